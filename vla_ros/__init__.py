@@ -1,0 +1,3 @@
+"""The ROS 2 runtime for vision-language-action policies."""
+
+__version__ = "0.1.0"

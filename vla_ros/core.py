@@ -1,0 +1,188 @@
+"""The nouns of vla_ros: what passes between its parts.
+
+Everything here is frozen and typed; nothing here imports ROS, torch or a simulator.
+
+Units and stamps used everywhere:
+
+* a *stamp* is an integer count of nanoseconds of the ROS clock (wall or simulated time);
+* a *steady* time is an integer count of nanoseconds of the monotonic clock, which all
+  processes of one machine share; durations come from it and never from stamps;
+* images are uint8 [height, width, 3], RGB, C-contiguous;
+* an action is float64 [7]: dx, dy, dz in metres, a rotation as axis-angle rx, ry, rz in
+  radians, and the gripper from 0 (closed) to 1 (open). It is a *delta* of the end effector
+  pose, to be executed once, over one control period.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+ACTION_DIM = 7
+GRIPPER = 6  # index of the gripper in an action
+
+Image = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
+
+#: The stages between capture and publication, in order. They abut: each begins where the
+#: one before it ended, so their durations sum to the latency of the command.
+STAGES = ("transport", "queue", "preprocess", "vision", "prefill", "decode", "gate")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """What the robot is asked to do.
+
+    ``epoch`` counts changes of the task. Whatever was computed for an older epoch is void.
+    """
+
+    text: str
+    epoch: int
+
+    @property
+    def digest(self) -> int:
+        """64-bit hash of the text (first 8 bytes of SHA-256), as carried by every command."""
+        return int.from_bytes(hashlib.sha256(self.text.encode()).digest()[:8], "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Pose:
+    """A rigid pose: position [3] in metres, quaternion [4] as x, y, z, w."""
+
+    position: tuple[float, float, float]
+    quaternion: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the policy may look at for one decision.
+
+    ``stamp_ns`` is the capture stamp of the *oldest* camera used; every age is counted from
+    it. ``proprio`` is the robot's own state as the joint-state message gave it, ``poses``
+    the simulator's privileged ground truth, which only the scripted policy reads.
+    """
+
+    stamp_ns: int
+    received_ns: int
+    received_steady_ns: int
+    image: Image
+    wrist_image: Image | None = None
+    proprio: Floats | None = None
+    poses: Mapping[str, Pose] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Steady-time marks of one request: where it began and when each stage ended."""
+
+    start_ns: int
+    marks: tuple[tuple[str, int], ...] = ()
+
+    def mark(self, stage: str, steady_ns: int) -> Timeline:
+        """Return a timeline in which ``stage`` ended at ``steady_ns``."""
+        return Timeline(self.start_ns, (*self.marks, (stage, steady_ns)))
+
+    @property
+    def end_ns(self) -> int:
+        return self.marks[-1][1] if self.marks else self.start_ns
+
+    def durations_ms(self) -> dict[str, float]:
+        """Duration of every stage in milliseconds; a stage marked twice counts once, summed."""
+        out: dict[str, float] = {}
+        previous = self.start_ns
+        for stage, end in self.marks:
+            out[stage] = out.get(stage, 0.0) + (end - previous) / 1e6
+            previous = end
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What a policy said about one observation.
+
+    ``actions`` is float64 [C, 7] in physical units, C = 1 for single-step policies.
+    ``stamp_ns`` names the observation it belongs to: for a pipelined schedule that is an
+    older one than the observation just given. ``tokens`` are the action tokens in the
+    target's vocabulary (empty for policies without a model), ``accepted`` the number of
+    draft tokens accepted out of ``drafted``, per action dimension.
+    """
+
+    stamp_ns: int
+    actions: Floats
+    timeline: Timeline
+    tokens: tuple[int, ...] = ()
+    target_passes: int = 0
+    draft_passes: int = 0
+    drafted: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInfo:
+    """What a loaded policy says about itself."""
+
+    name: str
+    schedule: str = "none"
+    checkpoint: str = ""
+    checkpoint_sha256: str = ""
+    device: str = "cpu"
+    dtype: str = "none"
+    pipeline_depth: int = 1  # calls of step() from an observation to its action
+    chunk_length: int = 1  # actions an inference returns
+    max_tokens: int = 0
+
+
+class PolicyState(IntEnum):
+    """States of the policy node; the values are those of PolicyStatus.msg."""
+
+    UNCONFIGURED = 0
+    INACTIVE = 1
+    WAITING = 2
+    RUNNING = 3
+    HOLD = 4
+    FAULT = 5
+
+
+class CommandKind(IntEnum):
+    """Why a command was published; the values are those of ActionCommand.msg."""
+
+    POLICY = 0  # a new action of the policy
+    HELD = 1  # nothing new came this period: no motion, the gripper as before
+    STOP = 2  # the stale policy of WAITING, HOLD and FAULT, and the last word at shutdown
+
+
+class StalePolicy(str, Enum):
+    """What is published when the evidence is too old."""
+
+    ZERO = "zero"  # zero deltas, then silence after `silence_after_s`
+    HOLD = "hold"  # the measured pose; only for absolute pose actions
+    SILENCE = "silence"  # nothing: the consumer times out by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command as it leaves the publish gate, before it becomes a message.
+
+    ``stamp_ns``/``received_ns`` are those of the observation it rests on (0 when it rests
+    on none), ``latest_ns`` the stamp of the newest observation taken in by then.
+    """
+
+    kind: CommandKind
+    action: Floats
+    sequence: int
+    epoch: int
+    instruction_digest: int
+    published_ns: int
+    stamp_ns: int = 0
+    received_ns: int = 0
+    latest_ns: int = 0
+    valid_until_ns: int = 0
+    chunk_index: int = 0
+    chunk_length: int = 1
+    stages_ms: Mapping[str, float] = field(default_factory=dict)
+    total_ms: float = 0.0
