@@ -1,0 +1,30 @@
+"""Quality of service, one profile a kind of topic, so both ends always match."""
+
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+
+def _profile(
+    depth: int,
+    reliability: ReliabilityPolicy = ReliabilityPolicy.RELIABLE,
+    durability: DurabilityPolicy = DurabilityPolicy.VOLATILE,
+) -> QoSProfile:
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=depth,
+        reliability=reliability,
+        durability=durability,
+    )
+
+
+#: Images in: only the newest counts, and any camera driver's writer matches.
+IMAGE_SUB = _profile(1, ReliabilityPolicy.BEST_EFFORT)
+#: Images out: a reliable writer serves best-effort and reliable readers.
+IMAGE_PUB = _profile(1)
+#: Joint states and ground truth.
+STATE = _profile(5)
+#: Commands. Volatile: a late joiner must never be given an old command.
+ACTION = _profile(10)
+#: Instruction, status, episode: the newest one is for late joiners too.
+LATCHED = _profile(1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+#: Figures that nobody acts on.
+REPORT = _profile(10)

@@ -1,0 +1,85 @@
+"""How every node of vla_ros runs: own signal handling, one executor, a clean end.
+
+rclpy's own signal handlers make the context invalid before a node can publish its last
+command, so they stay off: SIGINT and SIGTERM only set an event that ends :func:`spin`.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+import rclpy
+from rclpy.exceptions import (
+    InvalidParameterTypeException,
+    InvalidParameterValueException,
+    ParameterUninitializedException,
+)
+from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+
+def make_executor() -> Executor:
+    """The events executor where this rclpy has it: a fifth of the jitter of the others."""
+    try:
+        from rclpy.experimental import EventsExecutor
+    except ImportError:
+        return SingleThreadedExecutor()
+    executor: Executor = EventsExecutor()
+    return executor
+
+
+def spin(node: Node, stop: threading.Event) -> None:
+    """Run the callbacks of ``node`` until ``stop`` is set. An exception in a callback is
+    logged and does not end the node."""
+    executor = make_executor()
+    executor.add_node(node)
+    try:
+        # The events executor's own spin() takes a whole core while idle; spin_once does not.
+        while rclpy.ok() and not stop.is_set():
+            try:
+                executor.spin_once(timeout_sec=0.1)
+            except ExternalShutdownException:
+                break
+            except Exception as error:  # the edge of every callback
+                node.get_logger().error(f"{type(error).__name__} in a callback: {error}")
+    finally:
+        executor.remove_node(node)
+        executor.shutdown(timeout_sec=0.2)
+
+
+def run(
+    make: Callable[[], Node],
+    before_end: Callable[[Node], None] | None = None,
+    args: Sequence[str] | None = None,
+) -> int:
+    """Run one node to its end: 0 after SIGINT or SIGTERM, 2 for a bad parameter.
+
+    ``before_end`` runs while the context is still valid: the place of the last command.
+    """
+    stop = threading.Event()
+    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        node = make()
+    except (
+        InvalidParameterTypeException,
+        InvalidParameterValueException,
+        ParameterUninitializedException,
+        ValueError,
+    ) as error:
+        print(f"bad parameter: {error}", file=sys.stderr)
+        rclpy.try_shutdown()
+        return 2
+    try:
+        spin(node, stop)
+    finally:
+        if before_end is not None:
+            before_end(node)
+        node.destroy_node()
+        rclpy.try_shutdown()
+    return 0

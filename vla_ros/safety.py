@@ -1,0 +1,248 @@
+"""What may move the robot: the states of the policy node and the gate before publication.
+
+Pure functions of (state, action, time): they read no clock, hold nothing and log nothing, so
+every rule can be tested by itself. The rules are those of the fault matrix in
+docs/explanation/safety.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vla_ros.core import ACTION_DIM, GRIPPER, Floats, PolicyState, StalePolicy
+from vla_ros.timing import MS, SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits every command is held to. Times in seconds, actions in m, rad and 0..1.
+
+    ``low`` and ``high`` bound the first six components. ``jump`` bounds the change from one
+    command to the next and ``jerk`` the change of that change, both as fractions of the range
+    ``high - low``: 1 and 2 can never be exceeded and so switch the check off.
+    """
+
+    control_rate_hz: float = 20.0
+    camera_rate_hz: float = 20.0
+    max_age_s: float = 0.5
+    stale_policy: StalePolicy = StalePolicy.ZERO
+    absolute: bool = False
+    silence_after_s: float = 1.0
+    low: tuple[float, ...] = (-0.05,) * 3 + (-0.5,) * 3
+    high: tuple[float, ...] = (0.05,) * 3 + (0.5,) * 3
+    jump: float = 1.0
+    jerk: float = 2.0
+    clamp_limit: int = 5
+    invalid_limit: int = 3
+    fresh_needed: int = 3
+    gripper_hysteresis: float = 0.05
+    gripper_dwell_s: float = 0.15
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.control_rate_hz <= 200.0:
+            raise ValueError(f"control_rate_hz is {self.control_rate_hz}, must be in 1..200")
+        if self.camera_rate_hz <= 0.0:
+            raise ValueError(f"camera_rate_hz is {self.camera_rate_hz}, must be above 0")
+        if len(self.low) != 6 or len(self.high) != 6:
+            raise ValueError("bounds_low and bounds_high need 6 values each: x y z rx ry rz")
+        if not all(lo < hi for lo, hi in zip(self.low, self.high, strict=True)):
+            raise ValueError("every value of bounds_low must be below that of bounds_high")
+        if self.stale_policy is StalePolicy.HOLD and not self.absolute:
+            raise ValueError(
+                "stale_policy 'hold' needs action_space 'absolute': repeating a delta is motion;"
+                " use 'zero' or 'silence'"
+            )
+        if self.stale_policy is StalePolicy.ZERO and self.absolute:
+            raise ValueError(
+                "stale_policy 'zero' needs action_space 'delta': a zero pose is a place to go to;"
+                " use 'hold' or 'silence'"
+            )
+        if self.max_age_s <= self.period_s:
+            raise ValueError(
+                f"max_age_s is {self.max_age_s}, must be above the control period {self.period_s:g} s"
+            )
+
+    @property
+    def period_s(self) -> float:
+        return 1.0 / self.control_rate_hz
+
+    @property
+    def period_ns(self) -> int:
+        return round(SECOND / self.control_rate_hz)
+
+    @property
+    def max_age_ns(self) -> int:
+        return round(self.max_age_s * SECOND)
+
+    @property
+    def clock_tolerance_ns(self) -> int:
+        """How far a stamp may lie in the future, epsilon = min(5 ms, T / 4)."""
+        return min(5 * MS, self.period_ns // 4)
+
+
+def least_max_age_s(limits: Limits, pipeline_depth: int, inference_s: float, kept: int = 1) -> float:
+    """The smallest max_age_s that can be met: Tc + (K - 1) T + L + T, and (S - 1) T more for
+    chunks of which S actions are executed.
+
+    ``inference_s`` is L, the 99th percentile of inference measured at warm-up.
+    """
+    waiting = pipeline_depth - 1 + kept
+    return 1.0 / limits.camera_rate_hz + inference_s + waiting * limits.period_s
+
+
+def age_ns(now_ns: int, stamp_ns: int, steady_ns: int, received_steady_ns: int, sim: bool) -> int:
+    """Age of an observation: the larger of its stamp's age and the time since its receipt.
+
+    The second guards against a clock that was set back. In simulated time only the stamp
+    counts, since the world stands still while the clock does.
+    """
+    by_stamp = now_ns - stamp_ns
+    return by_stamp if sim else max(by_stamp, steady_ns - received_steady_ns)
+
+
+# ---------------------------------------------------------------------------- the state
+
+
+@dataclass(frozen=True, slots=True)
+class Safety:
+    """State of the node with what its transitions count. ``since_ns`` is steady time."""
+
+    state: PolicyState = PolicyState.UNCONFIGURED
+    reason: str = "not configured"
+    since_ns: int = 0
+    fresh: int = 0  # clean actions in a row while in HOLD
+    clamped: int = 0  # clamped actions in a row
+    invalid: int = 0  # invalid inferences in a row
+
+    @property
+    def active(self) -> bool:
+        return self.state >= PolicyState.WAITING
+
+
+def enter(safety: Safety, state: PolicyState, reason: str, steady_ns: int) -> Safety:
+    """Go to ``state``. FAULT is latched: only :func:`recover` and deactivation leave it."""
+    if safety.state is PolicyState.FAULT and state in (
+        PolicyState.WAITING,
+        PolicyState.RUNNING,
+        PolicyState.HOLD,
+    ):
+        return safety
+    if safety.state is state:
+        return replace(safety, reason=reason)
+    return Safety(state, reason, steady_ns)
+
+
+def hold(safety: Safety, reason: str, steady_ns: int) -> Safety:
+    """Go to HOLD if the robot may be moving; in WAITING nothing moves that could be held."""
+    if safety.state is PolicyState.RUNNING:
+        return enter(safety, PolicyState.HOLD, reason, steady_ns)
+    if safety.state is PolicyState.HOLD:
+        return replace(safety, fresh=0, reason=reason)
+    return safety
+
+
+def recover(safety: Safety, steady_ns: int) -> Safety:
+    """The explicit recover call: the only way out of FAULT that stays active."""
+    return Safety(PolicyState.WAITING, "recovered", steady_ns)
+
+
+def after_valid(safety: Safety, limits: Limits, was_clamped: bool, steady_ns: int) -> Safety:
+    """A finite, fresh action of this epoch has come: count it, and move on where it suffices."""
+    clamps = safety.clamped + 1 if was_clamped else 0
+    counted = replace(safety, invalid=0, clamped=clamps)
+    if clamps >= limits.clamp_limit:
+        held = hold(counted, f"{clamps} actions in a row exceeded their limits", steady_ns)
+        return replace(held, clamped=clamps)
+    if safety.state is PolicyState.WAITING:
+        return Safety(PolicyState.RUNNING, "running", steady_ns, clamped=clamps)
+    if safety.state is PolicyState.HOLD:
+        fresh = 0 if was_clamped else safety.fresh + 1
+        if fresh >= limits.fresh_needed:
+            return Safety(PolicyState.RUNNING, "running", steady_ns)
+        return replace(counted, fresh=fresh)
+    return counted
+
+
+def after_invalid(safety: Safety, limits: Limits, reason: str, steady_ns: int) -> Safety:
+    """NaN logits, a token that is no action, a short output: three in a row are a fault."""
+    count = safety.invalid + 1
+    if count >= limits.invalid_limit:
+        return enter(safety, PolicyState.FAULT, f"{count} invalid actions: {reason}", steady_ns)
+    return replace(safety, invalid=count, fresh=0)
+
+
+# ---------------------------------------------------------------------------- the gate
+
+
+@dataclass(frozen=True, slots=True)
+class Gripper:
+    """The gripper as last commanded and when (ROS time) it last changed sides."""
+
+    value: float = 1.0
+    switched_ns: int = -(1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """An action after the gate. ``clamped`` says what was changed, empty if nothing was."""
+
+    action: Floats
+    clamped: str = ""
+
+
+class Refused(ValueError):
+    """An action that must not be published; the message says why."""
+
+
+def refuse_unless_numbers(action: Floats) -> None:
+    """Raise :class:`Refused` unless the action is 7 finite numbers."""
+    if np.shape(action) != (ACTION_DIM,):
+        raise Refused(f"action has shape {np.shape(action)}, not ({ACTION_DIM},)")
+    if not np.isfinite(action).all():
+        raise Refused("action has values that are not finite")
+
+
+def gate(action: Floats, before: tuple[Floats, ...], limits: Limits) -> Gated:
+    """Hold a new action to its limits.
+
+    ``before`` are the actions published last, newest first, at most two are used. Returns the
+    action, clamped where it exceeded its bounds, jump or jerk. Raises :class:`Refused`.
+    """
+    refuse_unless_numbers(action)
+    low, high = np.asarray(limits.low), np.asarray(limits.high)
+    out = np.array(action, dtype=np.float64)
+    over: list[str] = []
+
+    def confine(name: str, minimum: Floats, maximum: Floats) -> None:
+        confined = np.clip(out[:GRIPPER], minimum, maximum)
+        # A rounding error is no excess.
+        if np.abs(confined - out[:GRIPPER]).max() > 1e-9:
+            over.append(name)
+        out[:GRIPPER] = confined
+
+    confine("bounds", low, high)
+    if before:
+        last = before[0][:GRIPPER]
+        change = limits.jump * (high - low)
+        confine("jump", last - change, last + change)
+        if len(before) > 1:
+            expected = 2 * last - before[1][:GRIPPER]
+            change = limits.jerk * (high - low)
+            confine("jerk", expected - change, expected + change)
+            confine("jerk", low, high)
+    out[GRIPPER] = min(max(out[GRIPPER], 0.0), 1.0)
+    return Gated(out, ", ".join(dict.fromkeys(over)))
+
+
+def steady_gripper(gripper: Gripper, wanted: float, now_ns: int, limits: Limits) -> Gripper:
+    """Hysteresis and dwell: small changes are ignored, and it changes sides (across 0.5) at
+    most once in ``gripper_dwell_s``."""
+    if abs(wanted - gripper.value) < limits.gripper_hysteresis:
+        return gripper
+    if (wanted > 0.5) == (gripper.value > 0.5):
+        return replace(gripper, value=wanted)
+    if now_ns - gripper.switched_ns < limits.gripper_dwell_s * SECOND:
+        return gripper
+    return Gripper(wanted, now_ns)
