@@ -1,0 +1,9 @@
+"""The inference engine: one packed forward pass, every schedule. Imports neither ROS nor a simulator."""
+
+from __future__ import annotations
+
+from vla_ros.engine.engine import Engine, load_engine
+from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.options import EngineOptions
+
+__all__ = ["CheckpointError", "Engine", "EngineOptions", "InvalidAction", "load_engine"]

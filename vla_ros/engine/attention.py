@@ -1,0 +1,78 @@
+"""Attention of a pack over the ring. No host sync, static shapes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from vla_ros.engine.packed import Plan
+from vla_ros.engine.ring import Ring
+
+
+class Attention(Protocol):
+    """How one layer of a pack attends; the decoder calls it once per layer."""
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """q [T, H, D], k and v [T, Hkv, D], rotated -> [T, H, D]."""
+        ...
+
+
+class PackedAttention:
+    """Writes the pack's K/V into the ring, then attends prefill and tail."""
+
+    def __init__(self, ring: Ring, plan: Plan) -> None:
+        self._ring, self._plan = ring, plan
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        ring, plan = self._ring, self._plan
+        keys, values = ring.keys[layer], ring.values[layer]
+        keys[plan.slot, :, plan.index] = k
+        values[plan.slot, :, plan.index] = v
+        n = plan.shape.prefill
+        out = []
+        if n:
+            out.append(prefill(q[:n], k[:n], v[:n], scale, plan.shape.causal))
+        if plan.grid is not None:
+            out.append(tail(q, keys, values, plan, scale))
+        return out[0] if len(out) == 1 else torch.cat(out)
+
+
+def prefill(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool
+) -> torch.Tensor:
+    """[n, H, D], [n, Hkv, D] -> [n, H, D]: the fresh tokens among themselves."""
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    out = F.scaled_dot_product_attention(
+        q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return out[0].transpose(0, 1)
+
+
+def tail(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Plan, scale: float
+) -> torch.Tensor:
+    """Every slot's queries against that slot's ring entries, under the plan's mask."""
+    assert plan.grid is not None and plan.cells is not None and plan.mask is not None
+    slots, kv_heads, length, dim = keys.shape
+    heads, width = q.shape[1], plan.shape.width
+    queries = q[plan.grid].view(slots, width, heads, dim).transpose(1, 2)
+    if q.is_cuda:
+        out = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=plan.mask, scale=scale, enable_gqa=heads != kv_heads
+        )
+    else:  # a CPU's SDPA packs K and V anew on every call: two plain products are faster
+        group = heads // kv_heads
+        folded = queries.reshape(slots, kv_heads, group * width, dim)
+        scores = torch.matmul(folded, keys.transpose(2, 3)).view(
+            slots, kv_heads, group, width, length
+        )
+        weights = (scores.float() * scale + plan.mask[:, :, None]).softmax(-1).to(q.dtype)
+        out = torch.matmul(weights.view(slots, kv_heads, group * width, length), values)
+        out = out.view(slots, heads, width, dim)
+    return out.transpose(1, 2).reshape(slots * width, heads, dim)[plan.cells]

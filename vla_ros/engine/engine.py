@@ -1,0 +1,156 @@
+"""The engine: observation in, de-normalised actions out. ROS-free; used by one thread.
+
+engine = load_engine(EngineOptions(checkpoint="random:small"))
+engine.reset("pick up the red cube")
+inference = engine.step(observation, timeline, clock)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
+from vla_ros.engine.checkpoint import Checkpoint, load_checkpoint
+from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.images import Preprocessor
+from vla_ros.engine.model import Prompt, VLAModel
+from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.random_checkpoint import PREFIX, load_random
+from vla_ros.engine.schedules import Decoded, Request, Schedule, make_schedule
+from vla_ros.engine.stages import StageTimer
+from vla_ros.engine.tokens import Normaliser, PromptTokenizer, read_normaliser
+from vla_ros.timing import Clock
+
+MAX_TEXT = 192  # prompt tokens besides the image; longer instructions are refused
+
+
+class Engine:
+    """A loaded policy: one model, one schedule, one instruction at a time."""
+
+    def __init__(self, checkpoint: Checkpoint, options: EngineOptions) -> None:
+        device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+        self.options = options
+        self.model = VLAModel(checkpoint, device, dtype)
+        config = self.model.config
+        self.normaliser = _normaliser(checkpoint, options)
+        self.tokenizer = PromptTokenizer(checkpoint.directory, config)
+        self._preprocess = Preprocessor(config, device, dtype, options.center_crop)
+        self._tokens = self.normaliser.dim * config.chunk
+        longest = config.patches + MAX_TEXT
+        self.schedule: Schedule = make_schedule(self.model, options, self._tokens, longest)
+        self._longest = longest
+        self._text: str | None = None
+        self._prompt: Prompt | None = None
+        self.info = PolicyInfo(
+            name="vla",
+            schedule=options.schedule,
+            checkpoint=options.checkpoint,
+            checkpoint_sha256=checkpoint.sha256,
+            device=str(device),
+            dtype=options.dtype,
+            pipeline_depth=self.schedule.depth,
+            chunk_length=config.chunk,
+            max_tokens=self._tokens,
+        )
+
+    def reset(self, text: str) -> None:
+        """Begin a new instruction or episode: tokenise once, forget pipeline, KV and drafts.
+
+        Raises ValueError for an empty or an overlong instruction.
+        """
+        if not text.strip():
+            raise ValueError("the instruction is empty")
+        if text != self._text:
+            ids = self.tokenizer(text)
+            if len(ids) + self.model.config.patches > self._longest:
+                raise ValueError(f"the instruction has {len(ids)} tokens, the most is {MAX_TEXT}")
+            self._prompt, self._text = self.model.prompt(ids), text
+        self.schedule.reset()
+
+    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
+        """Answer an observation; None while a pipelined schedule fills.
+
+        Marks preprocess, vision, prefill and decode. Raises InvalidAction when the output is
+        no action, and forgets then whatever could carry the fault on.
+        """
+        request = self.request(observation, timeline, clock)
+        decoded = self.schedule.step(request)
+        return None if decoded is None else self.inference(decoded)
+
+    def request(self, observation: Observation, timeline: Timeline, clock: Clock) -> Request:
+        """Preprocess and see: everything before the language model."""
+        if self._prompt is None:
+            raise RuntimeError("no instruction yet: call reset(text) before step()")
+        stages = StageTimer(timeline, clock, self.model.device)
+        pixels = self._pixels(observation)
+        stages.mark("preprocess")
+        features = self.model.features(pixels)
+        prompt = self.model.sequence(self._prompt, self.model.project(features))
+        stages.mark("vision")
+        return Request(observation.stamp_ns, prompt, stages, pixels, features)
+
+    def _pixels(self, observation: Observation) -> tuple[torch.Tensor, ...]:
+        views = [self._preprocess(observation.image)]
+        if self.model.config.images == 2:
+            if observation.wrist_image is None:
+                raise ValueError("this checkpoint needs a wrist image, the observation has none")
+            views.append(self._preprocess(observation.wrist_image))
+        if len(views) == 1:
+            return views[0]
+        return tuple(torch.cat(per_tower) for per_tower in zip(*views, strict=True))
+
+    def inference(self, decoded: Decoded) -> Inference:
+        """Check and de-normalise what a schedule decoded."""
+        if not decoded.finite:
+            self.schedule.sanitise()
+            raise InvalidAction("a logit is not finite: the weights or the image are damaged")
+        if decoded.actions is None:
+            if len(decoded.tokens) != self._tokens:
+                raise InvalidAction(
+                    f"the model gave {len(decoded.tokens)} tokens, an action has {self._tokens}"
+                )
+            values = self.model.actions.decode(decoded.tokens)
+        else:
+            values = decoded.actions.double().cpu().numpy()
+        values = values.reshape(self.model.config.chunk, self.normaliser.dim)
+        actions = np.ascontiguousarray(self.normaliser.restore(values), dtype=np.float64)
+        if not np.isfinite(actions).all():
+            raise InvalidAction("an action is not finite: check the checkpoint's norm_stats")
+        return Inference(
+            stamp_ns=decoded.stamp_ns,
+            actions=actions,
+            timeline=decoded.timeline,
+            tokens=decoded.tokens,
+            target_passes=decoded.target_passes,
+            draft_passes=decoded.draft_passes,
+            drafted=decoded.drafted,
+            accepted=decoded.accepted,
+        )
+
+
+def _normaliser(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser:
+    slack = 1e-8 if checkpoint.config.parallel else 0.0
+    found = read_normaliser(checkpoint.norm_stats, options.unnorm_key, slack=slack)
+    if options.action_dim is not None and found.dim != options.action_dim:
+        raise CheckpointError(
+            f"the checkpoint's actions have {found.dim} dimensions, wanted {options.action_dim}"
+        )
+    return found
+
+
+def load_engine(options: EngineOptions) -> Engine:
+    """Load a checkpoint and make its engine ready.
+
+    Raises CheckpointError when the checkpoint does not fit, with a list of what is there.
+    """
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but torch finds no GPU here")
+    if options.checkpoint.startswith(PREFIX):
+        checkpoint = load_random(options.checkpoint, options.seed, device, dtype)
+    else:
+        checkpoint = load_checkpoint(options.checkpoint, device, dtype)
+    return Engine(checkpoint, options)

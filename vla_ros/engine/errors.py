@@ -1,0 +1,11 @@
+"""The two errors an engine raises on purpose. Each message is one line that says what to do."""
+
+from __future__ import annotations
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used: missing, extra or wrong tensors, unknown key, wrong size."""
+
+
+class InvalidAction(RuntimeError):
+    """The model's output is no action: a non-action token, a non-finite logit, too few tokens."""

@@ -1,0 +1,79 @@
+"""What a caller may choose about an engine. Validated once, here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPES = ("float32", "bfloat16", "float16")
+SCHEDULES = (
+    "autoregressive",
+    "actionflow",
+    "speculative",
+    "parallel",
+    "generate",
+    "naive_pipe",
+    "vanilla_speculative",
+)
+DRAFTERS = ("temporal", "model")
+ACCEPTANCES = ("exact", "sampling", "relaxed")
+EXTRAPOLATIONS = ("repeat", "linear")
+BACKENDS = ("own", "transformers")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Options of :func:`vla_ros.engine.load_engine`.
+
+    ``checkpoint`` is a directory in OpenVLA's layout, a hub id, or ``random:<preset>``.
+    ``unnorm_key`` names the data set whose statistics scale the actions; ``None`` takes the
+    only one there is. ``action_dim`` is the size of one action, ``None`` accepts any.
+    ``draft_checkpoint``, ``draft_extrapolation``, ``adaptive_draft`` belong to the drafters,
+    ``relax_bins`` to ``relaxed`` acceptance, ``temperature`` to ``sampling``; ``gamma`` is the
+    longest draft (``None``: the rest of the action). ``seed`` seeds random weights and sampling.
+    ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
+    "vision", "decoder". ``threads`` sets torch's intra-op threads.
+    """
+
+    checkpoint: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    schedule: str = "autoregressive"
+    unnorm_key: str | None = None
+    seed: int = 0
+    action_dim: int | None = 7
+    center_crop: bool = False
+    backend: str = "own"
+    drafter: str = "temporal"
+    draft_checkpoint: str | None = None
+    draft_extrapolation: str = "repeat"
+    adaptive_draft: bool = True
+    acceptance: str = "exact"
+    relax_bins: int = 0
+    temperature: float = 1.0
+    gamma: int | None = None
+    cuda_graphs: bool = True
+    compile: tuple[str, ...] = ()
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("dtype", self.dtype, DTYPES)
+        _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("drafter", self.drafter, DRAFTERS)
+        _one_of("acceptance", self.acceptance, ACCEPTANCES)
+        _one_of("draft_extrapolation", self.draft_extrapolation, EXTRAPOLATIONS)
+        _one_of("backend", self.backend, BACKENDS)
+        for component in self.compile:
+            _one_of("compile", component, ("vision", "decoder"))
+        if not self.checkpoint:
+            raise ValueError("checkpoint is empty: give a directory, a hub id or random:small")
+        if self.gamma is not None and self.gamma < 1:
+            raise ValueError(f"gamma is {self.gamma}: give at least 1")
+        if self.relax_bins < 0:
+            raise ValueError(f"relax_bins is {self.relax_bins}: give 0 or more")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature is {self.temperature}: give more than 0")
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}: give one of {', '.join(known)}")

@@ -1,0 +1,179 @@
+"""The one primitive: a pack of tokens that goes through the decoder as one sequence.
+
+A pack is a fresh *prefill* (its tokens attend to each other only) followed by a *tail*: single
+tokens, draft chains or draft trees of any live requests. Tail tokens are laid out as a grid
+[slots, m], so that their attention is one batched product of every slot's queries with that
+slot's keys, a view of the ring: no gathering, no copies, static shapes, no host sync.
+
+A :class:`Plan` depends on slots and lengths only, never on token values; steady streams repeat
+a few plans, so they are built once and cached.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+
+from vla_ros.engine.ring import Ring
+
+
+@dataclass(frozen=True, slots=True)
+class TailToken:
+    """One token behind the prefill: where its K/V goes and what it sees of its own slot.
+
+    It sees entries 0 ... ``index`` unless ``sees`` names others (draft trees; then ``position``
+    differs from ``index`` too).
+    """
+
+    slot: int
+    index: int
+    position: int | None = None
+    sees: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackLayout:
+    """What a pack looks like; two equal layouts share one plan.
+
+    ``prefill`` tokens go to ``slot`` from entry 0 on, ``rows`` are the tokens whose logits are
+    wanted. ``causal`` is False for parallel decoding, where the prefill sees all of itself.
+    ``pad`` tokens at the prefill's end only round its length up: later tokens of the slot
+    overwrite their entries before anything can see them.
+    """
+
+    rows: tuple[int, ...]
+    prefill: int = 0
+    slot: int = 0
+    tail: tuple[TailToken, ...] = ()
+    causal: bool = True
+    pad: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PackShape:
+    """The part of a layout that fixes tensor shapes: what a captured CUDA graph belongs to."""
+
+    prefill: int
+    tail: int
+    width: int
+    rows: int
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A layout as tensors on the device. T = prefill + tail; m = grid width.
+
+    ``positions``, ``slot``, ``index`` are int64 [T]; ``rows`` int64 [R]; ``grid`` int64
+    [slots * m]: the token in each grid cell (idle cells repeat some token); ``cells`` int64
+    [tail]: the cell of each tail token; ``mask`` additive [slots, 1, m, slot_length].
+    """
+
+    shape: PackShape
+    positions: torch.Tensor
+    slot: torch.Tensor
+    index: torch.Tensor
+    rows: torch.Tensor
+    grid: torch.Tensor | None = None
+    cells: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All tensors there are, in a fixed order."""
+        every = (self.positions, self.slot, self.index, self.rows)
+        tail = (self.grid, self.cells, self.mask)
+        return (*every, *(t for t in tail if t is not None))
+
+
+class Planner:
+    """Builds plans for one ring and remembers the last ``limit`` of them."""
+
+    def __init__(self, ring: Ring, mask_dtype: torch.dtype, limit: int = 512) -> None:
+        self._ring, self._limit = ring, limit
+        self._mask_dtype = mask_dtype
+        self._device = ring.keys[0].device
+        self._plans: OrderedDict[PackLayout, Plan] = OrderedDict()
+        self.built = 0
+
+    def plan(self, layout: PackLayout) -> Plan:
+        """The plan of a layout, cached. Raises ValueError when it does not fit the ring."""
+        found = self._plans.get(layout)
+        if found is not None:
+            self._plans.move_to_end(layout)
+            return found
+        _check(layout, self._ring)
+        plan = self._build(layout)
+        self.built += 1
+        self._plans[layout] = plan
+        if len(self._plans) > self._limit:
+            self._plans.popitem(last=False)
+        return plan
+
+    def _build(self, layout: PackLayout) -> Plan:
+        front, tail = list(range(layout.prefill)), layout.tail
+        positions = front + [t.index if t.position is None else t.position for t in tail]
+        slot = [layout.slot] * layout.prefill + [t.slot for t in tail]
+        index = front + [t.index for t in tail]
+        cells, width = _grid_cells(tail)
+        shape = PackShape(layout.prefill, len(tail), width, len(layout.rows), layout.causal)
+        common = [self._long(x) for x in (positions, slot, index, layout.rows)]
+        if not tail:
+            return Plan(shape, *common)
+        grid = [layout.prefill] * (self._ring.slots * width)
+        for number, cell in enumerate(cells):
+            grid[cell] = layout.prefill + number
+        mask = self._mask(tail, cells, width)
+        return Plan(shape, *common, self._long(grid), self._long(cells), mask)
+
+    def _mask(self, tail: tuple[TailToken, ...], cells: list[int], width: int) -> torch.Tensor:
+        ring = self._ring
+        mask = torch.zeros(ring.slots * width, ring.slot_length)
+        for token, cell in zip(tail, cells, strict=True):
+            mask[cell] = float("-inf")
+            if token.sees is None:
+                mask[cell, : token.index + 1] = 0.0
+            else:
+                mask[cell, list(token.sees)] = 0.0
+        mask = mask.view(ring.slots, 1, width, ring.slot_length)
+        return mask.to(self._device, self._mask_dtype)
+
+    def _long(self, values: list[int] | tuple[int, ...]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.long).to(self._device)
+
+
+def _grid_cells(tail: tuple[TailToken, ...]) -> tuple[list[int], int]:
+    """Cell slot * m + k for the k-th tail token of a slot, and m, the most any slot has."""
+    per_slot: dict[int, int] = {}
+    order = []
+    for token in tail:
+        order.append(per_slot.get(token.slot, 0))
+        per_slot[token.slot] = order[-1] + 1
+    width = max(per_slot.values(), default=0)
+    return [t.slot * width + k for t, k in zip(tail, order, strict=True)], width
+
+
+def _check(layout: PackLayout, ring: Ring) -> None:
+    entries = [t.index for t in layout.tail] + [layout.prefill - 1]
+    slots = [t.slot for t in layout.tail] + ([layout.slot] if layout.prefill else [])
+    if max(entries) >= ring.slot_length:
+        raise ValueError(
+            f"the pack needs {max(entries) + 1} entries, a slot has {ring.slot_length}"
+        )
+    if not slots or not 0 <= min(slots) <= max(slots) < ring.slots:
+        raise ValueError(f"the pack uses slots {sorted(set(slots))}, the ring has {ring.slots}")
+    if layout.prefill and any(t.slot == layout.slot for t in layout.tail):
+        raise ValueError("a prefill and tail tokens of the same slot cannot share a pack")
+    if len({(t.slot, t.index) for t in layout.tail}) != len(layout.tail):
+        raise ValueError("two tail tokens write the same KV entry")
+
+
+def chain(slot: int, start: int, count: int) -> tuple[TailToken, ...]:
+    """``count`` tokens in a row, each seeing everything before it."""
+    return tuple(TailToken(slot, start + i) for i in range(count))
+
+
+def prefill_layout(tokens: int, rows: tuple[int, ...], slot: int = 0, pad: int = 0) -> PackLayout:
+    """A causal prefill alone."""
+    return PackLayout(rows=rows, prefill=tokens, slot=slot, pad=pad)

@@ -1,0 +1,75 @@
+"""The KV ring: storage for the keys and values of the requests that are alive.
+
+A slot belongs to one request from ``acquire`` to ``release`` and is then used again by index;
+nothing is ever copied from frame to frame. Not thread-safe: one engine, one thread.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+class Ring:
+    """Per layer K and V of [slots, kv_heads, slot_length, head_dim] (head major).
+
+    Head major because a decode pass on a CPU is then two plain batched products.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        slots: int,
+        slot_length: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.slots, self.slot_length = slots, slot_length
+        shape = (slots, kv_heads, slot_length, head_dim)
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+        self._next = 0
+        self._live: set[int] = set()
+
+    @property
+    def live(self) -> frozenset[int]:
+        """Slots that belong to a request now."""
+        return frozenset(self._live)
+
+    def acquire(self) -> int:
+        """Give the next free slot, in turn. Raises RuntimeError when all are taken."""
+        for offset in range(self.slots):
+            slot = (self._next + offset) % self.slots
+            if slot not in self._live:
+                self._live.add(slot)
+                self._next = (slot + 1) % self.slots
+                return slot
+        raise RuntimeError(f"all {self.slots} KV slots are taken: a request was never released")
+
+    def release(self, slot: int) -> None:
+        """Take the slot back. Raises RuntimeError when no request holds it."""
+        if slot not in self._live:
+            raise RuntimeError(f"KV slot {slot} is not held by any request")
+        self._live.remove(slot)
+
+    def flush(self) -> None:
+        """Free every slot. What they hold stays in memory but is behind no mask any more."""
+        self._live.clear()
+        self._next = 0
+
+    def clear(self) -> None:
+        """Free every slot and zero its content: after a non-finite value, since 0 * NaN = NaN."""
+        self.flush()
+        for tensor in (*self.keys, *self.values):
+            tensor.zero_()
+
+    def fill(self, slot: int, value: float) -> None:
+        """Overwrite one slot (tests poison what must not be read)."""
+        for tensor in (*self.keys, *self.values):
+            tensor[slot] = value
+
+    def move(self, slot: int, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Move entries inside a slot: the accepted path of a draft tree to where it belongs."""
+        for tensor in (*self.keys, *self.values):
+            tensor[slot, :, target] = tensor[slot, :, source]

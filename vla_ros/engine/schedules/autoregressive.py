@@ -1,0 +1,40 @@
+"""Plain decoding: the prompt in one pass, then one pass per token.
+
+Tokens stay on the device between passes; the host reads them once, at the end.
+"""
+
+from __future__ import annotations
+
+from vla_ros.engine.model import VLAModel
+from vla_ros.engine.packed import PackLayout, chain, prefill_layout
+from vla_ros.engine.schedules.base import Decoded, Reading, Request, Schedule
+
+
+class Autoregressive(Schedule):
+    """K passes an action, always."""
+
+    def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
+        super().__init__(model, tokens, max_prompt)
+        self.lane = model.lane(1, max_prompt + tokens)
+
+    def step(self, request: Request) -> Decoded:
+        length = len(request.prompt)
+        reading = Reading()
+        logits = self.lane.logits(prefill_layout(length, (length - 1,)), request.prompt, None)
+        token = reading.add(logits)
+        request.stages.mark("prefill")
+        for number in range(self.count - 1):
+            layout = PackLayout(rows=(0,), tail=chain(0, length + number, 1))
+            token = reading.add(self.lane.logits(layout, None, token))
+        tokens, finite = reading.read()
+        request.stages.mark("decode")
+        return Decoded(
+            stamp_ns=request.stamp_ns,
+            timeline=request.stages.resolve(),
+            tokens=tuple(tokens),
+            finite=finite,
+            target_passes=self.count,
+        )
+
+    def sanitise(self) -> None:
+        self.lane.ring.clear()

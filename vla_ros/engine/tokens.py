@@ -1,0 +1,180 @@
+"""Prompts, and tokens <-> bins <-> actions, exactly as the OpenVLA family defines them.
+
+Sources: openvla ``prismatic/vla/action_tokenizer.py`` (bins), ``modeling_prismatic.py``
+``predict_action`` (decoding, de-normalisation, the token 29871), ``deploy.py`` (prompts);
+openvla-mini ``action_tokenizer.py`` and its Qwen prompt builder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_ros.core import Floats
+from vla_ros.engine.config import ModelConfig
+from vla_ros.engine.errors import CheckpointError, InvalidAction
+
+_CHAT = (
+    "A chat between a curious user and an artificial intelligence assistant. The assistant"
+    " gives helpful, detailed, and polite answers to the user's questions."
+)
+_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+_ASK = "What action should the robot take to {}?"
+PROMPTS = {
+    "openvla": f"In: {_ASK}\nOut:",
+    "openvla-v0.1": f"{_CHAT} USER: {_ASK} ASSISTANT:",
+    "qwen": f"<|im_start|>system\n{_SYSTEM}<|im_end|>\n<|im_start|>user\n{_ASK}<|im_end|>\n"
+    "<|im_start|>assistant\n",
+}
+
+
+def prompt_text(style: str, instruction: str) -> str:
+    """The text that asks for an action; the instruction is put in lower case."""
+    return PROMPTS[style].format(instruction.strip().lower())
+
+
+class PromptTokenizer:
+    """Turns an instruction into prompt ids with the checkpoint's own tokenizer.
+
+    Reads ``tokenizer.json``; without one, transformers' AutoTokenizer (never remote code).
+    """
+
+    def __init__(self, directory: Path, config: ModelConfig) -> None:
+        self._config = config
+        path = directory / "tokenizer.json"
+        if path.is_file():
+            from tokenizers import Tokenizer
+
+            tokenizer = Tokenizer.from_file(str(path))
+            self._encode = lambda text: tokenizer.encode(text).ids
+        elif (directory / "tokenizer.model").is_file():
+            from transformers import AutoTokenizer
+
+            auto = AutoTokenizer.from_pretrained(str(directory), trust_remote_code=False)
+            self._encode = lambda text: auto(text)["input_ids"]
+        else:
+            raise CheckpointError(f"no tokenizer.json or tokenizer.model in {directory}")
+
+    def __call__(self, instruction: str) -> list[int]:
+        """Ids of the prompt: the first one (BOS) goes before the image, the rest behind it."""
+        config = self._config
+        ids = list(self._encode(prompt_text(config.prompt_style, instruction)))
+        empty = config.empty_token_id
+        if empty is not None and ids[-1] != empty:
+            ids.append(empty)
+        if len(ids) < 2 or max(ids) >= config.text.vocab_size:
+            raise CheckpointError(
+                f"the tokenizer gives {len(ids)} ids up to {max(ids, default=-1)},"
+                f" the model has {config.text.vocab_size}: they do not belong together"
+            )
+        return ids
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTokens:
+    """Tokens <-> bins <-> values in [-1, 1].
+
+    Encoding: token = V - digitize(clip(a), linspace(-1, 1, bins)). Bin b = V - 1 - token, so
+    the 256 bins own the tokens V - 256 ... V - 1. Decoding: the centre of bin min(b, 254): the
+    255 intervals between 256 edges, the last two bins sharing one.
+    """
+
+    vocab: int  # V, the tokenizer's length (32000 for Llama-2, 151921 for MiniVLA)
+    bins: int = 256
+
+    @property
+    def first(self) -> int:
+        return self.vocab - self.bins
+
+    def is_action(self, token: int) -> bool:
+        return self.first <= token < self.vocab
+
+    def to_bin(self, token: int) -> int:
+        """Bin of an action token, 0 (value -1) to 255 (value 1)."""
+        return self.vocab - 1 - token
+
+    def from_bin(self, index: int) -> int:
+        return self.vocab - 1 - index
+
+    def encode(self, values: Floats) -> list[int]:
+        """Tokens of values in [-1, 1] (clipped)."""
+        edges = np.linspace(-1.0, 1.0, self.bins)
+        return [int(t) for t in self.vocab - np.digitize(np.clip(values, -1.0, 1.0), edges)]
+
+    def decode(self, tokens: Sequence[int]) -> Floats:
+        """Values in [-1, 1] of action tokens; raises InvalidAction for any other token."""
+        wrong = [t for t in tokens if not self.is_action(t)]
+        if wrong:
+            raise InvalidAction(
+                f"token {wrong[0]} is no action token ({self.first} to {self.vocab - 1}):"
+                " is this checkpoint trained for actions?"
+            )
+        edges = np.linspace(-1.0, 1.0, self.bins)
+        centres = (edges[:-1] + edges[1:]) / 2.0
+        index = np.clip(self.vocab - 1 - np.asarray(tokens), 0, self.bins - 2)
+        return np.asarray(centres[index], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Normaliser:
+    """Bounds of a data set's actions; maps [-1, 1] back to their units where ``mask``.
+
+    ``slack`` is OFT's 1e-8 in (high - low + slack); OpenVLA has none.
+    """
+
+    low: Floats
+    high: Floats
+    mask: np.ndarray[Any, np.dtype[np.bool_]]
+    slack: float = 0.0
+
+    @property
+    def dim(self) -> int:
+        return len(self.low)
+
+    def restore(self, values: Floats) -> Floats:
+        """[..., A] in [-1, 1] -> physical units: 0.5 (a + 1)(q99 - q01) + q01 where masked."""
+        scaled = 0.5 * (values + 1.0) * (self.high - self.low + self.slack) + self.low
+        return np.where(self.mask, scaled, values)
+
+    def normalise(self, values: Floats) -> Floats:
+        """Units -> [-1, 1], clipped where masked (OFT's proprio input)."""
+        scaled = 2.0 * (values - self.low) / (self.high - self.low + 1e-8) - 1.0
+        return np.where(self.mask, np.clip(scaled, -1.0, 1.0), values)
+
+
+def read_normaliser(
+    norm_stats: Mapping[str, Any],
+    unnorm_key: str | None,
+    *,
+    part: str = "action",
+    minmax: bool = False,
+    slack: float = 0.0,
+) -> Normaliser:
+    """Statistics of ``unnorm_key`` (``None``: the only one there is).
+
+    Raises CheckpointError with the list of keys when the key is not there or ambiguous.
+    """
+    keys = ", ".join(sorted(norm_stats)) or "none"
+    if unnorm_key is None:
+        if len(norm_stats) != 1:
+            raise CheckpointError(f"unnorm_key is needed; the checkpoint has: {keys}")
+        unnorm_key = next(iter(norm_stats))
+    if unnorm_key not in norm_stats:
+        raise CheckpointError(f"unnorm_key {unnorm_key!r} is unknown; the checkpoint has: {keys}")
+    stats = norm_stats[unnorm_key].get(part, {})
+    names = ("min", "max") if minmax else ("q01", "q99")
+    missing = [name for name in names if name not in stats]
+    if missing:
+        raise CheckpointError(
+            f"norm_stats[{unnorm_key!r}][{part!r}] lacks {', '.join(missing)};"
+            f" there is {', '.join(stats) or 'nothing'}"
+        )
+    low, high = (np.asarray(stats[name], dtype=np.float64) for name in names)
+    mask = np.asarray(stats.get("mask", [True] * len(low)), dtype=bool)
+    if not len(low) == len(high) == len(mask):
+        raise CheckpointError(f"norm_stats[{unnorm_key!r}][{part!r}] has lists of unequal length")
+    return Normaliser(low, high, mask, slack)
