@@ -61,7 +61,8 @@ class Limits:
             )
         if self.max_age_s <= self.period_s:
             raise ValueError(
-                f"max_age_s is {self.max_age_s}, must be above the control period {self.period_s:g} s"
+                f"max_age_s is {self.max_age_s}, must be above the control period,"
+                f" {self.period_s:g} s"
             )
 
     @property
@@ -82,7 +83,9 @@ class Limits:
         return min(5 * MS, self.period_ns // 4)
 
 
-def least_max_age_s(limits: Limits, pipeline_depth: int, inference_s: float, kept: int = 1) -> float:
+def least_max_age_s(
+    limits: Limits, pipeline_depth: int, inference_s: float, kept: int = 1
+) -> float:
     """The smallest max_age_s that can be met: Tc + (K - 1) T + L + T, and (S - 1) T more for
     chunks of which S actions are executed.
 

@@ -29,6 +29,29 @@ class Clock(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One instant on both clocks."""
+
+    now_ns: int
+    steady_ns: int
+
+
+def moment(clock: Clock) -> Moment:
+    """Read both clocks as of one instant.
+
+    A thread may lose the processor between two readings, which would show up as a jump of
+    one clock against the other; such a pair is read again.
+    """
+    for _ in range(5):
+        before = clock.steady_ns()
+        now = clock.now_ns()
+        after = clock.steady_ns()
+        if after - before < MS // 20:
+            break
+    return Moment(now, (before + after) // 2)
+
+
 class SystemClock:
     """Monotonic and wall time of this machine."""
 

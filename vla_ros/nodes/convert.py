@@ -1,0 +1,207 @@
+"""Between messages and nouns. What comes in is validated before anything is allocated.
+
+Only 8-bit encodings are accepted, so the endianness flag of an image says nothing here.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from geometry_msgs.msg import TwistStamped
+from PIL import Image as Pillow
+from sensor_msgs.msg import CompressedImage, Image, JointState
+
+from vla_ros import core
+from vla_ros.core import STAGES, Command, PolicyInfo, Pose
+from vla_ros.msg import ActionChunk, ActionCommand, Latency, NamedPoses, Percentiles, Stages
+from vla_ros.timing import SECOND, Distribution
+
+if TYPE_CHECKING:
+    from vla_ros.control.actions import Answer
+
+#: Channels and their order in RGB of every encoding that is accepted.
+ENCODINGS: dict[str, tuple[int, tuple[int, int, int]]] = {
+    "rgb8": (3, (0, 1, 2)),
+    "bgr8": (3, (2, 1, 0)),
+    "rgba8": (4, (0, 1, 2)),
+    "bgra8": (4, (2, 1, 0)),
+    "mono8": (1, (0, 0, 0)),
+}
+_COMPRESSED = ("JPEG", "PNG")
+
+
+class BadMessage(ValueError):
+    """A message that must be dropped; the text says why in one line."""
+
+
+def stamp_of(time: Time) -> int:
+    """Nanoseconds of a stamp."""
+    return int(time.sec) * SECOND + int(time.nanosec)
+
+
+def to_time(stamp_ns: int) -> Time:
+    """A stamp as a message; nanoseconds >= 0."""
+    sec, nanosec = divmod(stamp_ns, SECOND)
+    return Time(sec=sec, nanosec=nanosec)
+
+
+# ------------------------------------------------------------------------------ in
+
+
+def _check_size(width: int, height: int, max_pixels: int) -> None:
+    if width == 0 or height == 0:
+        raise BadMessage(f"image size is {width}x{height}")
+    if width * height > max_pixels:
+        raise BadMessage(f"image of {width}x{height} exceeds max_image_pixels {max_pixels}")
+
+
+def image_of(message: Image, max_pixels: int) -> core.Image:
+    """Uint8 [height, width, 3] RGB of a raw image. Raises :class:`BadMessage`."""
+    if message.encoding not in ENCODINGS:
+        known = ", ".join(ENCODINGS)
+        raise BadMessage(f"encoding '{message.encoding}' is not supported, only {known}")
+    channels, order = ENCODINGS[message.encoding]
+    width, height, step = message.width, message.height, message.step
+    _check_size(width, height, max_pixels)
+    if step < width * channels:
+        raise BadMessage(
+            f"step {step} is too short for {width} pixels of {message.encoding},"
+            f" which take {width * channels} bytes"
+        )
+    if len(message.data) != step * height:
+        raise BadMessage(
+            f"data has {len(message.data)} bytes, step x height is {step} x {height}"
+            f" = {step * height}"
+        )
+    rows = np.frombuffer(message.data, np.uint8).reshape(height, step)
+    pixels = rows[:, : width * channels].reshape(height, width, channels)
+    if order == (0, 1, 2) and channels == 3:
+        return np.ascontiguousarray(pixels)
+    return np.ascontiguousarray(pixels[:, :, order])
+
+
+def decompressed(message: CompressedImage, max_pixels: int) -> core.Image:
+    """Uint8 [height, width, 3] RGB of a JPEG or PNG. Raises :class:`BadMessage`."""
+    try:
+        # The size stands in the header: it is checked before any pixel is decoded.
+        with Pillow.open(io.BytesIO(bytes(message.data)), formats=_COMPRESSED) as picture:
+            _check_size(picture.width, picture.height, max_pixels)
+            return np.array(picture.convert("RGB"), dtype=np.uint8)
+    except BadMessage:
+        raise
+    except Pillow.DecompressionBombError as error:
+        raise BadMessage(f"image too large: {error}") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        kind = message.format or "no format given"
+        raise BadMessage(f"compressed image ({kind}) is neither JPEG nor PNG: {error}") from None
+
+
+def proprio_of(message: JointState) -> core.Floats:
+    """Float64 [n]: the positions in the message's own order. Raises :class:`BadMessage`."""
+    positions = np.asarray(message.position, dtype=np.float64)
+    if positions.size > 64:
+        raise BadMessage(f"joint state has {positions.size} positions, at most 64")
+    if not np.isfinite(positions).all():
+        raise BadMessage("joint state has positions that are not finite")
+    return positions
+
+
+def poses_of(message: NamedPoses) -> dict[str, Pose]:
+    """Ground truth by name. Raises :class:`BadMessage`."""
+    if len(message.names) != len(message.poses):
+        raise BadMessage(f"{len(message.names)} names for {len(message.poses)} poses")
+    return {
+        name: Pose(
+            (pose.position.x, pose.position.y, pose.position.z),
+            (pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w),
+        )
+        for name, pose in zip(message.names, message.poses, strict=True)
+    }
+
+
+# ------------------------------------------------------------------------------ out
+
+
+def _stages(command: Command) -> Stages:
+    out = Stages(total=command.total_ms)
+    for stage in STAGES:
+        setattr(out, stage, float(command.stages_ms.get(stage, 0.0)))
+    return out
+
+
+def command_message(command: Command, info: PolicyInfo, frame_id: str) -> ActionCommand:
+    """The message of a command that has passed the gate: 7 finite numbers, always."""
+    out = ActionCommand()
+    out.header.stamp = to_time(command.published_ns)
+    out.header.frame_id = frame_id
+    out.observation_stamp = to_time(command.stamp_ns)
+    out.receive_stamp = to_time(command.received_ns)
+    out.latest_observation_stamp = to_time(command.latest_ns)
+    out.valid_until = to_time(command.valid_until_ns)
+    out.sequence = command.sequence
+    out.epoch = command.epoch
+    out.kind = int(command.kind)
+    out.chunk_index = command.chunk_index
+    out.chunk_length = command.chunk_length
+    out.pipeline_depth = info.pipeline_depth
+    out.schedule = info.schedule
+    out.instruction_hash = command.instruction_digest
+    # Without field checks rclpy would send uninitialised memory for a shorter array.
+    if command.action.shape != (core.ACTION_DIM,) or not np.isfinite(command.action).all():
+        raise ValueError(f"command is not {core.ACTION_DIM} finite numbers: {command.action}")
+    out.action = np.asarray(command.action, dtype=np.float64)
+    out.stages = _stages(command)
+    return out
+
+
+def chunk_message(
+    answer: Answer, epoch: int, digest: int, info: PolicyInfo, frame_id: str, period_s: float
+) -> ActionChunk:
+    """Everything one inference returned; the caller stamps it."""
+    inference = answer.inference
+    out = ActionChunk()
+    out.header.frame_id = frame_id
+    out.observation_stamp = to_time(inference.stamp_ns)
+    out.receive_stamp = to_time(answer.received_ns)
+    out.epoch = epoch
+    out.schedule = info.schedule
+    out.instruction_hash = digest
+    out.length = len(inference.actions)
+    out.period_s = period_s
+    out.actions = inference.actions.astype(np.float64).ravel().tolist()
+    out.tokens = list(inference.tokens)
+    out.target_passes = inference.target_passes
+    out.draft_passes = inference.draft_passes
+    out.drafted = list(inference.drafted)
+    out.accepted = list(inference.accepted)
+    return out
+
+
+def twist_message(command: Command, frame_id: str, period_s: float) -> TwistStamped:
+    """The displacement as a velocity over one control period: MoveIt Servo's input."""
+    out = TwistStamped()
+    out.header.stamp = to_time(command.published_ns)
+    out.header.frame_id = frame_id
+    velocity = (command.action[:6] / period_s).tolist()
+    out.twist.linear.x, out.twist.linear.y, out.twist.linear.z = velocity[:3]
+    out.twist.angular.x, out.twist.angular.y, out.twist.angular.z = velocity[3:]
+    return out
+
+
+def percentiles(of: Distribution) -> Percentiles:
+    return Percentiles(p50=of.p50, p95=of.p95, p99=of.p99, max=of.max, count=of.count)
+
+
+def latency_message(
+    windows: dict[str, Distribution], last: Command | None, window_s: float
+) -> Latency:
+    """Stage latencies over a window; ``windows`` is keyed by the message's field names."""
+    out = Latency(window_s=window_s)
+    if last is not None:
+        out.last = _stages(last)
+    for name, distribution in windows.items():
+        setattr(out, name, percentiles(distribution))
+    return out
