@@ -1,3 +1,10 @@
 """The ROS 2 runtime for vision-language-action policies."""
 
-__version__ = "0.1.0"
+
+def __getattr__(name: str) -> str:
+    """`vla_ros.__version__`, read from package.xml only when somebody asks."""
+    if name == "__version__":
+        from vla_ros.resources import version
+
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

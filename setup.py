@@ -1,0 +1,91 @@
+"""Packaging of vla_ros: the Python package, its messages, launch files and parameters.
+
+One file serves `pip install '.[ros]'` in a plain venv and `colcon build` (ament_python).
+Building the interfaces in msg/ and srv/ is the business of rosidl_build.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+
+from rosidl_build import BuildInterfaces, Interfaces, generators_found  # noqa: E402
+
+PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of the version
+NAME = PACKAGE.findtext("name")
+NODES = ("policy", "monitor", "bridge")
+ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]
+INTERFACES = Interfaces(
+    NAME,
+    dependencies=("builtin_interfaces", "geometry_msgs", "service_msgs", "std_msgs"),
+)
+
+
+class BuildExt(BuildInterfaces):
+    interfaces = INTERFACES
+
+
+def files(pattern: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern) if path.is_file())
+
+
+def node_executables() -> list[str]:
+    """Small programs for lib/vla_ros, where `ros2 run` and launch look and pip puts nothing."""
+    folder = Path("build/executables")
+    folder.mkdir(parents=True, exist_ok=True)
+    for node in NODES:
+        program = folder / f"{node}_node"
+        program.write_text(
+            f"#!/usr/bin/env python3\nimport sys\n\nfrom {NAME}.nodes.{node} import main\n\n"
+            "sys.exit(main())\n"
+        )
+        program.chmod(0o755)
+    return [str(folder / f"{node}_node") for node in NODES]
+
+
+setup(
+    name=NAME,
+    version=PACKAGE.findtext("version"),
+    description=" ".join(PACKAGE.findtext("description").split()),
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=[NAME, f"{NAME}.*"], exclude=[f"{NAME}.msg", f"{NAME}.srv"]),
+    package_data={NAME: ["py.typed", "**/*.xml", "**/*.json", "**/*.safetensors", "**/*.txt"]},
+    data_files=[
+        (f"share/{NAME}", ["package.xml"]),
+        (f"share/{NAME}/launch", files("launch/*.launch.py")),
+        (f"share/{NAME}/config", files("config/*")),
+        (f"lib/{NAME}", node_executables()),
+        *INTERFACES.data_files(),
+    ],
+    ext_modules=INTERFACES.extensions(),
+    cmdclass={"build_ext": BuildExt},
+    zip_safe=False,
+    setup_requires=[] if generators_found() else [*ROS, "numpy"],
+    install_requires=["setuptools", "numpy>=1.24", "PyYAML>=6.0"],
+    extras_require={
+        "ros": ROS,
+        "model": [
+            "torch>=2.4,<3",
+            "transformers>=4.45",
+            "safetensors>=0.4.3",
+            "tokenizers>=0.19",
+            "Pillow>=10",
+        ],
+        "sim": ["mujoco>=3.2,<4"],
+        "plots": ["matplotlib>=3.8"],
+        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],
+    },
+    entry_points={
+        "console_scripts": [
+            f"vla-ros = {NAME}.cli.main:main",
+            *(f"{node}_node = {NAME}.nodes.{node}:main" for node in NODES),
+        ]
+    },
+)
