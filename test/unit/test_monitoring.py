@@ -1,0 +1,530 @@
+"""The monitor's judgement, with a clock that moves only when told to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vla_ros.core import STAGES, CommandKind, PolicyState
+from vla_ros.monitoring import (
+    Arrival,
+    CommandSeen,
+    Diagnostic,
+    Level,
+    Monitor,
+    MonitorConfig,
+    PublisherSeen,
+    StagesSeen,
+    StatusSeen,
+    worst,
+)
+from vla_ros.monitoring.clocks import ClockOffset, SlidingMinimum
+from vla_ros.monitoring.commands import MAX_WRITERS
+from vla_ros.timing import MS, SECOND, ManualClock
+
+RUNNING = StatusSeen(PolicyState.RUNNING, control_rate_hz=20.0, max_age_ms=300.0)
+PERIOD = 0.05
+
+
+class Graph:
+    """A camera and a policy that the test drives period by period."""
+
+    def __init__(self, status: StatusSeen | None = RUNNING, **config: object) -> None:
+        self.clock = ManualClock()
+        self.monitor = Monitor(MonitorConfig(**config), self.clock)
+        self.sequence = 0
+        self.monitor.publishers((PublisherSeen("/policy", b"p"),))
+        if status is not None:
+            self.status(status)
+
+    def status(self, status: StatusSeen = RUNNING) -> None:
+        self.current = status
+        self.monitor.status(status, Arrival.now(self.clock))
+
+    def frame(self, delay_ms: float = 2.0, stamp_ns: int | None = None) -> None:
+        stamp = self.clock.now - round(delay_ms * MS) if stamp_ns is None else stamp_ns
+        self.monitor.camera(stamp, Arrival.now(self.clock))
+
+    def command(
+        self,
+        kind: CommandKind = CommandKind.POLICY,
+        age_ms: float = 80.0,
+        stages: StagesSeen | None = None,
+        publisher: bytes = b"p",
+        transport_ms: float = 1.0,
+    ) -> None:
+        self.sequence += 1
+        published = self.clock.now - round(transport_ms * MS)
+        rest = (age_ms,) + (0.0,) * (len(STAGES) - 1)
+        seen = CommandSeen(
+            sequence=self.sequence,
+            kind=kind,
+            published_ns=published,
+            observed_ns=published - round(age_ms * MS),
+            stages=stages or StagesSeen(rest, age_ms),
+            publisher=publisher,
+        )
+        self.monitor.command(seen, Arrival.now(self.clock))
+
+    def run(self, periods: int, **command: object) -> None:
+        for i in range(periods):
+            if i % 20 == 19:  # once a second, as the policy does
+                self.status(self.current)
+            self.frame()
+            self.command(**command)
+            self.clock.advance(PERIOD)
+
+    def diagnostic(self, subject: str) -> Diagnostic:
+        found = {d.name: d for d in self.monitor.judge().diagnostics}
+        return found[f"vla_ros: {subject}"]
+
+    @property
+    def report(self):
+        return self.monitor.judge().report
+
+
+def test_a_healthy_graph_is_ok_and_its_figures_are_those_that_were_sent() -> None:
+    graph = Graph()
+    graph.run(100, age_ms=80.0)
+    report = graph.report
+    assert report.level is Level.OK, report.problems
+    assert report.problems == ()
+    assert report.command_rate_hz == pytest.approx(20.0)
+    assert report.action_rate_hz == pytest.approx(20.0)
+    assert report.camera_rate_hz == pytest.approx(20.0)
+    assert report.age_at_publish.p50 == pytest.approx(80.0)
+    assert report.age_at_arrival.p99 == pytest.approx(81.0)
+    assert report.transport.p50 == pytest.approx(80.0)
+    assert report.clock_offset_ms == pytest.approx(2.0)
+    assert (report.commands, report.actions) == (100, 100)
+    assert (report.missed_deadlines, report.stale_published, report.lost_commands) == (0, 0, 0)
+    assert report.action_publishers == ("/policy",)
+
+
+def test_all_subjects_have_rep_107_names_of_their_own() -> None:
+    names = [d.name for d in Graph().monitor.judge().diagnostics]
+    assert names == [
+        "vla_ros: policy",
+        "vla_ros: observation age",
+        "vla_ros: camera",
+        "vla_ros: action rate",
+        "vla_ros: latency",
+        "vla_ros: action topic",
+    ]
+
+
+@given(st.lists(st.floats(1.0, 1_000.0), min_size=1, max_size=60))
+@settings(max_examples=50, deadline=None)
+def test_stale_actions_are_those_older_than_max_age_when_published(ages: list[float]) -> None:
+    graph = Graph()
+    for age in ages:
+        graph.run(1, age_ms=age)
+    stale = sum(round(age * MS) > 300 * MS for age in ages)
+    assert graph.report.stale_published == stale
+    assert (graph.diagnostic("observation age").level is Level.ERROR) == (stale > 0)
+
+
+def test_the_configured_limit_goes_before_that_of_the_status() -> None:
+    graph = Graph(max_age_ms=50.0)
+    graph.run(3, age_ms=80.0)
+    assert graph.report.stale_published == 3
+
+
+def test_held_commands_grow_old_without_being_stale_actions() -> None:
+    graph = Graph()
+    graph.run(5, kind=CommandKind.HELD, age_ms=900.0)
+    assert graph.report.stale_published == 0
+    assert graph.report.age_at_publish.p50 == pytest.approx(900.0)
+
+
+def test_an_action_that_rests_on_nothing_is_stale() -> None:
+    graph = Graph()
+    arrival = Arrival.now(graph.clock)
+    graph.monitor.command(CommandSeen(1, CommandKind.POLICY, arrival.ros_ns), arrival)
+    assert graph.report.stale_published == 1
+    assert graph.report.age_at_publish.count == 0
+
+
+@given(st.lists(st.sampled_from(["action", "held", "silent", "lost"]), min_size=1, max_size=80))
+@settings(max_examples=100, deadline=None)
+def test_missed_deadlines_are_the_periods_in_running_without_a_new_action(
+    periods: list[str],
+) -> None:
+    graph = Graph()
+    graph.run(1)
+    for what in periods:
+        if what in ("action", "held"):
+            kind = CommandKind.POLICY if what == "action" else CommandKind.HELD
+            graph.run(1, kind=kind)
+        else:
+            graph.sequence += what == "lost"  # published, but it never arrived
+            graph.clock.advance(PERIOD)
+    graph.run(1)
+    report = graph.report
+    assert report.missed_deadlines == periods.count("held") + periods.count("silent")
+    assert report.lost_commands == periods.count("lost")
+
+
+@pytest.mark.parametrize(
+    "state", [s for s in PolicyState if s is not PolicyState.RUNNING], ids=lambda s: s.name
+)
+def test_no_deadline_is_missed_outside_running(state: PolicyState) -> None:
+    graph = Graph(replace(RUNNING, state=state))
+    graph.run(3, kind=CommandKind.HELD)
+    graph.clock.advance(2.0)
+    graph.run(3, kind=CommandKind.HELD)
+    assert graph.report.missed_deadlines == 0
+
+
+def test_the_silence_of_a_hold_is_no_row_of_missed_deadlines() -> None:
+    graph = Graph()
+    graph.run(10)
+    graph.status(replace(RUNNING, state=PolicyState.HOLD))
+    graph.run(20, kind=CommandKind.STOP)
+    graph.clock.advance(5.0)
+    graph.status()  # the latched status overtakes the first command
+    graph.run(10)
+    assert graph.report.missed_deadlines == 0
+    assert graph.report.period_error.max == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_clock_that_is_set_forward_misses_no_deadline() -> None:
+    graph = Graph()
+    graph.run(10)
+    graph.clock.now += 3600 * SECOND
+    graph.run(10)
+    assert graph.report.missed_deadlines == 0
+
+
+def test_simulated_time_counts_deadlines_in_simulated_time() -> None:
+    graph = Graph(sim_time=True)
+    graph.run(10)
+    graph.clock.steady += 30 * SECOND  # the simulator took a break
+    graph.run(10)
+    graph.status()
+    assert graph.report.missed_deadlines == 0
+    graph.clock.now += 2 * round(PERIOD * SECOND)
+    graph.run(1)
+    assert graph.report.missed_deadlines == 2
+
+
+def test_period_jitter_over_half_a_period_warns() -> None:
+    graph = Graph()
+    for i in range(40):
+        graph.frame()
+        graph.command()
+        graph.clock.advance(0.02 if i % 2 else 0.08)
+    assert graph.report.period_error.p50 == pytest.approx(30.0)
+    assert "jitter" in graph.diagnostic("action rate").message
+
+
+def test_many_missed_deadlines_warn_and_few_do_not() -> None:
+    graph = Graph()
+    graph.run(99)
+    graph.run(1, kind=CommandKind.HELD)
+    assert graph.diagnostic("action rate").level is Level.OK
+    graph.run(20, kind=CommandKind.HELD)
+    diagnostic = graph.diagnostic("action rate")
+    assert diagnostic.level is Level.WARN
+    assert "21 of 120 periods without a new action" in diagnostic.message
+
+
+def test_running_without_commands_is_an_error_within_the_timeout() -> None:
+    graph = Graph(command_timeout_s=0.5)
+    graph.run(5)
+    graph.clock.advance(0.44)
+    assert graph.diagnostic("action rate").level is Level.OK
+    graph.clock.advance(0.1)
+    diagnostic = graph.diagnostic("action rate")
+    assert diagnostic.level is Level.ERROR
+    assert "RUNNING, but no command for 0.6" in diagnostic.message
+
+
+@pytest.mark.parametrize(
+    ("state", "level"),
+    [
+        (PolicyState.INACTIVE, Level.OK),
+        (PolicyState.WAITING, Level.WARN),
+        (PolicyState.RUNNING, Level.OK),
+        (PolicyState.HOLD, Level.ERROR),
+        (PolicyState.FAULT, Level.ERROR),
+    ],
+)
+def test_states_have_the_levels_of_the_definition(state: PolicyState, level: Level) -> None:
+    graph = Graph(StatusSeen(state, reason="because"))
+    diagnostic = graph.diagnostic("policy")
+    assert diagnostic.level is level
+    assert diagnostic.message == f"{state.name}: because" or level is Level.OK
+
+
+def test_a_policy_that_says_nothing_any_more_is_an_error() -> None:
+    graph = Graph()
+    graph.clock.advance(3.5)
+    diagnostic = graph.diagnostic("policy")
+    assert diagnostic.level is Level.ERROR
+    assert diagnostic.message.startswith("silent for 3.5 s, was RUNNING")
+
+
+def test_a_policy_never_heard_is_stale() -> None:
+    assert Graph(status=None).diagnostic("policy").level is Level.STALE
+
+
+def test_frozen_stamps_are_an_error_after_the_timeout_and_stop_the_rate() -> None:
+    graph = Graph(window_s=2.0)
+    graph.run(20)
+    stamp = graph.clock.now
+    for _ in range(60):
+        graph.frame(stamp_ns=stamp)
+        graph.clock.advance(PERIOD)
+    diagnostic = graph.diagnostic("camera")
+    assert diagnostic.level is Level.ERROR
+    assert "stamps stand still for 3.0 s while images arrive" in diagnostic.message
+    assert dict(diagnostic.values)["repeated stamps"] == "59"
+    assert graph.report.camera_rate_hz == 0.0
+
+
+def test_a_single_repeated_stamp_warns() -> None:
+    graph = Graph()
+    graph.run(5)
+    graph.frame(stamp_ns=graph.clock.now)
+    graph.frame(stamp_ns=graph.clock.now)
+    diagnostic = graph.diagnostic("camera")
+    assert diagnostic.level is Level.WARN
+    assert "1 images with a repeated stamp" in diagnostic.message
+
+
+def test_a_bag_that_begins_again_counts_once() -> None:
+    graph = Graph()
+    start = graph.clock.now
+    for loop in range(3):
+        for i in range(10):
+            graph.frame(stamp_ns=start + i * SECOND // 20 - 60 * SECOND)
+            graph.clock.advance(PERIOD)
+        assert dict(graph.diagnostic("camera").values)["out of order"] == str(loop)
+
+
+def test_simulated_time_that_goes_back_makes_no_frame_out_of_order() -> None:
+    graph = Graph(sim_time=True)
+    graph.run(10)
+    graph.clock.now -= 100 * SECOND
+    graph.run(10)
+    values = dict(graph.diagnostic("camera").values)
+    assert values["out of order"] == "0"
+    assert values["clock resets"] == "1"
+
+
+def test_stamps_in_the_future_say_that_the_clocks_are_not_synchronised() -> None:
+    graph = Graph()
+    for _ in range(20):
+        graph.frame(delay_ms=-40.0)
+        graph.clock.advance(PERIOD)
+    diagnostic = graph.diagnostic("camera")
+    assert diagnostic.level is Level.ERROR
+    assert "20 images stamped up to 40.0 ms in the future" in diagnostic.message
+    assert graph.report.clock_offset_ms == pytest.approx(-40.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "delay_ms", "ahead"), [(20.0, -4.9, 0), (20.0, -5.1, 1), (100.0, -2.6, 1)]
+)
+def test_epsilon_is_5_ms_or_a_quarter_period(rate: float, delay_ms: float, ahead: int) -> None:
+    graph = Graph(replace(RUNNING, control_rate_hz=rate))
+    graph.frame(delay_ms=delay_ms)
+    assert dict(graph.diagnostic("camera").values)["stamps in the future"] == str(ahead)
+
+
+def test_clocks_are_not_compared_in_simulated_time() -> None:
+    graph = Graph(sim_time=True)
+    for _ in range(5):
+        graph.frame(delay_ms=-50.0)  # the image overtook /clock
+        graph.clock.advance(PERIOD)
+    assert graph.diagnostic("camera").level is Level.OK
+
+
+@given(
+    drift=st.floats(-30.0, 30.0).filter(lambda d: abs(d) >= 2.0 or d == 0.0),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=20, deadline=None)
+def test_drift_is_measured_through_the_noise_of_transport(drift: float, seed: int) -> None:
+    """Receipt noise of 0 to 20 ms, as on a busy machine, must not look like a drift."""
+    noise = np.random.default_rng(seed).exponential(3.0, 4 * 60 * 10)
+    offset = ClockOffset(window_s=10.0, jump_ms=15.0)
+    for i, late in enumerate(noise):
+        steady = i * SECOND // 10
+        offset.add(steady, round((2.0 + drift * i / 600 + min(late, 20.0)) * MS))
+    assert offset.jumps.total == 0
+    assert offset.drift_ms_per_min() == pytest.approx(drift, abs=0.5)
+
+
+def test_a_step_in_the_load_is_no_drift() -> None:
+    offset = ClockOffset(window_s=10.0, jump_ms=15.0)
+    for i in range(3000):
+        offset.add(i * SECOND // 10, (2 if i < 1500 else 9) * MS)
+    assert offset.drift_ms_per_min() == 0.0
+
+
+def test_a_jump_flushes_the_history() -> None:
+    offset = ClockOffset(window_s=10.0, jump_ms=5.0)
+    for i in range(3000):
+        offset.add(i * SECOND // 10, (2 if i < 2500 else 900) * MS)
+    assert offset.jumps.total == 1
+    assert offset.drift_ms_per_min() == 0.0
+
+
+def test_drift_over_the_limit_warns() -> None:
+    graph = Graph()
+    for i in range(2000):
+        graph.frame(delay_ms=2.0 + 3.0 * i / 600)
+        graph.clock.advance(0.1)
+    diagnostic = graph.diagnostic("camera")
+    assert diagnostic.level is Level.WARN
+    assert "drifts by +3.0 ms/min" in diagnostic.message
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), st.floats(-1e3, 1e3)), min_size=1))
+@settings(max_examples=100, deadline=None)
+def test_sliding_minimum_is_the_minimum_of_the_window(samples: list[tuple[int, float]]) -> None:
+    sliding, now, kept = SlidingMinimum(1.0), 0, []
+    for step_ms, value in samples:
+        now += step_ms * MS
+        sliding.add(now, value)
+        kept.append((now, value))
+        assert sliding.value(now) == min(v for t, v in kept if t >= now - SECOND)
+    assert sliding.value(now + 2 * SECOND) is None
+
+
+def test_a_silent_camera_is_an_error_while_the_policy_looks() -> None:
+    graph = Graph(camera_timeout_s=0.5)
+    graph.run(5)
+    graph.clock.advance(0.6)
+    assert graph.diagnostic("camera").level is Level.ERROR
+    graph.status(replace(RUNNING, state=PolicyState.INACTIVE))
+    assert graph.diagnostic("camera").level is Level.WARN
+
+
+def test_the_second_publisher_is_named_from_the_graph() -> None:
+    graph = Graph()
+    graph.monitor.publishers((PublisherSeen("/policy", b"p"), PublisherSeen("/teleop", b"t")))
+    graph.run(5)
+    diagnostic = graph.diagnostic("action topic")
+    assert diagnostic.level is Level.ERROR
+    assert "/policy" in diagnostic.message
+    assert "/teleop" in diagnostic.message
+    assert graph.report.action_publishers == ("/policy", "/teleop")
+
+
+def test_a_sender_that_the_graph_does_not_list_is_found_by_its_gid() -> None:
+    graph = Graph()
+    for _ in range(5):
+        graph.run(1)
+        graph.run(1, publisher=b"\xab\xcd")
+    diagnostic = graph.diagnostic("action topic")
+    assert diagnostic.level is Level.ERROR
+    assert "abcd" in diagnostic.message
+
+
+def test_sequences_are_those_of_each_writer() -> None:
+    graph = Graph()
+    graph.run(1)
+    graph.sequence = 1000
+    graph.run(1, publisher=b"t")
+    graph.sequence = 1
+    graph.run(1)
+    assert graph.report.lost_commands == 0
+
+
+def test_a_restarted_policy_is_no_second_publisher() -> None:
+    graph = Graph()
+    graph.run(5)
+    graph.sequence = 0
+    graph.monitor.publishers((PublisherSeen("/policy", b"q"),))
+    graph.run(5, publisher=b"q")
+    assert graph.diagnostic("action topic").level is Level.OK
+    assert graph.report.lost_commands == 0
+
+
+def test_a_killed_namesake_that_the_graph_still_lists_is_only_a_warning() -> None:
+    graph = Graph()
+    graph.run(5)
+    graph.clock.advance(2.5)
+    graph.monitor.publishers((PublisherSeen("/policy", b"p"), PublisherSeen("/policy", b"q")))
+    graph.run(5, publisher=b"q")
+    assert graph.diagnostic("action topic").level is Level.WARN
+
+
+def test_strangers_cannot_fill_the_memory() -> None:
+    graph = Graph()
+    for i in range(200):
+        graph.run(1, publisher=i.to_bytes(2, "big"))
+    assert len(graph.monitor._commands._last) <= MAX_WRITERS
+    assert len(graph.monitor._writers._senders) <= MAX_WRITERS
+
+
+def test_a_repeated_sequence_warns() -> None:
+    graph = Graph()
+    graph.run(5)
+    graph.sequence -= 1
+    graph.run(1)
+    assert "sequence numbers repeated or went back" in graph.diagnostic("action rate").message
+
+
+def test_stages_that_do_not_add_up_warn() -> None:
+    graph = Graph()
+    graph.run(3)
+    assert graph.diagnostic("latency").level is Level.OK
+    graph.run(1, stages=StagesSeen((1.0,) * len(STAGES), 7.2))
+    assert "1 actions whose stages do not add up" in graph.diagnostic("latency").message
+
+
+def test_inference_is_the_models_part_of_the_stages() -> None:
+    stages = StagesSeen(tuple(10.0 * 2**i for i in range(len(STAGES))), 1270.0)
+    assert stages.inference_ms == 40.0 + 80.0 + 160.0 + 320.0
+
+
+def test_inference_that_max_age_leaves_no_room_for_warns() -> None:
+    """A = 300, Tc = 50, K·T = 50: 200 ms are left."""
+    graph = Graph()
+    graph.run(20, stages=StagesSeen((0.0, 0.0, 0.0, 190.0, 0.0, 0.0, 0.0), 190.0))
+    assert graph.diagnostic("latency").level is Level.OK
+    graph.run(20, stages=StagesSeen((0.0, 0.0, 0.0, 210.0, 0.0, 0.0, 0.0), 210.0))
+    diagnostic = graph.diagnostic("latency")
+    assert diagnostic.level is Level.WARN
+    assert "max_age leaves 200 ms" in diagnostic.message
+
+
+def test_problems_leave_with_the_window() -> None:
+    graph = Graph(window_s=2.0)
+    graph.run(5)
+    graph.run(1, age_ms=500.0)
+    assert graph.report.level is Level.ERROR
+    graph.run(60)
+    report = graph.report
+    assert report.level is Level.OK, report.problems
+    assert report.stale_published == 1  # the total since the start stays
+
+
+def test_the_worst_level_is_the_most_severe_one() -> None:
+    assert worst([]) is Level.OK
+    assert worst([Level.STALE, Level.WARN]) is Level.STALE
+    assert worst([Level.STALE, Level.ERROR, Level.OK]) is Level.ERROR
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("window_s", 0.0),
+        ("window_s", float("nan")),
+        ("camera_timeout_s", -1.0),
+        ("max_age_ms", -1.0),
+        ("missed_fraction", 1.5),
+        ("drift_ms_per_min", 0.0),
+    ],
+)
+def test_a_limit_that_cannot_be_is_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        MonitorConfig(**{name: value})

@@ -1,0 +1,256 @@
+"""The judgement: measured facts in, one Diagnostic a subject out. Pure functions.
+
+Levels follow shared practice of ROS drivers: ERROR when the robot must not be trusted to
+move, WARN when it will soon come to that, STALE when nothing was heard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vla_ros.core import PolicyState
+from vla_ros.monitoring.camera import CameraWatch
+from vla_ros.monitoring.commands import CommandWatch, running
+from vla_ros.monitoring.seen import (
+    Diagnostic,
+    LatencySeen,
+    Level,
+    MonitorConfig,
+    Report,
+    StatusSeen,
+    worst,
+)
+from vla_ros.monitoring.writers import Writers
+from vla_ros.timing import MS, Distribution
+
+STATE_LEVELS = {
+    PolicyState.UNCONFIGURED: Level.WARN,
+    PolicyState.INACTIVE: Level.OK,
+    PolicyState.WAITING: Level.WARN,
+    PolicyState.RUNNING: Level.OK,
+    PolicyState.HOLD: Level.ERROR,
+    PolicyState.FAULT: Level.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that is judged, at one instant of the steady clock."""
+
+    config: MonitorConfig
+    steady_ns: int
+    report: Report
+    camera: CameraWatch
+    commands: CommandWatch
+    writers: Writers
+    status: StatusSeen | None
+    status_age_s: float
+    latency: LatencySeen | None
+
+
+class _Findings:
+    """Collects what is wrong with one subject; the worst finding leads the message."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._found: list[tuple[Level, str]] = []
+
+    def add(self, level: Level, text: str) -> None:
+        self._found.append((level, text))
+
+    def conclude(self, fine: str, values: list[tuple[str, str]]) -> Diagnostic:
+        level = worst(found for found, _ in self._found)
+        first = [text for found, text in self._found if found is level]
+        rest = [text for found, text in self._found if found not in (level, Level.OK)]
+        return Diagnostic(
+            f"vla_ros: {self._name}", level, "; ".join(first + rest) or fine, tuple(values)
+        )
+
+
+def diagnose(facts: Facts) -> tuple[Diagnostic, ...]:
+    """All subjects, always in the same order."""
+    return (
+        policy(facts),
+        observation_age(facts),
+        camera(facts),
+        action_rate(facts),
+        latency(facts),
+        action_topic(facts),
+    )
+
+
+def policy(facts: Facts) -> Diagnostic:
+    """The state it reports, and whether it still reports one."""
+    found, status = _Findings("policy"), facts.status
+    if status is None:
+        found.add(Level.STALE, "no status heard: is the policy node running?")
+        return found.conclude("", [])
+    name = status.state.name
+    found.add(STATE_LEVELS[status.state], f"{name}: {status.reason}" if status.reason else name)
+    if facts.status_age_s > facts.config.status_timeout_s:
+        found.add(Level.ERROR, f"silent for {facts.status_age_s:.1f} s, was {name}")
+    values = [
+        ("state", name),
+        ("policy", status.policy),
+        ("schedule", status.schedule),
+        ("checkpoint", status.checkpoint),
+        ("device", f"{status.device} {status.dtype}"),
+        ("worker restarts", str(status.worker_restarts)),
+        ("frames dropped", str(status.frames_dropped)),
+        ("last drop", status.last_drop),
+    ]
+    return found.conclude(name, values)
+
+
+def observation_age(facts: Facts) -> Diagnostic:
+    """How old the evidence of the commands is, against max_age."""
+    found, report = _Findings("observation age"), facts.report
+    limit = facts.commands.max_age_ns(facts.status) / MS
+    age = report.age_at_publish
+    stale = facts.commands.stale.recent(facts.steady_ns)
+    if stale:
+        found.add(Level.ERROR, f"{stale} actions published on evidence older than {limit:.0f} ms")
+    if age.count == 0 and running(facts.status):
+        found.add(Level.STALE, "no command with an observation in the window")
+    if limit and not stale and age.p95 > 0.8 * limit:
+        found.add(Level.WARN, f"p95 {age.p95:.0f} ms is close to the limit of {limit:.0f} ms")
+    values = [
+        ("max_age", _ms(limit) if limit else "not known"),
+        *_percentiles("at publish", age),
+        *_percentiles("at arrival", report.age_at_arrival),
+        ("stale published", str(report.stale_published)),
+    ]
+    return found.conclude(f"p50 {age.p50:.0f} ms, p99 {age.p99:.0f} ms", values)
+
+
+def camera(facts: Facts) -> Diagnostic:
+    """Silence, frozen or jumbled stamps, clocks that differ or drift."""
+    found, watch, steady = _Findings("camera"), facts.camera, facts.steady_ns
+    silent, frozen = watch.silent_s(steady), watch.frozen_s(steady)
+    timeout = facts.config.camera_timeout_s
+    # While the policy does not look, a silent camera harms nobody.
+    looking = facts.status is not None and facts.status.state > PolicyState.INACTIVE
+    if silent > timeout:
+        known = f"no image for {silent:.1f} s" if watch.frames else "no image yet"
+        found.add(Level.ERROR if looking else Level.WARN, known)
+    elif frozen > timeout:
+        found.add(Level.ERROR, f"stamps stand still for {frozen:.1f} s while images arrive")
+    if repeated := watch.repeated.recent(steady):
+        found.add(Level.WARN, f"{repeated} images with a repeated stamp")
+    if jumbled := watch.out_of_order.recent(steady):
+        found.add(Level.WARN, f"{jumbled} images with a stamp older than the one before")
+    _clocks(facts, found)
+    drift = watch.offset.drift_ms_per_min()
+    values = [
+        ("rate", f"{facts.report.camera_rate_hz:.2f} Hz"),
+        ("images", str(watch.frames)),
+        ("repeated stamps", str(watch.repeated.total)),
+        ("out of order", str(watch.out_of_order.total)),
+        ("stamps in the future", str(watch.ahead.total)),
+        ("clock offset", _ms(facts.report.clock_offset_ms)),
+        ("clock drift", f"{drift:.2f} ms/min"),
+        ("clock jumps", str(watch.offset.jumps.total)),
+        ("clock resets", str(watch.clock_resets)),
+    ]
+    return found.conclude(f"{facts.report.camera_rate_hz:.1f} Hz", values)
+
+
+def _clocks(facts: Facts, found: _Findings) -> None:
+    watch = facts.camera
+    smallest = watch.offset.smallest_ms(facts.steady_ns)
+    if smallest is not None and smallest < -watch.epsilon_ns / MS:
+        count = watch.ahead.recent(facts.steady_ns)
+        found.add(
+            Level.ERROR,
+            f"clocks not synchronised: {count} images stamped up to {-smallest:.1f} ms in the "
+            "future; synchronise the camera's clock (chrony, PTP)",
+        )
+    if jumps := watch.offset.jumps.recent(facts.steady_ns):
+        found.add(Level.WARN, f"the camera's clock or ours was set {jumps} times")
+    drift = watch.offset.drift_ms_per_min()
+    if abs(drift) > facts.config.drift_ms_per_min:
+        found.add(Level.WARN, f"camera clock drifts by {drift:+.1f} ms/min")
+
+
+def action_rate(facts: Facts) -> Diagnostic:
+    """Do commands come, as often as promised and without gaps?"""
+    found, report, status = _Findings("action rate"), facts.report, facts.status
+    silent = facts.commands.silent_s(facts.steady_ns)
+    if status is not None and running(status):
+        if silent > facts.config.command_timeout_s:
+            found.add(Level.ERROR, f"RUNNING, but no command for {silent:.1f} s")
+        missed = facts.commands.missed.recent(facts.steady_ns)
+        due = missed + facts.commands.recent_actions(facts.steady_ns)
+        if missed > facts.config.missed_fraction * due:
+            found.add(Level.WARN, f"{missed} of {due} periods without a new action")
+        period_ms = status.period_ns / MS
+        if not facts.config.sim_time and report.period_error.p99 > period_ms / 2:
+            found.add(
+                Level.WARN,
+                f"period jitter p99 {report.period_error.p99:.1f} ms is over half a period",
+            )
+    if lost := facts.commands.lost.recent(facts.steady_ns):
+        found.add(Level.WARN, f"{lost} commands lost on the way")
+    if jumbled := facts.commands.jumbled.recent(facts.steady_ns):
+        found.add(Level.WARN, f"{jumbled} sequence numbers repeated or went back")
+    values = [
+        ("asked", f"{status.control_rate_hz:.2f} Hz" if status else "not known"),
+        ("commands", f"{report.command_rate_hz:.2f} Hz"),
+        ("new actions", f"{report.action_rate_hz:.2f} Hz"),
+        ("missed deadlines", str(report.missed_deadlines)),
+        ("lost commands", str(report.lost_commands)),
+        *_percentiles("period error", report.period_error),
+    ]
+    return found.conclude(f"{report.action_rate_hz:.1f} new actions/s", values)
+
+
+def latency(facts: Facts) -> Diagnostic:
+    """Where the time goes, and whether the model leaves room for everything else."""
+    found, report = _Findings("latency"), facts.report
+    room = _room_ms(facts)
+    if report.inference.count and room is not None and report.inference.p99 > room:
+        found.add(
+            Level.WARN,
+            f"inference p99 {report.inference.p99:.0f} ms; max_age leaves {room:.0f} ms for it",
+        )
+    if errors := facts.commands.stage_errors.recent(facts.steady_ns):
+        found.add(Level.WARN, f"{errors} actions whose stages do not add up to their total")
+    values = _percentiles("inference", report.inference)
+    for name in ("transport", "queue", "preprocess", "vision", "prefill", "decode", "gate"):
+        stage: Distribution = getattr(report, name)
+        values.append((f"{name} p50 / p99", f"{stage.p50:.2f} / {stage.p99:.2f} ms"))
+    if facts.latency is not None:
+        values.append(("tick error p99 (policy)", _ms(facts.latency.tick_error_p99_ms)))
+        values.append(("total p99 (policy)", _ms(facts.latency.total_p99_ms)))
+    return found.conclude(f"inference p99 {report.inference.p99:.0f} ms", values)
+
+
+def _room_ms(facts: Facts) -> float | None:
+    """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T."""
+    limit = facts.commands.max_age_ns(facts.status) / MS
+    rate = facts.report.camera_rate_hz
+    if facts.status is None or not limit or rate <= 0:
+        return None
+    period = facts.status.period_ns / MS
+    return limit - 1e3 / rate - max(facts.status.pipeline_depth, 1) * period
+
+
+def action_topic(facts: Facts) -> Diagnostic:
+    """Exactly one node may publish commands."""
+    found, active = _Findings("action topic"), facts.writers.active
+    if len(active) > 1:
+        found.add(Level.ERROR, f"{len(active)} publishers: {', '.join(active)}; stop all but one")
+    elif not active:
+        found.add(Level.WARN, "no publisher")
+    if facts.writers.leftover:
+        gone = ", ".join(facts.writers.leftover)
+        found.add(Level.WARN, f"the graph still lists a silent second writer named {gone}")
+    return found.conclude(", ".join(active), [("publishers", ", ".join(active))])
+
+
+def _ms(value: float) -> str:
+    return f"{value:.2f} ms"
+
+
+def _percentiles(name: str, d: Distribution) -> list[tuple[str, str]]:
+    return [(f"{name} {p}", _ms(getattr(d, p))) for p in ("p50", "p95", "p99", "max")]

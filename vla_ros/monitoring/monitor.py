@@ -1,0 +1,135 @@
+"""Joins what was seen into one report and the diagnostics. Not thread-safe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vla_ros.monitoring.camera import CameraWatch
+from vla_ros.monitoring.commands import CommandWatch
+from vla_ros.monitoring.diagnosis import Facts, diagnose
+from vla_ros.monitoring.seen import (
+    Arrival,
+    CommandSeen,
+    Diagnostic,
+    LatencySeen,
+    Level,
+    MonitorConfig,
+    PublisherSeen,
+    Report,
+    StatusSeen,
+    worst,
+)
+from vla_ros.monitoring.writers import Writers, WriterWatch
+from vla_ros.timing import SECOND, Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the monitor says at one instant."""
+
+    report: Report
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return tuple(diagnostic.level for diagnostic in self.diagnostics)
+
+
+class Monitor:
+    """Judges a policy from outside, by what its topics say.
+
+    Give every message to the method of its kind as it arrives, then ask :meth:`judge` as
+    often as needed. Watchdogs (silence) run on the steady clock, ages on the stamps.
+    """
+
+    def __init__(self, config: MonitorConfig, clock: Clock) -> None:
+        self.config = config
+        self._clock = clock
+        now = clock.steady_ns()
+        self._camera = CameraWatch(config, now)
+        self._commands = CommandWatch(config, now)
+        self._writers = WriterWatch()
+        self._latency: LatencySeen | None = None
+        self._status: StatusSeen | None = None
+        self._status_ns = now
+
+    def camera(self, stamp_ns: int, arrival: Arrival) -> None:
+        """One camera image, by its ``header.stamp``."""
+        self._camera.frame(stamp_ns, arrival)
+
+    def command(self, seen: CommandSeen, arrival: Arrival) -> None:
+        """One ActionCommand."""
+        self._writers.sent(seen.publisher, arrival.steady_ns)
+        self._commands.command(seen, arrival, self._status)
+
+    def status(self, seen: StatusSeen, arrival: Arrival) -> None:
+        """One PolicyStatus; tells T and, unless configured, max_age from now on."""
+        self._status, self._status_ns = seen, arrival.steady_ns
+        self._camera.set_period(seen.period_ns)
+
+    def latency(self, seen: LatencySeen) -> None:
+        """One Latency message: what the policy says of itself."""
+        self._latency = seen
+
+    def publishers(self, listed: tuple[PublisherSeen, ...]) -> None:
+        """The writers of the action topic in the ROS graph."""
+        self._writers.listed(listed)
+
+    def judge(self) -> Judgement:
+        """Report and diagnostics of this instant."""
+        steady = self._clock.steady_ns()
+        writers = self._writers.judge(steady)
+        measured = self._measure(steady, writers)
+        facts = Facts(
+            config=self.config,
+            steady_ns=steady,
+            report=measured,
+            camera=self._camera,
+            commands=self._commands,
+            writers=writers,
+            status=self._status,
+            status_age_s=(steady - self._status_ns) / SECOND,
+            latency=self._latency,
+        )
+        diagnostics = diagnose(facts)
+        return Judgement(_conclude(measured, diagnostics), diagnostics)
+
+    def _measure(self, steady: int, writers: Writers) -> Report:
+        commands, status = self._commands, self._status
+        stages = commands.stages(steady)
+        return Report(
+            window_s=self.config.window_s,
+            command_rate_hz=commands.command_rate_hz(steady),
+            action_rate_hz=commands.action_rate_hz(steady),
+            camera_rate_hz=self._camera.rate_hz(steady),
+            age_at_publish=commands.age_at_publish(steady),
+            age_at_arrival=commands.age_at_arrival(steady),
+            period_error=commands.period_error(steady),
+            transport=stages["transport"],
+            queue=stages["queue"],
+            preprocess=stages["preprocess"],
+            vision=stages["vision"],
+            prefill=stages["prefill"],
+            decode=stages["decode"],
+            gate=stages["gate"],
+            inference=commands.inference(steady),
+            commands=commands.commands,
+            actions=commands.actions,
+            missed_deadlines=commands.missed.total,
+            stale_published=commands.stale.total,
+            lost_commands=commands.lost.total,
+            pipeline_depth=status.pipeline_depth if status else 0,
+            acceptance=status.acceptance if status else (),
+            clock_offset_ms=self._camera.offset.smallest_ms(steady) or 0.0,
+            action_publishers=writers.active,
+        )
+
+
+def _conclude(report: Report, diagnostics: tuple[Diagnostic, ...]) -> Report:
+    """The report with the worst level and one line a problem."""
+    problems = tuple(
+        f"{d.name.removeprefix('vla_ros: ')}: {d.message}"
+        for d in diagnostics
+        if d.level is not Level.OK
+    )
+    return replace(report, level=worst(d.level for d in diagnostics), problems=problems)

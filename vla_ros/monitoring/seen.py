@@ -1,0 +1,201 @@
+"""What the monitor sees and what it says: frozen views, free of ROS.
+
+Stamps are nanoseconds of the ROS clock, steady times nanoseconds of the monotonic clock
+(see :mod:`vla_ros.core`); durations are milliseconds, as in the messages they mirror.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from vla_ros.core import STAGES, CommandKind, PolicyState
+from vla_ros.timing import Clock, Distribution
+
+#: Stages of :data:`vla_ros.core.STAGES` that are the work of the model.
+INFERENCE_STAGES = ("preprocess", "vision", "prefill", "decode")
+
+
+NOTHING = Distribution()  # no samples
+
+
+class Level(IntEnum):
+    """Values of diagnostic_msgs/DiagnosticStatus."""
+
+    OK = 0
+    WARN = 1
+    ERROR = 2
+    STALE = 3  # nothing heard: worse than a warning, not as bad as a known error
+
+
+_SEVERITY = {Level.OK: 0, Level.WARN: 1, Level.STALE: 2, Level.ERROR: 3}
+
+
+def worst(levels: Iterable[Level]) -> Level:
+    """The most severe level; OK when there is none."""
+    return max(levels, key=_SEVERITY.__getitem__, default=Level.OK)
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorConfig:
+    """Limits of the judgement. Raises ValueError with the reason for a value that cannot be.
+
+    ``max_age_ms`` 0 means: take it from the policy's status. With ``sim_time`` the stamps are
+    simulated time: clocks are shared by construction and are not compared with each other.
+    """
+
+    window_s: float = 10.0
+    max_age_ms: float = 0.0
+    camera_timeout_s: float = 1.0
+    command_timeout_s: float = 1.0
+    status_timeout_s: float = 3.0
+    missed_fraction: float = 0.05
+    drift_ms_per_min: float = 1.0
+    sim_time: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("window_s", "camera_timeout_s", "command_timeout_s", "status_timeout_s"):
+            value = getattr(self, name)
+            if not 0.05 <= value <= 3600.0:
+                raise ValueError(f"{name} must be 0.05 to 3600 s, not {value:g}")
+        if not 0.0 <= self.max_age_ms <= 60_000.0:
+            raise ValueError(
+                "max_age_ms must be 0 (take it from the policy's status) to 60000, "
+                f"not {self.max_age_ms:g}"
+            )
+        if not 0.0 <= self.missed_fraction <= 1.0:
+            raise ValueError(f"missed_fraction must be 0 to 1, not {self.missed_fraction:g}")
+        if not 0.0 < self.drift_ms_per_min <= 1000.0:
+            raise ValueError(
+                f"drift_ms_per_min must be above 0, at most 1000, not {self.drift_ms_per_min:g}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """When a message was received, on both clocks."""
+
+    ros_ns: int
+    steady_ns: int
+
+    @classmethod
+    def now(cls, clock: Clock) -> Arrival:
+        return cls(clock.now_ns(), clock.steady_ns())
+
+
+@dataclass(frozen=True, slots=True)
+class StagesSeen:
+    """Stage durations of one command in the order of STAGES, and the total, milliseconds."""
+
+    durations_ms: tuple[float, ...] = (0.0,) * len(STAGES)
+    total_ms: float = 0.0
+
+    @property
+    def inference_ms(self) -> float:
+        """The model's part: preprocess + vision + prefill + decode."""
+        named = zip(STAGES, self.durations_ms, strict=True)
+        return sum(value for name, value in named if name in INFERENCE_STAGES)
+
+    @property
+    def sum_error_ms(self) -> float:
+        """How far the stages are from adding up to the total."""
+        return abs(sum(self.durations_ms) - self.total_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSeen:
+    """One ActionCommand. ``observed_ns`` 0: it rests on no observation.
+
+    ``publisher`` is the GID of the writer it came from, empty where it is not known.
+    """
+
+    sequence: int
+    kind: CommandKind
+    published_ns: int
+    observed_ns: int = 0
+    stages: StagesSeen = StagesSeen()
+    publisher: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSeen:
+    """The part of PolicyStatus that the judgement needs."""
+
+    state: PolicyState
+    reason: str = ""
+    policy: str = ""
+    schedule: str = ""
+    checkpoint: str = ""
+    device: str = ""
+    dtype: str = ""
+    control_rate_hz: float = 20.0
+    max_age_ms: float = 0.0
+    pipeline_depth: int = 1
+    worker_restarts: int = 0
+    frames_dropped: int = 0
+    last_drop: str = ""
+    acceptance: tuple[float, ...] = ()
+
+    @property
+    def period_ns(self) -> int:
+        """The control period T; 0 when the status does not say."""
+        return round(1e9 / self.control_rate_hz) if self.control_rate_hz > 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySeen:
+    """What the policy says of itself, milliseconds: p99 of its tick error and of the total."""
+
+    tick_error_p99_ms: float = 0.0
+    total_p99_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSeen:
+    """One writer of the action topic, as the ROS graph lists it."""
+
+    node: str  # full name, with namespace
+    gid: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One DiagnosticStatus: REP 107 name, level, one line, and values."""
+
+    name: str
+    level: Level
+    message: str
+    values: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Mirror of MonitorReport.msg without the header; its comments give units and meaning."""
+
+    window_s: float = 0.0
+    command_rate_hz: float = 0.0
+    action_rate_hz: float = 0.0
+    camera_rate_hz: float = 0.0
+    age_at_publish: Distribution = NOTHING
+    age_at_arrival: Distribution = NOTHING
+    period_error: Distribution = NOTHING
+    transport: Distribution = NOTHING
+    queue: Distribution = NOTHING
+    preprocess: Distribution = NOTHING
+    vision: Distribution = NOTHING
+    prefill: Distribution = NOTHING
+    decode: Distribution = NOTHING
+    gate: Distribution = NOTHING
+    inference: Distribution = NOTHING
+    commands: int = 0
+    actions: int = 0
+    missed_deadlines: int = 0
+    stale_published: int = 0
+    lost_commands: int = 0
+    pipeline_depth: int = 0
+    acceptance: tuple[float, ...] = ()
+    clock_offset_ms: float = 0.0
+    action_publishers: tuple[str, ...] = ()
+    level: Level = Level.OK
+    problems: tuple[str, ...] = field(default=())
