@@ -1,0 +1,42 @@
+"""The environment variables that every process of a graph needs.
+
+What the user has set is never changed. Call :func:`prepare` before rclpy is initialised: the
+middleware reads these variables once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from vla_ros.resources import config_path, share
+
+
+def defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that ``environment`` lacks."""
+    wanted = {
+        # Discovery by multicast on every network is slow, and other machines could send commands.
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+        "FASTDDS_DEFAULT_PROFILES_FILE": str(config_path("fastdds_shm.xml")),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if "ROS_DISTRO" not in environment:  # ROS wheels: nobody sourced a setup file
+        wanted["AMENT_PREFIX_PATH"] = sys.prefix
+    missing = {name: value for name, value in wanted.items() if not environment.get(name)}
+    if "ROS_LOCALHOST_ONLY" in environment:  # the older way to say it
+        missing.pop("ROS_AUTOMATIC_DISCOVERY_RANGE", None)
+    return missing
+
+
+def prepare() -> None:
+    """Put the missing variables into this process's own environment."""
+    os.environ.update(defaults(os.environ))
+
+
+def python_path(environment: Mapping[str, str]) -> str:
+    """PYTHONPATH under which a child finds this very copy of the package."""
+    parts = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
+    root = str(share())
+    in_checkout = os.path.isfile(os.path.join(root, "setup.py"))
+    return os.pathsep.join(dict.fromkeys([root, *parts] if in_checkout else parts))

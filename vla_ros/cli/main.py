@@ -1,0 +1,86 @@
+"""`vla-ros`: finds the verb, imports only that verb's file, runs it.
+
+Exit status: 0 done, 1 it ran and failed, 2 wrong usage or a bad file, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from vla_ros.cli import UserError
+
+#: verb → one line for `vla-ros --help`; the file is vla_ros/cli/<verb>.py
+VERBS = {
+    "demo": "run one simulated task through the whole graph and print a card",
+    "up": "start a graph of nodes from a file, where ros2 launch is not installed",
+    "doctor": "check this machine: every line ok, or what to do about it",
+    "bench": "measure the inference engine, without ROS",
+    "eval": "measure success over many episodes",
+    "train": "train the small policy on simulated demonstrations",
+}
+
+EPILOG = "`vla-ros VERB --help` explains each. Parameters of the nodes are described in config/."
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage is one line on stderr and exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def available() -> list[str]:
+    """The verbs whose file is installed."""
+    return [verb for verb in VERBS if importlib.util.find_spec(f"vla_ros.cli.{verb}")]
+
+
+def make_parser(chosen: str | None) -> tuple[Parser, ModuleType | None]:
+    """A parser that knows every verb by name and only the chosen one in full."""
+    from vla_ros import __version__
+
+    parser = Parser(
+        prog="vla-ros",
+        description="The ROS 2 runtime for vision-language-action policies.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"vla-ros {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
+    module = None
+    for verb in available():
+        if verb == chosen:
+            module = importlib.import_module(f"vla_ros.cli.{verb}")
+            module.add_parser(verbs)
+        else:
+            verbs.add_parser(verb, help=VERBS[verb])
+    return parser, module
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    parser, module = make_parser(chosen)
+    args = parser.parse_args(arguments)
+    assert module is not None  # argparse refused an unknown verb
+    try:
+        status: int = module.run(args)
+        return status
+    except UserError as error:
+        print(f"vla-ros {args.verb}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"vla-ros {args.verb}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output (head, less) went away
+        sys.stderr.close()
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""One node as a process of its own: start, stream its output, end it, count its children out.
+
+Each process leads a session, so Ctrl-C in a terminal reaches only the one that started the
+graph, which ends the nodes in order. Should that one be killed, the kernel sends its nodes
+SIGTERM. One reader thread a process; :attr:`NodeProcess.tail` is written by that thread only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vla_ros.cli.environment import python_path
+from vla_ros.cli.graph_file import NodeSpec
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExit:
+    """How a node ended."""
+
+    name: str
+    code: int  # exit status, or minus the number of the signal
+    clean: bool  # it ended by itself, or when asked, within the time it has
+
+    def __str__(self) -> str:
+        if self.code >= 0:
+            return f"{self.name} ended with status {self.code}"
+        return f"{self.name} was ended by {signal.Signals(-self.code).name}"
+
+
+def command_line(spec: NodeSpec) -> list[str]:
+    """The command that starts a node, as `ros2 run` would."""
+    # -P: a checkout in the working directory must not shadow the installed package.
+    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+    command = [sys.executable, *safe_path, "-m", f"vla_ros.nodes.{spec.executable}", "--ros-args"]
+    command += ["-r", f"__node:={spec.name}"]
+    if spec.namespace:
+        command += ["-r", f"__ns:=/{spec.namespace.strip('/')}"]
+    for old, new in spec.remappings.items():
+        command += ["-r", f"{old}:={new}"]
+    for path in spec.parameter_files:
+        command += ["--params-file", str(path)]
+    for name, value in spec.parameters.items():
+        command += ["-p", f"{name}:={_yaml_value(value)}"]
+    return [*command, "--log-level", spec.log_level]
+
+
+def _yaml_value(value: Any) -> str:
+    return json.dumps(value)  # JSON is YAML, and keeps "1" a string and 1.0 a float
+
+
+class NodeProcess:
+    """A started node. The main thread owns it."""
+
+    def __init__(
+        self, spec: NodeSpec, environment: Mapping[str, str], on_line: Callable[[str, str], None]
+    ) -> None:
+        self.spec = spec
+        self.tail: deque[str] = deque(maxlen=40)  # its last lines
+        self._on_line = on_line
+        env = dict(environment)
+        env["PYTHONPATH"] = python_path(env)
+        self._process = subprocess.Popen(
+            command_line(spec),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+        self._reader = threading.Thread(target=self._read, name=f"log-{spec.name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def reason(self) -> str:
+        """Its last warning or error, else its last line: why something went wrong."""
+        for line in reversed(self.tail):
+            if any(word in line for word in ("[ERROR]", "[FATAL]", "[WARN]", "Error:")):
+                return line.strip()
+        return self.tail[-1].strip() if self.tail else "it printed nothing"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the node itself; its children are its own business."""
+        if self.running:
+            self._process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """True once it has ended."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def finish(self, clean: bool) -> NodeExit:
+        """Kill what is left of its process group and say how it ended."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        code = self._process.wait()
+        self._reader.join(timeout=1.0)
+        return NodeExit(self.spec.name, code, clean and code in (0, -signal.SIGINT))
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with contextlib.suppress(ValueError, OSError):
+            for line in self._process.stdout:
+                self.tail.append(line.rstrip("\n"))
+                self._on_line(self.spec.name, line.rstrip("\n"))
+
+
+def _end_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,130 @@
+"""`vla-ros up`: start the nodes of a graph file and keep them until Ctrl-C or until one ends."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from vla_ros.cli import UserError
+from vla_ros.cli.graph_file import LOG_LEVELS, GraphSpec, parse_overrides
+
+if TYPE_CHECKING:
+    from vla_ros.cli.process import NodeExit
+
+DESCRIPTION = """\
+Start the nodes of a graph with their parameter files, configure and activate the lifecycle
+nodes, show their logs, and end them all, in order, on Ctrl-C, SIGTERM or when one of them ends.
+It does what `ros2 launch vla_ros sim.launch.py` does, where launch is not installed.
+
+Unless they are set, it sets ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST (only this machine sees the
+graph) and FASTDDS_DEFAULT_PROFILES_FILE (the profile that camera images need)."""
+
+EPILOG = """\
+examples:
+  vla-ros up sim                                   simulation, policy and monitor
+  vla-ros up sim -p policy.policy=scripted         ... with the scripted expert
+  vla-ros up policy -r image=/camera/image_raw     a policy for a camera of your own
+  vla-ros up sim --list                            show nodes and parameters; start nothing
+
+exit status: 0 ended when asked, 1 a node failed or would not come up, 2 wrong usage"""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of this verb."""
+    parser = verbs.add_parser(
+        "up",
+        help="start a graph of nodes from a file",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("graph", help="a graph file, or the name of a shipped one: sim, policy")
+    parser.add_argument(
+        "-p",
+        "--param",
+        action="append",
+        default=[],
+        metavar="NODE.PARAM=VALUE",
+        help="set a parameter, after the parameter files; may be repeated",
+    )
+    parser.add_argument(
+        "-r",
+        "--remap",
+        action="append",
+        default=[],
+        metavar="[NODE:]FROM=TO",
+        help="rename a topic or service, in every node or in one; may be repeated",
+    )
+    parser.add_argument("--namespace", default="", help="namespace of all nodes, such as arm_left")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="of all nodes")
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        type=float,
+        metavar="SECONDS",
+        help="end by itself after this time",
+    )
+    parser.add_argument("--list", action="store_true", help="show what would start, and end")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start, wait, end. Returns the exit status."""
+    if args.seconds is not None and not args.seconds > 0:
+        raise UserError(f"--for {args.seconds:g}: must be above 0 seconds")
+    spec = GraphSpec.load(
+        args.graph,
+        parse_overrides(args.param),
+        namespace=args.namespace,
+        log_level=args.log_level,
+        remappings=args.remap,
+    )
+    if args.list:
+        print(describe(spec))
+        return 0
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return _run(spec, stop, args.seconds)
+
+
+def describe(spec: GraphSpec) -> str:
+    """The nodes of a graph, with every parameter and its value."""
+    lines = [f"{spec.source}"]
+    for node in spec.nodes:
+        kind = "lifecycle node" if node.lifecycle else "node"
+        lines.append(f"{node.full_name}: {kind} vla_ros.nodes.{node.executable}")
+        lines += [f"  {old} -> {new}" for old, new in node.remappings.items()]
+        values = {**node.file_parameters(), **node.parameters}
+        lines += [f"  {name}: {value!r}" for name, value in values.items()]
+    return "\n".join(lines)
+
+
+def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
+    from vla_ros.cli.graph import Graph, GraphFailed, Stopped, print_line
+
+    graph = Graph(spec, interrupted=stop.is_set)
+    status = 0
+    try:
+        graph.start()
+        print_line("up", "everything is running; Ctrl-C ends it")
+        until = time.monotonic() + seconds if seconds else float("inf")
+        while not stop.wait(0.1) and time.monotonic() < until:
+            graph.check()
+    except Stopped:
+        pass
+    except GraphFailed as error:
+        print(f"vla-ros up: {error}", file=sys.stderr)
+        status = 1
+    return max(status, _report(graph.stop(), status))
+
+
+def _report(exits: tuple[NodeExit, ...], status: int) -> int:
+    from vla_ros.cli.graph import print_line
+
+    for ended in exits:
+        print_line("up", str(ended))
+    return status or int(not all(ended.clean for ended in exits))
