@@ -31,7 +31,7 @@ class CommandWatch:
     """Follows the action topic, by :meth:`command`. Distributions look at the window only."""
 
     def __init__(self, config: MonitorConfig, steady_ns: int) -> None:
-        self._config = config
+        self.config = config
         window = config.window_s
         self._all = Window(window)
         self._actions = Window(window)
@@ -60,7 +60,7 @@ class CommandWatch:
             age = seen.published_ns - seen.observed_ns
             self._ages_published.add(steady, age / MS)
             received = arrival.ros_ns
-            if self._config.sim_time:  # our /clock may lag; a receipt is after the publication
+            if self.config.sim_time:  # our /clock may lag; a receipt is after the publication
                 received = max(received, seen.published_ns)
             self._ages_arrived.add(steady, (received - seen.observed_ns) / MS)
         if seen.kind is CommandKind.POLICY:
@@ -109,7 +109,7 @@ class CommandWatch:
             self._period_errors.add(arrival.steady_ns, abs(steady_gap - period) / MS)
         # A late delivery stretches the one gap, a clock that was set the other.
         gap = seen.published_ns - last.published_ns
-        if not self._config.sim_time:
+        if not self.config.sim_time:
             gap = min(gap, steady_gap)
         silent = round(gap / period) - step
         if silent > 0:
@@ -117,7 +117,7 @@ class CommandWatch:
 
     def max_age_ns(self, status: StatusSeen | None) -> int:
         """A: the configured limit, or the one of the status; 0 while neither is known."""
-        limit = self._config.max_age_ms or (status.max_age_ms if status else 0.0)
+        limit = self.config.max_age_ms or (status.max_age_ms if status else 0.0)
         return round(limit * MS)
 
     def command_rate_hz(self, steady_ns: int) -> float:

@@ -53,6 +53,13 @@ class Monitor:
         self._status: StatusSeen | None = None
         self._status_ns = now
 
+    def set_limits(self, config: MonitorConfig) -> None:
+        """Judge by other limits from now on; window and kind of time stay what they were."""
+        if (config.window_s, config.sim_time) != (self.config.window_s, self.config.sim_time):
+            raise ValueError("window_s and sim_time can only be given at start")
+        self.config = config
+        self._commands.config = config
+
     def camera(self, stamp_ns: int, arrival: Arrival) -> None:
         """One camera image, by its ``header.stamp``."""
         self._camera.frame(stamp_ns, arrival)
