@@ -1,0 +1,27 @@
+"""The worker process that owns the device, and the handle on it in the node. ROS-free."""
+
+from vla_ros.executor.executor import Executor
+from vla_ros.executor.messages import (
+    ErrorKind,
+    Event,
+    FrameRefused,
+    Limits,
+    Ready,
+    Result,
+    WorkerGaveUp,
+    WorkerLost,
+    WorkerReady,
+)
+
+__all__ = [
+    "ErrorKind",
+    "Event",
+    "Executor",
+    "FrameRefused",
+    "Limits",
+    "Ready",
+    "Result",
+    "WorkerGaveUp",
+    "WorkerLost",
+    "WorkerReady",
+]

@@ -1,0 +1,213 @@
+"""A newest-wins mailbox in shared memory: one writing process, one reading process, no locks.
+
+The writer never waits and the reader never sees half a frame, whenever either is killed.
+There are four slots. The writer fills the one that was written longest ago: it invalidates
+its number, writes, then validates it, and only then names it the newest. The reader copies
+the newest slot and takes the copy only if its number was valid before and unchanged after.
+
+The memory is anonymous (memfd): it has no name in /dev/shm, is sealed against resizing, the
+reader maps it read-only, and the kernel frees it with the last process that maps it.
+
+Threads: ``write`` from one thread at a time, ``read`` from one thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+SLOTS = 4
+MAX_ARRAYS = 2
+_NEWEST = 0  # index of a 64-bit word at the start of the memory
+_FILE_HEADER = 64  # bytes
+_SLOT_HEADER = 64  # bytes, eight 64-bit words:
+_BEGUN, _ENDED, _HEAD_LENGTH, _FIRST_ARRAY_LENGTH = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What a reader took out: its number, a head, and flat uint8 arrays. Own copies."""
+
+    sequence: int
+    head: bytes
+    arrays: tuple[Bytes, ...]
+
+
+class _Fence:
+    """A full memory barrier, which ARM needs between the words and the data.
+
+    Releasing and then acquiring a lock orders everything before against everything after.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def __call__(self) -> None:
+        self._lock.release()
+        self._lock.acquire()
+
+
+class _Layout:
+    """Words and bytes of the mapped memory."""
+
+    def __init__(self, memory: mmap.mmap, head_room: int, array_room: int) -> None:
+        self.head_room, self.array_room = head_room, array_room
+        self.room = head_room + array_room
+        self.bytes: Bytes = np.frombuffer(memory, np.uint8)
+        self.words = memoryview(memory).cast("Q")
+
+    def slot(self, sequence: int) -> int:
+        """Offset in bytes of the slot that the letter of this number goes to."""
+        return _FILE_HEADER + (sequence % SLOTS) * (_SLOT_HEADER + self.room)
+
+
+def _round_up(n: int) -> int:
+    return (n + 63) // 64 * 64
+
+
+def _size(head_room: int, array_room: int) -> int:
+    return _FILE_HEADER + SLOTS * (_SLOT_HEADER + head_room + array_room)
+
+
+class MailboxWriter:
+    """The writing end. Owns the memory; ``fileno`` is what the reader is started with."""
+
+    def __init__(self, head_room: int, array_room: int) -> None:
+        self.head_room, self.array_room = _round_up(head_room), _round_up(array_room)
+        size = _size(self.head_room, self.array_room)
+        self._fd = os.memfd_create("vla_ros_mailbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._fd, size)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self._layout = _Layout(mmap.mmap(self._fd, size), self.head_room, self.array_room)
+        self._fence = _Fence()
+        self.sequence = 0  # number of the newest letter
+
+    def __del__(self) -> None:
+        if (fd := getattr(self, "_fd", -1)) >= 0:
+            os.close(fd)
+
+    def fileno(self) -> int:
+        """The memory's file descriptor, valid while this object lives."""
+        return self._fd
+
+    def write(self, head: bytes, arrays: Sequence[Bytes] = ()) -> int:
+        """Post a letter and return its number. ValueError where it does not fit."""
+        need = sum(array.nbytes for array in arrays)
+        if len(head) > self.head_room:
+            raise ValueError(f"{len(head)} bytes of text and numbers, room for {self.head_room}")
+        if need > self.array_room or len(arrays) > MAX_ARRAYS:
+            raise ValueError(f"{len(arrays)} images of {need} bytes, room for {self.array_room}")
+        sequence = self.sequence + 1
+        self._fill(sequence, head, arrays)
+        self._fence()
+        self._layout.words[_NEWEST] = sequence
+        self.sequence = sequence
+        return sequence
+
+    def _fill(self, sequence: int, head: bytes, arrays: Sequence[Bytes]) -> None:
+        words, data = self._layout.words, self._layout.bytes
+        offset = self._layout.slot(sequence)
+        word = offset // 8
+        words[word + _ENDED] = 0
+        words[word + _BEGUN] = sequence
+        self._fence()
+        words[word + _HEAD_LENGTH] = len(head)
+        for i in range(MAX_ARRAYS):
+            length = arrays[i].nbytes if i < len(arrays) else 0
+            words[word + _FIRST_ARRAY_LENGTH + i] = length
+        offset += _SLOT_HEADER
+        data[offset : offset + len(head)] = np.frombuffer(head, np.uint8)
+        offset += self.head_room
+        for array in arrays:
+            np.copyto(data[offset : offset + array.nbytes].reshape(array.shape), array)
+            offset += array.nbytes
+        self._fence()
+        words[word + _ENDED] = sequence
+
+
+class MailboxReader:
+    """The reading end, in another process: maps what ``MailboxWriter.fileno`` gave, read-only."""
+
+    def __init__(self, fd: int, head_room: int, array_room: int) -> None:
+        memory = mmap.mmap(fd, _size(head_room, array_room), prot=mmap.PROT_READ)
+        self._layout = _Layout(memory, head_room, array_room)
+        self._fence = _Fence()
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest letter, 0 before the first."""
+        return int(self._layout.words[_NEWEST])
+
+    def read(self, after: int = 0) -> Letter | None:
+        """The newest letter numbered above ``after``, or None. Copies; never torn."""
+        while (sequence := self.newest) > after:
+            self._fence()
+            letter = self._copy(sequence)
+            self._fence()
+            word = self._layout.slot(sequence) // 8
+            if letter is not None and self._layout.words[word + _BEGUN] == sequence:
+                return letter  # else the writer came round meanwhile: there is a newer one
+        return None
+
+    def _copy(self, sequence: int) -> Letter | None:
+        words, data = self._layout.words, self._layout.bytes
+        offset = self._layout.slot(sequence)
+        word = offset // 8
+        if words[word + _ENDED] != sequence:
+            return None
+        self._fence()
+        head_length = int(words[word + _HEAD_LENGTH])
+        lengths = [int(words[word + _FIRST_ARRAY_LENGTH + i]) for i in range(MAX_ARRAYS)]
+        if head_length > self._layout.head_room or sum(lengths) > self._layout.array_room:
+            return None  # overwritten while the lengths were read
+        offset += _SLOT_HEADER
+        head = data[offset : offset + head_length].tobytes()
+        offset += self._layout.head_room
+        arrays = []
+        for length in lengths:
+            if length:
+                arrays.append(data[offset : offset + length].copy())
+            offset += length
+        return Letter(sequence, head, tuple(arrays))
+
+
+class Doorbell:
+    """Says that there is mail: an eventfd, so any number of rings before an answer are one.
+
+    The descriptor closes with the object, never while another thread rings.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if fd is None else fd
+
+    def __del__(self) -> None:
+        if (fd := getattr(self, "_fd", -1)) >= 0:
+            os.close(fd)
+
+    def fileno(self) -> int:
+        """The descriptor, to poll or to hand to the other process."""
+        return self._fd
+
+    def ring(self) -> None:
+        """Never blocks."""
+        try:
+            os.eventfd_write(self._fd, 1)
+        except BlockingIOError:
+            pass  # rung 2**64 - 2 times without an answer: still rung
+
+    def answer(self) -> bool:
+        """Whether it rang since the last answer."""
+        try:
+            return os.eventfd_read(self._fd) > 0
+        except BlockingIOError:
+            return False

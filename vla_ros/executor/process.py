@@ -1,0 +1,131 @@
+"""One worker process as its parent sees it: start, read, kill, reap. Never blocks.
+
+A fresh interpreter is started rather than a ``multiprocessing`` child: that would import
+the parent's main module (and with it ROS) again. Used by the supervisor's thread; ``kill``
+may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+from vla_ros.executor.mailbox import Doorbell, MailboxWriter
+from vla_ros.executor.wire import Report, Reports
+from vla_ros.executor.worker import Loader, Task
+from vla_ros.policies.base import PolicySpec
+
+_BOOT = (
+    "import os, sys; sys.path[:] = os.environ.pop('VLA_ROS_WORKER_PATH').split(os.pathsep); "
+    "from vla_ros.executor.worker import main; main(*map(int, sys.argv[1:]))"
+)
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class WorkerProcess:
+    """A running worker. Construction starts it and returns before it has loaded anything."""
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        loader: Loader,
+        mailbox: MailboxWriter,
+        bell: Doorbell,
+        after: int,
+    ) -> None:
+        task = Task(spec, loader, after, mailbox.head_room, mailbox.array_room)
+        boot = pickle.dumps(task)
+        self._reports = Reports()
+        self.channel, theirs = socket.socketpair()
+        try:
+            inherited = (theirs.fileno(), mailbox.fileno(), bell.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, *map(str, inherited)],
+                pass_fds=inherited,
+                env=_environment(spec),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in a terminal reaches the parent only
+            )
+        except BaseException:
+            self.channel.close()
+            raise
+        finally:
+            theirs.close()
+        self.channel.setblocking(False)
+        try:
+            self.channel.sendall(struct.pack("<I", len(boot)) + boot)
+        except OSError:
+            pass  # it ended already: the next read says so
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def read(self, steady_ns: int) -> list[Report] | None:
+        """Reports that have come, perhaps none; None once the worker has closed its end.
+
+        Raises ValueError when it sent something that is no report.
+        """
+        try:
+            data = self.channel.recv(1 << 16)
+        except (BlockingIOError, InterruptedError):
+            return []
+        except OSError:
+            return None
+        return self._reports.feed(data, steady_ns) if data else None
+
+    def kill(self) -> None:
+        """SIGKILL; does nothing if it has ended."""
+        self._process.kill()
+
+    def ended(self) -> bool:
+        """Whether it is gone for good (and reaped)."""
+        return self._process.poll() is not None
+
+    def obituary(self) -> str:
+        """How it ended, in words; waits a moment for the news."""
+        self._wait(0.05)
+        code = self._process.returncode
+        if code is None:
+            return "the worker closed its channel"
+        if code < 0:
+            return f"the worker was killed by {_signal_name(-code)}"
+        return f"the worker ended with exit code {code}"
+
+    def close(self, timeout_s: float) -> bool:
+        """Ask it to end by closing the channel, kill it after a while; True once it is gone."""
+        self.channel.close()
+        patience = min(0.2, timeout_s / 2)
+        if self._wait(patience):
+            return True
+        self.kill()
+        return self._wait(timeout_s - patience)
+
+    def _wait(self, timeout_s: float) -> bool:
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def _environment(spec: PolicySpec) -> dict[str, str]:
+    environment = dict(os.environ)
+    # An empty entry means the working directory, which must not become something else.
+    path = [entry or os.getcwd() for entry in sys.path]
+    environment["VLA_ROS_WORKER_PATH"] = os.pathsep.join(path)
+    if spec.num_threads:
+        environment |= dict.fromkeys(_THREAD_VARIABLES, str(spec.num_threads))
+    return environment
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,236 @@
+"""The thread that keeps a worker alive: reads its reports, watches it, replaces it.
+
+One daemon thread does all of it and makes every callback. The other threads only leave
+notes (``stop``, ``restart``, the watchdog's numbers) and ring a bell.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from vla_ros.executor.mailbox import Doorbell, MailboxWriter
+from vla_ros.executor.messages import (
+    Event,
+    Limits,
+    Ready,
+    Result,
+    WorkerGaveUp,
+    WorkerLost,
+    WorkerReady,
+)
+from vla_ros.executor.process import WorkerProcess
+from vla_ros.executor.watchdog import RespawnBudget, Watchdog
+from vla_ros.executor.wire import Failed, Refused, Report
+from vla_ros.executor.worker import Loader
+from vla_ros.policies.base import PolicyRefused, PolicySpec
+from vla_ros.timing import MS, SECOND, Clock
+
+_log = logging.getLogger(__name__)
+
+TURN_S = 0.05  # longest pause between two looks at the worker
+LATE_NS = 500 * MS  # a thread that was away for longer cannot judge the worker
+REAP_NS = 10 * SECOND  # a killed process that is still there after this is stuck in a driver
+
+
+class Supervisor(threading.Thread):
+    """See the module. ``first`` is resolved when the first worker is ready or refused."""
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        loader: Loader,
+        clock: Clock,
+        limits: Limits,
+        mailbox: MailboxWriter,
+        bell: Doorbell,
+        watchdog: Watchdog,
+        on_result: Callable[[Result], None],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        super().__init__(name="vla_ros_worker", daemon=True)
+        self._spec, self._loader, self._clock, self._limits = spec, loader, clock, limits
+        self._mailbox, self._bell, self._watchdog = mailbox, bell, watchdog
+        self._on_result, self._on_event = on_result, on_event
+        self.hang_timeout_s = limits.hang_timeout_s
+        self.first: Future[Ready] = Future()
+        self._budget = RespawnBudget(limits.max_respawns, limits.respawn_window_s)
+        self._wake = Doorbell()
+        self._stopping = False
+        self._restarting = False
+        self._stop_timeout_s = 0.5
+        self._worker: WorkerProcess | None = None
+        self._ready = False  # the worker has loaded its policy
+        self._dying: WorkerProcess | None = None  # killed, not yet reaped
+        self._replace = False  # start another once the dying one is gone
+        self._since_ns = 0  # when the worker was started, or killed
+        self._last_words = ""
+
+    # Notes from other threads.
+
+    def stop(self, timeout_s: float) -> None:
+        """End the worker and this thread. Does not wait."""
+        self._stop_timeout_s = timeout_s
+        self._stopping = True
+        self._wake.ring()
+
+    def restart(self) -> None:
+        """Replace the worker, whatever its state, and forget earlier losses. Does not wait."""
+        self._restarting = True
+        self._wake.ring()
+
+    def kill(self) -> None:
+        """SIGKILL to whatever worker there is. The last resort of a stop that does not end."""
+        for worker in (self._worker, self._dying):
+            if worker is not None:
+                worker.kill()
+
+    # The thread.
+
+    def run(self) -> None:
+        """Until ``stop``."""
+        try:
+            self._start_worker()
+            last = self._clock.steady_ns()
+            while not self._stopping:
+                self._pause()
+                now = self._clock.steady_ns()
+                if now - last > LATE_NS:
+                    self._watchdog.excuse(now)
+                last = now
+                self._turn(now)
+        except Exception as error:  # a bug, or a machine out of processes or descriptors
+            _log.exception("the supervisor of the worker ended")
+            self._give_up(f"the worker cannot be supervised: {error}")
+        finally:
+            self._end()
+
+    def _pause(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._wake.fileno(), select.POLLIN)
+        if self._worker is not None:
+            waiting.register(self._worker.channel.fileno(), select.POLLIN)
+        waiting.poll(1000 * max(0.005, min(TURN_S, self.hang_timeout_s / 4)))
+        self._wake.answer()
+
+    def _turn(self, now: int) -> None:
+        if self._restarting:
+            self._restarting = False
+            self._budget.clear()
+            self._bury(now)
+            self._replace = True
+        if self._dying is not None:
+            self._reap(self._dying, now)
+        elif self._worker is not None:
+            self._read(self._worker, now)
+            self._watch(now)
+        if self._replace and self._worker is None and self._dying is None:
+            self._replace = False
+            self._start_worker()
+
+    def _read(self, worker: WorkerProcess, now: int) -> None:
+        try:
+            reports = worker.read(now)
+        except ValueError as error:
+            self._lost(f"the worker sent something unreadable: {error}", now)
+            return
+        if reports is None:
+            self._lost(self._last_words or worker.obituary(), now)
+            return
+        for report in reports:
+            self._take(report, now)
+
+    def _take(self, report: Report, now: int) -> None:
+        match report:
+            case Result():
+                self._watchdog.answered(report.sequence, now)
+                self._call(self._on_result, report)
+            case Ready():
+                self._ready = True
+                self._watchdog.excuse(now)
+                if self.first.done():
+                    self._call(self._on_event, WorkerReady(report))
+                else:
+                    self.first.set_result(report)
+            case Refused():  # trying again would end the same way
+                self._bury(now)
+                self._give_up(report.reason)
+            case Failed():
+                self._last_words = report.reason
+
+    def _watch(self, now: int) -> None:
+        if self._worker is None:
+            return
+        if self._ready:
+            waiting_s = self._watchdog.waiting_ns(now) / SECOND
+            if waiting_s > self.hang_timeout_s:
+                self._lost(f"the worker has not answered for {waiting_s:.2f} s", now)
+        elif self.first.done() and now - self._since_ns > self._limits.load_timeout_s * SECOND:
+            self._lost(f"the worker was not ready in {self._limits.load_timeout_s:g} s", now)
+
+    # The life of a worker.
+
+    def _start_worker(self) -> None:
+        self._since_ns = self._clock.steady_ns()
+        self._last_words = ""
+        self._ready = False
+        after = self._mailbox.sequence  # what a lost worker left behind may be what killed it
+        self._watchdog.answered(after, self._since_ns)
+        try:
+            self._worker = WorkerProcess(self._spec, self._loader, self._mailbox, self._bell, after)
+        except Exception as error:
+            self._give_up(f"the worker cannot be started: {error}")
+
+    def _lost(self, reason: str, now: int) -> None:
+        self._bury(now)
+        if not self.first.done():
+            self._give_up(f"the worker was lost while loading: {reason}")
+            return
+        self._call(self._on_event, WorkerLost(reason))
+        if self._budget.take(now):
+            self._replace = True
+        else:
+            count, window_s = self._limits.max_respawns, self._limits.respawn_window_s
+            self._give_up(
+                f"the worker was lost again after {count} replacements in {window_s:g} s: {reason}"
+            )
+
+    def _bury(self, now: int) -> None:
+        """Kill the worker; it is dying from now on."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker.channel.close()
+            self._dying, self._worker = self._worker, None
+            self._since_ns = now
+            self._ready = False
+
+    def _reap(self, worker: WorkerProcess, now: int) -> None:
+        if worker.ended():
+            self._dying = None
+        elif self._replace and now - self._since_ns > REAP_NS:
+            self._replace = False
+            self._give_up(f"the killed worker {worker.pid} does not end: is the driver stuck?")
+
+    def _give_up(self, reason: str) -> None:
+        """Nothing more will come by itself."""
+        if self.first.done():
+            self._call(self._on_event, WorkerGaveUp(reason))
+        else:
+            self.first.set_exception(PolicyRefused(reason))
+
+    def _end(self) -> None:
+        for worker in (self._worker, self._dying):
+            if worker is not None and not worker.close(self._stop_timeout_s):
+                _log.error("worker %d does not end: it is stuck in a driver", worker.pid)
+        self._worker = self._dying = None
+        if not self.first.done():
+            self.first.set_exception(PolicyRefused("closed while the policy was loading"))
+
+    def _call(self, callback: Callable[..., None], value: Result | Event) -> None:
+        try:
+            callback(value)
+        except Exception:
+            _log.exception("a callback of the executor failed")

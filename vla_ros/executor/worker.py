@@ -1,0 +1,145 @@
+"""The worker process: owns the device, answers the newest request, ends with its parent.
+
+It is started by :mod:`vla_ros.executor.process` with three inherited descriptors: the
+channel (a stream socket: the task comes in, reports go out, its end means that the parent
+is gone), the mailbox's memory and its doorbell. SIGINT and SIGTERM are ignored: the parent
+decides. One daemon thread does nothing but wait for the channel's end.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vla_ros.executor.mailbox import Doorbell, MailboxReader
+from vla_ros.executor.messages import ErrorKind, Request, Result
+from vla_ros.executor.serve import Server, last_line, warm_up
+from vla_ros.executor.wire import Failed, Refused, Report, decode_request, encode_report
+from vla_ros.policies.base import Policy, PolicyRefused, PolicySpec
+from vla_ros.timing import SystemClock
+
+Loader = Callable[[PolicySpec], Policy]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker is told at its start. ``after``: requests up to this number are void."""
+
+    spec: PolicySpec
+    loader: Loader
+    after: int
+    head_room: int
+    array_room: int
+
+
+def main(channel_fd: int, memory_fd: int, bell_fd: int) -> None:
+    """Run until the parent is gone or an exception ends it. Never returns."""
+    faulthandler.enable()  # a crash in native code says where
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    for fd in (channel_fd, memory_fd, bell_fd):
+        os.set_inheritable(fd, False)
+    channel = socket.socket(fileno=channel_fd)
+    bell = Doorbell(bell_fd)
+    code = 1
+    try:
+        task = _receive_task(channel)
+        threading.Thread(target=_end_with_parent, args=(channel,), daemon=True).start()
+        mailbox = MailboxReader(memory_fd, task.head_room, task.array_room)
+        os.close(memory_fd)
+        server = _load(task, channel)
+        if server is not None:
+            _serve(server, task.after, channel, mailbox, bell)
+    except OSError:
+        code = 0  # the parent is gone
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # no interpreter shutdown: a broken CUDA context would hang in it
+
+
+def _receive_task(channel: socket.socket) -> Task:
+    """The parent's own pickle, read before anything else can reach the channel."""
+    with channel.makefile("rb") as stream:
+        (length,) = struct.unpack("<I", stream.read(4))
+        task = pickle.loads(stream.read(length))
+    assert isinstance(task, Task)
+    return task
+
+
+def _end_with_parent(channel: socket.socket) -> None:
+    try:
+        while channel.recv(4096):
+            pass
+    except OSError:
+        pass
+    os._exit(0)
+
+
+def _send(channel: socket.socket, report: Report) -> None:
+    channel.sendall(encode_report(report))
+
+
+def _load(task: Task, channel: socket.socket) -> Server | None:
+    clock = SystemClock()
+    try:
+        policy = task.loader(task.spec)
+        ready = warm_up(policy, task.spec, os.getpid(), clock)
+    except PolicyRefused as error:
+        _send(channel, Refused(last_line(error)))
+        return None
+    except Exception as error:
+        _send(channel, Refused(f"policy {task.spec.name!r} cannot be loaded: {last_line(error)}"))
+        return None
+    _send(channel, ready)
+    return Server(policy, clock)
+
+
+def _serve(
+    server: Server, after: int, channel: socket.socket, mailbox: MailboxReader, bell: Doorbell
+) -> None:
+    waiting = select.poll()
+    waiting.register(bell.fileno(), select.POLLIN)
+    while True:
+        letter = mailbox.read(after)
+        if letter is None:
+            waiting.poll()
+            bell.answer()
+            continue
+        after = letter.sequence
+        request = decode_request(letter)
+        try:
+            result = server.answer(request)
+        except Exception as error:
+            traceback.print_exc()
+            reason = last_line(error)
+            _send(channel, _failed(request, reason))
+            _send(channel, Failed(reason))
+            return
+        _send(channel, result)
+
+
+def _failed(request: Request, reason: str) -> Result:
+    observation = request.observation
+    return Result(
+        sequence=request.sequence,
+        request_stamp_ns=observation.stamp_ns,
+        epoch=request.instruction.epoch,
+        instruction_digest=request.instruction.digest,
+        received_ns=observation.received_ns,
+        received_steady_ns=observation.received_steady_ns,
+        error=ErrorKind.FAILED,
+        error_text=reason,
+    )

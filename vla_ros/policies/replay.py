@@ -1,0 +1,78 @@
+"""The policy that repeats recorded actions, one per observation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from vla_ros.core import (
+    ACTION_DIM,
+    Floats,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    Timeline,
+)
+from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, finish
+from vla_ros.timing import Clock
+
+NPZ_KEY = "actions"
+
+
+class ReplayPolicy:
+    """Plays ``spec.replay_file`` from its first row; ``reset`` rewinds.
+
+    An observation with the stamp of the one before it (sent again in lock-step) gets the
+    same row again. Past the end the file starts over, or, without ``replay_loop``, the robot
+    stays where it is with the last gripper. A row that is not finite raises InvalidAction.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.info = PolicyInfo(name="replay", checkpoint=spec.replay_file)
+        self._loop = spec.replay_loop
+        self._rows = read_actions(Path(spec.replay_file))
+        self._next = 0
+        self._stamp: int | None = None
+
+    def reset(self, instruction: Instruction) -> None:
+        """Rewind."""
+        self._next = 0
+        self._stamp = None
+
+    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
+        """The next row as [1, 7]."""
+        if observation.stamp_ns != self._stamp:
+            self._stamp = observation.stamp_ns
+            self._next += 1
+        index = self._next - 1
+        row = self._row(index)
+        if not np.isfinite(row).all():
+            raise InvalidAction(f"row {index} of the replayed file is not finite")
+        return Inference(observation.stamp_ns, row[None].copy(), finish(timeline, clock))
+
+    def _row(self, index: int) -> Floats:
+        count = len(self._rows)
+        if index < count or self._loop:
+            return self._rows[index % count]
+        rest = np.zeros(ACTION_DIM)
+        rest[-1] = self._rows[-1, -1]
+        return rest
+
+
+def read_actions(path: Path) -> Floats:
+    """Read float64 [N, 7] from a .npy file, or from ``actions`` in a .npz file. No pickles."""
+    try:
+        with (
+            np.load(path, allow_pickle=False) if path.suffix == ".npz" else path.open("rb") as file
+        ):
+            raw = file[NPZ_KEY] if path.suffix == ".npz" else np.load(file, allow_pickle=False)
+        rows = np.asarray(raw, dtype=np.float64)
+    except KeyError as error:
+        raise PolicyRefused(f"{path} has no array {NPZ_KEY!r}: save it under that name") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise PolicyRefused(f"cannot read actions from {path}: {error}") from error
+    if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != ACTION_DIM:
+        raise PolicyRefused(f"{path} holds {list(rows.shape)}: it must be [N, {ACTION_DIM}], N > 0")
+    return rows
