@@ -21,6 +21,7 @@ from vla_ros.timing import SECOND, Distribution
 
 if TYPE_CHECKING:
     from vla_ros.control.actions import Answer
+    from vla_ros.executor.messages import Result
 
 #: Channels and their order in RGB of every encoding that is accepted.
 ENCODINGS: dict[str, tuple[int, tuple[int, int, int]]] = {
@@ -157,18 +158,15 @@ def command_message(command: Command, info: PolicyInfo, frame_id: str) -> Action
     return out
 
 
-def chunk_message(
-    answer: Answer, epoch: int, digest: int, info: PolicyInfo, frame_id: str, period_s: float
-) -> ActionChunk:
+def chunk_message(answer: Answer, result: Result, info: PolicyInfo, period_s: float) -> ActionChunk:
     """Everything one inference returned; the caller stamps it."""
     inference = answer.inference
     out = ActionChunk()
-    out.header.frame_id = frame_id
     out.observation_stamp = to_time(inference.stamp_ns)
     out.receive_stamp = to_time(answer.received_ns)
-    out.epoch = epoch
+    out.epoch = result.epoch
     out.schedule = info.schedule
-    out.instruction_hash = digest
+    out.instruction_hash = result.instruction_digest
     out.length = len(inference.actions)
     out.period_s = period_s
     out.actions = inference.actions.astype(np.float64).ravel().tolist()

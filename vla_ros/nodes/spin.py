@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import rclpy
 from rclpy.exceptions import (
@@ -20,6 +21,8 @@ from rclpy.exceptions import (
 from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
+
+N = TypeVar("N", bound=Node)
 
 
 def make_executor() -> Executor:
@@ -32,10 +35,10 @@ def make_executor() -> Executor:
     return executor
 
 
-def spin(node: Node, stop: threading.Event) -> None:
+def spin(node: Node, stop: threading.Event, make: Callable[[], Executor] = make_executor) -> None:
     """Run the callbacks of ``node`` until ``stop`` is set. An exception in a callback is
     logged and does not end the node."""
-    executor = make_executor()
+    executor = make()
     executor.add_node(node)
     try:
         # The events executor's own spin() takes a whole core while idle; spin_once does not.
@@ -52,13 +55,15 @@ def spin(node: Node, stop: threading.Event) -> None:
 
 
 def run(
-    make: Callable[[], Node],
-    before_end: Callable[[Node], None] | None = None,
+    make: Callable[[], N],
+    before_end: Callable[[N], None] | None = None,
     args: Sequence[str] | None = None,
+    executor: Callable[[], Executor] = make_executor,
 ) -> int:
     """Run one node to its end: 0 after SIGINT or SIGTERM, 2 for a bad parameter.
 
     ``before_end`` runs while the context is still valid: the place of the last command.
+    ``executor``: another one for a node that the default cannot serve.
     """
     stop = threading.Event()
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
@@ -76,7 +81,7 @@ def run(
         rclpy.try_shutdown()
         return 2
     try:
-        spin(node, stop)
+        spin(node, stop, executor)
     finally:
         if before_end is not None:
             before_end(node)

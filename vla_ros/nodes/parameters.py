@@ -1,0 +1,63 @@
+"""Parameters as a table: name, default, what it means, what is allowed.
+
+rclpy checks types, ranges and read-only flags; what depends on several parameters together
+is checked by the node in one place, for the start and for changes at run time alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+from rclpy.node import Node
+
+Value = bool | int | float | str | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One row of a node's table. ``low`` and ``high`` are inclusive."""
+
+    name: str
+    default: Value
+    text: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    fixed: bool = False  # read-only: given at start, never changed
+
+    def descriptor(self) -> ParameterDescriptor:
+        out = ParameterDescriptor(description=self.text, read_only=self.fixed)
+        if self.choices:
+            out.additional_constraints = "one of " + ", ".join(self.choices)
+        if self.low is not None and self.high is not None:
+            if isinstance(self.default, int):
+                bounds = IntegerRange(from_value=int(self.low), to_value=int(self.high), step=0)
+                out.integer_range = [bounds]
+            else:
+                bounds = FloatingPointRange(
+                    from_value=float(self.low), to_value=float(self.high), step=0.0
+                )
+                out.floating_point_range = [bounds]
+        return out
+
+
+def check_choices(table: Iterable[Parameter], values: dict[str, Any]) -> None:
+    """Raise ValueError for a value that is none of its parameter's choices."""
+    for row in table:
+        if row.choices and row.name in values and values[row.name] not in row.choices:
+            allowed = ", ".join(row.choices)
+            raise ValueError(f"{row.name} is '{values[row.name]}', must be one of {allowed}")
+
+
+def declare(node: Node, table: Sequence[Parameter]) -> dict[str, Any]:
+    """Declare every row and return the values by name. Raises ValueError or an rclpy
+    parameter exception for a bad value, naming the parameter."""
+    values = {
+        row.name: node.declare_parameter(row.name, row.default, row.descriptor()).value
+        for row in table
+    }
+    check_choices(table, values)
+    return values
