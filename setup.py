@@ -80,7 +80,14 @@ setup(
         ],
         "sim": ["mujoco>=3.2,<4"],
         "plots": ["matplotlib>=3.8"],
-        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],
+        "dev": [
+            "pytest>=7.4",
+            "pytest-timeout>=2.3",
+            "hypothesis>=6.100",
+            "ruff>=0.6",
+            "mypy>=1.11",
+            "types-PyYAML",
+        ],
     },
     entry_points={
         "console_scripts": [

@@ -1,0 +1,91 @@
+"""Fixtures for all tests. ROS tests get a domain of their own and real processes.
+
+    def test_it(spawn_node, ros):
+        policy = spawn_node("policy", {"policy": "zero"})
+        ros.bring_up("/policy")
+        status = ros.inbox(PolicyStatus, "/policy/status", LATCHED)
+        status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING)
+
+Tests that use `ros`, `spawn_node` or `ros_env` are skipped, with the reason, without rclpy.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.domain import leased_domain
+from support.nodes import Program, ros_environment, start_node
+
+if TYPE_CHECKING:
+    from support.ros import RosPeer
+
+os.environ.setdefault("MUJOCO_GL", "osmesa")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch in many test processes on few cores
+
+NEEDS_ROS = {"ros", "ros_env", "ros_domain", "spawn_node"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs ROS, skip it without rclpy, and run unit tests first."""
+    missing = importlib.util.find_spec("rclpy") is None
+    for item in items:
+        if NEEDS_ROS & set(getattr(item, "fixturenames", ())):
+            item.add_marker("ros")
+        if missing and item.get_closest_marker("ros"):
+            item.add_marker(pytest.mark.skip(reason="rclpy is not installed: no ROS 2 here"))
+    items.sort(key=lambda item: item.get_closest_marker("ros") is not None)
+
+
+@pytest.fixture
+def ros_domain() -> Iterator[int]:
+    """A ROS domain id that nobody else uses meanwhile."""
+    with leased_domain() as domain:
+        yield domain
+
+
+@pytest.fixture
+def ros_env(ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of this test's processes; this process gets the same ROS variables."""
+    env = ros_environment(ros_domain)
+    for name in (
+        "ROS_DOMAIN_ID",
+        "ROS_AUTOMATIC_DISCOVERY_RANGE",
+        "FASTDDS_DEFAULT_PROFILES_FILE",
+        "AMENT_PREFIX_PATH",
+    ):
+        if name in env:
+            monkeypatch.setenv(name, env[name])
+    return env
+
+
+@pytest.fixture
+def spawn_node(ros_env: dict[str, str]) -> Iterator[Callable[..., Program]]:
+    """`spawn_node("policy", {"policy": "zero"}, ...)`: see support.nodes.start_node.
+
+    All are killed at the end; their logs are shown where the test fails.
+    """
+    programs: list[Program] = []
+
+    def spawn(executable: str, *args: object, **options: object) -> Program:
+        programs.append(start_node(executable, ros_env, *args, **options))  # type: ignore[arg-type]
+        return programs[-1]
+
+    yield spawn
+    for program in programs:
+        program.kill()
+        print(f"----- {program.name}: {' '.join(program.command)}\n{program.log}")
+
+
+@pytest.fixture
+def ros(ros_env: dict[str, str], ros_domain: int) -> Iterator[RosPeer]:
+    """A node of the test's own, spinning in the background: see support.ros.RosPeer."""
+    from support.ros import RosPeer
+
+    peer = RosPeer(ros_domain)
+    yield peer
+    peer.close()

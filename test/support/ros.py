@@ -1,0 +1,161 @@
+"""A test's own place in the ROS graph: topics in, topics out, services, lifecycle.
+
+Callbacks run in a background thread from the start, so receive times mean something. Steady
+times are nanoseconds of time.monotonic_ns().
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from rclpy.context import Context
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+
+from support.wait import wait_until
+
+Message = TypeVar("Message")
+
+
+class Inbox(Generic[Message]):
+    """Everything received on one topic."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.messages: list[Message] = []
+        self.times: list[int] = []  # steady, of receipt
+
+    def add(self, message: Message) -> None:
+        self.times.append(time.monotonic_ns())
+        self.messages.append(message)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @property
+    def last(self) -> Message:
+        return self.messages[-1]
+
+    def clear(self) -> None:
+        """Forget what came so far."""
+        self.messages, self.times = [], []
+
+    def wait(
+        self, predicate: Callable[[Message], bool] = lambda _: True, timeout: float = 5.0
+    ) -> Message:
+        """The first message, already here or still to come, for which ``predicate`` is true."""
+        found: list[Message] = []
+        seen = 0
+
+        def look() -> bool:
+            nonlocal seen
+            while seen < len(self.messages) and not found:
+                if predicate(self.messages[seen]):
+                    found.append(self.messages[seen])
+                seen += 1
+            return bool(found)
+
+        wait_until(look, timeout, lambda: f"a matching message on {self.topic} ({len(self)} came)")
+        return found[0]
+
+    def wait_new(
+        self, predicate: Callable[[Message], bool] = lambda _: True, timeout: float = 5.0
+    ) -> Message:
+        """Like :meth:`wait`, but only messages that come from now on count."""
+        begin = len(self.messages)
+
+        def look() -> list[Message]:
+            return [m for m in self.messages[begin:] if predicate(m)]
+
+        return wait_until(look, timeout, lambda: f"a new matching message on {self.topic}")[0]
+
+
+class RosPeer:
+    """One node in the test's domain. Close it, or use the `ros` fixture."""
+
+    def __init__(self, domain: int) -> None:
+        self.domain = domain
+        self.context = Context()
+        self.context.init(args=[], domain_id=domain)
+        self.node = Node("test_peer", context=self.context, start_parameter_services=False)
+        self._executor = SingleThreadedExecutor(context=self.context)
+        self._executor.add_node(self.node)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave the graph."""
+        self._stop.set()
+        self._executor.wake()
+        self._thread.join(timeout=2.0)
+        self._executor.shutdown(timeout_sec=0.5)
+        self.node.destroy_node()
+        self.context.try_shutdown()
+
+    def inbox(self, kind: type[Message], topic: str, qos: QoSProfile | int = 100) -> Inbox[Message]:
+        """Subscribe; returns the growing list of what arrives."""
+        box: Inbox[Message] = Inbox(topic)
+        self.node.create_subscription(kind, topic, box.add, qos)
+        self._executor.wake()
+        return box
+
+    def publisher(self, kind: type, topic: str, qos: QoSProfile | int = 10) -> Any:
+        """A publisher; see :meth:`wait_for_subscriber` before the first message."""
+        return self.node.create_publisher(kind, topic, qos)
+
+    def wait_for_subscriber(self, publisher: Any, timeout: float = 10.0) -> None:
+        """Wait until somebody listens."""
+        wait_until(
+            lambda: publisher.get_subscription_count() > 0,
+            timeout,
+            f"a subscriber of {publisher.topic_name}",
+        )
+
+    def call(self, kind: Any, name: str, request: Any = None, timeout: float = 10.0) -> Any:
+        """Call a service and return its response."""
+        client = self.node.create_client(kind, name)
+        try:
+            wait_until(client.service_is_ready, timeout, f"service {name}")
+            future = client.call_async(kind.Request() if request is None else request)
+            self._executor.wake()
+            wait_until(future.done, timeout, f"an answer of {name}")
+            return future.result()
+        finally:
+            self.node.destroy_client(client)
+
+    def change_state(self, node: str, transition: str, timeout: float = 60.0) -> bool:
+        """Ask a lifecycle node for "configure", "activate", "deactivate", "cleanup", ..."""
+        from lifecycle_msgs.msg import Transition
+        from lifecycle_msgs.srv import ChangeState
+
+        number = getattr(Transition, f"TRANSITION_{transition.upper()}")
+        request = ChangeState.Request(transition=Transition(id=number))
+        return bool(self.call(ChangeState, f"{node}/change_state", request, timeout).success)
+
+    def bring_up(self, node: str, timeout: float = 60.0) -> None:
+        """Configure and activate a lifecycle node; fails the test if it refuses."""
+        assert self.change_state(node, "configure", timeout), f"{node} refused to configure"
+        assert self.change_state(node, "activate", timeout), f"{node} refused to activate"
+
+    def set_parameter(self, node: str, name: str, value: Any) -> tuple[bool, str]:
+        """(accepted, reason)."""
+        from rcl_interfaces.srv import SetParameters
+        from rclpy.parameter import Parameter
+
+        request = SetParameters.Request(
+            parameters=[Parameter(name, value=value).to_parameter_msg()]
+        )
+        result = self.call(SetParameters, f"{node}/set_parameters", request).results[0]
+        return bool(result.successful), str(result.reason)
+
+    def _spin(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._executor.spin_once(timeout_sec=0.05)
+            except ExternalShutdownException:
+                return
