@@ -7,7 +7,6 @@ the ticker runs the control tick. They meet in :class:`vla_ros.control.Control`,
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -358,9 +357,9 @@ class PolicyNode(LifecycleNode):
         return self._serve(response, Control.reset, "reset: a new episode begins")
 
     def _on_recover(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        if self._executor_ is not None and not self._executor_.alive:
-            # Loading takes long and must not block the callbacks.
-            threading.Thread(target=self._executor_.restart, name="recover").start()
+        faulty = self.control is not None and self.control.safety.state is PolicyState.FAULT
+        if faulty and self._executor_ is not None:
+            self._executor_.restart()
         return self._serve(response, Control.recover, "recovered: waits for a fresh action")
 
     def _serve(
