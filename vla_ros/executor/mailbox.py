@@ -13,6 +13,7 @@ Threads: ``write`` from one thread at a time, ``read`` from one thread.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -200,10 +201,8 @@ class Doorbell:
 
     def ring(self) -> None:
         """Never blocks."""
-        try:
+        with contextlib.suppress(BlockingIOError):  # 2**64 - 2 rings without an answer
             os.eventfd_write(self._fd, 1)
-        except BlockingIOError:
-            pass  # rung 2**64 - 2 times without an answer: still rung
 
     def answer(self) -> bool:
         """Whether it rang since the last answer."""

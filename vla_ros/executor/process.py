@@ -7,6 +7,7 @@ may be called from any thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -57,10 +58,8 @@ class WorkerProcess:
         finally:
             theirs.close()
         self.channel.setblocking(False)
-        try:
+        with contextlib.suppress(OSError):  # it ended already: the next read says so
             self.channel.sendall(struct.pack("<I", len(boot)) + boot)
-        except OSError:
-            pass  # it ended already: the next read says so
 
     @property
     def pid(self) -> int:

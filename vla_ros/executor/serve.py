@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-
 from collections import deque
 
 import numpy as np
@@ -94,11 +93,11 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
     if info.dtype == "none" or spec.warmup_count == 0:
         return Ready(info, pid)
     policy.reset(WARM_UP)
-    noise = np.random.default_rng(0).integers(0, 256, (*spec.warmup_size, 3), np.uint8)
+    image = np.random.default_rng(0).integers(0, 256, (*spec.warmup_size, 3), np.uint8)
     times = []
     for i in range(spec.warmup_count + info.pipeline_depth):
         began = clock.steady_ns()
-        observation = Observation(i + 1, began, began, noise)
+        observation = Observation(i + 1, began, began, image, wrist_image=image)
         try:
             policy.step(observation, Timeline(began).mark("queue", began), clock)
         except InvalidAction as error:
@@ -110,12 +109,12 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
 
 
 def last_line(error: BaseException) -> str:
-    """The one line that ends a traceback, at most 500 characters."""
+    """The one line that ends a traceback, at most 1000 characters."""
     text = str(error).strip()
     line = text.splitlines()[0] if text else ""
     name = type(error).__name__
     plain = isinstance(error, (InvalidAction, PolicyRefused))
-    return (line if plain and line else f"{name}: {line}" if line else name)[:500]
+    return (line if plain and line else f"{name}: {line}" if line else name)[:1000]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -101,6 +101,7 @@ def _load(task: Task, channel: socket.socket) -> Server | None:
         _send(channel, Refused(last_line(error)))
         return None
     except Exception as error:
+        traceback.print_exc()
         _send(channel, Refused(f"policy {task.spec.name!r} cannot be loaded: {last_line(error)}"))
         return None
     _send(channel, ready)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -55,7 +56,8 @@ class ReplayPolicy:
     def _row(self, index: int) -> Floats:
         count = len(self._rows)
         if index < count or self._loop:
-            return self._rows[index % count]
+            row: Floats = self._rows[index % count]
+            return row
         rest = np.zeros(ACTION_DIM)
         rest[-1] = self._rows[-1, -1]
         return rest
@@ -64,14 +66,14 @@ class ReplayPolicy:
 def read_actions(path: Path) -> Floats:
     """Read float64 [N, 7] from a .npy file, or from ``actions`` in a .npz file. No pickles."""
     try:
-        with (
-            np.load(path, allow_pickle=False) if path.suffix == ".npz" else path.open("rb") as file
-        ):
-            raw = file[NPZ_KEY] if path.suffix == ".npz" else np.load(file, allow_pickle=False)
+        raw = np.load(path, allow_pickle=False)
+        if not isinstance(raw, np.ndarray):
+            with raw:
+                raw = raw[NPZ_KEY]
         rows = np.asarray(raw, dtype=np.float64)
     except KeyError as error:
         raise PolicyRefused(f"{path} has no array {NPZ_KEY!r}: save it under that name") from error
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
         raise PolicyRefused(f"cannot read actions from {path}: {error}") from error
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != ACTION_DIM:
         raise PolicyRefused(f"{path} holds {list(rows.shape)}: it must be [N, {ACTION_DIM}], N > 0")

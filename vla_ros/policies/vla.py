@@ -1,0 +1,86 @@
+"""A vision-language-action model on the project's engine, as a policy. Imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from vla_ros.core import GRIPPER, Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine import InvalidAction as EngineInvalidAction
+from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
+from vla_ros.timing import Clock
+
+
+def engine_options(spec: PolicySpec) -> EngineOptions:
+    """The engine's options that a spec asks for; raises PolicyRefused for unusable ones."""
+    asked = {
+        "checkpoint": spec.checkpoint,
+        "device": spec.device,
+        "dtype": spec.dtype,
+        "schedule": spec.schedule,
+        "unnorm_key": spec.unnorm_key or None,
+        "seed": spec.seed,
+        "center_crop": spec.center_crop,
+        "cuda_graphs": spec.cuda_graphs,
+        "threads": spec.num_threads or None,
+    }
+    known = set(EngineOptions.__dataclass_fields__) - set(asked)
+    unknown = sorted(set(spec.schedule_options) - known)
+    if unknown:
+        raise PolicyRefused(
+            f"schedule_options has {', '.join(unknown)}: it may have {', '.join(sorted(known))}"
+        )
+    try:
+        return EngineOptions(**asked, **spec.schedule_options)  # type: ignore[arg-type]
+    except (ValueError, TypeError) as error:
+        raise PolicyRefused(str(error)) from error
+
+
+class VlaPolicy:
+    """Scales the engine's actions into metres and radians, and keeps the gripper in [0, 1].
+
+    An instruction that the model cannot take (too long for its prompt) makes every step
+    raise InvalidAction until the next ``reset``.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        options = engine_options(spec)
+        try:
+            self._engine = load_engine(options)
+        except (ValueError, OSError) as error:
+            raise PolicyRefused(str(error)) from error
+        self._scale = np.array(spec.action_scale)
+        self._cannot = "no instruction was given"
+
+    @property
+    def info(self) -> PolicyInfo:
+        """What the engine says about its model."""
+        return self._engine.info
+
+    def reset(self, instruction: Instruction) -> None:
+        """Forget pipeline, cache and drafts; take on ``instruction``."""
+        try:
+            self._engine.reset(instruction.text)
+        except ValueError as error:
+            self._cannot = str(error)
+        else:
+            self._cannot = ""
+
+    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
+        """See :class:`vla_ros.policies.base.Policy`."""
+        if self._cannot:
+            raise InvalidAction(self._cannot)
+        if self._engine.model.config.images == 2 and observation.wrist_image is None:
+            raise InvalidAction("this checkpoint needs a wrist image and the frame has none")
+        try:
+            inference = self._engine.step(observation, timeline, clock)
+        except EngineInvalidAction as error:
+            raise InvalidAction(str(error)) from error
+        if inference is None:
+            return None
+        actions = inference.actions.copy()
+        actions[:, :GRIPPER] *= self._scale
+        actions[:, GRIPPER] = np.clip(actions[:, GRIPPER], 0.0, 1.0)
+        return replace(inference, actions=actions)
