@@ -20,6 +20,7 @@ from vla_ros.engine.errors import CheckpointError
 Tensors = dict[str, torch.Tensor]
 Shapes = dict[str, tuple[int, ...]]
 LANGUAGE = "language_model."
+HEADS = ("action_head", "proprio_projector")  # of OFT checkpoints, beside the index
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ def _weight_files(directory: Path) -> list[Path]:
         lost = [f.name for f in files if not f.is_file()]
         if lost:
             raise CheckpointError(f"{directory} lacks the shards {', '.join(lost)}")
-        return files
+        heads = [directory / f"{name}.safetensors" for name in HEADS]
+        return files + [f for f in heads if f.is_file()]
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         present = ", ".join(sorted(p.name for p in directory.iterdir())[:20])

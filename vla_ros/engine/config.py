@@ -1,15 +1,16 @@
 """The frozen description of a model, read from a checkpoint's ``config.json``.
 
 Source: the published config.json of openvla/openvla-7b and the classes of the openvla and
-openvla-mini code bases. Keys that those do not have, and that this project's small checkpoints
-add, are ``vision_config`` (explicit towers) and ``empty_token_id`` (see :class:`ModelConfig`).
+openvla-mini code bases. Keys that those do not have, and that this project's own checkpoints
+and converters add, are ``vision_config`` (explicit towers) and those from ``empty_token_id`` to
+``normalise_by_minmax`` in :func:`config_json`; they mean what :class:`ModelConfig` says.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ class ModelConfig:
     ``action_vocab`` is the tokenizer's length V: action bin b (0...255) has token V - 1 - b.
     ``empty_token_id`` is appended to a prompt that does not end with it (Llama-2's 29871).
     ``images`` counts the cameras: 1, or 2 with the wrist. ``chunk`` is the number of actions
-    one inference returns; ``parallel`` marks an OpenVLA-OFT checkpoint with its L1 head.
+    one inference returns; ``parallel`` marks an OpenVLA-OFT checkpoint with its L1 head, for
+    actions of ``action_dim``; ``minmax`` normalises by min and max, not by q01 and q99 (ALOHA).
     """
 
     text: TextConfig
@@ -97,6 +99,8 @@ class ModelConfig:
     chunk: int = 1
     parallel: bool = False
     proprio_dim: int = 0
+    action_dim: int = 7
+    minmax: bool = False
 
     @property
     def patches(self) -> int:
@@ -144,6 +148,8 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
         chunk=int(raw.get("action_chunk", 1)),
         parallel=bool(raw.get("parallel_decoding", False)),
         proprio_dim=int(raw.get("proprio_dim", 0)),
+        action_dim=int(raw.get("action_dim", 7)),
+        minmax=bool(raw.get("normalise_by_minmax", False)),
     )
 
 
@@ -184,7 +190,9 @@ def _towers(raw: Mapping[str, Any]) -> tuple[TowerConfig, ...]:
             unknown = sorted(set(tower) - set(known))
             if unknown:
                 raise CheckpointError(f"vision_config has unknown keys {', '.join(unknown)}")
-            values = {k: tuple(v) if isinstance(v, list) else v for k, v in tower.items()}
+            values: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in tower.items()
+            }
             towers.append(TowerConfig(**values))
         return tuple(towers)
     name = str(raw.get("vision_backbone_id", ""))
@@ -220,6 +228,8 @@ def config_json(config: ModelConfig, norm_stats: Mapping[str, Any]) -> dict[str,
         "action_chunk": config.chunk,
         "parallel_decoding": config.parallel,
         "proprio_dim": config.proprio_dim,
+        "action_dim": config.action_dim,
+        "normalise_by_minmax": config.minmax,
         "norm_stats": dict(norm_stats),
         "text_config": text_json(text),
     }
@@ -242,8 +252,3 @@ def text_json(text: TextConfig) -> dict[str, Any]:
     if text.head_dim * text.heads != text.hidden_size:
         out["head_dim"] = text.head_dim
     return out
-
-
-def with_chunk(config: ModelConfig, chunk: int) -> ModelConfig:
-    """The same model with another chunk length."""
-    return replace(config, chunk=chunk)

@@ -104,14 +104,23 @@ def rope_tables(
 def _layer(config: TextConfig, tensors: dict[str, torch.Tensor], prefix: str, number: int) -> Layer:
     base = f"{prefix}model.layers.{number}."
     qkv = [f"{base}self_attn.{n}_proj" for n in "qkv"]
-    bias = torch.cat([tensors[n + ".bias"] for n in qkv]) if config.qkv_bias else None
-    gate_up = [tensors[f"{base}mlp.{n}_proj.weight"] for n in ("gate", "up")]
+    gate_up = [f"{base}mlp.{n}_proj.weight" for n in ("gate", "up")]
+    bias = _fuse(tensors, [n + ".bias" for n in qkv]) if config.qkv_bias else None
     return Layer(
         norm1=tensors[base + "input_layernorm.weight"],
-        qkv=torch.cat([tensors[n + ".weight"] for n in qkv]),
+        qkv=_fuse(tensors, [n + ".weight" for n in qkv]),
         qkv_bias=bias,
         out=tensors[base + "self_attn.o_proj.weight"],
         norm2=tensors[base + "post_attention_layernorm.weight"],
-        gate_up=torch.cat(gate_up),
+        gate_up=_fuse(tensors, gate_up),
         down=tensors[base + "mlp.down_proj.weight"],
     )
+
+
+def _fuse(tensors: dict[str, torch.Tensor], names: list[str]) -> torch.Tensor:
+    """Concatenate along rows; the parts become views of the whole, so memory is paid once."""
+    sizes = [len(tensors[n]) for n in names]
+    whole = torch.cat([tensors[n] for n in names])
+    for name, part in zip(names, whole.split(sizes), strict=True):
+        tensors[name] = part
+    return whole

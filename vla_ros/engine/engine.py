@@ -13,16 +13,16 @@ import torch
 from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
 from vla_ros.engine.checkpoint import Checkpoint, load_checkpoint
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.images import Preprocessor
-from vla_ros.engine.model import Prompt, VLAModel
+from vla_ros.engine.model import ModelOptions, Prompt, VLAModel
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.random_checkpoint import PREFIX, load_random
-from vla_ros.engine.schedules import Decoded, Request, Schedule, make_schedule
+from vla_ros.engine.request import Decoded, Request
+from vla_ros.engine.schedules.base import Schedule
 from vla_ros.engine.stages import StageTimer
-from vla_ros.engine.tokens import Normaliser, PromptTokenizer, read_normaliser
+from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer, read_normaliser
 from vla_ros.timing import Clock
-
-MAX_TEXT = 192  # prompt tokens besides the image; longer instructions are refused
 
 
 class Engine:
@@ -31,14 +31,24 @@ class Engine:
     def __init__(self, checkpoint: Checkpoint, options: EngineOptions) -> None:
         device, dtype = torch.device(options.device), getattr(torch, options.dtype)
         self.options = options
-        self.model = VLAModel(checkpoint, device, dtype)
+        self.model = VLAModel(
+            checkpoint,
+            device,
+            dtype,
+            ModelOptions(options.backend, options.cuda_graphs, options.compile),
+        )
         config = self.model.config
         self.normaliser = _normaliser(checkpoint, options)
         self.tokenizer = PromptTokenizer(checkpoint.directory, config)
         self._preprocess = Preprocessor(config, device, dtype, options.center_crop)
         self._tokens = self.normaliser.dim * config.chunk
         longest = config.patches + MAX_TEXT
-        self.schedule: Schedule = make_schedule(self.model, options, self._tokens, longest)
+        parts = ScheduleParts(
+            self.model, options, self.normaliser.dim, self._tokens, longest,
+            lambda name: open_checkpoint(name, options.seed, device, dtype),
+            _proprio(checkpoint, options),
+        )  # fmt: skip
+        self.schedule: Schedule = make_schedule(parts)
         self._longest = longest
         self._text: str | None = None
         self._prompt: Prompt | None = None
@@ -66,6 +76,7 @@ class Engine:
             if len(ids) + self.model.config.patches > self._longest:
                 raise ValueError(f"the instruction has {len(ids)} tokens, the most is {MAX_TEXT}")
             self._prompt, self._text = self.model.prompt(ids), text
+            self.schedule.instruct(text)
         self.schedule.reset()
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
@@ -88,7 +99,7 @@ class Engine:
         features = self.model.features(pixels)
         prompt = self.model.sequence(self._prompt, self.model.project(features))
         stages.mark("vision")
-        return Request(observation.stamp_ns, prompt, stages, pixels, features)
+        return Request(observation.stamp_ns, prompt, stages, pixels, features, observation)
 
     def _pixels(self, observation: Observation) -> tuple[torch.Tensor, ...]:
         views = [self._preprocess(observation.image)]
@@ -131,12 +142,27 @@ class Engine:
 
 def _normaliser(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser:
     slack = 1e-8 if checkpoint.config.parallel else 0.0
-    found = read_normaliser(checkpoint.norm_stats, options.unnorm_key, slack=slack)
+    minmax = checkpoint.config.minmax
+    found = read_normaliser(checkpoint.norm_stats, options.unnorm_key, minmax=minmax, slack=slack)
     if options.action_dim is not None and found.dim != options.action_dim:
         raise CheckpointError(
             f"the checkpoint's actions have {found.dim} dimensions, wanted {options.action_dim}"
         )
     return found
+
+
+def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser | None:
+    if checkpoint.config.proprio_dim == 0:
+        return None
+    minmax = checkpoint.config.minmax
+    return read_normaliser(checkpoint.norm_stats, options.unnorm_key, part="proprio", minmax=minmax)
+
+
+def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:
+    """A directory, a hub id or ``random:<preset>``, read and checked."""
+    if name.startswith(PREFIX):
+        return load_random(name, seed, device, dtype)
+    return load_checkpoint(name, device, dtype)
 
 
 def load_engine(options: EngineOptions) -> Engine:
@@ -149,8 +175,4 @@ def load_engine(options: EngineOptions) -> Engine:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch finds no GPU here")
-    if options.checkpoint.startswith(PREFIX):
-        checkpoint = load_random(options.checkpoint, options.seed, device, dtype)
-    else:
-        checkpoint = load_checkpoint(options.checkpoint, device, dtype)
-    return Engine(checkpoint, options)
+    return Engine(open_checkpoint(options.checkpoint, options.seed, device, dtype), options)

@@ -1,54 +1,105 @@
 """A loaded model: vision, decoder and the cached prompt, on one device.
 
-``forward`` is the only way into the decoder: it runs one pack. Everything that schedules
-share (KV ring, plans, CUDA graphs) is made by ``new_ring`` and hangs on a :class:`Lane`.
+A :class:`Lane` is a KV ring with the passes over it; every schedule has its own, and running
+one pack on a lane is the only way into the decoder.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
-from vla_ros.engine.attention import PackedAttention
+from vla_ros.engine.attention import Attention, PackedAttention
 from vla_ros.engine.checkpoint import Checkpoint
-from vla_ros.engine.config import ModelConfig
+from vla_ros.engine.config import ModelConfig, TextConfig
 from vla_ros.engine.decoder import Decoder
+from vla_ros.engine.graphs import Capture, CudaCapture, GraphCache, GraphedVision
+from vla_ros.engine.hf import TransformersDecoder
 from vla_ros.engine.packed import PackLayout, Plan, Planner
 from vla_ros.engine.ring import Ring
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.engine.vision import Vision
 
+BUCKET = 16  # with graphs, prefills are padded to a multiple, so few lengths need a graph
 
-@dataclass(slots=True)
+
+class DecoderLike(Protocol):
+    """What a decoder backend offers; see :class:`~vla_ros.engine.decoder.Decoder`."""
+
+    config: TextConfig
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor: ...
+
+    def hidden(
+        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
+    ) -> torch.Tensor: ...
+
+    def logits(
+        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
+    ) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
-    """A tokenised instruction on the device: ids before and behind the image."""
+    """An instruction on the device: embeddings before ([1, C]) and behind the image ([n, C])."""
 
-    first: torch.Tensor  # embeddings [1, C]
-    rest: torch.Tensor  # embeddings [n, C]
+    first: torch.Tensor
+    rest: torch.Tensor
     ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is run. ``capture`` overrides the way graphs are captured (tests)."""
+
+    backend: str = "own"
+    cuda_graphs: bool = True
+    compile: tuple[str, ...] = ()
+    capture: Capture | None = None
 
 
 class VLAModel:
     """Vision tower, projector and decoder of one checkpoint. Inference only."""
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+        options: ModelOptions | None = None,
+    ) -> None:
+        options = options or ModelOptions()
         self.config: ModelConfig = checkpoint.config
         self.device, self.dtype = device, dtype
         self.tensors = checkpoint.tensors
         self.actions = ActionTokens(self.config.action_vocab, self.config.bins)
         self.vision = _vision(self.config, checkpoint.tensors)
-        self.decoder = Decoder(self.config.text, checkpoint.tensors)
+        self.decoder: DecoderLike = _decoder(options.backend, self.config.text, self.tensors)
+        self.capture = options.capture
+        if device.type == "cuda" and options.cuda_graphs:
+            self.capture = CudaCapture()
+        self._see: Callable[[tuple[torch.Tensor, ...]], torch.Tensor] = self.vision.features
+        self.run_logits = self.decoder.logits
+        if "vision" in options.compile:
+            self._see = torch.compile(self._see)
+        if "decoder" in options.compile:
+            self.run_logits = torch.compile(self.run_logits)
+        if self.capture is not None:
+            self._see = GraphedVision(self._see, self.capture)
 
     def features(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Pixels per tower [images, 3, s, s] -> features [patches, sum of widths]."""
         with torch.inference_mode():
-            return self.vision.features(pixels)
+            return self._see(pixels)
 
     def project(self, features: torch.Tensor) -> torch.Tensor:
         """Features -> embeddings [patches, C]."""
         with torch.inference_mode():
-            return self.vision.projector(features)
+            projected: torch.Tensor = self.vision.projector(features)
+            return projected
 
     def prompt(self, ids: list[int]) -> Prompt:
         """Embed the fixed parts of a prompt once."""
@@ -61,49 +112,80 @@ class VLAModel:
         return torch.cat((prompt.first, patches, prompt.rest))
 
     def lane(self, slots: int, slot_length: int) -> Lane:
-        """A KV ring with its planner."""
+        """A KV ring of its own."""
         text = self.config.text
+        bucket = 1 if self.capture is None else BUCKET
+        length = _round_up(slot_length, bucket)
         ring = Ring(
-            text.layers, slots, slot_length, text.kv_heads, text.head_dim, self.dtype, self.device
+            text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device
         )
-        return Lane(self, ring)
+        return Lane(self, ring, bucket)
 
 
 class Lane:
     """One KV ring of a model and the passes over it."""
 
-    def __init__(self, model: VLAModel, ring: Ring) -> None:
-        self.model, self.ring = model, ring
+    def __init__(self, model: VLAModel, ring: Ring, bucket: int = 1) -> None:
+        self.model, self.ring, self._bucket = model, ring, bucket
         mask_dtype = torch.float32 if model.device.type == "cpu" else model.dtype
         self.planner = Planner(ring, mask_dtype)
+        self._run = self._logits
+        if model.capture is not None:
+            self._run = GraphCache(self._logits, model.capture)
 
     def logits(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> torch.Tensor:
         """Run one pack: prompt embeddings [n, C], then tokens int64 [t] -> logits [R, V].
 
-        The tokens are the last of the prefill (a draft behind its prompt) and the whole tail,
-        in the layout's order.
+        The tokens are the end of the prefill (a draft behind its prompt) and then the tail,
+        in the layout's order. The result may be overwritten by the lane's next pass.
         """
+        if layout.prefill and layout.causal and self._bucket > 1:
+            layout = replace(layout, pad=-layout.prefill % self._bucket)
         plan = self.planner.plan(layout)
         with torch.inference_mode():
-            return self._eager(plan, prompt, tokens)
+            return self._run(plan, self._embed(layout, prompt, tokens))
 
-    def _eager(
-        self, plan: Plan, prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    def hidden(self, layout: PackLayout, x: torch.Tensor) -> torch.Tensor:
+        """Run one pack of embeddings [T, C] -> hidden states [R, C] (heads other than tokens)."""
+        plan = self.planner.plan(layout)
+        with torch.inference_mode():
+            attention = PackedAttention(self.ring, plan)
+            return self.model.decoder.hidden(x, plan.positions, attention, plan.rows)
+
+    def _embed(
+        self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> torch.Tensor:
-        decoder = self.model.decoder
         parts = [] if prompt is None else [prompt]
-        if tokens is not None:
-            parts.append(decoder.embed(tokens))
-        x = parts[0] if len(parts) == 1 else torch.cat(parts)
+        behind = None if tokens is None else self.model.decoder.embed(tokens)
+        if layout.pad:
+            draft = layout.prefill - sum(len(p) for p in parts)
+            if behind is not None and draft:
+                parts.append(behind[:draft])
+                behind = behind[draft:] if len(behind) > draft else None
+            parts.append(parts[0].new_zeros(layout.pad, parts[0].shape[1]))
+        if behind is not None:
+            parts.append(behind)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _logits(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         attention = PackedAttention(self.ring, plan)
-        return decoder.logits(x, plan.positions, attention, plan.rows)
+        return self.model.run_logits(x, plan.positions, attention, plan.rows)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _decoder(backend: str, config: TextConfig, tensors: dict[str, torch.Tensor]) -> DecoderLike:
+    if backend == "transformers":
+        return TransformersDecoder(config, tensors)
+    return Decoder(config, tensors)
 
 
 def _vision(config: ModelConfig, tensors: dict[str, torch.Tensor]) -> Vision:
     with torch.device("meta"):
         vision = Vision(config)
-    own = {n: tensors[n] for n in vision.state_dict()}
-    vision.load_state_dict(own, assign=True)
+    vision.load_state_dict({n: tensors[n] for n in vision.state_dict()}, assign=True)
     return vision.requires_grad_(False).eval()

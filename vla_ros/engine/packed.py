@@ -64,14 +64,16 @@ class PackShape:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A layout as tensors on the device. T = prefill + tail; m = grid width.
+    """A layout as tensors on the device. T = prefill (with pad) + tail; m = grid width.
 
     ``positions``, ``slot``, ``index`` are int64 [T]; ``rows`` int64 [R]; ``grid`` int64
     [slots * m]: the token in each grid cell (idle cells repeat some token); ``cells`` int64
-    [tail]: the cell of each tail token; ``mask`` additive [slots, 1, m, slot_length].
+    [tail]: the cell of each tail token; ``mask`` additive [slots, 1, m, slot_length]. All
+    integers are views of ``flat``, so that a CUDA graph is fed with one copy.
     """
 
     shape: PackShape
+    flat: torch.Tensor
     positions: torch.Tensor
     slot: torch.Tensor
     index: torch.Tensor
@@ -80,11 +82,27 @@ class Plan:
     cells: torch.Tensor | None = None
     mask: torch.Tensor | None = None
 
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All tensors there are, in a fixed order."""
-        every = (self.positions, self.slot, self.index, self.rows)
-        tail = (self.grid, self.cells, self.mask)
-        return (*every, *(t for t in tail if t is not None))
+    @staticmethod
+    def of(shape: PackShape, flat: torch.Tensor, mask: torch.Tensor | None) -> Plan:
+        """Cut ``flat`` into the plan's integer tensors."""
+        total = shape.prefill + shape.tail
+        if mask is None:
+            positions, slot, index, rows = flat.split([total] * 3 + [shape.rows])
+            return Plan(shape, flat, positions, slot, index, rows)
+        sizes = [total] * 3 + [shape.rows, mask.shape[0] * mask.shape[2], shape.tail]
+        positions, slot, index, rows, grid, cells = flat.split(sizes)
+        return Plan(shape, flat, positions, slot, index, rows, grid, cells, mask)
+
+    def copy(self) -> Plan:
+        """The same plan in memory of its own."""
+        mask = None if self.mask is None else self.mask.clone()
+        return Plan.of(self.shape, self.flat.clone(), mask)
+
+    def load(self, other: Plan) -> None:
+        """Take over the content of a plan of the same shape."""
+        self.flat.copy_(other.flat)
+        if self.mask is not None and other.mask is not None:
+            self.mask.copy_(other.mask)
 
 
 class Planner:
@@ -112,20 +130,21 @@ class Planner:
         return plan
 
     def _build(self, layout: PackLayout) -> Plan:
-        front, tail = list(range(layout.prefill)), layout.tail
-        positions = front + [t.index if t.position is None else t.position for t in tail]
-        slot = [layout.slot] * layout.prefill + [t.slot for t in tail]
-        index = front + [t.index for t in tail]
+        tail, front = layout.tail, layout.prefill + layout.pad
+        fresh = list(range(front))
+        positions = fresh + [t.index if t.position is None else t.position for t in tail]
+        slot = [layout.slot] * front + [t.slot for t in tail]
+        index = fresh + [t.index for t in tail]
+        rows = [r if r < layout.prefill else r + layout.pad for r in layout.rows]
         cells, width = _grid_cells(tail)
-        shape = PackShape(layout.prefill, len(tail), width, len(layout.rows), layout.causal)
-        common = [self._long(x) for x in (positions, slot, index, layout.rows)]
+        shape = PackShape(front, len(tail), width, len(rows), layout.causal)
         if not tail:
-            return Plan(shape, *common)
-        grid = [layout.prefill] * (self._ring.slots * width)
+            return Plan.of(shape, self._long(positions + slot + index + rows), None)
+        grid = [front] * (self._ring.slots * width)
         for number, cell in enumerate(cells):
-            grid[cell] = layout.prefill + number
-        mask = self._mask(tail, cells, width)
-        return Plan(shape, *common, self._long(grid), self._long(cells), mask)
+            grid[cell] = front + number
+        flat = self._long(positions + slot + index + rows + grid + cells)
+        return Plan.of(shape, flat, self._mask(tail, cells, width))
 
     def _mask(self, tail: tuple[TailToken, ...], cells: list[int], width: int) -> torch.Tensor:
         ring = self._ring
@@ -139,7 +158,7 @@ class Planner:
         mask = mask.view(ring.slots, 1, width, ring.slot_length)
         return mask.to(self._device, self._mask_dtype)
 
-    def _long(self, values: list[int] | tuple[int, ...]) -> torch.Tensor:
+    def _long(self, values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long).to(self._device)
 
 
@@ -155,7 +174,7 @@ def _grid_cells(tail: tuple[TailToken, ...]) -> tuple[list[int], int]:
 
 
 def _check(layout: PackLayout, ring: Ring) -> None:
-    entries = [t.index for t in layout.tail] + [layout.prefill - 1]
+    entries = [t.index for t in layout.tail] + [layout.prefill + layout.pad - 1]
     slots = [t.slot for t in layout.tail] + ([layout.slot] if layout.prefill else [])
     if max(entries) >= ring.slot_length:
         raise ValueError(
@@ -174,6 +193,6 @@ def chain(slot: int, start: int, count: int) -> tuple[TailToken, ...]:
     return tuple(TailToken(slot, start + i) for i in range(count))
 
 
-def prefill_layout(tokens: int, rows: tuple[int, ...], slot: int = 0, pad: int = 0) -> PackLayout:
+def prefill_layout(tokens: int, rows: tuple[int, ...], slot: int = 0) -> PackLayout:
     """A causal prefill alone."""
-    return PackLayout(rows=rows, prefill=tokens, slot=slot, pad=pad)
+    return PackLayout(rows=rows, prefill=tokens, slot=slot)

@@ -30,6 +30,7 @@ PROMPTS = {
     "qwen": f"<|im_start|>system\n{_SYSTEM}<|im_end|>\n<|im_start|>user\n{_ASK}<|im_end|>\n"
     "<|im_start|>assistant\n",
 }
+MAX_TEXT = 192  # prompt tokens besides the image; longer instructions are refused
 
 
 def prompt_text(style: str, instruction: str) -> str:
@@ -141,9 +142,9 @@ class Normaliser:
         return np.where(self.mask, scaled, values)
 
     def normalise(self, values: Floats) -> Floats:
-        """Units -> [-1, 1], clipped where masked (OFT's proprio input)."""
+        """Units -> [-1, 1] where masked, then clipped (OFT's proprio input)."""
         scaled = 2.0 * (values - self.low) / (self.high - self.low + 1e-8) - 1.0
-        return np.where(self.mask, np.clip(scaled, -1.0, 1.0), values)
+        return np.clip(np.where(self.mask, scaled, values), -1.0, 1.0)
 
 
 def read_normaliser(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed import PackLayout, chain, prefill_layout
-from vla_ros.engine.schedules.base import Decoded, Reading, Request, Schedule
+from vla_ros.engine.request import Decoded, Reading, Request
+from vla_ros.engine.schedules.base import Schedule
 
 
 class Autoregressive(Schedule):

@@ -1,0 +1,141 @@
+"""Which draft tokens stand: given the target's logits behind every draft token.
+
+``exact`` is greedy matching (the same tokens as without a draft); ``sampling`` is rejection
+sampling (the same distribution; Leviathan et al. 2023, algorithm 1); ``relaxed`` keeps a draft
+within r bins of the target's own choice (Spec-VLA), never for the gripper: it loses exactness
+and says so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from vla_ros.engine.drafters.base import Draft
+from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.tokens import ActionTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verified pass adds to the action.
+
+    ``tokens`` are the accepted drafts and then one token of the target's; ``own`` the target's
+    choices at the same places; ``draft`` the whole draft; ``accepted`` how many of it stood.
+    """
+
+    tokens: tuple[int, ...]
+    own: tuple[int, ...]
+    draft: tuple[int, ...]
+    accepted: int
+    finite: bool
+
+
+class Acceptance(ABC):
+    """A rule. ``judge`` reads the device once."""
+
+    lossless = True
+
+    @abstractmethod
+    def judge(self, logits: torch.Tensor, draft: Draft, start: int) -> Verdict:
+        """Logits [d + 1, V] for the positions start ... start + d against a draft of d tokens."""
+
+    def close(self, draft: int, own: int, position: int) -> bool:
+        """Would this draft token stand, given the target's own choice?"""
+        return draft == own
+
+
+class Greedy(Acceptance):
+    """Judges against the target's argmax; what is close enough is ``close``'s business."""
+
+    def judge(self, logits: torch.Tensor, draft: Draft, start: int) -> Verdict:
+        values, choices = logits.max(dim=-1)
+        finite = values.isfinite().all()[None].long()
+        read = torch.cat((choices, draft.tokens, finite)).tolist()
+        own, drafted = read[: len(choices)], read[len(choices) : -1]
+        accepted = 0
+        while accepted < len(drafted) and self.close(
+            drafted[accepted], own[accepted], start + accepted
+        ):
+            accepted += 1
+        tokens = (*drafted[:accepted], own[accepted])
+        kept = tuple(own[: accepted + 1])
+        return Verdict(tokens, kept, tuple(drafted), accepted, bool(read[-1]))
+
+
+class Exact(Greedy):
+    """A draft token stands when it is the target's own choice."""
+
+
+class Relaxed(Greedy):
+    """A draft token stands within ``bins`` bins of the target's own choice.
+
+    The gripper, the last of every ``action_dim`` positions, must match: on a trained model the
+    previous gripper is 255 bins off exactly when it matters.
+    """
+
+    lossless = False
+
+    def __init__(self, actions: ActionTokens, bins: int, action_dim: int) -> None:
+        self._actions, self._bins, self._dim = actions, bins, action_dim
+
+    def close(self, draft: int, own: int, position: int) -> bool:
+        if draft == own:
+            return True
+        if position % self._dim == self._dim - 1:
+            return False
+        both = self._actions.is_action(draft) and self._actions.is_action(own)
+        return both and abs(draft - own) <= self._bins
+
+
+class Sampling(Acceptance):
+    """Rejection sampling at a temperature: the target's distribution, whatever the draft."""
+
+    def __init__(self, temperature: float, seed: int, device: torch.device) -> None:
+        self._temperature = temperature
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def judge(self, logits: torch.Tensor, draft: Draft, start: int) -> Verdict:
+        count = len(draft.tokens)
+        finite = logits.max(dim=-1).values.isfinite().all()
+        target = torch.softmax(logits.float() / self._temperature, dim=-1)
+        # A broken row would make multinomial raise before the caller can be told.
+        target = torch.where(finite, target, torch.ones_like(target))
+        rest = target.clone()
+        stands = torch.zeros(0, dtype=torch.bool, device=logits.device)
+        if count:
+            stands, rest[:count] = self._reject(target[:count], draft)
+        fresh = torch.multinomial(rest, 1, generator=self._generator)[:, 0]
+        flags = torch.cat((stands.long(), finite[None].long()))
+        read = torch.cat((fresh, draft.tokens, flags)).tolist()
+        new, drafted = read[: count + 1], read[count + 1 : 2 * count + 1]
+        standing = [bool(x) for x in read[2 * count + 1 : -1]]
+        accepted = standing.index(False) if False in standing else count
+        tokens = (*drafted[:accepted], new[accepted])
+        return Verdict(tokens, tokens, tuple(drafted), accepted, bool(read[-1]))
+
+    def _reject(self, target: torch.Tensor, draft: Draft) -> tuple[torch.Tensor, torch.Tensor]:
+        """Accept with min(1, p/q); what is drawn instead follows max(0, p - q), normalised."""
+        p = target.gather(1, draft.tokens[:, None])[:, 0]
+        if draft.probabilities is None:  # a draft without a distribution is certain of itself
+            q = torch.ones_like(p)
+            rest = target.scatter(1, draft.tokens[:, None], 0.0)
+        else:
+            q = draft.probabilities.gather(1, draft.tokens[:, None])[:, 0]
+            rest = (target - draft.probabilities).clamp_min(0.0)
+        draw = torch.rand(p.shape, generator=self._generator, device=p.device)
+        empty = rest.sum(-1, keepdim=True) <= 0  # p == q: never used, but multinomial looks
+        return draw * q < p, torch.where(empty, target, rest)
+
+
+def make_acceptance(
+    options: EngineOptions, actions: ActionTokens, action_dim: int, device: torch.device
+) -> Acceptance:
+    """The rule that the options name."""
+    if options.acceptance == "relaxed":
+        return Relaxed(actions, options.relax_bins, action_dim)
+    if options.acceptance == "sampling":
+        return Sampling(options.temperature, options.seed, device)
+    return Exact()

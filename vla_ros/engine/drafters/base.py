@@ -1,0 +1,48 @@
+"""What a drafter is: it guesses the next tokens of an action before the target says them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vla_ros.engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """``tokens`` int64 [d] of the target's vocabulary, on the device, d may be 0.
+
+    ``probabilities`` [d, V] is the distribution each token was drawn from, in the target's
+    vocabulary; None when the drafter has none (it is then taken to be certain).
+    """
+
+    tokens: torch.Tensor
+    probabilities: torch.Tensor | None = None
+
+
+class Drafter(ABC):
+    """Called in this order for every action: begin, (propose, judged)*, observe."""
+
+    passes = 0  # passes of a draft model since ``begin``
+
+    def instruct(self, text: str) -> None:
+        """A new instruction."""
+
+    def begin(self, request: Request) -> None:
+        """A new frame."""
+
+    @abstractmethod
+    def propose(self, prefix: Sequence[int], limit: int) -> Draft:
+        """At most ``limit`` tokens to follow ``prefix``, the action's tokens so far."""
+
+    def judged(self, draft: Sequence[int], accepted: int) -> None:
+        """What became of the last proposal."""
+
+    def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
+        """The finished action: what was said, and what the target itself chose."""
+
+    def reset(self) -> None:
+        """A new episode or instruction: forget the past."""

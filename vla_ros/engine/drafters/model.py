@@ -1,0 +1,146 @@
+"""A small VLA as the drafter: its greedy (or sampled) tokens, in the target's vocabulary.
+
+The two vocabularies meet in the action bins, so a draft is always an action token. Where the
+draft's vision towers are the target's, weights and all, it takes the target's features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from vla_ros.engine.drafters.base import Draft, Drafter
+from vla_ros.engine.images import Preprocessor
+from vla_ros.engine.model import Prompt, VLAModel
+from vla_ros.engine.packed import PackLayout, chain, prefill_layout
+from vla_ros.engine.request import Request
+from vla_ros.engine.tokens import PromptTokenizer
+
+
+def towers_equal(one: VLAModel, other: VLAModel) -> bool:
+    """Same towers with the same weights: their features can be shared."""
+    if one.config.towers != other.config.towers or one.config.images != other.config.images:
+        return False
+    first = one.vision.vision_backbone.state_dict()
+    second = other.vision.vision_backbone.state_dict()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+class ModelDrafter(Drafter):
+    """Keeps its own KV in a lane of one slot and follows what the target made of its drafts.
+
+    ``temperature`` None drafts greedily; otherwise it draws and reports its distribution, as
+    rejection sampling needs. ``share`` False runs its own vision even where it need not.
+    """
+
+    def __init__(
+        self,
+        target: VLAModel,
+        draft: VLAModel,
+        tokenizer: PromptTokenizer,
+        positions: int,
+        max_text: int,
+        *,
+        temperature: float | None = None,
+        seed: int = 0,
+        share: bool = True,
+        center_crop: bool = False,
+    ) -> None:
+        if draft.actions.bins != target.actions.bins:
+            raise ValueError("draft and target have different numbers of action bins")
+        self._target, self._draft, self._tokenizer = target, draft, tokenizer
+        self._same_pixels = target.config.towers == draft.config.towers
+        self.shares_vision = share and towers_equal(target, draft)
+        self._preprocess = Preprocessor(draft.config, draft.device, draft.dtype, center_crop)
+        longest = draft.config.patches + max_text
+        self.lane = draft.lane(1, longest + positions)
+        self._temperature = temperature
+        self._generator = torch.Generator(draft.device).manual_seed(seed)
+        self._prompt: Prompt | None = None
+        self._request: Request | None = None
+        self._length = 0  # prompt tokens in the KV
+        self._fed = 0  # action tokens whose KV is valid
+        self._start = 0
+
+    def instruct(self, text: str) -> None:
+        self._prompt = self._draft.prompt(self._tokenizer(text))
+
+    def begin(self, request: Request) -> None:
+        self._request, self._fed, self._length, self.passes = request, 0, 0, 0
+
+    def propose(self, prefix: Sequence[int], limit: int) -> Draft:
+        self._start = len(prefix)
+        tokens: list[torch.Tensor] = []
+        probabilities: list[torch.Tensor] = []
+        logits = self._catch_up(prefix)
+        while True:
+            bins, chances = self._choose(logits)
+            tokens.append(self._target.actions.vocab - 1 - bins)
+            if chances is not None:
+                probabilities.append(chances)
+            if len(tokens) == limit:
+                break
+            logits = self._feed(self._draft.actions.vocab - 1 - bins)
+        whole = torch.cat(probabilities) if probabilities else None
+        return Draft(torch.cat(tokens), whole)
+
+    def judged(self, draft: Sequence[int], accepted: int) -> None:
+        # The last draft token was never fed, so it has no KV even when it stood.
+        self._fed = self._start + min(accepted, max(len(draft) - 1, 0))
+
+    def _catch_up(self, prefix: Sequence[int]) -> torch.Tensor:
+        """Put prompt and the target's own tokens into the KV; logits behind them [1, V]."""
+        missing = [self._own_token(t) for t in prefix[self._fed :]]
+        tokens = torch.tensor(missing, dtype=torch.long, device=self._draft.device)
+        if self._length == 0:
+            return self._prefill(tokens)
+        return self._feed(tokens)
+
+    def _own_token(self, token: int) -> int:
+        """The draft's token of a target token; what is no action maps to bin 0."""
+        actions = self._target.actions
+        index = actions.to_bin(token) if actions.is_action(token) else 0
+        return self._draft.actions.from_bin(index)
+
+    def _prefill(self, tokens: torch.Tensor) -> torch.Tensor:
+        assert self._request is not None
+        if self._prompt is None:
+            raise RuntimeError("the draft model has no instruction yet")
+        patches = self._draft.project(self._features(self._request))
+        prompt = self._draft.sequence(self._prompt, patches)
+        self._length, self._fed = len(prompt), len(tokens)
+        total = len(prompt) + len(tokens)
+        self.passes += 1
+        behind = tokens if len(tokens) else None
+        return self.lane.logits(prefill_layout(total, (total - 1,)), prompt, behind)
+
+    def _features(self, request: Request) -> torch.Tensor:
+        if self.shares_vision and request.features is not None:
+            return request.features
+        if self._same_pixels and request.pixels:
+            return self._draft.features(request.pixels)
+        if request.observation is None:
+            raise RuntimeError("the draft model needs the image, the request has none")
+        return self._draft.features(self._preprocess(request.observation.image))
+
+    def _feed(self, tokens: torch.Tensor) -> torch.Tensor:
+        count = len(tokens)
+        layout = PackLayout(rows=(count - 1,), tail=chain(0, self._length + self._fed, count))
+        self._fed += count
+        self.passes += 1
+        return self.lane.logits(layout, None, tokens)
+
+    def _choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Bin [1] of the next draft token, and its distribution [1, V of the target]."""
+        actions = self._draft.actions
+        window = logits[:, actions.first : actions.vocab]  # token first + i is bin 255 - i
+        if self._temperature is None:
+            return actions.bins - 1 - window.argmax(-1), None
+        chances = torch.softmax(window.float() / self._temperature, dim=-1)
+        drawn = torch.multinomial(chances, 1, generator=self._generator)[:, 0]
+        target = self._target.actions
+        width = self._target.config.text.vocab_size
+        whole = torch.zeros(1, width, device=logits.device)
+        whole[:, target.first : target.vocab] = chances
+        return actions.bins - 1 - drawn, whole

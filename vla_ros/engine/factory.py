@@ -1,0 +1,98 @@
+"""Options -> schedule, drafter and acceptance. The one place that knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vla_ros.engine.acceptance import Acceptance, make_acceptance
+from vla_ros.engine.checkpoint import Checkpoint
+from vla_ros.engine.drafters.base import Drafter
+from vla_ros.engine.drafters.model import ModelDrafter
+from vla_ros.engine.drafters.temporal import TemporalDrafter
+from vla_ros.engine.model import VLAModel
+from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.schedules.actionflow import ActionFlow
+from vla_ros.engine.schedules.autoregressive import Autoregressive
+from vla_ros.engine.schedules.base import Schedule
+from vla_ros.engine.schedules.generate import Generate
+from vla_ros.engine.schedules.naive_pipe import NaivePipe
+from vla_ros.engine.schedules.parallel import Parallel
+from vla_ros.engine.schedules.speculative import Speculative
+from vla_ros.engine.schedules.vanilla_speculative import VanillaSpeculative
+from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer
+
+LoadDraft = Callable[[str], Checkpoint]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleParts:
+    """What every schedule is made from. ``tokens`` = actions of a chunk * their dimensions."""
+
+    model: VLAModel
+    options: EngineOptions
+    action_dim: int
+    tokens: int
+    max_prompt: int
+    load_draft: LoadDraft
+    proprio: Normaliser | None = None
+
+
+def make_schedule(parts: ScheduleParts) -> Schedule:
+    """The schedule that the options name."""
+    name, options = parts.options.schedule, parts.options
+    model, tokens, longest = parts.model, parts.tokens, parts.max_prompt
+    if model.config.parallel != (name == "parallel"):
+        kind = "an OFT checkpoint" if model.config.parallel else "no OFT checkpoint"
+        raise ValueError(f"schedule {name!r} does not fit: this is {kind}, made for parallel")
+    if name == "parallel":
+        return Parallel(model, tokens, longest, parts.proprio)
+    simple: dict[str, Callable[[VLAModel, int, int], Schedule]] = {
+        "autoregressive": Autoregressive,
+        "actionflow": ActionFlow,
+        "generate": Generate,
+        "naive_pipe": NaivePipe,
+    }
+    if name in simple:
+        return simple[name](model, tokens, longest)
+    if name == "vanilla_speculative":
+        separate = _model_drafter(parts, share=False)
+        return VanillaSpeculative(model, tokens, longest, separate, options.gamma or 6)
+    acceptance = make_acceptance(options, model.actions, parts.action_dim, model.device)
+    drafter = make_drafter(parts, acceptance)
+    return Speculative(model, tokens, longest, drafter, acceptance, options.gamma)
+
+
+def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
+    """The drafter that the options name."""
+    options = parts.options
+    if options.drafter == "model":
+        return _model_drafter(parts, share=True)
+    return TemporalDrafter(
+        parts.model.actions,
+        parts.tokens,
+        parts.model.device,
+        acceptance.close,
+        options.draft_extrapolation,
+        options.adaptive_draft,
+    )
+
+
+def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:
+    options, target = parts.options, parts.model
+    if options.draft_checkpoint is None:
+        raise ValueError("a draft model is asked for: give draft_checkpoint")
+    checkpoint = parts.load_draft(options.draft_checkpoint)
+    draft = VLAModel(checkpoint, target.device, target.dtype)
+    sampling = options.schedule == "speculative" and options.acceptance == "sampling"
+    return ModelDrafter(
+        target,
+        draft,
+        PromptTokenizer(checkpoint.directory, draft.config),
+        parts.tokens,
+        MAX_TEXT,
+        temperature=options.temperature if sampling else None,
+        seed=options.seed + 1,
+        share=share,
+        center_crop=options.center_crop,
+    )

@@ -1,0 +1,88 @@
+"""ActionFlow: every pass serves K frames at once.
+
+The prompt of frame t and one token of each of the K - 1 frames before it are one pack, so a
+frame costs one pass and its action leaves K passes after it came: rate is bought with age.
+Source: the ActionFlow paper's cross-request pipeline; here on a ring, without its gathering.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+
+from vla_ros.engine.model import VLAModel
+from vla_ros.engine.packed import PackLayout, TailToken
+from vla_ros.engine.request import Decoded, Reading, Request
+from vla_ros.engine.schedules.base import Schedule
+
+
+@dataclass(slots=True)
+class Flight:
+    """A request on its way: its KV slot, its prompt's length and its choices so far."""
+
+    request: Request
+    slot: int
+    length: int
+    reading: Reading = field(default_factory=Reading)
+
+    @property
+    def count(self) -> int:
+        return len(self.reading.tokens)
+
+
+class ActionFlow(Schedule):
+    """One pass a call; the first K - 1 calls after a reset return None."""
+
+    def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
+        super().__init__(model, tokens, max_prompt)
+        self.lane = model.lane(tokens, max_prompt + tokens)
+        self._flights: deque[Flight] = deque()  # newest first
+        self._choices: torch.Tensor | None = None  # last pass's tokens, in that order
+
+    @property
+    def depth(self) -> int:
+        return self.count
+
+    def step(self, request: Request) -> Decoded | None:
+        older, length = self._flights, len(request.prompt)
+        flight = Flight(request, self.lane.ring.acquire(), length)
+        layout = PackLayout(
+            rows=tuple(range(length - 1, length + len(older))),
+            prefill=length,
+            slot=flight.slot,
+            tail=tuple(TailToken(f.slot, f.length + f.count - 1) for f in older),
+        )
+        # Row j of a pass is the j-th token of the j-th newest request, so the last pass's
+        # tokens are this pass's tail as they lie: no gathering, and nothing read by the host.
+        tail = None if self._choices is None or not older else self._choices[: len(older)]
+        logits = self.lane.logits(layout, request.prompt, tail)
+        request.stages.mark("prefill")
+        older.appendleft(flight)
+        values, self._choices = logits.max(dim=-1)
+        for row, each in enumerate(older):
+            each.reading.values.append(values[row : row + 1])
+            each.reading.tokens.append(self._choices[row : row + 1])
+        return self._finish(older.pop()) if len(older) == self.count else None
+
+    def _finish(self, flight: Flight) -> Decoded:
+        self.lane.ring.release(flight.slot)
+        tokens, finite = flight.reading.read()
+        flight.request.stages.mark("decode")
+        return Decoded(
+            stamp_ns=flight.request.stamp_ns,
+            timeline=flight.request.stages.resolve(),
+            tokens=tuple(tokens),
+            finite=finite,
+            target_passes=self.count,
+        )
+
+    def reset(self) -> None:
+        self._flights.clear()
+        self._choices = None
+        self.lane.ring.flush()
+
+    def sanitise(self) -> None:
+        self.reset()
+        self.lane.ring.clear()

@@ -1,0 +1,80 @@
+"""Parallel decoding (OpenVLA-OFT): a whole chunk of actions in one bidirectional pass.
+
+Source: openvla-oft ``modeling_prismatic.py`` (``predict_action``). The sequence is BOS, the
+patches of all images, [the robot's state], the rest of the prompt, one zeroed placeholder per
+action value, and the stop token; the states from the last prompt token on feed the L1 head.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from vla_ros.engine.model import VLAModel
+from vla_ros.engine.packed import PackLayout
+from vla_ros.engine.parallel_head import load_heads
+from vla_ros.engine.request import Decoded, Request
+from vla_ros.engine.schedules.base import Schedule
+from vla_ros.engine.tokens import Normaliser
+
+STOP_TOKEN = 2  # "</s>" of Llama-2
+
+
+class Parallel(Schedule):
+    """One pass a chunk."""
+
+    def __init__(
+        self, model: VLAModel, tokens: int, max_prompt: int, proprio: Normaliser | None
+    ) -> None:
+        super().__init__(model, tokens, max_prompt)
+        self._proprio = proprio
+        self._heads = load_heads(model.config, model.tensors)
+        self.lane = model.lane(1, max_prompt + tokens + 2)
+        with torch.inference_mode():
+            stop = model.decoder.embed(torch.tensor([STOP_TOKEN], device=model.device))
+            self._behind = torch.cat((stop.new_zeros(tokens, stop.shape[1]), stop))
+
+    def step(self, request: Request) -> Decoded:
+        x = self._sequence(request)
+        prompt = len(x) - len(self._behind)
+        layout = PackLayout(
+            rows=tuple(range(prompt - 1, prompt - 1 + self.count)), prefill=len(x), causal=False
+        )
+        states = self.lane.hidden(layout, x)
+        request.stages.mark("prefill")
+        with torch.inference_mode():
+            actions = self._heads.action_head(states)
+            finite = bool(actions.isfinite().all())  # the one host sync
+        request.stages.mark("decode")
+        return Decoded(
+            stamp_ns=request.stamp_ns,
+            timeline=request.stages.resolve(),
+            tokens=(),
+            finite=finite,
+            target_passes=1,
+            actions=actions,
+        )
+
+    def _sequence(self, request: Request) -> torch.Tensor:
+        if self._proprio is None:
+            return torch.cat((request.prompt, self._behind))
+        split = 1 + self.model.config.patches
+        front, text = request.prompt[:split], request.prompt[split:]
+        return torch.cat((front, self._state(request), text, self._behind))
+
+    def _state(self, request: Request) -> torch.Tensor:
+        assert self._proprio is not None
+        observed = None if request.observation is None else request.observation.proprio
+        if observed is None or len(observed) != self._proprio.dim:
+            size = "none" if observed is None else str(len(observed))
+            raise ValueError(
+                f"this checkpoint needs {self._proprio.dim} values of robot state, there are {size}"
+            )
+        values = self._proprio.normalise(np.asarray(observed, dtype=np.float64))
+        state = torch.from_numpy(values).to(self.model.device, self.model.dtype)
+        with torch.inference_mode():
+            embedded: torch.Tensor = self._heads.proprio_projector(state)
+        return embedded
+
+    def sanitise(self) -> None:
+        self.lane.ring.clear()

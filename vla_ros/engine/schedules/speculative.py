@@ -1,0 +1,112 @@
+"""Speculative decoding fused into the prefill.
+
+The draft rides behind the prompt in the same pass, and a correction rides in the next
+verification, so an action never needs more than K target passes and a full hit needs one.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from vla_ros.engine.acceptance import Acceptance, Verdict
+from vla_ros.engine.drafters.base import Draft, Drafter
+from vla_ros.engine.model import VLAModel
+from vla_ros.engine.packed import PackLayout, chain, prefill_layout
+from vla_ros.engine.request import Decoded, Request
+from vla_ros.engine.schedules.base import Schedule
+
+
+class Tally:
+    """The action so far, and what became of the drafts per position."""
+
+    def __init__(self, positions: int) -> None:
+        self.tokens: list[int] = []
+        self.own: list[int] = []
+        self.drafted = [0] * positions
+        self.accepted = [0] * positions
+        self.passes = 0
+        self.finite = True
+
+    def add(self, verdict: Verdict) -> None:
+        start = len(self.tokens)
+        for offset in range(min(len(verdict.draft), verdict.accepted + 1)):  # those judged
+            self.drafted[start + offset] += 1
+            self.accepted[start + offset] += offset < verdict.accepted
+        self.tokens += verdict.tokens
+        self.own += verdict.own
+        self.finite &= verdict.finite
+        self.passes += 1
+
+
+class Speculative(Schedule):
+    """Draft, verify, keep: at least one token a pass, at most gamma + 1."""
+
+    def __init__(
+        self,
+        model: VLAModel,
+        tokens: int,
+        max_prompt: int,
+        drafter: Drafter,
+        acceptance: Acceptance,
+        gamma: int | None = None,
+    ) -> None:
+        super().__init__(model, tokens, max_prompt)
+        self.lane = model.lane(1, max_prompt + tokens)
+        self.drafter, self.acceptance = drafter, acceptance
+        self.gamma = tokens - 1 if gamma is None else gamma
+        self.lossless = acceptance.lossless
+
+    def step(self, request: Request) -> Decoded:
+        self.drafter.begin(request)
+        tally, length = Tally(self.count), len(request.prompt)
+        draft = self._draft(tally)
+        total = length + len(draft.tokens)
+        layout = prefill_layout(total, tuple(range(length - 1, total)))
+        behind = draft.tokens if len(draft.tokens) else None
+        logits = self.lane.logits(layout, request.prompt, behind)
+        request.stages.mark("prefill")
+        self._judge(logits, draft, tally)
+        while len(tally.tokens) < self.count and tally.finite:
+            draft = self._draft(tally)
+            last = torch.tensor(tally.tokens[-1:], device=self.model.device)
+            fed = torch.cat((last, draft.tokens))
+            tail = chain(0, length + len(tally.tokens) - 1, len(fed))
+            layout = PackLayout(rows=tuple(range(len(fed))), tail=tail)
+            self._judge(self.lane.logits(layout, None, fed), draft, tally)
+        if tally.finite:
+            self.drafter.observe(tally.tokens, tally.own)
+        request.stages.mark("decode")
+        return Decoded(
+            stamp_ns=request.stamp_ns,
+            timeline=request.stages.resolve(),
+            tokens=tuple(tally.tokens),
+            finite=tally.finite,
+            target_passes=tally.passes,
+            draft_passes=self.drafter.passes,
+            drafted=tuple(tally.drafted),
+            accepted=tuple(tally.accepted),
+            own=tuple(tally.own),
+        )
+
+    def _draft(self, tally: Tally) -> Draft:
+        # The last token of an action needs no draft: it comes with its predecessor's pass.
+        limit = min(self.gamma, self.count - 1 - len(tally.tokens))
+        if limit <= 0:
+            empty = torch.zeros(0, dtype=torch.long, device=self.model.device)
+            return Draft(empty)
+        return self.drafter.propose(tally.tokens, limit)
+
+    def _judge(self, logits: torch.Tensor, draft: Draft, tally: Tally) -> None:
+        verdict = self.acceptance.judge(logits, draft, len(tally.tokens))
+        self.drafter.judged(verdict.draft, verdict.accepted)
+        tally.add(verdict)
+
+    def instruct(self, text: str) -> None:
+        self.drafter.instruct(text)
+
+    def reset(self) -> None:
+        self.drafter.reset()
+
+    def sanitise(self) -> None:
+        self.reset()
+        self.lane.ring.clear()
