@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from geometry_msgs.msg import TwistStamped
+from geometry_msgs.msg import PoseStamped, TwistStamped
 from PIL import Image as Pillow
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
@@ -121,6 +121,22 @@ def poses_of(message: NamedPoses) -> dict[str, Pose]:
         )
         for name, pose in zip(message.names, message.poses, strict=True)
     }
+
+
+def pose_action_of(message: PoseStamped) -> core.Floats:
+    """A measured pose as an absolute action, float64 [7]: x y z in m, axis-angle in rad, and a
+    gripper of 0, which the command replaces by the last one. Raises :class:`BadMessage`."""
+    p, q = message.pose.position, message.pose.orientation
+    vector, w = np.array([q.x, q.y, q.z]), float(q.w)
+    norm, sine = float(np.hypot(np.linalg.norm(vector), w)), float(np.linalg.norm(vector))
+    out = np.array([p.x, p.y, p.z, 0.0, 0.0, 0.0, 0.0])
+    if not np.isfinite(out).all() or not np.isfinite(norm) or abs(norm - 1.0) > 1e-3:
+        raise BadMessage("measured pose is not finite, or its quaternion not of length 1")
+    if sine > 1e-9:
+        # The shorter way round: q and -q are the same rotation.
+        sign = 1.0 if w >= 0.0 else -1.0
+        out[3:6] = sign * vector / sine * 2.0 * np.arctan2(sine, abs(w))
+    return out
 
 
 # ------------------------------------------------------------------------------ out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from geometry_msgs.msg import PoseStamped
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image, JointState
@@ -52,6 +53,8 @@ class PolicyInputs:
         if poses:
             take = self._stream(convert.poses_of, join.poses)
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
+        if control.limits.absolute:
+            self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE)
         self._listen(String, "instruction", self._on_instruction, qos.LATCHED)
 
     def close(self) -> None:
@@ -84,6 +87,16 @@ class PolicyInputs:
                 self._control.offer(observation)
 
         return callback
+
+    def _on_measured_pose(self, message: PoseStamped) -> None:
+        """Where the end effector is: what stale_policy 'hold' keeps."""
+        try:
+            pose = convert.pose_action_of(message)
+        except convert.BadMessage as error:
+            self._control.drop(str(error))
+            return
+        with self._control.lock:
+            self._control.measured_pose = pose
 
     def _on_instruction(self, message: String) -> None:
         log = self._node.get_logger()

@@ -1,0 +1,422 @@
+"""The control loop with a clock that stands still unless told to move."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from vla_ros.control import Control
+from vla_ros.control.actions import Answer
+from vla_ros.core import (
+    Command,
+    CommandKind,
+    Inference,
+    Observation,
+    PolicyInfo,
+    PolicyState,
+    StalePolicy,
+    Timeline,
+)
+from vla_ros.safety import Limits
+from vla_ros.timing import MS, SECOND, ManualClock
+
+IMAGE = np.zeros((8, 8, 3), np.uint8)
+
+
+@dataclass
+class Recorder:
+    """An Outlet that remembers."""
+
+    submitted: list = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    states: list = field(default_factory=list)
+    warnings: list = field(default_factory=list)
+
+    def submit(self, observation, instruction):
+        self.submitted.append((observation, instruction))
+
+    def publish(self, command):
+        self.commands.append(command)
+
+    def changed(self, before, after):
+        self.states.append(after)
+
+    def warn(self, kind, text):
+        self.warnings.append((kind, text))
+
+
+class Bench:
+    """A control loop, its clock, and short words for what a test does with them."""
+
+    def __init__(self, *, lockstep=False, limits=None, **kwargs):
+        self.clock = ManualClock()
+        self.out = Recorder()
+        self.control = Control(
+            limits or Limits(),
+            PolicyInfo("zero"),
+            self.clock,
+            self.out,
+            lockstep=lockstep,
+            sim_time=kwargs.pop("sim_time", lockstep),
+            **kwargs,
+        )
+
+    def frame(self, stamp_ns=None, image=IMAGE):
+        stamp_ns = self.clock.now if stamp_ns is None else stamp_ns
+        observation = Observation(stamp_ns, self.clock.now, self.clock.steady, image)
+        self.control.offer(observation)
+        return observation
+
+    def answer(self, observation, action=None, epoch=None):
+        action = np.full((1, 7), 0.01) if action is None else np.atleast_2d(action)
+        timeline = Timeline(observation.received_steady_ns).mark("queue", self.clock.steady)
+        answer = Answer(
+            Inference(observation.stamp_ns, action, timeline.mark("decode", self.clock.steady)),
+            observation.received_ns,
+            observation.received_steady_ns,
+        )
+        epoch = self.control.instruction.epoch if epoch is None else epoch
+        self.control.result(epoch, answer)
+
+    def cycle(self, action=None):
+        """A frame, its action, one control period, a tick."""
+        self.answer(self.frame(), action)
+        return self.tick()
+
+    def tick(self, seconds=0.05):
+        self.clock.advance(seconds)
+        before = len(self.out.commands)
+        self.control.tick()
+        return self.out.commands[before:]
+
+    def running(self):
+        self.control.activate()
+        self.control.set_instruction("reach")
+        (command,) = self.cycle()
+        assert command.kind is CommandKind.POLICY
+        return self
+
+    @property
+    def state(self):
+        return self.control.safety.state
+
+
+def test_nothing_is_published_before_the_first_action():
+    bench = Bench()
+    bench.control.activate()
+    bench.frame()
+    assert bench.tick() == []
+    assert bench.out.submitted == [] and bench.state is PolicyState.WAITING
+    bench.control.set_instruction("reach")
+    assert len(bench.out.submitted) == 1, "the frame that was there is shown at once"
+
+
+def test_a_command_carries_its_evidence_and_stages_that_abut():
+    bench = Bench()
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    stamp = bench.clock.now
+    bench.clock.advance(0.004)
+    observation = bench.frame(stamp)
+    bench.clock.advance(0.010)
+    bench.answer(observation)
+    (command,) = bench.tick(0.030)
+    assert command.stamp_ns == stamp and command.received_ns == stamp + 4 * MS
+    assert command.valid_until_ns == stamp + 500 * MS
+    assert sum(command.stages_ms.values()) == pytest.approx(command.total_ms, abs=1e-6)
+    assert command.total_ms == pytest.approx(44.0)
+    assert command.stages_ms["gate"] == pytest.approx(30.0)
+
+
+def test_between_actions_a_held_command_ages_with_the_old_evidence():
+    bench = Bench().running()
+    stamp = bench.out.commands[-1].stamp_ns
+    (held,) = bench.tick()
+    assert held.kind is CommandKind.HELD and held.stamp_ns == stamp
+    assert not held.action[:6].any() and held.action[6] == bench.out.commands[0].action[6]
+    assert bench.control.counters.missed_deadlines == 1
+
+
+def test_old_evidence_holds_within_max_age_plus_a_period_then_zeros_then_silence():
+    bench = Bench().running()
+    start = bench.out.commands[-1].stamp_ns
+    kinds = [(bench.clock.now, c.kind) for _ in range(60) for c in bench.tick()]
+    stops = [now for now, kind in kinds if kind is CommandKind.STOP]
+    assert stops[0] - start <= (0.5 + 0.05) * SECOND + MS
+    assert stops[-1] - stops[0] == pytest.approx(1.0 * SECOND, abs=51 * MS)
+    assert bench.state is PolicyState.HOLD and kinds[-1][0] == stops[-1], "then silence"
+
+
+def test_hold_ends_after_three_fresh_actions():
+    bench = Bench().running()
+    for _ in range(20):
+        bench.tick()
+    assert bench.state is PolicyState.HOLD
+    kinds = [c.kind for _ in range(3) for c in bench.cycle()]
+    assert kinds[-1] is CommandKind.POLICY and kinds.count(CommandKind.POLICY) == 1
+
+
+def test_an_action_of_an_old_epoch_is_never_published():
+    bench = Bench().running()
+    observation, epoch = bench.frame(), bench.control.instruction.epoch
+    bench.control.set_instruction("push")
+    bench.answer(observation, epoch=epoch)
+    assert all(c.kind is not CommandKind.POLICY for c in bench.tick())
+    assert bench.state is PolicyState.WAITING
+
+
+def test_the_same_instruction_again_changes_nothing():
+    bench = Bench().running()
+    epoch = bench.control.instruction.epoch
+    assert bench.control.set_instruction("reach") is False
+    assert bench.control.instruction.epoch == epoch and bench.state is PolicyState.RUNNING
+
+
+def test_an_answer_older_than_max_age_is_blocked():
+    bench = Bench().running()
+    observation = bench.frame()
+    bench.clock.advance(0.6)
+    bench.answer(observation)
+    assert all(c.kind is not CommandKind.POLICY for c in bench.tick(0.0))
+    assert bench.control.counters.actions_blocked == 1
+
+
+def test_no_action_is_published_twice_or_out_of_order():
+    bench = Bench().running()
+    first = bench.frame()
+    bench.clock.advance(0.02)
+    second = bench.frame()
+    bench.answer(second)
+    assert bench.tick()[0].kind is CommandKind.POLICY
+    bench.answer(first)
+    assert bench.tick()[0].kind is CommandKind.HELD
+    bench.answer(second)
+    assert bench.tick()[0].kind is CommandKind.HELD
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_never_leaves_and_three_are_a_fault(bad):
+    bench = Bench().running()
+    action = np.zeros(7)
+    action[3] = bad
+    for _ in range(3):
+        bench.cycle(action)
+    assert bench.state is PolicyState.FAULT
+    assert all(np.isfinite(c.action).all() for c in bench.out.commands)
+    bench.control.set_instruction("push")
+    bench.cycle()
+    assert bench.state is PolicyState.FAULT, "latched"
+    bench.control.recover()
+    assert bench.cycle()[-1].kind is CommandKind.POLICY
+
+
+def test_five_clamped_actions_hold():
+    bench = Bench().running()
+    for _ in range(5):
+        bench.cycle(np.array([1.0] + [0.0] * 6))
+    assert bench.state is PolicyState.HOLD
+    assert max(abs(c.action[0]) for c in bench.out.commands) <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("stamp", "says"),
+    [
+        (lambda now: 0, "zero"),
+        (lambda now: now + 6 * MS, "future"),
+        (lambda now: now - SECOND, "old"),
+    ],
+)
+def test_stamps_that_cannot_be_trusted_are_dropped(stamp, says):
+    bench = Bench().running()
+    submitted = len(bench.out.submitted)
+    bench.frame(stamp(bench.clock.now))
+    assert len(bench.out.submitted) == submitted
+    assert says in bench.control.counters.last_drop
+
+
+def test_repeated_and_out_of_order_stamps_are_dropped():
+    bench = Bench().running()
+    bench.frame()
+    bench.frame()
+    assert "repeated" in bench.control.counters.last_drop
+    bench.frame(bench.clock.now - 10 * MS)
+    assert "out of order" in bench.control.counters.last_drop
+
+
+def test_a_frozen_camera_warns_at_three_frames_and_holds_after_a_second():
+    bench = Bench(detect_frozen=True).running()
+    for _ in range(2):
+        bench.cycle()
+    assert (
+        "frozen" in [kind for kind, _ in bench.out.warnings]
+    ) and bench.state is PolicyState.RUNNING
+    for _ in range(20):
+        bench.cycle()
+    assert bench.state is PolicyState.HOLD and "pixels" in bench.control.safety.reason
+    for value in range(1, 5):
+        bench.answer(bench.frame(image=np.full((8, 8, 3), value, np.uint8)))
+        bench.tick()
+    assert bench.state is PolicyState.RUNNING
+
+
+@pytest.mark.parametrize("jump", [-1.0, 0.5])
+def test_a_jump_of_the_clock_voids_what_is_in_flight(jump):
+    bench = Bench().running()
+    bench.tick()
+    epoch, observation = bench.control.instruction.epoch, bench.frame()
+    bench.clock.now += round(jump * SECOND)
+    bench.tick()
+    assert bench.control.instruction.epoch == epoch + 1 and bench.state is PolicyState.HOLD
+    bench.answer(observation, epoch=epoch)
+    assert all(c.kind is CommandKind.STOP for c in bench.tick())
+
+
+def test_a_simulated_clock_that_stands_still_holds():
+    bench = Bench(sim_time=True).running()
+    for _ in range(15):
+        bench.clock.steady += 50 * MS
+        bench.control.tick()
+    assert bench.state is PolicyState.HOLD and "/clock" in bench.control.safety.reason
+
+
+def test_silence_publishes_no_stop_and_hold_publishes_the_measured_pose():
+    bench = Bench(limits=Limits(stale_policy=StalePolicy.SILENCE)).running()
+    commands = [c for _ in range(30) for c in bench.tick()]
+    assert all(c.kind is CommandKind.HELD for c in commands)
+    limits = Limits(stale_policy=StalePolicy.HOLD, absolute=True, low=(-1.0,) * 6, high=(1.0,) * 6)
+    bench = Bench(limits=limits)
+    bench.control.measured_pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    bench.running()
+    stop = [c for _ in range(15) for c in bench.tick() if c.kind is CommandKind.STOP][0]
+    assert stop.action[:6] == pytest.approx([0.4, 0.0, 0.3, 0.0, 0.0, 0.0])
+
+
+def test_shut_down_says_one_last_word_and_nothing_after_it():
+    bench = Bench().running()
+    before = len(bench.out.commands)
+    bench.control.shut_down()
+    assert [c.kind for c in bench.out.commands[before:]] == [CommandKind.STOP]
+    bench.cycle()
+    assert len(bench.out.commands) == before + 1
+
+
+def test_chunks_are_executed_one_action_a_tick_and_replaced_after_the_replan_interval():
+    bench = Bench(limits=Limits(max_age_s=2.0), replan_interval=2)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    bench.answer(bench.frame(), np.full((4, 7), 0.01))
+    indices = [bench.tick()[0].chunk_index for _ in range(2)]
+    bench.answer(bench.frame(), np.full((4, 7), 0.02))
+    indices += [bench.tick()[0].chunk_index for _ in range(2)]
+    assert indices == [0, 1, 0, 1]
+
+
+def test_lockstep_answers_every_frame_once_and_again_when_asked_again():
+    bench = Bench(lockstep=True)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    for _ in range(3):
+        bench.clock.advance(0.05)
+        observation = bench.frame()
+        bench.frame()  # sent again while the policy thinks: no second request, no answer yet
+        assert len(bench.out.submitted) == len(bench.out.commands) + 1
+        bench.answer(observation)
+        assert bench.out.commands[-1].latest_ns == observation.stamp_ns
+    before = list(bench.out.commands)
+    bench.frame()
+    again = bench.out.commands[-1]
+    assert len(bench.out.commands) == len(before) + 1
+    assert again.latest_ns == before[-1].latest_ns and (again.action == before[-1].action).all()
+    assert bench.tick() == [], "the tick publishes nothing"
+
+
+def test_lockstep_answers_while_a_pipeline_fills():
+    bench = Bench(lockstep=True)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    observation = bench.frame()
+    bench.control.result(bench.control.instruction.epoch, None)
+    assert bench.out.commands[-1].kind is CommandKind.STOP
+    assert bench.out.commands[-1].latest_ns == observation.stamp_ns
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Whatever happens in whatever order, what is published is safe."""
+
+    def __init__(self):
+        super().__init__()
+        self.bench = Bench()
+        self.offered = []
+
+    @rule()
+    def activate(self):
+        if not self.bench.control.safety.active:
+            self.bench.control.activate()
+
+    @rule()
+    def deactivate(self):
+        self.bench.control.deactivate()
+
+    @rule(text=st.sampled_from(["", "reach", "push"]))
+    def instruct(self, text):
+        self.bench.control.set_instruction(text)
+
+    @rule(offset=st.integers(-700, 20))
+    def frame(self, offset):
+        self.offered.append(
+            (
+                self.bench.frame(self.bench.clock.now + offset * MS),
+                self.bench.control.instruction.epoch,
+            )
+        )
+
+    @rule(back=st.integers(1, 3), value=st.floats(allow_nan=True), stale_epoch=st.booleans())
+    def answer(self, back, value, stale_epoch):
+        if len(self.offered) >= back:
+            observation, epoch = self.offered[-back]
+            current = self.bench.control.instruction.epoch
+            self.bench.answer(observation, np.full(7, value), epoch if stale_epoch else current)
+
+    @rule(seconds=st.floats(0.0, 0.7))
+    def tick(self, seconds):
+        self.bench.tick(seconds)
+
+    @rule(jump=st.floats(-2.0, 2.0))
+    def clock_jump(self, jump):
+        self.bench.clock.now += round(jump * SECOND)
+
+    @rule()
+    def lose_worker(self):
+        self.bench.control.worker_lost("killed")
+
+    @rule()
+    def recover(self):
+        self.bench.control.recover()
+
+    @rule()
+    def reset(self):
+        self.bench.control.reset()
+
+    @invariant()
+    def what_was_published_is_safe(self):
+        limits, seen, epoch = self.bench.control.limits, set(), 0
+        for number, command in enumerate(self.bench.out.commands):
+            assert command.sequence == number
+            assert np.isfinite(command.action).all()
+            assert np.abs(command.action[:3]).max() <= 0.05 + 1e-9
+            assert command.epoch >= epoch
+            epoch = command.epoch
+            if command.kind is CommandKind.POLICY:
+                assert command.published_ns - command.stamp_ns <= limits.max_age_ns
+                key = (command.epoch, command.stamp_ns, command.chunk_index)
+                assert key not in seen
+                seen.add(key)
+            else:
+                assert not command.action[:6].any()
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
