@@ -7,6 +7,7 @@ from collections import deque
 
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
+from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from std_msgs.msg import Float64
 
@@ -92,7 +93,7 @@ class PolicyTopics:
     def __init__(self, node: LifecycleNode, frame_id: str, twist: bool) -> None:
         self._node = node
         self._frame_id = frame_id
-        self._action = None
+        self._action: Publisher | None = None
         self._twist_wanted = twist
         self._status = node.create_publisher(PolicyStatus, "~/status", qos.LATCHED)
         self._latency = node.create_publisher(Latency, "~/latency", qos.REPORT)
