@@ -28,9 +28,10 @@ from vla_ros.monitoring import Arrival, Judgement, Level, Monitor, MonitorConfig
 from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus
 from vla_ros.nodes import monitor_convert as convert
 from vla_ros.nodes import qos, spin
+from vla_ros.nodes.arrivals import ArrivalClock
 from vla_ros.nodes.parameters import Parameter as P
 from vla_ros.nodes.parameters import declare
-from vla_ros.timing import SECOND, SystemClock
+from vla_ros.timing import SECOND
 
 REPORT_PERIOD_NS = SECOND
 
@@ -60,31 +61,6 @@ TABLE = (
 LIMITS = tuple(row.name for row in TABLE if row.name in MonitorConfig.__slots__)
 
 
-class RosClock:
-    """The monotonic clock, and the ROS clock of a node (simulated or wall time)."""
-
-    def __init__(self, node: Node) -> None:
-        self._system = SystemClock()
-        self._ros = node.get_clock()
-
-    def steady_ns(self) -> int:
-        return self._system.steady_ns()
-
-    def now_ns(self) -> int:
-        return int(self._ros.now().nanoseconds)
-
-    def arrival(self, info: MessageInfo, simulated: bool) -> Arrival:
-        """When the middleware received the message, if it says; else now.
-
-        Its reading is wall time, which simulated time is not counted from.
-        """
-        steady, now = self.steady_ns(), self.now_ns()
-        late = self._system.now_ns() - int(info["received_timestamp"] or 0)
-        if not 0 <= late < SECOND:
-            return Arrival(now, steady)
-        return Arrival(now if simulated else now - late, steady - late)
-
-
 class MonitorNode(Node):
     """Thin: turns messages into views, asks :class:`Monitor`, publishes what it says."""
 
@@ -92,7 +68,7 @@ class MonitorNode(Node):
         super().__init__("monitor")
         values = declare(self, TABLE)
         self._sim_time = bool(self.get_parameter("use_sim_time").value)
-        self._time = RosClock(self)
+        self._time = ArrivalClock(self, self._sim_time)
         self._monitor = Monitor(self._config(values), self._time)
         self.add_on_set_parameters_callback(self._may_set)
         self.add_post_set_parameters_callback(self._set)
@@ -149,10 +125,10 @@ class MonitorNode(Node):
         except convert.BadMessage as error:
             self._complain(f"image dropped: {error}")
             return
-        self._monitor.camera(stamp, self._time.arrival(info, self._sim_time))
+        self._monitor.camera(stamp, self._time.arrival(info))
 
     def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:
-        arrival = self._time.arrival(info, self._sim_time)
+        arrival = self._time.arrival(info)
         gid = info.get("publisher_gid")
         try:
             seen = convert.command_seen(message, convert.gid_of(gid["data"]) if gid else b"")

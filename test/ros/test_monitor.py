@@ -1,0 +1,316 @@
+"""The monitor node, as a process, against topics that the test fills."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rclpy")
+
+import numpy as np
+import yaml
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.node import Node
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import CompressedImage, Image
+
+from support.wait import wait_until
+from vla_ros.core import STAGES
+from vla_ros.msg import ActionCommand, MonitorReport, PolicyStatus
+from vla_ros.nodes import qos
+from vla_ros.nodes.convert import to_time
+from vla_ros.nodes.monitor import TABLE
+from vla_ros.nodes.monitor_convert import BadMessage, header_stamp
+from vla_ros.resources import config_path
+from vla_ros.timing import MS
+
+RATE_HZ = 20.0
+OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
+
+
+class Robot(threading.Thread):
+    """Camera and policy in one: real messages at 20 Hz, as its attributes say."""
+
+    def __init__(self, node: Node, images: str = "image", kind: type = Image) -> None:
+        super().__init__(daemon=True)
+        self.age_ms = 80.0  # observation to publication
+        self.kind = ActionCommand.KIND_POLICY
+        self.state = PolicyStatus.STATE_RUNNING
+        self.image_delay_ms = 5.0  # stamp to publication; negative: from the future
+        self.frozen_stamp: int | None = None
+        self.sending = True
+        self.skip = 0  # commands that are numbered and never published
+        self.sent = 0
+        self.sequence = 0
+        self._image_kind = kind
+        self._images = node.create_publisher(kind, images, qos.IMAGE_PUB)
+        self._actions = node.create_publisher(ActionCommand, "policy/action", qos.ACTION)
+        self._status = node.create_publisher(PolicyStatus, "policy/status", qos.LATCHED)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        due = time.monotonic()
+        tick = 0
+        while not self._over.wait(max(0.0, due - time.monotonic())):
+            due += 1 / RATE_HZ
+            if tick % 20 == 0:
+                self.publish_status()
+            self._image()
+            if self.sending:
+                self._command()
+            tick += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+    def publish_status(self) -> None:
+        status = PolicyStatus(state=self.state, control_rate_hz=RATE_HZ, max_age_ms=300.0)
+        status.pipeline_depth = 1
+        self._status.publish(status)
+
+    def _image(self) -> None:
+        stamp = time.time_ns() - round(self.image_delay_ms * MS)
+        image = self._image_kind()
+        image.header.stamp = to_time(self.frozen_stamp or stamp)
+        image.header.frame_id = "camera"
+        self._images.publish(image)
+
+    def _command(self) -> None:
+        self.sequence += 1
+        if self.skip:
+            self.skip -= 1
+            return
+        now = time.time_ns()
+        command = ActionCommand(sequence=self.sequence, kind=self.kind, pipeline_depth=1)
+        command.header.stamp = to_time(now)
+        command.observation_stamp = to_time(now - round(self.age_ms * MS))
+        command.action = np.zeros(7)
+        for i, stage in enumerate(STAGES):
+            setattr(command.stages, stage, 2.0**i)
+        command.stages.total = 2.0 ** len(STAGES) - 1
+        self._actions.publish(command)
+        self.sent += 1
+
+
+@pytest.fixture
+def robot(ros) -> Iterator[Robot]:
+    robot = Robot(ros.node)
+    robot.start()
+    yield robot
+    robot.stop()
+
+
+class Watched:
+    """The monitor's output by subject."""
+
+    def __init__(self, ros) -> None:
+        self.arrays = ros.inbox(DiagnosticArray, "/diagnostics")
+        self.reports = ros.inbox(MonitorReport, "/monitor/report")
+
+    def wait(self, subject: str, level: bytes, text: str = "", timeout: float = 6.0):
+        """The next array in which the subject has this level and text."""
+
+        def found(array: DiagnosticArray) -> bool:
+            return any(_is(s, subject, level, text) for s in array.status)
+
+        array = self.arrays.wait_new(found, timeout)
+        return next(s for s in array.status if _is(s, subject, level, text))
+
+
+def _is(status: DiagnosticStatus, subject: str, level: bytes, text: str) -> bool:
+    return status.name == f"vla_ros: {subject}" and status.level == level and text in status.message
+
+
+@pytest.fixture
+def watched(ros, robot, spawn_node) -> Watched:
+    watched = Watched(ros)
+    spawn_node("monitor", {"window_s": 2.0, "camera_timeout_s": 0.5, "command_timeout_s": 0.5})
+    watched.wait("action rate", OK, timeout=15.0)
+    return watched
+
+
+@pytest.mark.serial
+def test_the_report_says_what_was_sent(watched: Watched, robot: Robot) -> None:
+    report = watched.reports.wait_new(lambda m: m.age_at_publish.count >= 35)
+    assert report.level == 0, report.problems
+    assert report.command_rate_hz == pytest.approx(RATE_HZ, rel=0.1)
+    assert report.action_rate_hz == report.command_rate_hz
+    assert report.camera_rate_hz == pytest.approx(RATE_HZ, rel=0.1)
+    assert report.age_at_publish.p50 == pytest.approx(80.0, abs=0.01)
+    assert report.age_at_publish.max == pytest.approx(80.0, abs=0.01)
+    assert 80.0 < report.age_at_arrival.p50 < 85.0
+    assert 5.0 < report.clock_offset_ms < 8.0
+    assert report.period_error.p50 < 10.0
+    for i, stage in enumerate(STAGES):
+        assert getattr(report, stage).p50 == 2.0**i
+    assert report.inference.p99 == 4 + 8 + 16 + 32
+    assert report.stale_published == report.missed_deadlines == report.lost_commands == 0
+    assert report.commands == report.actions <= robot.sent
+    assert list(report.action_publishers) == ["/test_peer"]
+
+
+@pytest.mark.serial
+def test_report_and_diagnostics_come_once_a_second(watched: Watched) -> None:
+    watched.reports.clear()
+    watched.arrays.clear()
+    time.sleep(4.1)
+    assert 3 <= len(watched.reports) <= 5
+    assert 3 <= len(watched.arrays) <= 5
+
+
+def test_lost_held_and_stale_commands_are_counted(watched: Watched, robot: Robot) -> None:
+    robot.skip = 3
+    watched.reports.wait_new(lambda m: m.lost_commands == 3)
+    robot.kind = ActionCommand.KIND_HELD
+    watched.wait("action rate", WARN, "periods without a new action")
+    robot.kind = ActionCommand.KIND_POLICY
+    robot.age_ms = 400.0
+    watched.wait("observation age", ERROR, "older than 300 ms")
+    before = robot.sent
+    report = watched.reports.wait_new(lambda m: m.stale_published > 5)
+    assert report.stale_published <= robot.sent
+    assert report.missed_deadlines > 0
+    assert before > 0
+
+
+def test_a_second_publisher_is_an_error_that_names_both(ros, watched: Watched) -> None:
+    intruder = Node("teleop", namespace="/joy", context=ros.context, start_parameter_services=False)
+    publisher = intruder.create_publisher(ActionCommand, "/policy/action", qos.ACTION)
+    status = watched.wait("action topic", ERROR, "2 publishers")
+    assert "/test_peer" in status.message
+    assert "/joy/teleop" in status.message
+    report = watched.reports.wait_new(lambda m: len(m.action_publishers) == 2)
+    assert set(report.action_publishers) == {"/test_peer", "/joy/teleop"}
+    intruder.destroy_publisher(publisher)
+    intruder.destroy_node()
+    watched.wait("action topic", OK)
+
+
+@pytest.mark.serial
+def test_frozen_stamps_are_found_within_the_timeout(watched: Watched, robot: Robot) -> None:
+    robot.frozen_stamp = time.time_ns()
+    start = time.monotonic()
+    watched.wait("camera", ERROR, "stamps stand still")
+    assert time.monotonic() - start < 0.5 + 0.2 + 0.5  # timeout, check period, scheduling
+    robot.frozen_stamp = None
+    watched.wait("camera", OK)
+
+
+def test_stamps_from_the_future_are_clocks_not_synchronised(watched: Watched, robot: Robot) -> None:
+    robot.image_delay_ms = -50.0
+    watched.wait("camera", ERROR, "clocks not synchronised")
+    report = watched.reports.wait_new(lambda m: m.clock_offset_ms < -40.0)
+    assert any("camera" in problem for problem in report.problems)
+
+
+@pytest.mark.serial
+def test_silence_in_running_is_an_error_at_once_and_between_the_seconds(
+    watched: Watched, robot: Robot
+) -> None:
+    robot.sending = False
+    start = time.monotonic()
+    watched.wait("action rate", ERROR, "RUNNING, but no command")
+    assert time.monotonic() - start < 0.5 + 0.2 + 0.5
+
+
+def test_hold_is_an_error_and_its_zero_commands_miss_no_deadline(
+    watched: Watched, robot: Robot
+) -> None:
+    robot.state, robot.kind = PolicyStatus.STATE_HOLD, ActionCommand.KIND_STOP
+    robot.publish_status()
+    watched.wait("policy", ERROR, "HOLD")
+    report = watched.reports.wait_new()
+    # The status and the commands are two topics: one period may fall between them.
+    assert report.missed_deadlines <= 1
+
+
+def test_limits_change_at_run_time_and_a_bad_one_is_refused(ros, watched: Watched) -> None:
+    assert ros.set_parameter("/monitor", "max_age_ms", 50.0) == (True, "")
+    watched.wait("observation age", ERROR, "older than 50 ms")
+    accepted, reason = ros.set_parameter("/monitor", "max_age_ms", -1.0)
+    assert not accepted
+    assert "max_age_ms" in reason
+    accepted, reason = ros.set_parameter("/monitor", "window_s", 5.0)
+    assert not accepted
+    assert "read-only" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("window_s", 0.1), ("camera_timeout_s", 0.0), ("image_transport", "theora")],
+)
+def test_a_bad_parameter_at_start_ends_the_node_with_the_reason(
+    spawn_node, name: str, value: object
+) -> None:
+    monitor = spawn_node("monitor", {name: value})
+    assert monitor.wait(timeout=15.0) == 2
+    assert name in monitor.log
+
+
+def test_it_ends_on_sigterm(spawn_node) -> None:
+    monitor = spawn_node("monitor")
+    monitor.wait_for_log("no image yet", timeout=15.0)
+    monitor.signal(signal.SIGTERM)
+    assert monitor.wait(timeout=3.0) == 0
+
+
+def test_compressed_images_are_watched_in_a_namespace(ros, spawn_node) -> None:
+    node = Node("camera", namespace="/arm", context=ros.context, start_parameter_services=False)
+    robot = Robot(node, images="image/compressed", kind=CompressedImage)
+    robot.start()
+    try:
+        reports = ros.inbox(MonitorReport, "/arm/monitor/report")
+        spawn_node("monitor", {"image_transport": "compressed"}, namespace="arm")
+        report = reports.wait(lambda m: m.camera_rate_hz > 0 and m.commands > 0, timeout=15.0)
+        assert list(report.action_publishers) == ["/arm/camera"]
+    finally:
+        robot.stop()
+        node.destroy_node()
+
+
+def test_monitor_yaml_lists_every_parameter_with_its_default() -> None:
+    text = Path(config_path("monitor.yaml")).read_text()
+    written = yaml.safe_load(text)["/**"]["ros__parameters"]
+    assert written == {row.name: row.default for row in TABLE}
+
+
+def test_the_stamp_is_read_from_the_serialised_message() -> None:
+    image = Image()
+    image.header.stamp = to_time(1_795_209_135_384_057_205)
+    raw = bytes(serialize_message(image))
+    assert header_stamp(raw) == 1_795_209_135_384_057_205
+    swapped = b"\x00\x00\x00\x00" + raw[4:8][::-1] + raw[8:12][::-1]
+    assert header_stamp(swapped) == 1_795_209_135_384_057_205
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x00\x01\x00\x00\x01\x00\x00\x00",
+        b"\x00\x03" + bytes(20),
+        b"\x00\x01\x00\x00" + b"\xff" * 8,
+    ],
+    ids=["empty", "short", "not plain CDR", "no time"],
+)
+def test_bytes_without_a_stamp_are_refused(raw: bytes) -> None:
+    with pytest.raises(BadMessage):
+        header_stamp(raw)
+
+
+def test_garbage_on_the_image_topic_does_not_end_the_monitor(
+    ros, watched: Watched, robot: Robot
+) -> None:
+    noise = ros.publisher(Image, "image", qos.IMAGE_PUB)
+    ros.wait_for_subscriber(noise)
+    for raw in (b"\x00\x01\x00\x00", b"\x00\x03" + bytes(20), b"\x00\x01\x00\x00" + b"\xff" * 64):
+        noise.publish(raw)
+    before = len(watched.reports)
+    wait_until(lambda: len(watched.reports) > before + 1, 5.0, "reports go on")
+    assert watched.reports.last.camera_rate_hz > 10.0

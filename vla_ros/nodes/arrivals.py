@@ -1,0 +1,36 @@
+"""When a message was received: as the middleware says, not as the executor came to read it."""
+
+from __future__ import annotations
+
+from rclpy.node import Node
+from rclpy.subscription import MessageInfo
+
+from vla_ros.monitoring import Arrival
+from vla_ros.timing import SECOND, SystemClock
+
+
+class ArrivalClock:
+    """The monotonic clock, and the ROS clock of a node (simulated or wall time)."""
+
+    def __init__(self, node: Node, simulated: bool) -> None:
+        self._system = SystemClock()
+        self._ros = node.get_clock()
+        self._simulated = simulated
+
+    def steady_ns(self) -> int:
+        return self._system.steady_ns()
+
+    def now_ns(self) -> int:
+        return int(self._ros.now().nanoseconds)
+
+    def arrival(self, info: MessageInfo) -> Arrival:
+        """Receipt of a message by the middleware; now, where it does not say.
+
+        The middleware reads wall time: how long ago that was counts back both clocks, but
+        simulated time, which may have stood still meanwhile.
+        """
+        steady, now = self.steady_ns(), self.now_ns()
+        late = self._system.now_ns() - int(info["received_timestamp"] or 0)
+        if not 0 <= late < SECOND:
+            return Arrival(now, steady)
+        return Arrival(now if self._simulated else now - late, steady - late)
