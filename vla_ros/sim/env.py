@@ -1,0 +1,150 @@
+"""The environment protocol: what the bridge and the evaluation expect of a simulation.
+
+It is LIBERO's interface in typed form, so the built-in tabletop and LIBERO fit behind it:
+7-DoF delta actions in [-1, 1] at 20 Hz, tasks with an instruction in words, fixed initial
+states, and a success predicate of the simulation's own.
+
+Thread: rendering contexts belong to a thread. Construct, use and close an environment in
+one and the same thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from vla_ros.core import ACTION_DIM, Floats, Image, Pose
+
+AGENTVIEW = "agentview"
+WRIST = "wrist"
+
+GRIPPER_OPEN = -1.0  # gripper entry of an environment action
+GRIPPER_CLOSE = 1.0
+
+
+class SimError(Exception):
+    """Something the simulation refuses or cannot do; the text is one line for the user."""
+
+
+class UnknownTask(SimError):
+    """A task name or an initial state that the environment does not have."""
+
+
+class RefusedAction(SimError):
+    """An action of the wrong shape, not finite, or after the end. The world did not move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to do: a unique name, the sentence, its fixed initial states, its step limit."""
+
+    name: str
+    instruction: str
+    initial_states: int
+    max_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """What an environment offers.
+
+    ``position_scale`` [m] and ``rotation_scale`` [rad] are the displacement that an action
+    entry of 1 asks for in one control step. Images are square, ``image_size`` pixels a side.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    cameras: tuple[str, ...]
+    image_size: int
+    control_rate_hz: float = 20.0
+    position_scale: float = 0.05
+    rotation_scale: float = 0.5
+
+    def task(self, name: str) -> Task:
+        """The task called ``name``; UnknownTask names the valid ones otherwise."""
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        names = ", ".join(task.name for task in self.tasks)
+        raise UnknownTask(f"{self.name} has no task '{name}'; it has: {names}")
+
+    def check_initial_state(self, task: Task, index: int) -> None:
+        """UnknownTask unless ``index`` is one of the task's initial states."""
+        if not 0 <= index < task.initial_states:
+            raise UnknownTask(
+                f"{task.name} has no initial state {index}; it has 0 to {task.initial_states - 1}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SimObservation:
+    """What the simulation shows after a reset or a step.
+
+    ``images``: camera name -> uint8 [size, size, 3], RGB, upright; empty when not rendered.
+    ``joint_positions``: float64, one per name (rad; m for the fingers).
+    ``eef_pos`` float64 [3] m, ``eef_quat`` float64 [4] x y z w, ``gripper_qpos`` float64 [2] m:
+    LIBERO's ``robot0_eef_pos``, ``robot0_eef_quat`` and ``robot0_gripper_qpos``.
+    ``poses``: ground truth in the world frame, "gripper" and one entry an object.
+    """
+
+    images: Mapping[str, Image]
+    joint_names: tuple[str, ...]
+    joint_positions: Floats
+    eef_pos: Floats
+    eef_quat: Floats
+    gripper_qpos: Floats
+    poses: Mapping[str, Pose] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SimStep:
+    """Result of one step. ``done``: the task is solved or can no longer be; do not step again."""
+
+    observation: SimObservation
+    success: bool
+    done: bool
+
+
+class Environment(Protocol):
+    """One simulated robot with its tasks. The step limit is the caller's to keep."""
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    def reset(
+        self, task: str, initial_state: int, seed: int = 0, render: bool = True
+    ) -> SimObservation:
+        """Begin an episode. The same arguments give the same, bit-identical episode.
+
+        ``render=False`` leaves the images out. UnknownTask: no such task or initial state.
+        """
+        ...
+
+    def step(self, action: npt.ArrayLike, render: bool = True) -> SimStep:
+        """Execute one action [7] for one control period.
+
+        Entries are clipped to [-1, 1]; gripper -1 opens, +1 closes. Rendering or not changes
+        nothing but the images. RefusedAction: see there.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the rendering context. Harmless when called twice."""
+        ...
+
+
+def checked_action(action: npt.ArrayLike) -> Floats:
+    """The action as float64 [7], clipped to [-1, 1]; RefusedAction if it is none."""
+    try:
+        array = np.asarray(action, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise RefusedAction(f"action is not a list of numbers: {error}") from None
+    if array.shape != (ACTION_DIM,):
+        raise RefusedAction(f"action has shape {array.shape}, expected ({ACTION_DIM},)")
+    if not np.isfinite(array).all():
+        raise RefusedAction(f"action is not finite: {array.tolist()}")
+    return np.clip(array, -1.0, 1.0)

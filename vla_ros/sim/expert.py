@@ -1,0 +1,242 @@
+"""The scripted expert: solves every tabletop task from the sentence and the ground truth.
+
+It is a policy like any other: poses in, one action out, in physical units. It judges its
+progress by the poses it is shown and never by counting time, so it works at any rate at
+which it is asked, with late or missing observations; when it drops a cube it begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_ros.core import ACTION_DIM, GRIPPER, Floats, Pose
+from vla_ros.sim.goals import Family, Goal, parse_instruction
+from vla_ros.sim.rotation import axis_angle, downward, matrix, upright_yaw
+
+STEP_M = 0.05  # largest displacement of one action along an axis
+STEP_RAD = 0.4
+GAIN = 0.7  # part of the remaining way asked for at once; below 1 it bears late observations
+
+_HOVER = 0.10  # m above a cube before going down to it
+_TRAVEL = 0.15  # m, height at which a cube is carried
+_RELEASE = 0.005  # m above its resting place where a cube is let go
+_BEHIND = 0.07  # m from a cube's centre to the closed fingers before a push
+_PUSH = 0.085  # m from the cube's start to where the fingers stop
+_LOW = -0.008  # m, fingers below the cube's centre: pushed higher up, it tips and jams
+_IN_HAND = 0.04  # m; farther from the gripper a carried cube is lost
+_PATIENCE = 80  # actions for one waypoint before the whole is tried again
+_DWELL = 6  # actions to close or open the fingers
+_RESTING = {"plate": 0.0255, "cube": 0.042}  # m, height of a cube above the pose it lies on
+
+OPEN, CLOSED = 1.0, 0.0
+
+
+class MissingPose(ValueError):
+    """The ground truth lacks an object that the instruction names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the expert sees at once: positions [3] in m, rotation matrices [3, 3]."""
+
+    gripper: Floats
+    rotation: Floats
+    object: Floats
+    object_yaw: float
+    target: Floats
+    start: Floats  # of the object, when this attempt began
+
+
+@dataclass(frozen=True, slots=True)
+class Waypoint:
+    """Where to be next. It is reached within ``tolerance`` m, or after ``dwell`` actions.
+
+    ``climb`` forbids sideways motion below the waypoint's height, ``carry`` means the object
+    is in the hand: losing it begins the whole again.
+    """
+
+    position: Callable[[Scene], Floats]
+    gripper: float
+    tolerance: float
+    turned: bool = False
+    climb: bool = False
+    carry: bool = False
+    dwell: int = 0
+
+
+class Expert:
+    """Scripted policy for one instruction. Not thread-safe.
+
+    UnknownInstruction: the sentence asks for nothing it can do.
+    """
+
+    def __init__(self, instruction: str) -> None:
+        self.reset(instruction)
+
+    def reset(self, instruction: str) -> None:
+        """Forget all progress and take on ``instruction``; see :class:`Expert` for errors."""
+        self._goal = parse_instruction(instruction)
+        self._plan = _PLANS[self._goal.family](self._goal)
+        self._origin: Floats | None = None  # where the object lay when the task began
+        self._begin()
+
+    def _begin(self) -> None:
+        self._index = 0
+        self._spent = 0
+        self._lost = 0
+        self._start: Floats | None = None
+
+    def act(self, poses: Mapping[str, Pose]) -> Floats:
+        """The next action, float64 [7]: m, rad (axis-angle), gripper 0 closed to 1 open.
+
+        ``poses`` holds "gripper" and every object by name, in the world frame, the gripper's
+        z axis along the fingers. MissingPose: one that the instruction needs is not there.
+        """
+        scene = self._look(poses)
+        if self._index >= len(self._plan):
+            if self._achieved(scene):
+                return _still(self._plan[-1].gripper)
+            self._begin()
+            scene = self._look(poses)
+        waypoint = self._plan[self._index]
+        if self._failed(waypoint, scene):
+            self._begin()
+            return _still(OPEN if waypoint.gripper == OPEN or waypoint.carry else CLOSED)
+        action, distance = _towards(waypoint, scene)
+        self._spent += 1
+        if self._spent >= waypoint.dwell if waypoint.dwell else distance < waypoint.tolerance:
+            self._index, self._spent = self._index + 1, 0
+        return action
+
+    def _look(self, poses: Mapping[str, Pose]) -> Scene:
+        gripper, thing = _get(poses, "gripper"), _get(poses, self._goal.object)
+        position = np.array(thing.position)
+        if self._origin is None:
+            self._origin = position
+        if self._start is None:
+            self._start = position
+        has_target = self._goal.family in (Family.PICK, Family.STACK)
+        target = np.array(_get(poses, self._goal.target).position) if has_target else position
+        return Scene(
+            gripper=np.array(gripper.position),
+            rotation=matrix(gripper.quaternion),
+            object=position,
+            object_yaw=upright_yaw(thing.quaternion),
+            target=target,
+            start=self._start,
+        )
+
+    def _failed(self, waypoint: Waypoint, scene: Scene) -> bool:
+        away = np.linalg.norm(scene.object - scene.gripper) > _IN_HAND
+        self._lost = self._lost + 1 if waypoint.carry and away else 0
+        return self._lost >= 3 or self._spent >= _PATIENCE
+
+    def _achieved(self, scene: Scene) -> bool:
+        """Whether the goal still holds once the plan has run; a cube may have rolled off."""
+        if self._goal.family is Family.REACH:
+            return False  # the cube may be moved: keep following it
+        if self._goal.family is Family.PUSH:
+            assert self._origin is not None
+            return bool(abs(scene.object[1] - self._origin[1]) > _PUSH - 0.02)
+        offset = scene.object - _resting_place(self._goal, scene)
+        return bool(np.linalg.norm(offset[:2]) < 0.03 and abs(offset[2]) < 0.015)
+
+
+def _get(poses: Mapping[str, Pose], name: str) -> Pose:
+    if name not in poses:
+        known = ", ".join(poses) or "nothing"
+        raise MissingPose(f"the ground truth has no '{name}'; it has: {known}")
+    return poses[name]
+
+
+def _still(gripper: float) -> Floats:
+    action = np.zeros(ACTION_DIM)
+    action[GRIPPER] = gripper
+    return action
+
+
+def _towards(waypoint: Waypoint, scene: Scene) -> tuple[Floats, float]:
+    """The action towards a waypoint, and how far it still is (turn included), in m."""
+    action = _still(waypoint.gripper)
+    if waypoint.dwell:
+        return action, 0.0
+    goal = waypoint.position(scene)
+    error = goal - scene.gripper
+    way = error.copy()
+    if waypoint.climb and error[2] > 0.03:
+        way[:2] = 0.0
+    turn = axis_angle(downward(scene.object_yaw if waypoint.turned else 0.0) @ scene.rotation.T)
+    action[:3] = np.clip(GAIN * way, -STEP_M, STEP_M)
+    action[3:6] = np.clip(GAIN * turn, -STEP_RAD, STEP_RAD)
+    return action, float(np.linalg.norm(error)) + 0.05 * max(0.0, float(np.linalg.norm(turn)) - 0.1)
+
+
+def _above(scene: Scene) -> Floats:
+    return scene.object + [0.0, 0.0, _HOVER]
+
+
+def _resting_place(goal: Goal, scene: Scene) -> Floats:
+    """Where the object's centre comes to lie on the target."""
+    height = _RESTING["cube" if goal.family is Family.STACK else "plate"]
+    return scene.target + [0.0, 0.0, height]
+
+
+def _grasp_and_place(goal: Goal) -> tuple[Waypoint, ...]:
+    def in_hand(place: Floats, scene: Scene) -> Floats:
+        return place + scene.gripper - scene.object  # the cube goes there, wherever it is held
+
+    def over(scene: Scene) -> Floats:
+        place = _resting_place(goal, scene)
+        return in_hand(np.array([place[0], place[1], _TRAVEL]), scene)
+
+    def down(scene: Scene) -> Floats:
+        return in_hand(_resting_place(goal, scene) + [0.0, 0.0, _RELEASE], scene)
+
+    def up(scene: Scene) -> Floats:
+        return np.array([scene.gripper[0], scene.gripper[1], _TRAVEL])
+
+    return (
+        Waypoint(_above, OPEN, 0.015, turned=True, climb=True),
+        Waypoint(lambda scene: scene.object, OPEN, 0.006, turned=True),
+        Waypoint(up, CLOSED, 0.0, dwell=_DWELL),
+        Waypoint(up, CLOSED, 0.03, turned=True, carry=True),
+        Waypoint(over, CLOSED, 0.012, carry=True),
+        Waypoint(down, CLOSED, 0.006, carry=True),
+        Waypoint(up, OPEN, 0.0, dwell=_DWELL),
+        Waypoint(up, OPEN, 0.03),
+    )
+
+
+def _push(goal: Goal) -> tuple[Waypoint, ...]:
+    side = np.array([0.0, 1.0 if goal.target == "right" else -1.0, 0.0])
+
+    def behind(height: float) -> Callable[[Scene], Floats]:
+        return lambda scene: scene.object - _BEHIND * side + [0.0, 0.0, height]
+
+    def through(scene: Scene) -> Floats:
+        return scene.start + _PUSH * side + [0.0, 0.0, _LOW]
+
+    def up(scene: Scene) -> Floats:
+        return np.array([scene.gripper[0], scene.gripper[1], _HOVER])
+
+    return (
+        Waypoint(behind(_HOVER), CLOSED, 0.015, climb=True),
+        Waypoint(behind(_LOW), CLOSED, 0.006),
+        Waypoint(through, CLOSED, 0.012),
+        Waypoint(up, CLOSED, 0.03),
+    )
+
+
+def _reach(goal: Goal) -> tuple[Waypoint, ...]:
+    return (Waypoint(_above, OPEN, 0.0, climb=True),)
+
+
+_PLANS: dict[Family, Callable[[Goal], tuple[Waypoint, ...]]] = {
+    Family.REACH: _reach,
+    Family.PUSH: _push,
+    Family.PICK: _grasp_and_place,
+    Family.STACK: _grasp_and_place,
+}

@@ -1,0 +1,30 @@
+"""Environments by name. Picklable, so that a process of its own can build one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vla_ros.sim.env import Environment, SimError
+
+ENVIRONMENTS = ("tabletop",)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvConfig:
+    """Which environment to build. Calling it builds it, in the calling thread and process."""
+
+    name: str = "tabletop"
+    image_size: int = 256
+    wrist: bool = True
+
+    def __post_init__(self) -> None:
+        if self.name not in ENVIRONMENTS:
+            known = ", ".join(ENVIRONMENTS)
+            raise SimError(f"no environment '{self.name}'; there are: {known}")
+        if not 16 <= self.image_size <= 1024:
+            raise SimError(f"image_size must be 16 to 1024 pixels, not {self.image_size}")
+
+    def __call__(self) -> Environment:
+        from vla_ros.sim.tabletop import Tabletop  # needs mujoco, other environments may not
+
+        return Tabletop(self.image_size, self.wrist)

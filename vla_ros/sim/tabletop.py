@@ -1,0 +1,180 @@
+"""The tabletop environment: LIBERO's interface on a scene that needs only mujoco and numpy.
+
+Thread: one, from construction to close (see :mod:`vla_ros.sim.env`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import mujoco
+import numpy as np
+import numpy.typing as npt
+
+from vla_ros.core import Floats, Image, Pose
+from vla_ros.sim import scene
+from vla_ros.sim.env import (
+    AGENTVIEW,
+    WRIST,
+    EnvSpec,
+    RefusedAction,
+    SimObservation,
+    SimStep,
+    checked_action,
+)
+from vla_ros.sim.goals import COLOURS, PLATE, Goal, cube
+from vla_ros.sim.osc import OperationalSpaceController
+from vla_ros.sim.render import OffscreenRenderer
+from vla_ros.sim.tasks import (
+    GOALS,
+    HOLD_STEPS,
+    TASKS,
+    CubePlacement,
+    TableState,
+    out_of_reach,
+    placements,
+    satisfied,
+)
+
+NAME: Final = "tabletop"
+_SETTLE_STEPS = 5  # control steps after a reset, so that cubes lie and the arm stands still
+_OPEN = (scene.FINGER_TRAVEL, -scene.FINGER_TRAVEL)
+_CLOSED = (0.0, 0.0)
+
+
+class Tabletop:
+    """A Panda at a table with four cubes and a plate. Implements ``Environment``."""
+
+    def __init__(
+        self, image_size: int = 256, wrist: bool = True, shadows: bool = False, msaa: int = 0
+    ) -> None:
+        cameras = (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,)
+        self._spec = EnvSpec(NAME, TASKS, cameras, image_size)
+        self._model = scene.build_model(msaa)
+        self._data = mujoco.MjData(self._model)
+        self._shadows = shadows
+        self._renderer: OffscreenRenderer | None = None
+        self._lookup()
+        self._controller = OperationalSpaceController(
+            self._model, self._site, self._arm_joints, np.array(scene.HOME)
+        )
+        period = 1.0 / self._spec.control_rate_hz
+        self._substeps = round(period / scene.TIMESTEP)
+        self._goal: Goal | None = None
+        self._start: dict[str, Floats] = {}
+        self._held_for = 0
+        self._done = True
+
+    def _lookup(self) -> None:
+        model, kind = self._model, mujoco.mjtObj
+        self._arm_joints = [model.joint(name).id for name in scene.ARM_JOINTS]
+        self._fingers = [model.joint(name).id for name in scene.FINGER_JOINTS]
+        self._finger_geoms = {model.geom(name).id for name in scene.FINGER_JOINTS}
+        self._cubes = {cube(colour): model.body(cube(colour)).id for colour in COLOURS}
+        self._cube_geoms = {model.geom(name).id: name for name in self._cubes}
+        self._plate = model.body(PLATE).id
+        self._site = mujoco.mj_name2id(model, kind.mjOBJ_SITE, scene.GRIP_SITE)
+        self._joint_names = (*scene.ARM_JOINTS, *scene.FINGER_JOINTS)
+        self._joint_qpos = model.jnt_qposadr[[*self._arm_joints, *self._fingers]]
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
+
+    def reset(
+        self, task: str, initial_state: int, seed: int = 0, render: bool = True
+    ) -> SimObservation:
+        """Begin initial state ``initial_state`` of ``task`` out of the set that ``seed`` draws."""
+        self._spec.check_initial_state(self._spec.task(task), initial_state)
+        self._goal = GOALS[task]
+        mujoco.mj_resetData(self._model, self._data)
+        self._data.qpos[self._joint_qpos[:7]] = scene.HOME
+        self._data.qpos[self._joint_qpos[7:]] = _OPEN
+        for name, placement in placements(task, initial_state, seed).items():
+            self._place(name, placement)
+        mujoco.mj_forward(self._model, self._data)
+        for _ in range(_SETTLE_STEPS):
+            self._move(np.array([0, 0, 0, 0, 0, 0, -1.0]))
+        self._start = {name: self._data.xpos[body].copy() for name, body in self._cubes.items()}
+        self._held_for = 0
+        self._done = False
+        return self._observe(render)
+
+    def _place(self, name: str, placement: CubePlacement) -> None:
+        half = placement.yaw / 2
+        start = self._model.jnt_qposadr[self._model.joint(name).id]
+        pose = [placement.x, placement.y, scene.CUBE_HALF, np.cos(half), 0, 0, np.sin(half)]
+        self._data.qpos[start : start + 7] = pose
+
+    def step(self, action: npt.ArrayLike, render: bool = True) -> SimStep:
+        """Execute one action; see :class:`vla_ros.sim.env.Environment`."""
+        if self._done or self._goal is None:
+            raise RefusedAction("the episode has ended: reset before the next step")
+        self._move(checked_action(action))
+        state = self._state()
+        self._held_for = self._held_for + 1 if satisfied(self._goal, state) else 0
+        success = self._held_for >= HOLD_STEPS[self._goal.family]
+        self._done = success or out_of_reach(self._goal, state)
+        return SimStep(self._observe(render), success, self._done)
+
+    def _move(self, action: Floats) -> None:
+        model, data = self._model, self._data
+        translation = action[:3] * self._spec.position_scale
+        rotation = action[3:6] * self._spec.rotation_scale
+        self._controller.set_goal(data, translation, rotation)
+        data.ctrl[7:9] = _CLOSED if action[6] > 0 else _OPEN
+        for _ in range(self._substeps):
+            mujoco.mj_step1(model, data)
+            data.ctrl[:7] = self._controller.torques(data)
+            mujoco.mj_step2(model, data)
+        mujoco.mj_forward(model, data)  # poses and images of the state just reached
+
+    def _state(self) -> TableState:
+        touched = set()
+        for first, second in self._data.contact.geom:
+            for finger, other in ((first, second), (second, first)):
+                if finger in self._finger_geoms and other in self._cube_geoms:
+                    touched.add(self._cube_geoms[other])
+        return TableState(
+            gripper=self._data.site_xpos[self._site].copy(),
+            cubes={name: self._data.xpos[body].copy() for name, body in self._cubes.items()},
+            start=self._start,
+            touched=frozenset(touched),
+        )
+
+    def _observe(self, render: bool) -> SimObservation:
+        gripper = self._gripper_pose()
+        joints = self._data.qpos[self._joint_qpos].copy()
+        images = {name: self._render(name) for name in self._spec.cameras} if render else {}
+        bodies = {**self._cubes, PLATE: self._plate}
+        poses = {name: _pose(self._data.xpos[b], self._data.xquat[b]) for name, b in bodies.items()}
+        return SimObservation(
+            images=images,
+            joint_names=self._joint_names,
+            joint_positions=joints,
+            eef_pos=np.array(gripper.position),
+            eef_quat=np.array(gripper.quaternion),
+            gripper_qpos=joints[7:].copy(),
+            poses={"gripper": gripper, **poses},
+        )
+
+    def _gripper_pose(self) -> Pose:
+        quaternion = np.zeros(4)
+        mujoco.mju_mat2Quat(quaternion, self._data.site_xmat[self._site])
+        return _pose(self._data.site_xpos[self._site], quaternion)
+
+    def _render(self, camera: str) -> Image:
+        if self._renderer is None:
+            self._renderer = OffscreenRenderer(self._model, self._spec.image_size, self._shadows)
+        return self._renderer.render(self._data, camera)
+
+    def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+
+def _pose(position: Floats, wxyz: Floats) -> Pose:
+    w, x, y, z = (float(value) for value in wxyz)
+    px, py, pz = (float(value) for value in position)
+    return Pose((px, py, pz), (x, y, z, w))

@@ -1,0 +1,134 @@
+"""Tasks of the tabletop: names, sentences, fixed initial states, success predicates.
+
+All of it is pure: an initial state is a function of (task, index, seed), success one of the
+state of the table.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_ros.core import Floats
+from vla_ros.sim.env import Task
+from vla_ros.sim.goals import COLOURS, PLATE, Family, Goal, cube, instruction_of
+from vla_ros.sim.scene import CUBE_HALF, PLATE_TOP, PLATE_XY
+
+INITIAL_STATES = 50  # per task and seed
+PUSH_DISTANCE = 0.06  # m
+FALLEN = -0.05  # m; a cube below this has left the table
+
+_MAX_STEPS = {Family.REACH: 120, Family.PUSH: 200, Family.PICK: 300, Family.STACK: 300}
+#: control steps for which the predicate must hold, so that passing by is no success
+HOLD_STEPS = {Family.REACH: 5, Family.PUSH: 1, Family.PICK: 3, Family.STACK: 5}
+
+_AREA = ((-0.08, -0.25), (0.16, 0.20))  # where cubes may lie: lower and upper corner, m
+_CLEARANCE = 0.11  # m between centres, so that the open hand fits in between
+_PUSH_LANE = (0.10, 0.24)  # half-width and length that a push needs free, m
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What success is judged by: positions [3] in m, and the cubes the fingers touch."""
+
+    gripper: Floats
+    cubes: Mapping[str, Floats]
+    start: Mapping[str, Floats]
+    touched: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CubePlacement:
+    """Where a cube lies at the start: m and rad about the vertical."""
+
+    x: float
+    y: float
+    yaw: float
+
+
+def task_name(goal: Goal) -> str:
+    """``pick_red_cube``, ``push_red_cube_left``, ``stack_red_on_blue``, ``reach_red_cube``."""
+    if goal.family is Family.PUSH:
+        return f"push_{goal.object}_{goal.target}"
+    if goal.family is Family.STACK:
+        return f"stack_{goal.object.removesuffix('_cube')}_on_{goal.target.removesuffix('_cube')}"
+    return f"{goal.family.value}_{goal.object}"
+
+
+def all_goals() -> tuple[Goal, ...]:
+    """Every goal of the tabletop: picks first, then pushes, stacks and reaches."""
+    cubes = [cube(colour) for colour in COLOURS]
+    picks = [Goal(Family.PICK, thing, PLATE) for thing in cubes]
+    pushes = [Goal(Family.PUSH, thing, side) for thing in cubes for side in ("left", "right")]
+    stacks = [Goal(Family.STACK, a, b) for a in cubes for b in cubes if a != b]
+    reaches = [Goal(Family.REACH, thing) for thing in cubes]
+    return (*picks, *pushes, *stacks, *reaches)
+
+
+GOALS: dict[str, Goal] = {task_name(goal): goal for goal in all_goals()}
+TASKS: tuple[Task, ...] = tuple(
+    Task(name, instruction_of(goal), INITIAL_STATES, _MAX_STEPS[goal.family])
+    for name, goal in GOALS.items()
+)
+
+
+def placements(name: str, index: int, seed: int) -> dict[str, CubePlacement]:
+    """Initial state ``index`` of task ``name``: where every cube lies."""
+    goal = GOALS[name]
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index])
+    while True:
+        placed = {cube(colour): _draw(rng) for colour in COLOURS}
+        if _far_apart(placed) and _lane_free(goal, placed):
+            return placed
+
+
+def _draw(rng: np.random.Generator) -> CubePlacement:
+    x, y = rng.uniform(*_AREA)
+    return CubePlacement(float(x), float(y), float(rng.uniform(-0.6, 0.6)))
+
+
+def _far_apart(placed: Mapping[str, CubePlacement]) -> bool:
+    spots = np.array([*((p.x, p.y) for p in placed.values()), PLATE_XY])
+    distance = np.linalg.norm(spots[:, None] - spots[None], axis=-1)
+    return bool((distance + np.eye(len(spots)) > _CLEARANCE).all())
+
+
+def _lane_free(goal: Goal, placed: Mapping[str, CubePlacement]) -> bool:
+    """A pushed cube and the hand behind it need a lane without other things in it."""
+    if goal.family is not Family.PUSH:
+        return True
+    width, length = _PUSH_LANE
+    moved = placed[goal.object]
+    others = [(p.x, p.y) for name, p in placed.items() if name != goal.object]
+    return all(
+        abs(x - moved.x) > width or abs(y - moved.y) > length for x, y in (*others, PLATE_XY)
+    )
+
+
+def satisfied(goal: Goal, state: TableState) -> bool:
+    """Whether ``goal`` holds in ``state``."""
+    position = state.cubes[goal.object]
+    if goal.family is Family.REACH:
+        above = state.gripper - position
+        return bool(np.hypot(above[0], above[1]) < 0.025 and 0.05 < above[2] < 0.16)
+    if goal.family is Family.PUSH:
+        side = 1.0 if goal.target == "right" else -1.0
+        moved = side * (position[1] - state.start[goal.object][1])
+        return bool(moved > PUSH_DISTANCE and abs(position[2] - CUBE_HALF) < 0.01)
+    if goal.object in state.touched:
+        return False
+    if goal.family is Family.PICK:
+        support, reach = np.array([*PLATE_XY, PLATE_TOP]), 0.06
+    else:
+        support, reach = state.cubes[goal.target] + [0.0, 0.0, CUBE_HALF], 0.03
+    offset = position - support
+    return bool(np.hypot(offset[0], offset[1]) < reach and abs(offset[2] - CUBE_HALF) < 0.008)
+
+
+def out_of_reach(goal: Goal, state: TableState) -> bool:
+    """Whether a cube that the goal needs has fallen off the table."""
+    names = {goal.object, goal.target} & set(state.cubes)
+    return any(state.cubes[name][2] < FALLEN for name in names)
