@@ -17,7 +17,9 @@ Nothing is printed to stdout, because colcon reads the stdout of setup.py.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import sys
@@ -34,6 +36,7 @@ FASTRTPS = "rosidl_typesupport_fastrtps_c"
 INTROSPECTION = "rosidl_typesupport_introspection_c"
 TYPESUPPORT = "rosidl_typesupport_c"
 OUT = Path("build/rosidl")
+MADE = OUT / "made.json"  # what is in OUT, and from what
 
 
 def _add_ros_to_path() -> None:
@@ -76,6 +79,9 @@ class Interfaces:
 
     def sources(self, kind: str) -> list[Path]:
         return sorted(Path(kind).glob(f"*.{kind}"))
+
+    def definitions(self) -> list[str]:
+        return [str(path) for kind in ("msg", "srv") for path in self.sources(kind)]
 
     def idl(self, kind: str) -> list[str]:
         """Generated interface descriptions, which `ros2 interface` and type hashes use."""
@@ -178,8 +184,7 @@ class BuildInterfaces(build_ext):
         import numpy
 
         prefixes = _ros_prefixes()
-        with contextlib.redirect_stdout(sys.stderr):
-            sources = self.interfaces.generate(prefixes)
+        sources = self._generate_if_changed(prefixes)
         for extension in self.extensions:
             extension.sources = sources[extension.name.split(".")[-1]]
         self.include_dirs += [str(OUT.absolute()), str(OUT.absolute() / "introspection")]
@@ -193,6 +198,20 @@ class BuildInterfaces(build_ext):
         self._copy_modules(Path(self.build_lib))
         if self.inplace:
             self._copy_modules(Path())
+
+    def _generate_if_changed(self, prefixes: list[Path]) -> dict[str, list[str]]:
+        """C sources by library name. Unchanged interfaces keep theirs, and are not recompiled."""
+        inputs = [Path(__file__), *map(Path, self.interfaces.definitions())]
+        text = [sys.version, *map(str, prefixes), *(path.read_text() for path in inputs)]
+        digest = hashlib.sha256("\0".join(text).encode()).hexdigest()
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            made = json.loads(MADE.read_text())
+            if made["digest"] == digest and not self.force:
+                return dict(made["sources"])
+        with contextlib.redirect_stdout(sys.stderr):
+            sources = self.interfaces.generate(prefixes)
+        MADE.write_text(json.dumps({"digest": digest, "sources": sources}))
+        return sources
 
     def build_extension(self, ext: Extension) -> None:
         """Compile the sources of one library at the same time: there are many small ones."""

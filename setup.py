@@ -78,7 +78,7 @@ setup(
             "tokenizers>=0.19",
             "Pillow>=10",
         ],
-        "sim": ["mujoco>=3.2,<4"],
+        "sim": ["mujoco>=3.3,<3.10"],
         "plots": ["matplotlib>=3.8"],
         "dev": [
             "pytest>=7.4",

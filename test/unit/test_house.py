@@ -1,6 +1,7 @@
 """Rules of the house that no tool checks: who may import whom."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -102,13 +103,19 @@ def test_the_rule_sees_each_kind_of_import(tmp_path, monkeypatch, source, found)
     assert bool(offences(path, ROS)) is found
 
 
-def test_nothing_is_unpickled_or_evaluated():
-    """Checkpoints and files of strangers must not be able to run code."""
-    forbidden = ("pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
+def test_no_file_of_a_stranger_can_run_code():
+    """Checkpoints are safetensors, configuration is JSON or plain YAML."""
+    forbidden = (
+        r"torch\.load\((?!.*weights_only=True)",
+        r"\bpickle\.(load|Unpickler)\b",
+        r"allow_pickle=True",
+        r"yaml\.(unsafe_|full_)?load\(",
+        r"trust_remote_code=True",
+        r"(?<![\w.])(eval|exec)\(",
+    )
     for path in files("."):
         if {"msg", "srv"} & set(path.relative_to(PACKAGE).parts):
-            continue
-        text = path.read_text(encoding="utf-8")
-        assert not offences(path, forbidden)
-        assert "trust_remote_code=True" not in text, path
-        assert "yaml.load(" not in text, path
+            continue  # generated
+        for pattern in forbidden:
+            found = re.search(pattern, path.read_text(encoding="utf-8"))
+            assert not found, f"{path.relative_to(PACKAGE)}: {found and found.group()}"

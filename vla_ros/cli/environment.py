@@ -20,6 +20,8 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
         "FASTDDS_DEFAULT_PROFILES_FILE": str(config_path("fastdds_shm.xml")),
         "PYTHONUNBUFFERED": "1",
+        # A checkout in the working directory must not shadow the installed package (3.11+).
+        "PYTHONSAFEPATH": "1",
     }
     if "ROS_DISTRO" not in environment:  # ROS wheels: nobody sourced a setup file
         wanted["AMENT_PREFIX_PATH"] = sys.prefix

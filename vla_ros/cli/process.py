@@ -43,9 +43,7 @@ class NodeExit:
 
 def command_line(spec: NodeSpec) -> list[str]:
     """The command that starts a node, as `ros2 run` would."""
-    # -P: a checkout in the working directory must not shadow the installed package.
-    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    command = [sys.executable, *safe_path, "-m", f"vla_ros.nodes.{spec.executable}", "--ros-args"]
+    command = [sys.executable, "-m", f"vla_ros.nodes.{spec.executable}", "--ros-args"]
     command += ["-r", f"__node:={spec.name}"]
     if spec.namespace:
         command += ["-r", f"__ns:=/{spec.namespace.strip('/')}"]

@@ -1,0 +1,61 @@
+# Two commands do everything on a fresh machine:  make demo   make test
+# Both end by themselves; what is already installed is not installed again.
+
+PYTHON ?= $(firstword $(foreach v,3.11 3.12 3.13 3.10,$(if $(shell command -v python$(v)),python$(v))) python3)
+VENV := .venv
+BIN := $(VENV)/bin
+POLICY ?=
+TASK ?=
+ARGS ?=
+TESTS ?=
+TEST_SECONDS ?= 1500
+
+# Set by another environment of ROS wheels, these would make ours load its libraries.
+unexport _ROS_WHEELS_BOOTSTRAP_COMPLETE
+ifndef ROS_DISTRO
+unexport PYTHONPATH
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check lint dev lock clean distclean
+
+help: ## this list
+	@echo "make TARGET [PYTHON=python3.11]"
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+install: ## set up .venv: ROS 2 wheels, torch, simulation, vla_ros
+	@$(PYTHON) requirements/install.py --venv $(VENV)
+
+demo: install ## run one simulated task through the graph (POLICY=scripted|vla|zero TASK=... ARGS=...)
+	@$(BIN)/vla-ros demo $(if $(POLICY),--policy $(POLICY)) $(if $(TASK),--task $(TASK)) $(ARGS)
+
+test: install check ## every check and every test (TESTS=unit/cli to choose some)
+	@echo "==> pytest, against the installed package (limit $(TEST_SECONDS) s)"
+	@cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python -m pytest --durations=8 $(TESTS) $(ARGS)
+
+check: install
+	@echo "==> ruff format, ruff check, mypy"
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make lint"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+
+lint: install ## format the code, mend what can be mended, show the rest
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/mypy
+
+dev: ## build the messages into the checkout, to run from it: PYTHONPATH=$PWD .venv/bin/python ...
+	@$(PYTHON) requirements/install.py --venv $(VENV) --requirements-only
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@echo "==> run it from here with  PYTHONPATH=$(CURDIR) $(BIN)/python ..."
+
+lock: ## write the lock file anew from the extras in setup.py
+	@$(BIN)/python requirements/lock.py
+
+clean: ## remove what was built, keep .venv
+	@rm -rf build dist install log ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf vla_ros/msg vla_ros/srv vla_ros/*.so
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
+
+distclean: clean ## remove .venv too
+	@rm -rf $(VENV)

@@ -1,0 +1,216 @@
+"""Set up .venv: system libraries, locked packages, torch, then this package.
+
+Standard library only; `make` runs it with any Python 3. Each step is skipped when what it
+depends on has not changed, so a second run takes a moment. It never asks a question.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes.util
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements" / "lock-cp311-linux-x86_64.txt"
+TORCH = ROOT / "requirements" / "torch.txt"
+WHEEL_PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]  # CPythons with ROS 2 wheels
+LOCKED_PYTHON = (3, 11)
+EXTRAS = ("model", "sim", "plots", "dev")
+SOURCES = ("vla_ros", "msg", "srv", "launch", "config")
+SOURCE_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "package.xml", "rosidl_build.py")
+GENERATED = ("vla_ros/msg/", "vla_ros/srv/")
+
+
+class SetupError(Exception):
+    """One line: what is missing and what to do about it."""
+
+
+def say(text: str) -> None:
+    print(f"==> {text}", flush=True)
+
+
+def sourced_ros() -> bool:
+    """True where a ROS 2 install of this Python has been sourced."""
+    return "ROS_DISTRO" in os.environ and importlib.util.find_spec("rclpy") is not None
+
+
+def check_python() -> None:
+    """Refuse at once what cannot work."""
+    version = sys.version_info[:2]
+    if version < (3, 10):
+        raise SetupError(f"Python {version[0]}.{version[1]} is too old: use PYTHON=python3.11")
+    if sourced_ros():
+        return
+    wheels = version in WHEEL_PYTHONS and sys.implementation.name == "cpython"
+    if not (wheels and sys.platform == "linux" and platform.machine() == "x86_64"):
+        raise SetupError(
+            f"there are no ROS 2 wheels for {platform.python_implementation()}"
+            f" {version[0]}.{version[1]} on {sys.platform} {platform.machine()} (only CPython 3.10"
+            " to 3.13 on x86_64 Linux): use one of those, as in `make PYTHON=python3.11 ...`, or"
+            " install ROS 2 Kilted, `source /opt/ros/kilted/setup.bash`, and run make again"
+        )
+
+
+def missing_system_packages() -> dict[str, tuple[str, ...]]:
+    """What is missing → Debian packages that give it."""
+    missing: dict[str, tuple[str, ...]] = {}
+    if shutil.which("g++") is None:
+        missing["a C++ compiler"] = ("g++",)
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        missing["the headers of Python"] = ("python3-dev",)
+    if importlib.util.find_spec("ensurepip") is None:
+        missing["the venv module"] = ("python3-venv",)
+    if not any(map(ctypes.util.find_library, ("OSMesa", "EGL"))):
+        missing["off-screen OpenGL"] = ("libosmesa6",)
+    return missing
+
+
+def install_system_packages() -> None:
+    """apt-get what is missing where that needs no password; else say what to install."""
+    missing = missing_system_packages()
+    if not missing:
+        return
+    names = sorted({name for packages in missing.values() for name in packages})
+    line = f"missing: {', '.join(missing)}; run: sudo apt-get install {' '.join(names)}"
+    apt = shutil.which("apt-get")
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    allowed = not sudo or (
+        shutil.which("sudo") is not None
+        and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0
+    )
+    if apt and allowed:
+        say(f"apt-get install {' '.join(names)}")
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        options = ["-qq", "-o", "Dpkg::Use-Pty=0"]
+        subprocess.run([*sudo, apt, "update", *options], env=quiet, stdin=subprocess.DEVNULL)
+        install = [*sudo, apt, "install", "-y", "--no-install-recommends", *options, *names]
+        subprocess.run(install, env=quiet, stdin=subprocess.DEVNULL)
+        missing = missing_system_packages()
+    if set(missing) - {"off-screen OpenGL"}:
+        raise SetupError(line)
+    if missing:
+        say(f"warning: the simulation cannot render yet; {line}")
+
+
+def digest(paths: Iterable[Path], *more: str) -> str:
+    """One name for the contents of many files."""
+    total = hashlib.sha256("\0".join(more).encode())
+    for path in sorted(paths):
+        total.update(f"\0{path.relative_to(ROOT)}\0".encode())
+        total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def source_files() -> list[Path]:
+    """Everything the installed package is made of."""
+    found = [ROOT / name for name in SOURCE_FILES]
+    for folder in SOURCES:
+        for path in (ROOT / folder).rglob("*"):
+            name = path.relative_to(ROOT).as_posix()
+            built = name.startswith(GENERATED) or path.suffix in (".so", ".pyc")
+            if path.is_file() and not built:
+                found.append(path)
+    return found
+
+
+class Venv:
+    """The virtual environment; remembers in files what was installed into it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+
+    def create(self) -> None:
+        """Make it, where it is missing or of another Python."""
+        wanted = f"{sys.version} {sourced_ros()}"
+        if self.python.exists() and self._remembered("python") in ("", wanted):
+            return
+        say(f"creating {self.folder.name} with Python {platform.python_version()}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        system = ["--system-site-packages"] if sourced_ros() else []
+        subprocess.run([sys.executable, "-m", "venv", *system, str(self.folder)], check=True)
+        self._remember("python", wanted)
+
+    def install_requirements(self) -> None:
+        """Locked packages, then torch: the CPU wheel where that is all the index has."""
+        locked = not sourced_ros() and sys.version_info[:2] == LOCKED_PYTHON
+        key = digest([LOCK, TORCH, ROOT / "setup.py"], str(locked))
+        if self._remembered("requirements") == key:
+            return
+        if locked:
+            say(f"installing the packages of {LOCK.relative_to(ROOT)} (a few minutes)")
+            self.pip("--require-hashes", "-r", str(LOCK))
+            say("installing torch")
+            self.pip("-r", str(TORCH))
+        else:
+            extras = ",".join(EXTRAS if sourced_ros() else ("ros", *EXTRAS))
+            say(f"no lock file for this Python: installing what setup.py asks for [{extras}]")
+            self.pip("-c", str(TORCH), "setuptools", "wheel")
+            self.pip("-c", str(TORCH), f"{ROOT}[{extras}]")
+        self._remember("requirements", key)
+
+    def install_package(self) -> None:
+        """vla_ros itself, with its messages, launch files and parameters."""
+        key = digest(source_files(), self._remembered("requirements"))
+        if self._remembered("package") == key:
+            return
+        say("installing vla_ros (compiles its messages the first time)")
+        for stale in (ROOT / "build").glob("lib*/**/*.py"):
+            stale.unlink()  # setuptools would install modules that are gone from the sources
+        self.pip("--quiet", "--no-deps", "--no-build-isolation", "--force-reinstall", str(ROOT))
+        self._remember("package", key)
+
+    def pip(self, *words: str) -> None:
+        """pip install, in this environment and no other."""
+        env = {k: v for k, v in os.environ.items() if k != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"}
+        command = [str(self.python), "-m", "pip", "install", "--disable-pip-version-check", *words]
+        if subprocess.run(command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL).returncode:
+            raise SetupError(f"pip failed; to see it alone: {' '.join(command)}")
+
+    def _remembered(self, what: str) -> str:
+        path = self.folder / f".vla_ros_{what}"
+        return path.read_text() if path.is_file() else ""
+
+    def _remember(self, what: str, value: str) -> None:
+        (self.folder / f".vla_ros_{what}").write_text(value)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    parser.add_argument(
+        "--requirements-only", action="store_true", help="not the package itself (make dev)"
+    )
+    args = parser.parse_args()
+    start = time.monotonic()
+    try:
+        check_python()
+        install_system_packages()
+        venv = Venv(args.venv.absolute())
+        venv.create()
+        venv.install_requirements()
+        if not args.requirements_only:
+            venv.install_package()
+    except SetupError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    except subprocess.CalledProcessError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    if time.monotonic() - start > 5:
+        say(f"set up in {time.monotonic() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
