@@ -14,7 +14,6 @@ from std_msgs.msg import Float64
 from vla_ros.control import Counters
 from vla_ros.control.actions import Answer
 from vla_ros.core import ACTION_DIM, GRIPPER, STAGES, Command, Instruction, PolicyInfo
-from vla_ros.executor.messages import Ready
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
 from vla_ros.nodes import convert, qos
 from vla_ros.safety import Limits, Safety
@@ -160,7 +159,6 @@ def status_message(
     info: PolicyInfo,
     counters: Counters,
     limits: Limits,
-    ready: Ready | None,
 ) -> PolicyStatus:
     """The part of the status that follows from the loop's state; the caller stamps it."""
     out = PolicyStatus(state=int(safety.state), reason=safety.reason)
@@ -170,7 +168,6 @@ def status_message(
     out.pipeline_depth, out.chunk_length = info.pipeline_depth, info.chunk_length
     out.instruction, out.epoch = instruction.text, instruction.epoch
     out.control_rate_hz, out.max_age_ms = limits.control_rate_hz, limits.max_age_s * 1e3
-    out.worker_pid = ready.pid if ready is not None else 0
     for name in Counters.__slots__:
         setattr(out, name, getattr(counters, name))
     return out
