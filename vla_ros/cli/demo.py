@@ -1,0 +1,216 @@
+"""`vla-ros demo`: one simulated task through the whole graph, headless, with a card at the end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.cli import UserError
+from vla_ros.cli.card import DemoResult, Setup, card, json_line, machine
+from vla_ros.cli.demo_options import add_parser, parameters
+from vla_ros.cli.progress import Progress
+from vla_ros.core import STAGES
+from vla_ros.resources import version
+
+if TYPE_CHECKING:
+    from vla_ros.cli.graph import Graph
+    from vla_ros.cli.recorder import Recorder
+    from vla_ros.cli.watcher import Snapshot, Watcher
+
+__all__ = ["add_parser", "run"]
+
+GRAPH = "sim.up.yaml"
+LAST_DOMAIN = 100  # above, a domain's ports lie in Linux's range of ephemeral ports
+NOT_STARTED = 3
+INTERRUPTED = 130
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo. Returns the exit status, see `vla-ros demo --help`."""
+    overrides = parameters(args)
+    domain = _isolate(args.domain_id)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        return _Demo(args, overrides, domain, stop).run()
+    except ImportError as error:
+        print(f"vla-ros demo: {error}; `vla-ros doctor` says what to install", file=sys.stderr)
+        return NOT_STARTED
+
+
+class _Demo:
+    """One run: the graph, a watcher beside it, and what is shown meanwhile."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        overrides: dict[str, dict[str, Any]],
+        domain: int,
+        stop: threading.Event,
+    ) -> None:
+        self._args = args
+        self._overrides = overrides
+        self._domain = domain
+        self._stop = stop
+        self._progress = Progress()
+        self._log: deque[str] = deque(maxlen=30)
+        self._recorder: Recorder | None = None
+
+    def run(self) -> int:
+        from vla_ros.cli.environment import prepare
+        from vla_ros.cli.graph import Graph, GraphFailed, Stopped
+        from vla_ros.cli.recorder import Recorder
+
+        prepare()
+        graph = Graph.load(
+            GRAPH,
+            self._overrides,
+            on_line=self._on_line,
+            say=self._progress.say,
+            interrupted=self._stop.is_set,
+        )
+        self._recorder = Recorder(self._args.gif) if self._args.gif else None
+        try:
+            with graph:
+                seen, ended = self._episode(graph)
+                trouble = [str(node) for node in graph.stop() if not node.clean]
+        except Stopped:
+            self._progress.end()
+            print("vla-ros demo: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except GraphFailed as error:
+            self._progress.end()
+            self._show_log()
+            print(f"vla-ros demo: {error}", file=sys.stderr)
+            return NOT_STARTED
+        return self._conclude(seen, ended, trouble)
+
+    def _episode(self, graph: Graph) -> tuple[Snapshot, str]:
+        """Bring everything up and follow the episode to its end."""
+        from vla_ros.cli.graph import Stopped
+        from vla_ros.cli.watcher import Watcher
+
+        lockstep = self._args.mode == "lockstep"
+        with Watcher(self._domain, lockstep, self._recorder) as watcher:
+            graph.start()
+            until = time.monotonic() + self._args.timeout
+            while time.monotonic() < until:
+                if self._stop.wait(0.1):
+                    raise Stopped
+                graph.check()
+                self._show(watcher)
+                if watcher.ended:
+                    break
+            self._progress.end()
+            seen = watcher.snapshot()
+        return seen, seen.episode.ended if watcher.ended and seen.episode else "timeout"
+
+    def _show(self, watcher: Watcher) -> None:
+        seen = watcher.snapshot()
+        state = seen.status.state.name if seen.status else "no policy yet"
+        if seen.episode is None:
+            self._progress.update(state, f"{state}; no episode yet")
+            return
+        report = seen.report
+        self._progress.update(
+            state,
+            f"{state}  {seen.episode.task}  step {seen.episode.step} of {seen.episode.max_steps}"
+            f"  age {seen.age_ms:.0f} ms  {report.command_rate_hz:.1f} Hz"
+            f"  missed {report.missed_deadlines}",
+        )
+
+    def _conclude(self, seen: Snapshot, ended: str, trouble: list[str]) -> int:
+        result = _result(self._args, seen, ended, trouble)
+        if self._recorder is not None:
+            self._progress.say(self._recorder.save())
+        if result.exit_status:
+            self._show_log()
+        print(card(result), flush=True)
+        if self._args.json:
+            print(json_line(result), flush=True)
+        return result.exit_status
+
+    def _on_line(self, node: str, line: str) -> None:
+        """A line of a node's log; called from threads."""
+        self._log.append(f"[{node}] {line}")
+        if self._args.verbose:
+            print(f"[{node}] {line}", file=sys.stderr, flush=True)
+
+    def _show_log(self) -> None:
+        """What the nodes said last, unless it was shown already."""
+        if not self._args.verbose:
+            print("\n".join(self._log), file=sys.stderr)
+
+
+def _result(args: argparse.Namespace, seen: Snapshot, ended: str, trouble: list[str]) -> DemoResult:
+    status, episode, report = seen.status, seen.episode, seen.report
+    device = status.device if status else ""
+    reason = episode.reason if episode else "the bridge began no episode"
+    if ended == "timeout":
+        state = f"policy {status.state.name}: {status.reason}" if status else "no policy was heard"
+        reason = f"not done within {args.timeout:g} s ({state})"
+    return DemoResult(
+        setup=Setup(
+            mode=args.mode,
+            policy=status.policy if status else args.policy,
+            schedule=status.schedule if status else "",
+            checkpoint=status.checkpoint if status else "",
+            device=device,
+            dtype=status.dtype if status else "",
+            machine=machine(device),
+            version=version(),
+        ),
+        task=episode.task if episode else args.task or "",
+        instruction=episode.instruction if episode else "",
+        ended=ended,
+        reason=reason,
+        initial_state=episode.initial_state if episode else 0,
+        steps=episode.step if episode else 0,
+        max_steps=episode.max_steps if episode else 0,
+        episode_s=seen.wall_s,
+        control_rate_hz=status.control_rate_hz if status else 0.0,
+        achieved_rate_hz=report.command_rate_hz,
+        action_rate_hz=report.action_rate_hz,
+        camera_rate_hz=report.camera_rate_hz,
+        observation_age=report.age_at_publish,
+        inference=report.inference,
+        stages={name: getattr(report, name) for name in STAGES},
+        actions=report.actions,
+        missed_deadlines=report.missed_deadlines,
+        stale_published=report.stale_published,
+        lost_commands=report.lost_commands,
+        worker_restarts=seen.worker_restarts,
+        trouble=(*report.problems, *trouble),
+    )
+
+
+def _isolate(domain: int | None) -> int:
+    """Keep to this machine and to a domain of its own, whatever the shell has set."""
+    number = _free_domain() if domain is None else domain
+    os.environ["ROS_DOMAIN_ID"] = str(number)
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+    for name in ("ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS", "ROS_DISCOVERY_SERVER"):
+        os.environ.pop(name, None)
+    return number
+
+
+def _free_domain() -> int:
+    """A domain, 1 to LAST_DOMAIN, in which no participant of this machine is."""
+    for i in range(LAST_DOMAIN):
+        domain = 1 + (os.getpid() + i) % LAST_DOMAIN
+        # RTPS: the first participant of a domain listens at this port.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind(("", 7410 + 250 * domain))
+            except OSError:
+                continue
+        return domain
+    raise UserError(f"all ROS domains 1 to {LAST_DOMAIN} are in use; give one with --domain-id")
