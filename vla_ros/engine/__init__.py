@@ -1,4 +1,4 @@
-"""The inference engine: one packed forward pass, every schedule. Imports neither ROS nor a simulator."""
+"""The inference engine: one packed forward pass, every schedule. No ROS, no simulator here."""
 
 from __future__ import annotations
 

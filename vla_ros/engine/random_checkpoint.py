@@ -3,7 +3,7 @@
 ``random:small`` and ``random:cpu`` are written to a cache directory and read back through
 the real loader; ``random:openvla-7b`` and ``random:minivla`` are too large for that and are
 made on the device. So that greedy decoding gives action tokens, the rows of all other tokens
-are zero in the head (nearly zero in an embedding that is also the head).
+are zero in the head (small in an embedding that is also the head).
 """
 
 from __future__ import annotations
@@ -128,11 +128,20 @@ def random_tensors(
             tensor.normal_(0.0, 0.02, generator=generator)
         else:
             fan_in = int(torch.Size(shape[1:]).numel())
-            spread = 1.0 if "embed_tokens" in name else fan_in**-0.5
-            tensor.normal_(0.0, spread, generator=generator)
+            tensor.normal_(0.0, _gain(name) * fan_in**-0.5, generator=generator)
+            if "embed_tokens" in name:
+                # A tied embedding is the head too: a loud token would only repeat itself.
+                tensor *= fan_in**0.5 * (0.05 if config.text.tied else 1.0)
         out[name] = tensor
     _favour_actions(config, out)
     return out
+
+
+def _gain(name: str) -> float:
+    """Sharp attention and loud image features: frames that differ must say different things."""
+    if ".q_proj." in name or ".k_proj." in name:
+        return 2.0
+    return 4.0 if name.startswith("projector.") else 1.0
 
 
 def _favour_actions(config: ModelConfig, tensors: Tensors) -> None:
@@ -140,8 +149,8 @@ def _favour_actions(config: ModelConfig, tensors: Tensors) -> None:
     tied = config.text.tied
     name = LANGUAGE + ("model.embed_tokens.weight" if tied else "lm_head.weight")
     head = tensors[name]
-    head[:first] *= 0.02 if tied else 0.0
-    head[last:] *= 0.02 if tied else 0.0
+    head[:first] *= 0.1 if tied else 0.0
+    head[last:] *= 0.1 if tied else 0.0
 
 
 def _publish(config: ModelConfig, seed: int, directory: Path) -> None:
@@ -161,5 +170,5 @@ def _cache() -> Path:
 
 
 def _fingerprint(config: ModelConfig) -> str:
-    text = json.dumps([2, config_json(config, {})], sort_keys=True)
+    text = json.dumps([4, config_json(config, {})], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
