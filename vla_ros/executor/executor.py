@@ -97,6 +97,11 @@ class Executor:
         """Replace the worker and forget earlier losses. Returns at once; WorkerReady follows."""
         self._supervisor.restart()
 
+    def halt(self) -> None:
+        """Kill the worker and start no other before ``restart``; no event follows. Returns at
+        once. Results that were on their way may still come."""
+        self._supervisor.halt()
+
     def set_hang_timeout(self, seconds: float) -> None:
         """A request unanswered for longer than this means that the worker hangs."""
         if seconds <= 0:

@@ -61,6 +61,7 @@ class Supervisor(threading.Thread):
         self._wake = Doorbell()
         self._stopping = False
         self._restarting = False
+        self._halting = False
         self._stop_timeout_s = 0.5
         self._worker: WorkerProcess | None = None
         self._ready = False  # the worker has loaded its policy
@@ -79,7 +80,12 @@ class Supervisor(threading.Thread):
 
     def restart(self) -> None:
         """Replace the worker, whatever its state, and forget earlier losses. Does not wait."""
-        self._restarting = True
+        self._halting, self._restarting = False, True
+        self._wake.ring()
+
+    def halt(self) -> None:
+        """Kill the worker and start no other before ``restart``. Does not wait."""
+        self._restarting, self._halting = False, True
         self._wake.ring()
 
     def kill(self) -> None:
@@ -117,6 +123,10 @@ class Supervisor(threading.Thread):
         self._wake.answer()
 
     def _turn(self, now: int) -> None:
+        if self._halting:
+            self._halting = False
+            self._bury(now)
+            self._replace = False
         if self._restarting:
             self._restarting = False
             self._budget.clear()

@@ -1,0 +1,40 @@
+"""A halted executor has no worker and gets none before a restart."""
+
+from __future__ import annotations
+
+import time
+
+from support.wait import wait_until
+from unit.executor import faulty_policies as faulty
+from unit.executor.bench import MakeBench, alive
+from vla_ros.executor import WorkerReady
+
+
+def test_halt_kills_the_worker_without_an_event_until_restart(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    pid = bench.executor.start(10).pid
+    bench.executor.halt()
+    wait_until(lambda: not alive(pid), 2.0, "the end of the worker")
+    bench.ask()  # submitting goes on without a worker
+    time.sleep(0.3)
+    assert bench.events.empty()
+    assert bench.results.empty()
+    bench.executor.restart()
+    assert bench.event(WorkerReady).ready.pid != pid
+    assert bench.result(bench.ask()).inference is not None
+
+
+def test_halt_ends_a_worker_that_hangs_and_one_that_is_still_loading(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench(faulty.load_obedient)
+    pid = bench.executor.start(10).pid
+    bench.ask("hang")
+    bench.executor.halt()
+    wait_until(lambda: not alive(pid), 2.0, "the end of the worker")
+    bench.executor.restart()
+    bench.executor.halt()  # the newer wish counts
+    time.sleep(0.5)
+    assert bench.events.empty()
+    bench.executor.restart()
+    assert bench.event(WorkerReady).ready.pid != pid
