@@ -174,14 +174,18 @@ def _towards(waypoint: Waypoint, scene: Scene) -> tuple[Floats, float]:
     return action, float(np.linalg.norm(error)) + 0.05 * max(0.0, float(np.linalg.norm(turn)) - 0.1)
 
 
+def _up(height: float) -> Floats:
+    return np.array([0.0, 0.0, height])
+
+
 def _above(scene: Scene) -> Floats:
-    return scene.object + [0.0, 0.0, _HOVER]
+    return scene.object + _up(_HOVER)
 
 
 def _resting_place(goal: Goal, scene: Scene) -> Floats:
     """Where the object's centre comes to lie on the target."""
     height = _RESTING["cube" if goal.family is Family.STACK else "plate"]
-    return scene.target + [0.0, 0.0, height]
+    return scene.target + _up(height)
 
 
 def _grasp_and_place(goal: Goal) -> tuple[Waypoint, ...]:
@@ -193,7 +197,7 @@ def _grasp_and_place(goal: Goal) -> tuple[Waypoint, ...]:
         return in_hand(np.array([place[0], place[1], _TRAVEL]), scene)
 
     def down(scene: Scene) -> Floats:
-        return in_hand(_resting_place(goal, scene) + [0.0, 0.0, _RELEASE], scene)
+        return in_hand(_resting_place(goal, scene) + _up(_RELEASE), scene)
 
     def up(scene: Scene) -> Floats:
         return np.array([scene.gripper[0], scene.gripper[1], _TRAVEL])
@@ -214,10 +218,10 @@ def _push(goal: Goal) -> tuple[Waypoint, ...]:
     side = np.array([0.0, 1.0 if goal.target == "right" else -1.0, 0.0])
 
     def behind(height: float) -> Callable[[Scene], Floats]:
-        return lambda scene: scene.object - _BEHIND * side + [0.0, 0.0, height]
+        return lambda scene: scene.object - _BEHIND * side + _up(height)
 
     def through(scene: Scene) -> Floats:
-        return scene.start + _PUSH * side + [0.0, 0.0, _LOW]
+        return scene.start + _PUSH * side + _up(_LOW)
 
     def up(scene: Scene) -> Floats:
         return np.array([scene.gripper[0], scene.gripper[1], _HOVER])

@@ -1,0 +1,184 @@
+"""An environment in a process of its own, with time-outs. It is an ``Environment`` itself.
+
+A rendering context belongs to a thread, and a simulation may hang or crash: here neither
+can stop the caller. A fresh interpreter is started rather than a ``multiprocessing`` child,
+which would import the caller's main module (and with it ROS) again.
+
+Thread: one at a time; :meth:`SimProcess.kill` may be called from any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+import numpy.typing as npt
+
+from vla_ros.sim.env import (
+    Environment,
+    EnvSpec,
+    SimError,
+    SimObservation,
+    SimStep,
+    checked_action,
+)
+from vla_ros.sim.server import Request, Reset, Step
+
+_BOOT = (
+    "import os, sys; sys.path[:] = os.environ.pop('VLA_ROS_SIM_PATH').split(os.pathsep); "
+    "from vla_ros.sim.server import main; main(*map(int, sys.argv[1:]))"
+)
+_Reply = TypeVar("_Reply", EnvSpec, SimObservation, SimStep)
+
+
+class SimLost(SimError):
+    """The simulation's process died, or was killed since it did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimTimeouts:
+    """Longest waits in seconds of wall time; past them the process is killed."""
+
+    start_s: float = 90.0
+    reset_s: float = 30.0
+    step_s: float = 10.0
+
+
+class SimProcess:
+    """Construction starts the process and waits until the environment stands.
+
+    ``make`` builds it there, so it must be picklable, as ``EnvConfig`` is. When the process
+    is lost, the call in progress raises SimLost, and the next :meth:`reset` starts another.
+    SimError: the environment could not be built.
+    """
+
+    def __init__(
+        self, make: Callable[[], Environment], timeouts: SimTimeouts | None = None
+    ) -> None:
+        self._make = make
+        self._timeouts = timeouts or SimTimeouts()
+        self.starts = 0  # processes started so far
+        self._process: subprocess.Popen[bytes] | None = None
+        self._spec = self._start()
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """0 while there is no process."""
+        return self._process.pid if self._process is not None and self.alive else 0
+
+    def reset(
+        self, task: str, initial_state: int, seed: int = 0, render: bool = True
+    ) -> SimObservation:
+        """See ``Environment.reset``. Starts a new process where the last one was lost."""
+        if not self.alive:
+            self._start()
+        request = Reset(task, initial_state, seed, render)
+        return self._ask(request, SimObservation, "reset", self._timeouts.reset_s)
+
+    def step(self, action: npt.ArrayLike, render: bool = True) -> SimStep:
+        """See ``Environment.step``."""
+        request = Step(checked_action(action), render)
+        if not self.alive:
+            raise SimLost("the simulation ended: reset before the next step")
+        return self._ask(request, SimStep, "step", self._timeouts.step_s)
+
+    def close(self) -> None:
+        """End the process: it is asked to, and killed when it does not obey within 2 s."""
+        if self._process is None:
+            return
+        self._requests.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        self._bury()
+
+    def kill(self) -> None:
+        """End the process at once, also out of a call that waits for it."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _start(self) -> EnvSpec:
+        self._bury()
+        self._requests, requests = _pair()
+        self._alive, alive = _pair()
+        inherited = (requests.fileno(), alive.fileno())
+        # An empty entry of the path means the working directory, which must not change.
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, *map(str, inherited)],
+                pass_fds=inherited,
+                env={**os.environ, "VLA_ROS_SIM_PATH": path},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in a terminal reaches the parent only
+            )
+        finally:
+            requests.close()
+            alive.close()
+        self.starts += 1
+        with contextlib.suppress(OSError):  # it ended already: _receive says so
+            self._requests.send(self._make)
+        try:
+            return self._receive(EnvSpec, "start", self._timeouts.start_s)
+        except SimError:
+            self._bury()
+            raise
+
+    def _ask(self, request: Request, kind: type[_Reply], what: str, timeout_s: float) -> _Reply:
+        with contextlib.suppress(OSError):
+            self._requests.send(request)
+        return self._receive(kind, what, timeout_s)
+
+    def _receive(self, kind: type[_Reply], what: str, timeout_s: float) -> _Reply:
+        try:
+            if not self._requests.poll(timeout_s):
+                self._bury()
+                raise SimLost(f"{what} of the simulation took more than {timeout_s:g} s: killed")
+            reply = self._requests.recv()
+        except (EOFError, OSError):
+            raise SimLost(f"the simulation {self._obituary()} during {what}") from None
+        if isinstance(reply, SimError):
+            raise reply
+        assert isinstance(reply, kind)
+        return reply
+
+    def _obituary(self) -> str:
+        """How it ended, in words."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)  # its sockets close a moment before it ends
+        code = self._process.returncode
+        self._bury()
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def _bury(self) -> None:
+        """Kill what may be left, and wait for its end."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+        self._requests.close()
+        self._alive.close()
+
+
+def _pair() -> tuple[Connection, Connection]:
+    ours, theirs = socket.socketpair()
+    return Connection(ours.detach()), Connection(theirs.detach())
