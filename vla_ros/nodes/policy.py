@@ -17,7 +17,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
-from vla_ros.control import Counters
+from vla_ros.control import Counters, check_instruction
 from vla_ros.core import Instruction, PolicyInfo, PolicyState
 from vla_ros.nodes import convert
 from vla_ros.nodes.parameters import check_choices, declare
@@ -52,6 +52,7 @@ class PolicyNode(LifecycleNode):
         super().__init__("policy")
         self.values = declare(self, TABLE)
         self.limits = limits_of(self.values)
+        check_instruction(self.values["instruction"])
         try:
             self.spec = spec_of(self.values)
         except PolicyRefused as error:

@@ -81,6 +81,7 @@ class PolicyRuntime:
         self._log.info(f"loading policy '{spec.name}' ...")
         self._executor = Executor(spec, clock, room, self._on_result, self._on_event)
         self._ready = self._executor.start(values["load_timeout_s"])
+        self._worker_pid = self._ready.pid  # 0: there is none
         try:
             self.check(limits)
         except ValueError:
@@ -221,12 +222,13 @@ class PolicyRuntime:
             return
         if isinstance(event, WorkerLost):
             self._restarts += 1
+            self._worker_pid = 0
             loop.worker_lost(event.reason)
             self._log.error(f"worker lost: {event.reason}")
         elif isinstance(event, WorkerGaveUp):
             loop.fault(event.reason)
         else:
-            self._ready = event.ready
+            self._ready, self._worker_pid = event.ready, event.ready.pid
             self._log.info(f"worker is back, pid {event.ready.pid}")
             loop.worker_ready()
         self._changed_state()
@@ -245,6 +247,9 @@ class PolicyRuntime:
             self._windows.command(command, self._clock.steady_ns())
 
     def changed(self, before: Safety, after: Safety) -> None:
+        if after.state is PolicyState.FAULT and before.state is not after.state:
+            self._executor.halt()  # until recover: what is broken must not go on computing
+            self._worker_pid = 0
         if before.state != after.state:
             line = f"{before.state.name} -> {after.state.name}: {after.reason}"
             # rclpy allows one severity a line of source, and raises for a second one.
@@ -279,7 +284,7 @@ class PolicyRuntime:
         out = status_message(
             loop.safety, loop.instruction, self._ready.info, loop.counters, self._limits
         )
-        out.worker_pid = self._ready.pid
+        out.worker_pid = self._worker_pid
         out.worker_restarts = self._restarts
         out.acceptance = self._acceptance.shares()
         return out
