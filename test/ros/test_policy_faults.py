@@ -1,0 +1,104 @@
+"""The policy node when its camera or its worker fails: it stops the robot, and goes on after."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from support.policy_client import GRIPPER
+from support.wait import wait_until
+from vla_ros.core import CommandKind
+from vla_ros.core import PolicyState as State
+from vla_ros.nodes.convert import stamp_of
+
+A, T = 0.5, 0.05  # max_age_s and the control period of the shipped configuration
+SILENCE = 1.0
+MARGIN = 0.03  # s, for the operating system to run two processes
+
+
+def running(start_policy, **parameters):
+    rig = start_policy(**parameters)
+    rig.bring_up("reach")
+    camera = rig.camera()
+    rig.expect(State.RUNNING)
+    rig.wait_for(CommandKind.POLICY)
+    return rig, camera
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_camera_that_stops_stops_the_robot_and_one_that_comes_back_ends_the_hold(
+    start_policy, number
+):
+    rig, camera = running(start_policy)
+    camera.signal(number)
+    lost_at = time.monotonic_ns()
+    held = rig.expect(State.HOLD, timeout=2.0)
+    assert "observation age" in held.reason
+    assert "max_age 500 ms" in held.reason
+
+    first = rig.wait_for(CommandKind.STOP)
+    after = (rig.commands.times[first] - lost_at) / 1e9
+    assert after <= A + T + MARGIN, f"first STOP {after:.3f} s after the camera was lost"
+    # Zero commands at the control rate for a second, then nothing.
+    time.sleep(SILENCE + 10 * T)
+    stops = rig.commands.messages[first:]
+    assert {CommandKind(m.kind) for m in stops} == {CommandKind.STOP}
+    assert all(not m.action[:6].any() and m.action[6] == GRIPPER for m in stops)
+    assert all(stamp_of(m.observation_stamp) == stamp_of(m.valid_until) == 0 for m in stops)
+    lasted = (rig.commands.times[-1] - rig.commands.times[first]) / 1e9
+    assert SILENCE - 2 * T <= lasted <= SILENCE + T + MARGIN
+    assert rig.largest_gap_s(first) < 2.5 * T
+    assert rig.status.last.state == State.HOLD
+
+    begin, chunks = len(rig.commands), len(rig.chunks)
+    if number is signal.SIGSTOP:
+        camera.signal(signal.SIGCONT)
+    else:
+        rig.camera()
+    rig.expect(State.RUNNING)
+    moved = rig.commands.messages[rig.wait_for(CommandKind.POLICY, begin)]
+    # Two fresh actions were held back; the third is published.
+    fresh = [stamp_of(m.observation_stamp) for m in rig.chunks.messages[chunks:]]
+    assert fresh.index(stamp_of(moved.observation_stamp)) >= 2
+    rig.check_commands(A)
+
+
+@pytest.mark.serial
+def test_a_worker_that_dies_or_hangs_is_replaced_and_the_ticks_go_on(start_policy):
+    # No silence, so that every control tick can be seen.
+    rig, _ = running(start_policy, silence_after_s=60.0)
+    began = len(rig.commands)
+    pids = []
+    for number, reason in (
+        (signal.SIGKILL, "killed by SIGKILL"),
+        (signal.SIGSTOP, "has not answered for"),
+        (signal.SIGSEGV, "killed by SIGSEGV"),
+    ):
+        pids.append(rig.worker(number))
+        held = rig.expect(State.HOLD)
+        assert reason in held.reason
+        back = rig.expect(State.RUNNING)
+        assert back.worker_restarts == len(pids)
+        assert back.worker_pid not in (0, *pids)
+        begin = len(rig.commands)
+        rig.wait_for(CommandKind.POLICY, begin)
+
+    rig.worker(signal.SIGKILL)  # the fourth in ten minutes
+    fault = rig.expect(State.FAULT)
+    assert "3 replacements" in fault.reason
+    assert fault.worker_pid == 0
+    begin = len(rig.commands)
+    wait_until(lambda: len(rig.commands) > begin + 20, 5.0, "20 commands in FAULT")
+    assert set(rig.kinds(begin)) == {CommandKind.STOP}
+    assert rig.largest_gap_s(began) < 2.5 * T
+
+    assert rig.call("recover")
+    rig.expect(State.WAITING)
+    rig.expect(State.RUNNING)
+    rig.wait_for(CommandKind.POLICY, len(rig.commands))
+    rig.check_commands(A)

@@ -1,0 +1,190 @@
+"""A policy node under test with everything around it: camera, task, recorded topics.
+
+rig = start_policy(max_age_s=0.5)   # the fixture: a node process, not yet configured
+rig.bring_up("reach")               # configure, activate, give the task
+rig.camera()                        # a camera process at 20 Hz
+rig.expect(State.RUNNING)
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sensor_msgs.msg import Image
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from support.nodes import Program
+from support.ros import Inbox, RosPeer
+from support.wait import wait_until
+from vla_ros.core import CommandKind, Floats
+from vla_ros.core import PolicyState as State
+from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
+from vla_ros.nodes import qos
+from vla_ros.nodes.convert import stamp_of
+from vla_ros.timing import MS, SECOND
+
+CAMERA = Path(__file__).with_name("camera.py")
+GRIPPER = 0.25  # of every row of `moves`: told apart from the node's own default
+
+
+def moves(folder: Path, rows: Floats | None = None) -> str:
+    """A file for `policy: replay`; by default 40 rows that all move and all differ."""
+    if rows is None:
+        rows = np.zeros((40, 7))
+        rows[:, 0] = 0.001 * np.arange(1, 41)
+        rows[:, 5] = -0.3
+        rows[:, 6] = GRIPPER
+    path = folder / "moves.npy"
+    np.save(path, rows)
+    return str(path)
+
+
+class PolicyRig:
+    """One policy node process, and what the test sees of it. Made by `start_policy`."""
+
+    def __init__(
+        self,
+        ros: RosPeer,
+        node: Program,
+        env: Mapping[str, str],
+        started: list[Program],
+    ) -> None:
+        self.ros, self.node = ros, node
+        self._env, self._started = env, started
+        self.commands: Inbox[ActionCommand] = ros.inbox(ActionCommand, "policy/action", qos.ACTION)
+        self.status: Inbox[PolicyStatus] = ros.inbox(PolicyStatus, "policy/status", qos.LATCHED)
+        self.latency: Inbox[Latency] = ros.inbox(Latency, "policy/latency", qos.REPORT)
+        self.chunks: Inbox[ActionChunk] = ros.inbox(ActionChunk, "policy/action_chunk", qos.REPORT)
+        self._task = ros.publisher(String, "instruction", qos.LATCHED)
+        self._image: Any = None
+        self._shown = 0
+        self._read = 0  # statuses that `expect` has gone past
+
+    # ------------------------------------------------------------------ what goes in
+
+    def bring_up(self, task: str = "") -> None:
+        """Configure, activate, and give a task unless it is empty."""
+        self.ros.bring_up("/policy")
+        if task:
+            self.instruct(task)
+
+    def instruct(self, text: str) -> None:
+        self._task.publish(String(data=text))
+
+    def camera(self, **options: object) -> Program:
+        """Start a camera process; see support/camera.py for its options."""
+        words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+        program = Program("camera", [sys.executable, str(CAMERA), *words], self._env)
+        self._started.append(program)
+        return program
+
+    def frame(self, **fields: Any) -> Image:
+        """A good 8 x 6 rgb8 image of this moment, with ``fields`` set otherwise. Not sent."""
+        self._shown += 1
+        message = Image(height=6, width=8, encoding="rgb8", step=24)
+        message.data.frombytes(bytes([self._shown % 251]) * 144)
+        message.header.stamp = self.ros.node.get_clock().now().to_msg()
+        for name, value in fields.items():
+            setattr(message, name, value)
+        return message
+
+    def show(self, message: Any, topic: str = "image") -> None:
+        """Publish an image from the test's own process."""
+        if self._image is None:
+            self._image = self.ros.publisher(type(message), topic, qos.IMAGE_PUB)
+            self.ros.wait_for_subscriber(self._image)
+        self._image.publish(message)
+
+    def call(self, service: str) -> str:
+        """Call ~/stop, ~/recover or ~/reset; returns what it said."""
+        answer = self.ros.call(Trigger, f"/policy/{service}")
+        assert answer.success, answer.message
+        return str(answer.message)
+
+    # ------------------------------------------------------------------ what comes out
+
+    def expect(
+        self,
+        wanted: State | Callable[[PolicyStatus], object],
+        timeout: float = 10.0,
+    ) -> PolicyStatus:
+        """The next status in that state, or for which the function is true. Each call goes on
+        after the status that the last call returned."""
+        found: list[PolicyStatus] = []
+
+        def fits(status: PolicyStatus) -> bool:
+            return bool(status.state == wanted if isinstance(wanted, State) else wanted(status))
+
+        def look() -> bool:
+            while self._read < len(self.status) and not found:
+                if fits(self.status.messages[self._read]):
+                    found.append(self.status.messages[self._read])
+                self._read += 1
+            return bool(found)
+
+        def last() -> str:
+            if not len(self.status):
+                return "no status came at all"
+            status = self.status.last
+            return f"{wanted}; the last is {State(status.state).name}: {status.reason}"
+
+        wait_until(look, timeout, last)
+        return found[0]
+
+    def now(self) -> PolicyStatus:
+        """A status of this very moment (~/stop of a stopped policy changes nothing)."""
+        begin = len(self.status)
+        self.call("stop")
+        wait_until(lambda: len(self.status) > begin, 5.0, "the status after a service call")
+        return self.status.last
+
+    def kinds(self, begin: int = 0) -> list[CommandKind]:
+        """Kinds of the commands from number ``begin`` on, as they arrived."""
+        return [CommandKind(m.kind) for m in self.commands.messages[begin:]]
+
+    def largest_gap_s(self, begin: int = 0) -> float:
+        """Longest time between the arrivals of two commands in a row, from ``begin`` on."""
+        return float(np.diff(self.commands.times[begin:]).max()) / SECOND
+
+    def wait_for(self, kind: CommandKind, begin: int = 0, timeout: float = 10.0) -> int:
+        """Number of the first command of this kind from ``begin`` on; waits for it."""
+        seen = begin
+
+        def look() -> bool:
+            nonlocal seen
+            while seen < len(self.commands) and self.commands.messages[seen].kind != kind:
+                seen += 1
+            return seen < len(self.commands)
+
+        wait_until(look, timeout, lambda: f"a {kind.name} command; kinds: {self.kinds(begin)}")
+        return seen
+
+    def check_commands(self, max_age_s: float = 0.5) -> None:
+        """What holds for every sequence of commands, whatever happened meanwhile."""
+        for i, command in enumerate(self.commands.messages):
+            assert np.isfinite(command.action).all(), command
+            assert (np.abs(command.action[:6]) <= [0.05] * 3 + [0.5] * 3).all(), command
+            if i:
+                before = self.commands.messages[i - 1]
+                assert command.sequence == before.sequence + 1, (before, command)
+                assert command.epoch >= before.epoch, (before, command)
+            if command.kind != CommandKind.POLICY:
+                assert not command.action[:6].any(), command
+            if command.kind != CommandKind.STOP:
+                age = stamp_of(command.header.stamp) - stamp_of(command.observation_stamp)
+                assert 0 <= age <= max_age_s * SECOND, f"{age / MS:.1f} ms old: {command}"
+
+    def worker(self, number: signal.Signals) -> int:
+        """Send a signal to the worker process; returns its id."""
+        import os
+
+        pid = int(self.status.last.worker_pid)
+        assert pid, "there is no worker"
+        os.kill(pid, number)
+        return pid
