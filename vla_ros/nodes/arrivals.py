@@ -26,11 +26,13 @@ class ArrivalClock:
     def arrival(self, info: MessageInfo) -> Arrival:
         """Receipt of a message by the middleware; now, where it does not say.
 
-        The middleware reads wall time: how long ago that was counts back both clocks, but
-        simulated time, which may have stood still meanwhile.
+        The middleware reads wall time. Simulated time cannot be counted back from it, since it
+        may have stood still meanwhile.
         """
+        received = int(info["received_timestamp"] or 0)
+        wall = self._system.now_ns()
+        # Read after the wall clock: a pause in between makes the receipt later, never too early.
         steady, now = self.steady_ns(), self.now_ns()
-        late = self._system.now_ns() - int(info["received_timestamp"] or 0)
-        if not 0 <= late < SECOND:
+        if not 0 <= wall - received < SECOND:
             return Arrival(now, steady)
-        return Arrival(now if self._simulated else now - late, steady - late)
+        return Arrival(now if self._simulated else received, steady - (wall - received))

@@ -1,0 +1,154 @@
+"""`vla-ros demo` as a user runs it: whole graphs, in processes, in domains of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or use its wheels")
+pytest.importorskip("mujoco", reason="mujoco is not installed: the demo needs the simulation")
+
+from PIL import Image as Pillow
+
+from support.nodes import run_cli
+from vla_ros.cli.card import WIDTH
+from vla_ros.cli.environment import python_path
+
+pytestmark = pytest.mark.ros
+TIMEOUT_S = 150.0
+TASK = "reach_red_cube"  # the shortest
+
+
+@pytest.fixture
+def env() -> dict[str, str]:
+    """A user's shell: no ROS variables; the demo chooses its domain itself."""
+    names = ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "FASTDDS_DEFAULT_PROFILES_FILE")
+    env = {key: value for key, value in os.environ.items() if key not in names}
+    return {**env, "PYTHONPATH": python_path(env)}
+
+
+def run_demo(env: dict[str, str], *words: str) -> tuple[int, str, str]:
+    return run_cli("demo", *words, env=env, timeout=TIMEOUT_S)
+
+
+def result_of(out: str) -> dict[str, Any]:
+    content = json.loads(out.splitlines()[-1])
+    assert isinstance(content, dict)
+    return content
+
+
+@pytest.mark.serial
+def test_the_scripted_policy_solves_a_task_in_real_time(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    gif = tmp_path / "episode.gif"
+    words = ("--json", "--task", "pick_red_cube", "--initial-state", "0", "--gif", str(gif))
+    code, out, err = run_demo(env, *words)
+    assert code == 0, err
+    result = result_of(out)
+    assert result["success"] is True
+    assert (result["policy"], result["mode"], result["task"]) == (
+        "scripted",
+        "realtime",
+        "pick_red_cube",
+    )
+    assert result["stale_published"] == 0
+    assert result["worker_restarts"] == 0
+    assert result["control_rate_hz"] == 20.0
+    assert result["achieved_rate_hz"] == pytest.approx(20.0, rel=0.1)
+    assert result["camera_rate_hz"] == pytest.approx(20.0, rel=0.1)
+    ages = result["observation_age_ms"]
+    assert 0 < ages["p50"] <= ages["p95"] <= ages["p99"] <= 500.0
+    assert 0 < result["inference_ms"]["p50"] < ages["p50"]
+    assert result["steps"] / result["episode_s"] == pytest.approx(20.0, rel=0.15)
+    assert result["missed_deadlines"] < 0.1 * result["steps"]
+    box = out.splitlines()[:-1]
+    assert {len(line) for line in box} == {WIDTH}
+    assert "SOLVED" in out
+    with Pillow.open(gif) as picture:
+        assert picture.n_frames > 10
+
+
+def test_lock_step_answers_every_frame_and_counts_simulated_ages(env: dict[str, str]) -> None:
+    code, out, err = run_demo(env, "--mode", "lockstep", "--task", TASK, "--json")
+    assert code == 0, err
+    result = result_of(out)
+    assert result["mode"] == "lockstep"
+    assert result["success"] is True
+    assert result["observation_age_ms"]["max"] < 1.0  # the world waited
+    assert result["stale_published"] == 0
+    assert result["lost_commands"] == 0
+
+
+@pytest.mark.slow
+def test_a_vla_with_random_weights_is_judged_by_the_graph(env: dict[str, str]) -> None:
+    code, out, err = run_demo(env, "--policy", "vla", "--task", TASK, "--timeout", "20", "--json")
+    assert code == 0, err
+    result = result_of(out)
+    assert result["judged_by"] == "graph"
+    assert result["graph_ok"] is True
+    assert result["checkpoint"].startswith("random")
+    assert result["actions"] > 0
+    assert result["inference_ms"]["p50"] > 1.0
+    assert "no success is expected" in out
+
+
+def test_a_graph_that_does_not_come_up_says_why_and_leaves_nothing_behind(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("--policy", "vla", "--checkpoint", str(tmp_path / "nothing"))
+    code, out, err = run_demo(env, *words)
+    assert code == 3
+    assert out == ""
+    assert "refused to configure" in err.splitlines()[-1]
+    assert str(tmp_path / "nothing") in err
+    assert processes_with(str(tmp_path)) == []
+
+
+def test_a_task_that_is_not_solved_in_time_is_status_1(env: dict[str, str]) -> None:
+    words = ("--task", "stack_red_on_blue", "--timeout", "1.5", "--json")
+    code, out, err = run_demo(env, *words)
+    assert code == 1, err
+    assert result_of(out)["ended"] == "timeout"
+    assert "not done within 1.5 s" in out
+
+
+def test_ctrl_c_ends_the_whole_graph(env: dict[str, str], tmp_path: Path) -> None:
+    marker = f"policy.replay_file={tmp_path}"  # to find the processes by
+    main = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", main, "demo", "--task", "stack_red_on_blue", "-p", marker]
+    demo = subprocess.Popen(
+        command, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    assert demo.stderr is not None
+    for line in demo.stderr:
+        if line.startswith("RUNNING"):
+            break
+    time.sleep(0.5)
+    assert len(processes_with(str(tmp_path))) >= 2  # the demo itself and the policy
+    demo.send_signal(signal.SIGINT)
+    demo.stderr.read()
+    assert demo.wait(timeout=20) == 130
+    assert processes_with(str(tmp_path)) == []
+
+
+def processes_with(text: str) -> list[int]:
+    """Living processes whose command line contains ``text``."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                command = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if text.encode() in command:
+                found.append(int(folder.name))
+    return found
