@@ -75,7 +75,13 @@ class PolicyRig:
             self.instruct(task)
 
     def instruct(self, text: str) -> None:
-        self._task.publish(String(data=text))
+        """Give a task; the text travels as it is, also with a NUL in it."""
+        data = text.encode() + b"\0"
+        self.instruct_raw(b"\0\1\0\0" + len(data).to_bytes(4, "little") + data)
+
+    def instruct_raw(self, serialized: bytes) -> None:
+        """Publish these bytes as a std_msgs/String."""
+        self._task.publish(serialized)
 
     def camera(self, **options: object) -> Program:
         """Start a camera process; see support/camera.py for its options."""

@@ -43,7 +43,7 @@ class Outlet(Protocol):
         """Publish a command that has passed the gate."""
 
     def changed(self, before: Safety, after: Safety) -> None:
-        """The state or its reason is another one."""
+        """The state, its reason or the task is another one."""
 
     def warn(self, kind: str, text: str) -> None:
         """Something was dropped, clamped or blocked; ``kind`` is for throttling."""
@@ -196,7 +196,10 @@ class Control:
                 return False
             self.instruction = Instruction(text, self.instruction.epoch)
             self._flush()
+            before = self.safety
             self._wait(self._lacks())
+            if self.safety == before:
+                self._outlet.changed(before, before)  # whoever asked waits for the new epoch
             self._resubmit()
             return True
 

@@ -55,7 +55,7 @@ class PolicyInputs:
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
         if control.limits.absolute:
             self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE)
-        self._listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self._listen(String, "instruction", self._on_instruction, qos.LATCHED, raw=True)
 
     def close(self) -> None:
         for subscription in self._open:
@@ -63,9 +63,15 @@ class PolicyInputs:
         self._open.clear()
 
     def _listen(
-        self, kind: Any, topic: str, callback: Callable[[Any], None], profile: QoSProfile
+        self,
+        kind: Any,
+        topic: str,
+        callback: Callable[[Any], None],
+        profile: QoSProfile,
+        raw: bool = False,
     ) -> None:
-        self._open.append(self._node.create_subscription(kind, topic, callback, profile))
+        subscription = self._node.create_subscription(kind, topic, callback, profile, raw=raw)
+        self._open.append(subscription)
 
     def _pixels(self, message: Image | CompressedImage) -> Any:
         if isinstance(message, CompressedImage):
@@ -98,10 +104,10 @@ class PolicyInputs:
         with self._control.lock:
             self._control.measured_pose = pose
 
-    def _on_instruction(self, message: String) -> None:
+    def _on_instruction(self, serialized: bytes) -> None:
         log = self._node.get_logger()
         try:
-            text = check_instruction(message.data)
+            text = check_instruction(convert.text_of(serialized))
         except ValueError as error:
             log.warning(f"instruction rejected, the task stays: {error}")
             return

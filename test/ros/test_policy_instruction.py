@@ -1,0 +1,113 @@
+"""The task: what was computed for another one is void, and nonsense is not a task."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from support.wait import wait_until
+from vla_ros.core import CommandKind
+from vla_ros.core import PolicyState as State
+from vla_ros.nodes.convert import stamp_of
+
+REJECTED = {
+    "100,000 characters": ("a" * 100_000, "has 100000 characters"),
+    "NUL": ("pick\0up", "U+0000"),
+    "line feed": ("pick\nup", "U+000A"),
+    "escape sequence": ("pick \x1b[31mup", "U+001B"),
+    "right-to-left override": ("pick \u202e up", "U+202E"),
+    "zero-width space": ("pick\u200bup", "U+200B"),
+}
+
+
+LITTLE_ENDIAN = b"\0\1\0\0"  # how a serialized message begins
+
+
+def digest(text):
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def settled(rig, status):
+    """Commands published after this status, once there are ten of them."""
+    since = stamp_of(status.header.stamp)
+
+    def later():
+        return [m for m in rig.commands.messages if stamp_of(m.header.stamp) > since]
+
+    wait_until(lambda: len(later()) >= 10, 5.0, "ten commands after the status")
+    return later()
+
+
+def test_after_a_change_of_task_nothing_of_the_old_one_is_published(start_policy):
+    rig = start_policy()
+    rig.bring_up("reach")
+    rig.camera()
+    first = rig.expect(State.RUNNING)
+    rig.wait_for(CommandKind.POLICY)
+
+    rig.instruct("push")
+    changed = rig.expect(lambda s: s.instruction == "push")
+    assert changed.epoch == first.epoch + 1
+    assert changed.state == State.WAITING
+    arrived = len(rig.commands)
+    for command in settled(rig, changed):
+        assert command.epoch == changed.epoch
+        assert command.instruction_hash == digest("push")
+    # By arrival as well: what was on its way when the status came may come before the rest.
+    epochs = [m.epoch for m in rig.commands.messages[arrived:]]
+    assert epochs == sorted(epochs)
+    assert epochs[1:] == [changed.epoch] * (len(epochs) - 1)
+
+    # Rapid flips: the newest wins, and a status says so at once.
+    for i in range(20):
+        rig.instruct(f"task {i}")
+    last = rig.expect(lambda s: s.instruction == "task 19", timeout=2.0)
+    for command in settled(rig, last):
+        assert (command.epoch, command.instruction_hash) == (last.epoch, digest("task 19"))
+    rig.expect(State.RUNNING)
+    rig.check_commands()
+
+
+def test_every_change_of_task_is_acknowledged_at_once(start_policy):
+    """Also in a state that the change does not touch, where the report comes once a second."""
+    rig = start_policy()
+    rig.bring_up()  # no camera: WAITING throughout
+    for i in range(5):
+        began = time.monotonic()
+        rig.instruct(f"task {i}")
+        rig.expect(lambda s, i=i: s.instruction == f"task {i}")
+        assert time.monotonic() - began < 0.5
+
+
+def test_what_no_person_would_mean_is_rejected_and_the_task_stays(start_policy):
+    rig = start_policy()
+    rig.bring_up("reach")
+    rig.camera()
+    before = rig.expect(State.RUNNING)
+    for text, says in REJECTED.values():
+        rig.instruct(text)
+        rig.node.wait_for_log(says)
+    rig.instruct_raw(LITTLE_ENDIAN + b"\6\0\0\0pi\xffck\0")
+    rig.node.wait_for_log("text is not UTF-8: invalid start byte at byte 2")
+    rig.instruct_raw(LITTLE_ENDIAN + b"\x90\0\0\0pick\0")
+    rig.node.wait_for_log("text is cut short")
+    rig.instruct("reach")  # the same again
+    rig.instruct("  reach ")
+    rig.instruct("")  # stop
+    stopped = rig.expect(lambda s: s.instruction != "reach")
+    assert stopped.instruction == ""
+    assert stopped.state == State.WAITING
+    assert stopped.epoch == before.epoch + 1  # nothing before the stop began a new one
+    assert State.HOLD not in {s.state for s in rig.status.messages}
+
+    # Stopped: zero commands, no action, until there is a task again.
+    kinds = {CommandKind(m.kind) for m in settled(rig, stopped)}
+    assert kinds == {CommandKind.STOP}
+    rig.instruct("reach")
+    rig.expect(State.RUNNING)
+    rig.wait_for(CommandKind.POLICY, len(rig.commands))
+    rig.check_commands()
