@@ -6,7 +6,7 @@ Only 8-bit encodings are accepted, so the endianness flag of an image says nothi
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from builtin_interfaces.msg import Time
@@ -106,7 +106,7 @@ def text_of(serialized: bytes) -> str:
     rclpy cuts a string at its first NUL and replaces what is no UTF-8, so what it hands over
     may read well although the sender said something else.
     """
-    order = "little" if serialized[1:2] == b"\x01" else "big"
+    order: Literal["little", "big"] = "little" if serialized[1:2] == b"\x01" else "big"
     length = int.from_bytes(serialized[4:8], order)  # of the text and the NUL that ends it
     text = serialized[8 : 8 + length]
     if len(serialized) < 8 or length == 0 or len(text) != length or text[-1] != 0:
