@@ -1,0 +1,196 @@
+"""The policy node, brought up, and the monitor that watches it.
+
+    ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:=/models/openvla-7b device:=cuda:0
+    ros2 launch vla_ros policy.launch.py image:=/camera/color/image_raw namespace:=arm_left
+
+The parameter file comes first, then the arguments that are given here.
+`ros2 launch vla_ros policy.launch.py --show-args` explains each.
+"""
+
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import (
+    DeclareLaunchArgument,
+    EmitEvent,
+    LogInfo,
+    OpaqueFunction,
+    RegisterEventHandler,
+    SetEnvironmentVariable,
+    Shutdown,
+)
+from launch.conditions import IfCondition
+from launch.substitutions import EnvironmentVariable, LaunchConfiguration, PathJoinSubstitution
+from launch_ros.actions import LifecycleNode, Node
+from launch_ros.event_handlers import OnStateTransition
+from launch_ros.events.lifecycle import ChangeState
+from launch_ros.parameter_descriptions import ParameterValue
+from launch_ros.substitutions import FindPackageShare
+from lifecycle_msgs.msg import Transition
+
+CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
+
+# Arguments that set a parameter of the policy node: name, type, description, choices. Empty
+# means: as in the parameter file.
+OVERRIDES = (
+    ("policy", str, "Which policy to run", ("zero", "scripted", "replay", "vla")),
+    ("checkpoint", str, "vla: directory in OpenVLA's layout, hub id, or random:small", None),
+    ("schedule", str, "vla: decoding schedule, such as autoregressive or actionflow", None),
+    ("device", str, "vla: torch device, such as cpu or cuda:0", None),
+    ("dtype", str, "vla: number format of the weights", ("float32", "bfloat16", "float16")),
+    ("replay_file", str, "replay: .npy or .npz file of actions", None),
+    ("instruction", str, "Instruction to begin with; the topic overrides it", None),
+    ("mode", str, "realtime: clocked; lockstep: one answer a frame", ("realtime", "lockstep")),
+    ("control_rate_hz", float, "Commands per second, 1 to 200", None),
+    ("max_age_s", float, "Evidence older than this never moves the robot", None),
+)
+# Topics of the node that a robot usually calls otherwise.
+TOPICS = {
+    "image": "sensor_msgs/Image of the main camera",
+    "wrist_image": "sensor_msgs/Image of the wrist camera",
+    "joint_states": "sensor_msgs/JointState",
+}
+
+
+def arguments() -> list[DeclareLaunchArgument]:
+    """Everything that can be written as NAME:=VALUE."""
+    declared = [
+        DeclareLaunchArgument(
+            "params_file",
+            default_value=PathJoinSubstitution([CONFIG, "policy.yaml"]),
+            description="Parameters of the policy node",
+        ),
+        DeclareLaunchArgument(
+            "extra_params_file",
+            default_value="",
+            description="A second parameter file, read after the first; empty: none",
+        ),
+        DeclareLaunchArgument(
+            "monitor_params_file",
+            default_value=PathJoinSubstitution([CONFIG, "monitor.yaml"]),
+            description="Parameters of the monitor node",
+        ),
+        DeclareLaunchArgument("namespace", default_value="", description="Namespace of all nodes"),
+        DeclareLaunchArgument(
+            "use_sim_time",
+            default_value="false",
+            choices=["true", "false"],
+            description="Take the time from /clock",
+        ),
+        DeclareLaunchArgument(
+            "log_level",
+            default_value="info",
+            choices=["debug", "info", "warn", "error", "fatal"],
+            description="Of all nodes",
+        ),
+        DeclareLaunchArgument(
+            "monitor",
+            default_value="true",
+            choices=["true", "false"],
+            description="Start the monitor node too",
+        ),
+        DeclareLaunchArgument(
+            "autostart",
+            default_value="true",
+            choices=["true", "false"],
+            description="Configure and activate the policy node; false: somebody else does",
+        ),
+    ]
+    for name, _, description, choices in OVERRIDES:
+        more = {"choices": ["", *choices]} if choices else {}
+        declared.append(
+            DeclareLaunchArgument(
+                name, default_value="", description=f"{description}; empty: as in the file", **more
+            )
+        )
+    for name, description in TOPICS.items():
+        declared.append(DeclareLaunchArgument(name, default_value=name, description=description))
+    return declared
+
+
+def environment() -> list[SetEnvironmentVariable]:
+    """What camera images and safety need of the middleware, unless it is set already."""
+    defaults = {
+        "FASTDDS_DEFAULT_PROFILES_FILE": PathJoinSubstitution([CONFIG, "fastdds_shm.xml"]),
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+    }
+    return [
+        SetEnvironmentVariable(name, EnvironmentVariable(name, default_value=value))
+        for name, value in defaults.items()
+    ]
+
+
+def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    """The nodes, once the arguments are known: only those that are given become parameters."""
+
+    def given(name: str) -> str:
+        return LaunchConfiguration(name).perform(context)
+
+    sim_time = {"use_sim_time": given("use_sim_time") == "true"}
+    files = [name for name in (given("params_file"), given("extra_params_file")) if name]
+    overrides = {
+        name: ParameterValue(given(name), value_type=kind)
+        for name, kind, _, _ in OVERRIDES
+        if given(name)
+    }
+    common = {
+        "package": "vla_ros",
+        "namespace": given("namespace"),
+        "output": "screen",
+        "emulate_tty": True,
+        "remappings": [(name, given(name)) for name in TOPICS if given(name) != name],
+        "arguments": ["--ros-args", "--log-level", given("log_level")],
+    }
+    policy = LifecycleNode(
+        executable="policy_node",
+        name="policy",
+        parameters=[*files, overrides | sim_time],
+        on_exit=Shutdown(reason="the policy node ended"),
+        **common,
+    )
+    monitor = Node(
+        executable="monitor_node",
+        name="monitor",
+        parameters=[given("monitor_params_file"), sim_time],
+        condition=IfCondition(given("monitor")),
+        **common,
+    )
+    brought_up = bring_up(policy) if given("autostart") == "true" else []
+    return [monitor, policy, *brought_up]
+
+
+def bring_up(node: LifecycleNode) -> list[LaunchDescriptionEntity]:
+    """Configure, then activate; end the launch where configuring is refused."""
+
+    def ask(transition: int) -> EmitEvent:
+        return EmitEvent(
+            event=ChangeState(
+                lifecycle_node_matcher=lambda action: action is node, transition_id=transition
+            )
+        )
+
+    return [
+        RegisterEventHandler(
+            OnStateTransition(
+                target_lifecycle_node=node,
+                start_state="configuring",
+                goal_state="inactive",
+                entities=[ask(Transition.TRANSITION_ACTIVATE)],
+            )
+        ),
+        RegisterEventHandler(
+            OnStateTransition(
+                target_lifecycle_node=node,
+                start_state="configuring",
+                goal_state="unconfigured",
+                entities=[
+                    LogInfo(msg="the policy node refused its configuration, see its error above"),
+                    Shutdown(reason="the policy node refused its configuration"),
+                ],
+            )
+        ),
+        ask(Transition.TRANSITION_CONFIGURE),
+    ]
+
+
+def generate_launch_description() -> LaunchDescription:
+    """What `ros2 launch` asks for."""
+    return LaunchDescription([*arguments(), *environment(), OpaqueFunction(function=nodes)])

@@ -1,0 +1,96 @@
+"""A simulated robot, the policy that moves it, and the monitor.
+
+    ros2 launch vla_ros sim.launch.py policy:=scripted
+    ros2 launch vla_ros sim.launch.py policy:=vla checkpoint:=random:small mode:=lockstep
+
+Every argument of policy.launch.py can be given too.
+"""
+
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import (
+    DeclareLaunchArgument,
+    IncludeLaunchDescription,
+    OpaqueFunction,
+    Shutdown,
+)
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch.substitutions import EqualsSubstitution, LaunchConfiguration, PathJoinSubstitution
+from launch_ros.actions import Node
+from launch_ros.parameter_descriptions import ParameterValue
+from launch_ros.substitutions import FindPackageShare
+
+SHARE = FindPackageShare("vla_ros")
+
+# Arguments that set a parameter of the bridge: name, type, description. Empty means: as in the
+# parameter file.
+OVERRIDES = (
+    ("task", str, "Name of the task"),
+    ("initial_state", int, "Which of the fixed initial states"),
+    ("seed", int, "Seed of the simulation"),
+)
+
+
+def arguments() -> list[DeclareLaunchArgument]:
+    """The arguments that policy.launch.py does not have, or has with another default."""
+    return [
+        DeclareLaunchArgument(
+            "bridge_params_file",
+            default_value=PathJoinSubstitution([SHARE, "config", "bridge.yaml"]),
+            description="Parameters of the simulation bridge",
+        ),
+        DeclareLaunchArgument(
+            "extra_params_file",
+            default_value=PathJoinSubstitution([SHARE, "config", "policy_sim.yaml"]),
+            description="Parameters of the policy node for simulation, read after params_file",
+        ),
+        DeclareLaunchArgument(
+            "mode",
+            default_value="realtime",
+            choices=["realtime", "lockstep"],
+            description="realtime: the world does not wait; lockstep: it waits for every answer",
+        ),
+        *(
+            DeclareLaunchArgument(
+                name, default_value="", description=f"{description}; empty: as in the file"
+            )
+            for name, _, description in OVERRIDES
+        ),
+    ]
+
+
+def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    """The simulated robot. It never waits for /clock: in lock-step it publishes it."""
+
+    def given(name: str) -> str:
+        return LaunchConfiguration(name).perform(context)
+
+    overrides = {
+        name: ParameterValue(given(name), value_type=kind)
+        for name, kind, _ in OVERRIDES
+        if given(name)
+    }
+    return [
+        Node(
+            package="vla_ros",
+            executable="bridge_node",
+            name="bridge",
+            namespace=given("namespace"),
+            output="screen",
+            emulate_tty=True,
+            parameters=[given("bridge_params_file"), {**overrides, "mode": given("mode")}],
+            arguments=["--ros-args", "--log-level", given("log_level")],
+            on_exit=Shutdown(reason="the bridge ended"),
+        )
+    ]
+
+
+def generate_launch_description() -> LaunchDescription:
+    """What `ros2 launch` asks for."""
+    policy = IncludeLaunchDescription(
+        PythonLaunchDescriptionSource(PathJoinSubstitution([SHARE, "launch", "policy.launch.py"])),
+        # In lock-step the bridge makes the time.
+        launch_arguments={
+            "use_sim_time": EqualsSubstitution(LaunchConfiguration("mode"), "lockstep")
+        }.items(),
+    )
+    return LaunchDescription([*arguments(), policy, OpaqueFunction(function=bridge)])
