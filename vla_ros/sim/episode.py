@@ -207,12 +207,12 @@ class EpisodeRunner:
         stamp = self._sim_ns
         with self._bell:
             self._inbox.await_answer(stamp)
+        shown_ns = self._clock.steady_ns()
         for attempt in range(MAX_RESENDS + 1):
             if attempt:
                 with self._bell:
                     self._inbox.count(resends=1)
                 self._outlet.clock(stamp)
-            shown_ns = self._clock.steady_ns()
             self._outlet.observation(stamp, observation)
             slowest = max(self._answer_times, default=0.0)
             patience_s = max(2 * slowest, self.options.answer_timeout_s)
