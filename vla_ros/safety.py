@@ -155,9 +155,8 @@ def after_valid(safety: Safety, limits: Limits, was_clamped: bool, steady_ns: in
     """A finite, fresh action of this epoch has come: count it, and move on where it suffices."""
     clamps = safety.clamped + 1 if was_clamped else 0
     counted = replace(safety, invalid=0, clamped=clamps)
-    if clamps >= limits.clamp_limit:
-        held = hold(counted, f"{clamps} actions in a row exceeded their limits", steady_ns)
-        return replace(held, clamped=clamps)
+    if clamps >= limits.clamp_limit and safety.state is PolicyState.RUNNING:
+        return hold(counted, f"{clamps} actions in a row exceeded their limits", steady_ns)
     if safety.state is PolicyState.WAITING:
         return Safety(PolicyState.RUNNING, "running", steady_ns, clamped=clamps)
     if safety.state is PolicyState.HOLD:
