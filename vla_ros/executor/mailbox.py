@@ -1,9 +1,9 @@
 """A newest-wins mailbox in shared memory: one writing process, one reading process, no locks.
 
 The writer never waits and the reader never sees half a frame, whenever either is killed.
-There are four slots. The writer fills the one that was written longest ago: it invalidates
-its number, writes, then validates it, and only then names it the newest. The reader copies
-the newest slot and takes the copy only if its number was valid before and unchanged after.
+There are four slots. The writer fills the one that was written longest ago: it puts the new
+number on it, writes, and only then names that number the newest. The reader copies the
+newest letter and takes the copy only if its slot still bears that number afterwards.
 
 The memory is anonymous (memfd): it has no name in /dev/shm, is sealed against resizing, the
 reader maps it read-only, and the kernel frees it with the last process that maps it.
@@ -31,7 +31,7 @@ MAX_ARRAYS = 2
 _NEWEST = 0  # index of a 64-bit word at the start of the memory
 _FILE_HEADER = 64  # bytes
 _SLOT_HEADER = 64  # bytes, eight 64-bit words:
-_BEGUN, _ENDED, _HEAD_LENGTH, _FIRST_ARRAY_LENGTH = 0, 1, 2, 3
+_NUMBER, _HEAD_LENGTH, _FIRST_ARRAY_LENGTH = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,7 @@ class MailboxWriter:
         words, data = self._layout.words, self._layout.bytes
         offset = self._layout.slot(sequence)
         word = offset // 8
-        words[word + _ENDED] = 0
-        words[word + _BEGUN] = sequence
+        words[word + _NUMBER] = sequence
         self._fence()
         words[word + _HEAD_LENGTH] = len(head)
         for i in range(MAX_ARRAYS):
@@ -132,8 +131,6 @@ class MailboxWriter:
         for array in arrays:
             np.copyto(data[offset : offset + array.nbytes].reshape(array.shape), array)
             offset += array.nbytes
-        self._fence()
-        words[word + _ENDED] = sequence
 
 
 class MailboxReader:
@@ -156,7 +153,7 @@ class MailboxReader:
             letter = self._copy(sequence)
             self._fence()
             word = self._layout.slot(sequence) // 8
-            if letter is not None and self._layout.words[word + _BEGUN] == sequence:
+            if letter is not None and self._layout.words[word + _NUMBER] == sequence:
                 return letter  # else the writer came round meanwhile: there is a newer one
         return None
 
@@ -164,9 +161,6 @@ class MailboxReader:
         words, data = self._layout.words, self._layout.bytes
         offset = self._layout.slot(sequence)
         word = offset // 8
-        if words[word + _ENDED] != sequence:
-            return None
-        self._fence()
         head_length = int(words[word + _HEAD_LENGTH])
         lengths = [int(words[word + _FIRST_ARRAY_LENGTH + i]) for i in range(MAX_ARRAYS)]
         if head_length > self._layout.head_room or sum(lengths) > self._layout.array_room:

@@ -1,0 +1,136 @@
+"""The policies that need no model, and what a spec refuses."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from vla_ros.core import STAGES, Instruction, Observation, Timeline
+from vla_ros.policies import InvalidAction, Policy, PolicyRefused, PolicySpec, load_policy
+from vla_ros.timing import ManualClock
+
+CLOCK = ManualClock()
+
+
+def seen(stamp: int) -> Observation:
+    return Observation(stamp, 1, 1, np.zeros((4, 4, 3), np.uint8))
+
+
+def act(policy: Policy, stamp: int) -> np.ndarray:
+    inference = policy.step(seen(stamp), Timeline(1).mark("queue", 2), CLOCK)
+    assert inference is not None
+    assert inference.stamp_ns == stamp
+    assert [name for name, _ in inference.timeline.marks] == list(STAGES[1:-1])
+    assert inference.actions.shape == (1, 7)
+    assert inference.actions.dtype == np.float64
+    return inference.actions[0]
+
+
+def replay(tmp_path, rows: np.ndarray, loop: bool = True) -> Policy:
+    np.save(tmp_path / "rows.npy", rows)
+    path = str(tmp_path / "rows.npy")
+    policy = load_policy(PolicySpec("replay", replay_file=path, replay_loop=loop))
+    policy.reset(Instruction("go", 0))
+    return policy
+
+
+def test_zero_does_not_move_and_keeps_the_gripper_open() -> None:
+    policy = load_policy(PolicySpec("zero"))
+    policy.reset(Instruction("go", 0))
+    assert act(policy, 1).tolist() == [0, 0, 0, 0, 0, 0, 1]
+
+
+def test_wiring_policies_load_neither_torch_nor_a_simulator() -> None:
+    code = (
+        "import sys; from vla_ros.policies import *; load_policy(PolicySpec('zero'));"
+        "from vla_ros.executor import Executor;"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'mujoco', 'rclpy', 'vla_ros.engine')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_replay_loops_and_rewinds(tmp_path) -> None:
+    rows = np.arange(21.0).reshape(3, 7)
+    policy = replay(tmp_path, rows)
+    assert [act(policy, n)[0] for n in range(1, 6)] == [0, 7, 14, 0, 7]
+    policy.reset(Instruction("go", 1))
+    assert act(policy, 6)[0] == 0
+
+
+def test_replay_gives_a_frame_sent_again_the_same_row(tmp_path) -> None:
+    policy = replay(tmp_path, np.arange(21.0).reshape(3, 7))
+    assert [act(policy, n)[0] for n in (1, 1, 2, 2, 3)] == [0, 0, 7, 7, 14]
+
+
+def test_replay_without_loop_stays_with_the_last_gripper(tmp_path) -> None:
+    policy = replay(tmp_path, np.full((2, 7), 0.25), loop=False)
+    act(policy, 1)
+    act(policy, 2)
+    assert act(policy, 3).tolist() == [0, 0, 0, 0, 0, 0, 0.25]
+
+
+def test_replay_reads_npz(tmp_path) -> None:
+    np.savez(tmp_path / "a.npz", actions=np.ones((2, 7), np.float32))
+    policy = load_policy(PolicySpec("replay", replay_file=str(tmp_path / "a.npz")))
+    policy.reset(Instruction("go", 0))
+    assert act(policy, 1).tolist() == [1] * 7
+
+
+def test_replayed_nan_is_no_action_and_the_next_row_is(tmp_path) -> None:
+    rows = np.ones((3, 7))
+    rows[1, 6] = np.nan
+    policy = replay(tmp_path, rows)
+    act(policy, 1)
+    with pytest.raises(InvalidAction, match="row 1"):
+        act(policy, 2)
+    act(policy, 3)
+
+
+def test_replay_refuses_what_is_not_actions(tmp_path) -> None:
+    np.save(tmp_path / "wide.npy", np.zeros((3, 8)))
+    np.save(tmp_path / "empty.npy", np.zeros((0, 7)))
+    np.save(tmp_path / "text.npy", np.array([["a"] * 7]))
+    np.savez(tmp_path / "other.npz", other=np.zeros((3, 7)))
+    (tmp_path / "bad.npy").write_bytes(b"no array at all")
+    (tmp_path / "nil.npy").write_bytes(b"")
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 broken")
+    with (tmp_path / "pickle.npy").open("wb") as file:
+        np.save(file, np.array([{}], dtype=object), allow_pickle=True)
+    names = "wide.npy empty.npy text.npy other.npz bad.npy nil.npy bad.npz pickle.npy none.npy"
+    for name in names.split():
+        with pytest.raises(PolicyRefused, match=name):
+            load_policy(PolicySpec("replay", replay_file=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"name": "magic"}, "zero, scripted, replay, vla"),
+        ({"name": "vla"}, "needs a checkpoint"),
+        ({"name": "replay"}, "needs replay_file"),
+        ({"action_scale": (1.0,) * 5}, "action_scale"),
+        ({"action_scale": (1.0, 1.0, 1.0, 1.0, 1.0, float("nan"))}, "action_scale"),
+        ({"action_scale": (0.0,) * 6}, "action_scale"),
+        ({"num_threads": -1}, "num_threads"),
+        ({"warmup_size": (0, 256)}, "warmup_size"),
+    ],
+)
+def test_spec_refuses(fields: dict, words: str) -> None:
+    with pytest.raises(PolicyRefused, match=words):
+        PolicySpec(**fields)
+
+
+def test_spec_travels() -> None:
+    spec = PolicySpec("vla", checkpoint="random:small", schedule_options={"gamma": 3})
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_scripted_needs_ground_truth_and_a_task_it_knows() -> None:
+    policy = load_policy(PolicySpec("scripted"))
+    policy.reset(Instruction("sing a song", 0))
+    with pytest.raises(InvalidAction, match="ground truth"):
+        act(policy, 1)
