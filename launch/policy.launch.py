@@ -18,6 +18,7 @@ from launch.actions import (
     Shutdown,
 )
 from launch.conditions import IfCondition
+from launch.events.process import ProcessExited
 from launch.substitutions import EnvironmentVariable, LaunchConfiguration, PathJoinSubstitution
 from launch_ros.actions import LifecycleNode, Node
 from launch_ros.event_handlers import OnStateTransition
@@ -127,7 +128,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     sim_time = {"use_sim_time": given("use_sim_time") == "true"}
     files = [name for name in (given("params_file"), given("extra_params_file")) if name]
     overrides = {
-        name: ParameterValue(given(name), value_type=kind)
+        name: ParameterValue(LaunchConfiguration(name), value_type=kind)
         for name, kind, _, _ in OVERRIDES
         if given(name)
     }
@@ -143,7 +144,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         executable="policy_node",
         name="policy",
         parameters=[*files, overrides | sim_time],
-        on_exit=Shutdown(reason="the policy node ended"),
+        on_exit=end_with_it,
         **common,
     )
     monitor = Node(
@@ -155,6 +156,13 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     )
     brought_up = bring_up(policy) if given("autostart") == "true" else []
     return [monitor, policy, *brought_up]
+
+
+def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
+    """No graph without its policy node. None: the launch is ending anyway."""
+    if context.is_shutdown:
+        return None
+    return Shutdown(reason=f"{event.process_name} ended with status {event.returncode}")
 
 
 def bring_up(node: LifecycleNode) -> list[LaunchDescriptionEntity]:

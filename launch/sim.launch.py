@@ -13,6 +13,7 @@ from launch.actions import (
     OpaqueFunction,
     Shutdown,
 )
+from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import EqualsSubstitution, LaunchConfiguration, PathJoinSubstitution
 from launch_ros.actions import Node
@@ -65,7 +66,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         return LaunchConfiguration(name).perform(context)
 
     overrides = {
-        name: ParameterValue(given(name), value_type=kind)
+        name: ParameterValue(LaunchConfiguration(name), value_type=kind)
         for name, kind, _ in OVERRIDES
         if given(name)
     }
@@ -79,9 +80,16 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             emulate_tty=True,
             parameters=[given("bridge_params_file"), {**overrides, "mode": given("mode")}],
             arguments=["--ros-args", "--log-level", given("log_level")],
-            on_exit=Shutdown(reason="the bridge ended"),
+            on_exit=end_with_it,
         )
     ]
+
+
+def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
+    """No graph without the simulation. None: the launch is ending anyway."""
+    if context.is_shutdown:
+        return None
+    return Shutdown(reason=f"{event.process_name} ended with status {event.returncode}")
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -1,0 +1,123 @@
+"""launch/*.launch.py and config/*.up.yaml start the same nodes with the same parameter files.
+
+Read from the source of the launch files, so that it also runs where launch is not installed.
+"""
+
+import ast
+import py_compile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vla_ros.cli.graph_file import GraphSpec, node_names
+from vla_ros.resources import config_path, share
+
+LAUNCH = sorted((share() / "launch").glob("*.launch.py"))
+PAIRS = {"policy.launch.py": "policy.up.yaml", "sim.launch.py": "sim.up.yaml"}
+# sim.launch.py includes policy.launch.py
+INCLUDED = {"policy.launch.py": [], "sim.launch.py": ["policy.launch.py"]}
+
+
+def tree(name: str) -> ast.Module:
+    return ast.parse((share() / "launch" / name).read_text(encoding="utf-8"))
+
+
+def calls(name: str, *functions: str) -> list[dict[str, object]]:
+    """The constant keyword arguments of every call of these functions, includes followed."""
+    found = []
+    for file in (name, *INCLUDED[name]):
+        for node in ast.walk(tree(file)):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in functions:
+                keywords = {k.arg: k.value for k in node.keywords if k.arg}
+                found.append(
+                    {k: v.value for k, v in keywords.items() if isinstance(v, ast.Constant)}
+                )
+    return found
+
+
+def parameter_files(name: str) -> set[str]:
+    return {
+        node.value
+        for file in (name, *INCLUDED[name])
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.endswith(".yaml")
+    }
+
+
+def overrides(name: str) -> list[tuple[str, list[str]]]:
+    """(parameter, choices) of the OVERRIDES table of one launch file."""
+    table = next(
+        node.value
+        for node in tree(name).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "OVERRIDES"
+    )
+    assert isinstance(table, ast.Tuple)
+    rows = []
+    for row in table.elts:
+        assert isinstance(row, ast.Tuple)
+        choices = [c.value for e in row.elts[3:] if isinstance(e, ast.Tuple) for c in e.elts]
+        rows.append((row.elts[0].value, choices))
+    return rows
+
+
+def test_both_launch_files_are_there():
+    assert [path.name for path in LAUNCH] == sorted(PAIRS)
+
+
+@pytest.mark.parametrize("path", LAUNCH, ids=lambda path: path.name)
+def test_a_launch_file_compiles(path, tmp_path):
+    py_compile.compile(str(path), cfile=str(tmp_path / "out.pyc"), doraise=True)
+
+
+@pytest.mark.parametrize("launch", PAIRS)
+def test_the_same_nodes_and_lifecycle(launch):
+    graph = GraphSpec.load(PAIRS[launch])
+    started = {(c["name"], c["executable"]) for c in calls(launch, "Node", "LifecycleNode")}
+    assert started == {(node.name, f"{node.executable}_node") for node in graph.nodes}
+    managed = {c["name"] for c in calls(launch, "LifecycleNode")}
+    assert managed == {node.name for node in graph.nodes if node.lifecycle}
+
+
+@pytest.mark.parametrize("launch", PAIRS)
+def test_the_same_parameter_files(launch):
+    graph = GraphSpec.load(PAIRS[launch])
+    used = {path.name for node in graph.nodes for path in node.parameter_files}
+    assert parameter_files(launch) == used
+    assert all(config_path(name).is_file() for name in used)
+
+
+@pytest.mark.parametrize(("launch", "file"), [("policy", "policy.yaml"), ("sim", "bridge.yaml")])
+def test_launch_arguments_are_parameters_of_the_file(launch, file):
+    known = yaml.safe_load(config_path(file).read_text())["/**"]["ros__parameters"]
+    rows = overrides(f"{launch}.launch.py")
+    assert rows
+    for name, choices in rows:
+        assert name in known, f"{launch}.launch.py offers {name}, {file} does not know it"
+        assert not choices or known[name] in choices
+
+
+def test_lockstep_is_sim_with_simulated_time():
+    """config/lockstep.up.yaml differs from sim.up.yaml in nothing but the mode and the clock."""
+    sim, lockstep = GraphSpec.load("sim"), GraphSpec.load("lockstep")
+    for ours, theirs in zip(lockstep.nodes, sim.nodes, strict=True):
+        assert (ours.name, ours.parameter_files) == (theirs.name, theirs.parameter_files)
+        assert set(ours.parameters) <= {"mode", "use_sim_time"}
+        assert ours.parameters.get("use_sim_time", False) is (ours.name != "bridge")
+
+
+def test_every_node_has_an_executable_and_every_shipped_graph_loads():
+    for path in sorted((share() / "config").glob("*.up.yaml")):
+        for node in GraphSpec.load(path).nodes:
+            assert node.executable in node_names()
+
+
+def test_the_executables_are_where_ros2_run_looks():
+    """Only after an installation: pip puts no console scripts into lib/<package>."""
+    prefix = Path(share()).parents[1]
+    folder = prefix / "lib" / "vla_ros"
+    if (share() / "setup.py").is_file():
+        pytest.skip("running from the checkout: nothing is installed")
+    assert {path.name for path in folder.iterdir()} >= {f"{name}_node" for name in node_names()}
