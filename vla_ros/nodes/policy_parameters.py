@@ -93,7 +93,7 @@ TABLE = (
     P("fresh_needed", 3, "Clean actions in a row before HOLD ends", 1, 1000),
     P("gripper_hysteresis", 0.05, "Smaller changes of the gripper are ignored", 0.0, 1.0),
     P("gripper_dwell_s", 0.15, "Shortest time between two changes of side", 0.0, 10.0),
-    P("hang_timeout_s", 0.0, "Kill a worker silent for this; 0: max(3 L, 5 T) + T", 0.0, 600.0),
+    P("hang_timeout_s", 0.0, "Kill a worker silent for this; 0: max(3 L, 5 T, A) + T", 0.0, 600.0),
     P("latency_window_s", 10.0, "Window of the percentiles on ~/latency", 0.1, 600.0),
 )  # fmt: skip
 

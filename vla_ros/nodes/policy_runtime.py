@@ -149,11 +149,12 @@ class PolicyRuntime:
         return self._ready.inference_p99_ms / 1e3
 
     def _hang_timeout_s(self) -> float:
-        """max(3 L, 5 T) + T: an inference that takes longer than this never ends."""
+        """max(3 L, 5 T, A) + T. Before A the robot still moves on valid evidence: a worker that
+        is merely slow, on a busy machine, must not be killed for it."""
         if self._values["hang_timeout_s"] > 0.0:
             return float(self._values["hang_timeout_s"])
         period = self._limits.period_s
-        return max(3 * self._inference_s, 5 * period) + period
+        return max(3 * self._inference_s, 5 * period, self._limits.max_age_s) + period
 
     def check(self, limits: Limits) -> None:
         """Raise ValueError for limits that the loaded policy cannot meet."""
