@@ -86,7 +86,12 @@ def test_every_change_of_task_is_acknowledged_at_once(start_policy):
 def test_what_no_person_would_mean_is_rejected_and_the_task_stays(start_policy):
     rig = start_policy()
     rig.bring_up("reach")
-    rig.camera()
+    with rig.filming():
+        reject_all(rig)
+    rig.check_commands()
+
+
+def reject_all(rig):
     before = rig.expect(State.RUNNING)
     for text, says in REJECTED.values():
         rig.instruct(text)
@@ -110,4 +115,3 @@ def test_what_no_person_would_mean_is_rejected_and_the_task_stays(start_policy):
     rig.instruct("reach")
     rig.expect(State.RUNNING)
     rig.wait_for(CommandKind.POLICY, len(rig.commands))
-    rig.check_commands()

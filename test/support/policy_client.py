@@ -8,9 +8,12 @@ rig.expect(State.RUNNING)
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +110,23 @@ class PolicyRig:
             self.ros.wait_for_subscriber(self._image)
         self._image.publish(message)
 
+    @contextlib.contextmanager
+    def filming(self, rate: float = 20.0) -> Iterator[None]:
+        """Show good frames at this rate from a thread, for tests that do not judge timing."""
+        done = threading.Event()
+
+        def film() -> None:
+            while not done.wait(1.0 / rate):
+                self.show(self.frame())
+
+        thread = threading.Thread(target=film, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
     def call(self, service: str) -> str:
         """Call ~/stop, ~/recover or ~/reset; returns what it said."""
         answer = self.ros.call(Trigger, f"/policy/{service}")
@@ -188,8 +208,6 @@ class PolicyRig:
 
     def worker(self, number: signal.Signals) -> int:
         """Send a signal to the worker process; returns its id."""
-        import os
-
         pid = int(self.status.last.worker_pid)
         assert pid, "there is no worker"
         os.kill(pid, number)

@@ -12,6 +12,7 @@ import numpy as np
 from builtin_interfaces.msg import Time
 from geometry_msgs.msg import PoseStamped, TwistStamped
 from PIL import Image as Pillow
+from PIL import UnidentifiedImageError
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from vla_ros import core
@@ -52,6 +53,11 @@ def to_time(stamp_ns: int) -> Time:
 # ------------------------------------------------------------------------------ in
 
 
+def _quoted(text: str) -> str:
+    """A sender's own words for a log: short, one line, nothing that a terminal would obey."""
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
 def _check_size(width: int, height: int, max_pixels: int) -> None:
     if width == 0 or height == 0:
         raise BadMessage(f"image size is {width}x{height}")
@@ -63,7 +69,7 @@ def image_of(message: Image, max_pixels: int) -> core.Image:
     """Uint8 [height, width, 3] RGB of a raw image. Raises :class:`BadMessage`."""
     if message.encoding not in ENCODINGS:
         known = ", ".join(ENCODINGS)
-        raise BadMessage(f"encoding '{message.encoding}' is not supported, only {known}")
+        raise BadMessage(f"encoding {_quoted(message.encoding)} is not supported, only {known}")
     channels, order = ENCODINGS[message.encoding]
     width, height, step = message.width, message.height, message.step
     _check_size(width, height, max_pixels)
@@ -95,9 +101,12 @@ def decompressed(message: CompressedImage, max_pixels: int) -> core.Image:
         raise
     except Pillow.DecompressionBombError as error:
         raise BadMessage(f"image too large: {error}") from None
+    except UnidentifiedImageError:
+        kind = _quoted(message.format)
+        raise BadMessage(f"compressed image, format {kind}, is neither JPEG nor PNG") from None
     except (OSError, SyntaxError, ValueError) as error:
-        kind = message.format or "no format given"
-        raise BadMessage(f"compressed image ({kind}) is neither JPEG nor PNG: {error}") from None
+        kind = _quoted(message.format)
+        raise BadMessage(f"compressed image, format {kind}, is corrupt: {error}") from None
 
 
 def text_of(serialized: bytes) -> str:

@@ -1,0 +1,260 @@
+"""Images that must be dropped, each for a reason that the status gives, and those that must not."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from builtin_interfaces.msg import Time
+from PIL import Image as Pillow
+from sensor_msgs.msg import CompressedImage
+
+from support.wait import wait_until
+from vla_ros.core import CommandKind
+from vla_ros.core import PolicyState as State
+from vla_ros.nodes.convert import stamp_of, to_time
+
+SUPPORTED = ("rgb8", "bgr8", "rgba8", "bgra8", "mono8")
+
+#: Fields that differ from a good 8 x 6 rgb8 image, and what the status must say.
+BAD_FIELDS = {
+    "bayer": ({"encoding": "bayer_rggb8"}, "encoding 'bayer_rggb8'"),
+    "16 bit": ({"encoding": "16UC1"}, "encoding '16UC1'"),
+    "float depth": ({"encoding": "32FC1"}, "encoding '32FC1'"),
+    "yuv": ({"encoding": "yuv422_yuy2"}, "encoding 'yuv422_yuy2'"),
+    "no encoding": ({"encoding": ""}, "encoding ''"),
+    "upper case": ({"encoding": "RGB8"}, "encoding 'RGB8'"),
+    "terminal codes": ({"encoding": "\x1b[2J\n"}, "encoding '\\x1b[2J\\n'"),
+    "long encoding": ({"encoding": "x" * 100_000}, "encoding 'xxxx"),
+    "step too short": ({"step": 23}, "step 23 is too short for 8 pixels of rgb8"),
+    "step of zero": ({"step": 0}, "step 0 is too short"),
+    "data too short": ({"data": bytes(143)}, "data has 143 bytes, step x height is 24 x 6 = 144"),
+    "data too long": ({"data": bytes(145)}, "data has 145 bytes"),
+    "no data": ({"data": b""}, "data has 0 bytes"),
+    "step of the width": ({"encoding": "rgba8"}, "step 24 is too short for 8 pixels of rgba8"),
+    "no size": ({"width": 0, "height": 0, "step": 0, "data": b""}, "image size is 0x0"),
+    "no width": ({"width": 0, "step": 0, "data": b""}, "image size is 0x6"),
+    "8k header, 3 bytes": (
+        {"width": 7680, "height": 4320, "step": 23040, "data": b"abc"},
+        "image of 7680x4320 exceeds max_image_pixels 2304000",
+    ),
+    "sizes that overflow 32 bits": (
+        {"width": 2**32 - 1, "height": 2**32 - 1, "step": 2**32 - 1, "data": b"abc"},
+        "image of 4294967295x4294967295 exceeds",
+    ),
+}
+
+
+def shifted(rig, seconds):
+    """A good frame whose stamp lies this far from now."""
+    message = rig.frame()
+    message.header.stamp = to_time(stamp_of(message.header.stamp) + round(seconds * 1e9))
+    return message
+
+
+def with_fields(rig, fields):
+    message = rig.frame()
+    for name, value in fields.items():
+        if name == "data":
+            message.data = type(message.data)("B", value)
+        else:
+            setattr(message, name, value)
+    return message
+
+
+def dropped(rig, message, says):
+    """Show one bad image; the node counts it and says why."""
+    before = rig.now()
+    rig.show(message)
+    after = wait_until(
+        lambda: (s := rig.now()).frames_dropped > before.frames_dropped and s, 5.0, says
+    )
+    assert after.frames_dropped == before.frames_dropped + 1
+    assert after.frames_received - before.frames_received in (0, 1)  # by stamp or by content
+    assert says in after.last_drop
+    assert len(after.last_drop) < 300
+    return after
+
+
+def runs(rig):
+    """It takes good frames and acts on them."""
+    rig.instruct("reach")
+    with rig.filming():
+        rig.expect(State.RUNNING)
+        rig.wait_for(CommandKind.POLICY, len(rig.commands))
+    rig.call("stop")
+
+
+def test_every_kind_of_bad_image_is_dropped_with_the_reason(start_policy):
+    rig = start_policy()
+    rig.bring_up()
+    for fields, says in BAD_FIELDS.values():
+        status = dropped(rig, with_fields(rig, fields), says)
+        if "encoding '" in says:
+            assert status.last_drop.endswith("is not supported, only " + ", ".join(SUPPORTED))
+    runs(rig)
+
+    # All of them again amid good ones: the robot goes on as if they had not come.
+    rig.instruct("reach")
+    with rig.filming():
+        running = rig.expect(State.RUNNING)
+        for fields, _ in BAD_FIELDS.values():
+            rig.show(with_fields(rig, fields))
+        wait_until(lambda: rig.status.last.frames_dropped > running.frames_dropped, 5.0)
+        assert rig.status.last.state == State.RUNNING
+    rig.check_commands()
+
+
+def test_stamps_that_cannot_be_are_dropped(start_policy):
+    rig = start_policy()
+    rig.bring_up()
+    zero = rig.frame()
+    zero.header.stamp = Time()
+    dropped(rig, zero, "stamp is zero: the camera driver must fill header.stamp")
+    before_1970 = rig.frame()
+    before_1970.header.stamp = Time(sec=-5, nanosec=7)
+    dropped(rig, before_1970, "stamp is zero")
+    dropped(rig, shifted(rig, 1.0), "ms in the future: synchronise the clocks")
+    last = rig.frame()
+    last.header.stamp = Time(sec=2**31 - 1, nanosec=2**32 - 1)
+    dropped(rig, last, "in the future")
+    dropped(rig, shifted(rig, -0.7), "older than max_age: 7")
+
+    good = rig.frame()
+    received = rig.now().frames_received
+    rig.show(good)
+    wait_until(lambda: rig.now().frames_received == received + 1, 5.0, "the good frame")
+    dropped(rig, good, "stamp repeated")
+    earlier = rig.frame()
+    earlier.header.stamp = to_time(stamp_of(good.header.stamp) - 20_000_000)
+    dropped(rig, earlier, "out of order by 20.0 ms")
+    runs(rig)
+
+
+@pytest.mark.parametrize("encoding", SUPPORTED)
+def test_supported_encodings_come_through_with_their_colours(encoding):
+    from vla_ros.nodes.convert import image_of
+
+    rgb = np.random.default_rng(3).integers(0, 256, (5, 7, 3), np.uint8)
+    alpha = np.full((5, 7, 1), 9, np.uint8)
+    sent = {
+        "rgb8": rgb,
+        "bgr8": rgb[:, :, ::-1],
+        "rgba8": np.concatenate([rgb, alpha], 2),
+        "bgra8": np.concatenate([rgb[:, :, ::-1], alpha], 2),
+        "mono8": rgb[:, :, :1],
+    }[encoding]
+    wanted = np.repeat(rgb[:, :, :1], 3, 2) if encoding == "mono8" else rgb
+    for padding in (0, 11):
+        rows = np.concatenate([sent.reshape(5, -1), np.full((5, padding), 255, np.uint8)], 1)
+        message = raw_image(rows, encoding)
+        got = image_of(message, 1000)
+        assert got.dtype == np.uint8
+        assert got.flags.c_contiguous
+        np.testing.assert_array_equal(got, wanted)
+
+
+def raw_image(rows, encoding):
+    from sensor_msgs.msg import Image
+
+    message = Image(height=5, width=7, encoding=encoding, step=rows.shape[1])
+    message.data.frombytes(rows.tobytes())
+    return message
+
+
+def test_supported_encodings_are_taken_in_by_the_node(start_policy):
+    rig = start_policy()
+    rig.bring_up()
+    for channels, encoding in ((3, "rgb8"), (3, "bgr8"), (4, "rgba8"), (4, "bgra8"), (1, "mono8")):
+        received = rig.now().frames_received
+        step = 8 * channels + 5
+        rig.show(with_fields(rig, {"encoding": encoding, "step": step, "data": bytes(6 * step)}))
+        wait_until(lambda n=received: rig.now().frames_received == n + 1, 5.0, encoding)
+    assert rig.now().frames_dropped == 0
+
+
+# ------------------------------------------------------------------------ compressed
+
+
+def encoded(rig, kind="JPEG", size=(8, 6), mode="RGB"):
+    stream = io.BytesIO()
+    colour = int(stamp_of(rig.frame().header.stamp)) % 250
+    Pillow.new(mode, size, colour).save(stream, kind)
+    return stream.getvalue()
+
+
+def compressed(rig, data, kind="jpeg"):
+    message = CompressedImage(format=kind)
+    message.header.stamp = rig.ros.node.get_clock().now().to_msg()
+    message.data.frombytes(data)
+    return message
+
+
+def test_compressed_images_are_decoded_and_corrupt_ones_dropped(start_policy):
+    rig = start_policy(image_transport="compressed")
+    rig.bring_up()
+
+    def show(data, kind="jpeg"):
+        message = compressed(rig, data, kind)
+        rig.show(message, "image/compressed")
+
+    def is_dropped(data, says, kind="jpeg"):
+        before = rig.now().frames_dropped
+        show(data, kind)
+        wait_until(lambda: rig.now().frames_dropped == before + 1, 5.0, says)
+        assert says in rig.status.last.last_drop
+        assert len(rig.status.last.last_drop) < 300
+
+    neither = "is neither JPEG nor PNG"
+    photo = encoded(rig, size=(64, 48))
+    is_dropped(photo[: len(photo) // 2], "format 'jpeg', is corrupt")
+    is_dropped(photo[:20], neither)
+    is_dropped(b"\xff\xd8" + bytes(500), "")
+    is_dropped(b"", neither)
+    is_dropped(b"hello", neither)
+    is_dropped(encoded(rig, "GIF", mode="L"), neither)
+    is_dropped(encoded(rig, "BMP"), neither, kind="x" * 100_000)
+    is_dropped(encoded(rig, "PNG", size=(7680, 4320), mode="1"), "7680x4320 exceeds")
+    for kind in ("JPEG", "PNG"):
+        for mode in ("RGB", "L"):
+            received = rig.now().frames_received
+            show(encoded(rig, kind, mode=mode), kind.lower())
+            wait_until(lambda n=received: rig.now().frames_received == n + 1, 5.0, kind)
+
+
+def test_decompressed_images_have_the_right_colours_and_garbage_is_a_bad_message():
+    from vla_ros.nodes.convert import BadMessage, decompressed
+
+    rgb = np.random.default_rng(4).integers(0, 256, (48, 64, 3), np.uint8)
+    rgb[:, :32] = (200, 40, 10)  # flat: JPEG keeps it
+    files = {}
+    for kind in ("PNG", "JPEG"):
+        stream = io.BytesIO()
+        Pillow.fromarray(rgb).save(stream, kind)
+        files[kind] = stream.getvalue()
+        message = CompressedImage(format=kind.lower())
+        message.data.frombytes(files[kind])
+        got = decompressed(message, 10_000)
+        wrong = np.abs(got[:, :16].astype(int) - rgb[:, :16]).max()
+        assert wrong == 0 if kind == "PNG" else wrong < 12
+    random = np.random.default_rng(5)
+    for data in files.values():
+        for _ in range(150):
+            broken = bytearray(data)
+            for place in random.integers(0, min(200, len(broken)), 5):
+                broken[place] = random.integers(0, 256)
+            message = CompressedImage(format="jpeg")
+            message.data.frombytes(bytes(broken[: random.integers(1, len(broken) + 1)]))
+            try:
+                image = decompressed(message, 10_000)
+            except BadMessage as error:
+                assert "\n" not in str(error)
+                assert len(str(error)) < 200
+            else:
+                assert image.dtype == np.uint8
+                assert image.shape[2] == 3
+                assert image.size <= 30_000
