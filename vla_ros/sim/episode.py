@@ -263,6 +263,9 @@ class EpisodeRunner:
         """Show the observation in real time, the last one always; end what is over."""
         limit = self._view.max_steps
         over = step.done or self._view.step >= limit
+        if over:
+            with self._bell:
+                self._inbox.end()  # the answer to the last frame is too late, and no fault
         if over or not self.lockstep:
             self._outlet.observation(stamp, step.observation)
         if step.success:

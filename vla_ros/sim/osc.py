@@ -4,6 +4,9 @@ Khatib, "A unified approach for motion and force control of robot manipulators" 
 a posture task in the null space. The gains are those of robosuite's OSC_POSE (kp 150,
 critically damped); unlike there, position and orientation are solved together, so turning
 the hand does not push it aside.
+
+As in robosuite and LIBERO, a goal counts from the pose at the time, which lags behind the
+goal before it: under constant commands the hand covers about 0.3 of what they add up to.
 """
 
 from __future__ import annotations
