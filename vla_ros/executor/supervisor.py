@@ -99,7 +99,8 @@ class Supervisor(threading.Thread):
     def run(self) -> None:
         """Until ``stop``."""
         try:
-            self._start_worker()
+            if not self._stopping:
+                self._start_worker()
             last = self._clock.steady_ns()
             while not self._stopping:
                 self._pause()

@@ -105,6 +105,13 @@ def load_once(spec: PolicySpec) -> Policy:
         return Obedient()
 
 
+def load_once_then_never(spec: PolicySpec) -> Policy:
+    try:
+        return load_once(spec)
+    except PolicyRefused:
+        return load_never(spec)
+
+
 def load_never(spec: PolicySpec) -> Policy:
     while True:
         time.sleep(1)

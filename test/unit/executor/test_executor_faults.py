@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -159,3 +160,22 @@ def test_replacement_that_is_refused_gives_up_at_once(make_bench: MakeBench, tmp
     os.kill(bench.executor.start(10).pid, signal.SIGKILL)
     bench.event(WorkerLost)
     assert bench.event(WorkerGaveUp).reason == "the checkpoint is gone"
+
+
+def test_replacement_that_never_loads_is_given_up(make_bench: MakeBench, tmp_path) -> None:
+    spec = PolicySpec("replay", replay_file=str(tmp_path / "flag"))
+    limits = Limits(load_timeout_s=0.5, max_respawns=1)
+    bench = make_bench(faulty.load_once_then_never, spec, limits)
+    os.kill(bench.executor.start(10).pid, signal.SIGKILL)
+    bench.event(WorkerLost)
+    assert "not ready in 0.5 s" in bench.event(WorkerLost).reason
+    bench.event(WorkerGaveUp)
+
+
+def test_close_ends_a_start_that_is_still_loading(make_bench: MakeBench) -> None:
+    bench = make_bench(faulty.load_never)
+    threading.Timer(0.3, bench.executor.close).start()
+    began = time.monotonic()
+    with pytest.raises(PolicyRefused, match="closed while the policy was loading"):
+        bench.executor.start(10)
+    assert time.monotonic() - began < 2
