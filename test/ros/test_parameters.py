@@ -7,8 +7,9 @@ import yaml
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or use its wheels")
 
+from vla_ros.nodes import describe
 from vla_ros.nodes.policy_parameters import TABLE
-from vla_ros.resources import config_path
+from vla_ros.resources import config_path, share
 
 
 def test_policy_yaml_lists_every_parameter_with_its_default():
@@ -25,3 +26,10 @@ def test_every_parameter_is_described_and_its_default_allowed(row):
         assert row.default in row.choices
     if row.low is not None:
         assert row.low <= row.default <= row.high
+
+
+def test_the_reference_page_is_the_tables():
+    page = share() / "docs" / "reference" / "parameters.md"
+    if not page.is_file():
+        pytest.skip("docs/ is not installed: this test runs from a checkout")
+    assert page.read_text() == describe.document()

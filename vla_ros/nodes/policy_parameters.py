@@ -123,13 +123,13 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
     """Which policy to load. Raises PolicyRefused with the reason."""
     options: dict[str, str | int | float | bool] = {}
     if values["schedule"] in ("speculative", "vanilla_speculative"):
-        options = {
-            "drafter": values["drafter"],
-            "draft_checkpoint": values["draft_checkpoint"],
-            "acceptance": values["acceptance"],
-            "relaxed_distance": values["relaxed_distance"],
-            "gamma": values["gamma"],
-        }
+        options = {"drafter": values["drafter"], "acceptance": values["acceptance"]}
+        if values["acceptance"] == "relaxed":
+            options["relax_bins"] = values["relaxed_distance"]
+        if values["draft_checkpoint"]:
+            options["draft_checkpoint"] = values["draft_checkpoint"]
+        if values["gamma"]:
+            options["gamma"] = values["gamma"]
     return PolicySpec(
         name=values["policy"],
         checkpoint=values["checkpoint"],
