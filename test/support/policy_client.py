@@ -110,6 +110,17 @@ class PolicyRig:
             self.ros.wait_for_subscriber(self._image)
         self._image.publish(message)
 
+    def connect(self, kind: type = Image, topic: str = "image") -> None:
+        """Open the test's own camera topic of a stopped policy and see that frames arrive: the
+        reader may know its writer a moment later than the writer its reader."""
+        probe = kind(header=self.frame().header)  # dropped: it is empty
+        for _ in range(20):
+            self.show(probe, topic)
+            with contextlib.suppress(AssertionError):
+                wait_until(lambda: self.now().frames_dropped, 0.5, every=0.05)
+                return
+        raise AssertionError(f"nothing arrives on {topic}")
+
     @contextlib.contextmanager
     def filming(self, rate: float = 20.0) -> Iterator[None]:
         """Show good frames at this rate from a thread, for tests that do not judge timing."""

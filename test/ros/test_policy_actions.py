@@ -1,0 +1,194 @@
+"""What a policy may say and what leaves the node: never a NaN, never beyond the limits, never
+after the end, and always with the account of where its time went."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from support.policy_client import GRIPPER, moves
+from support.wait import wait_until
+from vla_ros.core import STAGES, CommandKind
+from vla_ros.core import PolicyState as State
+from vla_ros.nodes.convert import stamp_of
+
+T = 0.05
+SLOW = 10.0  # Hz: every action finds a control tick of its own
+
+
+def rows_of(*xs):
+    """Rows that move by these x; others of the row are 0, the gripper 1."""
+    rows = np.zeros((len(xs), 7))
+    rows[:, 0] = xs
+    rows[:, 6] = 1.0
+    return rows
+
+
+def test_what_is_not_finite_is_never_published_and_three_in_a_row_are_a_fault(
+    start_policy, tmp_path
+):
+    nan, inf = np.nan, np.inf
+    xs = [0.01, nan, 0.02, inf, -inf, 0.03, *[0.04] * 10, nan, nan, nan, 0.05]
+    replay = moves(tmp_path, rows_of(*xs))
+    rig = start_policy(policy="replay", replay_file=replay, replay_loop=False)
+    rig.bring_up("reach")
+    with rig.filming(SLOW):
+        fault = rig.expect(State.FAULT)
+        assert "3 invalid actions" in fault.reason
+        assert "not finite" in fault.reason
+        pid = rig.status.messages[1].worker_pid
+        assert fault.worker_pid == 0  # what is broken does not go on computing
+        begin = len(rig.commands)
+        wait_until(lambda: len(rig.commands) > begin + 5, 5.0, "commands in FAULT")
+        assert set(rig.kinds(begin)) == {CommandKind.STOP}
+        # Latched: neither frames nor another task nor a reset leave it.
+        rig.instruct("push")
+        rig.expect(lambda s: s.instruction == "push")
+        rig.call("reset")
+        assert rig.status.last.state == State.FAULT
+        rig.call("recover")
+        again = rig.expect(State.RUNNING)
+        assert again.worker_pid not in (0, pid)
+        rig.expect(State.FAULT)  # the file is what it was
+    published = {m.action[0] for m in rig.commands.messages if m.kind == CommandKind.POLICY}
+    assert {0.01, 0.02, 0.03, 0.04} <= published <= set(xs)
+    rig.check_commands()
+
+
+def test_actions_beyond_their_bounds_are_clamped_and_five_in_a_row_hold(start_policy, tmp_path):
+    xs = [0.01, 0.02, 7.0, 0.03, -1e300, *[0.04] * 5, *[1.0] * 60]
+    replay = moves(tmp_path, rows_of(*xs))
+    rig = start_policy(policy="replay", replay_file=replay, replay_loop=False)
+    rig.bring_up("reach")
+    with rig.filming(SLOW):
+        rig.expect(State.RUNNING)
+        held = rig.expect(State.HOLD)
+        assert held.reason == "5 actions in a row exceeded their limits"
+        wait_until(lambda: len(rig.commands) and rig.commands.last.kind == CommandKind.STOP, 5.0)
+    sent = [m.action[0] for m in rig.commands.messages if m.kind == CommandKind.POLICY]
+    assert sent == [0.01, 0.02, 0.05, 0.03, -0.05, *[0.04] * 5, *[0.05] * 4]
+    assert rig.status.last.actions_clamped >= 7
+    rig.node.wait_for_log("action clamped to its bounds")
+    rig.check_commands()
+
+
+@pytest.mark.parametrize("chunk_age", [0.0, 0.08])
+def test_stage_durations_sum_to_the_total_and_the_total_is_the_age_of_the_evidence(
+    start_policy, chunk_age
+):
+    """Also for frames that were captured a while before they came."""
+    rig = start_policy()
+    rig.bring_up("reach")
+    end = time.monotonic() + 3.0
+    while time.monotonic() < end:
+        frame = rig.frame()
+        time.sleep(max(chunk_age, T / 2))
+        rig.show(frame)
+    actions = [m for m in rig.commands.messages if m.kind == CommandKind.POLICY]
+    assert len(actions) > 15
+    for m in actions:
+        spent = [getattr(m.stages, stage) for stage in STAGES]
+        age_ms = (stamp_of(m.header.stamp) - stamp_of(m.observation_stamp)) / 1e6
+        assert min(spent) >= 0.0, m.stages
+        assert abs(sum(spent) - m.stages.total) < 0.1, m.stages
+        assert abs(m.stages.total - age_ms) < 0.1, (m.stages, age_ms)
+        assert m.stages.transport >= chunk_age * 1e3
+        transport = (stamp_of(m.receive_stamp) - stamp_of(m.observation_stamp)) / 1e6
+        assert abs(m.stages.transport - transport) < 0.1
+        assert stamp_of(m.valid_until) - stamp_of(m.observation_stamp) == 500_000_000
+        assert stamp_of(m.latest_observation_stamp) >= stamp_of(m.observation_stamp)
+    assert len({stamp_of(m.observation_stamp) for m in actions}) == len(actions)
+    rig.check_commands()
+
+
+# ------------------------------------------------------------------------ the end
+
+
+def moving(start_policy):
+    rig = start_policy()
+    rig.bring_up("reach")
+    return rig
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("number", "worker"),
+    [
+        (signal.SIGTERM, None),
+        (signal.SIGINT, None),
+        (signal.SIGTERM, signal.SIGSTOP),
+        (signal.SIGTERM, signal.SIGKILL),
+    ],
+)
+def test_the_last_word_is_a_stop_and_the_process_ends_within_a_second(start_policy, number, worker):
+    rig = moving(start_policy)
+    with rig.filming():
+        rig.expect(State.RUNNING)
+        rig.wait_for(CommandKind.POLICY)
+        pid = rig.status.last.worker_pid
+        if worker is not None:
+            rig.worker(worker)
+        began = time.monotonic()
+        rig.node.signal(number)
+        assert rig.node.wait(3.0) == 0
+        assert time.monotonic() - began < 1.0
+        last = len(rig.commands)
+        wait_until(lambda: rig.commands.last.kind == CommandKind.STOP, 1.0, "the last word")
+        time.sleep(3 * T)
+    assert len(rig.commands) - last <= 1  # what was on its way when the process ended
+    assert rig.commands.last.kind == CommandKind.STOP
+    assert not rig.commands.last.action[:6].any()
+    assert rig.commands.last.action[6] == GRIPPER
+    assert not alive(pid)
+    rig.check_commands()
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.serial
+def test_a_node_that_is_killed_is_missed_by_its_reader_within_two_periods(start_policy):
+    """SIGKILL leaves no last word: the deadline that the writer offers is what a reader has."""
+    from rclpy.duration import Duration
+    from rclpy.event_handler import SubscriptionEventCallbacks
+    from rclpy.qos import QoSProfile
+
+    from vla_ros.msg import ActionCommand
+    from vla_ros.nodes import qos
+
+    rig = moving(start_policy)
+    missed = []
+    profile = QoSProfile(
+        history=qos.ACTION.history,
+        depth=10,
+        reliability=qos.ACTION.reliability,
+        deadline=Duration(nanoseconds=round(2 * T * 1e9)),
+    )
+    rig.ros.node.create_subscription(
+        ActionCommand,
+        "policy/action",
+        lambda message: None,
+        profile,
+        event_callbacks=SubscriptionEventCallbacks(
+            deadline=lambda event: missed.append(time.monotonic())
+        ),
+    )
+    with rig.filming():
+        rig.expect(State.RUNNING)
+        rig.wait_for(CommandKind.POLICY, len(rig.commands) + 10)
+        pid = rig.status.last.worker_pid
+        rig.node.signal(signal.SIGKILL)
+        killed = time.monotonic()
+        wait_until(lambda: missed and missed[-1] > killed, 1.0, "a missed deadline")
+        assert next(t for t in missed if t > killed) - killed < 2 * T + 0.05
+        wait_until(lambda: not alive(pid), 2.0, "the end of the orphaned worker")
