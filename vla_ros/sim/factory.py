@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vla_ros.sim.env import Environment, SimError
+from vla_ros.sim.gl import choose_renderer
 
 ENVIRONMENTS = ("tabletop",)
 
@@ -25,6 +26,7 @@ class EnvConfig:
             raise SimError(f"image_size must be 16 to 1024 pixels, not {self.image_size}")
 
     def __call__(self) -> Environment:
+        choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported
         from vla_ros.sim.tabletop import Tabletop  # needs mujoco, other environments may not
 
         return Tabletop(self.image_size, self.wrist)

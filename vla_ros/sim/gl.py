@@ -12,6 +12,7 @@ from vla_ros.sim.env import SimError
 
 _EGL = ("libEGL.so.1", "libEGL.so")
 _OSMESA = ("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so")
+_KNOWN = ("egl", "osmesa", "glfw")
 _PROBE = "import mujoco; c = mujoco.GLContext(16, 16); c.make_current(); c.free()"
 
 NO_RENDERER = (
@@ -40,6 +41,8 @@ def choose_renderer(environ: MutableMapping[str, str] = os.environ) -> str:
         else:
             raise NoRenderer(NO_RENDERER)
         environ["MUJOCO_GL"] = chosen
+    elif chosen not in _KNOWN:
+        raise NoRenderer(f"MUJOCO_GL is '{chosen}': unset it, or set one of {', '.join(_KNOWN)}")
     return chosen
 
 

@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.core import Floats, Image, Pose
+from vla_ros.core import Floats, Pose
 from vla_ros.sim import scene
 from vla_ros.sim.env import (
     AGENTVIEW,
@@ -43,7 +43,10 @@ _CLOSED = (0.0, 0.0)
 
 
 class Tabletop:
-    """A Panda at a table with four cubes and a plate. Implements ``Environment``."""
+    """A Panda at a table with four cubes and a plate. Implements ``Environment``.
+
+    NoRenderer: there is no OpenGL to render the cameras with.
+    """
 
     def __init__(
         self, image_size: int = 256, wrist: bool = True, shadows: bool = False, msaa: int = 0
@@ -52,8 +55,8 @@ class Tabletop:
         self._spec = EnvSpec(NAME, TASKS, cameras, image_size)
         self._model = scene.build_model(msaa)
         self._data = mujoco.MjData(self._model)
-        self._shadows = shadows
-        self._renderer: OffscreenRenderer | None = None
+        self._renderer = OffscreenRenderer(self._model, image_size, shadows)
+        self._closed = False
         self._lookup()
         self._controller = OperationalSpaceController(
             self._model, self._site, self._arm_joints, np.array(scene.HOME)
@@ -145,7 +148,8 @@ class Tabletop:
     def _observe(self, render: bool) -> SimObservation:
         gripper = self._gripper_pose()
         joints = self._data.qpos[self._joint_qpos].copy()
-        images = {name: self._render(name) for name in self._spec.cameras} if render else {}
+        cameras = self._spec.cameras if render else ()
+        images = {name: self._renderer.render(self._data, name) for name in cameras}
         bodies = {**self._cubes, PLATE: self._plate}
         poses = {name: _pose(self._data.xpos[b], self._data.xquat[b]) for name, b in bodies.items()}
         return SimObservation(
@@ -163,15 +167,10 @@ class Tabletop:
         mujoco.mju_mat2Quat(quaternion, self._data.site_xmat[self._site])
         return _pose(self._data.site_xpos[self._site], quaternion)
 
-    def _render(self, camera: str) -> Image:
-        if self._renderer is None:
-            self._renderer = OffscreenRenderer(self._model, self._spec.image_size, self._shadows)
-        return self._renderer.render(self._data, camera)
-
     def close(self) -> None:
-        if self._renderer is not None:
+        if not self._closed:
+            self._closed = True
             self._renderer.close()
-            self._renderer = None
 
 
 def _pose(position: Floats, wxyz: Floats) -> Pose:

@@ -16,7 +16,7 @@ from vla_ros.sim.episode_state import EpisodeOptions, EpisodeRequest, EpisodeSta
 from vla_ros.timing import SystemClock
 
 CLOCK = SystemClock()
-LOCKSTEP = EpisodeOptions(answer_timeout_s=0.05)
+LOCKSTEP = EpisodeOptions(answer_timeout_s=0.15)
 REALTIME = EpisodeOptions(mode=Mode.REALTIME)
 
 
@@ -245,7 +245,7 @@ def test_late_steps_are_counted_and_not_caught_up(start):
     began = time.monotonic()
     runner, _ = start(Policy(), REALTIME, environment=Slow(rate_hz=100))
     view = ended(runner)
-    assert view.counters.late == 3  # all but the first
+    assert view.counters.late >= 3  # all but perhaps the first
     assert time.monotonic() - began > 0.08
 
 

@@ -33,13 +33,18 @@ def test_without_any_it_says_what_to_install(monkeypatch):
 
 
 def test_a_backend_that_does_not_work_is_one_clear_error(monkeypatch):
+    from vla_ros.sim import render
     from vla_ros.sim.factory import EnvConfig
 
-    monkeypatch.setenv("MUJOCO_GL", "nonsense")
-    environment = EnvConfig(image_size=16)()
-    environment.reset("pick_red_cube", 0, render=False)  # needs no OpenGL
-    with pytest.raises(gl.NoRenderer, match=r"MUJOCO_GL=nonsense: .*libosmesa6"):
-        environment.reset("pick_red_cube", 0)
+    monkeypatch.setattr(render, "choose_renderer", lambda: "broken")
+    with pytest.raises(gl.NoRenderer, match=r"MUJOCO_GL=broken: .*libosmesa6") as error:
+        EnvConfig(image_size=16)()
+    assert "\n" not in str(error.value)
+
+
+def test_a_value_that_is_none_is_named():
+    with pytest.raises(gl.NoRenderer, match="MUJOCO_GL is 'vulkan': unset it, or set one of egl"):
+        gl.choose_renderer({"MUJOCO_GL": "vulkan"})
 
 
 def test_a_probe_of_something_absent_fails_quietly():

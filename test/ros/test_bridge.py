@@ -1,0 +1,336 @@
+"""The simulation bridge as a process, with a test in the policy's place."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from support.ros import RosPeer
+from support.wait import wait_until
+
+pytest.importorskip("rclpy")
+
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
+from vla_ros.nodes import qos
+from vla_ros.nodes.convert import stamp_of, to_time
+from vla_ros.srv import ResetEpisode
+
+LOCKSTEP = {"mode": "lockstep", "image_size": 32}
+REALTIME = {**LOCKSTEP, "mode": "realtime"}
+MS = 1_000_000
+
+
+def command(stamp: int, number: int, **changes: object) -> ActionCommand:
+    """An answer to the frame of that stamp: down, and to and fro."""
+    out = ActionCommand(sequence=number, kind=ActionCommand.KIND_POLICY)
+    out.header.stamp = to_time(stamp + 1)
+    out.observation_stamp = out.latest_observation_stamp = to_time(stamp)
+    out.valid_until = to_time(stamp + 500 * MS)
+    out.action = [0.02 * (-1) ** number, 0.01, -0.03, 0.0, 0.0, 0.1, float(number % 2)]
+    for name, value in changes.items():
+        setattr(out, name, value)
+    return out
+
+
+class Policy:
+    """Sees what the bridge publishes and answers frame number n with ``answer(n, stamp)``.
+
+    Its status says that it is active once everything between the two is connected.
+    """
+
+    def __init__(self, ros: RosPeer, answer=None) -> None:
+        self.ros = ros
+        self.answer = answer or (lambda number, stamp: command(stamp, number))
+        self.actions = ros.publisher(ActionCommand, "/policy/action", qos.ACTION)
+        self.own_status = ros.publisher(PolicyStatus, "/policy/status", qos.LATCHED)
+        self.status = ros.inbox(EpisodeStatus, "/bridge/episode", qos.LATCHED)
+        self.clock = ros.inbox(Clock, "/clock")
+        self.wrist = ros.inbox(Image, "/wrist_image")
+        self.joints = ros.inbox(JointState, "/joint_states")
+        self.truth = ros.inbox(NamedPoses, "/ground_truth")
+        self.instructions: list[str] = []
+        self.frames: list[Image] = []
+        self._image = ros.node.create_subscription(Image, "/image", self._on_image, 100)
+        ros.node.create_subscription(String, "/instruction", self._on_instruction, qos.LATCHED)
+
+    def connect(self) -> None:
+        """Be active from now on."""
+        self.ros.wait_for_subscriber(self.actions)
+        wait_until(lambda: self._image.get_publisher_count() > 0, 10.0, "a publisher of /image")
+        self.own_status.publish(PolicyStatus(state=PolicyStatus.STATE_WAITING))
+
+    def _on_instruction(self, message: String) -> None:
+        self.instructions.append(message.data)
+        status = PolicyStatus(state=PolicyStatus.STATE_WAITING, instruction=message.data)
+        self.own_status.publish(status)
+
+    def _on_image(self, message: Image) -> None:
+        number = len(self.frames)
+        self.frames.append(message)
+        answer = self.answer(number, stamp_of(message.header.stamp))
+        if answer is not None:
+            self.actions.publish(answer)
+
+    def reset(self, task: str = "", initial_state: int = 0) -> ResetEpisode.Response:
+        request = ResetEpisode.Request(task=task, initial_state=initial_state)
+        return self.ros.call(ResetEpisode, "/bridge/reset", request)
+
+    def ended(self, episode: int, timeout: float = 15.0) -> EpisodeStatus:
+        final = (EpisodeStatus.STATE_SUCCESS, EpisodeStatus.STATE_FAILURE)
+        return self.status.wait(lambda m: m.episode == episode and m.state in final, timeout)
+
+    def running(self, episode: int) -> EpisodeStatus:
+        running = EpisodeStatus.STATE_RUNNING
+        return self.status.wait(lambda m: m.episode == episode and m.state == running, 15.0)
+
+
+def sim_pid(bridge_pid: int) -> int:
+    """The process that the bridge started."""
+    children = Path(f"/proc/{bridge_pid}/task/{bridge_pid}/children").read_text().split()
+    assert len(children) == 1
+    return int(children[0])
+
+
+# ------------------------------------------------------------------ lock-step
+
+
+def test_lockstep_is_the_same_every_time(spawn_node, ros):
+    """Two episodes of the same state and commands: every byte of every message but the stamps."""
+    policy = Policy(ros, lambda number, stamp: command(stamp, number % 9))
+    spawn_node("bridge", LOCKSTEP | {"max_steps": 8})
+    policy.connect()
+    first = policy.ended(1)
+    assert policy.reset("", 0).success
+    assert policy.ended(2).reason == first.reason == "not solved within 8 steps"
+    assert (first.step, first.actions_applied, first.idle_steps) == (8, 8, 0)
+    wait_until(lambda: len(policy.truth) >= 18, 5.0, "18 ground truths")
+    wait_until(lambda: len(policy.frames) >= 18, 5.0, "18 frames")
+    for stream in (policy.frames, policy.wrist.messages):
+        pixels = [bytes(message.data) for message in stream]
+        assert pixels[:9] == pixels[9:18]
+        assert len(set(pixels[:9])) == 9  # the world did move
+        assert (stream[0].encoding, stream[0].width, stream[0].step) == ("rgb8", 32, 96)
+    assert len({tuple(m.position) for m in policy.joints.messages[:9]}) == 9
+    for inbox in (policy.joints, policy.truth):
+        for message in inbox.messages:
+            message.header.stamp = to_time(0)
+        assert inbox.messages[:9] == inbox.messages[9:18]
+
+
+def test_one_step_one_stamp_and_a_clock_that_never_goes_back(spawn_node, ros):
+    policy = Policy(ros)
+    spawn_node("bridge", LOCKSTEP | {"max_steps": 5})
+    policy.connect()
+    policy.ended(1)
+    policy.reset()
+    policy.ended(2)
+    stamps = [stamp_of(m.header.stamp) for m in policy.frames]
+    wait_until(lambda: len(policy.truth) == len(stamps) == 12, 5.0, "12 of each")
+    for inbox in (policy.wrist, policy.joints, policy.truth):
+        assert [stamp_of(m.header.stamp) for m in inbox.messages] == stamps
+    assert stamps == sorted(set(stamps))
+    assert {b - a for a, b in itertools.pairwise(stamps)} <= {50 * MS, 100 * MS}
+    clock = [stamp_of(m.clock) for m in policy.clock.messages]
+    assert clock == sorted(clock)
+    assert set(stamps) <= set(clock)
+    assert policy.instructions[-1] == "pick up the red cube and put it on the plate"
+    assert "gripper" in policy.truth.last.names
+    assert len(policy.joints.last.name) == len(policy.joints.last.position) == 9
+
+
+def test_bad_answers_are_refused_and_the_next_good_one_counts(spawn_node, ros):
+    bad = [
+        {"action": [math.nan] * 7},
+        {"action": [0.0, 0.0, math.inf, 0.0, 0.0, 0.0, 1.0]},
+        {"valid_until": to_time(1)},
+        {"latest_observation_stamp": to_time(1)},
+        {"kind": 77},
+    ]
+
+    def answer(number: int, stamp: int) -> ActionCommand:
+        return command(stamp, number, **(bad[number] if number < len(bad) else {}))
+
+    policy = Policy(ros, answer)
+    bridge = spawn_node("bridge", LOCKSTEP | {"max_steps": 2, "answer_timeout_s": 0.1})
+    policy.connect()
+    status = policy.ended(1)
+    assert status.reason == "not solved within 2 steps"
+    assert (status.actions_applied, status.actions_rejected, status.resends) == (2, 5, 5)
+    assert len({bytes(m.data) for m in policy.frames[:6]}) == 1  # nothing moved meanwhile
+    assert len({stamp_of(m.header.stamp) for m in policy.frames[:6]}) == 1
+    bridge.wait_for_log("command not executed: its action is not finite")
+
+
+def test_no_answer_ends_the_episode_and_the_next_one_is_free_of_it(spawn_node, ros):
+    policy = Policy(ros, lambda number, stamp: None)
+    spawn_node("bridge", LOCKSTEP | {"max_steps": 2, "answer_timeout_s": 0.1})
+    policy.connect()
+    status = policy.ended(1)
+    assert status.state == EpisodeStatus.STATE_FAILURE
+    assert status.reason == "no answer to the frame of step 0 after 5 resends"
+    assert status.step == 0
+    assert len(policy.frames) == 6
+    policy.answer = lambda number, stamp: command(stamp, number)
+    policy.reset()
+    status = policy.ended(2)
+    assert (status.step, status.resends, status.actions_rejected) == (2, 0, 0)
+
+
+# ------------------------------------------------------------------ real time
+
+
+def test_real_time_executes_what_is_fresh_and_nothing_else(spawn_node, ros):
+    policy = Policy(ros, lambda number, stamp: None)
+    spawn_node("bridge", REALTIME | {"max_steps": 40})
+    policy.connect()
+    first = policy.running(1)
+    wait_until(lambda: len(policy.frames) > 2, 10.0, "frames")
+    now = time.time_ns()
+    assert abs(now - stamp_of(policy.frames[-1].header.stamp)) < 500 * MS  # wall time
+    policy.actions.publish(command(now, 1, valid_until=to_time(now - 1)))
+    policy.actions.publish(command(stamp_of(first.header.stamp) - 10**9, 2))
+    policy.actions.publish(command(now, 3, action=[math.nan] * 7))
+    good = command(now, 4)
+    policy.actions.publish(good)
+    policy.actions.publish(good)  # the same again
+    status = policy.ended(1)
+    assert (status.step, status.actions_applied, status.actions_rejected) == (40, 1, 4)
+    assert status.idle_steps == 39
+    assert 15.0 < status.achieved_rate_hz < 21.0
+    assert len(policy.clock) == 0
+
+
+# ------------------------------------------------------------------ the policy's side
+
+
+def test_episodes_begin_when_the_policy_is_active_and_reset(spawn_node, ros):
+    """The order is: reset, instruction known, first frame."""
+    events: list[str] = []
+
+    def reset(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        events.append("reset")
+        response.success = True
+        return response
+
+    def say(state: int, epoch: int, instruction: str = "") -> None:
+        statuses.publish(PolicyStatus(state=state, epoch=epoch, instruction=instruction))
+
+    statuses = ros.publisher(PolicyStatus, "/policy/status", qos.LATCHED)
+    ros.node.create_service(Trigger, "/policy/reset", reset)
+    ros.node.create_subscription(
+        String, "/instruction", lambda m: events.append(m.data), qos.LATCHED
+    )
+    ros.node.create_subscription(Image, "/image", lambda _: events.append("frame"), 10)
+    clock = ros.inbox(Clock, "/clock")
+    status = ros.inbox(EpisodeStatus, "/bridge/episode", qos.LATCHED)
+    say(PolicyStatus.STATE_INACTIVE, epoch=7)
+    spawn_node("bridge", LOCKSTEP)
+    waiting = status.wait(lambda m: m.reason == "waits for the policy", 15.0)
+    assert waiting.state == EpisodeStatus.STATE_RESETTING
+    wait_until(lambda: len(clock) > 2, 5.0, "the clock of a waiting bridge")
+    assert events == []
+    say(PolicyStatus.STATE_WAITING, epoch=7)
+    wait_until(lambda: len(events) == 2, 5.0, "reset and instruction")
+    task = "pick up the red cube and put it on the plate"
+    say(PolicyStatus.STATE_WAITING, epoch=7, instruction=task)  # it does know, but not yet anew
+    clock.wait_new(timeout=5.0)
+    assert events == ["reset", task]
+    say(PolicyStatus.STATE_WAITING, epoch=8, instruction=task)
+    wait_until(lambda: len(events) > 2, 5.0, "the first frame")
+    assert events[:3] == ["reset", task, "frame"]
+
+
+def test_the_scripted_policy_solves_a_task_through_the_graph(spawn_node, ros):
+    status = ros.inbox(EpisodeStatus, "/bridge/episode", qos.LATCHED)
+    spawn_node("bridge", {"mode": "lockstep", "image_size": 32, "task": "reach_blue_cube"})
+    scripted = {"policy": "scripted", "mode": "lockstep", "use_sim_time": True}
+    spawn_node("policy", scripted | {"detect_frozen": False})
+    ros.bring_up("/policy")
+    end = status.wait(lambda m: m.state in (2, 3), 20.0)
+    assert end.state == EpisodeStatus.STATE_SUCCESS, end.reason
+    assert end.actions_applied >= end.step - 1
+
+
+# ------------------------------------------------------------------ requests and ends
+
+
+def test_reset_takes_a_task_and_refuses_what_is_not_there(spawn_node, ros):
+    policy = Policy(ros, lambda number, stamp: None)
+    spawn_node("bridge", LOCKSTEP | {"answer_timeout_s": 30.0})
+    policy.connect()
+    policy.running(1)
+    answer = policy.reset("juggle")
+    assert not answer.success
+    assert answer.message.startswith("tabletop has no task 'juggle'; it has: pick_red_cube, ")
+    assert "reach_yellow_cube" in answer.message
+    answer = policy.reset("pick_red_cube", 50)
+    assert answer.message == "pick_red_cube has no initial state 50; it has 0 to 49"
+    answer = policy.reset("push_blue_cube_left", 3)
+    assert (answer.success, answer.episode) == (True, 2)
+    assert answer.instruction == "push the blue cube to the left"
+    status = policy.running(2)
+    assert (status.task, status.initial_state) == ("push_blue_cube_left", 3)
+    wait_until(lambda: answer.instruction in policy.instructions, 5.0, "the instruction")
+    assert policy.reset("", -1).success  # the same task, the next state
+    assert policy.running(3).initial_state == 4
+
+
+def test_a_lost_simulation_is_reported_and_comes_back(spawn_node, ros):
+    policy = Policy(ros, lambda number, stamp: None)
+    bridge = spawn_node("bridge", REALTIME | {"max_steps": 1000})
+    policy.connect()
+    policy.running(1)
+    os.kill(sim_pid(bridge.pid), signal.SIGKILL)
+    status = policy.ended(1)
+    assert status.state == EpisodeStatus.STATE_FAILURE
+    assert "simulation" in status.reason
+    policy.reset()
+    policy.running(2)
+    policy.status.wait(lambda m: m.episode == 2 and m.step > 0)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "simulation hangs"])
+def test_sigterm_ends_it_with_its_simulation(spawn_node, ros, stopped):
+    policy = Policy(ros, lambda number, stamp: None)
+    bridge = spawn_node("bridge", REALTIME | {"max_steps": 1000})
+    policy.connect()
+    policy.running(1)
+    child = sim_pid(bridge.pid)
+    if stopped:
+        os.kill(child, signal.SIGSTOP)
+    bridge.signal(signal.SIGTERM)
+    assert bridge.wait(5.0) == 0
+    assert not Path(f"/proc/{child}").exists()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({"task": "juggle"}, "bad parameter: tabletop has no task 'juggle'; it has: pick_red"),
+        ({"mode": "fast"}, "mode is 'fast', must be one of lockstep, realtime"),
+        ({"image_size": 5}, "image_size"),
+    ],
+)
+def test_a_bad_parameter_is_one_line_and_exit_2(spawn_node, parameters, why):
+    bridge = spawn_node("bridge", parameters)
+    assert bridge.wait(15.0) == 2
+    assert why in bridge.log
+    assert "Traceback" not in bridge.log
+
+
+def test_without_opengl_it_says_what_to_do(spawn_node):
+    bridge = spawn_node("bridge", LOCKSTEP, extra_env={"MUJOCO_GL": "vulkan"})
+    assert bridge.wait(15.0) == 1
+    assert "the simulation cannot be started: MUJOCO_GL is 'vulkan': unset it" in bridge.log
+    assert "Traceback" not in bridge.log
