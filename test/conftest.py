@@ -20,6 +20,7 @@ import pytest
 
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
+from vla_ros.cli.shared_memory import find_leftovers, remove
 
 if TYPE_CHECKING:
     from support.ros import RosPeer
@@ -39,6 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if missing and item.get_closest_marker("ros"):
             item.add_marker(pytest.mark.skip(reason="rclpy is not installed: no ROS 2 here"))
     items.sort(key=lambda item: item.get_closest_marker("ros") is not None)
+
+
+def pytest_sessionfinish() -> None:
+    """Killed nodes leave 32 MB each in shared memory."""
+    remove(find_leftovers())
 
 
 @pytest.fixture

@@ -21,8 +21,11 @@ VERBS = {
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",
     "doctor": "check this machine: every line ok, or what to do about it",
     "bench": "measure the inference engine, without ROS",
+    "roofline": "what the hardware allows: the least time a schedule can need",
     "eval": "measure success over many episodes",
     "train": "train the small policy on simulated demonstrations",
+    "roofline": "what a model can reach on a device, calculated",
+    "advise": "which schedules meet a control rate and an age limit",
 }
 
 EPILOG = "`vla-ros VERB --help` explains each. Parameters of the nodes are described in config/."

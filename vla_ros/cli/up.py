@@ -7,13 +7,9 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from vla_ros.cli import UserError
 from vla_ros.cli.graph_file import LOG_LEVELS, GraphSpec, parse_overrides
-
-if TYPE_CHECKING:
-    from vla_ros.cli.process import NodeExit
 
 DESCRIPTION = """\
 Start the nodes of a graph with their parameter files, configure and activate the lifecycle
@@ -107,7 +103,7 @@ def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
     from vla_ros.cli.graph import Graph, GraphFailed, Stopped, print_line
 
     graph = Graph(spec, interrupted=stop.is_set)
-    status = 0
+    failed = False
     try:
         graph.start()
         print_line("up", "everything is running; Ctrl-C ends it")
@@ -118,13 +114,8 @@ def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
         pass
     except GraphFailed as error:
         print(f"vla-ros up: {error}", file=sys.stderr)
-        status = 1
-    return max(status, _report(graph.stop(), status))
-
-
-def _report(exits: tuple[NodeExit, ...], status: int) -> int:
-    from vla_ros.cli.graph import print_line
-
+        failed = True
+    exits = graph.stop()
     for ended in exits:
         print_line("up", str(ended))
-    return status or int(not all(ended.clean for ended in exits))
+    return int(failed or not all(ended.clean for ended in exits))

@@ -1,0 +1,121 @@
+"""`vla-ros up`: real nodes come up, say why not, and end cleanly."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from support.nodes import Program, run_cli
+from support.wait import wait_until
+from vla_ros.cli.graph import Graph, GraphFailed
+from vla_ros.msg import PolicyStatus
+from vla_ros.nodes.qos import LATCHED
+
+MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
+
+
+def running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def up(ros_env):
+    programs = []
+
+    def start(*words):
+        programs.append(Program("up", [sys.executable, "-c", MAIN, "up", *words], ros_env))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+        print(program.log)
+
+
+def test_up_activates_the_policy_and_ends_cleanly_on_sigint(up, ros):
+    graph = up("policy", "-p", "policy.instruction=wait", "--namespace", "arm")
+    status = ros.inbox(PolicyStatus, "/arm/policy/status", LATCHED)
+    seen = status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=30)
+    assert seen.instruction == "wait"
+    graph.wait_for_log("everything is running")
+    start = time.monotonic()
+    graph.signal(signal.SIGINT)
+    assert graph.wait(10) == 0
+    assert time.monotonic() - start < 4.0
+    for line in ("policy: configure done", "policy: activate done", "policy ended with status 0"):
+        assert line in graph.log
+
+
+def test_a_refused_configuration_says_why_and_ends_everything(up):
+    graph = up("policy", "-p", "policy.max_age_s=0.06")
+    assert graph.wait(30) == 1
+    assert "refused to configure" in graph.log
+    assert "max_age" in graph.log.split("vla-ros up:")[1]
+    assert "monitor ended with status 0" in graph.log
+
+
+def test_a_bad_parameter_says_which(up):
+    graph = up("policy", "-p", "policy.control_rate_hz=-4")
+    assert graph.wait(30) == 1
+    assert "control_rate_hz" in graph.log.split("vla-ros up:")[1]
+
+
+def test_the_death_of_a_node_ends_the_graph(ros_env):
+    lines = []
+    graph = Graph.load(
+        "policy.up.yaml", environment=ros_env, on_line=lambda node, line: lines.append(line)
+    )
+    with graph.start():
+        monitor, policy = graph.pid("monitor"), graph.pid("policy")
+        assert graph.ended() is None
+        os.kill(monitor, signal.SIGKILL)
+        wait_until(lambda: graph.ended() == "monitor", 5)
+        with pytest.raises(GraphFailed, match="monitor was ended by SIGKILL"):
+            graph.check()
+    assert not running(policy)
+    exits = {ended.name: ended for ended in graph.stop()}
+    assert exits["policy"].clean and not exits["monitor"].clean
+
+
+def test_a_node_that_ignores_signals_is_killed(ros_env, monkeypatch):
+    from vla_ros.cli import graph as module
+
+    monkeypatch.setattr(
+        module, "ENDING", ((signal.SIGINT, 0.3), (signal.SIGTERM, 0.3), (signal.SIGKILL, 2.0))
+    )
+    said = []
+    graph = Graph.load(
+        "policy.up.yaml", environment=ros_env, on_line=lambda *_: None, say=said.append
+    )
+    graph.start()
+    os.kill(graph.pid("policy"), signal.SIGSTOP)
+    exits = {ended.name: ended for ended in graph.stop()}
+    assert exits["policy"].code == -signal.SIGKILL and not exits["policy"].clean
+    assert exits["monitor"].clean
+    assert any("sending SIGKILL" in line for line in said)
+
+
+def test_killing_up_itself_ends_its_nodes(up):
+    graph = up("policy")
+    graph.wait_for_log("everything is running", timeout=30)
+    listed = Path(f"/proc/{graph.pid}/task/{graph.pid}/children").read_text()
+    children = [int(pid) for pid in listed.split()]
+    assert len(children) == 2
+    os.kill(graph.pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(running, children)), 8, f"the end of {children}")
+
+
+def test_list_shows_parameters_and_starts_nothing(ros_env):
+    status, out, _ = run_cli("up", "sim", "--list", "-p", "policy.max_age_s=1", env=ros_env)
+    assert status == 0
+    assert "/policy: lifecycle node vla_ros.nodes.policy" in out
+    assert "  max_age_s: 1.0" in out

@@ -1,0 +1,94 @@
+"""vla-ros doctor: each line has a level, and what is wrong says what to do."""
+
+import json
+
+import pytest
+
+from vla_ros.cli import checks, doctor, main
+from vla_ros.cli.checks import Level
+
+
+def args(**given):
+    values = {"checkpoint": None, "clean": False, "json": False} | given
+    return type("Args", (), values)
+
+
+def test_levels_decide_the_exit_status(monkeypatch, capsys):
+    good, bad = checks.ok("A", "fine"), checks.fail("B", "broken", "mend it")
+    monkeypatch.setattr(doctor, "_checks", lambda _: iter([good]))
+    assert doctor.run(args()) == 0
+    monkeypatch.setattr(doctor, "_checks", lambda _: iter([good, bad]))
+    assert doctor.run(args()) == 1
+    out = capsys.readouterr().out
+    assert "FAIL  B           broken" in out
+    assert "-> mend it" in out
+
+
+def test_json_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "_checks", lambda _: iter([checks.warn("A", "slow", "wait")]))
+    assert main.main(["doctor", "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert line == {
+        "failed": 0,
+        "checks": [{"name": "A", "level": "warn", "found": "slow", "advice": "wait"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("variables", "level", "needle"),
+    [
+        ({}, Level.OK, "fastdds_shm.xml"),
+        ({"FASTDDS_DEFAULT_PROFILES_FILE": "/none.xml"}, Level.FAIL, "/none.xml"),
+        ({"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"}, Level.WARN, "cyclone"),
+    ],
+)
+def test_the_dds_profile(monkeypatch, variables, level, needle):
+    for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "RMW_IMPLEMENTATION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    check = checks.middleware()
+    assert check.level is level
+    assert needle in check.found
+
+
+def test_a_profile_with_a_small_segment_warns(monkeypatch, tmp_path):
+    path = tmp_path / "p.xml"
+    path.write_text("<dds><segment_size>524288</segment_size></dds>")
+    monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", str(path))
+    assert checks.middleware().level is Level.WARN
+    path.write_text("<dds><segment")
+    assert checks.middleware().level is Level.FAIL
+
+
+@pytest.mark.parametrize(
+    ("domain", "reach", "level"),
+    [
+        ("7", "LOCALHOST", Level.OK),
+        ("0", "", Level.OK),
+        ("7", "SUBNET", Level.WARN),
+        ("400", "", Level.FAIL),
+        ("x", "", Level.FAIL),
+    ],
+)
+def test_who_can_see_the_graph(monkeypatch, domain, reach, level):
+    monkeypatch.setenv("ROS_DOMAIN_ID", domain)
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", reach)
+    assert checks.discovery().level is level
+
+
+def test_a_crash_or_a_hang_of_what_is_tried_is_a_finding():
+    assert checks.try_python("print('a'); print('b')") == (True, "b")
+    good, text = checks.try_python("import os; os.abort()")
+    assert not good and "signal 6" in text
+    good, text = checks.try_python("import time; time.sleep(30)", timeout_s=0.5)
+    assert not good and "0.5 s" in text
+    good, text = checks.try_python("raise ValueError('no such thing')")
+    assert not good and text == "ValueError: no such thing"
+
+
+def test_a_missing_checkpoint_is_named():
+    pytest.importorskip("torch", reason="torch is not installed")
+    check = checks.checkpoint("/no/such/model")
+    assert check.level is Level.FAIL
+    assert "/no/such/model" in check.found

@@ -1,0 +1,118 @@
+"""vla-ros: usage errors are one line and exit status 2; verbs load only what they need."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vla_ros.cli import UserError, main
+
+
+def run(capsys, *words):
+    try:
+        status = main.main(list(words))
+    except SystemExit as end:
+        status = end.code
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize(
+    ("words", "needle"),
+    [
+        ((), "VERB"),
+        (("frobnicate",), "frobnicate"),
+        (("--bogus",), "VERB"),
+        (("up",), "graph"),
+        (("up", "sim", "--bogus"), "--bogus"),
+        (("up", "no_such_graph"), "policy.up.yaml"),
+        (("up", "/"), "directory"),
+        (("up", "policy", "-p", "policy.control_rate=3"), "did you mean control_rate_hz"),
+        (("up", "policy", "-p", "polcy.mode=1"), "no node 'polcy'"),
+        (("up", "policy", "-p", "nonsense"), "NODE.PARAMETER=VALUE"),
+        (("up", "policy", "-r", "image"), "FROM=TO"),
+        (("up", "policy", "-r", "nobody:a=b"), "no node 'nobody'"),
+        (("up", "policy", "--for", "-1"), "above 0"),
+        (("up", "policy", "--log-level", "loud"), "loud"),
+        (("doctor", "--colour"), "--colour"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(capsys, words, needle):
+    status, out, err = run(capsys, *words)
+    assert (status, out) == (2, "")
+    assert needle in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("verb", main.available())
+def test_help_of_each_verb_explains_and_gives_examples(capsys, verb):
+    status, out, _ = run(capsys, verb, "--help")
+    assert status == 0
+    assert "usage: vla-ros" in out
+    assert len(out.splitlines()) > 8
+
+
+def test_the_list_of_verbs(capsys):
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    assert {"demo", "up", "doctor"} <= set(main.available())
+    assert all(f"\n    {verb}" in out for verb in main.available())
+
+
+def test_every_file_in_main_verbs_has_the_two_functions():
+    import importlib
+
+    for verb in main.available():
+        module = importlib.import_module(f"vla_ros.cli.{verb}")
+        assert callable(module.add_parser) and callable(module.run)
+
+
+def test_a_user_error_of_a_verb_is_status_2(capsys, monkeypatch):
+    from vla_ros.cli import doctor
+
+    def run_badly(args):
+        raise UserError("the file is empty; write something into it")
+
+    monkeypatch.setattr(doctor, "run", run_badly)
+    status, _, err = run(capsys, "doctor")
+    assert (status, err) == (2, "vla-ros doctor: the file is empty; write something into it\n")
+
+
+def test_help_imports_neither_ros_nor_torch():
+    code = (
+        "import sys\n"
+        "from vla_ros.cli.main import main\n"
+        "for words in (['--help'], ['up', '--help'], ['demo', '--help'], ['doctor', '--help']):\n"
+        "    try:\n"
+        "        main(words)\n"
+        "    except SystemExit:\n"
+        "        pass\n"
+        "heavy = {'rclpy', 'torch', 'mujoco', 'transformers'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_is_that_of_package_xml(capsys):
+    from xml.etree import ElementTree
+
+    from vla_ros import __version__
+    from vla_ros.resources import share
+
+    assert __version__ == ElementTree.parse(share() / "package.xml").findtext("version")
+    assert run(capsys, "--version")[1] == f"vla-ros {__version__}\n"
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as out:
+        done = subprocess.run(
+            [sys.executable, "-m", "vla_ros", "up", "policy", "--list"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert "Traceback" not in done.stderr
