@@ -83,7 +83,7 @@ def ros() -> Check:
         pass
     here = sys.version_info[:2]
     if platform.machine() == "x86_64" and ROS_PYTHONS[0] <= here <= ROS_PYTHONS[1]:
-        advice = "pip install 'vla_ros[ros]', or source a ROS 2 install"
+        advice = "pip install '.[ros]', or source a ROS 2 install"
     else:
         advice = "no wheels for this Python and machine: source /opt/ros/<distro>/setup.bash"
     return fail("ROS 2", "neither wheels nor a sourced install", advice)
@@ -98,7 +98,7 @@ def rclpy() -> Check:
     start = time.monotonic()
     good, text = try_python(code, 30.0)
     if not good:
-        return fail("rclpy", text, "see the line of ROS 2; in a venv: pip install 'vla_ros[ros]'")
+        return fail("rclpy", text, "see the line of ROS 2; in a venv: pip install '.[ros]'")
     return ok("rclpy", f"a node came up in {time.monotonic() - start:.1f} s, {text}")
 
 
@@ -173,10 +173,10 @@ def leftovers(clean: bool) -> Check:
 
 def torch() -> Check:
     if importlib.util.find_spec("torch") is None:
-        return warn("torch", "missing: no VLA can run", "pip install 'vla_ros[model]'")
+        return warn("torch", "missing: no VLA can run", "pip install '.[model]'")
     good, text = try_python("import torch, transformers, safetensors; print(torch.__version__)")
     if not good:
-        return fail("torch", text, "pip install 'vla_ros[model]'")
+        return fail("torch", text, "pip install '.[model]'")
     return ok("torch", text)
 
 
@@ -204,7 +204,7 @@ def gpu() -> Check:
 def simulation() -> Check:
     """The tabletop can be rendered without a window."""
     if importlib.util.find_spec("mujoco") is None:
-        return warn("simulation", "mujoco is missing", "pip install 'vla_ros[sim]'")
+        return warn("simulation", "mujoco is missing", "pip install '.[sim]'")
     code = (
         "import time\n"
         "from vla_ros.sim.gl import choose_renderer\n"

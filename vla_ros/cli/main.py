@@ -21,7 +21,6 @@ VERBS = {
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",
     "doctor": "check this machine: every line ok, or what to do about it",
     "bench": "measure the inference engine, without ROS",
-    "roofline": "what the hardware allows: the least time a schedule can need",
     "eval": "measure success over many episodes",
     "train": "train the small policy on simulated demonstrations",
     "roofline": "what a model can reach on a device, calculated",
