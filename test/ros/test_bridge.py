@@ -334,3 +334,13 @@ def test_without_opengl_it_says_what_to_do(spawn_node):
     assert bridge.wait(15.0) == 1
     assert "the simulation cannot be started: MUJOCO_GL is 'vulkan': unset it" in bridge.log
     assert "Traceback" not in bridge.log
+
+
+def test_the_shipped_file_names_every_parameter_with_its_default():
+    import yaml
+
+    from vla_ros.nodes.bridge import TABLE
+    from vla_ros.resources import config_path
+
+    shipped = yaml.safe_load(config_path("bridge.yaml").read_text())["/**"]["ros__parameters"]
+    assert shipped == {row.name: row.default for row in TABLE}
