@@ -32,15 +32,26 @@ class PackedAttention:
     ) -> torch.Tensor:
         ring, plan = self._ring, self._plan
         keys, values = ring.keys[layer], ring.values[layer]
-        keys[plan.slot, :, plan.index] = k
-        values[plan.slot, :, plan.index] = v
         n = plan.shape.prefill
+        write(keys, k, plan)
+        write(values, v, plan)
         out = []
         if n:
             out.append(prefill(q[:n], k[:n], v[:n], scale, plan.shape.causal))
         if plan.grid is not None:
             out.append(tail(q, keys, values, plan, scale))
         return out[0] if len(out) == 1 else torch.cat(out)
+
+
+def write(entries: torch.Tensor, fresh: torch.Tensor, plan: Plan) -> None:
+    """Put a pack's K or V [T, Hkv, D] where the plan says, in ring entries of one layer."""
+    if plan.front_slot is None or fresh.is_cuda:
+        entries[plan.slot, :, plan.index] = fresh
+        return
+    n = plan.shape.prefill
+    entries[plan.front_slot, :, :n] = fresh[:n].transpose(0, 1)
+    if plan.shape.tail:
+        entries[plan.slot[n:], :, plan.index[n:]] = fresh[n:]
 
 
 def prefill(
@@ -59,7 +70,9 @@ def tail(
 ) -> torch.Tensor:
     """Every slot's queries against that slot's ring entries, under the plan's mask."""
     assert plan.grid is not None and plan.cells is not None and plan.mask is not None
-    slots, kv_heads, length, dim = keys.shape
+    length = plan.shape.span
+    keys, values = keys[:, :, :length], values[:, :, :length]
+    slots, kv_heads, _, dim = keys.shape
     heads, width = q.shape[1], plan.shape.width
     queries = q[plan.grid].view(slots, width, heads, dim).transpose(1, 2)
     if q.is_cuda:

@@ -23,6 +23,7 @@ from vla_ros.engine.ring import Ring
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.engine.vision import Vision
 
+SPAN = 32  # on a GPU, a tail looks at a multiple of this many ring entries
 BUCKET = 16  # with graphs, prefills are padded to a multiple, so few lengths need a graph
 
 
@@ -128,10 +129,23 @@ class Lane:
     def __init__(self, model: VLAModel, ring: Ring, bucket: int = 1) -> None:
         self.model, self.ring, self._bucket = model, ring, bucket
         mask_dtype = torch.float32 if model.device.type == "cpu" else model.dtype
-        self.planner = Planner(ring, mask_dtype)
+        cpu = model.device.type == "cpu"
+        self.planner = Planner(ring, mask_dtype, None if cpu else SPAN)
         self._run = self._logits
         if model.capture is not None:
             self._run = GraphCache(self._logits, model.capture)
+
+    def fit(self, entries: int) -> None:
+        """Tell the lane how many entries the coming requests need.
+
+        On a CPU, where tails read whole slots, the ring then takes a shape that wastes little.
+        With graphs its shape is fixed.
+        """
+        wanted = min(_round_up(entries, SPAN // 2), self.ring.longest)
+        if self._bucket > 1 or wanted == self.ring.slot_length or self.ring.live:
+            return
+        self.ring.resize(wanted)
+        self.planner.forget()
 
     def logits(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None

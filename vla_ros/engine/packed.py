@@ -12,7 +12,7 @@ a few plans, so they are built once and cached.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -60,6 +60,7 @@ class PackShape:
     width: int
     rows: int
     causal: bool
+    span: int = 0  # ring entries the tail looks at: up to its last one, rounded up
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,9 @@ class Plan:
 
     ``positions``, ``slot``, ``index`` are int64 [T]; ``rows`` int64 [R]; ``grid`` int64
     [slots * m]: the token in each grid cell (idle cells repeat some token); ``cells`` int64
-    [tail]: the cell of each tail token; ``mask`` additive [slots, 1, m, slot_length]. All
-    integers are views of ``flat``, so that a CUDA graph is fed with one copy.
+    [tail]: the cell of each tail token; ``mask`` additive [slots, 1, m, span]. All
+    integers are views of ``flat``, so that a CUDA graph is fed with one copy. ``front_slot`` is
+    the prefill's slot where the host may know it: on a CPU a slice is copied faster than indices.
     """
 
     shape: PackShape
@@ -81,6 +83,7 @@ class Plan:
     grid: torch.Tensor | None = None
     cells: torch.Tensor | None = None
     mask: torch.Tensor | None = None
+    front_slot: int | None = None
 
     @staticmethod
     def of(shape: PackShape, flat: torch.Tensor, mask: torch.Tensor | None) -> Plan:
@@ -106,14 +109,24 @@ class Plan:
 
 
 class Planner:
-    """Builds plans for one ring and remembers the last ``limit`` of them."""
+    """Builds plans for one ring and remembers the last ``limit`` of them.
 
-    def __init__(self, ring: Ring, mask_dtype: torch.dtype, limit: int = 512) -> None:
-        self._ring, self._limit = ring, limit
+    A tail looks at the ring's entries up to its last one, rounded up to ``span_step``; None
+    makes it look at whole slots (a CPU would have to copy a part of a slot first).
+    """
+
+    def __init__(
+        self, ring: Ring, mask_dtype: torch.dtype, span_step: int | None, limit: int = 512
+    ) -> None:
+        self._ring, self._limit, self._span_step = ring, limit, span_step
         self._mask_dtype = mask_dtype
         self._device = ring.keys[0].device
         self._plans: OrderedDict[PackLayout, Plan] = OrderedDict()
         self.built = 0
+
+    def forget(self) -> None:
+        """Drop all plans: the ring has another shape."""
+        self._plans.clear()
 
     def plan(self, layout: PackLayout) -> Plan:
         """The plan of a layout, cached. Raises ValueError when it does not fit the ring."""
@@ -137,25 +150,36 @@ class Planner:
         index = fresh + [t.index for t in tail]
         rows = [r if r < layout.prefill else r + layout.pad for r in layout.rows]
         cells, width = _grid_cells(tail)
-        shape = PackShape(front, len(tail), width, len(rows), layout.causal)
+        span = self._span(tail)
+        shape = PackShape(front, len(tail), width, len(rows), layout.causal, span)
         if not tail:
-            return Plan.of(shape, self._long(positions + slot + index + rows), None)
+            plan = Plan.of(shape, self._long(positions + slot + index + rows), None)
+            return replace(plan, front_slot=layout.slot)
         grid = [front] * (self._ring.slots * width)
         for number, cell in enumerate(cells):
             grid[cell] = front + number
         flat = self._long(positions + slot + index + rows + grid + cells)
-        return Plan.of(shape, flat, self._mask(tail, cells, width))
+        plan = Plan.of(shape, flat, self._mask(tail, cells, width, span))
+        return replace(plan, front_slot=layout.slot if front else None)
 
-    def _mask(self, tail: tuple[TailToken, ...], cells: list[int], width: int) -> torch.Tensor:
-        ring = self._ring
-        mask = torch.zeros(ring.slots * width, ring.slot_length)
+    def _span(self, tail: tuple[TailToken, ...]) -> int:
+        whole = self._ring.slot_length
+        if not tail or self._span_step is None:
+            return whole if tail else 0
+        last = max(t.index for t in tail)
+        return min((last // self._span_step + 1) * self._span_step, whole)
+
+    def _mask(
+        self, tail: tuple[TailToken, ...], cells: list[int], width: int, span: int
+    ) -> torch.Tensor:
+        mask = torch.zeros(self._ring.slots * width, span)
         for token, cell in zip(tail, cells, strict=True):
             mask[cell] = float("-inf")
             if token.sees is None:
                 mask[cell, : token.index + 1] = 0.0
             else:
                 mask[cell, list(token.sees)] = 0.0
-        mask = mask.view(ring.slots, 1, width, ring.slot_length)
+        mask = mask.view(self._ring.slots, 1, width, span)
         return mask.to(self._device, self._mask_dtype)
 
     def _long(self, values: list[int]) -> torch.Tensor:

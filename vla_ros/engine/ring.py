@@ -25,12 +25,30 @@ class Ring:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.slots, self.slot_length = slots, slot_length
-        shape = (slots, kv_heads, slot_length, head_dim)
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+        self.slots, self.slot_length, self.longest = slots, slot_length, slot_length
+        self._heads, self._dim = kv_heads, head_dim
+        size = slots * kv_heads * slot_length * head_dim
+        self._storage = [torch.zeros(size, dtype=dtype, device=device) for _ in range(2 * layers)]
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+        self._view(slot_length)
         self._next = 0
         self._live: set[int] = set()
+
+    def _view(self, slot_length: int) -> None:
+        shape = (self.slots, self._heads, slot_length, self._dim)
+        used = torch.Size(shape).numel()
+        views = [s[:used].view(shape) for s in self._storage]
+        self.slot_length = slot_length
+        self.keys, self.values = views[::2], views[1::2]
+
+    def resize(self, slot_length: int) -> None:
+        """Make all slots this long, in the same storage. Only while no request is alive."""
+        if self._live:
+            raise RuntimeError("the KV ring cannot change its shape while requests are alive")
+        if slot_length > self.longest:
+            raise ValueError(f"a slot has at most {self.longest} entries, wanted {slot_length}")
+        self._view(slot_length)
 
     @property
     def live(self) -> frozenset[int]:
@@ -61,7 +79,10 @@ class Ring:
     def clear(self) -> None:
         """Free every slot and zero its content: after a non-finite value, since 0 * NaN = NaN."""
         self.flush()
-        for tensor in (*self.keys, *self.values):
+        self._zero()
+
+    def _zero(self) -> None:
+        for tensor in self._storage:
             tensor.zero_()
 
     def fill(self, slot: int, value: float) -> None:

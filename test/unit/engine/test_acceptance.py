@@ -88,7 +88,7 @@ def test_sampling_draws_the_targets_distribution_whatever_the_draft(certain: boo
     first, second = np.zeros(V), np.zeros((V, V))
     for _ in range(12_000):
         tokens = torch.multinomial(guess, 1, generator=generator)[:, 0]
-        offered = Draft(torch.tensor([7, 2]) if certain else tokens, None if certain else guess)
+        offered = Draft(likely, None) if certain else Draft(tokens, guess)
         out = rule.judge(logits, offered, 0).tokens
         first[out[0]] += 1
         if len(out) > 1:

@@ -59,6 +59,7 @@ class ModelDrafter(Drafter):
         self._generator = torch.Generator(draft.device).manual_seed(seed)
         self._prompt: Prompt | None = None
         self._request: Request | None = None
+        self._positions = positions
         self._length = 0  # prompt tokens in the KV
         self._fed = 0  # action tokens whose KV is valid
         self._start = 0
@@ -111,6 +112,7 @@ class ModelDrafter(Drafter):
         prompt = self._draft.sequence(self._prompt, patches)
         self._length, self._fed = len(prompt), len(tokens)
         total = len(prompt) + len(tokens)
+        self.lane.fit(len(prompt) + self._positions)
         self.passes += 1
         behind = tokens if len(tokens) else None
         return self.lane.logits(prefill_layout(total, (total - 1,)), prompt, behind)

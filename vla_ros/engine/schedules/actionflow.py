@@ -47,6 +47,7 @@ class ActionFlow(Schedule):
 
     def step(self, request: Request) -> Decoded | None:
         older, length = self._flights, len(request.prompt)
+        self.lane.fit(length + self.count)
         flight = Flight(request, self.lane.ring.acquire(), length)
         layout = PackLayout(
             rows=tuple(range(length - 1, length + len(older))),

@@ -20,6 +20,7 @@ class Autoregressive(Schedule):
 
     def step(self, request: Request) -> Decoded:
         length = len(request.prompt)
+        self.lane.fit(length + self.count)
         reading = Reading()
         logits = self.lane.logits(prefill_layout(length, (length - 1,)), request.prompt, None)
         token = reading.add(logits)

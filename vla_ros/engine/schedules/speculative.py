@@ -59,6 +59,7 @@ class Speculative(Schedule):
     def step(self, request: Request) -> Decoded:
         self.drafter.begin(request)
         tally, length = Tally(self.count), len(request.prompt)
+        self.lane.fit(length + self.count)
         draft = self._draft(tally)
         total = length + len(draft.tokens)
         layout = prefill_layout(total, tuple(range(length - 1, total)))

@@ -31,6 +31,7 @@ class VanillaSpeculative(Schedule):
     def step(self, request: Request) -> Decoded:
         self.drafter.begin(request)
         tally, length = Tally(self.count), len(request.prompt)
+        self.lane.fit(length + self.count)
         layout = prefill_layout(length, (length - 1,))
         known = self.lane.logits(layout, request.prompt, None)  # logits behind all tokens so far
         tally.passes += 1

@@ -1,0 +1,1 @@
+"""Measures every schedule and reference on the same model and frames, in one run."""

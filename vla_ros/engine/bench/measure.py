@@ -1,0 +1,208 @@
+"""The measurement: all rows take every frame in turn, so that drift of the machine hits all."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from vla_ros.core import Image, Observation, Timeline
+from vla_ros.engine.engine import Engine
+from vla_ros.engine.packed import PackLayout
+from vla_ros.engine.request import Decoded
+from vla_ros.engine.schedules.base import Schedule
+from vla_ros.timing import SystemClock
+
+CLOCK = SystemClock()
+
+
+@dataclass(slots=True)
+class Samples:
+    """What one row did: seconds per call in the chosen clock and on the wall, and answers."""
+
+    spent: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    answers: list[Decoded] = field(default_factory=list)
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """One row of the table; times in ms per call, one call a frame."""
+
+    median_ms: float
+    p95_ms: float
+    wall_median_ms: float
+    rate_hz: float
+    latency_ms: float
+    passes_per_action: float
+    draft_passes_per_action: float
+    acceptance: float | None
+    speedup_vs_generate: float | None
+    speedup_vs_autoregressive: float | None
+    token_match: float | None
+    action_match: float | None
+    mismatch_margin: float | None
+    lossless: bool
+    actions_per_call: int
+    peak_memory_mb: float | None
+
+
+def observe(stamp: int, image: Image) -> Observation:
+    """A frame as the benchmark feeds it: one camera, shown to the wrist too."""
+    return Observation(stamp, stamp, CLOCK.steady_ns(), image, wrist_image=image)
+
+
+def answer(engine: Engine, schedule: Schedule, stamp: int, image: Image) -> Decoded | None:
+    """One observation through preprocessing, vision and a schedule."""
+    timeline = Timeline(CLOCK.steady_ns())
+    return schedule.step(engine.request(observe(stamp, image), timeline, CLOCK))
+
+
+def run_rows(
+    engine: Engine,
+    rows: Mapping[str, Schedule],
+    images: Sequence[Image],
+    warm_up: int,
+    cpu_clock: bool,
+) -> dict[str, Samples]:
+    """Every frame through every row, frame by frame; the first ``warm_up`` are not counted."""
+    cuda = engine.model.device.type == "cuda"
+    samples = {name: Samples() for name in rows}
+    gc.collect()
+    gc.disable()
+    try:
+        for stamp, image in enumerate(images):
+            for name, schedule in rows.items():
+                spent, wall, decoded = _timed(engine, schedule, stamp, image, cpu_clock, cuda)
+                if stamp < warm_up:
+                    continue
+                samples[name].spent.append(spent)
+                samples[name].wall.append(wall)
+                if decoded is not None:
+                    samples[name].answers.append(decoded)
+    finally:
+        gc.enable()
+    if cuda:
+        for name, schedule in rows.items():
+            samples[name].peak_bytes = _peak(engine, schedule, images)
+    return samples
+
+
+def _timed(
+    engine: Engine, schedule: Schedule, stamp: int, image: Image, cpu_clock: bool, cuda: bool
+) -> tuple[float, float, Decoded | None]:
+    if cuda:
+        torch.cuda.synchronize()
+    cpu, wall = time.process_time(), time.perf_counter()
+    decoded = answer(engine, schedule, stamp, image)
+    if cuda:
+        torch.cuda.synchronize()
+    wall = time.perf_counter() - wall
+    cpu = time.process_time() - cpu
+    return (cpu if cpu_clock else wall), wall, decoded
+
+
+def _peak(engine: Engine, schedule: Schedule, images: Sequence[Image]) -> int:
+    torch.cuda.reset_peak_memory_stats()
+    for stamp, image in enumerate(images[: schedule.depth + 1]):
+        answer(engine, schedule, stamp, image)
+    return torch.cuda.max_memory_allocated()
+
+
+def summarise(
+    name: str,
+    schedule: Schedule,
+    samples: Mapping[str, Samples],
+    reference: Mapping[int, tuple[int, ...]],
+    engine: Engine,
+) -> RowResult:
+    """Samples -> a row. ``reference`` are generate's tokens by stamp."""
+    mine = samples[name]
+    median = statistics.median(mine.spent)
+    passes = [d.target_passes for d in mine.answers]
+    chunk = 1 if not mine.answers or mine.answers[0].actions is None else schedule.count // 7
+    return RowResult(
+        median_ms=median * 1e3,
+        p95_ms=float(np.percentile(mine.spent, 95)) * 1e3,
+        wall_median_ms=statistics.median(mine.wall) * 1e3,
+        rate_hz=1.0 / median,
+        latency_ms=_latency(mine.spent, schedule.depth) * 1e3,
+        passes_per_action=_passes(passes, schedule),
+        draft_passes_per_action=_mean([d.draft_passes for d in mine.answers]) or 0.0,
+        acceptance=_acceptance(mine.answers),
+        speedup_vs_generate=_ratio(samples, "generate", median),
+        speedup_vs_autoregressive=_ratio(samples, "autoregressive", median),
+        **_match(mine.answers, reference, engine),
+        lossless=schedule.lossless,
+        actions_per_call=chunk,
+        peak_memory_mb=mine.peak_bytes / 2**20 if mine.peak_bytes else None,
+    )
+
+
+def _latency(spent: Sequence[float], depth: int) -> float:
+    """Free-running observation-to-action latency: the frame's own call and those it waits for."""
+    windows = [sum(spent[i : i + depth]) for i in range(len(spent) - depth + 1)]
+    return statistics.median(windows) if windows else float("nan")
+
+
+def _passes(passes: Sequence[int], schedule: Schedule) -> float:
+    """Passes of the target per action: a pass that serves K frames counts 1/K for each."""
+    mean = _mean(passes) or 0.0
+    return mean / schedule.depth
+
+
+def _mean(values: Sequence[int]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _ratio(samples: Mapping[str, Samples], other: str, median: float) -> float | None:
+    return statistics.median(samples[other].spent) / median if other in samples else None
+
+
+def _acceptance(answers: Sequence[Decoded]) -> float | None:
+    drafted = sum(sum(d.drafted) for d in answers)
+    return sum(sum(d.accepted) for d in answers) / drafted if drafted else None
+
+
+def _match(
+    answers: Sequence[Decoded], reference: Mapping[int, tuple[int, ...]], engine: Engine
+) -> dict[str, float | None]:
+    """Rates of equal tokens and of equal actions, and the largest logit margin at a first miss."""
+    pairs = [(d, reference[d.stamp_ns]) for d in answers if d.tokens and d.stamp_ns in reference]
+    if not pairs:
+        return {"token_match": None, "action_match": None, "mismatch_margin": None}
+    same = [sum(a == b for a, b in zip(d.tokens, r, strict=True)) for d, r in pairs]
+    total = sum(len(r) for _, r in pairs)
+    whole = sum(d.tokens == r for d, r in pairs) / len(pairs)
+    margins = [_margin(engine, d, r) for d, r in pairs if d.tokens != r]
+    return {
+        "token_match": sum(same) / total,
+        "action_match": whole,
+        "mismatch_margin": max(margins) if margins else None,
+    }
+
+
+#: prompts of the frames played, for margins; filled by `remember`
+_PROMPTS: dict[int, torch.Tensor] = {}
+
+
+def remember(stamp: int, prompt: torch.Tensor) -> None:
+    """Keep a frame's prompt embeddings, so that mismatches can be explained."""
+    _PROMPTS[stamp] = prompt
+
+
+def _margin(engine: Engine, decoded: Decoded, reference: tuple[int, ...]) -> float:
+    """How far apart the two choices were, in logits, where they first differ."""
+    where = next(i for i, r in enumerate(reference) if r != decoded.tokens[i])
+    prompt = _PROMPTS[decoded.stamp_ns]
+    lane = engine.model.lane(1, len(prompt) + len(reference))
+    behind = torch.tensor(reference[:where], device=engine.model.device) if where else None
+    total = len(prompt) + where
+    logits = lane.logits(PackLayout((total - 1,), total), prompt, behind)[0].float()
+    return float((logits[reference[where]] - logits[decoded.tokens[where]]).abs())
