@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -208,7 +209,7 @@ class BuildInterfaces(build_ext):
             made = json.loads(MADE.read_text())
             if made["digest"] == digest and not self.force:
                 return dict(made["sources"])
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(io.StringIO()):  # its errors are exceptions
             sources = self.interfaces.generate(prefixes)
         MADE.write_text(json.dumps({"digest": digest, "sources": sources}))
         return sources

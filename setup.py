@@ -20,6 +20,7 @@ from rosidl_build import BuildInterfaces, Interfaces, generators_found  # noqa: 
 PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of the version
 NAME = PACKAGE.findtext("name")
 NODES = ("policy", "monitor", "bridge")
+TEST = ["pytest>=7.4", "pytest-timeout>=2.3", "hypothesis>=6.100"]
 ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]
 INTERFACES = Interfaces(
     NAME,
@@ -68,7 +69,7 @@ setup(
     cmdclass={"build_ext": BuildExt},
     zip_safe=False,
     setup_requires=[] if generators_found() else [*ROS, "numpy"],
-    install_requires=["setuptools", "numpy>=1.24", "PyYAML>=6.0"],
+    install_requires=["setuptools", "numpy>=1.24", "Pillow>=10", "PyYAML>=6.0"],
     extras_require={
         "ros": ROS,
         "model": [
@@ -76,18 +77,11 @@ setup(
             "transformers>=4.45",
             "safetensors>=0.4.3",
             "tokenizers>=0.19",
-            "Pillow>=10",
         ],
         "sim": ["mujoco>=3.3,<3.10"],
         "plots": ["matplotlib>=3.8"],
-        "dev": [
-            "pytest>=7.4",
-            "pytest-timeout>=2.3",
-            "hypothesis>=6.100",
-            "ruff>=0.6",
-            "mypy>=1.11",
-            "types-PyYAML",
-        ],
+        "test": TEST,
+        "dev": [*TEST, "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],
     },
     entry_points={
         "console_scripts": [

@@ -13,10 +13,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+if not (ROOT / "vla_ros" / "msg").is_dir():
+    # `python -m pytest` in the root puts it first: a checkout without messages would hide the
+    # installed package.
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
 
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
