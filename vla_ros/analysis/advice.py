@@ -1,0 +1,128 @@
+"""Which schedules meet a camera, a control rate and a limit on the age of the evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vla_ros.analysis.bench_file import BOUNDS, REFERENCES, BenchFile
+from vla_ros.analysis.schedules import ScheduleTime, clocked
+
+#: policy parameters of a row's schedule
+PARAMETERS = {
+    "flow": "",
+    "speculative_temporal": "schedule:=speculative drafter:=temporal",
+    "speculative_relaxed": "schedule:=speculative drafter:=temporal acceptance:=relaxed",
+    "speculative_model": "schedule:=speculative drafter:=model",
+}
+NOTES = {
+    "parallel": "needs an OpenVLA-OFT checkpoint",
+    "flow": "for planning: this project's engine runs no flow models",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the robot needs: frames and commands a second, and the oldest evidence allowed (s)."""
+
+    camera_hz: float
+    control_hz: float
+    max_age_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("camera_hz", "control_hz", "max_age_s"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise ValueError(f"{name} is {getattr(self, name):g}: give a number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule on a device: seconds an inference (usual, worst), pipeline depth, chunk."""
+
+    name: str
+    seconds: float
+    worst_s: float
+    depth: int = 1
+    chunk: int = 1
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A candidate judged. ``answers_hz`` answers a second; the age of the evidence behind a
+    command when it is issued, ``usual_s`` on average and ``age_s`` at worst; ``missing`` says
+    what it fails, if anything."""
+
+    candidate: Candidate
+    answers_hz: float
+    commands_hz: float
+    usual_s: float
+    age_s: float
+    missing: tuple[str, ...]
+
+    @property
+    def meets(self) -> bool:
+        return not self.missing
+
+    @property
+    def parameters(self) -> str:
+        name = self.candidate.name
+        return PARAMETERS.get(name, f"schedule:={name}")
+
+
+def from_roofline(found: Iterable[ScheduleTime]) -> tuple[Candidate, ...]:
+    """Candidates from calculated schedules; bounds and references are not offered."""
+    return tuple(
+        Candidate(s.name, s.seconds, s.worst_s, s.depth, s.chunk, _assumption(s))
+        for s in found
+        if s.name not in BOUNDS + REFERENCES
+    )
+
+
+def _assumption(schedule: ScheduleTime) -> str:
+    if schedule.alpha is None:
+        return NOTES.get(schedule.name, "")
+    return f"if {schedule.alpha:.0%} of drafts are accepted"
+
+
+def from_bench(bench: BenchFile) -> tuple[Candidate, ...]:
+    """Candidates from a measurement; their worst case is p95."""
+    return tuple(
+        Candidate(
+            row.name, row.median_ms / 1e3, max(row.p95_ms, row.median_ms) / 1e3, row.depth,
+            row.chunk, NOTES.get(row.name, "" if row.lossless else "lossy"),
+        )
+        for row in bench.rows.values()
+        if row.name not in BOUNDS + REFERENCES
+    )  # fmt: skip
+
+
+def judge(candidate: Candidate, limits: Limits) -> Verdict:
+    """Hold one schedule against the limits.
+
+    Every command needs an action of its own, so an answer must serve n = ceil(control rate /
+    answer rate) ticks, and n may not exceed its chunk. The n-th of them is issued, at worst, the
+    latency and n control periods after the frame: one period of waiting for a tick, and n - 1.
+    On average half of that: half a period, and (n - 1) / 2.
+    """
+    c = candidate
+    run = clocked(c.seconds, c.worst_s, c.depth, limits.camera_hz)
+    needed = math.ceil(limits.control_hz / run.rate_hz - 1e-9)
+    served = min(needed, c.chunk)
+    age = run.worst_s + served / limits.control_hz
+    usual = run.latency_s + served / (2 * limits.control_hz)
+    commands = min(limits.control_hz, run.rate_hz * c.chunk)
+    missing = []
+    if needed > c.chunk:
+        missing.append(f"{commands:.1f} of {limits.control_hz:g} commands/s")
+    if age > limits.max_age_s:
+        missing.append(f"evidence up to {age * 1e3:.0f} ms old")
+    return Verdict(c, run.rate_hz, commands, usual, age, tuple(missing))
+
+
+def advise(candidates: Iterable[Candidate], limits: Limits) -> tuple[Verdict, ...]:
+    """All candidates judged: those that meet the limits first, the freshest evidence (on
+    average) first; then the others by how few limits they miss, freshest first."""
+    verdicts = [judge(c, limits) for c in candidates]
+    return tuple(sorted(verdicts, key=lambda v: (len(v.missing), v.usual_s, v.candidate.seconds)))

@@ -1,0 +1,149 @@
+"""The machine this runs on, as a device: a few seconds of matrix products and reads.
+
+Numpy alone is enough; where torch is installed its formats and, if there is one, its GPU are
+measured too. Each figure is the best of several runs: what is reachable, not what is usual.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_ros.analysis.devices import Device, Rate
+
+BUDGET_S = 0.8  # for each figure
+LEAST_BYTES, MOST_BYTES = 1 << 22, 1 << 29
+
+
+def measure(
+    working_set: float, threads: int | None = None, gpu: bool = True, budget_s: float = BUDGET_S
+) -> Device:
+    """Measure this machine.
+
+    Args:
+        working_set: bytes read in a decode pass. The read rate is measured on an array of this
+            size (4 MB to 512 MB), because what fits the cache is read faster than memory.
+        threads: of torch; None takes the better of one and all. Numpy's are its own business.
+        gpu: prefer the GPU where torch has one.
+        budget_s: seconds for each figure.
+    """
+    try:
+        import torch
+    except ImportError:
+        return _with_numpy(_clip(working_set), budget_s)
+    if gpu and torch.cuda.is_available():
+        return _with_cuda(torch, budget_s)
+    before = torch.get_num_threads()
+    counts = (threads,) if threads else tuple(sorted({1, before}))
+    try:
+        return _with_torch(torch, _clip(working_set), counts, budget_s)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _clip(size: float) -> int:
+    return int(min(max(size, LEAST_BYTES), MOST_BYTES))
+
+
+def _best(run: Callable[[], Any], budget_s: float, sync: Callable[[], Any] | None = None) -> float:
+    """Seconds of the fastest run; one is thrown away, then at least three."""
+    run()
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begin < budget_s:
+        if sync:
+            sync()
+        start = time.perf_counter()
+        run()
+        if sync:
+            sync()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _rate(value: float, how: str) -> Rate:
+    return Rate(value, value, "measured just now: no data sheet was asked", how)
+
+
+def _with_numpy(size: int, budget_s: float) -> Device:
+    n, width = 1024, 2048
+    a = np.ones((n, n), np.float32)
+    out = np.empty_like(a)
+    flops = 2 * n**3 / _best(lambda: np.matmul(a, a, out=out), budget_s)
+    matrix = np.ones((size // (4 * width), width), np.float32)
+    vector = np.ones(width, np.float32)
+    bytes_s = matrix.nbytes / _best(lambda: matrix @ vector, budget_s)
+    compute = {"fp32": _rate(flops, f"numpy, {n} x {n} product")}
+    return _device(compute, bytes_s, matrix.nbytes, "numpy")
+
+
+def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float) -> Device:
+    """The best over the numbers of threads: on a busy machine more are not always faster."""
+    n, width = 1024, 2048
+    squares = {
+        name: torch.ones(n, n, dtype=dtype)
+        for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
+    }
+    matrix, vector = torch.ones(size // (4 * width), width), torch.ones(width)
+    read = matrix.numel() * 4
+    flops, bytes_s = dict.fromkeys(squares, 0.0), 0.0
+    for count in threads:
+        torch.set_num_threads(count)
+        each = budget_s / len(threads)
+        for name, a in squares.items():
+            flops[name] = max(flops[name], 2 * n**3 / _best(partial(torch.mm, a, a), each))
+        for kernel in (partial(torch.mv, matrix, vector), matrix.sum):
+            bytes_s = max(bytes_s, read / _best(kernel, each / 2))
+    how = f"torch, {max(threads)} thread(s)"
+    compute = {name: _rate(f, f"{how}, {n} x {n} product") for name, f in flops.items()}
+    return _device(compute, bytes_s, read, how)
+
+
+def _with_cuda(torch: Any, budget_s: float) -> Device:
+    n, rows, width = 8192, 1 << 17, 8192
+    sync = torch.cuda.synchronize
+    compute = {}
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        a = torch.ones(n, n, dtype=dtype, device="cuda")
+        out = torch.empty_like(a)
+        seconds = _best(partial(torch.mm, a, a, out=out), budget_s, sync)
+        compute[name] = _rate(2 * n**3 / seconds, f"torch, {n} x {n} product")
+    matrix = torch.ones(rows, width, dtype=torch.bfloat16, device="cuda")
+    vector = torch.ones(width, dtype=torch.bfloat16, device="cuda")
+    seconds = _best(lambda: torch.mv(matrix, vector), budget_s, sync)
+    read = matrix.numel() * 2
+    title = torch.cuda.get_device_name()
+    memory_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
+    bandwidth = _rate(read / seconds, f"matrix times vector over {read / 1e9:.1f} GB")
+    return Device("this", title, compute, bandwidth, memory_gb)
+
+
+def _device(compute: dict[str, Rate], bytes_s: float, size: int, how: str) -> Device:
+    memory = _rate(bytes_s, f"{how}, reading {size / 1e6:.0f} MB again and again")
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return Device("this", f"{processor()}, {how}", compute, memory, room, busy())
+
+
+def busy() -> str:
+    """A warning when others use the processors, else nothing."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < 0.6 * cores:
+        return ""
+    return f"measured while the machine was busy (load {load:.1f} on {cores} CPUs): too low"
+
+
+def processor() -> str:
+    """The name of the processor, as Linux knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

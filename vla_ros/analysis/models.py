@@ -1,0 +1,175 @@
+"""The models this project knows by shape, and the shape of a checkpoint from its config.json.
+
+Shapes are written down here so that a roofline needs neither torch nor a checkpoint; a test
+holds those of the OpenVLA family equal to what the engine loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vla_ros.analysis.shapes import DecoderShape, ExpertShape, Matrix, ModelShape, TowerShape
+
+if TYPE_CHECKING:
+    from vla_ros.engine.config import ModelConfig
+
+PROMPT_TEXT = 25  # OpenVLA's prompt around a short instruction: 281 tokens with 256 patches
+
+# Features are taken after block depth - 2, so the last block of each tower is never run.
+_DINOV2_L = TowerShape(1024, 23, 16, 4096, patches=256, prefix=5)
+_SIGLIP = TowerShape(1152, 26, 16, 4304, patches=256)
+_LLAMA_7B = DecoderShape(4096, 11008, 32, 32, 32, 128, 32064, 32064)
+_QWEN_05B = DecoderShape(896, 4864, 24, 14, 2, 64, 151936)
+
+
+def fused_projector(features: int, hidden: int, patches: int) -> tuple[Matrix, ...]:
+    """OpenVLA's projector of two fused towers: fc1 four times as wide, fc2, fc3."""
+    wide = 4 * features
+    sizes = ((features, wide), (wide, hidden), (hidden, hidden))
+    return tuple(Matrix(i, o, patches) for i, o in sizes)
+
+
+def single_projector(features: int, hidden: int, patches: int) -> tuple[Matrix, ...]:
+    """OpenVLA v0.1's projector of one tower: fc1, fc2."""
+    return Matrix(features, hidden, patches), Matrix(hidden, hidden, patches)
+
+
+def l1_head(hidden: int, action_dim: int, chunk: int) -> tuple[Matrix, ...]:
+    """OpenVLA-OFT's action head: fc1, two residual blocks, fc2, on each action of the chunk."""
+    sizes = (
+        (hidden * action_dim, hidden),
+        (hidden, hidden),
+        (hidden, hidden),
+        (hidden, action_dim),
+    )
+    return tuple(Matrix(i, o, chunk) for i, o in sizes)
+
+
+OPENVLA = ModelShape(
+    "openvla-7b", "tokens", (_DINOV2_L, _SIGLIP), fused_projector(2176, 4096, 256), _LLAMA_7B,
+    vision_tokens=256, text_tokens=PROMPT_TEXT,
+    source="config.json of openvla/openvla-7b; timm's two towers",
+)  # fmt: skip
+MINIVLA = ModelShape(
+    "minivla", "tokens", (_DINOV2_L, _SIGLIP), fused_projector(2176, 896, 256), _QWEN_05B,
+    vision_tokens=256, text_tokens=PROMPT_TEXT,
+    source="openvla-mini; config.json of Qwen/Qwen2.5-0.5B, 151936 embeddings",
+    notes=("its own chat prompt is some 20 tokens longer: give --prompt-tokens",),
+)  # fmt: skip
+OFT = ModelShape(
+    "openvla-oft", "parallel", (_DINOV2_L, _SIGLIP), fused_projector(2176, 4096, 256), _LLAMA_7B,
+    vision_tokens=256, text_tokens=PROMPT_TEXT + 1, action_tokens=56, chunk=8, images=2,
+    action_head=l1_head(4096, 7, 8),
+    source="openvla-oft, LIBERO setting: 2 images, proprio, chunk 8 of 7 dimensions",
+)  # fmt: skip
+SMOLVLA = ModelShape(
+    "smolvla", "flow", (TowerShape(768, 12, 12, 3072, patches=1024, patch=16),),
+    (Matrix(16 * 768, 960, 64),), DecoderShape(960, 2560, 16, 15, 5, 64, table=49280),
+    vision_tokens=64, text_tokens=49, action_tokens=50, chunk=50, images=2,
+    expert=ExpertShape(
+        DecoderShape(720, 2048, 16, 15, 5, 64), rows=50, cross_layers=8, cross_width=320,
+        ends=((32, 720), (1440, 720), (720, 720), (720, 32)),
+    ),
+    source="lerobot policies/smolvla on SmolVLM2-500M: 16 of 32 layers, expert 0.75 as wide",
+)  # fmt: skip
+PI0 = ModelShape(
+    "pi0", "flow", (TowerShape(1152, 27, 16, 4304, patches=256),), (Matrix(1152, 2048, 256),),
+    DecoderShape(2048, 16384, 18, 8, 1, 256, table=257152),
+    vision_tokens=256, text_tokens=48, action_tokens=50, chunk=50, images=2,
+    expert=ExpertShape(
+        DecoderShape(1024, 4096, 18, 8, 1, 256), rows=51,
+        ends=((32, 1024), (2048, 1024), (1024, 1024), (1024, 32)),
+    ),
+    source="transformers PI0Config (PaliGemma, 300M expert)",
+)  # fmt: skip
+_SMALL_TOWER = TowerShape(192, 6, 3, 768, patches=64, patch=16)
+SMALL = ModelShape(
+    "small", "tokens", (_SMALL_TOWER,), single_projector(192, 256, 64),
+    DecoderShape(256, 704, 4, 4, 4, 64, 1024, 1024), vision_tokens=64, text_tokens=PROMPT_TEXT,
+    source="this project's small policy",
+)  # fmt: skip
+CPU = ModelShape(
+    "cpu", "tokens", (_SMALL_TOWER,), single_projector(192, 768, 64),
+    DecoderShape(768, 2048, 12, 12, 12, 64, 32064, 32064), vision_tokens=64,
+    text_tokens=PROMPT_TEXT, source="vla-ros bench --preset cpu",
+)  # fmt: skip
+
+
+def as_parallel(model: ModelShape, chunk: int) -> ModelShape:
+    """A token model as OpenVLA-OFT would have it: placeholders and an L1 head for the chunk."""
+    head = l1_head(model.decoder.hidden, 7, chunk)
+    return replace(model, kind="parallel", chunk=chunk, action_tokens=7 * chunk, action_head=head)
+
+
+MODELS = {m.name: m for m in (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, SMALL, CPU)}
+
+
+def load_model(name: str) -> ModelShape:
+    """A known model by name, or a checkpoint directory or config.json (needs torch installed).
+
+    Raises:
+        ValueError: with what there is.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    path = Path(name)
+    folder = path.parent if path.name == "config.json" else path
+    if not folder.is_dir():
+        raise ValueError(f"no model {name!r}: give a checkpoint directory or {', '.join(MODELS)}")
+    try:
+        from vla_ros.engine.config import read_config
+        from vla_ros.engine.errors import CheckpointError
+    except ImportError as error:
+        raise ValueError(f"reading {name} needs the engine's packages: {error}") from None
+    try:
+        config, raw = read_config(folder)
+    except CheckpointError as error:
+        raise ValueError(str(error)) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / 'config.json'} cannot be read: {error}") from None
+    return shape_of(config, folder.name, action_dim(raw))
+
+
+def action_dim(raw: dict) -> int:
+    """Dimensions of an action: those of the checkpoint's statistics, else 7."""
+    for stats in (raw.get("norm_stats") or {}).values():
+        return len(stats["action"]["q01"])
+    return 7
+
+
+def shape_of(config: ModelConfig, name: str, dim: int = 7) -> ModelShape:
+    """The shape of a model the engine can load."""
+    text, patches = config.text, config.towers[0].patches
+    towers = tuple(
+        TowerShape(
+            t.width, t.depth - 1, t.heads, t.mlp, t.patches, t.registers + t.class_token, t.patch
+        )
+        for t in config.towers
+    )
+    project = fused_projector if len(towers) == 2 else single_projector
+    parallel = config.parallel
+    return ModelShape(
+        name,
+        "parallel" if parallel else "tokens",
+        towers,
+        project(config.feature_width, text.hidden_size, patches),
+        DecoderShape(
+            text.hidden_size,
+            text.intermediate_size,
+            text.layers,
+            text.heads,
+            text.kv_heads,
+            text.head_dim,
+            text.vocab_size,
+            0 if text.tied else text.vocab_size,
+        ),
+        vision_tokens=patches,
+        text_tokens=PROMPT_TEXT + int(config.proprio_dim > 0),
+        action_tokens=config.chunk * dim,
+        chunk=config.chunk,
+        images=config.images,
+        action_head=l1_head(text.hidden_size, config.action_dim, config.chunk) if parallel else (),
+        source=f"config.json of {name}",
+    )

@@ -1,0 +1,119 @@
+"""The shape of a model: everything that decides its arithmetic and traffic, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class TowerShape:
+    """A vision transformer. ``blocks`` that are run; ``prefix`` class and register tokens."""
+
+    width: int
+    blocks: int
+    heads: int
+    mlp: int
+    patches: int
+    prefix: int = 0
+    patch: int = 14
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """A Llama-like decoder: gated MLP, grouped key/value heads.
+
+    ``vocab`` 0: its head is never asked. ``table`` is the number of embeddings in memory besides
+    the head: only a few rows are read, so it takes room but no time; 0 where the head is it.
+    """
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int = 0
+    table: int = 0
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of one layer's matrices."""
+        qkv = self.hidden * (self.heads + 2 * self.kv_heads) * self.head_dim
+        return qkv + self.heads * self.head_dim * self.hidden + 3 * self.hidden * self.intermediate
+
+    @property
+    def weights(self) -> int:
+        """Weights of the layers' matrices, without embedding and head."""
+        return self.layers * self.layer_weights
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShape:
+    """A flow-matching action expert that attends to the decoder's cache.
+
+    ``rows`` tokens are denoised together in ``steps`` steps. In ``cross_layers`` of its layers
+    keys and values are made from the decoder's cache, ``cross_width`` wide, again in each step.
+    ``ends`` are the matrices (inputs, outputs) around it, run once a step on every row.
+    """
+
+    decoder: DecoderShape
+    rows: int
+    steps: int = 10
+    cross_layers: int = 0
+    cross_width: int = 0
+    ends: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One matrix of the projector or of an action head, applied to ``rows`` rows a frame."""
+
+    inputs: int
+    outputs: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A VLA. ``kind`` is how it makes actions: ``tokens`` (one at a time), ``parallel`` (all
+    placeholders in one pass), ``flow`` (an expert denoises a chunk).
+
+    ``vision_tokens`` of one image enter the decoder; ``text_tokens`` are all the others of the
+    prompt. ``action_tokens`` are those of one inference, which returns ``chunk`` actions.
+    """
+
+    name: str
+    kind: str
+    towers: tuple[TowerShape, ...]
+    projector: tuple[Matrix, ...]
+    decoder: DecoderShape
+    vision_tokens: int
+    text_tokens: int
+    source: str
+    action_tokens: int = 7
+    chunk: int = 1
+    images: int = 1
+    action_head: tuple[Matrix, ...] = ()
+    expert: ExpertShape | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prefill."""
+        return self.images * self.vision_tokens + self.text_tokens
+
+    def with_prompt(self, tokens: int) -> ModelShape:
+        """The same model with so many tokens in its prompt, those of the images included.
+
+        Raises:
+            ValueError: fewer than the images alone have.
+        """
+        text = tokens - self.images * self.vision_tokens
+        if text < 1:
+            least = self.images * self.vision_tokens + 1
+            raise ValueError(f"a prompt of {tokens} tokens: the images alone need {least - 1}")
+        return replace(self, text_tokens=text)
+
+    def with_images(self, images: int) -> ModelShape:
+        """The same model with so many cameras."""
+        return replace(self, images=images)

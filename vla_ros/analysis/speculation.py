@@ -1,0 +1,117 @@
+"""Whether guessing pays: expected tokens and passes, speedup, break-even, the landscape.
+
+alpha is the probability that a drafted token is the target's own, taken as independent from
+token to token; gamma the drafted tokens a round; c the time of a draft step over the time of a
+target pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def _probability(alpha: float) -> float:
+    if not 0.0 <= alpha <= 1.0:
+        raise ValueError(f"alpha is {alpha:g}: it is a probability, 0 to 1")
+    return float(alpha)
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Tokens a round yields: (1 - alpha^(gamma + 1)) / (1 - alpha).
+
+    Source: Leviathan, Kalman and Matias, "Fast inference from transformers via speculative
+    decoding", ICML 2023, equation 1. Written as the sum it is of, so that alpha = 1 is no case.
+    """
+    alpha = _probability(alpha)
+    return float(sum(alpha**i for i in range(gamma + 1)))
+
+
+def speedup(alpha: float, gamma: int, c: float) -> float:
+    """E[tokens] / (1 + c gamma): over plain decoding, prefill left aside.
+
+    Source: Leviathan et al. 2023, theorem 3.8 (their factor, with the costs of a round).
+    """
+    return expected_tokens(alpha, gamma) / (1.0 + c * gamma)
+
+
+def break_even(gamma: int, c: float) -> float | None:
+    """The acceptance from which a round gains time; None where even alpha = 1 does not pay.
+
+    Root of E[tokens] = 1 + c gamma by bisection: the left side grows with alpha, from 1 to
+    gamma + 1, so c = 1 is the dearest draft that can ever pay (Leviathan et al., corollary 3.9).
+    """
+    if c >= 1.0:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if speedup(middle, gamma, c) < 1.0 else (low, middle)
+    return high
+
+
+def best_gamma(alpha: float, c: float, longest: int = 16) -> int:
+    """The draft length of the greatest speedup; 0 where none pays (Leviathan et al., 3.4)."""
+    gains = [1.0] + [speedup(alpha, gamma, c) for gamma in range(1, longest + 1)]
+    return int(np.argmax(gains))
+
+
+def landscape(gamma: int, alphas: Sequence[float], costs: Sequence[float]) -> Floats:
+    """Speedup [len(costs), len(alphas)] over acceptance and draft cost."""
+    return np.array([[speedup(a, gamma, c) for a in alphas] for c in costs])
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What an action is expected to take: target passes, and tokens drafted for it."""
+
+    passes: float
+    drafted: float
+
+
+def fused(alpha: float, tokens: int, gamma: int | None = None) -> Expected:
+    """Prefill-fused speculation: this project's ``speculative`` schedule.
+
+    The first pass is the prefill with the draft behind it; each pass yields its accepted draft
+    tokens and one token of the target, and is what the next draft starts from. With n tokens
+    left and g = min(gamma, n - 1) drafted,
+
+        E(n) = 1 + sum_{j < g} alpha^j (1 - alpha) E(n - j - 1) + alpha^g E(n - g - 1),
+
+    E(0) = 0. With gamma >= tokens - 1 that is 1 + (tokens - 1) (1 - alpha): each drafted token
+    that is wrong costs one pass, whichever it is. Derived here from Leviathan et al., algorithm
+    1, with the bonus token that it has.
+    """
+    return _expected(_probability(alpha), tokens, gamma or max(tokens - 1, 1), lone=False)
+
+
+def unfused(alpha: float, tokens: int, gamma: int) -> Expected:
+    """The ETH report's schedule: a plain prefill, then rounds of draft, verification, and a
+    pass for the correction or bonus token alone. The prefill is counted as a pass."""
+    after = _expected(_probability(alpha), tokens, gamma, lone=True)
+    return Expected(1.0 + after.passes, after.drafted)
+
+
+def _expected(alpha: float, tokens: int, gamma: int, lone: bool) -> Expected:
+    """``lone``: a correction needs a pass of its own, and a last single token needs none."""
+    passes, drafted = [0.0], [0.0]
+    for left in range(1, tokens + 1):
+        g = min(gamma, left - 1)
+        if lone and left == 1:
+            passes.append(0.0)
+            drafted.append(0.0)
+            continue
+        p, d = 1.0, float(g)
+        for j in range(g + 1):
+            chance = alpha**j * ((1.0 - alpha) if j < g else 1.0)
+            rest = left - j - 1
+            p += chance * (passes[rest] + (1.0 if lone and rest else 0.0))
+            d += chance * drafted[rest]
+        passes.append(p)
+        drafted.append(d)
+    return Expected(passes[tokens], drafted[tokens])

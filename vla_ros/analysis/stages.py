@@ -1,0 +1,160 @@
+"""The operators of each stage of a model: vision, projector, a decoder pass, head, expert.
+
+Norms, activation functions, RoPE and sampling are left out: in a fused engine they move no
+memory of their own and are below one percent of the arithmetic.
+"""
+
+from __future__ import annotations
+
+from vla_ros.analysis.shapes import DecoderShape, ModelShape
+from vla_ros.analysis.work import Op, Segment, attention, linear
+
+Ops = list[Op]
+
+
+def repeat(ops: Ops, times: int) -> Ops:
+    """The same operators for so many layers."""
+    return [op for _ in range(times) for op in ops]
+
+
+def vision(model: ModelShape) -> Ops:
+    """Every tower on every image: patch embedding and the blocks that are run.
+
+    A block is 4 w^2 + 2 w m weights applied to each token, and full attention (Dosovitskiy et
+    al., "An image is worth 16x16 words", 2021, section 3.1).
+    """
+    ops: Ops = []
+    for tower in model.towers:
+        width, tokens = tower.width, tower.patches + tower.prefix
+        rows = tokens * model.images
+        segments = (Segment(tokens, causal=False),) * model.images
+        block = [
+            linear("qkv", "vision", rows, width, 3 * width),
+            attention("vision", segments, tower.heads, tower.heads, width // tower.heads),
+            linear("output", "vision", rows, width, width),
+            linear("mlp up", "vision", rows, width, tower.mlp),
+            linear("mlp down", "vision", rows, tower.mlp, width),
+        ]
+        patch = linear(
+            "patch embedding", "vision", tower.patches * model.images, 3 * tower.patch**2, width
+        )
+        ops += [patch, *repeat(block, tower.blocks)]
+    return ops
+
+
+def projector(model: ModelShape) -> Ops:
+    """Vision features into the decoder's width."""
+    return [
+        linear("projector", "vision", m.rows * model.images, m.inputs, m.outputs)
+        for m in model.projector
+    ]
+
+
+def layer(decoder: DecoderShape, segments: tuple[Segment, ...], part: str = "decoder") -> Ops:
+    """One decoder layer over a packed pass of segments.
+
+    Touvron et al., "Llama 2", 2023; grouped key/value heads: Ainslie et al., "GQA", 2023.
+    """
+    rows = sum(s.new for s in segments)
+    heads, kv_heads, dim = decoder.heads, decoder.kv_heads, decoder.head_dim
+    return [
+        linear("qkv", part, rows, decoder.hidden, (heads + 2 * kv_heads) * dim),
+        attention(part, segments, heads, kv_heads, dim),
+        linear("output", part, rows, heads * dim, decoder.hidden),
+        linear("gate and up", part, rows, decoder.hidden, 2 * decoder.intermediate),
+        linear("down", part, rows, decoder.intermediate, decoder.hidden),
+    ]
+
+
+def head(decoder: DecoderShape, rows: int) -> Ops:
+    """The language model's head on ``rows`` tokens: those whose logits somebody needs."""
+    if not decoder.vocab or not rows:
+        return []
+    return [linear("lm head", "head", rows, decoder.hidden, decoder.vocab)]
+
+
+def decoder_pass(decoder: DecoderShape, segments: tuple[Segment, ...], logits: int) -> Ops:
+    """One packed pass: all layers, then the head on ``logits`` rows. Embeddings are look-ups."""
+    return repeat(layer(decoder, segments), decoder.layers) + head(decoder, logits)
+
+
+def prefill(model: ModelShape, extra: int = 0) -> Ops:
+    """The prompt, with ``extra`` draft tokens behind it whose logits are needed too."""
+    return decoder_pass(model.decoder, (Segment(model.prompt + extra),), 1 + extra)
+
+
+def decode(model: ModelShape, tokens: int = 1) -> Ops:
+    """A pass of so many new tokens behind the prompt.
+
+    The few action tokens already in the cache are not counted: 7 against 281.
+    """
+    return decoder_pass(model.decoder, (Segment(tokens, model.prompt),), tokens)
+
+
+def packed(model: ModelShape) -> Ops:
+    """actionflow's pass: the prefill of a frame and one token of each of K - 1 older frames.
+
+    Source: ActionFlow, arXiv 2512.20276, cross-request pipelining.
+    """
+    others = (Segment(1, model.prompt),) * (model.action_tokens - 1)
+    return decoder_pass(model.decoder, (Segment(model.prompt), *others), model.action_tokens)
+
+
+def parallel(model: ModelShape) -> Ops:
+    """OpenVLA-OFT's only pass: prompt, placeholders and stop token, seen in both directions.
+
+    Source: Kim, Finn and Liang, "Fine-tuning vision-language-action models", 2025.
+    """
+    length = model.prompt + model.action_tokens + 1
+    return decoder_pass(model.decoder, (Segment(length, causal=False),), 0)
+
+
+def flow_prefix(model: ModelShape) -> Ops:
+    """The prefix of a flow model: it fills the cache, and its head is never asked."""
+    return decoder_pass(model.decoder, (Segment(model.prompt, causal=False),), 0)
+
+
+def expert_step(model: ModelShape) -> Ops:
+    """One denoising step of the action expert.
+
+    Sources: Black et al., "pi0", 2024; Shukor et al., "SmolVLA", 2025 (cross-attention layers
+    make keys and values from the prefix's cache in each step: lerobot smolvlm_with_expert.py).
+    """
+    expert = model.expert
+    if expert is None:
+        return []
+    shape, rows, prompt = expert.decoder, expert.rows, model.prompt
+    own = layer(shape, (Segment(rows, prompt, causal=False),), "expert")
+    ops = repeat(own, shape.layers - expert.cross_layers)
+    kv = shape.kv_heads * shape.head_dim
+    cross = [
+        linear("q", "expert", rows, shape.hidden, shape.heads * shape.head_dim),
+        linear("k and v of the prefix", "expert", prompt, expert.cross_width, 2 * kv),
+        _cross_attention(shape, rows, prompt),
+        *own[2:],
+    ]
+    ops += repeat(cross, expert.cross_layers)
+    return ops + [linear("ends", "expert", rows, i, o) for i, o in expert.ends]
+
+
+def _cross_attention(shape: DecoderShape, rows: int, prompt: int) -> Op:
+    return Op(
+        "attention",
+        "expert",
+        flops=4.0 * rows * prompt * shape.heads * shape.head_dim,
+        kv=2.0 * prompt * shape.kv_heads * shape.head_dim,
+        activations=2.0 * rows * shape.heads * shape.head_dim,
+    )
+
+
+def action_head(model: ModelShape) -> Ops:
+    """A head of its own behind the decoder (OpenVLA-OFT)."""
+    return [linear("action head", "head", m.rows, m.inputs, m.outputs) for m in model.action_head]
+
+
+def weight_bytes(model: ModelShape, widths: dict[str, float]) -> float:
+    """Bytes of all weights in memory, given the bytes of one weight of each part."""
+    ops = vision(model) + projector(model) + action_head(model) + expert_step(model)
+    ops += decode(model) if model.kind == "tokens" else flow_prefix(model)
+    table = model.decoder.table * model.decoder.hidden * widths["head"]
+    return sum(op.weights * widths[op.part] for op in ops) + table

@@ -1,0 +1,121 @@
+"""`vla-ros advise`: which schedules meet a camera, a control rate and an age limit, best first."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.cli import UserError
+from vla_ros.cli.roofline_options import (
+    add_model_options,
+    bench_of,
+    check_draft_options,
+    device_of,
+    draft_of,
+    model_of,
+    roofline_of,
+)
+
+if TYPE_CHECKING:
+    from vla_ros.analysis.advice import Candidate, Limits
+
+DESCRIPTION = """\
+Name the schedules that give a command for every control tick on evidence young enough, the
+freshest first. From the roofline of a device, or, with --bench, from what was measured there."""
+
+EPILOG = """\
+examples:
+  vla-ros advise --camera-hz 30 --control-hz 20 --max-age-ms 150 --device h200
+  vla-ros advise --camera-hz 30 --control-hz 5 --max-age-ms 500 --device orin-64 --dtype int4
+  vla-ros advise --camera-hz 30 --control-hz 20 --max-age-ms 200 --bench bench.json
+
+A roofline is a bound: a real engine reaches a part of it. Measure before you rely on it.
+exit status: 0 at least one schedule meets the limits, 1 none does, 2 wrong usage"""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of this verb."""
+    parser = verbs.add_parser(
+        "advise",
+        help="which schedules meet a control rate and an age limit",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--camera-hz", type=float, required=True, help="frames a second")
+    add("--control-hz", type=float, required=True, help="commands a second")
+    add("--max-age-ms", type=float, required=True, help="oldest evidence a command may have")
+    add("--device", help="a known device, or this, measured now (this)")
+    add("--bench", type=Path, metavar="FILE", help="judge what `vla-ros bench` measured instead")
+    add_model_options(parser)
+    add("--json", action="store_true", help="add the verdicts as one last line of JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge and print. Returns the exit status."""
+    from vla_ros.analysis import report, tables
+    from vla_ros.analysis.advice import Limits, advise
+
+    check_draft_options(args)
+    try:
+        limits = Limits(args.camera_hz, args.control_hz, args.max_age_ms / 1e3)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    source, candidates = _candidates(args)
+    verdicts = advise(candidates, limits)
+    if not verdicts:
+        raise UserError(f"{source}: there is no schedule to choose from")
+    print(f"{source}\n{tables.verdict_table(verdicts, limits)}\n")
+    best = verdicts[0]
+    print(_conclusion(best.parameters, limits) if best.meets else _nothing(limits))
+    if args.json:
+        result: dict[str, Any] = {
+            "source": source,
+            "limits": {
+                "camera_hz": limits.camera_hz,
+                "control_hz": limits.control_hz,
+                "max_age_ms": args.max_age_ms,
+            },
+            "best": best.candidate.name if best.meets else None,
+            "schedules": report.verdicts(verdicts),
+        }
+        print(json.dumps(report.rounded(result)))
+    return int(not best.meets)
+
+
+def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
+    from vla_ros.analysis.advice import from_bench, from_roofline
+    from vla_ros.analysis.schedules import schedules
+
+    bench = bench_of(args.bench)
+    if bench is not None:
+        if args.device or args.model:
+            raise UserError("--bench says what it measured: leave out --device and --model")
+        where = bench.machine or bench.device
+        return f"measured: {bench.checkpoint} on {where} ({bench.path})", from_bench(bench)
+    model = model_of(args)
+    roof = roofline_of(args, model, device_of(args.device or "this", args, model))
+    found = schedules(roof, args.alpha, args.gamma, draft_of(args, model))
+    rates = f"{roof.rates} rates, decoder {roof.precision.decoder}"
+    source = f"calculated: {model.name} on {roof.device.title}, {rates}"
+    if not roof.fits():
+        raise UserError(f"{roof.weights_gb():.3g} GB of weights do not fit {roof.device.title}")
+    return source, from_roofline(found)
+
+
+def _conclusion(parameters: str, limits: Limits) -> str:
+    own = parameters or "an engine that runs it, and"
+    return f"best: {own} control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
+
+
+def _nothing(limits: Limits) -> str:
+    line = "none meets the limits: lower --control-hz or raise --max-age-ms"
+    if limits.camera_hz < limits.control_hz:
+        line += (
+            f"; a camera of {limits.camera_hz:g} Hz cannot feed {limits.control_hz:g} commands/s"
+            " without chunks"
+        )
+    return line
