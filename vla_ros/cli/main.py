@@ -20,6 +20,8 @@ VERBS = {
     "demo": "run one simulated task through the whole graph and print a card",
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",
     "doctor": "check this machine: every line ok, or what to do about it",
+    "record": "record a running policy into a bag",
+    "replay": "play a bag into a policy and compare what it says",
     "bench": "measure the inference engine, without ROS",
     "eval": "measure success over many episodes",
     "train": "train the small policy on simulated demonstrations",

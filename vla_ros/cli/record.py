@@ -1,0 +1,142 @@
+"""`vla-ros record`: what a running graph sees, says and reports, into a bag."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from vla_ros.cli import UserError
+from vla_ros.cli.graph_file import LOG_LEVELS, NodeSpec, parse_overrides
+from vla_ros.resources import config_path
+
+DESCRIPTION = """\
+Record a running policy: images, instruction, joint states, ground truth, actions, chunks, status,
+latency, diagnostics and /clock, into an MCAP bag, with the parameters of the nodes and the hash
+of the checkpoint in its metadata. Ends with Ctrl-C. `vla-ros replay` reads the bag, and so does
+everything that reads rosbag2.
+
+It also is a flight recorder: at every entry of the policy into HOLD or FAULT the last 10 seconds
+are written into a bag of their own, flight_<time>_<state>.
+
+It is a process of its own. A full disk, a slow one or a kill never stops the robot's control; what
+was written until then stays readable, without the last second at most."""
+
+EPILOG = """\
+examples:
+  vla-ros record -o run1                       everything, until Ctrl-C
+  vla-ros record --flight-only                 only the seconds around HOLD and FAULT
+  vla-ros record -r image=/camera/color/image_raw -o run2
+
+exit status: 0 recorded, 2 wrong usage"""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of this verb."""
+    parser = verbs.add_parser(
+        "record",
+        help="record a running policy into a bag",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-o", "--output", type=Path, metavar="DIR", help="the bag (default: vla_ros_<time>)")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--flight-only", action="store_true", help="no bag, only flight records")
+    only.add_argument("--no-flight", action="store_true", help="no flight records, only the bag")
+    add("--flight-folder", type=Path, metavar="DIR", help="where they go (default: beside it)")
+    add(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="NAME:TYPE",
+        help="one more topic, such as /tf:tf2_msgs/msg/TFMessage; may be repeated",
+    )
+    add(
+        "-r",
+        "--remap",
+        action="append",
+        default=[],
+        metavar="FROM=TO",
+        help="what a topic is called here, such as image=/camera/image_raw; may be repeated",
+    )
+    add(
+        "-p",
+        "--param",
+        action="append",
+        default=[],
+        metavar="PARAM=VALUE",
+        help="any other parameter of config/recorder.yaml; may be repeated",
+    )
+    add("--namespace", default="", help="namespace of the graph, such as arm_left")
+    add("--for", dest="seconds", type=float, metavar="SECONDS", help="end by itself after this")
+    add("--log-level", choices=LOG_LEVELS, default="info")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record until Ctrl-C. Returns the exit status."""
+    if args.seconds is not None and not args.seconds > 0:
+        raise UserError(f"--for {args.seconds:g}: must be above 0 seconds")
+    command = node_arguments(args)
+    try:
+        import rosbags  # noqa: F401
+    except ImportError:
+        raise UserError("rosbags is missing: pip install 'vla_ros[replay]'") from None
+    from vla_ros.cli.environment import prepare
+
+    prepare()
+    try:
+        from vla_ros.nodes.recorder import main
+    except ImportError as error:
+        raise UserError(f"{error}; `vla-ros doctor` says what to install") from None
+    if args.seconds is not None:
+        end = threading.Timer(args.seconds, os.kill, (os.getpid(), signal.SIGINT))
+        end.daemon = True
+        end.start()
+    return main([sys.argv[0], *command])
+
+
+def node_arguments(args: argparse.Namespace) -> list[str]:
+    """What the options mean for the node, as ROS arguments. Raises UserError."""
+    from vla_ros.cli.process import command_line
+
+    if args.output is not None and args.output.exists():
+        raise UserError(f"--output {args.output}: exists already; a recording overwrites nothing")
+    values: dict[str, object] = {
+        "output": str(args.output) if args.output else None,
+        "record": False if args.flight_only else None,
+        "flight": False if args.no_flight else None,
+        "flight_folder": str(args.flight_folder) if args.flight_folder else None,
+        "extra_topics": ", ".join(_topic(text) for text in args.topic) or None,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    given |= parse_overrides([f"recorder.{item}" for item in args.param]).get("recorder", {})
+    spec = NodeSpec(
+        "recorder",
+        "recorder",
+        (config_path("recorder.yaml"),),
+        given,
+        dict(_remapping(item) for item in args.remap),
+        args.namespace,
+        log_level=args.log_level,
+    )
+    words = command_line(spec)
+    return words[words.index("--ros-args") :]
+
+
+def _topic(text: str) -> str:
+    name, colon, kind = text.partition(":")
+    if not (name and colon and kind.count("/") == 2):
+        raise UserError(f"--topic {text}: write NAME:TYPE, such as /tf:tf2_msgs/msg/TFMessage")
+    return f"{name} {kind}"
+
+
+def _remapping(text: str) -> tuple[str, str]:
+    old, equals, new = text.replace(":=", "=").partition("=")
+    if not (old and equals and new):
+        raise UserError(f"-r {text}: write FROM=TO, such as image=/camera/image_raw")
+    return old, new

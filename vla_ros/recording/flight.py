@@ -1,0 +1,132 @@
+"""The flight recorder: the last seconds in memory, written when something goes wrong.
+
+Threads: :meth:`FlightRecorder.add`, :meth:`trigger` and :meth:`poll` belong to one thread;
+bags are written by threads of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from vla_ros.recording.bag_file import BagFile, Record
+from vla_ros.recording.run_info import RunInfo
+from vla_ros.timing import SECOND, Clock
+
+MB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FlightLimits:
+    """``seconds`` before the event are kept, ``after_s`` after it; at most ``bytes`` of
+    messages in memory and ``bags`` on disk."""
+
+    seconds: float = 10.0
+    after_s: float = 1.0
+    bytes: int = 512 * MB
+    bags: int = 100
+
+
+class Ring:
+    """The messages of the last seconds, in the order they came. Not thread-safe.
+
+    Of a latched topic the newest message stays, however old: the task was given once.
+    """
+
+    def __init__(self, seconds: float, limit_bytes: int) -> None:
+        self._span_ns = round(seconds * SECOND)
+        self._limit = limit_bytes
+        self._held: deque[tuple[int, Record]] = deque()
+        self._bytes = 0
+        self._latched: dict[str, Record] = {}  # fell out of the ring, but still counts
+        self.cut_short = 0  # messages younger than `seconds` that memory had no room for
+
+    def add(self, steady_ns: int, record: Record) -> None:
+        """Keep a message received at ``steady_ns``."""
+        self._held.append((steady_ns, record))
+        self._bytes += len(record.data)
+        while self._held and self._held[0][0] < steady_ns - self._span_ns:
+            self._drop_oldest()
+        while self._bytes > self._limit:
+            self._drop_oldest()
+            self.cut_short += 1
+
+    def _drop_oldest(self) -> None:
+        _, record = self._held.popleft()
+        self._bytes -= len(record.data)
+        if record.topic.latched:
+            self._latched[record.topic.name] = record
+
+    def records(self) -> tuple[Record, ...]:
+        """Everything held, oldest first."""
+        return (*self._latched.values(), *(record for _, record in self._held))
+
+
+class FlightRecorder:
+    """Writes ``flight_<time>_<reason>`` into ``folder`` for every event.
+
+    ``say`` gets one line for every bag written or not; it is called from other threads.
+    """
+
+    def __init__(
+        self, folder: Path, limits: FlightLimits, clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        self._folder, self._limits, self._clock, self._say = folder, limits, clock, say
+        self._ring = Ring(limits.seconds + limits.after_s, limits.bytes)
+        self._pending: list[tuple[int, Path, RunInfo]] = []  # due at this steady time
+        self._writers: list[threading.Thread] = []
+        self._bags = 0
+
+    def add(self, record: Record) -> None:
+        """Keep a message, for a while."""
+        self._ring.add(self._clock.steady_ns(), record)
+
+    def trigger(self, name: str, run: RunInfo) -> None:
+        """Something went wrong: its seconds are written once ``after_s`` have passed.
+
+        ``name`` becomes part of the bag's name ("hold", "fault").
+        """
+        if self._bags >= self._limits.bags:
+            self._say(f"{name}: not written, there are {self._bags} flight records already")
+            return
+        self._bags += 1
+        now = datetime.fromtimestamp(self._clock.now_ns() / SECOND, timezone.utc)
+        path = self._folder / f"flight_{now:%Y%m%d_%H%M%S_%f}_{name}"
+        due = self._clock.steady_ns() + round(self._limits.after_s * SECOND)
+        self._pending.append((due, path, run))
+
+    def poll(self, finish: bool = False) -> None:
+        """Write what is due; ``finish``: everything, and wait for the disk."""
+        now = self._clock.steady_ns()
+        due = [job for job in self._pending if finish or job[0] <= now]
+        self._pending = [job for job in self._pending if job not in due]
+        for _, path, run in due:
+            records = self._ring.records()
+            writer = threading.Thread(
+                target=self._write, args=(path, run, records), name="flight", daemon=True
+            )
+            writer.start()
+            self._writers.append(writer)
+        self._writers = [writer for writer in self._writers if writer.is_alive()]
+        if finish:
+            for writer in self._writers:
+                writer.join(10.0)
+
+    def _write(self, path: Path, run: RunInfo, records: tuple[Record, ...]) -> None:
+        try:
+            bag = BagFile(path, replace(run, written=len(records), ended="flight record"))
+            try:
+                for record in records:
+                    bag.write(record)
+                bag.close()
+            except BaseException:
+                bag.abandon()
+                raise
+        except Exception as error:  # the edge of the thread: a disk may fail in any way
+            self._say(f"flight record {path} not written: {type(error).__name__}: {error}")
+            return
+        self._say(f"flight record written: {path}, {len(records)} messages ({run.reason})")

@@ -1,0 +1,52 @@
+"""What a bag says about the run it holds: who acted, with which parameters, on what weights.
+
+Kept twice: in the bag's metadata (``custom_data``, written when the bag is closed) and in a
+file beside the data from the start, so a bag that was cut off has it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+KEY = "vla_ros.run"  # in custom_data
+FILE = "vla_ros_run.json"  # beside the data
+
+Value = bool | int | float | str | list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """``parameters``: node name → parameter → value, of the nodes that answered.
+
+    ``counts`` are the recorder's own: messages written and left out, and why it ended.
+    """
+
+    version: str = ""
+    created: str = ""  # ISO 8601, UTC
+    reason: str = ""  # of a flight record: what it was written for
+    policy: str = ""
+    schedule: str = ""
+    checkpoint: str = ""
+    checkpoint_sha256: str = ""
+    device: str = ""
+    dtype: str = ""
+    parameters: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    written: int = 0
+    dropped: int = 0
+    ended: str = ""
+
+    def text(self) -> str:
+        """As one line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def parse(text: str) -> RunInfo:
+        """The inverse of :meth:`text`; unknown fields are left out. ValueError: no such text."""
+        content = json.loads(text)
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+        known = {key: value for key, value in content.items() if key in RunInfo.__slots__}
+        return RunInfo(**known)
