@@ -97,7 +97,8 @@ def episode_message(
         actions_applied=counters.applied,
         idle_steps=counters.idle,
         # Displacement that was replaced before it was executed is lost like a rejected one.
-        actions_rejected=counters.rejected + counters.superseded,
+        actions_rejected=counters.rejected,
+        actions_superseded=counters.superseded,
         late_steps=counters.late,
         resends=counters.resends,
     )
