@@ -28,6 +28,7 @@ class Samples:
     spent: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
     answers: list[Decoded] = field(default_factory=list)
+    tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by stamp, warm-up too
     peak_bytes: int = 0
 
 
@@ -80,6 +81,8 @@ def run_rows(
         for stamp, image in enumerate(images):
             for name, schedule in rows.items():
                 spent, wall, decoded = _timed(engine, schedule, stamp, image, cpu_clock, cuda)
+                if decoded is not None:
+                    samples[name].tokens[decoded.stamp_ns] = decoded.tokens
                 if stamp < warm_up:
                     continue
                 samples[name].spent.append(spent)

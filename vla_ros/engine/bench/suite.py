@@ -146,7 +146,7 @@ def _reference(
     """generate's tokens by stamp; the prompts of these frames are kept to explain mismatches."""
     if "generate" not in samples:
         return {}
-    reference = {d.stamp_ns: d.tokens for d in samples["generate"].answers}
+    reference = samples["generate"].tokens
     others = [d for s in samples.values() for d in s.answers if d.tokens]
     for stamp in {d.stamp_ns for d in others if d.tokens != reference.get(d.stamp_ns)}:
         timeline = measure.Timeline(0)
