@@ -19,7 +19,8 @@ from rosidl_build import BuildInterfaces, Interfaces, generators_found  # noqa: 
 
 PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of the version
 NAME = PACKAGE.findtext("name")
-NODES = ("policy", "monitor", "bridge")
+# Every module of nodes/ that has a main() is a program.
+NODES = sorted(p.stem for p in ROOT.glob("vla_ros/nodes/*.py") if "\ndef main(" in p.read_text())
 TEST = ["pytest>=7.4", "pytest-timeout>=2.3", "hypothesis>=6.100"]
 ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]
 INTERFACES = Interfaces(
@@ -79,6 +80,7 @@ setup(
             "tokenizers>=0.19",
         ],
         "sim": ["mujoco>=3.3,<3.10"],
+        "replay": ["rosbags>=0.11,<0.12"],
         "plots": ["matplotlib>=3.8"],
         "test": TEST,
         "dev": [*TEST, "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],
