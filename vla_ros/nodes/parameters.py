@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.node import Node
 
@@ -44,9 +45,14 @@ class Parameter:
         return out
 
 
-def check_choices(table: Iterable[Parameter], values: dict[str, Any]) -> None:
-    """Raise ValueError for a value that is none of its parameter's choices."""
+def check_values(table: Iterable[Parameter], values: dict[str, Any]) -> None:
+    """Raise ValueError, naming the parameter, for a value that is none of its choices and for
+    a number that is not finite (arrays have no range)."""
     for row in table:
+        value = values.get(row.name)
+        numbers = [value] if isinstance(value, float) else value
+        if isinstance(row.default, (float, list)) and not np.isfinite(numbers).all():
+            raise ValueError(f"{row.name} is {value}, must be finite")
         if row.choices and row.name in values and values[row.name] not in row.choices:
             allowed = ", ".join(row.choices)
             raise ValueError(f"{row.name} is '{values[row.name]}', must be one of {allowed}")
@@ -59,5 +65,5 @@ def declare(node: Node, table: Sequence[Parameter]) -> dict[str, Any]:
         row.name: node.declare_parameter(row.name, row.default, row.descriptor()).value
         for row in table
     }
-    check_choices(table, values)
+    check_values(table, values)
     return values

@@ -20,7 +20,7 @@ from std_srvs.srv import Trigger
 from vla_ros.control import Counters, check_instruction
 from vla_ros.core import Instruction, PolicyInfo, PolicyState
 from vla_ros.nodes import convert
-from vla_ros.nodes.parameters import check_choices, declare
+from vla_ros.nodes.parameters import check_values, declare
 from vla_ros.nodes.policy_parameters import TABLE, limits_of, spec_of
 from vla_ros.nodes.policy_runtime import PolicyRuntime
 from vla_ros.nodes.policy_topics import PolicyTopics, status_message
@@ -136,7 +136,7 @@ class PolicyNode(LifecycleNode):
         """All or nothing: the changed set is checked as a whole."""
         values = self.values | {p.name: p.value for p in changes if p.name in _OWN}
         try:
-            check_choices(TABLE, values)
+            check_values(TABLE, values)
             limits = limits_of(values)
             if self.runtime is not None:
                 self.runtime.check(limits)

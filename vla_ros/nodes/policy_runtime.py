@@ -179,6 +179,9 @@ class PolicyRuntime:
 
     def apply(self, values: Mapping[str, Any], limits: Limits) -> None:
         """Use other limits from now on; they have passed :meth:`check`."""
+        if limits.control_rate_hz != self._limits.control_rate_hz:
+            self._topics.close()  # the deadline that a writer offers cannot change
+            self._topics.open(limits, clocked=not self._lockstep)
         self._values, self._limits = values, limits
         with self.loop.lock:
             self.loop.limits = limits
