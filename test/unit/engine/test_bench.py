@@ -39,7 +39,9 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert rows["speculative_hit"]["acceptance"] == 1
     assert rows["speculative_miss_always"]["passes_per_action"] == 7
     assert rows["actionflow"]["passes_per_action"] == 1
-    assert rows["vanilla_speculative"]["passes_per_action"] > 7
+    # The draft is the same random:small: always right, and still a pass more when not fused.
+    assert rows["speculative_model"]["passes_per_action"] == 1
+    assert rows["vanilla_speculative"]["passes_per_action"] == 2
     assert rows["actionflow"]["latency_ms"] > rows["actionflow"]["median_ms"]
     assert rows["generate"]["speedup_vs_generate"] == 1
     assert result["shapes"]["vision_tokens"] == 64
