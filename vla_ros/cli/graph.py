@@ -60,6 +60,7 @@ class Graph:
         say: Say | None = None,
         configure_timeout_s: float = 600.0,
         interrupted: Callable[[], bool] = lambda: False,
+        before_activate: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -70,6 +71,7 @@ class Graph:
             say: gets one line for each step of the bring-up; None: as a log line of "up".
             configure_timeout_s: for configuring one lifecycle node (it may load a model).
             interrupted: asked often during the bring-up; true ends it with Stopped.
+            before_activate: called once every lifecycle node is configured, before any acts.
         """
         self.spec = spec
         self._given = environment
@@ -78,6 +80,7 @@ class Graph:
         self._say = say or (lambda line: on_line("up", line))
         self._configure_timeout_s = configure_timeout_s
         self._interrupted = interrupted
+        self._before_activate = before_activate
         self._processes: dict[str, NodeProcess] = {}
         self._exits: tuple[NodeExit, ...] = ()
 
@@ -94,6 +97,7 @@ class Graph:
         remappings: Sequence[str] = (),
         configure_timeout_s: float = 600.0,
         interrupted: Callable[[], bool] = lambda: False,
+        before_activate: Callable[[], None] = lambda: None,
     ) -> Graph:
         """A graph from a file; see :meth:`GraphSpec.load` and :class:`Graph`."""
         spec = GraphSpec.load(
@@ -106,6 +110,7 @@ class Graph:
             say=say,
             configure_timeout_s=configure_timeout_s,
             interrupted=interrupted,
+            before_activate=before_activate,
         )
 
     def __enter__(self) -> Graph:
@@ -185,6 +190,7 @@ class Graph:
         with LifecycleClient(int(domain) if domain else None) as client:
             for spec in nodes:
                 self._transition(client, spec, "configure", self._configure_timeout_s)
+            self._before_activate()
             for spec in nodes:
                 self._transition(client, spec, "activate", ACTIVATE_TIMEOUT_S)
 
