@@ -269,6 +269,12 @@ def test_a_policy_that_says_nothing_any_more_is_an_error() -> None:
     assert diagnostic.message.startswith("silent for 3.5 s, was RUNNING")
 
 
+def test_a_policy_that_is_silent_while_it_loads_is_only_a_warning() -> None:
+    graph = Graph(StatusSeen(PolicyState.UNCONFIGURED))
+    graph.clock.advance(30.0)
+    assert graph.diagnostic("policy").level is Level.WARN
+
+
 def test_a_policy_never_heard_is_stale() -> None:
     assert Graph(status=None).diagnostic("policy").level is Level.STALE
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,7 @@ class DemoResult:
     max_steps: int = 0
     episode_s: float = 0.0
     control_rate_hz: float = 0.0
+    max_age_ms: float = 0.0
     achieved_rate_hz: float = 0.0
     action_rate_hz: float = 0.0
     camera_rate_hz: float = 0.0
@@ -118,6 +120,7 @@ def json_line(result: DemoResult) -> str:
         "actions": result.actions,
         "missed_deadlines": result.missed_deadlines,
         "stale_published": result.stale_published,
+        "max_age_ms": result.max_age_ms,
         "lost_commands": result.lost_commands,
         "worker_restarts": result.worker_restarts,
         "notes": list(result.trouble),
@@ -163,8 +166,7 @@ def _row(label: str, value: str) -> str:
 
 def _wrapped(label: str, value: str) -> list[str]:
     """A row that continues below instead of being cut."""
-    room = WIDTH - 4 - _LABEL
-    pieces = [value[i : i + room] for i in range(0, len(value), room)] or [""]
+    pieces = textwrap.wrap(value, WIDTH - 4 - _LABEL) or [""]
     return [_row(label if i == 0 else "", piece) for i, piece in enumerate(pieces)]
 
 
@@ -204,6 +206,8 @@ def _times(result: DemoResult) -> list[str]:
     rows |= {f"  {name}": d for name, d in result.stages.items()}
     for label, d in rows.items():
         lines.append(_row(label, "".join(f"{v:9.2f}" for v in (d.p50, d.p95, d.p99, d.max))))
+    if result.setup.mode == "lockstep":
+        lines += _wrapped("", "(the world waits for every answer: ages are simulated time)")
     return lines
 
 
@@ -211,7 +215,10 @@ def _counts(result: DemoResult) -> list[str]:
     counts = {
         "new actions": (result.actions, ""),
         "missed deadlines": (result.missed_deadlines, "periods without a new action"),
-        "stale published": (result.stale_published, "must be 0"),
+        "stale published": (
+            result.stale_published,
+            f"older than {result.max_age_ms:.0f} ms; must be 0",
+        ),
         "lost commands": (result.lost_commands, ""),
         "worker restarts": (result.worker_restarts, ""),
     }

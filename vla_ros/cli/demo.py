@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli import UserError
@@ -20,14 +21,17 @@ from vla_ros.core import STAGES
 from vla_ros.resources import version
 
 if TYPE_CHECKING:
+    from vla_ros.cli.episode_log import Measured
     from vla_ros.cli.graph import Graph
     from vla_ros.cli.recorder import Recorder
-    from vla_ros.cli.watcher import Snapshot, Watcher
+    from vla_ros.cli.watcher import Watcher
 
 __all__ = ["add_parser", "run"]
 
 GRAPH = "sim.up.yaml"
 LAST_DOMAIN = 100  # above, a domain's ports lie in Linux's range of ephemeral ports
+CONNECT_S = 60.0  # for the simulation to start and every topic to be found
+SETTLE_S = 0.5  # after the end of the episode: for what is still on its way to us
 NOT_STARTED = 3
 INTERRUPTED = 130
 
@@ -63,6 +67,7 @@ class _Demo:
         self._progress = Progress()
         self._log: deque[str] = deque(maxlen=30)
         self._recorder: Recorder | None = None
+        self._connect: Callable[[], None] = lambda: None
 
     def run(self) -> int:
         from vla_ros.cli.environment import prepare
@@ -76,11 +81,12 @@ class _Demo:
             on_line=self._on_line,
             say=self._progress.say,
             interrupted=self._stop.is_set,
+            before_activate=lambda: self._connect(),
         )
         self._recorder = Recorder(self._args.gif) if self._args.gif else None
         try:
             with graph:
-                seen, ended = self._episode(graph)
+                seen = self._episode(graph)
                 trouble = [str(node) for node in graph.stop() if not node.clean]
         except Stopped:
             self._progress.end()
@@ -91,44 +97,56 @@ class _Demo:
             self._show_log()
             print(f"vla-ros demo: {error}", file=sys.stderr)
             return NOT_STARTED
-        return self._conclude(seen, ended, trouble)
+        return self._conclude(seen, trouble)
 
-    def _episode(self, graph: Graph) -> tuple[Snapshot, str]:
+    def _episode(self, graph: Graph) -> Measured:
         """Bring everything up and follow the episode to its end."""
-        from vla_ros.cli.graph import Stopped
         from vla_ros.cli.watcher import Watcher
 
         lockstep = self._args.mode == "lockstep"
         with Watcher(self._domain, lockstep, self._recorder) as watcher:
+            self._connect = lambda: self._await_topics(graph, watcher)
             graph.start()
             until = time.monotonic() + self._args.timeout
-            while time.monotonic() < until:
-                if self._stop.wait(0.1):
-                    raise Stopped
-                graph.check()
+            while time.monotonic() < until and not watcher.ended:
+                self._pause(graph)
                 self._show(watcher)
-                if watcher.ended:
-                    break
             self._progress.end()
-            seen = watcher.snapshot()
-        return seen, seen.episode.ended if watcher.ended and seen.episode else "timeout"
+            time.sleep(SETTLE_S)
+            return watcher.measure()
+
+    def _await_topics(self, graph: Graph, watcher: Watcher) -> None:
+        """Nobody acts before we see all of it: DDS needs a moment to find the other nodes."""
+        from vla_ros.cli.graph import GraphFailed
+
+        until = time.monotonic() + CONNECT_S
+        while not watcher.connected():
+            self._pause(graph)
+            if time.monotonic() > until:
+                raise GraphFailed(f"no {watcher.missing()} within {CONNECT_S:g} s")
+
+    def _pause(self, graph: Graph) -> None:
+        """Wait a moment. Raises Stopped when asked to end, GraphFailed when a node ended."""
+        from vla_ros.cli.graph import Stopped
+
+        if self._stop.wait(0.1):
+            raise Stopped
+        graph.check()
 
     def _show(self, watcher: Watcher) -> None:
-        seen = watcher.snapshot()
-        state = seen.status.state.name if seen.status else "no policy yet"
+        seen = watcher.glance()
+        state = seen.status.state.name if seen.status else "no policy heard yet"
         if seen.episode is None:
-            self._progress.update(state, f"{state}; no episode yet")
+            self._progress.update(state, f"{state}; waiting for the simulation")
             return
-        report = seen.report
         self._progress.update(
             state,
             f"{state}  {seen.episode.task}  step {seen.episode.step} of {seen.episode.max_steps}"
-            f"  age {seen.age_ms:.0f} ms  {report.command_rate_hz:.1f} Hz"
-            f"  missed {report.missed_deadlines}",
+            f"  age {seen.age_ms:.0f} ms  {seen.rate_hz:.1f} Hz",
         )
 
-    def _conclude(self, seen: Snapshot, ended: str, trouble: list[str]) -> int:
-        result = _result(self._args, seen, ended, trouble)
+    def _conclude(self, seen: Measured, trouble: list[str]) -> int:
+        result = _result(self._args, seen, trouble)
         if self._recorder is not None:
             self._progress.say(self._recorder.save())
         if result.exit_status:
@@ -150,9 +168,10 @@ class _Demo:
             print("\n".join(self._log), file=sys.stderr)
 
 
-def _result(args: argparse.Namespace, seen: Snapshot, ended: str, trouble: list[str]) -> DemoResult:
+def _result(args: argparse.Namespace, seen: Measured, trouble: list[str]) -> DemoResult:
     status, episode, report = seen.status, seen.episode, seen.report
     device = status.device if status else ""
+    ended = (episode.ended if episode else "") or "timeout"
     reason = episode.reason if episode else "the bridge began no episode"
     if ended == "timeout":
         state = f"policy {status.state.name}: {status.reason}" if status else "no policy was heard"
@@ -177,6 +196,7 @@ def _result(args: argparse.Namespace, seen: Snapshot, ended: str, trouble: list[
         max_steps=episode.max_steps if episode else 0,
         episode_s=seen.wall_s,
         control_rate_hz=status.control_rate_hz if status else 0.0,
+        max_age_ms=status.max_age_ms if status else 0.0,
         achieved_rate_hz=report.command_rate_hz,
         action_rate_hz=report.action_rate_hz,
         camera_rate_hz=report.camera_rate_hz,

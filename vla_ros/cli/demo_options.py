@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from vla_ros.cli import UserError
 from vla_ros.cli.graph_file import parse_overrides
 
 RANDOM_CHECKPOINT = "random:small"
+RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
+POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one controller unit
 POLICIES = ("scripted", "vla", "zero", "replay")
 
 DESCRIPTION = """\
@@ -80,14 +83,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The parameters that the options stand for; `-p` wins. Raises UserError."""
     _check(args)
-    checkpoint = args.checkpoint
-    if args.policy == "vla" and checkpoint is None:
-        checkpoint = RANDOM_CHECKPOINT
     policy = {
+        **(_for_model(args) if args.policy == "vla" else {}),
         "policy": args.policy,
         "mode": args.mode,
         "schedule": args.schedule,
-        "checkpoint": checkpoint,
         "device": args.device,
         "dtype": args.dtype,
         "control_rate_hz": args.control_rate,
@@ -111,6 +111,21 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     for node, values in parse_overrides(args.param).items():
         found[node] = found.get(node, {}) | values
     return found
+
+
+def _for_model(args: argparse.Namespace) -> dict[str, Any]:
+    """What a VLA needs to run well beside a simulation on one machine."""
+    values: dict[str, Any] = {
+        "checkpoint": args.checkpoint or RANDOM_CHECKPOINT,
+        # LIBERO's controller units, which the tabletop shares.
+        "action_scale": [POSITION_SCALE] * 3 + [ROTATION_SCALE] * 3,
+    }
+    if (args.device or "cpu") == "cpu":
+        # Threads of the model on every CPU would starve the simulation and the control tick.
+        values["num_threads"] = max(1, len(os.sched_getaffinity(0)) // 2)
+        if values["checkpoint"].startswith("random"):
+            values["max_age_s"] = RANDOM_MAX_AGE_S
+    return values
 
 
 def _check(args: argparse.Namespace) -> None:

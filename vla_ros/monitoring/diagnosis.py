@@ -88,7 +88,10 @@ def policy(facts: Facts) -> Diagnostic:
     name = status.state.name
     found.add(STATE_LEVELS[status.state], f"{name}: {status.reason}" if status.reason else name)
     if facts.status_age_s > facts.config.status_timeout_s:
-        found.add(Level.ERROR, f"silent for {facts.status_age_s:.1f} s, was {name}")
+        # A policy that is not active is silent while it loads its model.
+        active = status.state > PolicyState.INACTIVE
+        level = Level.ERROR if active else Level.WARN
+        found.add(level, f"silent for {facts.status_age_s:.1f} s, was {name}")
     values = [
         ("state", name),
         ("policy", status.policy),
@@ -181,7 +184,8 @@ def action_rate(facts: Facts) -> Diagnostic:
             found.add(Level.ERROR, f"RUNNING, but no command for {silent:.1f} s")
         missed = facts.commands.missed.recent(facts.steady_ns)
         due = missed + facts.commands.recent_actions(facts.steady_ns)
-        if missed > facts.config.missed_fraction * due:
+        # One alone is no pattern, however short the window still is.
+        if missed > max(1.0, facts.config.missed_fraction * due):
             found.add(Level.WARN, f"{missed} of {due} periods without a new action")
         period_ms = status.period_ns / MS
         if not facts.config.sim_time and report.period_error.p99 > period_ms / 2:

@@ -34,8 +34,10 @@ def test_no_options_run_the_scripted_policy_in_real_time() -> None:
 
 def test_a_vla_without_checkpoint_has_random_weights() -> None:
     assert parameters(parsed("--policy", "vla"))["policy"]["checkpoint"] == "random:small"
-    given = parameters(parsed("--policy", "vla", "--checkpoint", "/m"))
+    given = parameters(parsed("--policy", "vla", "--checkpoint", "/m", "--device", "cuda:0"))
     assert given["policy"]["checkpoint"] == "/m"
+    assert given["policy"]["action_scale"] == [0.05] * 3 + [0.5] * 3
+    assert not {"max_age_s", "num_threads"} & set(given["policy"])
 
 
 def test_lockstep_runs_all_who_need_it_on_simulated_time() -> None:
