@@ -10,7 +10,7 @@ from vla_ros.core import Image
 
 SUFFIXES = (".gif", ".png")
 MAX_FRAMES = 300  # when there are more, every second one goes
-_COLOURS = 128
+_COLOURS = 255
 
 
 class Recorder:
@@ -63,8 +63,10 @@ class Recorder:
             if not self._animated:
                 pictures[-1].save(self.path)
                 return f"last image written to {self.path}"
-            # One palette for all, so that nothing flickers.
-            palette = pictures[len(pictures) // 2].quantize(_COLOURS)
+            # One palette for all, so that nothing flickers; of the widest coverage, so that a
+            # small red cube keeps its colour beside much wood.
+            middle = pictures[len(pictures) // 2]
+            palette = middle.quantize(_COLOURS, method=Pillow.Quantize.MAXCOVERAGE)
             small = [
                 p.quantize(_COLOURS, palette=palette, dither=Pillow.Dither.NONE) for p in pictures
             ]

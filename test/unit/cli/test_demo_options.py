@@ -111,6 +111,18 @@ def test_a_gif_has_every_image_and_lasts_as_long_as_they_did(tmp_path: Path) -> 
         assert gif.info["duration"] == 50
 
 
+def test_a_small_thing_keeps_its_colour_in_a_gif(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "out.gif")
+    wood = np.random.default_rng(0).integers((150, 110, 70), (200, 160, 110), (64, 64, 3))
+    image = wood.astype(np.uint8)
+    image[30:34, 30:34] = (250, 220, 20)
+    recorder.add(0, image)
+    recorder.save()
+    with Pillow.open(tmp_path / "out.gif") as gif:
+        seen = np.array(gif.convert("RGB"))[32, 32]
+    assert np.abs(seen - np.array([250, 220, 20])).max() < 20
+
+
 def test_a_long_episode_is_thinned_out_evenly(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "out.gif")
     kept = []

@@ -95,7 +95,7 @@ def test_topics_that_overtake_each_other_change_no_figure() -> None:
         log = EpisodeLog(lockstep=False)
         calls = scene(log)
         commands, others = calls[3:52], [*calls[:3], *calls[52:]]
-        merged = [c for c in others]
+        merged = list(others)
         picks = sorted(random.Random(seed).choices(range(len(merged)), k=len(commands)))
         for offset, (place, call) in enumerate(zip(picks, commands, strict=True)):
             merged.insert(place + offset, call)
