@@ -3,6 +3,7 @@ after the end, and always with the account of where its time went."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
 
 from support.policy_client import GRIPPER, moves
 from support.wait import wait_until
@@ -146,6 +150,33 @@ def test_the_last_word_is_a_stop_and_the_process_ends_within_a_second(start_poli
     assert rig.commands.last.action[6] == GRIPPER
     assert not alive(pid)
     rig.check_commands()
+
+
+@pytest.mark.serial
+def test_a_node_that_is_loading_a_policy_ends_within_a_second_too(start_policy):
+    # A thousand timed inferences: longer than any test waits.
+    rig = start_policy(policy="vla", checkpoint="random:small", warmup_count=1000, num_threads=1)
+    change = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_CONFIGURE))
+    client = rig.ros.node.create_client(ChangeState, "/policy/change_state")
+    wait_until(client.service_is_ready, 10.0, "the node")
+    client.call_async(change)
+    rig.node.wait_for_log("loading policy")
+    (worker,) = wait_until(lambda: children(rig.node.pid), 5.0, "the worker")
+    began = time.monotonic()
+    rig.node.signal(signal.SIGTERM)
+    assert rig.node.wait(5.0) == 0
+    assert time.monotonic() - began < 1.0
+    assert "told to end while the policy was loading" in rig.node.log
+    assert not alive(worker)
+
+
+def children(pid):
+    """Ids of a process's own child processes."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as listed:
+            found += [int(word) for word in listed.read().split()]
+    return found
 
 
 def alive(pid):

@@ -8,6 +8,7 @@ after ``close`` has returned True. Hold no lock that these callbacks take while 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -21,7 +22,9 @@ from vla_ros.executor.wire import HEAD_ROOM, encode_request
 from vla_ros.executor.worker import Loader
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
-from vla_ros.timing import Clock
+from vla_ros.timing import SECOND, Clock
+
+_LOOK_S = 0.1  # between two looks at whether loading was cancelled
 
 
 class Executor:
@@ -59,20 +62,25 @@ class Executor:
             on_event,
         )
 
-    def start(self, timeout_s: float) -> Ready:
+    def start(self, timeout_s: float, cancelled: threading.Event | None = None) -> Ready:
         """Load and warm up; blocks until the worker is ready.
 
-        Raises PolicyRefused with the reason in one line, also after ``timeout_s``; there is
-        no worker then and the executor is closed.
+        Raises PolicyRefused with the reason in one line, also after ``timeout_s`` and within
+        0.1 s of ``cancelled``; there is no worker then and the executor is closed.
         """
         self._supervisor.start()
+        until = self._clock.steady_ns() + round(timeout_s * SECOND)
         try:
-            return self._supervisor.first.result(timeout_s)
-        except FutureTimeout:
-            self.close()
-            raise PolicyRefused(
-                f"the policy was not ready within {timeout_s:g} s: allow more or use a smaller one"
-            ) from None
+            while True:
+                with contextlib.suppress(FutureTimeout):
+                    return self._supervisor.first.result(min(_LOOK_S, timeout_s))
+                if cancelled is not None and cancelled.is_set():
+                    raise PolicyRefused("it was told to end while the policy was loading")
+                if self._clock.steady_ns() >= until:
+                    raise PolicyRefused(
+                        f"the policy was not ready within {timeout_s:g} s: allow more or use a"
+                        " smaller one"
+                    )
         except BaseException:
             self.close()
             raise

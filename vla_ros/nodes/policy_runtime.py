@@ -7,6 +7,7 @@ They meet in :class:`vla_ros.control.Control`, under its lock.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,7 +47,8 @@ class PolicyRuntime:
 
     Construction loads and warms up, and blocks. Raises PolicyRefused or ValueError, in one
     line, for a policy that cannot be loaded or limits that it cannot meet; nothing is left
-    behind then. ``changed_state`` is called, from any thread, when the status is another one.
+    behind then; ``ending`` cuts it short. ``changed_state`` is called, from any thread, when
+    the status is another one.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class PolicyRuntime:
         *,
         sim_time: bool,
         changed_state: Callable[[], None],
+        ending: threading.Event,
     ) -> None:
         self._log = node.get_logger()
         self._values = values
@@ -80,7 +83,7 @@ class PolicyRuntime:
         )
         self._log.info(f"loading policy '{spec.name}' ...")
         self._executor = Executor(spec, clock, room, self._on_result, self._on_event)
-        self._ready = self._executor.start(values["load_timeout_s"])
+        self._ready = self._executor.start(values["load_timeout_s"], ending)
         self._worker_pid = self._ready.pid  # 0: there is none
         try:
             self.check(limits)
