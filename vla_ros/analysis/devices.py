@@ -92,6 +92,8 @@ def _device(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> 
 
 
 def _rate(place: str, values: Any, unit: float, sources: Mapping[str, str]) -> Rate:
+    if not isinstance(values, list) or len(values) != 4:
+        raise ValueError(f"{place} is {values}: give [peak, its source, achieved, its source]")
     peak, peak_from, achieved, achieved_from = values
     for source in (peak_from, achieved_from):
         if source not in sources:

@@ -127,7 +127,7 @@ def load_model(name: str) -> ModelShape:
         config, raw = read_config(folder)
     except CheckpointError as error:
         raise ValueError(str(error)) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"{folder / 'config.json'} cannot be read: {error}") from None
     return shape_of(config, folder.name, action_dim(raw))
 

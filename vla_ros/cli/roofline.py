@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli import UserError
+from vla_ros.cli import roofline_sections as sections
 from vla_ros.cli.roofline_options import (
     add_model_options,
     bench_of,
@@ -22,8 +23,6 @@ from vla_ros.cli.roofline_options import (
 
 if TYPE_CHECKING:
     from vla_ros.analysis.bench_file import BenchFile
-    from vla_ros.analysis.roofline import Roofline
-    from vla_ros.analysis.schedules import ScheduleTime
     from vla_ros.analysis.shapes import ModelShape
 
 DESCRIPTION = """\
@@ -103,22 +102,8 @@ def _reproduce(args: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {name: report.figures(f) for name, f in figures.items()}
     result["remarks"] = list(published.NOT_REPRODUCED)
     if args.plots:
-        result["plots"] = _published_plots(args.plots)
+        result["plots"] = sections.published_plots(args.plots)
     return result
-
-
-def _published_plots(folder: Path) -> list[str]:
-    from vla_ros.analysis import published
-    from vla_ros.analysis.models import MINIVLA, OPENVLA
-
-    target, draft = published.genz_times(OPENVLA), published.genz_times(MINIVLA)
-    measured = published.MEASURED_TARGET_HZ / published.MEASURED_DRAFT_HZ
-    points = [
-        ("calculated", published.ALPHA, draft.decode / target.decode),
-        ("measured", published.ALPHA, measured),
-    ]
-    subtitle = "OpenVLA-7B with MiniVLA as draft on an H100 NVL, figures of the ETH report"
-    return _draw(folder, points, published.GAMMA, subtitle, (), 30.0)
 
 
 def _calculate(args: argparse.Namespace) -> dict[str, Any]:
@@ -137,9 +122,12 @@ def _device_of_bench(bench: BenchFile, args: argparse.Namespace) -> str:
     """``this`` for a benchmark of a CPU, else the known device that the GPU's name names."""
     if not bench.device.startswith("cuda"):
         return "this"
+    machine = bench.machine.lower()
     for name in devices_of(args):
-        words = name.replace("-", " ").split()
-        if all(word in bench.machine.lower() for word in words if word not in ("sxm", "nvl")):
+        words = [word for word in name.split("-") if word not in ("sxm", "64")]
+        if all(word in machine for word in words) and not (
+            "pcie" in machine and name.endswith("sxm")
+        ):
             return name
     raise UserError(f"{bench.path} was measured on {bench.machine!r}: say which --device that is")
 
@@ -190,91 +178,12 @@ def _one_device(
     print(f"\n{tables.share_table(found)}")
     result = report.roofline(roof, found, args.camera_hz)
     if model.kind == "tokens":
-        result["speculation"] = _speculation(args, roof, draft)
+        result["speculation"] = sections.speculation(args, roof, draft)
     if bench:
-        result["compare"] = _compare(roof, bench, draft)
+        result["compare"] = sections.compare(roof, bench, draft)
     if args.plots:
         gamma = args.gamma or model.action_tokens - 1
-        points = _points(args, roof, draft) if model.kind == "tokens" else []
+        points = sections.operating_points(args, roof, draft) if model.kind == "tokens" else []
         subtitle = f"{model.name} on {roof.device.title}, decoder {roof.precision.decoder}"
-        result["plots"] = _draw(args.plots, points, gamma, subtitle, found, args.camera_hz)
+        result["plots"] = sections.draw(args.plots, points, gamma, subtitle, found, args.camera_hz)
     return result
-
-
-def _cost(roof: Roofline, draft: ModelShape | None) -> float:
-    """c of the draft model; the temporal drafter costs nothing."""
-    return roof.for_model(draft).decode().seconds / roof.decode().seconds if draft else 0.0
-
-
-def _speculation(
-    args: argparse.Namespace, roof: Roofline, draft: ModelShape | None
-) -> dict[str, Any]:
-    from vla_ros.analysis import report
-    from vla_ros.analysis.speculation import best_gamma, break_even, fused, speedup
-    from vla_ros.analysis.tables import ms, table
-
-    tokens = roof.model.action_tokens
-    gamma, c = args.gamma or tokens - 1, _cost(roof, draft)
-    first, verify = roof.prefill(gamma).seconds, roof.decode(gamma + 1).seconds
-    vision = roof.vision().seconds + roof.projector().seconds
-    plain = vision + roof.prefill().seconds + (tokens - 1) * roof.decode().seconds
-    rows = []
-    for alpha in sorted({0.0, 0.275, 0.5, 0.7, 0.9, 1.0, args.alpha}):
-        passes = fused(alpha, tokens, gamma).passes
-        seconds = vision + first + (passes - 1) * verify
-        rows.append((
-            f"{alpha:g}", f"{passes:.2f}", ms(seconds), f"{plain / seconds:.2f}",
-            f"{speedup(alpha, gamma, c):.2f}", f"{best_gamma(alpha, c, tokens - 1)}",
-        ))  # fmt: skip
-    name = draft.name if draft else "free"
-    heads = ("alpha", "passes", "fused ms", "x autoreg.", f"x unfused, {name}", "best gamma")
-    even = break_even(gamma, c)
-    need = "never" if even is None else f"from alpha {even:.2f}"
-    print(f"\nspeculation, gamma {gamma}; draft {name}: c = {c:.3f}, unfused it pays {need}")
-    print(table(heads, rows))
-    return report.speculation(c, gamma, args.alpha, tokens)
-
-
-def _compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[str, Any]:
-    from vla_ros.analysis import report, tables
-    from vla_ros.analysis.compare import compare_schedules, compare_stages
-
-    by_schedule = compare_schedules(roof, bench, draft)
-    by_stage = compare_stages(roof, bench)
-    print(f"\n{bench.path}: {bench.checkpoint} on {bench.machine or bench.device}")
-    print(tables.efficiency_table("schedule", by_schedule))
-    if by_stage:
-        print(f"\n{tables.efficiency_table('stage', by_stage)}")
-    return {
-        "schedules": report.efficiencies(by_schedule),
-        "stages": report.efficiencies(by_stage),
-    }
-
-
-def _points(
-    args: argparse.Namespace, roof: Roofline, draft: ModelShape | None
-) -> list[tuple[str, float, float]]:
-    points = [("temporal", args.alpha, 0.0)]
-    return [*points, (draft.name, args.alpha, _cost(roof, draft))] if draft else points
-
-
-def _draw(
-    folder: Path, points: list[tuple[str, float, float]], gamma: int, subtitle: str,
-    found: tuple[ScheduleTime, ...], camera_hz: float,
-) -> list[str]:  # fmt: skip
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UserError("--plots needs matplotlib: pip install 'vla_ros[plots]'") from None
-    from vla_ros.analysis import plots
-
-    marks = [plots.Point(*point) for point in points]
-    paths = []
-    if marks:
-        paths.append(plots.plot_landscape(folder / "landscape.png", gamma, marks, subtitle))
-        paths.append(plots.plot_break_even(folder / "break_even.png", marks, subtitle))
-    if found:
-        paths.append(plots.plot_rate_age(folder / "rate_age.png", found, camera_hz, subtitle))
-    for path in paths:
-        print(f"wrote {path}")
-    return [str(path) for path in paths]

@@ -1,0 +1,140 @@
+"""A benchmark put beside the bound, and judged: from files as `vla-ros bench` writes them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vla_ros.analysis.advice import Limits, advise, from_bench
+from vla_ros.analysis.bench_file import read_bench
+from vla_ros.analysis.compare import compare_schedules, compare_stages, fit_shape
+from vla_ros.analysis.devices import load_devices
+from vla_ros.analysis.models import MODELS
+from vla_ros.analysis.roofline import Roofline
+from vla_ros.analysis.schedules import schedules
+from vla_ros.resources import config_path
+
+DEVICES = load_devices(config_path("devices.yaml"))
+ROOF = Roofline(MODELS["openvla-7b"], DEVICES["h200"])
+
+
+def row(median: float, **more) -> dict:
+    base = {
+        "median_ms": median, "p95_ms": 1.1 * median,
+        "latency_ms": median, "passes_per_action": 1.0, "acceptance": None, "lossless": True,
+        "actions_per_call": 1, "token_match": 1.0,
+    }  # fmt: skip
+    return base | more
+
+
+def bench(rows: dict, **head) -> dict:
+    base = {
+        "command": "vla-ros bench", "checkpoint": "random:openvla-7b", "device": "cuda",
+        "dtype": "bfloat16", "threads": 4, "machine": {"cpu": "x", "gpu": "NVIDIA H200"},
+        "shapes": {"prompt_tokens": 281, "action_tokens": 7},
+    }  # fmt: skip
+    return base | head | {"schedules": rows}
+
+
+def write(path, content):
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def half_speed(roof: Roofline = ROOF, alpha: float = 0.5) -> dict:
+    """Every schedule at half of its bound."""
+    rows = {}
+    for s in schedules(roof, alpha, draft=MODELS["minivla"]):
+        ms = 2e3 * s.seconds
+        rows[s.name] = row(
+            ms, latency_ms=s.depth * ms, passes_per_action=s.passes, acceptance=s.alpha
+        )
+    return rows
+
+
+def test_half_the_speed_is_half_the_efficiency(tmp_path):
+    found = read_bench(write(tmp_path / "bench.json", bench(half_speed())))
+    roof = ROOF.for_model(fit_shape(ROOF.model, found))
+    by_schedule = {e.name: e for e in compare_schedules(roof, found, MODELS["minivla"])}
+    assert by_schedule.keys() == half_speed().keys()
+    for e in by_schedule.values():
+        assert e.efficiency == pytest.approx(0.5), e.name
+    stages = {e.name: e.efficiency for e in compare_stages(roof, found)}
+    assert stages.keys() == {"vision and prefill", "decode pass", "vision and packed pass"}
+    assert list(stages.values()) == pytest.approx([0.5] * 3, rel=0.01)
+
+
+def test_references_are_held_against_the_same_arithmetic(tmp_path):
+    plain = ROOF.vision().ms + ROOF.projector().ms + ROOF.prefill().ms + 6 * ROOF.decode().ms
+    rows = {"generate": row(10 * plain), "naive_pipe": row(50.0, latency_ms=350.0), "new": row(1)}
+    found = read_bench(write(tmp_path / "b.json", bench(rows)))
+    by_name = {e.name: e for e in compare_schedules(ROOF, found)}
+    assert by_name["generate"].efficiency == pytest.approx(0.1)
+    assert by_name["naive_pipe"].possible_ms < plain
+    assert "new" not in by_name
+
+
+def test_stage_marks_are_used_where_there_are_some(tmp_path):
+    marks = {"vision": 1.0, "prefill": 10.0, "decode": 30.0}
+    rows = {"autoregressive": row(41.0, passes_per_action=7.0, stages_ms=marks)}
+    found = read_bench(write(tmp_path / "b.json", bench(rows)))
+    measured = {e.name: e.measured_ms for e in compare_stages(ROOF, found)}
+    assert measured == {"vision": 1.0, "prefill": 10.0, "decode pass": 5.0}
+
+
+def test_the_measured_shape_is_taken_over(tmp_path):
+    shapes = {"prompt_tokens": 300, "action_tokens": 16}
+    found = read_bench(write(tmp_path / "b.json", bench({"generate": row(1)}, shapes=shapes)))
+    model = fit_shape(MODELS["openvla-7b"], found)
+    assert (model.prompt, model.action_tokens) == (300, 16)
+    assert (found.model, found.dtype, found.threads) == ("openvla-7b", "bf16", 4)
+    assert found.machine == "NVIDIA H200"
+
+
+def test_a_saved_output_will_do(tmp_path):
+    text = f"a table\nof text\n\n{json.dumps(bench({'generate': row(5)}))}\n"
+    assert read_bench(write(tmp_path / "out.txt", text)).rows["generate"].median_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no JSON"),
+        ("not json", "no JSON"),
+        ({"sweep": []}, "schedules"),
+        (bench({}), "schedules"),
+        (bench({"generate": {}}), "median_ms"),
+        (bench({"generate": row(0)}), "median_ms"),
+        ([1, 2], "no benchmark"),
+    ],
+)
+def test_what_is_no_benchmark(tmp_path, content, message):
+    with pytest.raises(ValueError, match=message):
+        read_bench(write(tmp_path / "b.json", content))
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_bench(tmp_path / "none.json")
+
+
+def test_advice_from_a_measurement(tmp_path):
+    rows = {
+        "generate": row(20.0),
+        "autoregressive": row(30.0),
+        "actionflow": row(10.0, latency_ms=70.0),
+        "speculative_temporal": row(15.0, p95_ms=29.0, acceptance=0.4),
+        "speculative_relaxed": row(12.0, lossless=False, acceptance=0.9),
+        "speculative_hit": row(9.0),
+    }
+    found = read_bench(write(tmp_path / "b.json", bench(rows)))
+    verdicts = advise(from_bench(found), Limits(30, 20, 0.2))
+    judged = {v.candidate.name: v for v in verdicts}
+    assert "generate" not in judged  # a reference
+    assert "speculative_hit" not in judged  # a bound
+    assert judged["actionflow"].candidate.depth == 7
+    assert not judged["actionflow"].meets
+    assert judged["speculative_relaxed"].candidate.note == "lossy"
+    assert judged["speculative_temporal"].age_s == pytest.approx(0.029 + 0.05)
+    assert verdicts[0].candidate.name == "speculative_relaxed"

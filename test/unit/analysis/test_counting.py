@@ -1,0 +1,176 @@
+"""The arithmetic is what torch counts on the same shapes; the weights are those loaded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from vla_ros.analysis import stages
+from vla_ros.analysis.models import MODELS, load_model, shape_of
+from vla_ros.analysis.shapes import DecoderShape
+from vla_ros.analysis.work import Precision, Segment, attention, linear, parse_precision
+from vla_ros.engine.checkpoint import expected_shapes
+from vla_ros.engine.config import ModelConfig, TextConfig, TowerConfig, text_json
+from vla_ros.engine.random_checkpoint import PRESETS, write_random
+from vla_ros.engine.vision import Projector, VisionBackbone
+
+TOWERS = (
+    TowerConfig(96, 4, 3, 256, image_size=64, patch=8, class_token=True, registers=4),
+    TowerConfig(64, 3, 2, 192, image_size=64, patch=8),
+)
+LLAMA = TextConfig(
+    "llama", vocab_size=320, hidden_size=128, intermediate_size=352, layers=3, heads=4,
+    kv_heads=4, head_dim=32,
+)  # fmt: skip
+GQA = replace(LLAMA, kind="qwen2", kv_heads=2, tied=True)
+
+
+def flops(run) -> float:
+    torch.set_num_threads(1)
+    # the fused attention of a CPU is not counted, its plain matrix products are
+    plain = sdpa_kernel(SDPBackend.MATH)
+    with torch.no_grad(), plain, FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def total(ops) -> float:
+    return sum(op.flops for op in ops)
+
+
+@pytest.mark.parametrize("towers", [TOWERS, TOWERS[:1]])
+def test_vision_and_projector_are_what_torch_counts(towers):
+    model = shape_of(ModelConfig(LLAMA, towers, 256), "tiny")
+    backbone = VisionBackbone(towers)
+    pixels = tuple(torch.zeros(1, 3, 64, 64) for _ in towers)
+    counted = flops(lambda: backbone(pixels))
+    assert total(stages.vision(model)) == pytest.approx(counted, rel=0.001)
+    width = sum(t.width for t in towers)
+    project = Projector(width, LLAMA.hidden_size, len(towers) == 2)
+    counted = flops(lambda: project(torch.zeros(1, 64, width)))
+    assert total(stages.projector(model)) == pytest.approx(counted, rel=0.001)
+
+
+@pytest.mark.parametrize("text", [LLAMA, GQA])
+def test_a_decoder_pass_is_what_torch_counts(text):
+    config = (Qwen2Config if text.kind == "qwen2" else LlamaConfig)(**text_json(text))
+    config._attn_implementation = "eager"  # whole square of scores, counted as such
+    net = (Qwen2ForCausalLM if text.kind == "qwen2" else LlamaForCausalLM)(config)
+    counted = flops(lambda: net(torch.zeros(1, 20, dtype=torch.long)))
+    shape = shape_of(ModelConfig(text, TOWERS, 256), "tiny").decoder
+    ours = total(stages.decoder_pass(shape, (Segment(20, causal=False),), 20))
+    assert ours == pytest.approx(counted, rel=0.002)  # RoPE's outer product is theirs alone
+
+
+@pytest.mark.parametrize("name", ["openvla-7b", "minivla", "small", "cpu"])
+def test_known_shapes_are_those_the_engine_loads(name):
+    assert (
+        replace(shape_of(PRESETS[name], name), source=MODELS[name].source, notes=MODELS[name].notes)
+        == MODELS[name]
+    )
+
+
+@pytest.mark.parametrize("name", ["openvla-7b", "minivla", "small"])
+def test_weights_in_memory_are_the_tensors_of_the_checkpoint(name):
+    shapes = expected_shapes(PRESETS[name])
+    elements = sum(math.prod(shape) for shape in shapes.values())
+    ones = dict.fromkeys(("vision", "decoder", "head", "expert"), 1.0)
+    # without biases, norms and position embeddings: some per mille in a large model
+    assert stages.weight_bytes(MODELS[name], ones) == pytest.approx(elements, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("pi0", 3.3e9), ("smolvla", 0.45e9), ("openvla-oft", 7.7e9)]
+)
+def test_models_of_others_are_as_large_as_published(name, parameters):
+    ones = dict.fromkeys(("vision", "decoder", "head", "expert"), 1.0)
+    assert stages.weight_bytes(MODELS[name], ones) == pytest.approx(parameters, rel=0.12)
+
+
+def test_the_figures_of_openvla_7b():
+    model = MODELS["openvla-7b"]
+    assert model.prompt == 281
+    assert model.decoder.weights == pytest.approx(6.476e9, rel=1e-3)
+    assert total(stages.prefill(model)) == pytest.approx(3.66e12, rel=0.005)
+    front = stages.vision(model) + stages.projector(model)
+    assert total(front) == pytest.approx(0.405e12, rel=0.005)
+    bf16 = Precision()
+    read = sum(bf16.traffic(op, activations=False) for op in stages.decode(model))
+    assert read == pytest.approx(13.36e9, rel=0.002)
+    assert sum(bf16.traffic(op, False) for op in front) == pytest.approx(1.51e9, rel=0.01)
+    kv = sum(op.kv for op in stages.prefill(model)) * 2
+    assert kv == pytest.approx(147e6, rel=0.005)
+
+
+def test_a_packed_pass_is_a_prefill_and_one_decode_for_each_other_frame():
+    model = MODELS["small"]
+    apart = total(stages.prefill(model)) + 6 * total(stages.decode(model))
+    assert total(stages.packed(model)) == pytest.approx(apart)
+
+
+def test_attention_sees_the_past_and_half_of_its_own_square():
+    op = attention("decoder", (Segment(3, past=10),), heads=2, kv_heads=1, head_dim=4)
+    pairs = 3 * 10 + (1 + 2 + 3)
+    assert op.flops == 4 * pairs * 2 * 4
+    assert op.kv == 2 * 13 * 4  # keys and values of one head
+    both = attention("decoder", (Segment(3, 10, causal=False),), 2, 1, 4)
+    assert both.flops == 4 * (3 * 10 + 9) * 2 * 4
+
+
+def test_formats_change_the_traffic_of_their_part_alone():
+    weights, cache = (
+        linear("x", "decoder", 1, 10, 10),
+        attention("decoder", (Segment(1, 9),), 1, 1, 8),
+    )
+    int4 = parse_precision("int4")
+    assert int4.traffic(weights, False) == 100 * 4.5 / 8
+    assert int4.compute(weights) == "bf16"  # weight-only
+    assert int4.traffic(cache, False) == cache.kv * 2
+    assert int4.vision == "bf16"
+    assert parse_precision("decoder=int8,kv=fp8") == Precision(decoder="int8", kv="fp8")
+    assert parse_precision("fp32").kv == "fp32"
+    assert parse_precision("int8").compute(weights) == "int8"
+
+
+@pytest.mark.parametrize("text", ["fp7", "brain=int8", "kv=int4", "decoder="])
+def test_formats_nobody_has_are_refused(text):
+    with pytest.raises(ValueError, match=r"give|there are"):
+        parse_precision(text)
+
+
+def test_a_checkpoint_directory_is_a_model(tmp_path):
+    write_random(tmp_path, PRESETS["small"], seed=0)
+    found = load_model(str(tmp_path))
+    assert found.decoder == MODELS["small"].decoder
+    assert load_model(str(tmp_path / "config.json")).towers == MODELS["small"].towers
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"text_config": {"hidden_size": "x"}}'])
+def test_what_is_no_checkpoint_is_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"config\.json"):
+        load_model(str(tmp_path))
+
+
+def test_a_prompt_shorter_than_its_images_is_refused():
+    with pytest.raises(ValueError, match="256"):
+        MODELS["openvla-7b"].with_prompt(256)
+    assert MODELS["openvla-7b"].with_prompt(300).prompt == 300
+    assert MODELS["pi0"].with_images(3).prompt == 3 * 256 + 48
+
+
+def test_the_expert_without_cross_attention_is_a_decoder():
+    pi0 = MODELS["pi0"]
+    expert = pi0.expert
+    assert expert is not None
+    assert isinstance(expert.decoder, DecoderShape)
+    ends = sum(2 * expert.rows * i * o for i, o in expert.ends)
+    layers = stages.layer(expert.decoder, (Segment(51, pi0.prompt, causal=False),), "expert")
+    assert total(stages.expert_step(pi0)) == pytest.approx(18 * total(layers) + ends)

@@ -1,0 +1,92 @@
+"""The table of devices, and this machine measured."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from vla_ros.analysis.devices import load_devices
+from vla_ros.analysis.machine import measure
+from vla_ros.resources import config_path
+
+GOOD = """
+sources: {sheet: a data sheet, guess: a guess}
+devices:
+  box:
+    title: A box
+    memory_gb: 8
+    gb_s: [100, sheet, 80, guess]
+    tflops: {bf16: [10, sheet, 7, guess]}
+"""
+
+
+def load(tmp_path, text: str):
+    path = tmp_path / "devices.yaml"
+    path.write_text(text)
+    return load_devices(path)
+
+
+def test_the_shipped_table_names_a_source_for_each_figure():
+    devices = load_devices(config_path("devices.yaml"))
+    wanted = {"h100-nvl", "h100-sxm", "h200", "a100", "rtx-4090", "rtx-5090", "orin-64", "thor"}
+    assert devices.keys() == wanted
+    for device in devices.values():
+        for rate in (device.memory, *device.compute.values()):
+            assert 0.5 * rate.peak < rate.achieved <= rate.peak
+            assert len(rate.peak_from) > 10
+            assert len(rate.achieved_from) > 10
+        assert device.flops("bf16") < device.flops("bf16", "peak")
+
+
+def test_units(tmp_path):
+    box = load(tmp_path, GOOD)["box"]
+    assert box.bandwidth() == 80e9
+    assert box.flops("bf16", "peak") == 10e12
+    assert box.memory.achieved_from == "a guess"
+    with pytest.raises(ValueError, match="box has no rate for fp8: it has bf16"):
+        box.flops("fp8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[10, sheet, 7, guess]", "[10, sheet, 7, rumour]", "rumour"),
+        ("[10, sheet, 7, guess]", "[10, sheet, 17, guess]", "at most peak"),
+        ("[10, sheet, 7, guess]", "[10, sheet]", "box"),
+        ("bf16", "bf17", "bf17"),
+        ("    title: A box\n", "", "title"),
+        ("devices:", "machines:", "devices"),
+        ("{sheet", "[sheet", "cannot be read"),
+    ],
+)
+def test_a_wrong_table_is_refused_with_its_place(tmp_path, old, new, message):
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path, GOOD.replace(old, new))
+
+
+def test_no_table(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_devices(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_this_machine_measured(monkeypatch, with_torch):
+    if not with_torch:
+        monkeypatch.setitem(sys.modules, "torch", None)
+    device = measure(8e6, threads=1, gpu=False, budget_s=0.05)
+    assert set(device.compute) == ({"fp32", "bf16"} if with_torch else {"fp32"})
+    # between a microcontroller and the fastest server there is
+    assert 1e8 < device.flops("fp32") < 1e15
+    assert 1e8 < device.bandwidth() < 1e13
+    assert 0.1 < device.memory_gb < 1e5
+    assert "MB" in device.memory.achieved_from
+    assert device.title
+
+
+def test_measuring_leaves_torch_as_it_was():
+    import torch
+
+    before = torch.get_num_threads()
+    measure(4e6, threads=1, gpu=False, budget_s=0.01)
+    assert torch.get_num_threads() == before

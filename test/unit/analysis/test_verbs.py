@@ -1,0 +1,178 @@
+"""`vla-ros roofline` and `vla-ros advise` from the outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from vla_ros.cli import main
+
+ADVISE = ("advise", "--camera-hz", "30", "--control-hz", "20")
+
+
+def run(capsys, *words) -> tuple[int, str, str]:
+    try:
+        status = main.main(list(words))
+    except SystemExit as end:
+        status = int(end.code or 0)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def last(out: str) -> dict:
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def test_every_device_in_one_table(capsys):
+    status, out, _ = run(capsys, "roofline", "--json")
+    assert status == 0
+    found = last(out)["devices"]
+    assert len(found) == 8
+    h200 = found["h200"]["schedules"]
+    assert h200["autoregressive"]["rate_hz"] == pytest.approx(44, abs=1)
+    assert h200["actionflow"]["clocked_latency_ms"] == pytest.approx(205, abs=1)
+    assert found["orin-64"]["stages"][2]["bound"] == "compute"
+    line = next(line for line in out.splitlines() if line.startswith("orin-64"))
+    assert "587.8 (1.7 Hz)" in line
+
+
+def test_one_device_in_full(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    words = ("--device", "orin-64", "--dtype", "int4", "--alpha", "0.7", "--plots", str(tmp_path))
+    status, out, _ = run(capsys, "roofline", *words, "--json")
+    assert status == 0
+    result = last(out)
+    assert result["dtype"] == {
+        "vision": "bf16", "decoder": "int4", "head": "int4", "expert": "int4", "kv": "bf16",
+    }  # fmt: skip
+    assert result["speculation"]["expected_passes_fused"] == pytest.approx(2.8)
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "landscape.png",
+        "break_even.png",
+        "rate_age.png",
+    }
+    for word in ("share of the time", "bound by", "worst ms", "memory"):
+        assert word in out
+
+
+def test_formats_a_device_lacks_leave_it_out_of_the_table(capsys):
+    status, out, _ = run(capsys, "roofline", "--dtype", "fp8", "--json")
+    assert status == 0
+    assert set(last(out)["left_out"]) == {"a100", "orin-64"}
+    assert out.count("left out:") == 2
+
+
+def test_this_machine(capsys):
+    status, out, _ = run(capsys, "roofline", "--model", "small", "--device", "this", "--json")
+    assert status == 0
+    assert last(out)["schedules"]["autoregressive"]["rate_hz"] > 1
+
+
+def test_flow_models_have_no_drafts(capsys):
+    status, out, _ = run(capsys, "roofline", "--model", "pi0", "--device", "h200", "--json")
+    assert status == 0
+    assert list(last(out)["schedules"]) == ["flow"]
+    assert "speculation" not in last(out)
+
+
+def test_the_report_again(capsys):
+    status, out, _ = run(capsys, "roofline", "--reproduce", "--json")
+    assert status == 0
+    figures = last(out)["table_5"] + last(out)["table_6"]
+    assert all(f["within_10_percent"] for f in figures)
+    assert "415.7 Hz" in out
+    assert "not what a roofline gives" in out
+
+
+def test_the_list_gives_sources(capsys):
+    status, out, _ = run(capsys, "roofline", "--list")
+    assert status == 0
+    assert "data sheet" in out
+    assert "assumed" in out
+    assert "smolvla" in out
+
+
+def test_compare_reads_what_bench_writes(capsys, tmp_path):
+    row = {"median_ms": 45.0, "latency_ms": 45.0, "passes_per_action": 7.0}
+    content = {
+        "checkpoint": "random:openvla-7b", "device": "cuda", "dtype": "bfloat16",
+        "machine": {"gpu": "NVIDIA H200"}, "schedules": {"autoregressive": row},
+    }  # fmt: skip
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(content))
+    status, out, _ = run(capsys, "roofline", "--compare", str(path), "--json")
+    assert status == 0
+    assert last(out)["device"] == "h200"
+    reached = last(out)["compare"]["schedules"]["autoregressive"]["efficiency"]
+    assert reached == pytest.approx(0.5, abs=0.01)
+    assert "50 %" in out
+    for gpu, device in (
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("Orin", "orin-64"),
+    ):
+        path.write_text(json.dumps(content | {"machine": {"gpu": gpu}}))
+        assert (
+            last(run(capsys, "roofline", "--compare", str(path), "--json")[1])["device"] == device
+        )
+    path.write_text(json.dumps(content | {"machine": {"gpu": "Radeon"}}))
+    status, _, err = run(capsys, "roofline", "--compare", str(path))
+    assert status == 2
+    assert "--device" in err
+
+
+def test_advice(capsys):
+    status, out, _ = run(capsys, *ADVISE, "--max-age-ms", "150", "--device", "h200", "--json")
+    assert status == 0
+    assert last(out)["best"] == "speculative_temporal"
+    assert "max_age_s:=0.15" in out
+    status, out, _ = run(capsys, *ADVISE, "--max-age-ms", "150", "--device", "orin-64", "--json")
+    assert status == 1
+    assert last(out)["best"] is None
+    assert "none meets the limits" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "needle"),
+    [
+        (("roofline", "--device", "nope"), "h100-nvl"),
+        (("roofline", "--model", "nope"), "openvla-7b"),
+        (("roofline", "--dtype", "fp7"), "fp8"),
+        (("roofline", "--device", "a100", "--dtype", "fp8"), "no rate for fp8"),
+        (("roofline", "--alpha", "2"), "probability"),
+        (("roofline", "--gamma", "0"), "at least 1"),
+        (("roofline", "--images", "0"), "at least 1"),
+        (("roofline", "--prompt-tokens", "3"), "256"),
+        (("roofline", "--draft", "pi0"), "cannot draft"),
+        (("roofline", "--camera-hz", "0"), "above 0"),
+        (("roofline", "--plots", "x"), "one --device"),
+        (("roofline", "--compare", "/nowhere"), "cannot be read"),
+        (("roofline", "--devices", "/nowhere"), "cannot be read"),
+        (("advise", "--camera-hz", "30"), "--control-hz"),
+        ((*ADVISE, "--max-age-ms", "-1", "--device", "h200"), "above 0"),
+        ((*ADVISE, "--max-age-ms", "9", "--bench", "/nowhere"), "cannot be read"),
+        ((*ADVISE, "--max-age-ms", "9", "--device", "rtx-4090", "--dtype", "fp32"), "do not fit"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(capsys, words, needle):
+    status, out, err = run(capsys, *words)
+    assert (status, out) == (2, "")
+    assert needle in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_roofline_needs_neither_torch_nor_matplotlib():
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'matplotlib', 'transformers', 'rclpy'): sys.modules[name] = None\n"
+        "from vla_ros.cli.main import main\n"
+        "sys.exit(main(['roofline', '--device', 'h200', '--json']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert last(done.stdout)["model"] == "openvla-7b"
