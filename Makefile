@@ -29,11 +29,13 @@ install: ## set up .venv: ROS 2 wheels, torch, simulation, vla_ros
 demo: install ## run one simulated task through the graph (POLICY=scripted|vla|zero TASK=... ARGS=...)
 	@$(BIN)/vla-ros demo $(if $(POLICY),--policy $(POLICY)) $(if $(TASK),--task $(TASK)) $(ARGS)
 
-test: install check ## every check and every test (TESTS=unit/cli to choose some)
-	@echo "==> pytest, against the installed package (limit $(TEST_SECONDS) s)"
-	@cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python -m pytest --durations=8 $(TESTS) $(ARGS)
+test: install ## every check and every test (TESTS=unit/cli to choose some)
+	@status=0; $(MAKE) --no-print-directory check || status=1; \
+	echo "==> pytest, against the installed package (at most $(TEST_SECONDS) s)"; \
+	cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python -m pytest --durations=8 $(TESTS) $(ARGS) || status=1; \
+	exit $$status
 
-check: install
+check: ## format, lint, types
 	@echo "==> ruff format, ruff check, mypy"
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make lint"; exit 1; }
 	@$(BIN)/ruff check --quiet .
