@@ -50,6 +50,7 @@ def add_parser(verbs: Any) -> None:
     add("--rows", help="comma-separated rows (all)")
     add("--frames", type=Path, help=".npz with uint8 images [N, h, w, 3] (a synthetic scene)")
     add("--no-cuda-graphs", action="store_true", help="run eagerly on CUDA")
+    add("--attention", choices=("sdpa", "varlen"), default="sdpa", help="kernel (sdpa)")
     add("--sweep", action="store_true", help="over action lengths and prompt lengths")
     add("--compile-ablation", action="store_true", help="with and without torch.compile")
     add("--output", type=Path, help="directory for bench.json, bench.txt and bench.png")
@@ -97,6 +98,7 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         frames=args.frames,
         unnorm_key=args.unnorm_key,
         cuda_graphs=not args.no_cuda_graphs,
+        attention=args.attention,
     )
 
 

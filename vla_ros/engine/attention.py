@@ -2,45 +2,96 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
+from vla_ros.engine.kernels.rope_write import (
+    Heads,
+    Rotated,
+    fits_triton,
+    split_rotated,
+    triton_runs,
+)
 from vla_ros.engine.packed import Plan
 from vla_ros.engine.ring import Ring
 
+RopeWrite = Callable[..., Rotated]
 
-class Attention(Protocol):
-    """How one layer of a pack attends; the decoder calls it once per layer."""
 
+class Attention(ABC):
+    """How the layers of one pack attend; a decoder calls it once per layer."""
+
+    @abstractmethod
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """q [T, H, D], k and v [T, Hkv, D], rotated -> [T, H, D]."""
-        ...
+        """q [T, H, D], k and v [T, Hkv, D], already rotated -> [T, H, D]."""
+
+    def from_qkv(
+        self,
+        layer: int,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        heads: Heads,
+        scale: float,
+    ) -> torch.Tensor:
+        """The same from a fused projection [T, H + 2 Hkv, D] and cos, sin [T, D]."""
+        return self(layer, *split_rotated(qkv, cos, sin, heads), scale)
 
 
-class PackedAttention:
+class PackedAttention(Attention):
     """Writes the pack's K/V into the ring, then attends prefill and tail."""
 
-    def __init__(self, ring: Ring, plan: Plan) -> None:
-        self._ring, self._plan = ring, plan
+    def __init__(self, ring: Ring, plan: Plan, rope_write: RopeWrite | None = None) -> None:
+        self._ring, self._plan, self._rope_write = ring, plan, rope_write
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        ring, plan = self._ring, self._plan
-        keys, values = ring.keys[layer], ring.values[layer]
-        n = plan.shape.prefill
-        write(keys, k, plan)
-        write(values, v, plan)
+        write(self._ring.keys[layer], k, self._plan)
+        write(self._ring.values[layer], v, self._plan)
+        return self.attend(layer, q, k, v, scale)
+
+    def from_qkv(
+        self,
+        layer: int,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        heads: Heads,
+        scale: float,
+    ) -> torch.Tensor:
+        if self._rope_write is None:
+            return super().from_qkv(layer, qkv, cos, sin, heads, scale)
+        entries = (self._ring.keys[layer], self._ring.values[layer])
+        where = (self._plan.slot, self._plan.index)
+        q, k, v = self._rope_write(qkv, cos, sin, entries, where, heads)
+        return self.attend(layer, q, k, v, scale)
+
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """The pack's K/V are in the ring already."""
+        plan, n = self._plan, self._plan.shape.prefill
         out = []
         if n:
             out.append(prefill(q[:n], k[:n], v[:n], scale, plan.shape.causal))
         if plan.grid is not None:
-            out.append(tail(q, keys, values, plan, scale))
+            out.append(tail(q, self._ring.keys[layer], self._ring.values[layer], plan, scale))
         return out[0] if len(out) == 1 else torch.cat(out)
+
+
+def choose_rope_write(device: torch.device, head_dim: int) -> RopeWrite | None:
+    """Triton's kernel where it runs; None where torch's own operations are to be used."""
+    if not (triton_runs(device) and fits_triton(head_dim)):
+        return None
+    from vla_ros.engine.kernels.rope_write_triton import rope_write
+
+    return rope_write
 
 
 def write(entries: torch.Tensor, fresh: torch.Tensor, plan: Plan) -> None:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from vla_ros.engine.attention import Attention
 from vla_ros.engine.config import TextConfig
+from vla_ros.engine.kernels.rope_write import Heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +61,12 @@ class Decoder:
     ) -> torch.Tensor:
         """Embeddings [T, C] -> hidden states after the final norm [R, C] of the rows asked for."""
         cfg = self.config
-        rotated = cfg.heads + cfg.kv_heads
-        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
+        heads = Heads(cfg.heads, cfg.kv_heads)
+        cos, sin = self._cos[positions], self._sin[positions]
         for number, layer in enumerate(self._layers):
             qkv = F.linear(self._norm(x, layer.norm1), layer.qkv, layer.qkv_bias)
-            qkv = qkv.view(len(x), rotated + cfg.kv_heads, cfg.head_dim)
-            qk = rotate(qkv[:, :rotated], cos, sin)
-            out = attention(
-                number, qk[:, : cfg.heads], qk[:, cfg.heads :], qkv[:, rotated:], self._scale
-            )
+            qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
+            out = attention.from_qkv(number, qkv, cos, sin, heads, self._scale)
             x = x + F.linear(out.reshape(len(x), -1), layer.out)
             gate, up = F.linear(self._norm(x, layer.norm2), layer.gate_up).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, layer.down)
@@ -82,12 +80,6 @@ class Decoder:
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_eps)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """RoPE as transformers applies it (halves, not interleaved pairs)."""
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((-second, first), -1) * sin
 
 
 def rope_tables(

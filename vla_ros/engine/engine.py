@@ -35,7 +35,7 @@ class Engine:
             checkpoint,
             device,
             dtype,
-            ModelOptions(options.backend, options.cuda_graphs, options.compile),
+            ModelOptions(options.backend, options.cuda_graphs, options.compile, options.attention),
         )
         config = self.model.config
         self.normaliser = _normaliser(checkpoint, options)

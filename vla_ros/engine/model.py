@@ -12,7 +12,8 @@ from typing import Protocol
 
 import torch
 
-from vla_ros.engine.attention import Attention, PackedAttention
+from vla_ros.engine.attention import Attention, PackedAttention, choose_rope_write
+from vla_ros.engine.attention_varlen import PAGE, VarlenAttention, choose_varlen
 from vla_ros.engine.checkpoint import Checkpoint
 from vla_ros.engine.config import ModelConfig, TextConfig
 from vla_ros.engine.decoder import Decoder
@@ -59,6 +60,7 @@ class ModelOptions:
     backend: str = "own"
     cuda_graphs: bool = True
     compile: tuple[str, ...] = ()
+    attention: str = "sdpa"
     capture: Capture | None = None
 
 
@@ -79,6 +81,9 @@ class VLAModel:
         self.actions = ActionTokens(self.config.action_vocab, self.config.bins)
         self.vision = _vision(self.config, checkpoint.tensors)
         self.decoder: DecoderLike = _decoder(options.backend, self.config.text, self.tensors)
+        self.rope_write = choose_rope_write(device, self.config.text.head_dim)
+        varlen = options.attention == "varlen"
+        self.varlen = choose_varlen(device, dtype) if varlen else None
         self.capture = options.capture
         if device.type == "cuda" and options.cuda_graphs:
             self.capture = CudaCapture()
@@ -116,7 +121,8 @@ class VLAModel:
         """A KV ring of its own."""
         text = self.config.text
         bucket = 1 if self.capture is None else BUCKET
-        length = _round_up(slot_length, bucket)
+        page = PAGE if self.varlen is not None and self.device.type == "cuda" else bucket
+        length = _round_up(slot_length, page)
         ring = Ring(
             text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device
         )
@@ -130,7 +136,7 @@ class Lane:
         self.model, self.ring, self._bucket = model, ring, bucket
         mask_dtype = torch.float32 if model.device.type == "cpu" else model.dtype
         cpu = model.device.type == "cpu"
-        self.planner = Planner(ring, mask_dtype, None if cpu else SPAN)
+        self.planner = Planner(ring, mask_dtype, None if cpu else SPAN, model.varlen is not None)
         self._run = self._logits
         if model.capture is not None:
             self._run = GraphCache(self._logits, model.capture)
@@ -153,7 +159,7 @@ class Lane:
         """Run one pack: prompt embeddings [n, C], then tokens int64 [t] -> logits [R, V].
 
         The tokens are the end of the prefill (a draft behind its prompt) and then the tail,
-        in the layout's order. The result may be overwritten by the lane's next pass.
+        in the layout's order.
         """
         if layout.prefill and layout.causal and self._bucket > 1:
             layout = replace(layout, pad=-layout.prefill % self._bucket)
@@ -165,7 +171,7 @@ class Lane:
         """Run one pack of embeddings [T, C] -> hidden states [R, C] (heads other than tokens)."""
         plan = self.planner.plan(layout)
         with torch.inference_mode():
-            attention = PackedAttention(self.ring, plan)
+            attention = self._attention(plan)
             return self.model.decoder.hidden(x, plan.positions, attention, plan.rows)
 
     def _embed(
@@ -184,8 +190,13 @@ class Lane:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _logits(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
-        attention = PackedAttention(self.ring, plan)
-        return self.model.run_logits(x, plan.positions, attention, plan.rows)
+        return self.model.run_logits(x, plan.positions, self._attention(plan), plan.rows)
+
+    def _attention(self, plan: Plan) -> Attention:
+        varlen = self.model.varlen
+        if varlen is not None:
+            return VarlenAttention(self.ring, plan, varlen, self.model.rope_write)
+        return PackedAttention(self.ring, plan, self.model.rope_write)
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -18,6 +18,7 @@ DRAFTERS = ("temporal", "model")
 ACCEPTANCES = ("exact", "sampling", "relaxed")
 EXTRAPOLATIONS = ("repeat", "linear")
 BACKENDS = ("own", "transformers")
+ATTENTIONS = ("sdpa", "varlen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class EngineOptions:
     ``draft_checkpoint``, ``draft_extrapolation``, ``adaptive_draft`` belong to the drafters,
     ``relax_bins`` to ``relaxed`` acceptance, ``temperature`` to ``sampling``; ``gamma`` is the
     longest draft (``None``: the rest of the action). ``seed`` seeds random weights and sampling.
+    ``attention`` "varlen" is one variable-length call for a whole pack (flash-attn, or torch's).
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
     "vision", "decoder". ``threads`` sets torch's intra-op threads.
     """
@@ -43,6 +45,7 @@ class EngineOptions:
     action_dim: int | None = 7
     center_crop: bool = False
     backend: str = "own"
+    attention: str = "sdpa"
     drafter: str = "temporal"
     draft_checkpoint: str | None = None
     draft_extrapolation: str = "repeat"
@@ -62,6 +65,7 @@ class EngineOptions:
         _one_of("acceptance", self.acceptance, ACCEPTANCES)
         _one_of("draft_extrapolation", self.draft_extrapolation, EXTRAPOLATIONS)
         _one_of("backend", self.backend, BACKENDS)
+        _one_of("attention", self.attention, ATTENTIONS)
         for component in self.compile:
             _one_of("compile", component, ("vision", "decoder"))
         if not self.checkpoint:

@@ -61,6 +61,46 @@ class PackShape:
     rows: int
     causal: bool
     span: int = 0  # ring entries the tail looks at: up to its last one, rounded up
+    sequences: int = 0  # of variable-length attention, 0 without
+
+
+@dataclass(frozen=True, slots=True)
+class Varlen:
+    """A pack as sequences for variable-length attention: the prefill, then each slot's tail.
+
+    int32: ``starts`` [N + 1] of the queries, ``used`` [N] entries each sequence looks at,
+    ``pages`` [N, 1] its slot.
+    """
+
+    starts: torch.Tensor
+    used: torch.Tensor
+    pages: torch.Tensor
+    longest_query: int
+    longest_key: int
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.starts, self.used, self.pages
+
+
+def sequences(layout: PackLayout) -> list[tuple[int, int, int]] | None:
+    """(slot, queries, entries seen) of each sequence; None where a pack has trees in it.
+
+    A slot's tail must lie together and see all before it.
+    """
+    out: list[tuple[int, int, int]] = []
+    front = layout.prefill + layout.pad
+    if front:
+        out.append((layout.slot, front, front))
+    for token in layout.tail:
+        if token.sees is not None:
+            return None
+        if out and out[-1][0] == token.slot and out[-1][2] == token.index:
+            out[-1] = (token.slot, out[-1][1] + 1, token.index + 1)
+        elif any(slot == token.slot for slot, _, _ in out):
+            return None
+        else:
+            out.append((token.slot, 1, token.index + 1))
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +124,7 @@ class Plan:
     cells: torch.Tensor | None = None
     mask: torch.Tensor | None = None
     front_slot: int | None = None
+    varlen: Varlen | None = None
 
     @staticmethod
     def of(shape: PackShape, flat: torch.Tensor, mask: torch.Tensor | None) -> Plan:
@@ -99,13 +140,21 @@ class Plan:
     def copy(self) -> Plan:
         """The same plan in memory of its own."""
         mask = None if self.mask is None else self.mask.clone()
-        return Plan.of(self.shape, self.flat.clone(), mask)
+        plan, own = Plan.of(self.shape, self.flat.clone(), mask), self.varlen
+        if own is None:
+            return plan
+        starts, used, pages = (t.clone() for t in own.tensors())
+        copied = Varlen(starts, used, pages, own.longest_query, own.longest_key)
+        return replace(plan, varlen=copied)
 
     def load(self, other: Plan) -> None:
         """Take over the content of a plan of the same shape."""
         self.flat.copy_(other.flat)
         if self.mask is not None and other.mask is not None:
             self.mask.copy_(other.mask)
+        if self.varlen is not None and other.varlen is not None:
+            for mine, theirs in zip(self.varlen.tensors(), other.varlen.tensors(), strict=True):
+                mine.copy_(theirs)
 
 
 class Planner:
@@ -116,8 +165,14 @@ class Planner:
     """
 
     def __init__(
-        self, ring: Ring, mask_dtype: torch.dtype, span_step: int | None, limit: int = 512
+        self,
+        ring: Ring,
+        mask_dtype: torch.dtype,
+        span_step: int | None,
+        varlen: bool = False,
+        limit: int = 512,
     ) -> None:
+        self._varlen = varlen
         self._ring, self._limit, self._span_step = ring, limit, span_step
         self._mask_dtype = mask_dtype
         self._device = ring.keys[0].device
@@ -130,12 +185,16 @@ class Planner:
 
     def plan(self, layout: PackLayout) -> Plan:
         """The plan of a layout, cached. Raises ValueError when it does not fit the ring."""
-        found = self._plans.get(layout)
-        if found is not None:
+        cached = self._plans.get(layout)
+        if cached is not None:
             self._plans.move_to_end(layout)
-            return found
+            return cached
         _check(layout, self._ring)
         plan = self._build(layout)
+        found = sequences(layout) if self._varlen else None
+        if found is not None:
+            shape = replace(plan.shape, sequences=len(found))
+            plan = replace(plan, shape=shape, varlen=self._sequences(found, plan.shape.span))
         self.built += 1
         self._plans[layout] = plan
         if len(self._plans) > self._limit:
@@ -161,6 +220,16 @@ class Planner:
         flat = self._long(positions + slot + index + rows + grid + cells)
         plan = Plan.of(shape, flat, self._mask(tail, cells, width, span))
         return replace(plan, front_slot=layout.slot if front else None)
+
+    def _sequences(self, found: list[tuple[int, int, int]], span: int) -> Varlen:
+        slots, queries, used = zip(*found, strict=True)
+        starts = [sum(queries[:i]) for i in range(len(queries) + 1)]
+
+        def ints(values: list[int] | tuple[int, ...]) -> torch.Tensor:
+            return torch.tensor(values, dtype=torch.int32).to(self._device)
+
+        longest_key = max(span, *used[:1])  # fixed by the pack's shape
+        return Varlen(ints(starts), ints(used), ints(slots)[:, None], max(queries), longest_key)
 
     def _span(self, tail: tuple[TailToken, ...]) -> int:
         whole = self._ring.slot_length

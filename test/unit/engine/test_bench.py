@@ -25,7 +25,7 @@ def last_line(text: str) -> dict:  # type: ignore[type-arg]
 
 
 def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main([*SMALL, "--timed", "6", "--output", str(tmp_path)]) == 0
+    assert main([*SMALL, "--timed", "8", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     result = last_line(printed)
     rows = result["schedules"]

@@ -71,14 +71,15 @@ def _answered(depth: int, resets: dict[int, str]) -> list[int]:
     return [f for a, b in zip(starts, ends, strict=True) for f in range(a, b - depth + 1)]
 
 
+@pytest.mark.parametrize("other", [{"backend": "transformers"}, {"attention": "varlen"}])
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
 @pytest.mark.parametrize("schedule", ["autoregressive", "actionflow", "speculative"])
-def test_transformers_backend_says_the_same(language: str, schedule: str) -> None:
+def test_other_backends_say_the_same(language: str, schedule: str, other: dict[str, str]) -> None:
     checkpoint = tiny(tiny_config(language), seed=11)
     events = stream(12, {0: TEXTS[0]}, seed=11)
     own = play(engine_of(checkpoint, schedule), events)
-    other = play(engine_of(checkpoint, schedule, backend="transformers"), events)
-    assert {s: a.tokens for s, a in own.items()} == {s: a.tokens for s, a in other.items()}
+    second = play(engine_of(checkpoint, schedule, **other), events)
+    assert {s: a.tokens for s, a in own.items()} == {s: a.tokens for s, a in second.items()}
 
 
 def test_two_engines_of_one_checkpoint_agree() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.engine import CPU, tiny, tiny_config
 from vla_ros.engine.hf import build_causal_lm
 from vla_ros.engine.model import Lane, ModelOptions, VLAModel
-from vla_ros.engine.packed import PackLayout, TailToken, chain, prefill_layout
+from vla_ros.engine.packed import PackLayout, TailToken, chain, prefill_layout, sequences
 
 LANGUAGES = ["llama_mha", "llama_gqa", "qwen2_tied"]
 
@@ -116,7 +116,35 @@ def test_any_pack_equals_its_sequences_and_reads_nothing_else(data: st.DataObjec
         row += count
 
 
-def test_padding_to_a_bucket_and_static_buffers_change_nothing() -> None:
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_variable_length_attention_sees_the_same(language: str) -> None:
+    """The one call for a whole pack, as flash-attn gets it, in its plain torch form."""
+    plain, varlen = model_of(language), model_of(language, attention="varlen")
+    results = []
+    for model in (plain, varlen):
+        lane = model.lane(3, 32)
+        for slot, first in ((0, 3), (2, 40)):
+            layout = prefill_layout(8, (0,), slot)
+            lane.logits(layout, embed(model, list(range(first, first + 8))), None)
+        layout = PackLayout(tuple(range(13)), 9, 1, (*chain(2, 8, 3), *chain(0, 8, 1)))
+        tokens = torch.tensor([100, 101, 102, 200])
+        results.append(lane.logits(layout, embed(model, list(range(70, 79))), tokens))
+        found = lane.planner.plan(layout).varlen
+        assert (found is None) is (model is plain)
+    assert found is not None
+    assert found.starts.tolist() == [0, 9, 12, 13]
+    assert (found.used.tolist(), found.pages[:, 0].tolist()) == ([9, 11, 9], [1, 2, 0])
+    close(results[1], results[0])
+
+
+def test_trees_and_scattered_chains_are_no_sequences() -> None:
+    assert sequences(PackLayout((0,), tail=(TailToken(0, 5, 4, (0, 1)),))) is None
+    scattered = (TailToken(0, 5), TailToken(1, 5), TailToken(0, 6))
+    assert sequences(PackLayout((0,), tail=scattered)) is None
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "varlen"])
+def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -> None:
     """The path of CUDA graphs, with a capture that only runs the function again."""
     shapes = []
 
@@ -124,7 +152,8 @@ def test_padding_to_a_bucket_and_static_buffers_change_nothing() -> None:
         shapes.append(function().shape)
         return function
 
-    plain, graphed = model_of("llama_mha"), model_of("llama_mha", capture=capture)
+    plain = model_of("llama_mha")
+    graphed = model_of("llama_mha", capture=capture, attention=attention)
     lanes: list[Lane] = [m.lane(2, 48) for m in (plain, graphed)]
     for length in (17, 20, 30, 33):
         prompt = list(range(3, 3 + length))

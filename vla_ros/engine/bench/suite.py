@@ -49,6 +49,7 @@ class BenchOptions:
     unnorm_key: str | None = None
     compile: tuple[str, ...] = ()
     cuda_graphs: bool = True
+    attention: str = "sdpa"
     seed: int = 0
 
 
@@ -136,6 +137,7 @@ def _engine_options(options: BenchOptions) -> EngineOptions:
         action_dim=None,
         seed=options.seed,
         cuda_graphs=options.cuda_graphs,
+        attention=options.attention,
         compile=options.compile,
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.attention import prefill
+from vla_ros.engine.attention import Attention, prefill
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.base import Schedule
@@ -30,7 +30,7 @@ class Growing:
     finite: bool = True
 
 
-class GatheredAttention:
+class GatheredAttention(Attention):
     """Concatenates and pads every live request's K/V anew, in every layer."""
 
     def __init__(self, fresh: Growing, older: list[Growing]) -> None:
