@@ -180,7 +180,15 @@ class RecorderNode(Node):
             self._warn(f"a status cannot be read: {error}")
             return
         self._asked.node_is_up("policy")
-        known = replace(
+        if status.state != PolicyState.UNCONFIGURED:  # it speaks of what is loaded
+            self._set_run(self._with_policy(status))
+        before, self._state = self._state, status.state
+        bad = _BAD.get(PolicyState(status.state))
+        if bad and before != status.state and self._flight is not None:
+            self._flight.trigger(bad, replace(self._run, reason=f"{bad}: {status.reason}"))
+
+    def _with_policy(self, status: PolicyStatus) -> RunInfo:
+        return replace(
             self._run,
             policy=status.policy,
             schedule=status.schedule,
@@ -189,17 +197,13 @@ class RecorderNode(Node):
             device=status.device,
             dtype=status.dtype,
         )
-        if known != self._run:
-            self._set_run(known)
-        before, self._state = self._state, status.state
-        bad = _BAD.get(PolicyState(status.state))
-        if bad and before != status.state and self._flight is not None:
-            self._flight.trigger(bad, replace(self._run, reason=f"{bad}: {status.reason}"))
 
     def _parameters_known(self, node: str, parameters: dict[str, Any]) -> None:
         self._set_run(replace(self._run, parameters={**self._run.parameters, node: parameters}))
 
     def _set_run(self, info: RunInfo) -> None:
+        if info == self._run:
+            return
         self._run = info
         if self._sink is not None:
             self._sink.set_run(info)

@@ -1,0 +1,240 @@
+"""Bags of rosbag2: sqlite3 and MCAP, whole or cut off, read without ROS.
+
+with Bag(Path("run1")) as bag:
+    for message in bag.messages(["/image"]):
+        stamp = bag.decode(message).header.stamp
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rosbags.interfaces import Connection, MessageDefinitionFormat
+from rosbags.rosbag2 import Reader, ReaderError
+from rosbags.typesys import get_types_from_idl, get_types_from_msg
+from rosbags.typesys.store import Typestore
+
+from vla_ros.recording.run_info import FILE, KEY, RunInfo
+from vla_ros.replay.errors import BagError
+from vla_ros.replay.typestore import PACKAGE, ros_types, typestore
+from vla_ros.replay.unfinished import UnfinishedMcap
+from vla_ros.timing import SECOND
+
+_ENDINGS = (".mcap", ".db3")
+
+
+@dataclass(frozen=True, slots=True)
+class BagMessage:
+    """One message: its topic and type, when it was recorded, and itself, serialized (CDR)."""
+
+    topic: str
+    kind: str
+    stamp_ns: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BagTopic:
+    """A topic of a bag and how many messages it has."""
+
+    name: str
+    kind: str
+    count: int
+
+
+class Bag:
+    """An open bag: a folder or one of its files. BagError: it cannot be read, and why.
+
+    ``notes``: what the reader should know about it, one line each (it was cut off, ...).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.notes: list[str] = []
+        self._readers = self._open_all()
+        self._check()
+
+    def __enter__(self) -> Bag:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for reader in self._readers:
+            with contextlib.suppress(AssertionError):
+                reader.close()
+        self._readers = []
+
+    # ------------------------------------------------------------------ opening
+
+    def _open_all(self) -> list[Any]:
+        if not self.path.exists():
+            raise BagError(f"{self.path}: there is no such bag")
+        if self.path.is_dir() and not (self.path / "metadata.yaml").is_file():
+            files = sorted(p for p in self.path.iterdir() if p.suffix in _ENDINGS)
+            if not files:
+                raise BagError(f"{self.path}: no bag: it has no metadata.yaml, .mcap or .db3")
+            return [self._open_file(file) for file in files]
+        if self.path.is_file():
+            if self.path.suffix not in _ENDINGS:
+                raise BagError(f"{self.path}: no bag: give a folder, an .mcap or a .db3 file")
+            return [self._open_file(self.path)]
+        try:
+            return [_opened(Reader(self.path))]
+        except Exception as error:  # rosbags raises whatever its parsers raise
+            files = sorted(self.path.glob("*.mcap"))
+            if not files:
+                raise BagError(f"{self.path}: cannot be read: {_line(error)}") from None
+            return [self._open_file(file) for file in files]
+
+    def _open_file(self, file: Path) -> Any:
+        if file.stat().st_size == 0:
+            raise BagError(f"{file}: the file is empty")
+        try:
+            return _opened(Reader(file))
+        except Exception as error:  # as above
+            if file.suffix != ".mcap":
+                hint = "damaged or cut off; try `sqlite3 FILE .recover`"
+                raise BagError(f"{file}: {hint} ({_line(error)})") from None
+        reader = UnfinishedMcap(file)
+        try:
+            reader.open()
+        except Exception as error:  # as above
+            raise BagError(f"{file}: cannot be read: {_line(error)}") from None
+        found = reader.metadata
+        self.notes.append(
+            f"{file.name} was not closed properly or is cut off: {found.message_count} messages of"
+            f" {found.duration / SECOND:.1f} s could be read, {reader.lost_bytes} bytes not"
+        )
+        return reader
+
+    def _check(self) -> None:
+        if not any(topic.count for topic in self.topics):
+            self.close()
+            raise BagError(f"{self.path}: the bag is empty: it has no message")
+        wrong = {c.ext.serialization_format for c in self._connections()} - {"cdr"}
+        if wrong:
+            self.close()
+            raise BagError(f"{self.path}: serialized as {', '.join(sorted(wrong))}, only cdr is")
+
+    # ------------------------------------------------------------------ reading
+
+    def _connections(self) -> list[Any]:
+        return [c for reader in self._readers for c in reader.connections]
+
+    @cached_property
+    def topics(self) -> tuple[BagTopic, ...]:
+        """In order of their names. BagError: a topic with messages of several types."""
+        counts: dict[str, BagTopic] = {}
+        for connection in self._connections():
+            name, kind = connection.topic, connection.msgtype
+            before = counts.get(name)
+            if before is not None and before.kind != kind:
+                raise BagError(f"{self.path}: {name} has messages of {before.kind} and {kind}")
+            count = connection.msgcount + (before.count if before else 0)
+            counts[name] = BagTopic(name, kind, count)
+        return tuple(counts[name] for name in sorted(counts))
+
+    def messages(self, topics: Iterable[str]) -> Iterator[BagMessage]:
+        """Of these topics, in the order in which they were recorded.
+
+        BagError: the bag is damaged in the middle.
+        """
+        wanted = set(topics)
+        for shared in self._readers:
+            reader = _own(shared)
+            try:
+                chosen = [c for c in reader.connections if c.topic in wanted]
+                for connection, stamp, data in reader.messages(chosen) if chosen else ():
+                    yield BagMessage(connection.topic, connection.msgtype, stamp, bytes(data))
+            except (ReaderError, OSError, ValueError, struct.error) as error:
+                raise BagError(f"{self.path}: damaged: {_line(error)}") from None
+            finally:
+                if reader is not shared:
+                    reader.close()
+
+    def decode(self, message: BagMessage) -> Any:
+        """The message's fields. BagError: it is not what its type says."""
+        try:
+            return self._types.deserialize_cdr(message.data, message.kind)
+        except Exception as error:  # the parser raises whatever malformed bytes make it raise
+            raise BagError(
+                f"{self.path}: a message on {message.topic} is no {message.kind}: {_line(error)}"
+            ) from None
+
+    @cached_property
+    def _types(self) -> Typestore:
+        """Ours where the bag's messages are the same, the bag's own definitions elsewhere."""
+        ours = typestore()
+        foreign = [c for c in self._connections() if c.msgtype.startswith(f"{PACKAGE}/")]
+        if all(_same(ours, connection) for connection in foreign):
+            return ours
+        store = ros_types()
+        types: dict[str, Any] = {}
+        for connection in foreign:
+            types |= _definitions(connection)
+        store.register({name: types[name] for name in types if name not in store.fielddefs})
+        return store
+
+    @cached_property
+    def run(self) -> RunInfo | None:
+        """What `vla-ros record` wrote about the run; None for a bag of another recorder."""
+        texts = []
+        for reader in self._readers:
+            storage = getattr(reader, "storage", reader)
+            custom = getattr(storage.metadata, "custom", None) or {}
+            texts.append(custom.get(KEY))
+        folder = self.path if self.path.is_dir() else self.path.parent
+        beside = folder / FILE
+        if beside.is_file():
+            texts.append(beside.read_text(encoding="utf-8"))
+        for text in filter(None, texts):
+            with contextlib.suppress(ValueError, TypeError, json.JSONDecodeError):
+                return RunInfo.parse(text)
+        return None
+
+
+def _opened(reader: Reader) -> Reader:
+    reader.open()
+    return reader
+
+
+def _own(reader: Any) -> Any:
+    """A reader with a position of its own: several topics are read along with each other."""
+    return _opened(Reader(reader.path)) if isinstance(reader, Reader) else reader
+
+
+def _same(store: Typestore, connection: Connection) -> bool:
+    if connection.msgtype not in store.fielddefs:
+        return False
+    return not connection.digest or connection.digest == store.hash_rihs01(connection.msgtype)
+
+
+def _definitions(connection: Connection) -> dict[str, Any]:
+    """The types that a bag says one of its topics has, and all they are made of."""
+    text, form = connection.msgdef.data, connection.msgdef.format
+    if form is MessageDefinitionFormat.MSG:
+        return dict(get_types_from_msg(text, connection.msgtype))
+    if form is MessageDefinitionFormat.IDL:
+        return dict(get_types_from_idl(text))
+    return {}
+
+
+def _line(error: Exception) -> str:
+    """An error as one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
