@@ -75,6 +75,16 @@ def test_references_are_held_against_the_same_arithmetic(tmp_path):
     assert "new" not in by_name
 
 
+def test_a_drafter_that_switched_itself_off_is_held_against_the_passes_it_took(tmp_path):
+    """0.9 of the few tokens it drafted were right, but it took seven passes all the same."""
+    rows = {"speculative_temporal": row(30.0, acceptance=0.9, passes_per_action=7.0)}
+    found = read_bench(write(tmp_path / "b.json", bench(rows)))
+    (only,) = compare_schedules(ROOF, found)
+    miss = {s.name: s for s in schedules(ROOF)}["speculative_miss"]
+    assert only.possible_ms == pytest.approx(miss.seconds * 1e3)
+    assert only.how == "7.00 passes"
+
+
 def test_stage_marks_are_used_where_there_are_some(tmp_path):
     marks = {"vision": 1.0, "prefill": 10.0, "decode": 30.0}
     rows = {"autoregressive": row(41.0, passes_per_action=7.0, stages_ms=marks)}
