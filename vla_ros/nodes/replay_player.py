@@ -115,12 +115,13 @@ def play_realtime(
             link.next_chunk(before, _FLAT_OUT_WAIT_S)
         shown.append(frame.stamp_ns)
         progress(len(shown))
+    state = _state(link)  # it will hold when nothing more comes
     link.next_chunk(link.chunks, _LAST_ANSWERS_S)
     time.sleep(0.1)  # the control tick publishes what came last
     said = [_as_recorded(one, stamps) for one in list(link.said)]
     tokens = {stamps[stamp]: row for stamp, row in link.tokens.items() if stamp in stamps}
     run = _run(link, said, tokens, len(shown))
-    return Played(run, tuple(shown), tuple(ends), refused, _state(link))
+    return Played(run, tuple(shown), tuple(ends), refused, state)
 
 
 def _moved(part: Part, shift_ns: int) -> Part:

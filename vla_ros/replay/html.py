@@ -148,7 +148,8 @@ def _stages(sides: Sequence[Side]) -> str:
         for stage, colour in zip(STAGES, _COLOURS, strict=True)
     )
     high = len(sides) * (bar + 10)
-    return f'<svg width="820" height="{high}" role="img">{"".join(drawn)}</svg><p class="key">{key}</p>'
+    bars = f'<svg width="820" height="{high}" role="img">{"".join(drawn)}</svg>'
+    return f'{bars}<p class="key">{key}</p>'
 
 
 def _plots(sides: Sequence[Side]) -> str:

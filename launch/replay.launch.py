@@ -1,0 +1,130 @@
+"""A bag, played into a policy.
+
+    ros2 launch vla_ros replay.launch.py bag:=run1
+    ros2 launch vla_ros replay.launch.py bag:=run1 schedule:=speculative html:=report.html
+    ros2 launch vla_ros replay.launch.py bag:=cam player:=ros2bag image:=/cam/color policy:=vla \\
+        checkpoint:=/models/openvla-7b instruction:="pick up the red cube"
+
+`player:=vla_ros` (default) runs `vla-ros replay`: lock-step, in a ROS domain of its own, with a
+comparison and a report at the end. `player:=ros2bag` runs `ros2 bag play` beside the policy of
+policy.launch.py, in this domain, so that everything else of ROS can look on; the policy lives
+in the bag's time, and every argument of policy.launch.py can be given.
+"""
+
+from collections.abc import Callable
+
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import (
+    DeclareLaunchArgument,
+    ExecuteProcess,
+    IncludeLaunchDescription,
+    OpaqueFunction,
+    RegisterEventHandler,
+    Shutdown,
+    TimerAction,
+)
+from launch.event_handlers import OnProcessExit
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
+from launch_ros.substitutions import FindPackageShare
+
+SHARE = FindPackageShare("vla_ros")
+
+# Arguments of `vla-ros replay` that are handed on: name, description.
+OPTIONS = (
+    ("policy", "Which policy to run; empty: as recorded"),
+    ("checkpoint", "vla: model"),
+    ("schedule", "vla: decoding schedule"),
+    ("device", "vla: torch device"),
+    ("dtype", "vla: number format of the weights"),
+    ("instruction", "The task, instead of the bag's own"),
+    ("golden", "Compare with this file"),
+    ("save", "Keep the actions as a golden file"),
+    ("tolerance", "Largest difference that is none"),
+    ("html", "Write the report as a page"),
+)
+# What the policy listens to, by its usual names, and what `ros2 bag play` plays of a bag: the
+# recorded commands must not come beside those of the policy.
+TOPICS = ("image", "wrist_image", "joint_states", "ground_truth", "instruction")
+START_S = 5.0  # for the policy to load before the first frame
+
+
+def arguments() -> list[DeclareLaunchArgument]:
+    """Everything that can be written as NAME:=VALUE."""
+    return [
+        DeclareLaunchArgument("bag", description="The bag: a folder, an .mcap or a .db3 file"),
+        DeclareLaunchArgument(
+            "player",
+            default_value="vla_ros",
+            choices=["vla_ros", "ros2bag"],
+            description="vla_ros: lock-step and a report; ros2bag: `ros2 bag play`",
+        ),
+        DeclareLaunchArgument("rate", default_value="", description="Times as fast as recorded"),
+        DeclareLaunchArgument(
+            "start_after_s",
+            default_value=str(START_S),
+            description="ros2bag: time for the policy to load before the first frame",
+        ),
+        *(
+            DeclareLaunchArgument(name, default_value="", description=text)
+            for name, text in OPTIONS
+        ),
+        *(
+            DeclareLaunchArgument(
+                name, default_value=name, description=f"What {name} is called in the bag"
+            )
+            for name in TOPICS[:3]
+        ),
+    ]
+
+
+def play(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    """The player, once the arguments are known."""
+
+    def given(name: str) -> str:
+        return LaunchConfiguration(name).perform(context)
+
+    return _ros2bag(given) if given("player") == "ros2bag" else _vla_ros(given)
+
+
+def _vla_ros(given: Callable[[str], str]) -> list[LaunchDescriptionEntity]:
+    command = ["vla-ros", "replay", given("bag")]
+    for name in ("rate", *(name for name, _ in OPTIONS)):
+        if given(name):
+            command += [f"--{name}", given(name)]
+    for name in TOPICS[:3]:
+        if given(name) != name:
+            command += ["-r", f"{name}={given(name)}"]
+    replay = ExecuteProcess(cmd=command, name="replay", output="screen")
+    return [replay, _end_with(replay)]
+
+
+def _ros2bag(given: Callable[[str], str]) -> list[LaunchDescriptionEntity]:
+    # The bag's topics are renamed as they are played, so the policy keeps the usual names.
+    handed_on = {"use_sim_time": "true"} | {name: name for name in TOPICS[:3]}
+    handed_on |= {name: given(name) for name, _ in OPTIONS[:6] if given(name)}
+    policy = IncludeLaunchDescription(
+        PythonLaunchDescriptionSource(PathJoinSubstitution([SHARE, "launch", "policy.launch.py"])),
+        launch_arguments=handed_on.items(),
+    )
+    names = {name: given(name) if name in TOPICS[:3] else name for name in TOPICS}
+    topics = [name if name.startswith("/") else f"/{name}" for name in names.values()]
+    command = ["ros2", "bag", "play", given("bag"), "--clock", "100", "--topics", *topics]
+    if given("rate"):
+        command += ["--rate", given("rate")]
+    renamed = [f"{new}:=/{old}" for old, new in names.items() if old != new]
+    if renamed:
+        command += ["--remap", *renamed]
+    player = ExecuteProcess(cmd=command, name="bag", output="screen")
+    later = TimerAction(period=float(given("start_after_s")), actions=[player])
+    return [policy, later, _end_with(player)]
+
+
+def _end_with(process: ExecuteProcess) -> RegisterEventHandler:
+    done = Shutdown(reason="the bag is at its end")
+    return RegisterEventHandler(OnProcessExit(target_action=process, on_exit=[done]))
+
+
+def generate_launch_description() -> LaunchDescription:
+    """What `ros2 launch` asks for."""
+    return LaunchDescription([*arguments(), OpaqueFunction(function=play)])
