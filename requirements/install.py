@@ -7,7 +7,6 @@ depends on has not changed, so a second run takes a moment. It never asks a ques
 from __future__ import annotations
 
 import argparse
-import ctypes.util
 import hashlib
 import importlib.util
 import os
@@ -70,16 +69,11 @@ def missing_system_packages() -> dict[str, tuple[str, ...]]:
         missing["the headers of Python"] = ("python3-dev",)
     if importlib.util.find_spec("ensurepip") is None:
         missing["the venv module"] = ("python3-venv",)
-    if not any(map(ctypes.util.find_library, ("OSMesa", "EGL"))):
-        missing["off-screen OpenGL"] = ("libosmesa6",)
     return missing
 
 
-def install_system_packages() -> None:
-    """apt-get what is missing where that needs no password; else say what to install."""
-    missing = missing_system_packages()
-    if not missing:
-        return
+def install_system_packages(missing: dict[str, tuple[str, ...]]) -> str:
+    """apt-get what is missing where that needs no password; returns what to say if it is not."""
     names = sorted({name for packages in missing.values() for name in packages})
     line = f"missing: {', '.join(missing)}; run: sudo apt-get install {' '.join(names)}"
     apt = shutil.which("apt-get")
@@ -95,10 +89,30 @@ def install_system_packages() -> None:
         subprocess.run([*sudo, apt, "update", *options], env=quiet, stdin=subprocess.DEVNULL)
         install = [*sudo, apt, "install", "-y", "--no-install-recommends", *options, *names]
         subprocess.run(install, env=quiet, stdin=subprocess.DEVNULL)
-        missing = missing_system_packages()
-    if set(missing) - {"off-screen OpenGL"}:
+    return line
+
+
+def install_compilers() -> None:
+    """What building the package needs."""
+    missing = missing_system_packages()
+    if not missing:
+        return
+    line = install_system_packages(missing)
+    if missing_system_packages():
         raise SetupError(line)
-    if missing:
+
+
+def install_renderer(python: Path) -> None:
+    """Off-screen OpenGL for the simulation: tried out, since a library alone proves nothing."""
+    probe = [str(python), "-c", "from vla_ros.sim.gl import choose_renderer; choose_renderer()"]
+
+    def renders() -> bool:
+        return subprocess.run(probe, cwd="/", capture_output=True).returncode == 0
+
+    if renders():
+        return
+    line = install_system_packages({"off-screen OpenGL": ("libosmesa6",)})
+    if not renders():
         say(f"warning: the simulation cannot render yet; {line}")
 
 
@@ -195,12 +209,13 @@ def main() -> int:
     start = time.monotonic()
     try:
         check_python()
-        install_system_packages()
+        install_compilers()
         venv = Venv(args.venv.absolute())
         venv.create()
         venv.install_requirements()
         if not args.requirements_only:
             venv.install_package()
+            install_renderer(venv.python)
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1

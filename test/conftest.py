@@ -11,6 +11,7 @@ Tests that use `ros`, `spawn_node` or `ros_env` are skipped, with the reason, wi
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -29,11 +30,13 @@ if not (ROOT / "vla_ros" / "msg").is_dir():
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
 from vla_ros.cli.shared_memory import find_leftovers, remove
+from vla_ros.sim.gl import NoRenderer, choose_renderer
 
 if TYPE_CHECKING:
     from support.ros import RosPeer
 
-os.environ.setdefault("MUJOCO_GL", "osmesa")
+with contextlib.suppress(NoRenderer):  # the tests that render say what to install
+    choose_renderer()
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch in many test processes on few cores
 
 NEEDS_ROS = {"ros", "ros_env", "ros_domain", "spawn_node"}

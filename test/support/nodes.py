@@ -25,7 +25,6 @@ def ros_environment(domain: int) -> dict[str, str]:
     env["ROS_DOMAIN_ID"] = str(domain)
     env["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
     env["PYTHONPATH"] = python_path(env)
-    env.setdefault("MUJOCO_GL", "osmesa")
     env.setdefault("OMP_NUM_THREADS", "1")
     return env
 
