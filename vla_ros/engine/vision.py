@@ -93,7 +93,8 @@ class Tower(nn.Module):
     def __init__(self, tower: TowerConfig) -> None:
         super().__init__()
         self.patch_embed = PatchEmbed(tower)
-        self.pos_embed = nn.Parameter(torch.randn(1, tower.patches, tower.width) * 0.02)
+        self.pos_embed = nn.Parameter(torch.empty(1, tower.patches, tower.width))
+        nn.init.uniform_(self.pos_embed, -0.03, 0.03)  # trainers set their own
         if tower.class_token:
             self.cls_token = nn.Parameter(torch.zeros(1, 1, tower.width))
         if tower.registers:

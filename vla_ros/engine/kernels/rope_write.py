@@ -56,9 +56,8 @@ def rope_write_reference(
 
 def triton_runs(device: torch.device) -> bool:
     """Triton is installed and can run on this device (its interpreter runs on a CPU)."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    can = device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    return can and importlib.util.find_spec("triton") is not None
 
 
 def fits_triton(head_dim: int) -> bool:
