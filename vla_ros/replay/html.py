@@ -16,7 +16,7 @@ from vla_ros.replay.compare import DIMENSIONS, Comparison
 from vla_ros.replay.report import Report, Side
 from vla_ros.timing import Distribution
 
-_UNITS = ("m", "m", "m", "rad", "rad", "rad", "0..1")
+_UNITS = ("m", "m", "m", "rad", "rad", "rad", "(0 closed, 1 open)")
 _COLOURS = ("#9aa5b1", "#c9b458", "#7fb8ad", "#4878a8", "#33658a", "#86bbd8", "#b8c4bb")
 _WIDE, _HIGH, _PAD = 300, 90, 4  # one plot, px
 _MOST_POINTS = 1500  # of one line
