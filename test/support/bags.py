@@ -1,0 +1,147 @@
+"""Small bags written by hand with `rosbags`, as somebody else's recorder might."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as Pillow
+from rosbags.rosbag2 import StoragePlugin, Writer
+
+from vla_ros.core import Image
+from vla_ros.replay.typestore import typestore
+
+STORE = typestore()
+SECOND = 1_000_000_000
+T = SECOND // 20
+START = 1000 * SECOND
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A message to write: its topic, when it was recorded, its type and its content."""
+
+    topic: str
+    at_ns: int
+    kind: str
+    content: Any
+
+
+def _make(name: str, /, **fields: Any) -> Any:
+    return STORE.types[name](**fields)
+
+
+def header(stamp_ns: int, frame: str = "camera") -> Any:
+    return _make("std_msgs/msg/Header", stamp=time(stamp_ns), frame_id=frame)
+
+
+def time(stamp_ns: int) -> Any:
+    sec, nanosec = divmod(stamp_ns, SECOND)
+    return _make("builtin_interfaces/msg/Time", sec=sec, nanosec=nanosec)
+
+
+def picture(i: int, size: int = 32) -> Image:
+    """An RGB picture unlike every other one."""
+    return np.random.default_rng(i).integers(0, 256, (size, size, 3), np.uint8)
+
+
+def image(
+    stamp_ns: int, rgb: Image, encoding: str = "rgb8", topic: str = "/image", at_ns: int = 0
+) -> Entry:
+    pixels = {"bgr8": rgb[..., ::-1], "mono8": rgb[..., 0]}.get(encoding, rgb)
+    data = np.ascontiguousarray(pixels).reshape(-1)
+    kind = "sensor_msgs/msg/Image"
+    content = _make(
+        kind,
+        header=header(stamp_ns),
+        height=rgb.shape[0],
+        width=rgb.shape[1],
+        encoding=encoding,
+        is_bigendian=0,
+        step=data.size // rgb.shape[0],
+        data=data,
+    )
+    return Entry(topic, at_ns or stamp_ns, kind, content)
+
+
+def png(stamp_ns: int, rgb: Image, topic: str = "/image/compressed") -> Entry:
+    file = io.BytesIO()
+    Pillow.fromarray(rgb).save(file, "PNG")
+    data = np.frombuffer(bytearray(file.getvalue()), np.uint8)
+    kind = "sensor_msgs/msg/CompressedImage"
+    return Entry(
+        topic, stamp_ns, kind, _make(kind, header=header(stamp_ns), format="png", data=data)
+    )
+
+
+def joints(stamp_ns: int, position: float = 0.0, topic: str = "/joint_states") -> Entry:
+    kind = "sensor_msgs/msg/JointState"
+    empty = np.zeros(0)
+    content = _make(
+        kind,
+        header=header(stamp_ns),
+        name=["joint"],
+        position=np.array([position]),
+        velocity=empty,
+        effort=empty,
+    )
+    return Entry(topic, stamp_ns, kind, content)
+
+
+def task(at_ns: int, text: str, topic: str = "/instruction") -> Entry:
+    kind = "std_msgs/msg/String"
+    return Entry(topic, at_ns, kind, _make(kind, data=text))
+
+
+def action(stamp_ns: int, numbers: Iterable[float], epoch: int = 1, kind: int = 0) -> Entry:
+    """An ActionCommand that rests on the frame of this stamp."""
+    name = "vla_ros/msg/ActionCommand"
+    stages = _make(
+        "vla_ros/msg/Stages",
+        **dict.fromkeys(("transport", "queue", "preprocess", "vision"), 1.0),
+        **dict.fromkeys(("prefill", "decode", "gate"), 2.0),
+        total=10.0,
+    )
+    content = _make(
+        name,
+        header=header(stamp_ns + T // 5, "base"),
+        observation_stamp=time(stamp_ns),
+        receive_stamp=time(stamp_ns),
+        latest_observation_stamp=time(stamp_ns),
+        valid_until=time(stamp_ns + SECOND),
+        sequence=0,
+        epoch=epoch,
+        kind=kind,
+        chunk_index=0,
+        chunk_length=1,
+        pipeline_depth=1,
+        schedule="autoregressive",
+        instruction_hash=0,
+        action=np.array(list(numbers), dtype=np.float64),
+        stages=stages,
+    )
+    return Entry("/policy/action", stamp_ns + T // 5, name, content)
+
+
+def write_bag(path: Path, entries: Iterable[Entry], storage: str = "mcap") -> Path:
+    """Write entries in the order given; returns the path."""
+    plugin = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}[storage]
+    with Writer(path, version=9, storage_plugin=plugin) as writer:
+        connections: dict[str, Any] = {}
+        for entry in entries:
+            if entry.topic not in connections:
+                connections[entry.topic] = writer.add_connection(
+                    entry.topic, entry.kind, typestore=STORE
+                )
+            data = STORE.serialize_cdr(entry.content, entry.kind)
+            writer.write(connections[entry.topic], entry.at_ns, data)
+    return path
+
+
+def film(count: int, step: int = T, **options: Any) -> list[Entry]:
+    """``count`` frames, one every ``step`` ns."""
+    return [image(START + i * step, picture(i), **options) for i in range(count)]

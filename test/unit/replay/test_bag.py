@@ -1,0 +1,108 @@
+"""Bags as they are found: of both formats, cut off, empty, damaged, or none at all."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("rosbags", reason="rosbags is not installed: pip install 'vla_ros[replay]'")
+
+from support.bags import START, T, action, film, task, write_bag
+from vla_ros.replay.bag import Bag
+from vla_ros.replay.errors import BagError
+
+
+def entries(count=40):
+    return [task(START - T, "reach"), *film(count), action(START, [0.0] * 7)]
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_both_formats_as_a_folder_and_as_a_file(tmp_path, storage):
+    path = write_bag(tmp_path / "bag", entries(3), storage)
+    file = next(p for p in path.iterdir() if p.suffix in (".mcap", ".db3"))
+    for given in (path, file):
+        with Bag(given) as bag:
+            assert {t.name: t.count for t in bag.topics} == {
+                "/image": 3,
+                "/instruction": 1,
+                "/policy/action": 1,
+            }
+            found = list(bag.messages(["/image"]))
+            assert [m.stamp_ns for m in found] == [START + i * T for i in range(3)]
+            assert bag.decode(found[0]).encoding == "rgb8"
+            assert bag.run is None
+            assert bag.notes == []
+
+
+def test_a_cut_file_is_read_up_to_the_cut(tmp_path):
+    path = write_bag(tmp_path / "bag", [task(START, "reach"), *film(1500)])
+    file = path / "bag.mcap"
+    whole = file.stat().st_size
+    with file.open("r+b") as out:
+        out.truncate(whole * 2 // 3)
+    (path / "metadata.yaml").unlink()  # the recorder did not come to write it
+    with Bag(path) as bag:
+        (topic,) = [t for t in bag.topics if t.name == "/image"]
+        assert 800 < topic.count < 1000
+        stamps = [m.stamp_ns for m in bag.messages(["/image"])]
+        assert stamps == [START + i * T for i in range(topic.count)]
+        assert "not closed properly" in bag.notes[0]
+
+
+def test_two_topics_of_a_cut_file_can_be_read_side_by_side(tmp_path):
+    frames = film(900)
+    others = film(900, topic="/wrist_image")
+    both = [entry for pair in zip(frames, others, strict=True) for entry in pair]
+    path = write_bag(tmp_path / "bag", both)
+    file = path / "bag.mcap"
+    with file.open("r+b") as out:
+        out.truncate(file.stat().st_size - 100)
+    with Bag(file) as bag:
+        pairs = zip(bag.messages(["/image"]), bag.messages(["/wrist_image"]), strict=False)
+        seen = [(a.topic, b.topic, a.stamp_ns == b.stamp_ns) for a, b in pairs]
+    assert len(seen) > 800
+    assert set(seen) == {("/image", "/wrist_image", True)}
+
+
+def test_a_whole_folder_with_a_cut_file_is_read_too(tmp_path):
+    path = write_bag(tmp_path / "bag", film(900))
+    file = path / "bag.mcap"
+    with file.open("r+b") as out:
+        out.truncate(file.stat().st_size // 2)
+    with Bag(path) as bag:
+        assert 0 < bag.topics[0].count < 900
+
+
+def test_what_is_no_bag_is_said_in_one_line(tmp_path):
+    empty = write_bag(tmp_path / "empty", [])
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    (tmp_path / "zero.mcap").touch()
+    (tmp_path / "noise.mcap").write_bytes(b"\x89MCAP0\r\n" + bytes(range(256)) * 4)
+    (tmp_path / "text.mcap").write_text("this is a text")
+    (tmp_path / "notes.txt").write_text("x")
+    cut = write_bag(tmp_path / "cut", film(50), "sqlite3") / "cut.db3"
+    with cut.open("r+b") as out:
+        out.truncate(5000)
+    for path, said in (
+        (empty, "the bag is empty"),
+        (nothing, "it has no metadata.yaml"),
+        (tmp_path / "zero.mcap", "the file is empty"),
+        (tmp_path / "noise.mcap", "cannot be read"),
+        (tmp_path / "text.mcap", "it is no MCAP file"),
+        (tmp_path / "notes.txt", "no bag: give a folder"),
+        (tmp_path / "missing", "there is no such bag"),
+        (cut, "damaged or cut off"),
+    ):
+        with pytest.raises(BagError) as caught, Bag(path) as bag:
+            list(bag.messages(t.name for t in bag.topics))
+        assert said in str(caught.value), path
+        assert "\n" not in str(caught.value)
+
+
+def test_a_message_that_is_not_what_its_type_says(tmp_path):
+    from dataclasses import replace
+
+    with Bag(write_bag(tmp_path / "bag", film(1))) as bag:
+        (message,) = bag.messages(["/image"])
+        with pytest.raises(BagError, match=r"is no sensor_msgs/msg/Image"):
+            bag.decode(replace(message, data=message.data[:20]))

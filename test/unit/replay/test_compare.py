@@ -1,0 +1,189 @@
+"""What was recorded against what is said now: plan, comparison, golden file and report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("rosbags", reason="rosbags is not installed: pip install 'vla_ros[replay]'")
+
+from support.bags import START, T, action, film, task, write_bag
+from vla_ros.core import CommandKind
+from vla_ros.replay.bag import Bag
+from vla_ros.replay.compare import compare
+from vla_ros.replay.errors import BagError
+from vla_ros.replay.frames import Frames, FrameTime
+from vla_ros.replay.golden import load_golden, save_golden
+from vla_ros.replay.html import page
+from vla_ros.replay.plan import make_plan
+from vla_ros.replay.recorded import Recorded, Task, read_recorded
+from vla_ros.replay.report import Report, Side, json_line, text
+from vla_ros.replay.run import Run, Said
+from vla_ros.replay.topics import pick
+
+STAGES = dict.fromkeys(("transport", "queue", "preprocess", "vision", "prefill", "decode"), 3.0)
+
+
+def said(stamp, value=0.25, kind=CommandKind.POLICY, index=0):
+    numbers = (value, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+    stages = {**STAGES, "gate": 1.0}
+    return Said(kind, stamp, stamp, stamp + 5, stamp, numbers, 1, index, "", stages)
+
+
+def run(stamps, **options):
+    return Run(tuple(said(stamp) for stamp in stamps), frames=len(stamps), **options)
+
+
+def test_the_same_run_is_identical():
+    tokens = {i: (1, 2, 3) for i in range(5)}
+    found = compare(run(range(5), tokens=tokens), run(range(5), tokens=tokens), range(5))
+    assert found.identical
+    assert (found.compared, found.missing, found.extra, found.token_match_rate) == (5, 0, 0, 1.0)
+
+
+@given(at=st.integers(0, 9), off=st.floats(1e-12, 1.0))
+def test_one_number_that_differs_is_found(at, off):
+    now = run(range(10))
+    commands = list(now.said)
+    commands[at] = said(at, 0.25 + off)
+    found = compare(run(range(10)), replace(now, said=tuple(commands)), range(10))
+    assert not found.identical
+    assert found.largest == abs(0.25 + off - 0.25)
+    assert found.first.frame == at
+    assert str(found.first).startswith(f"frame {at} ")
+
+
+def test_missing_extra_and_pipelined_actions_are_told_apart():
+    before = run([*range(10), 99])  # frame 99 is not in the bag
+    pipelined = run([0, 1, 2, 5, 6, 7], pipeline_depth=3)
+    found = compare(before, pipelined, range(10), ends=[4])
+    assert (found.tail, found.missing) == (4, 0)
+    found = compare(before, replace(pipelined, pipeline_depth=1), range(10), ends=[4])
+    assert (found.tail, found.missing) == (0, 4)
+    assert not found.identical
+    found = compare(pipelined, run(range(10)), range(10))
+    assert (found.compared, found.missing, found.extra) == (6, 0, 4)
+
+
+def test_commands_that_are_no_actions_are_not_compared():
+    stops = Run((said(0), said(1, kind=CommandKind.STOP), said(2, 0.5, CommandKind.HELD)))
+    assert set(stops.actions) == {(0, 0)}
+    found = compare(run(range(2)), Run((said(0, kind=CommandKind.STOP),)), range(2))
+    assert found.compared == 0
+    assert not found.identical
+
+
+def test_tokens_are_counted_one_by_one():
+    before = run(range(2), tokens={0: (1, 2, 3), 1: (4, 5, 6), 7: (1,)})
+    now = run(range(2), tokens={0: (1, 2, 3), 1: (4, 0, 6)})
+    assert compare(before, now, range(2)).token_match_rate == pytest.approx(5 / 6)
+
+
+def test_a_recorded_run_is_read_with_its_tasks_and_resets(tmp_path):
+    entries = [task(START - T, "reach"), *film(6)]
+    entries += [action(START + i * T, [0.01 * i] * 7, epoch=2 + (i > 2)) for i in range(6)]
+    entries.append(task(START + 4 * T, "lift"))
+    entries.append(action(START + 5 * T, [0.0] * 7, epoch=5, kind=2))
+    with Bag(write_bag(tmp_path / "bag", sorted(entries, key=lambda e: e.at_ns))) as bag:
+        recorded = read_recorded(bag, pick(bag.topics, {}))
+    assert len(recorded.run.actions) == 6
+    assert [task.text for task in recorded.tasks] == ["reach", "lift"]
+    times = tuple(FrameTime(START + i * T, START + i * T) for i in range(6))
+    plan = make_plan(Frames(times), recorded, None)
+    # A reset where the epoch moves on; the new task at frame 4 alone is none.
+    assert [(b.stamp_ns, b.instruction, b.reset) for b in plan.begins] == [
+        (START, "reach", True),
+        (START + 3 * T, "reach", True),
+        (START + 4 * T, "lift", False),
+    ]
+    given_text = make_plan(Frames(times), recorded, "push")
+    assert {begin.instruction for begin in given_text.begins} == {"push"}
+
+
+def test_frames_before_the_first_task_are_left_out():
+    times = Frames(tuple(FrameTime(i, i) for i in range(1, 6)))
+    plan = make_plan(times, Recorded(None, (Task(3, "reach"),), {}), None)
+    assert plan.skipped == 2
+    assert plan.begins[0].stamp_ns == 3
+    with pytest.raises(BagError, match="give one with --instruction"):
+        make_plan(times, Recorded(None, (), {}), None)
+
+
+def test_a_golden_file_gives_back_every_bit(tmp_path):
+    values = (0.1 + 0.2, 1 / 3, 5e-324)
+    made = Run(tuple(said(i, v) for i, v in enumerate(values)), {0: (31744, 7)}, 3, policy="vla")
+    save_golden(tmp_path / "golden.json", made, "bag")
+    found = load_golden(tmp_path / "golden.json")
+    assert [s.action for s in found.said] == [s.action for s in made.said]
+    assert compare(found, made, range(3)).identical
+    (tmp_path / "other.json").write_text('{"format": "something else"}')
+    (tmp_path / "cut.json").write_text((tmp_path / "golden.json").read_text()[:-20])
+    for name in ("other.json", "cut.json", "nothing.json"):
+        with pytest.raises(BagError, match=name):
+            load_golden(tmp_path / name)
+
+
+def report(before, now, strict=True, tolerance=0.0):
+    return Report(
+        bag="<run & co>",
+        mode="lockstep",
+        frames=4,
+        camera_rate_hz=20.0,
+        now=Side.of("replayed", now),
+        before=Side.of("recorded", before) if before else None,
+        comparison=compare(before, now, range(4)) if before else None,
+        tolerance=tolerance,
+        strict=strict,
+        wall_s=1.0,
+        notes=("a note",),
+    )
+
+
+def test_the_verdict_follows_the_tolerance():
+    same, off = run(range(4)), Run(tuple(said(i, 0.25 + 0.01 * i) for i in range(4)))
+    assert report(same, same).verdict == "IDENTICAL"
+    assert not report(same, off).within
+    assert report(same, off, tolerance=0.031).within
+    assert not report(same, run(range(3)), tolerance=1.0).within
+    assert report(same, run(range(3)), strict=False).within
+    assert not report(same, Run(())).within
+    assert report(None, same).within
+
+
+def test_json_and_text_and_page_say_the_same():
+    made = report(run(range(4)), Run(tuple(said(i, 0.25 + 0.01 * i) for i in range(4))))
+    content = json.loads(json_line(made))
+    assert content["identical"] is False
+    assert content["frames"] == 4
+    assert content["max_abs_diff"] == pytest.approx(0.03)
+    assert content["first_difference"]["dimension"] == "x"
+    assert content["inference_ms"]["p50"] == pytest.approx(12.0)
+    assert content["observation_age_ms"]["count"] == 4
+    assert content["before"]["name"] == "recorded"
+    lines = text(made).splitlines()
+    assert max(len(line) for line in lines) <= 100
+    assert "DIFFERENT by up to 0.03   (4 actions compared)" in lines
+
+    class Checker(HTMLParser):
+        open: list[str] = []
+        void = ("meta", "br")
+
+        def handle_starttag(self, tag, attrs):
+            if tag not in self.void:
+                self.open.append(tag)
+
+        def handle_endtag(self, tag):
+            assert self.open.pop() == tag
+
+    html = page(made)
+    Checker().feed(html)
+    assert Checker.open == []
+    assert "&lt;run &amp; co&gt;" in html
+    assert "<run" not in html
+    assert html.count("<polyline") == 14
+    assert "script" not in html
