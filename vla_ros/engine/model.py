@@ -19,7 +19,8 @@ from vla_ros.engine.config import ModelConfig, TextConfig
 from vla_ros.engine.decoder import Decoder
 from vla_ros.engine.graphs import Capture, CudaCapture, GraphCache, GraphedVision
 from vla_ros.engine.hf import TransformersDecoder
-from vla_ros.engine.packed import PackLayout, Plan, Planner
+from vla_ros.engine.packed import PackLayout, Plan
+from vla_ros.engine.planner import Planner
 from vla_ros.engine.ring import Ring
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.engine.vision import Vision

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from vla_ros.core import Image, Observation, Timeline
+from vla_ros.engine.bench.margins import Matches
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.packed import PackLayout
 from vla_ros.engine.request import Decoded
 from vla_ros.engine.schedules.base import Schedule
 from vla_ros.timing import SystemClock
@@ -122,14 +122,13 @@ def summarise(
     name: str,
     schedule: Schedule,
     samples: Mapping[str, Samples],
-    reference: Mapping[int, tuple[int, ...]],
-    engine: Engine,
+    matches: Matches,
 ) -> RowResult:
-    """Samples -> a row. ``reference`` are generate's tokens by stamp."""
+    """Samples -> a row."""
     mine = samples[name]
     median = statistics.median(mine.spent)
     passes = [d.target_passes for d in mine.answers]
-    chunk = 1 if not mine.answers or mine.answers[0].actions is None else schedule.count // 7
+    tokens, actions, margin = matches.rates(mine.answers)
     return RowResult(
         median_ms=median * 1e3,
         p95_ms=float(np.percentile(mine.spent, 95)) * 1e3,
@@ -141,11 +140,17 @@ def summarise(
         acceptance=_acceptance(mine.answers),
         speedup_vs_generate=_ratio(samples, "generate", median),
         speedup_vs_autoregressive=_ratio(samples, "autoregressive", median),
-        **_match(mine.answers, reference, engine),
+        token_match=tokens,
+        action_match=actions,
+        mismatch_margin=margin,
         lossless=schedule.lossless,
-        actions_per_call=chunk,
+        actions_per_call=_chunk(mine.answers),
         peak_memory_mb=mine.peak_bytes / 2**20 if mine.peak_bytes else None,
     )
+
+
+def _chunk(answers: Sequence[Decoded]) -> int:
+    return 1 if not answers or answers[0].actions is None else len(answers[0].actions)
 
 
 def _latency(spent: Sequence[float], depth: int) -> float:
@@ -171,41 +176,3 @@ def _ratio(samples: Mapping[str, Samples], other: str, median: float) -> float |
 def _acceptance(answers: Sequence[Decoded]) -> float | None:
     drafted = sum(sum(d.drafted) for d in answers)
     return sum(sum(d.accepted) for d in answers) / drafted if drafted else None
-
-
-def _match(
-    answers: Sequence[Decoded], reference: Mapping[int, tuple[int, ...]], engine: Engine
-) -> dict[str, float | None]:
-    """Rates of equal tokens and of equal actions, and the largest logit margin at a first miss."""
-    pairs = [(d, reference[d.stamp_ns]) for d in answers if d.tokens and d.stamp_ns in reference]
-    if not pairs:
-        return {"token_match": None, "action_match": None, "mismatch_margin": None}
-    same = [sum(a == b for a, b in zip(d.tokens, r, strict=True)) for d, r in pairs]
-    total = sum(len(r) for _, r in pairs)
-    whole = sum(d.tokens == r for d, r in pairs) / len(pairs)
-    margins = [_margin(engine, d, r) for d, r in pairs if d.tokens != r]
-    return {
-        "token_match": sum(same) / total,
-        "action_match": whole,
-        "mismatch_margin": max(margins) if margins else None,
-    }
-
-
-#: prompts of the frames played, for margins; filled by `remember`
-_PROMPTS: dict[int, torch.Tensor] = {}
-
-
-def remember(stamp: int, prompt: torch.Tensor) -> None:
-    """Keep a frame's prompt embeddings, so that mismatches can be explained."""
-    _PROMPTS[stamp] = prompt
-
-
-def _margin(engine: Engine, decoded: Decoded, reference: tuple[int, ...]) -> float:
-    """How far apart the two choices were, in logits, where they first differ."""
-    where = next(i for i, r in enumerate(reference) if r != decoded.tokens[i])
-    prompt = _PROMPTS[decoded.stamp_ns]
-    lane = engine.model.lane(1, len(prompt) + len(reference))
-    behind = torch.tensor(reference[:where], device=engine.model.device) if where else None
-    total = len(prompt) + where
-    logits = lane.logits(PackLayout((total - 1,), total), prompt, behind)[0].float()
-    return float((logits[reference[where]] - logits[decoded.tokens[where]]).abs())

@@ -70,6 +70,12 @@ def machine(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "os": platform.platform(terse=True),
     }
+    try:
+        import resource
+
+        out["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    except ImportError:  # not a Unix
+        pass
     if device.type == "cuda":
         out["gpu"] = torch.cuda.get_device_name(device)
         out["cuda"] = torch.version.cuda

@@ -12,7 +12,8 @@ import torch
 from vla_ros.engine.acceptance import Exact
 from vla_ros.engine.bench import measure
 from vla_ros.engine.bench.frames import drifting_frames, load_frames, repeat_to
-from vla_ros.engine.bench.measure import RowResult, Samples, run_rows, summarise
+from vla_ros.engine.bench.margins import Matches
+from vla_ros.engine.bench.measure import RowResult, run_rows, summarise
 from vla_ros.engine.bench.oracle import HitDrafter
 from vla_ros.engine.bench.rows import ROWS, Setting, make_row
 from vla_ros.engine.checkpoint import Checkpoint
@@ -96,11 +97,9 @@ def run_bench(options: BenchOptions) -> BenchResult:
     for schedule in rows.values():
         schedule.instruct(options.instruction)
     samples = run_rows(engine, rows, images, options.warm_up, options.cpu_clock)
-    reference = _reference(samples, engine, images)
-    results = {
-        name: summarise(name, schedule, samples, reference, engine)
-        for name, schedule in rows.items()
-    }
+    reference = samples["generate"].tokens if "generate" in samples else {}
+    matches = Matches(engine, images, reference)
+    results = {name: summarise(name, schedule, samples, matches) for name, schedule in rows.items()}
     return BenchResult(results, _shapes(engine, options))
 
 
@@ -140,21 +139,6 @@ def _engine_options(options: BenchOptions) -> EngineOptions:
         attention=options.attention,
         compile=options.compile,
     )
-
-
-def _reference(
-    samples: dict[str, Samples], engine: Engine, images: Sequence[Any]
-) -> dict[int, tuple[int, ...]]:
-    """generate's tokens by stamp; the prompts of these frames are kept to explain mismatches."""
-    if "generate" not in samples:
-        return {}
-    reference = samples["generate"].tokens
-    others = [d for s in samples.values() for d in s.answers if d.tokens]
-    for stamp in {d.stamp_ns for d in others if d.tokens != reference.get(d.stamp_ns)}:
-        timeline = measure.Timeline(0)
-        observation = measure.observe(stamp, images[stamp])
-        measure.remember(stamp, engine.request(observation, timeline, measure.CLOCK).prompt)
-    return reference
 
 
 def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
