@@ -1,0 +1,51 @@
+"""Small data sets without a simulation: coloured images whose colour says the action."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from vla_ros.sim.goals import instruction_of, parse_instruction
+from vla_ros.train.shards import Demonstration, SetInfo, Track, write_shard
+
+SIZE = 32
+OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")
+SENTENCES = ("move the gripper above the red cube", "push the blue cube to the left")
+INFO = SetInfo("tabletop", SIZE, ("agentview",), OBJECTS, (0.05,) * 3 + (0.5,) * 3, 20.0)
+
+
+def demonstration(seed: int, length: int = 10, sentence: str = SENTENCES[0]) -> Demonstration:
+    """Grey frames; how bright they are is the action along x. The fingers always move."""
+    rng = np.random.default_rng(seed)
+    grey = rng.uniform(0.1, 0.9, length)
+    images = np.repeat(grey, SIZE * SIZE * 3).reshape(length, SIZE, SIZE, 3)
+    actions = np.zeros((length, 7))
+    actions[:, 0] = 2 * grey - 1
+    actions[:, 6] = -1.0
+    fingers = np.cumsum(np.full((length, 2), 0.002), axis=0)
+    pixels = rng.uniform(0, SIZE, (length, len(OBJECTS), 2))
+    goal = parse_instruction(sentence)
+    track = Track(
+        task=goal.object,
+        instruction=instruction_of(goal),
+        seed=seed,
+        initial_state=0,
+        success=True,
+        source="expert",
+        actions=actions.astype(np.float32),
+        executed=actions.astype(np.float32),
+        ee_pos=np.zeros((length, 3), np.float32),
+        gripper_states=fingers.astype(np.float32),
+        pixels={"agentview": pixels.astype(np.float32)},
+    )
+    return Demonstration(track, {"agentview": (255 * images).astype(np.uint8)})
+
+
+def data_set(directory: Path, shards: int = 2, info: SetInfo = INFO) -> Path:
+    """Shards of two demonstrations each, one a sentence."""
+    directory.mkdir(parents=True)
+    for number in range(shards):
+        pair = [demonstration(2 * number + n, sentence=SENTENCES[n]) for n in range(2)]
+        write_shard(directory / f"shard-{number:04d}.hdf5", info, pair)
+    return directory

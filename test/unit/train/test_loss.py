@@ -1,0 +1,66 @@
+import math
+
+import torch
+import torch.nn.functional as F
+
+from vla_ros.engine.tokens import ActionTokens
+from vla_ros.train.loss import SoftBins, patch_labels, patch_loss
+
+ACTIONS = ActionTokens(960)
+CPU = torch.device("cpu")
+
+
+def confident(token, vocab=1024):
+    logits = torch.full((1, 1, vocab), -10.0)
+    logits[0, 0, token] = 10.0
+    return logits
+
+
+def test_without_softness_it_is_the_cross_entropy():
+    torch.manual_seed(0)
+    logits = torch.randn(3, 7, 1024)
+    tokens = torch.randint(ACTIONS.first, ACTIONS.vocab, (3, 7))
+    hard = SoftBins(ACTIONS, 0.0, CPU)(logits, tokens)
+    assert torch.allclose(hard, F.cross_entropy(logits.flatten(0, 1), tokens.flatten()))
+
+
+def test_a_near_miss_costs_less_than_a_far_one():
+    soft = SoftBins(ACTIONS, 2.0, CPU)
+    right = torch.tensor([[800]])
+    cost = [soft(confident(token), right).item() for token in (800, 801, 804, 850)]
+    assert cost == sorted(cost) and cost[0] < cost[-1]
+
+
+def test_a_word_is_as_wrong_as_can_be():
+    soft = SoftBins(ACTIONS, 2.0, CPU)
+    right = torch.tensor([[800]])
+    assert soft(confident(5), right) > soft(confident(800), right)
+
+
+def test_at_the_edge_nothing_is_lost():
+    logits = torch.zeros(1, 1, 1024)
+    for token in (ACTIONS.first, ACTIONS.vocab - 1, 800):
+        loss = SoftBins(ACTIONS, 2.0, CPU)(logits, torch.tensor([[token]]))
+        assert math.isclose(loss.item(), math.log(1024), rel_tol=1e-5)
+
+
+def test_a_patch_is_labelled_by_the_object_centred_in_it():
+    nan = float("nan")
+    pixels = torch.tensor([[[[4.0, 4.0], [31.9, 8.0], [nan, nan], [-1.0, 5.0], [32.0, 0.0]]]])
+    labels = patch_labels(pixels, side=4, patch=8)
+    expected = torch.zeros(1, 16, dtype=torch.long)
+    expected[0, 0], expected[0, 4 + 3] = 1, 2
+    assert torch.equal(labels, expected)
+
+
+def test_two_images_have_labels_behind_each_other_and_the_later_object_wins():
+    pixels = torch.tensor([[[[1.0, 1.0], [2.0, 2.0]], [[9.0, 1.0], [1.0, 9.0]]]])
+    labels = patch_labels(pixels, side=2, patch=8)
+    assert labels.tolist() == [[2, 0, 0, 0, 0, 1, 2, 0]]
+
+
+def test_patches_without_an_object_weigh_little():
+    logits = torch.zeros(1, 2, 3)
+    logits[0, 0, 1] = 5.0  # right about the object, wrong about the background
+    logits[0, 1, 1] = 5.0
+    assert patch_loss(logits, torch.tensor([[1, 0]])) < 0.5

@@ -1,0 +1,183 @@
+"""`vla-ros train`: behaviour cloning of a small policy, in as many sittings as it takes."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.cli import UserError
+from vla_ros.cli.bar import bar
+from vla_ros.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from vla_ros.sim.goals import Family
+    from vla_ros.train.options import TrainOptions
+    from vla_ros.train.trainer import Progress as Step
+
+DESCRIPTION = """\
+Train a small policy of OpenVLA's architecture on demonstrations, and write it as a checkpoint
+directory (OUT/policy) that the engine and the policy node load. The same command again goes on
+where the last sitting ended, also after kill -9. Ctrl-C saves and ends.
+
+With --dagger N the policy acts in the simulation N times along the way and the expert labels
+what it saw. A GPU is used where there is one; then torch, h5py and the data set are enough
+(on-policy rounds need the simulation too)."""
+
+EPILOG = """\
+examples:
+  vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2
+  vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2 --minutes 60
+  vla-ros train --data data/tabletop --out runs/draft --arch qwen2-draft \\
+      --vision-from runs/small/policy          a draft model on the target's vision features
+
+exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
+
+RECIPE = (
+    "arch", "steps", "batch", "learning_rate", "warmup", "decay", "sigma_bins", "patch_weight",
+    "shift", "dtype", "seed", "wrist", "vision_from",
+)  # fmt: skip
+
+
+def add_parser(verbs: Any) -> None:
+    """The options of this verb."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "train",
+        help="train the small policy on simulated demonstrations",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--data", type=Path, nargs="+", required=True, metavar="DIR", help="from vla-ros collect")
+    add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
+    add("--arch", default="small", help="small, qwen2-draft, tiny, tiny-draft (small)")
+    add("--steps", type=int, default=20_000, help="in all (20000)")
+    add("--batch", type=int, default=64, help="frames a step (64)")
+    add("--learning-rate", type=float, default=7e-4, help="at its highest (7e-4)")
+    add("--warmup", type=int, default=200, metavar="STEPS", help="until it is reached (200)")
+    add("--decay", choices=("sqrt", "cosine"), default="sqrt", help="of the rate, to zero (sqrt)")
+    add("--sigma-bins", type=float, default=2.0, help="width of the soft bins; 0: hard (2)")
+    add("--patch-weight", type=float, default=1.0, help="of the auxiliary loss (1)")
+    add("--shift", type=int, default=3, help="augmentation: largest shift, pixels; 0: off (3)")
+    add("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the products")
+    add("--seed", type=int, default=0, help="weights and batches (0)")
+    add("--wrist", action="store_true", help="a model of two images; data collected with --wrist")
+    add("--vision-from", default="", metavar="DIR", help="take and keep this vision tower")
+    add("--dagger", type=int, default=0, metavar="ROUNDS", help="on-policy correction (0)")
+    add("--dagger-episodes", type=int, default=200, help="of a round (200)")
+    add("--check", type=int, default=0, metavar="N", help="then play N held-out states a family")
+    add("--minutes", type=float, help="end this sitting after that time, saved")
+    add("--device", help="cpu or cuda (cuda where there is one)")
+    add("--threads", type=int, help="of torch, on a CPU")
+    add("--workers", type=int, default=1, help="processes for simulated episodes (1)")
+    add("--save-every", type=float, default=120.0, metavar="SECONDS", help="(120)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; returns the exit status."""
+    try:
+        import torch
+
+        from vla_ros.engine.errors import CheckpointError
+        from vla_ros.sim.env import SimError
+        from vla_ros.train import TrainError
+        from vla_ros.train.run import Machine, Reporter
+        from vla_ros.train.run import run as train
+    except ImportError as error:
+        raise UserError(f"{error}: pip install 'vla_ros[model,train]'") from error
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if args.workers < 1:
+        raise UserError("--workers must be at least 1")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    machine = Machine(torch.device(device), args.workers, args.save_every)
+    progress = Progress()
+    stop = _Stop(args.minutes)
+    try:
+        options = _options(args)
+        show = _Show(progress, options.steps)
+        ended = train(options, args.out, machine, Reporter(show, progress.say), stop)
+        progress.end()
+        print(f"{args.out / 'policy'}: {'done' if ended.done else 'not done yet: run it again'}")
+        if args.check and not stop.asked:
+            _check(args, progress, ended.families)
+    except (TrainError, SimError, CheckpointError) as error:
+        raise UserError(str(error)) from error
+    finally:
+        progress.end()
+        stop.restore()
+    return 0
+
+
+def _options(args: argparse.Namespace) -> TrainOptions:
+    from vla_ros.train.options import TrainOptions
+
+    return TrainOptions(
+        data=tuple(str(path) for path in args.data),
+        rounds=args.dagger,
+        round_episodes=args.dagger_episodes,
+        **{name: getattr(args, name) for name in RECIPE},
+    )
+
+
+class _Stop:
+    """Whether to end this sitting: its time is over, or Ctrl-C or SIGTERM came."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._end = time.monotonic() + 60 * minutes if minutes else float("inf")
+        self.asked = False
+        self._before = {
+            number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt  # twice: at once
+        self.asked = True
+
+    def __call__(self) -> bool:
+        return self.asked or time.monotonic() >= self._end
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class _Show:
+    """The line that says how far a run is; losses are smoothed."""
+
+    def __init__(self, progress: Progress, steps: int) -> None:
+        self._progress, self._steps = progress, steps
+        self._start: tuple[int, float] | None = None
+        self._loss = self._patch = float("nan")
+
+    def __call__(self, step: Step) -> None:
+        if self._start is None:
+            self._start = (step.step, time.monotonic())
+            self._loss, self._patch = step.loss, step.patch_loss
+        self._loss += 0.05 * (step.loss - self._loss)
+        self._patch += 0.05 * (step.patch_loss - self._patch)
+        first, since = self._start
+        pace = (time.monotonic() - since) / max(step.step - first, 1)
+        left = pace * (self._steps - step.step)
+        self._progress.update(
+            "train",
+            f"{bar(step.step, self._steps, left)}, loss {self._loss:.3f},"
+            f" patches {self._patch:.3f}, {step.samples_per_s:.0f} samples/s",
+        )
+
+
+def _check(args: argparse.Namespace, progress: Progress, families: tuple[Family, ...]) -> None:
+    from vla_ros.train.check import check, success_by_family
+
+    outcomes = []
+    for outcome in check(str(args.out / "policy"), args.check, families, args.workers):
+        outcomes.append(outcome)
+        said = [f"{f} {good}/{n}" for f, (good, n) in success_by_family(outcomes).items()]
+        progress.update("check", f"held-out states, succeeded: {', '.join(said)}")
+    progress.end()
+    for family, (good, count) in success_by_family(outcomes).items():
+        print(f"{family}: {good} of {count} held-out episodes succeeded")

@@ -1,0 +1,43 @@
+"""From a network in training to a checkpoint directory that the engine loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vla_ros.engine.checkpoint import save_checkpoint
+from vla_ros.engine.small_tokenizer import write_tokenizer
+from vla_ros.train.frames import Frames
+from vla_ros.train.network import Network
+from vla_ros.train.units import norm_stats
+
+RECORD_FILE = "training.json"
+
+
+def export(network: Network, frames: Frames, record: dict[str, Any], directory: Path) -> None:
+    """Write OpenVLA's layout in bf16, with ``record`` (recipe, step, data) beside it.
+
+    The directory is written aside and then put in place of an older one.
+    """
+    scratch = directory.with_name(f"{directory.name}.{os.getpid()}.tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    tensors = {n: t.detach().cpu().to(torch.bfloat16) for n, t in network.tensors().items()}
+    scale = np.array(frames.info.scale)
+    stats = norm_stats(frames.info.environment, scale, len(frames), frames.demonstrations)
+    save_checkpoint(scratch, network.config, tensors, stats, write_tokenizer)
+    whole = {**record, "data_sha256": frames.digest, "frames": len(frames)}
+    whole["demonstrations"] = frames.demonstrations
+    (scratch / RECORD_FILE).write_text(json.dumps(whole, indent=1) + "\n")
+    if directory.exists():
+        old = directory.with_name(f"{directory.name}.{os.getpid()}.old")
+        directory.rename(old)
+        scratch.rename(directory)
+        shutil.rmtree(old)
+    else:
+        scratch.rename(directory)

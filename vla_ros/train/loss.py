@@ -1,0 +1,56 @@
+"""The losses: soft bins over the action tokens, and which object is centred in which patch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from vla_ros.engine.tokens import ActionTokens
+
+_BACKGROUND = 0.05  # weight of patches without an object's centre: nearly all of them
+
+
+class SoftBins:
+    """Cross-entropy against a Gaussian over the bins: a near miss costs less than a far one.
+
+    ``sigma`` in bins; 0 is the hard cross-entropy (which stays at chance on little data).
+    """
+
+    def __init__(self, actions: ActionTokens, sigma: float, device: torch.device) -> None:
+        self._first, self._end = actions.first, actions.vocab
+        bins = torch.arange(actions.bins, device=device, dtype=torch.float32)
+        if sigma > 0:
+            weights = torch.exp(-0.5 * ((bins[:, None] - bins[None]) / sigma) ** 2)
+        else:
+            weights = torch.eye(actions.bins, device=device)
+        self._weights = weights / weights.sum(1, keepdim=True)
+
+    def __call__(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [B, A, V] over the whole vocabulary, action tokens [B, A] -> the mean loss."""
+        chances = logits.float().log_softmax(-1)[..., self._first : self._end]
+        return -(self._weights[tokens - self._first] * chances).sum(-1).mean()
+
+
+def patch_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Logits [B, P, K + 1], labels int64 [B, P] with 0 for no object -> the mean loss."""
+    weight = torch.ones(logits.shape[-1], device=logits.device)
+    weight[0] = _BACKGROUND
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), weight=weight)
+
+
+def patch_labels(pixels: torch.Tensor, side: int, patch: int) -> torch.Tensor:
+    """Pixels [B, images, K, 2] -> int64 [B, images * side^2]: 1 + the object, 0 for none.
+
+    What is outside of the image, or behind the camera (NaN), has no patch. Where two objects
+    share a patch the later one has it.
+    """
+    batch, images, objects, _ = pixels.shape
+    cell = torch.floor(pixels / patch)
+    inside = ((cell >= 0) & (cell < side)).all(-1)  # NaN is not
+    where = torch.where(inside, cell[..., 1] * side + cell[..., 0], 0.0).long()
+    # One cell more, for what has none.
+    labels = torch.zeros(batch, images, side * side + 1, dtype=torch.long, device=pixels.device)
+    where = torch.where(inside, where, side * side)
+    for number in range(objects):
+        labels.scatter_(2, where[:, :, number : number + 1], number + 1)
+    return labels[:, :, :-1].flatten(1)

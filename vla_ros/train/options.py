@@ -1,0 +1,87 @@
+"""The recipe of a training run: everything that changes what comes out."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vla_ros.train import TrainError
+
+OPTIONS_FILE = "train.json"
+DECAYS = ("sqrt", "cosine")
+#: share of the steps after which the first round of on-policy correction begins
+_FIRST_ROUND = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """``data``: directories of shards. ``vision_from``: a checkpoint whose vision tower is taken
+    and kept as it is, so that a draft model shares its target's features.
+
+    ``rounds`` of on-policy correction, ``round_episodes`` each, spread over the later part.
+    """
+
+    data: tuple[str, ...]
+    arch: str = "small"
+    steps: int = 20_000
+    batch: int = 64
+    learning_rate: float = 7e-4
+    warmup: int = 200
+    decay: str = "sqrt"
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    sigma_bins: float = 2.0
+    patch_weight: float = 1.0
+    shift: int = 3
+    dtype: str = "bfloat16"
+    seed: int = 0
+    wrist: bool = False
+    vision_from: str = ""
+    rounds: int = 0
+    round_episodes: int = 200
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch < 1:
+            raise TrainError("steps and batch must be at least 1")
+        if self.decay not in DECAYS:
+            raise TrainError(f"decay is {self.decay!r}: give one of {', '.join(DECAYS)}")
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step: linear warm-up, then down to nothing at the end."""
+        left = 1.0 - step / self.steps
+        fall = math.sqrt(left) if self.decay == "sqrt" else 0.5 - 0.5 * math.cos(math.pi * left)
+        return self.learning_rate * min(1.0, (step + 1) / self.warmup) * fall
+
+    def round_steps(self) -> tuple[int, ...]:
+        """The steps before which the rounds of on-policy correction happen."""
+        first = int(self.steps * _FIRST_ROUND)
+        return tuple(first + (self.steps - first) * n // self.rounds for n in range(self.rounds))
+
+
+def claim(options: TrainOptions, directory: Path) -> None:
+    """Write the options into a new run's directory, or check that they are the run's own.
+
+    TrainError names what differs: half a run with one recipe and half with another is neither.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / OPTIONS_FILE
+    wanted = options_json(options)
+    if not path.exists():
+        scratch = path.with_suffix(".tmp")
+        scratch.write_text(json.dumps(wanted, indent=1) + "\n")
+        scratch.replace(path)
+        return
+    there = json.loads(path.read_text())
+    differing = sorted(name for name in wanted if wanted[name] != there.get(name))
+    if differing:
+        said = ", ".join(f"{name} {there.get(name)}" for name in differing)
+        raise TrainError(f"the run in {directory} has {said}: keep that, or take another --out")
+
+
+def options_json(options: TrainOptions) -> dict[str, Any]:
+    """The options as JSON gives them back."""
+    out: dict[str, Any] = json.loads(json.dumps(asdict(options)))
+    return out

@@ -1,0 +1,120 @@
+"""A whole run: behaviour cloning, rounds of on-policy correction, the checkpoint at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vla_ros.sim.goals import Family
+from vla_ros.train import TrainError
+from vla_ros.train.options import TrainOptions, claim
+from vla_ros.train.trainer import Progress, Trainer
+
+POLICY = "policy"  # the exported checkpoint, inside a run's directory
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What may differ from sitting to sitting."""
+
+    device: torch.device
+    workers: int = 1
+    save_every_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a sitting ended. ``families``: the kinds of task that were trained."""
+
+    done: bool
+    families: tuple[Family, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Where a run says what it is doing: ``step`` after each one, ``say`` for the rest."""
+
+    step: Callable[[Progress], None]
+    say: Callable[[str], None]
+
+
+def run(
+    options: TrainOptions,
+    directory: Path,
+    machine: Machine,
+    report: Reporter,
+    stop: Callable[[], bool] = lambda: False,
+) -> Ended:
+    """Train until done or told to stop.
+
+    Called again it goes on. The checkpoint of the last step made is in ``directory/policy``.
+    """
+    claim(options, directory)
+    trainer = Trainer(options, directory, machine.device)
+    report.say(
+        f"{len(trainer.frames)} frames of {trainer.frames.demonstrations} demonstrations,"
+        f" step {trainer.step} of {options.steps}"
+    )
+    ends = (*options.round_steps(), options.steps)
+    for number, end in enumerate(ends):
+        if trainer.step < end or number == options.rounds:
+            trainer.add_data([round_directory(directory, n) for n in range(number)])
+        if trainer.step < end:
+            trainer.train(end, report.step, machine.save_every_s, stop)
+        if trainer.step < end:
+            break  # told to stop
+        if number < options.rounds and not _correct(trainer, number, machine, report, stop):
+            break
+    trainer.export(directory / POLICY)
+    return Ended(trainer.step == options.steps, _families(trainer))
+
+
+def round_directory(directory: Path, number: int) -> Path:
+    """The data set of an on-policy round."""
+    return directory / f"round-{number}"
+
+
+def _correct(
+    trainer: Trainer,
+    number: int,
+    machine: Machine,
+    report: Reporter,
+    stop: Callable[[], bool],
+) -> bool:
+    """Let the policy act and the expert label; returns whether the round is complete.
+
+    It begins from the state saved at this very step, so a killed round is taken up again.
+    """
+    if trainer.step > trainer.options.round_steps()[number]:
+        return True  # of an earlier sitting
+    try:
+        from vla_ros.train.collection import CollectOptions, collect
+    except ImportError as error:
+        raise TrainError(f"on-policy rounds need the simulation: {error}") from error
+    policy = trainer.directory / f"policy-round-{number}"
+    if not policy.exists():
+        trainer.export(policy)
+    options = CollectOptions(
+        trainer.options.round_episodes,
+        families=tuple(family.value for family in _families(trainer)),
+        seed=number,
+        image_size=trainer.config.image_size,
+        wrist=trainer.config.images == 2,
+        policy=str(policy),
+    )
+    for made in collect(options, round_directory(trainer.directory, number), machine.workers):
+        report.say(
+            f"round {number + 1}: {made.shards_done} of {made.shards} shards,"
+            f" {made.report.succeeded} of {made.report.kept} episodes of the last succeeded"
+        )
+        if stop() and made.shards_done < made.shards:
+            return False
+    return True
+
+
+def _families(trainer: Trainer) -> tuple[Family, ...]:
+    trained = {goal.family for goal in trainer.frames.goals}
+    return tuple(family for family in Family if family in trained)
