@@ -102,20 +102,6 @@ def install_compilers() -> None:
         raise SetupError(line)
 
 
-def install_renderer(python: Path) -> None:
-    """Off-screen OpenGL for the simulation: tried out, since a library alone proves nothing."""
-    probe = [str(python), "-c", "from vla_ros.sim.gl import choose_renderer; choose_renderer()"]
-
-    def renders() -> bool:
-        return subprocess.run(probe, cwd="/", capture_output=True).returncode == 0
-
-    if renders():
-        return
-    line = install_system_packages({"off-screen OpenGL": ("libosmesa6",)})
-    if not renders():
-        say(f"warning: the simulation cannot render yet; {line}")
-
-
 def digest(paths: Iterable[Path], *more: str) -> str:
     """One name for the contents of many files."""
     total = hashlib.sha256("\0".join(more).encode())
@@ -184,6 +170,23 @@ class Venv:
         self.pip("--quiet", "--no-deps", "--no-build-isolation", "--force-reinstall", str(ROOT))
         self._remember("package", key)
 
+    def install_renderer(self) -> None:
+        """Off-screen OpenGL for the simulation: tried out, since a library alone proves nothing."""
+        probe = "from vla_ros.sim.gl import choose_renderer; choose_renderer()"
+
+        def renders() -> bool:
+            command = [str(self.python), "-c", probe]
+            return subprocess.run(command, cwd="/", capture_output=True).returncode == 0
+
+        if self._remembered("renderer") == "works":
+            return
+        if not renders():
+            line = install_system_packages({"off-screen OpenGL": ("libosmesa6",)})
+            if not renders():
+                say(f"warning: the simulation cannot render yet; {line}")
+                return
+        self._remember("renderer", "works")
+
     def pip(self, *words: str) -> None:
         """pip install, in this environment and no other."""
         env = {k: v for k, v in os.environ.items() if k != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"}
@@ -215,7 +218,7 @@ def main() -> int:
         venv.install_requirements()
         if not args.requirements_only:
             venv.install_package()
-            install_renderer(venv.python)
+            venv.install_renderer()
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
