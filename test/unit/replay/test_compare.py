@@ -40,7 +40,7 @@ def run(stamps, **options):
 
 
 def test_the_same_run_is_identical():
-    tokens = {i: (1, 2, 3) for i in range(5)}
+    tokens = dict.fromkeys(range(5), (1, 2, 3))
     found = compare(run(range(5), tokens=tokens), run(range(5), tokens=tokens), range(5))
     assert found.identical
     assert (found.compared, found.missing, found.extra, found.token_match_rate) == (5, 0, 0, 1.0)
@@ -155,6 +155,21 @@ def test_the_verdict_follows_the_tolerance():
     assert report(None, same).within
 
 
+class TagChecker(HTMLParser):
+    """Fails on a tag that closes another one than the last that was opened."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
 def test_json_and_text_and_page_say_the_same():
     made = report(run(range(4)), Run(tuple(said(i, 0.25 + 0.01 * i) for i in range(4))))
     content = json.loads(json_line(made))
@@ -169,20 +184,10 @@ def test_json_and_text_and_page_say_the_same():
     assert max(len(line) for line in lines) <= 100
     assert "DIFFERENT by up to 0.03   (4 actions compared)" in lines
 
-    class Checker(HTMLParser):
-        open: list[str] = []
-        void = ("meta", "br")
-
-        def handle_starttag(self, tag, attrs):
-            if tag not in self.void:
-                self.open.append(tag)
-
-        def handle_endtag(self, tag):
-            assert self.open.pop() == tag
-
     html = page(made)
-    Checker().feed(html)
-    assert Checker.open == []
+    checker = TagChecker()
+    checker.feed(html)
+    assert checker.open == []
     assert "&lt;run &amp; co&gt;" in html
     assert "<run" not in html
     assert html.count("<polyline") == 14

@@ -1,0 +1,193 @@
+"""Recording, without ROS: whatever happens to the disk or the process, what is there is read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rosbags", reason="rosbags is not installed: pip install 'vla_ros[replay]'")
+
+from support.bags import STORE, picture, task
+from support.bags import image as frame
+from support.wait import wait_until
+from vla_ros.recording.bag_file import Record, Topic
+from vla_ros.recording.flight import FlightLimits, FlightRecorder, Ring
+from vla_ros.recording.run_info import RunInfo
+from vla_ros.recording.sink import MB, BagSink, SinkLimits
+from vla_ros.replay.bag import Bag
+from vla_ros.timing import SECOND, ManualClock, SystemClock
+
+IMAGE = Topic("/image", "sensor_msgs/msg/Image")
+TASK = Topic("/instruction", "std_msgs/msg/String", latched=True)
+LIMITS = SinkLimits(free_bytes=0, flush_s=0.1)
+
+RECORDER = """
+import sys, time
+from pathlib import Path
+from vla_ros.recording.bag_file import Record, Topic
+from vla_ros.recording.run_info import RunInfo
+from vla_ros.recording.sink import BagSink, SinkLimits
+from vla_ros.timing import SystemClock
+
+def warn(text):
+    print("warning:", text, flush=True)
+
+limits = SinkLimits(free_bytes=0, flush_s=0.1)
+sink = BagSink(Path(sys.argv[1]), RunInfo(policy="vla"), limits, SystemClock(), warn)
+topic = Topic("/image", "sensor_msgs/msg/Image")
+data = bytes(20_000)
+longest = 0.0
+for i in range(int(sys.argv[2])):
+    began = time.monotonic()
+    sink.put(Record(topic, (i + 1) * 10_000_000, data))
+    longest = max(longest, time.monotonic() - began)
+    if i % 50 == 49:
+        print("put", i + 1, flush=True)
+    time.sleep(0.002)
+sink.close()
+print("ended", sink.written, sink.dropped, f"{longest:.4f}", sink.ended, flush=True)
+"""
+
+
+def record(i, data=None):
+    content = frame(i, picture(i)).content
+    raw = data or bytes(STORE.serialize_cdr(content, IMAGE.kind))
+    return Record(IMAGE, i, raw)
+
+
+def recorder(path: Path, count: int, limit: int | None = None) -> subprocess.Popen[str]:
+    import resource
+
+    def limited() -> None:
+        if limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    command = [sys.executable, "-c", RECORDER, str(path), str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=limited)
+
+
+def test_a_finished_bag_says_what_it_is_of(tmp_path):
+    run = RunInfo(policy="vla", checkpoint_sha256="abc", parameters={"policy": {"seed": 3}})
+    sink = BagSink(tmp_path / "bag", RunInfo(), LIMITS, SystemClock(), print)
+    for i in range(1, 11):
+        sink.put(record(i))
+    sink.set_run(run)
+    assert sink.close()
+    with Bag(tmp_path / "bag") as bag:
+        assert [m.stamp_ns for m in bag.messages(["/image"])] == list(range(1, 11))
+        assert (bag.run.policy, bag.run.checkpoint_sha256) == ("vla", "abc")
+        assert bag.run.parameters["policy"]["seed"] == 3
+        assert (bag.run.written, bag.run.dropped, bag.run.ended) == (10, 0, "asked")
+        assert bag.notes == []
+    with pytest.raises(FileExistsError, match="overwrites nothing"):
+        BagSink(tmp_path / "bag", run, LIMITS, SystemClock(), print)
+
+
+def test_a_killed_recorder_leaves_a_bag_that_lacks_its_last_moment_only(tmp_path):
+    process = recorder(tmp_path / "bag", 100_000)
+    put = 0
+    for line in process.stdout:
+        put = int(line.split()[1])
+        if put >= 250:
+            break
+    time.sleep(0.3)  # three times the flush period
+    process.kill()
+    process.wait()
+    with Bag(tmp_path / "bag") as bag:
+        stamps = [m.stamp_ns for m in bag.messages(["/image"])]
+        assert len(stamps) >= put
+        assert stamps == [10_000_000 * (i + 1) for i in range(len(stamps))]
+        assert "not closed properly" in bag.notes[0]
+        assert bag.run.policy == "vla"
+
+
+def test_a_full_disk_costs_messages_and_nothing_else(tmp_path):
+    process = recorder(tmp_path / "bag", 400, limit=3 * MB)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    lines = out.splitlines()
+    assert any("recording ended: OSError: [Errno 27]" in line for line in lines)
+    _, written, dropped, longest, *_ = lines[-1].split()
+    assert int(dropped) > 100
+    assert int(written) + int(dropped) <= 400
+    assert float(longest) < 0.1
+    with Bag(tmp_path / "bag") as bag:
+        count = sum(1 for _ in bag.messages(["/image"]))
+        assert 50 < count <= int(written)
+
+
+def test_a_disk_that_is_getting_full_ends_the_bag_properly(tmp_path):
+    said = []
+    limits = SinkLimits(free_bytes=1 << 60, flush_s=0.05)
+    sink = BagSink(tmp_path / "bag", RunInfo(), limits, SystemClock(), said.append)
+    sink.put(record(1))
+    wait_until(lambda: sink.ended and not sink._thread.is_alive(), 5.0, "the end of the bag")
+    sink.put(record(2))
+    sink.close()
+    assert (sink.written, sink.dropped) == (1, 1)
+    assert "MB left on the disk" in said[0]
+    with Bag(tmp_path / "bag") as bag:
+        assert bag.notes == []
+        assert "MB left on the disk" in bag.run.ended
+
+
+def test_a_full_queue_leaves_out_and_counts_and_warns_once_a_second(tmp_path):
+    said = []
+    clock = ManualClock()
+    limits = SinkLimits(queue_bytes=10_000, free_bytes=0)
+    sink = BagSink(tmp_path / "bag", RunInfo(), limits, clock, said.append)
+    for _ in range(5):
+        sink.put(record(1, data=bytes(20_000)))
+    assert (sink.dropped, len(said)) == (5, 1)
+    clock.advance(1.1)
+    sink.put(record(1, data=bytes(20_000)))
+    assert said[-1].startswith("6 messages not recorded so far: the disk is slower")
+    sink.close()
+    assert sink.written == 0
+
+
+def test_the_ring_keeps_the_last_seconds_and_the_task():
+    ring = Ring(10.0, 10 * MB)
+    given = Record(TASK, 0, b"task")
+    ring.add(0, given)
+    for i in range(1, 31):
+        ring.add(i * SECOND, record(i, data=bytes(10)))
+    kept = ring.records()
+    assert kept[0] is given
+    assert [r.stamp_ns for r in kept[1:]] == list(range(20, 31))
+    small = Ring(10.0, 25)
+    for i in range(5):
+        small.add(i, record(i, data=bytes(10)))
+    assert [r.stamp_ns for r in small.records()] == [3, 4]
+    assert small.cut_short == 3
+
+
+def test_every_event_becomes_a_bag_of_its_seconds(tmp_path):
+    clock, said = ManualClock(), []
+    limits = FlightLimits(seconds=2.0, after_s=0.5, bags=2)
+    recorder = FlightRecorder(tmp_path, limits, clock, said.append)
+    content = task(1, "reach").content
+    recorder.add(Record(TASK, 1, bytes(STORE.serialize_cdr(content, TASK.kind))))
+    for i in range(100):
+        clock.advance(0.1)
+        recorder.add(record(i + 2))
+        if i == 50:
+            recorder.trigger("hold", RunInfo(reason="hold: too old"))
+        recorder.poll()
+    for _ in range(2):
+        recorder.trigger("fault", RunInfo())
+    recorder.poll(finish=True)
+    first, second = sorted(tmp_path.iterdir())
+    assert first.name.endswith("_hold")
+    assert second.name.endswith("_fault")
+    assert "not written" in said[-2] + said[-1] + said[0]
+    with Bag(first) as bag:
+        stamps = [m.stamp_ns for m in bag.messages(["/image"])]
+        assert stamps[0] == 52 - 20
+        assert stamps[-1] == 52 + 5
+        assert bag.run.reason == "hold: too old"
+        assert [t.name for t in bag.topics] == ["/image", "/instruction"]
