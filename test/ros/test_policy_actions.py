@@ -12,13 +12,16 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
+from geometry_msgs.msg import TwistStamped
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
+from std_msgs.msg import Float64
 
 from support.policy_client import GRIPPER, moves
 from support.wait import wait_until
 from vla_ros.core import STAGES, CommandKind
 from vla_ros.core import PolicyState as State
+from vla_ros.nodes import qos
 from vla_ros.nodes.convert import stamp_of
 
 T = 0.05
@@ -110,6 +113,27 @@ def test_stage_durations_sum_to_the_total_and_the_total_is_the_age_of_the_eviden
     rig.check_commands()
 
 
+def test_twist_and_gripper_say_what_the_action_says(start_policy):
+    rig = start_policy(publish_twist=True, stale_policy="zero", silence_after_s=60.0)
+    twists = rig.ros.inbox(TwistStamped, "policy/twist", qos.ACTION)
+    grippers = rig.ros.inbox(Float64, "policy/gripper", qos.ACTION)
+    rig.bring_up("reach")
+    with rig.filming():
+        rig.expect(State.RUNNING)
+        rig.wait_for(CommandKind.POLICY, len(rig.commands) + 20)
+    rig.wait_for(CommandKind.STOP)
+    by_stamp = {stamp_of(m.header.stamp): m for m in rig.commands.messages}
+    found = [(m, by_stamp.get(stamp_of(m.header.stamp))) for m in list(twists.messages)]
+    both = [(m.twist, command) for m, command in found if command is not None]
+    assert len(both) > 20
+    for twist, command in both:
+        linear = [twist.linear.x, twist.linear.y, twist.linear.z]
+        angular = [twist.angular.x, twist.angular.y, twist.angular.z]
+        assert linear + angular == pytest.approx((command.action[:6] / T).tolist())
+    assert {twist.linear.x > 0 for twist, _ in both} == {True, False}  # motion and rest
+    assert {m.data for m in grippers.messages} == {GRIPPER}
+
+
 # ------------------------------------------------------------------------ the end
 
 
@@ -195,7 +219,6 @@ def test_a_node_that_is_killed_is_missed_by_its_reader_within_two_periods(start_
     from rclpy.qos import QoSProfile
 
     from vla_ros.msg import ActionCommand
-    from vla_ros.nodes import qos
 
     rig = moving(start_policy)
     missed = []

@@ -13,11 +13,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rclpy.subscription import MessageInfo
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
@@ -48,6 +50,17 @@ def moves(folder: Path, rows: Floats | None = None) -> str:
     return str(path)
 
 
+class Arrivals(Inbox[ActionCommand]):
+    """Commands with the times at which the middleware received them: when this process came to
+    read them says more about this process."""
+
+    def add(self, message: ActionCommand, info: MessageInfo | None = None) -> None:
+        wall, steady = time.time_ns(), time.monotonic_ns()
+        received = int(info["received_timestamp"]) if info else wall
+        self.times.append(steady - (wall - received))
+        self.messages.append(message)
+
+
 class PolicyRig:
     """One policy node process, and what the test sees of it. Made by `start_policy`."""
 
@@ -60,7 +73,10 @@ class PolicyRig:
     ) -> None:
         self.ros, self.node = ros, node
         self._env, self._started = env, started
-        self.commands: Inbox[ActionCommand] = ros.inbox(ActionCommand, "policy/action", qos.ACTION)
+        self.commands = Arrivals("policy/action")
+        ros.node.create_subscription(
+            ActionCommand, self.commands.topic, self.commands.add, qos.ACTION
+        )
         self.status: Inbox[PolicyStatus] = ros.inbox(PolicyStatus, "policy/status", qos.LATCHED)
         self.latency: Inbox[Latency] = ros.inbox(Latency, "policy/latency", qos.REPORT)
         self.chunks: Inbox[ActionChunk] = ros.inbox(ActionChunk, "policy/action_chunk", qos.REPORT)
@@ -188,6 +204,11 @@ class PolicyRig:
     def largest_gap_s(self, begin: int = 0) -> float:
         """Longest time between the arrivals of two commands in a row, from ``begin`` on."""
         return float(np.diff(self.commands.times[begin:]).max()) / SECOND
+
+    def largest_tick_gap_s(self, begin: int = 0) -> float:
+        """Longest time between the publications of two commands in a row, by their stamps."""
+        stamps = [stamp_of(m.header.stamp) for m in self.commands.messages[begin:]]
+        return float(np.diff(stamps).max()) / SECOND
 
     def wait_for(self, kind: CommandKind, begin: int = 0, timeout: float = 10.0) -> int:
         """Number of the first command of this kind from ``begin`` on; waits for it."""
