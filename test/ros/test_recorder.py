@@ -1,0 +1,140 @@
+"""The recorder beside a real policy node: what it keeps, and that nothing ever waits for it."""
+
+from __future__ import annotations
+
+import resource
+import signal
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+pytest.importorskip("rosbags", reason="rosbags is not installed: pip install 'vla_ros[replay]'")
+
+from sensor_msgs.msg import Image
+
+from support.wait import wait_until
+from vla_ros.core import CommandKind
+from vla_ros.core import PolicyState as State
+from vla_ros.nodes import qos
+from vla_ros.replay.bag import Bag
+from vla_ros.replay.recorded import stamp_ns
+
+T = 0.05
+OPTIONS = {"min_free_mb": 0, "flush_s": 0.1, "flight_seconds": 3.0, "flight_after_s": 0.3}
+
+
+def decoded(bag, topic):
+    return [bag.decode(message) for message in bag.messages([topic])]
+
+
+def test_a_run_is_recorded_whole_and_its_hold_once_more(spawn_node, start_policy, tmp_path):
+    bag, flights = tmp_path / "bag", tmp_path / "flights"
+    recorder = spawn_node(
+        "recorder", {**OPTIONS, "output": str(bag), "flight_folder": str(flights)}
+    )
+    recorder.wait_for_log("recording:")
+    rig = start_policy()
+    rig.bring_up("reach the cube")
+    camera = rig.camera()
+    rig.expect(State.RUNNING)
+    rig.wait_for(CommandKind.POLICY, begin=20)
+    camera.signal(signal.SIGKILL)
+    rig.expect(State.HOLD)
+    recorder.wait_for_log("flight record written", timeout=10.0)
+    recorder.signal(signal.SIGINT)
+    assert recorder.wait() == 0
+
+    with Bag(bag) as whole:
+        assert whole.notes == []
+        assert [m.data for m in decoded(whole, "/instruction")] == ["reach the cube"]
+        # Every command, with the bytes that all others got.
+        seen = {m.sequence: m for m in rig.commands.messages}
+        kept = decoded(whole, "/policy/action")
+        sequences = [m.sequence for m in kept]
+        assert sequences == list(range(sequences[0], sequences[-1] + 1))
+        assert len(kept) > 20
+        for one in kept:
+            assert tuple(one.action) == tuple(seen[one.sequence].action)
+            assert stamp_ns(one.observation_stamp) == stamp_ns(seen[one.sequence].observation_stamp)
+        stamps = [stamp_ns(m.header.stamp) for m in decoded(whole, "/image")]
+        assert {stamp_ns(m.observation_stamp) for m in kept if m.kind == 0} <= set(stamps)
+        states = [m.state for m in decoded(whole, "/policy/status")]
+        assert {State.WAITING, State.RUNNING, State.HOLD} <= set(states)
+        assert whole.run.policy == "replay"
+        assert whole.run.parameters["policy"]["replay_file"] == str(tmp_path / "moves.npy")
+        assert whole.run.dropped == 0
+
+    (flight,) = flights.iterdir()
+    assert flight.name.endswith("_hold")
+    with Bag(flight) as last:
+        assert last.run.reason.startswith("hold: observation age")
+        assert decoded(last, "/instruction")[0].data == "reach the cube"
+        assert decoded(last, "/policy/status")[-1].state == State.HOLD
+        assert any(m.kind == CommandKind.STOP for m in decoded(last, "/policy/action"))
+        times = [m.stamp_ns for m in last.messages(["/image", "/policy/action"])]
+        assert (times[-1] - times[0]) / 1e9 < 4.0
+
+
+@pytest.mark.serial
+def test_neither_a_full_disk_nor_a_kill_reaches_the_control_tick(
+    spawn_node, start_policy, tmp_path
+):
+    bag = tmp_path / "bag"
+    recorder = spawn_node("recorder", {**OPTIONS, "output": str(bag), "flight": False})
+    recorder.wait_for_log("recording:")
+    rig = start_policy()
+    rig.bring_up("reach")
+    rig.camera(width=320, height=240)
+    rig.expect(State.RUNNING)
+    rig.wait_for(CommandKind.POLICY, begin=10)
+    begin = len(rig.commands)
+    # The disk takes no more than 4 MB of one file from now on.
+    resource.prlimit(recorder.pid, resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))
+    recorder.wait_for_log("recording ended: OSError", timeout=20.0)
+    wait_until(lambda: len(rig.commands) > begin + 40, 10.0, "commands after the disk was full")
+    assert recorder.returncode is None
+    assert "messages not recorded so far" in recorder.log
+    recorder.signal(signal.SIGKILL)
+    begin_2 = len(rig.commands)
+    wait_until(lambda: len(rig.commands) > begin_2 + 20, 10.0, "commands after the kill")
+    assert rig.largest_gap_s(begin) < 2.5 * T
+    rig.check_commands()
+    with Bag(bag) as left:
+        count = {topic.name: topic.count for topic in left.topics}
+        assert count["/image"] > 5
+        assert "not closed properly" in left.notes[0]
+        assert left.run.policy == "replay"
+
+
+def test_a_camera_that_offers_best_effort_only_is_recorded_too(spawn_node, ros, tmp_path):
+    recorder = spawn_node("recorder", {**OPTIONS, "output": str(tmp_path / "bag"), "flight": False})
+    recorder.wait_for_log("recording:")
+    camera = ros.publisher(Image, "image", qos.IMAGE_SUB)
+    ros.wait_for_subscriber(camera)
+    message = Image(height=2, width=2, step=6, encoding="rgb8")
+    message.data.frombytes(memoryview(np.arange(12, dtype=np.uint8)))
+
+    def shown() -> bool:
+        message.header.stamp.sec += 1
+        camera.publish(message)
+        return message.header.stamp.sec > 20
+
+    wait_until(shown, 10.0, every=0.02)
+    recorder.signal(signal.SIGINT)
+    assert recorder.wait() == 0
+    with Bag(tmp_path / "bag") as bag:
+        assert len(decoded(bag, "/image")) > 10
+
+
+def test_what_cannot_be_recorded_is_refused_at_the_start(spawn_node, tmp_path):
+    (tmp_path / "taken").mkdir()
+    for parameters, said in (
+        ({"output": str(tmp_path / "taken")}, "exists already"),
+        ({"record": False, "flight": False}, "nothing to do"),
+        ({"output": str(tmp_path / "a"), "extra_topics": "/tf"}, "is not 'NAME TYPE'"),
+        ({"output": str(tmp_path / "b"), "extra_topics": "/x my/msg/Own"}, "cannot be written"),
+    ):
+        node = spawn_node("recorder", parameters)
+        assert node.wait() == 2, node.log
+        assert said in node.log.splitlines()[-1]
