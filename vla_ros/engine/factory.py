@@ -75,6 +75,7 @@ def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
         acceptance.close,
         options.draft_extrapolation,
         options.adaptive_draft,
+        parts.model.dtype,
     )
 
 

@@ -92,7 +92,8 @@ class VLAModel:
         self.run_logits = self.decoder.logits
         if "vision" in options.compile:
             self._see = torch.compile(self._see)
-        if "decoder" in options.compile:
+        self.compiled = "decoder" in options.compile
+        if self.compiled:
             self.run_logits = torch.compile(self.run_logits)
         if self.capture is not None:
             self._see = GraphedVision(self._see, self.capture)
@@ -137,7 +138,13 @@ class Lane:
         self.model, self.ring, self._bucket = model, ring, bucket
         mask_dtype = torch.float32 if model.device.type == "cpu" else model.dtype
         cpu = model.device.type == "cpu"
-        self.planner = Planner(ring, mask_dtype, None if cpu else SPAN, model.varlen is not None)
+        self.planner = Planner(
+            ring,
+            mask_dtype,
+            None if cpu else SPAN,
+            varlen=model.varlen is not None,
+            host_slots=not model.compiled,
+        )
         self._run = self._logits
         if model.capture is not None:
             self._run = GraphCache(self._logits, model.capture)

@@ -22,7 +22,8 @@ class Planner:
     """Builds plans for one ring and remembers the last ``limit`` of them.
 
     A tail looks at the ring's entries up to its last one, rounded up to ``span_step``; None
-    makes it look at whole slots (a CPU would have to copy a part of a slot first).
+    makes it look at whole slots (a CPU would have to copy a part of a slot first). Without
+    ``host_slots`` no plan tells the host its slot: torch.compile would make code for each.
     """
 
     def __init__(
@@ -31,9 +32,10 @@ class Planner:
         mask_dtype: torch.dtype,
         span_step: int | None,
         varlen: bool = False,
+        host_slots: bool = True,
         limit: int = 512,
     ) -> None:
-        self._varlen = varlen
+        self._varlen, self._host_slots = varlen, host_slots
         self._ring, self._limit, self._span_step = ring, limit, span_step
         self._mask_dtype = mask_dtype
         self._device = ring.keys[0].device
@@ -74,13 +76,16 @@ class Planner:
         shape = PackShape(front, len(tail), width, len(rows), layout.causal, span)
         if not tail:
             plan = Plan.of(shape, self._long(positions + slot + index + rows), None)
-            return replace(plan, front_slot=layout.slot)
+            return self._with_slot(plan, layout)
         grid = [front] * (self._ring.slots * width)
         for number, cell in enumerate(cells):
             grid[cell] = front + number
         flat = self._long(positions + slot + index + rows + grid + cells)
         plan = Plan.of(shape, flat, self._mask(tail, cells, width, span))
-        return replace(plan, front_slot=layout.slot if front else None)
+        return self._with_slot(plan, layout) if front else plan
+
+    def _with_slot(self, plan: Plan, layout: PackLayout) -> Plan:
+        return replace(plan, front_slot=layout.slot) if self._host_slots else plan
 
     def _sequences(self, found: list[tuple[int, int, int]], span: int) -> Varlen:
         slots, queries, used = zip(*found, strict=True)

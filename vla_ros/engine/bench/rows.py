@@ -88,15 +88,17 @@ def _speculative(name: str, setting: Setting) -> Speculative:
         drafter = _draft_model(setting, share=True)
         return Speculative(model, tokens, longest, drafter, exact)
     if name == "speculative_temporal":
-        temporal = TemporalDrafter(model.actions, tokens, device, exact.close)
+        temporal = TemporalDrafter(model.actions, tokens, device, exact.close, dtype=model.dtype)
         return Speculative(model, tokens, longest, temporal, exact)
     if name == "speculative_relaxed":
         relaxed = Relaxed(model.actions, RELAX_BINS, setting.engine.normaliser.dim)
-        temporal = TemporalDrafter(model.actions, tokens, device, relaxed.close)
+        temporal = TemporalDrafter(model.actions, tokens, device, relaxed.close, dtype=model.dtype)
         return Speculative(model, tokens, longest, temporal, relaxed)
     if name in ("speculative_miss", "speculative_miss_always"):
         adaptive = name == "speculative_miss"
-        miss = MissDrafter(model.actions, tokens, device, exact.close, "repeat", adaptive)
+        miss = MissDrafter(
+            model.actions, tokens, device, exact.close, "repeat", adaptive, model.dtype
+        )
         miss.answers = setting.answers
         return Speculative(model, tokens, longest, miss, exact)
     raise ValueError(f"row {name!r} is unknown: there are {', '.join(ROWS)}")

@@ -47,6 +47,8 @@ class ActionFlow(Schedule):
 
     def step(self, request: Request) -> Decoded | None:
         older, length = self._flights, len(request.prompt)
+        for each in older:  # since its last pass it has only waited for this frame
+            each.request.stages.mark("queue")
         self.lane.fit(length + self.count)
         flight = Flight(request, self.lane.ring.acquire(), length)
         layout = PackLayout(
@@ -60,6 +62,8 @@ class ActionFlow(Schedule):
         tail = None if self._choices is None or not older else self._choices[: len(older)]
         logits = self.lane.logits(layout, request.prompt, tail)
         request.stages.mark("prefill")
+        for each in older:
+            each.request.stages.mark("decode")
         older.appendleft(flight)
         values, self._choices = logits.max(dim=-1)
         for row, each in enumerate(older):
@@ -70,7 +74,7 @@ class ActionFlow(Schedule):
     def _finish(self, flight: Flight) -> Decoded:
         self.lane.ring.release(flight.slot)
         tokens, finite = flight.reading.read()
-        flight.request.stages.mark("decode")
+        flight.request.stages.mark("decode")  # reading the result
         return Decoded(
             stamp_ns=flight.request.stamp_ns,
             timeline=flight.request.stages.resolve(),

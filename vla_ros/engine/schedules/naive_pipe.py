@@ -84,9 +84,13 @@ class NaivePipe(Schedule):
 
     def step(self, request: Request) -> Decoded | None:
         fresh = Growing(request, len(request.prompt))
+        for each in self._older:  # since its last pass it has only waited for this frame
+            each.request.stages.mark("queue")
         with torch.inference_mode():
             choices, finite = self._pass(fresh)
         request.stages.mark("prefill")
+        for each in self._older:
+            each.request.stages.mark("decode")
         for each, token, good in zip((fresh, *self._older), choices, finite, strict=True):
             each.tokens.append(token)
             each.finite &= good
