@@ -217,6 +217,8 @@ class PolicyRuntime:
             answer = Answer(result.inference, result.received_ns, result.received_steady_ns)
             self._acceptance.add(answer)
             loop.result(result.epoch, answer)
+            if self._ticker is not None:
+                self._ticker.arrived(self._clock.steady_ns())
             self._topics.chunk(
                 convert.chunk_message(answer, result, self._ready.info, self._limits.period_s),
                 self._clock.now_ns(),
