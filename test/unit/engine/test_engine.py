@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from support.engine import CLOCK, CPU, TEXTS, engine_of, images, observation, play, stream, tiny
+from support.engine import (
+    CLOCK,
+    CPU,
+    TEXTS,
+    engine_of,
+    images,
+    observation,
+    play,
+    stream,
+    tiny,
+    tiny_config,
+)
 from vla_ros.core import Timeline
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.random_checkpoint import in_memory
 
 IMAGE = next(images(1))
 
@@ -84,8 +97,6 @@ def test_tokens_that_are_no_action_never_become_one() -> None:
 
 
 def test_too_few_tokens_are_refused() -> None:
-    from dataclasses import replace
-
     engine = engine_of(tiny())
     engine.reset(TEXTS[0])
     decoded = engine.schedule.step(engine.request(observation(0, IMAGE), Timeline(0), CLOCK))
@@ -139,8 +150,6 @@ def test_bfloat16_runs_and_all_schedules_agree_with_fp32_mostly() -> None:
     events = stream(20, {0: TEXTS[0]})
     exact = play(engine_of(checkpoint), events)
     low = {n: t.bfloat16() for n, t in tiny(seed=8).tensors.items()}
-    from dataclasses import replace
-
     engine = engine_of(replace(checkpoint, tensors=low), dtype="bfloat16")
     answers = play(engine, events)
     first = [a.tokens[0] == exact[s].tokens[0] for s, a in answers.items()]
@@ -156,6 +165,32 @@ def test_the_engine_needs_neither_ros_nor_a_simulator_nor_a_plotter() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_second_camera_is_seen_behind_the_first() -> None:
+    """MiniVLA with a wrist camera: two patch sequences in one prompt."""
+    config = replace(tiny_config("qwen2_tied", "fused"), images=2)
+    engine = engine_of(in_memory(config, 0, CPU, torch.float32))
+    engine.reset(TEXTS[0])
+    one, other = list(images(2, still=0.0))
+    prompts = [
+        engine.request(replace(observation(0, a), wrist_image=b), Timeline(0), CLOCK).prompt
+        for a, b in ((one, one), (one, other))
+    ]
+    assert len(prompts[0]) == 32 + len(engine.tokenizer(TEXTS[0]))
+    assert torch.equal(prompts[0][:17], prompts[1][:17])
+    assert not torch.equal(prompts[0][17:33], prompts[1][17:33])
+    with pytest.raises(ValueError, match="needs a wrist image"):
+        step(engine)
+
+
+def test_the_centre_crop_is_a_choice() -> None:
+    plain, cropped = engine_of(tiny()), engine_of(tiny(), center_crop=True)
+    prompts = []
+    for engine in (plain, cropped):
+        engine.reset(TEXTS[0])
+        prompts.append(engine.request(observation(0, IMAGE), Timeline(0), CLOCK).prompt)
+    assert not torch.equal(*prompts)
 
 
 def test_cpu_device_is_the_default() -> None:

@@ -10,6 +10,7 @@ from vla_ros.core import Image, Observation, Timeline
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.packed import PackLayout
 from vla_ros.engine.request import Decoded
+from vla_ros.engine.tokens import MAX_TEXT
 from vla_ros.timing import SystemClock
 
 Reference = Mapping[int, tuple[int, ...]]  # generate's tokens, by stamp
@@ -21,6 +22,8 @@ class Matches:
     def __init__(self, engine: Engine, images: Sequence[Image], reference: Reference) -> None:
         self._engine, self._images, self._reference = engine, images, reference
         self._prompts: dict[int, torch.Tensor] = {}
+        longest = engine.model.config.patches + MAX_TEXT + engine.info.max_tokens
+        self._lane = engine.model.lane(1, longest)
 
     def rates(self, answers: Sequence[Decoded]) -> tuple[float | None, float | None, float | None]:
         """Rate of equal tokens, of equal actions, and the largest logit margin at a first miss."""
@@ -38,10 +41,9 @@ class Matches:
         """How far apart the two choices were, in logits, where they first differ."""
         where = next(i for i, r in enumerate(reference) if r != decoded.tokens[i])
         prompt, model = self._prompt(decoded.stamp_ns), self._engine.model
-        lane = model.lane(1, len(prompt) + len(reference))
         behind = torch.tensor(reference[:where], device=model.device) if where else None
         total = len(prompt) + where
-        logits = lane.logits(PackLayout((total - 1,), total), prompt, behind)[0].float()
+        logits = self._lane.logits(PackLayout((total - 1,), total), prompt, behind)[0].float()
         return float((logits[reference[where]] - logits[decoded.tokens[where]]).abs())
 
     def _prompt(self, stamp: int) -> torch.Tensor:
