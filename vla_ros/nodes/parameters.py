@@ -50,8 +50,8 @@ def check_values(table: Iterable[Parameter], values: dict[str, Any]) -> None:
     a number that is not finite (arrays have no range)."""
     for row in table:
         value = values.get(row.name)
-        numbers = [value] if isinstance(value, float) else value
-        if isinstance(row.default, (float, list)) and not np.isfinite(numbers).all():
+        numbers = np.asarray(value if isinstance(row.default, (float, list)) else 0.0, float)
+        if not np.isfinite(numbers).all():
             raise ValueError(f"{row.name} is {value}, must be finite")
         if row.choices and row.name in values and values[row.name] not in row.choices:
             allowed = ", ".join(row.choices)
