@@ -45,10 +45,12 @@ def test_what_is_not_finite_is_never_published_and_three_in_a_row_are_a_fault(
     rig = start_policy(policy="replay", replay_file=replay, replay_loop=False)
     rig.bring_up("reach")
     with rig.filming(SLOW):
+        running = rig.expect(State.RUNNING)
         fault = rig.expect(State.FAULT)
         assert "3 invalid actions" in fault.reason
         assert "not finite" in fault.reason
-        pid = rig.status.messages[1].worker_pid
+        pid = running.worker_pid
+        wait_until(lambda: not alive(pid), 2.0, "the end of the worker")
         assert fault.worker_pid == 0  # what is broken does not go on computing
         begin = len(rig.commands)
         wait_until(lambda: len(rig.commands) > begin + 5, 5.0, "commands in FAULT")

@@ -72,6 +72,34 @@ def test_after_a_change_of_task_nothing_of_the_old_one_is_published(start_policy
     rig.check_commands()
 
 
+def test_an_inference_that_was_under_way_is_void_after_a_change_of_task(start_policy):
+    """A real forward pass takes longer than a control period, so every change meets one."""
+    rig = start_policy(
+        policy="vla", checkpoint="random:small", num_threads=1, warmup_count=2, max_age_s=5.0
+    )
+    rig.bring_up("reach")
+    with rig.filming(50.0):
+        for i in range(6):
+            rig.expect(State.RUNNING, timeout=20.0)
+            rig.wait_for(CommandKind.POLICY, len(rig.commands))
+            rig.instruct(f"move {i}")
+            epoch = rig.expect(lambda s, i=i: s.instruction == f"move {i}").epoch
+        rig.expect(State.RUNNING, timeout=20.0)
+        rig.wait_for(CommandKind.POLICY, len(rig.commands))
+    inferred = {(stamp_of(m.observation_stamp), m.epoch) for m in rig.chunks.messages}
+    moved = [m for m in rig.commands.messages if m.kind == CommandKind.POLICY]
+    assert {m.epoch for m in moved} == set(range(epoch - 6, epoch + 1))
+    for m in moved:
+        assert (stamp_of(m.observation_stamp), m.epoch) in inferred, m
+    under_way = [
+        key
+        for key in inferred
+        if key not in {(stamp_of(m.observation_stamp), m.epoch) for m in moved}
+    ]
+    print(f"{len(moved)} actions, {len(under_way)} inferences without one")
+    rig.check_commands(5.0)
+
+
 def test_every_change_of_task_is_acknowledged_at_once(start_policy):
     """Also in a state that the change does not touch, where the report comes once a second."""
     rig = start_policy()
