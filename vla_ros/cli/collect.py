@@ -14,7 +14,7 @@ DESCRIPTION = """\
 Let the scripted expert solve the tabletop's tasks and record what it sees and does: images,
 its clean actions as labels (what it executes is disturbed), where every object is in the image,
 the sentence in several wordings. Failed demonstrations are discarded. Stopped at any moment it
-goes on where it was; any number of workers writes the same files.
+goes on where it was; any number of workers records the same.
 
 With --policy a checkpoint acts and the expert only labels: data to correct it with (DAgger).
 `vla-ros train --dagger` does that by itself."""

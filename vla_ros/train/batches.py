@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from vla_ros.core import ACTION_DIM
@@ -62,7 +63,7 @@ class Batches:
 
     def batch(self, step: int) -> Batch:
         """The batch of ``step``; the same one on every call."""
-        draw = torch.Generator().manual_seed((self._seed << 32) + step)
+        draw = torch.Generator().manual_seed(self._mixed(step))
         index = torch.multinomial(self._chances, self._size, replacement=True, generator=draw)
         wording = torch.randint(1 << 30, (self._size,), generator=draw)
         span = 2 * self._shift + 1
@@ -75,6 +76,10 @@ class Batches:
         places = self._frames.pixels[there] - moved[:, None, None, [1, 0]]
         labels = patch_labels(places, tower.image_size // tower.patch, tower.patch)
         return Batch(pixels, ids, rows, self._tokens[index].to(self._device), labels)
+
+    def _mixed(self, step: int) -> int:
+        """A seed of a step. torch's CPU generator reads 32 bits of it, so no simple shift does."""
+        return int(np.random.SeedSequence([self._seed, step]).generate_state(1)[0])
 
     def _sequences(
         self, index: torch.Tensor, wording: torch.Tensor
@@ -108,7 +113,7 @@ class Batches:
         if self._shift:  # augmentation is on
             brightness, contrast = (_LIGHT * light).T[..., None, None, None, None]
             pixels = (pixels - 0.5) * (1 + contrast) + 0.5 + brightness
-            noise = torch.Generator(self._device).manual_seed((self._seed << 32) + step)
+            noise = torch.Generator(self._device).manual_seed(self._mixed(step))
             grain = torch.randn(pixels.shape, generator=noise, device=self._device)
             pixels = (pixels + _GRAIN * grain).clamp(0, 1)
         return (pixels - self._mean) / self._std

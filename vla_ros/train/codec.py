@@ -21,7 +21,7 @@ _SPEED = 8  # 0 slow and small to 10
 
 
 def encode(frames: Image) -> bytes:
-    """uint8 [T, size, size, 3] -> one AVIF sequence; the same bytes on every call."""
+    """uint8 [T, size, size, 3] -> one AVIF sequence (which carries the time of day)."""
     _need_avif()
     pictures = [PILImage.fromarray(frame) for frame in frames]
     stream = io.BytesIO()

@@ -1,7 +1,7 @@
 """A collection of demonstrations: which episodes, who acts in them, shard by shard.
 
 Every shard is a function of the options and its number alone: a collection that was cut short
-goes on where it stopped, and any number of workers makes the same files.
+goes on where it stopped, and any number of workers makes the same demonstrations.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ then resized by the engine's own preprocessing to what the model sees.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -127,7 +128,9 @@ class EnginePolicy:
 @lru_cache(maxsize=1)
 def shared_environment(wrist: bool) -> Environment:
     """This process's tabletop, made once: it takes a second."""
-    return EnvConfig("tabletop", RENDER_SIZE, wrist)()
+    environment = EnvConfig("tabletop", RENDER_SIZE, wrist)()
+    atexit.register(environment.close)  # OpenGL complains when the interpreter takes it down
+    return environment
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,111 @@
+import pytest
+import torch
+
+from support.train import OBJECTS, SIZE, data_set
+from vla_ros.engine.config import IMAGENET_MEAN, IMAGENET_STD
+from vla_ros.engine.images import Preprocessor
+from vla_ros.engine.small_tokenizer import build_tokenizer
+from vla_ros.engine.tokens import ActionTokens, prompt_text
+from vla_ros.train.arch import ARCHITECTURES
+from vla_ros.train.batches import Batches, encode, family_weights
+from vla_ros.train.frames import load_frames
+from vla_ros.train.wordings import wordings
+
+CONFIG = ARCHITECTURES["tiny"]
+CPU = torch.device("cpu")
+
+
+def tokenize(text):
+    return build_tokenizer().encode(prompt_text("openvla", text)).ids
+
+
+def batches(tmp_path, shift=3, seed=0, size=16):
+    path = tmp_path / "set"
+    frames = load_frames([path if path.exists() else data_set(path)], SIZE, 1)
+    return frames, Batches(frames, CONFIG, tokenize, size, seed, shift, CPU)
+
+
+def same(one, other):
+    parts = one.__dataclass_fields__
+    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in parts)
+
+
+def test_a_batch_is_a_function_of_seed_and_step(tmp_path):
+    _, first = batches(tmp_path)
+    _, again = batches(tmp_path)
+    _, other = batches(tmp_path, seed=1)
+    assert same(first.batch(7), again.batch(7))
+    assert not same(first.batch(7), first.batch(8))
+    assert not same(first.batch(7), other.batch(7))
+
+
+def test_sequences_are_prompt_then_action_tokens(tmp_path):
+    frames, drawn = batches(tmp_path)
+    prompts = [tokenize(text) for goal in frames.goals for text in wordings(goal)]
+    batch = drawn.batch(0)
+    for ids, rows, tokens in zip(batch.ids, batch.rows, batch.tokens, strict=True):
+        length = int(rows[0]) - CONFIG.patches + 1
+        assert ids[:length].tolist() in prompts
+        assert torch.equal(ids[length : length + 6], tokens[:-1])
+        assert rows.tolist() == list(range(int(rows[0]), int(rows[0]) + 7))
+
+
+def test_tokens_are_the_engine_s(tmp_path):
+    frames, _ = batches(tmp_path)
+    tokens = encode(ActionTokens(CONFIG.action_vocab), frames.values)
+    engine = ActionTokens(CONFIG.action_vocab)
+    for row, values in zip(tokens[:5], frames.values[:5], strict=True):
+        assert row.tolist() == engine.encode(values.double().numpy())
+
+
+def test_without_augmentation_pixels_are_the_engine_s(tmp_path):
+    frames, drawn = batches(tmp_path, shift=0)
+    seen = Preprocessor(CONFIG, CPU, torch.float32, crop=False)
+    possible = torch.stack([seen(image[0].numpy())[0][0] for image in frames.images])
+    for pixels in drawn.batch(0).pixels[:, 0]:
+        assert (possible - pixels).abs().flatten(1).amax(1).min() < 1e-5
+
+
+def test_a_shift_moves_image_and_labels_together(tmp_path):
+    """A white patch lies where the red cube is labelled; after the shift it still does."""
+    frames, _ = batches(tmp_path)
+    red = OBJECTS.index("red_cube")
+    for image, pixels in zip(frames.images[:, 0], frames.pixels[:, 0], strict=True):
+        pixels[:] = -100.0
+        pixels[red] = torch.tensor([12.0, 20.0])
+        image[:] = 0
+        image[16:24, 8:16] = 255  # the patch of pixel 12, 20
+    drawn = Batches(frames, CONFIG, tokenize, 32, 0, 3, CPU)
+    batch = drawn.batch(0)
+    bright = batch.pixels[:, 0].mean(1)
+    rows, columns = bright.amax(2).argmax(1), bright.amax(1).argmax(1)
+    assert len(set(zip(rows.tolist(), columns.tolist(), strict=True))) > 5  # it did move
+    for image, labels in zip(bright, batch.patches, strict=True):
+        middle = (image > (image.max() + image.min()) / 2).float()
+        weight = middle / middle.sum()
+        along = torch.arange(SIZE) + 0.5
+        y, x = (weight.sum(1) * along).sum(), (weight.sum(0) * along).sum()
+        cell = int(y // 8) * 4 + int(x // 8)
+        assert labels[cell] == red + 1
+        assert labels.count_nonzero() == 1
+
+
+def test_a_rare_family_is_drawn_more_often_than_its_share(tmp_path):
+    frames, _ = batches(tmp_path)
+    frames.goal[:] = 1
+    frames.goal[:4] = 0  # 4 reaches among 40 frames
+    chances = family_weights(frames)
+    share = (chances[:4].sum() / chances.sum()).item()
+    total = (len(frames) - 4) ** 0.5 + 2
+    assert share == pytest.approx(2 / total)
+
+
+def test_normalisation_is_the_tower_s(tmp_path):
+    from dataclasses import replace
+
+    tower = replace(CONFIG.towers[0], mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    config = replace(CONFIG, towers=(tower,))
+    frames = load_frames([data_set(tmp_path / "set")], SIZE, 1)
+    pixels = Batches(frames, config, tokenize, 64, 0, 0, CPU).batch(0).pixels
+    low = torch.tensor([(0 - m) / s for m, s in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)])
+    assert (pixels.amin((0, 1, 3, 4)) >= low).all()

@@ -1,0 +1,178 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from support.train import SENTENCES, SIZE, data_set
+from vla_ros.core import Timeline
+from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.train import TrainError
+from vla_ros.train.journal import Entry, Journal, read_journal
+from vla_ros.train.options import TrainOptions
+from vla_ros.train.run import Machine, Reporter, run
+from vla_ros.train.state import State, load_state, save_state
+from vla_ros.train.trainer import Trainer
+
+CPU = torch.device("cpu")
+QUIET = Reporter(lambda step: None, lambda text: None)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return data_set(tmp_path / "set", shards=3)
+
+
+def options(data, steps=12, **more):
+    return TrainOptions((str(data),), "tiny", steps, batch=8, warmup=2, **more)
+
+
+def test_stopped_and_resumed_it_repeats_the_same_curve(data, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert run(options(data), whole, Machine(CPU), QUIET).done
+    for most in (3, 4, 99):
+        made = []
+        ended = run(
+            options(data), parts, Machine(CPU), Reporter(made.append, lambda text: None),
+            stop=lambda made=made, most=most: len(made) >= most,
+        )  # fmt: skip
+        assert ended.done == (most == 99)
+    assert read_journal(parts) == read_journal(whole)
+    assert len(read_journal(whole)) == 12
+    weights = [(d / "policy" / "model.safetensors").read_bytes() for d in (whole, parts)]
+    assert weights[0] == weights[1]
+
+
+def test_killed_it_goes_on_as_if_nothing_had_happened(data, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    steps = 40
+    command = [
+        sys.executable, "-m", "vla_ros", "train", "--data", str(data), "--arch", "tiny",
+        "--steps", str(steps), "--batch", "8", "--warmup", "2", "--threads", "1",
+        "--save-every", "0.2", "--device", "cpu", "--out",
+    ]  # fmt: skip
+    process = subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while len(read_journal(killed)) < 10 and time.monotonic() < end and process.poll() is None:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    state = load_state(killed, CPU)
+    assert state is not None and state.step < steps, "it was not killed in the middle"
+    assert not (killed / "policy").exists()
+    subprocess.run([*command, str(killed)], check=True, stderr=subprocess.DEVNULL, timeout=90)
+    run(options(data, steps), whole, Machine(CPU), QUIET)
+    assert len(read_journal(whole)) == steps
+    assert read_journal(killed) == read_journal(whole)
+    weights = [(d / "policy" / "model.safetensors").read_bytes() for d in (whole, killed)]
+    assert weights[0] == weights[1]
+
+
+def test_it_learns_what_the_images_say(data, tmp_path):
+    """Brightness is the action: after a short run the engine reads it off the image."""
+    recipe = options(data, steps=250, shift=0, learning_rate=3e-3, dtype="float32")
+    assert run(recipe, tmp_path / "run", Machine(CPU), QUIET).done
+    journal = read_journal(tmp_path / "run")
+    assert journal[-1].loss < 0.55 * journal[0].loss
+    engine = load_engine(EngineOptions(str(tmp_path / "run" / "policy"), threads=1))
+    engine.reset(SENTENCES[0])
+    from support.engine import CLOCK, observation
+
+    said = []
+    for grey in (40, 128, 215):
+        image = np.full((SIZE, SIZE, 3), grey, np.uint8)
+        answer = engine.step(observation(1, image), Timeline(CLOCK.steady_ns()), CLOCK)
+        said.append(answer.actions[0, 0])
+        assert answer.actions[0, 6] > 0.9  # the gripper stays open
+    assert said == sorted(said)
+    assert said[0] < -0.015 and said[2] > 0.015  # m; the labels are about -0.034 and +0.034
+
+
+def test_the_checkpoint_says_how_it_was_made(data, tmp_path):
+    run(options(data, steps=2), tmp_path / "run", Machine(CPU), QUIET)
+    record = json.loads((tmp_path / "run" / "policy" / "training.json").read_text())
+    assert record["step"] == 2 and record["options"]["seed"] == 0
+    assert len(record["data_sha256"]) == 64
+    assert record["frames"] == 60 and record["demonstrations"] == 6
+
+
+def test_another_recipe_needs_another_directory(data, tmp_path):
+    run(options(data, steps=2), tmp_path / "run", Machine(CPU), QUIET)
+    with pytest.raises(TrainError, match=r"batch 8.*another --out"):
+        run(
+            TrainOptions((str(data),), "tiny", 2, batch=4, warmup=2),
+            tmp_path / "run",
+            Machine(CPU),
+            QUIET,
+        )
+
+
+def test_a_draft_keeps_its_target_s_vision_tower(data, tmp_path):
+    run(options(data, steps=2), tmp_path / "target", Machine(CPU), QUIET)
+    target = str(tmp_path / "target" / "policy")
+    recipe = TrainOptions((str(data),), "tiny-draft", 4, batch=8, warmup=2, vision_from=target)
+    run(recipe, tmp_path / "draft", Machine(CPU), QUIET)
+    engine = load_engine(
+        EngineOptions(
+            target, schedule="speculative", drafter="model",
+            draft_checkpoint=str(tmp_path / "draft" / "policy"), threads=1,
+        )
+    )  # fmt: skip
+    assert engine.schedule.drafter.shares_vision
+
+
+def test_an_unknown_architecture_names_the_known_ones(data, tmp_path):
+    with pytest.raises(TrainError, match="small"):
+        Trainer(TrainOptions((str(data),), "huge"), tmp_path, CPU)
+
+
+@pytest.mark.parametrize("decay", ["sqrt", "cosine"])
+def test_the_rate_rises_and_falls_to_nothing(decay):
+    recipe = TrainOptions(("x",), steps=1000, warmup=100, decay=decay)
+    rates = [recipe.rate(step) for step in range(1000)]
+    assert max(rates) <= 7e-4 and rates[0] < 1e-5
+    assert rates[99:] == sorted(rates[99:], reverse=True)
+    assert rates[-1] < 0.04 * 7e-4
+
+
+def test_rounds_lie_in_the_later_part():
+    assert TrainOptions(("x",), steps=1000, rounds=3).round_steps() == (400, 600, 800)
+    assert TrainOptions(("x",), steps=1000).round_steps() == ()
+
+
+def test_the_old_state_stands_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    save_state(tmp_path, State(1, 0.0, {"w": torch.ones(2)}, {}))
+
+    def cut_short(parts, stream):
+        stream.write(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(torch, "save", cut_short)
+    with pytest.raises(OSError, match="no space"):
+        save_state(tmp_path, State(2, 0.0, {"w": torch.zeros(2)}, {}))
+    state = load_state(tmp_path, CPU)
+    assert state.step == 1 and state.model["w"].sum() == 2
+
+
+def test_a_journal_forgets_what_came_after_the_saved_state(tmp_path):
+    journal = Journal(tmp_path, 0)
+    for step in range(5):
+        journal.add(Entry(step, 1.0 / (step + 1), 0.5, 1e-3))
+    journal.close()
+    with (tmp_path / "log.jsonl").open("a") as stream:
+        stream.write('{"step": 5, "lo')  # killed within a line
+    Journal(tmp_path, 3).close()
+    assert [entry.step for entry in read_journal(tmp_path)] == [0, 1, 2]
