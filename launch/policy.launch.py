@@ -7,10 +7,13 @@ The parameter file comes first, then the arguments that are given here.
 `ros2 launch vla_ros policy.launch.py --show-args` explains each.
 """
 
+from collections.abc import Callable
+
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
     EmitEvent,
+    ExecuteProcess,
     LogInfo,
     OpaqueFunction,
     RegisterEventHandler,
@@ -89,6 +92,11 @@ def arguments() -> list[DeclareLaunchArgument]:
             description="Start the monitor node too",
         ),
         DeclareLaunchArgument(
+            "record",
+            default_value="",
+            description="Record everything into this bag, with flight records; empty: do not",
+        ),
+        DeclareLaunchArgument(
             "autostart",
             default_value="true",
             choices=["true", "false"],
@@ -155,7 +163,19 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         **common,
     )
     brought_up = bring_up(policy) if given("autostart") == "true" else []
-    return [monitor, policy, *brought_up]
+    return [*recorder(given), monitor, policy, *brought_up]
+
+
+def recorder(given: Callable[[str], str]) -> list[LaunchDescriptionEntity]:
+    """`vla-ros record`, where it is wanted. Its end ends nothing else."""
+    if not given("record"):
+        return []
+    command = ["vla-ros", "record", "-o", given("record"), "--namespace", given("namespace")]
+    for name in TOPICS:
+        if given(name) != name:
+            command += ["-r", f"{name}={given(name)}"]
+    # Time to write what is held and the index of the bag.
+    return [ExecuteProcess(cmd=command, name="recorder", output="screen", sigterm_timeout="20")]
 
 
 def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None:

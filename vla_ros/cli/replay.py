@@ -87,6 +87,7 @@ class _Replay:
         from vla_ros.cli.environment import prepare
         from vla_ros.cli.graph import Graph, GraphFailed, Stopped
         from vla_ros.nodes.replay_driver import ReplayFailed
+        from vla_ros.replay.errors import BagError
 
         prepared = self._prepare()
         os.environ["ROS_DOMAIN_ID"] = str(_domain(self._args.domain_id))
@@ -114,12 +115,14 @@ class _Replay:
                 print("\n".join(self._log), file=sys.stderr)
             print(f"vla-ros replay: {error}", file=sys.stderr)
             return NOT_STARTED
+        if not played.shown:
+            raise BagError(f"no frame could be shown: {next(iter(played.refused.values()), '')}")
         return self._conclude(prepared, played, time.monotonic() - began)
 
     def _prepare(self) -> _Prepared:
         """Read and judge all there is, so that nothing is started for a bag that is no good."""
         from vla_ros.nodes.convert import ENCODINGS
-        from vla_ros.replay.frames import scan
+        from vla_ros.replay.frames import require, scan
         from vla_ros.replay.golden import load_golden
         from vla_ros.replay.plan import make_plan
         from vla_ros.replay.recorded import read_recorded
@@ -135,6 +138,7 @@ class _Replay:
         spec = graph_of(args, self._mode, parameters, picked.compressed, frames.rate_hz)
         node = spec.node("policy")
         needs = needs_of(node)
+        require(picked, needs)
         control_hz = {**node.file_parameters(), **node.parameters}["control_rate_hz"]
         return _Prepared(
             picked=picked,

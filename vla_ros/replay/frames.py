@@ -194,13 +194,19 @@ def read_frames(
         due = following
 
 
+def require(picked: Picked, needs: Sequence[str]) -> None:
+    """BagError: the bag has no topic for something that the policy needs."""
+    for role in needs:
+        if picked.name(role) is None:
+            raise BagError(
+                f"the policy needs {role}, which the bag lacks: name its topic with -r"
+                f" {role}=TOPIC, or choose another policy"
+            )
+
+
 def _lookup(bag: Bag, picked: Picked, role: str) -> _Held | _Streamed:
-    name = picked.name(role)
-    if name is None:
-        raise BagError(
-            f"the policy needs {role}, which the bag lacks: name its topic with -r {role}=TOPIC,"
-            " or choose another policy"
-        )
+    require(picked, [role])
+    name = picked.topics[role].name
     return _Streamed(bag, role, name) if role == "wrist_image" else _Held(bag, role, name)
 
 
