@@ -16,6 +16,8 @@ ROS_FREE = (
     "engine",
     "executor",
     "policies",
+    "recording",
+    "replay",
     "safety.py",
     "sim",
     "timing.py",
