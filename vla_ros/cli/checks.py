@@ -18,7 +18,7 @@ from enum import Enum
 from xml.etree import ElementTree
 
 from vla_ros.cli import shared_memory
-from vla_ros.cli.environment import defaults
+from vla_ros.cli.environment import SAFE_PATH, defaults
 from vla_ros.resources import config_path
 
 ROS_PYTHONS = ((3, 10), (3, 13))  # first and last CPython with ROS 2 wheels
@@ -59,7 +59,11 @@ def try_python(code: str, timeout_s: float = 60.0) -> tuple[bool, str]:
     env = {**os.environ, **defaults(os.environ)}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=timeout_s
+            [sys.executable, "-c", SAFE_PATH + code],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
         return False, f"no end within {timeout_s:g} s"

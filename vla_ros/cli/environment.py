@@ -12,6 +12,9 @@ from collections.abc import Mapping
 
 from vla_ros.resources import config_path, share
 
+#: In front of the code of `python -c`: what PYTHONSAFEPATH does, which Python 3.10 ignores.
+SAFE_PATH = "" if sys.version_info >= (3, 11) else "import sys; sys.path.remove('')\n"
+
 
 def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that ``environment`` lacks."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vla_ros.cli.environment import python_path
+from vla_ros.cli.environment import SAFE_PATH, python_path
 from vla_ros.cli.graph_file import NodeSpec
 
 _PR_SET_PDEATHSIG = 1
@@ -43,7 +43,11 @@ class NodeExit:
 
 def command_line(spec: NodeSpec) -> list[str]:
     """The command that starts a node, as `ros2 run` would."""
-    command = [sys.executable, "-m", f"vla_ros.nodes.{spec.executable}", "--ros-args"]
+    module = f"vla_ros.nodes.{spec.executable}"
+    run = ["-m", module]
+    if SAFE_PATH:
+        run = ["-c", f"{SAFE_PATH}from {module} import main; sys.exit(main())"]
+    command = [sys.executable, *run, "--ros-args"]
     command += ["-r", f"__node:={spec.name}"]
     if spec.namespace:
         command += ["-r", f"__ns:=/{spec.namespace.strip('/')}"]
