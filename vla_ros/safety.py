@@ -49,6 +49,10 @@ class Limits:
             raise ValueError("bounds_low and bounds_high need 6 values each: x y z rx ry rz")
         if not all(lo < hi for lo, hi in zip(self.low, self.high, strict=True)):
             raise ValueError("every value of bounds_low must be below that of bounds_high")
+        if not self.absolute and not all(
+            lo <= 0.0 <= hi for lo, hi in zip(self.low, self.high, strict=True)
+        ):
+            raise ValueError("bounds of deltas must contain 0: it is what stopping commands")
         if self.stale_policy is StalePolicy.HOLD and not self.absolute:
             raise ValueError(
                 "stale_policy 'hold' needs action_space 'absolute': repeating a delta is motion;"

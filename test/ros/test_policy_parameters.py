@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -149,3 +151,18 @@ def test_a_policy_that_cannot_be_loaded_is_refused_at_configure(start_policy, tm
     assert refused.state == State.UNCONFIGURED
     assert not rig.ros.change_state("/policy", "activate")
     assert not len(rig.commands)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--params-file", "/nowhere/policy.yaml"], "/nowhere/policy.yaml"),
+        (["-p", "max_age_s:=[1"], "max_age_s:=[1"),
+    ],
+)
+def test_an_unreadable_parameter_is_one_clear_line(ros_env, words, says):
+    command = [sys.executable, "-m", "vla_ros.nodes.policy", "--ros-args", *words]
+    ended = subprocess.run(command, env=ros_env, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("bad parameter: ")]
+    assert says in line and "Traceback" not in ended.stderr

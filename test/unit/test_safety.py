@@ -154,6 +154,7 @@ def test_fault_is_latched_whatever_comes(events):
         ({"max_age_s": 0.04}, "max_age_s"),
         ({"low": (0.0,) * 5}, "6 values"),
         ({"low": (0.05,) * 6}, "below"),
+        ({"low": (0.01,) * 6}, "contain 0"),
         ({"stale_policy": StalePolicy.HOLD}, "absolute"),
         ({"absolute": True}, "'zero' needs"),
     ],

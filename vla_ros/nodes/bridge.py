@@ -217,7 +217,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the bridge: exit status 0 after SIGINT or SIGTERM, 2 for a bad parameter, 1 when
     the simulation cannot be started."""
     try:
-        return run(BridgeNode, BridgeNode.close, args)
+        return run(lambda _: BridgeNode(), BridgeNode.close, args)
     except SimError as error:
         print(f"the simulation cannot be started: {error}", file=sys.stderr)
         rclpy.try_shutdown()

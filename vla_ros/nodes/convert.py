@@ -140,13 +140,17 @@ def poses_of(message: NamedPoses) -> dict[str, Pose]:
     """Ground truth by name. Raises :class:`BadMessage`."""
     if len(message.names) != len(message.poses):
         raise BadMessage(f"{len(message.names)} names for {len(message.poses)} poses")
-    return {
+    poses = {
         name: Pose(
             (pose.position.x, pose.position.y, pose.position.z),
             (pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w),
         )
         for name, pose in zip(message.names, message.poses, strict=True)
     }
+    for name, pose in poses.items():
+        if not np.isfinite((*pose.position, *pose.quaternion)).all():
+            raise BadMessage(f"the pose of {_quoted(name)} is not finite")
+    return poses
 
 
 def pose_action_of(message: PoseStamped) -> core.Floats:

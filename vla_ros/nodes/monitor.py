@@ -193,7 +193,7 @@ class MonitorNode(Node):
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the node. The events executor cannot pass message infos on, so it is not used."""
-    return spin.run(MonitorNode, args=args, executor=SingleThreadedExecutor)
+    return spin.run(lambda _: MonitorNode(), args=args, executor=SingleThreadedExecutor)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,10 @@ between configure and cleanup is :class:`vla_ros.nodes.policy_runtime.PolicyRunt
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import FrameType
 
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock as RosClock
@@ -53,7 +51,7 @@ class PolicyNode(LifecycleNode):
 
     def __init__(self, ending: threading.Event) -> None:
         super().__init__("policy")
-        self._ending = ending  # set by SIGINT and SIGTERM
+        self._ending = ending  # set by SIGINT and SIGTERM: loading may take minutes
         self.values = declare(self, TABLE)
         self.limits = limits_of(self.values)
         check_instruction(self.values["instruction"])
@@ -197,29 +195,9 @@ class PolicyNode(LifecycleNode):
         return response
 
 
-def _make() -> PolicyNode:
-    """The node, which learns of SIGINT and SIGTERM also while a callback blocks: a policy may
-    load for minutes, and `spin` looks only between callbacks."""
-    ending = threading.Event()
-
-    def watch(number: int) -> None:
-        before = signal.getsignal(number)
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            ending.set()
-            if callable(before):
-                before(number, frame)
-
-        signal.signal(number, handle)
-
-    watch(signal.SIGINT)
-    watch(signal.SIGTERM)
-    return PolicyNode(ending)
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Run the policy node: exit status 0 after SIGINT or SIGTERM, 2 for a bad parameter."""
-    return run(_make, PolicyNode.last_word, args)
+    return run(PolicyNode, PolicyNode.last_word, args)
 
 
 if __name__ == "__main__":

@@ -260,7 +260,7 @@ def _message_type(kind: str) -> Any:
 def main(args: Sequence[str] | None = None) -> int:
     """Record until SIGINT or SIGTERM, then 0; 2 for a bad parameter."""
     make: Callable[[], SingleThreadedExecutor] = SingleThreadedExecutor
-    return run(RecorderNode, RecorderNode.close, args, make)
+    return run(lambda _: RecorderNode(), RecorderNode.close, args, make)
 
 
 if __name__ == "__main__":

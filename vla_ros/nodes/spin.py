@@ -19,6 +19,7 @@ from rclpy.exceptions import (
     ParameterUninitializedException,
 )
 from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -54,23 +55,36 @@ def spin(node: Node, stop: threading.Event, make: Callable[[], Executor] = make_
         executor.shutdown(timeout_sec=0.2)
 
 
+def _first_cause(error: Exception) -> str:
+    """rcl reports a chain of causes with source positions; the first one is the user's."""
+    text = str(error).removeprefix("failed to initialize rcl: ")
+    return text.split(", at /")[0]
+
+
 def run(
-    make: Callable[[], N],
+    make: Callable[[threading.Event], N],
     before_end: Callable[[N], None] | None = None,
     args: Sequence[str] | None = None,
     executor: Callable[[], Executor] = make_executor,
 ) -> int:
-    """Run one node to its end: 0 after SIGINT or SIGTERM, 2 for a bad parameter.
+    """Run one node to its end: 0 after SIGINT or SIGTERM, 2 for a bad parameter or a parameter
+    file that cannot be read.
 
-    ``before_end`` runs while the context is still valid: the place of the last command.
+    ``make`` is given the event that SIGINT and SIGTERM set, for a node whose callbacks may
+    block for long. ``before_end`` runs while the context is still valid: the place of the last
+    command.
     ``executor``: another one for a node that the default cannot serve.
     """
     stop = threading.Event()
-    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    except rclpy_implementation.RCLError as error:
+        print(f"bad parameter: {_first_cause(error)}", file=sys.stderr)
+        return 2
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        node = make()
+        node = make(stop)
     except (
         InvalidParameterTypeException,
         InvalidParameterValueException,
