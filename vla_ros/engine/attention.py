@@ -121,22 +121,33 @@ def tail(
 ) -> torch.Tensor:
     """Every slot's queries against that slot's ring entries, under the plan's mask."""
     assert plan.grid is not None and plan.cells is not None and plan.mask is not None
-    length = plan.shape.span
+    length, width = plan.shape.span, plan.shape.width
     keys, values = keys[:, :, :length], values[:, :, :length]
-    slots, kv_heads, _, dim = keys.shape
-    heads, width = q.shape[1], plan.shape.width
+    slots, heads, dim = len(keys), q.shape[1], q.shape[2]
     queries = q[plan.grid].view(slots, width, heads, dim).transpose(1, 2)
-    if q.is_cuda:
-        out = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=plan.mask, scale=scale, enable_gqa=heads != kv_heads
-        )
-    else:  # a CPU's SDPA packs K and V anew on every call: two plain products are faster
-        group = heads // kv_heads
-        folded = queries.reshape(slots, kv_heads, group * width, dim)
-        scores = torch.matmul(folded, keys.transpose(2, 3)).view(
-            slots, kv_heads, group, width, length
-        )
-        weights = (scores.float() * scale + plan.mask[:, :, None]).softmax(-1).to(q.dtype)
-        out = torch.matmul(weights.view(slots, kv_heads, group * width, length), values)
-        out = out.view(slots, heads, width, dim)
+    attend = masked_sdpa if q.is_cuda else masked_products
+    out = attend(queries, keys, values, plan.mask, scale)
     return out.transpose(1, 2).reshape(slots * width, heads, dim)[plan.cells]
+
+
+def masked_sdpa(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """q [R, H, m, D], k and v [R, Hkv, S, D], mask [R, 1, m, S] -> [R, H, m, D]."""
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def masked_products(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """The same as two plain products: a CPU's SDPA packs K and V anew on every call."""
+    slots, heads, width, dim = q.shape
+    kv_heads, length = k.shape[1], k.shape[2]
+    group = heads // kv_heads
+    folded = q.reshape(slots, kv_heads, group * width, dim)
+    scores = torch.matmul(folded, k.transpose(2, 3)).view(slots, kv_heads, group, width, length)
+    weights = (scores.float() * scale + mask[:, :, None]).softmax(-1).to(q.dtype)
+    out = torch.matmul(weights.view(slots, kv_heads, group * width, length), v)
+    return out.view(slots, heads, width, dim)

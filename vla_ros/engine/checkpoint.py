@@ -199,11 +199,9 @@ def save_checkpoint(
 
     from vla_ros.engine.config import config_json
 
-    check_tensors(
-        {n: t for n, t in tensors.items() if n in expected_shapes(config)},
-        expected_shapes(config),
-        [n for n in tensors if n not in expected_shapes(config)],
-    )
+    wanted = expected_shapes(config)
+    known = {n: t for n, t in tensors.items() if n in wanted}
+    check_tensors(known, wanted, [n for n in tensors if n not in wanted])
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(config_json(config, norm_stats), indent=1)
     (directory / "config.json").write_text(text + "\n")

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.engine import CPU, tiny, tiny_config
+from vla_ros.engine.attention import masked_products, masked_sdpa
 from vla_ros.engine.hf import build_causal_lm
 from vla_ros.engine.model import Lane, ModelOptions, VLAModel
-from vla_ros.engine.packed import PackLayout, TailToken, chain, prefill_layout, sequences
+from vla_ros.engine.packed import PackLayout, TailToken, chain, prefill_layout, sequencesfrom vla_ros.engine.planner import Planner
 
 LANGUAGES = ["llama_mha", "llama_gqa", "qwen2_tied"]
 
@@ -168,6 +169,29 @@ def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -
         close(results[1], results[0])
     # Lengths 19, 22, 32 share a bucket, 35 has its own; the tail is one shape throughout.
     assert len(shapes) == 3
+
+
+@pytest.mark.parametrize("heads", [2, 6])
+def test_the_gpus_masked_attention_is_the_cpus(heads: int) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, heads, 4, 8), torch.randn(3, 2, 16, 8), torch.randn(3, 2, 16, 8)
+    mask = torch.zeros(3, 1, 4, 16).masked_fill_(torch.rand(3, 1, 4, 16) < 0.4, float("-inf"))
+    mask[..., 0] = 0.0
+    close(masked_products(q, k, v, mask, 0.3), masked_sdpa(q, k, v, mask, 0.3))
+
+
+def test_a_tail_that_looks_at_part_of_its_slot_sees_the_same() -> None:
+    """On a GPU a tail's span is rounded up to a few steps, here to 8 of 32 entries."""
+    model = model_of("llama_gqa")
+    results = []
+    for step in (None, 8):
+        lane = model.lane(2, 32)
+        lane.planner = Planner(lane.ring, torch.float32, step)
+        lane.logits(prefill_layout(9, (8,)), embed(model, list(range(3, 12))), None)
+        layout = PackLayout((0, 1), tail=chain(0, 9, 2))
+        assert lane.planner.plan(layout).shape.span == (16 if step else 32)
+        results.append(lane.logits(layout, None, torch.tensor([5, 6])))
+    close(*results)
 
 
 def test_equal_layouts_share_a_plan() -> None:

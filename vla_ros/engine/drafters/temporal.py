@@ -14,16 +14,17 @@ from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.drafters.statistics import AcceptanceStatistics
 from vla_ros.engine.tokens import ActionTokens
 
-#: Cost of one more token in a pass as a share of a pass of one token. A pass of one token reads
-#: all weights for little arithmetic, so more tokens are nearly free, least so in fp32 on a CPU.
-FP32_CPU_COST, CPU_COST, GPU_COST = 0.08, 0.02, 0.01
+#: Cost of one more token behind a prompt, and in a pass without one, as a share of a pass of one
+#: token. That pass reads all weights for little arithmetic, so more tokens are nearly free; least
+#: so in fp32 on a CPU. Measured with `vla-ros bench` (speculative_miss_always) on a Xeon.
+FP32_CPU_COSTS, CPU_COSTS, GPU_COSTS = (0.08, 0.25), (0.02, 0.03), (0.01, 0.01)
 
 
-def token_cost(device: torch.device, dtype: torch.dtype) -> float:
-    """The cost that applies here."""
+def token_costs(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """The costs that apply here."""
     if device.type != "cpu":
-        return GPU_COST
-    return FP32_CPU_COST if dtype == torch.float32 else CPU_COST
+        return GPU_COSTS
+    return FP32_CPU_COSTS if dtype == torch.float32 else CPU_COSTS
 
 
 class TemporalDrafter(Drafter):
@@ -45,7 +46,7 @@ class TemporalDrafter(Drafter):
     ) -> None:
         self._actions, self._device, self._close = actions, device, close
         self._linear, self._adaptive = extrapolation == "linear", adaptive
-        self._cost = token_cost(device, dtype)
+        self._costs = token_costs(device, dtype)
         self._positions = positions
         self.statistics = AcceptanceStatistics(positions)
         self._guess: tuple[int, ...] = ()
@@ -54,7 +55,8 @@ class TemporalDrafter(Drafter):
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
         start, length = len(prefix), limit
         if self._adaptive:
-            length = self.statistics.worthwhile(start, limit, self._cost)
+            cost = self._costs[0 if start == 0 else 1]
+            length = self.statistics.worthwhile(start, limit, cost)
         guess = self._guess[start : start + length]
         return Draft(torch.tensor(guess, dtype=torch.long, device=self._device))
 
