@@ -1,0 +1,92 @@
+"""What the options of `vla-ros record` and `vla-ros replay` mean for the nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from vla_ros.cli import UserError
+from vla_ros.cli.main import make_parser
+from vla_ros.cli.record import node_arguments
+from vla_ros.cli.replay_options import check, frame_range, graph_of, needs_of
+
+
+def parsed(*words):
+    return make_parser(words[0])[0].parse_args(words)
+
+
+def policy(*words, recorded=None, compressed=False, camera_hz=20.0):
+    args = parsed("replay", "bag", *words)
+    spec = graph_of(args, check(args), recorded or {}, compressed, camera_hz)
+    return spec.node("policy")
+
+
+def test_options_of_record_become_parameters_of_the_node(tmp_path):
+    words = node_arguments(
+        parsed("record", "-o", str(tmp_path / "run"), "--no-flight", "-r", "image=/cam/color")
+    )
+    text = " ".join(words)
+    assert f'-p output:="{tmp_path}/run"' in text
+    assert "-p flight:=false" in text
+    assert "-r image:=/cam/color" in text
+    assert "recorder.yaml" in text
+    extra = node_arguments(parsed("record", "--topic", "/tf:tf2_msgs/msg/TFMessage"))
+    assert 'extra_topics:="/tf tf2_msgs/msg/TFMessage"' in " ".join(extra)
+    for wrong in (("-o", str(tmp_path)), ("--topic", "/tf"), ("-r", "image")):
+        with pytest.raises(UserError):
+            node_arguments(parsed("record", *wrong))
+
+
+def test_a_replay_runs_the_recorded_policy_unless_told_otherwise():
+    recorded = {"policy": "vla", "seed": 7, "max_age_s": 2.0, "start_type_description_service": 1}
+    node = policy("--schedule", "actionflow", "-p", "max_age_s=1", recorded=recorded)
+    values = node.parameters
+    assert (values["policy"], values["seed"], values["schedule"]) == ("vla", 7, "actionflow")
+    assert (values["max_age_s"], type(values["max_age_s"])) == (1.0, float)
+    assert (values["mode"], values["use_sim_time"]) == ("lockstep", True)
+    assert "start_type_description_service" not in values
+
+
+def test_the_mode_decides_the_clock_and_a_foreign_camera_the_rate():
+    values = policy("--rate", "2", recorded={"control_rate_hz": 20.0}, camera_hz=30.0).parameters
+    assert (values["mode"], values["use_sim_time"]) == ("realtime", False)
+    assert (values["control_rate_hz"], values["camera_rate_hz"]) == (20.0, 60.0)
+    values = policy(camera_hz=15.0, compressed=True).parameters
+    assert (values["control_rate_hz"], values["camera_rate_hz"]) == (15.0, 15.0)
+    assert values["image_transport"] == "compressed"
+    assert policy("--mode", "fast").parameters["control_rate_hz"] == 200.0
+
+
+def test_what_the_policy_needs_is_read_from_its_parameters():
+    assert needs_of(policy("--policy", "zero")) == ()
+    assert needs_of(policy("--policy", "scripted")) == ("ground_truth",)
+    both = ("-p", "use_wrist_image=true", "-p", "use_joint_states=true")
+    assert needs_of(policy(*both)) == ("joint_states", "wrist_image")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [(None, (0, None)), ("3:", (3, None)), (":7", (0, 7)), ("2:2", (2, 2))]
+)
+def test_a_range_of_frames(text, found):
+    assert frame_range(text) == found
+
+
+@pytest.mark.parametrize("text", ["5", "a:b", "7:3", "-1:3"])
+def test_no_range_of_frames(text):
+    with pytest.raises(UserError, match="--frames"):
+        frame_range(text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--rate", "0"),
+        ("--mode", "fast", "--rate", "1"),
+        ("--tolerance", "-1"),
+        ("--tolerance", "nan"),
+        ("--max-gap", "0"),
+        ("--domain-id", "233"),
+    ],
+)
+def test_options_that_cannot_be(words):
+    with pytest.raises(UserError, match=words[-2]):
+        check(parsed("replay", "bag", *words))
