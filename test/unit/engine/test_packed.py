@@ -11,7 +11,8 @@ from support.engine import CPU, tiny, tiny_config
 from vla_ros.engine.attention import masked_products, masked_sdpa
 from vla_ros.engine.hf import build_causal_lm
 from vla_ros.engine.model import Lane, ModelOptions, VLAModel
-from vla_ros.engine.packed import PackLayout, TailToken, chain, prefill_layout, sequencesfrom vla_ros.engine.planner import Planner
+from vla_ros.engine.packed import PackLayout, TailToken, chain, prefill_layout, sequences
+from vla_ros.engine.planner import Planner
 
 LANGUAGES = ["llama_mha", "llama_gqa", "qwen2_tied"]
 
