@@ -90,7 +90,7 @@ def test_a_node_that_ignores_signals_is_killed(ros_env, monkeypatch):
     from vla_ros.cli import graph as module
 
     monkeypatch.setattr(
-        module, "ENDING", ((signal.SIGINT, 0.3), (signal.SIGTERM, 0.3), (signal.SIGKILL, 2.0))
+        module, "ENDING", ((signal.SIGINT, 2.0), (signal.SIGTERM, 0.3), (signal.SIGKILL, 2.0))
     )
     said = []
     graph = Graph.load(
