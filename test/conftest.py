@@ -46,7 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs ROS, skip it without rclpy, and run unit tests first."""
     missing = importlib.util.find_spec("rclpy") is None
     for item in items:
-        if NEEDS_ROS & set(getattr(item, "fixturenames", ())):
+        nodes = ROOT / "test" / "ros" in item.path.parents
+        if nodes or NEEDS_ROS & set(getattr(item, "fixturenames", ())):
             item.add_marker("ros")
         if missing and item.get_closest_marker("ros"):
             item.add_marker(pytest.mark.skip(reason="rclpy is not installed: no ROS 2 here"))
