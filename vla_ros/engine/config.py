@@ -134,6 +134,9 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     text = parse_text(raw.get("text_config") or {})
     pad = int(raw.get("pad_to_multiple_of", 64))
     vocab = int(raw.get("action_vocab", text.vocab_size - pad))
+    images = int(raw.get("image_sequence_len", 1))
+    if images not in (1, 2):
+        raise CheckpointError(f"image_sequence_len is {images}: one camera or two are supported")
     style = _prompt_style(str(raw.get("llm_backbone_id", "")), text)
     empty = LLAMA_EMPTY_TOKEN if vocab == 32000 else None
     return ModelConfig(
@@ -144,7 +147,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
         empty_token_id=raw.get("empty_token_id", empty),
         resize=str(raw.get("image_resize_strategy", "resize-naive")),
         bins=int(raw.get("n_action_bins", 256)),
-        images=int(raw.get("image_sequence_len", 1)),
+        images=images,
         chunk=int(raw.get("action_chunk", 1)),
         parallel=bool(raw.get("parallel_decoding", False)),
         proprio_dim=int(raw.get("proprio_dim", 0)),

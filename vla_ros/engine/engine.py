@@ -1,8 +1,7 @@
 """The engine: observation in, de-normalised actions out. ROS-free; used by one thread.
 
-engine = load_engine(EngineOptions(checkpoint="random:small"))
-engine.reset("pick up the red cube")
-inference = engine.step(observation, timeline, clock)
+``engine = load_engine(EngineOptions(checkpoint="random:small"))``, then
+``engine.reset("pick up the red cube")`` and ``engine.step(observation, timeline, clock)``.
 """
 
 from __future__ import annotations
@@ -52,6 +51,7 @@ class Engine:
         self._longest = longest
         self._text: str | None = None
         self._prompt: Prompt | None = None
+        self._prepared = False
         self.info = PolicyInfo(
             name="vla",
             schedule=options.schedule,
@@ -75,8 +75,8 @@ class Engine:
             ids = self.tokenizer(text)
             if len(ids) + self.model.config.patches > self._longest:
                 raise ValueError(f"the instruction has {len(ids)} tokens, the most is {MAX_TEXT}")
-            self._prompt, self._text = self.model.prompt(ids), text
             self.schedule.instruct(text)
+            self._prompt, self._text = self.model.prompt(ids), text
         self.schedule.reset()
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
@@ -86,6 +86,9 @@ class Engine:
         no action, and forgets then whatever could carry the fault on.
         """
         request = self.request(observation, timeline, clock)
+        if self.model.capture is not None and not self._prepared:
+            self.schedule.prepare(request)
+            self._prepared = True
         decoded = self.schedule.step(request)
         return None if decoded is None else self.inference(decoded)
 

@@ -159,3 +159,8 @@ def test_v01_and_minivla_are_told_apart() -> None:
 def test_unknown_language_models_are_refused(text: dict[str, object], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         parse_config({"vision_backbone_id": "siglip-vit-so400m", "text_config": text})
+
+
+def test_more_cameras_than_two_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="image_sequence_len is 3: one camera or two"):
+        parse_config({"vision_backbone_id": "siglip-vit-so400m", "image_sequence_len": 3})

@@ -13,6 +13,7 @@ from vla_ros.engine.acceptance import Exact
 from vla_ros.engine.drafters.model import ModelDrafter
 from vla_ros.engine.drafters.statistics import AcceptanceStatistics
 from vla_ros.engine.drafters.temporal import TemporalDrafter
+from vla_ros.engine.model import ModelOptions, VLAModel
 from vla_ros.engine.random_checkpoint import SMALL_VOCAB, random_tensors, write_random
 from vla_ros.engine.schedules.speculative import Speculative
 from vla_ros.engine.tokens import ActionTokens
@@ -82,6 +83,32 @@ def test_a_still_scene_costs_one_pass() -> None:
     assert answers[0].target_passes == 7  # no draft yet
     assert [answers[i].target_passes for i in range(1, 12)] == [1] * 11
     assert answers[5].drafted == answers[5].accepted == (1, 1, 1, 1, 1, 1, 0)
+
+
+def test_with_graphs_no_shape_is_new_in_service() -> None:
+    """Every pack shape of speculation is run before the first answer."""
+    engine = engine_of(tiny(seed=2), "speculative")
+    assert isinstance(engine.schedule, Speculative)
+    captured = []
+
+    def capture(function):  # type: ignore[no-untyped-def]
+        captured.append(function().shape)
+        return function
+
+    model = VLAModel(tiny(seed=2), CPU, torch.float32, ModelOptions(capture=capture))
+    drafter = TemporalDrafter(model.actions, 7, CPU, Exact().close)
+    engine.model = model
+    engine.schedule = Speculative(model, 7, 300, drafter, Exact())
+    events = stream(30, {0: TEXTS[0]}, seed=3)
+    first = play(engine, events[:1])
+    before = len(captured)
+    answers = play(engine, events[1:])
+    assert len({a.target_passes for a in answers.values()}) > 3  # all kinds of drafts came
+    assert len(captured) == before
+    expected = play(engine_of(tiny(seed=2)), events)
+    assert {s: a.tokens for s, a in {**first, **answers}.items()} == {
+        s: a.tokens for s, a in expected.items()
+    }
 
 
 def engine_with_draft(draft: Path, target_seed: int, **options: object):  # type: ignore[no-untyped-def]

@@ -104,6 +104,19 @@ def test_too_few_tokens_are_refused() -> None:
         engine.inference(replace(decoded, tokens=decoded.tokens[:-1]))
 
 
+def test_a_failed_pass_does_not_cost_a_slot() -> None:
+    engine = engine_of(tiny(), "actionflow")
+    engine.reset(TEXTS[0])
+    logits = engine.schedule.lane.logits
+    for _ in range(9):  # more often than there are slots
+        step(engine)
+        engine.schedule.lane.logits = lambda *_: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            step(engine)
+        engine.schedule.lane.logits = logits
+    assert [step(engine, stamp) is None for stamp in range(7)] == [True] * 6 + [False]
+
+
 def test_the_instruction_is_tokenised_once() -> None:
     engine = engine_of(tiny())
     calls = []

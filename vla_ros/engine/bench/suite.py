@@ -94,8 +94,11 @@ def run_bench(options: BenchOptions) -> BenchResult:
     answers = _answers(engine, images)
     setting = Setting(engine, checkpoint, draft, answers)
     rows = {name: make_row(name, setting) for name in options.rows}
+    request = engine.request(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
     for schedule in rows.values():
         schedule.instruct(options.instruction)
+        if engine.model.capture is not None:
+            schedule.prepare(request)
     samples = run_rows(engine, rows, images, options.warm_up, options.cpu_clock)
     reference = samples["generate"].tokens if "generate" in samples else {}
     matches = Matches(engine, images, reference)

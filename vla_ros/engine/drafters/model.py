@@ -53,6 +53,7 @@ class ModelDrafter(Drafter):
         self._same_pixels = target.config.towers == draft.config.towers
         self.shares_vision = share and towers_equal(target, draft)
         self._preprocess = Preprocessor(draft.config, draft.device, draft.dtype, center_crop)
+        self._max_text = max_text
         longest = draft.config.patches + max_text
         self.lane = draft.lane(1, longest + positions)
         self._temperature = temperature
@@ -65,7 +66,13 @@ class ModelDrafter(Drafter):
         self._start = 0
 
     def instruct(self, text: str) -> None:
-        self._prompt = self._draft.prompt(self._tokenizer(text))
+        ids = self._tokenizer(text)
+        if len(ids) > self._max_text:
+            raise ValueError(
+                f"the instruction has {len(ids)} tokens for the draft model,"
+                f" the most is {self._max_text}"
+            )
+        self._prompt = self._draft.prompt(ids)
 
     def begin(self, request: Request) -> None:
         self._request, self._fed, self._length, self.passes = request, 0, 0, 0

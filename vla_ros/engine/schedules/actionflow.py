@@ -60,7 +60,11 @@ class ActionFlow(Schedule):
         # Row j of a pass is the j-th token of the j-th newest request, so the last pass's
         # tokens are this pass's tail as they lie: no gathering, and nothing read by the host.
         tail = None if self._choices is None or not older else self._choices[: len(older)]
-        logits = self.lane.logits(layout, request.prompt, tail)
+        try:
+            logits = self.lane.logits(layout, request.prompt, tail)
+        except Exception:
+            self.reset()  # or the slot would stay taken
+            raise
         request.stages.mark("prefill")
         for each in older:
             each.request.stages.mark("decode")

@@ -29,6 +29,12 @@ class Schedule(ABC):
     def instruct(self, text: str) -> None:
         """A new instruction; ``reset`` follows."""
 
+    def prepare(self, request: Request) -> None:
+        """Run every pack shape that may come once, so that no graph is captured in service.
+
+        Only schedules whose shapes depend on what they see need it.
+        """
+
     def reset(self) -> None:
         """Forget everything about earlier requests."""
 

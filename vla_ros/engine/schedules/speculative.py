@@ -61,19 +61,15 @@ class Speculative(Schedule):
         tally, length = Tally(self.count), len(request.prompt)
         self.lane.fit(length + self.count)
         draft = self._draft(tally)
-        total = length + len(draft.tokens)
-        layout = prefill_layout(total, tuple(range(length - 1, total)))
-        behind = draft.tokens if len(draft.tokens) else None
-        logits = self.lane.logits(layout, request.prompt, behind)
+        logits = self._first_pass(request, draft.tokens)
         request.stages.mark("prefill")
         self._judge(logits, draft, tally)
         while len(tally.tokens) < self.count and tally.finite:
             draft = self._draft(tally)
             last = torch.tensor(tally.tokens[-1:], device=self.model.device)
             fed = torch.cat((last, draft.tokens))
-            tail = chain(0, length + len(tally.tokens) - 1, len(fed))
-            layout = PackLayout(rows=tuple(range(len(fed))), tail=tail)
-            self._judge(self.lane.logits(layout, None, fed), draft, tally)
+            logits = self._next_pass(fed, length + len(tally.tokens) - 1)
+            self._judge(logits, draft, tally)
         if tally.finite:
             self.drafter.observe(tally.tokens, tally.own)
         request.stages.mark("decode")
@@ -88,6 +84,29 @@ class Speculative(Schedule):
             accepted=tuple(tally.accepted),
             own=tuple(tally.own),
         )
+
+    def _first_pass(self, request: Request, draft: torch.Tensor) -> torch.Tensor:
+        """The prompt with a draft behind it -> logits [d + 1, V]."""
+        length = len(request.prompt)
+        total = length + len(draft)
+        layout = prefill_layout(total, tuple(range(length - 1, total)))
+        return self.lane.logits(layout, request.prompt, draft if len(draft) else None)
+
+    def _next_pass(self, fed: torch.Tensor, start: int) -> torch.Tensor:
+        """A correction with a draft behind it, from entry ``start`` on -> logits [t, V]."""
+        tail = chain(0, start, len(fed))
+        layout = PackLayout(rows=tuple(range(len(fed))), tail=tail)
+        return self.lane.logits(layout, None, fed)
+
+    def prepare(self, request: Request) -> None:
+        longest = min(self.gamma, self.count - 1)
+        filler = torch.zeros(self.count, dtype=torch.long, device=self.model.device)
+        self.lane.fit(len(request.prompt) + self.count)
+        for drafted in range(longest + 1):
+            self._first_pass(request, filler[:drafted])
+        for fed in range(1, min(longest + 1, self.count - 1) + 1):
+            for done in {1, self.count - fed}:
+                self._next_pass(filler[:fed], len(request.prompt) + done - 1)
 
     def _draft(self, tally: Tally) -> Draft:
         # The last token of an action needs no draft: it comes with its predecessor's pass.
