@@ -1,10 +1,17 @@
-"""Small data sets without a simulation: coloured images whose colour says the action."""
+"""Small data sets without a simulation: grey images whose brightness says the action.
+
+A test file that imports this is skipped where h5py or torch is missing.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+pytest.importorskip("h5py", exc_type=ImportError)
+pytest.importorskip("torch", exc_type=ImportError)
 
 from vla_ros.sim.goals import instruction_of, parse_instruction
 from vla_ros.train.shards import Demonstration, SetInfo, Track, write_shard

@@ -152,21 +152,23 @@ class _Show:
     def __init__(self, progress: Progress, steps: int) -> None:
         self._progress, self._steps = progress, steps
         self._start: tuple[int, float] | None = None
-        self._loss = self._patch = float("nan")
+        self._loss = self._patch = self._error = float("nan")
 
     def __call__(self, step: Step) -> None:
         if self._start is None:
             self._start = (step.step, time.monotonic())
-            self._loss, self._patch = step.loss, step.patch_loss
+            self._loss, self._patch, self._error = step.loss, step.patch_loss, step.error
         self._loss += 0.05 * (step.loss - self._loss)
         self._patch += 0.05 * (step.patch_loss - self._patch)
+        self._error += 0.05 * (step.error - self._error)
         first, since = self._start
         pace = (time.monotonic() - since) / max(step.step - first, 1)
         left = pace * (self._steps - step.step)
         self._progress.update(
             "train",
             f"{bar(step.step, self._steps, left)}, loss {self._loss:.3f},"
-            f" patches {self._patch:.3f}, {step.samples_per_s:.0f} samples/s",
+            f" error {self._error:.3f}, patches {self._patch:.3f},"
+            f" {step.samples_per_s:.0f} samples/s",
         )
 
 

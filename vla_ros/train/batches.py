@@ -57,7 +57,12 @@ class Batches:
         self._mean = torch.tensor(tower.mean, device=device).view(3, 1, 1)
         self._std = torch.tensor(tower.std, device=device).view(3, 1, 1)
         self._chances = family_weights(frames)
-        self._prompts = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
+        said = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
+        self._choices = torch.tensor([len(prompts) for prompts in said])
+        self._first = self._choices.cumsum(0) - self._choices  # row of a goal's first prompt
+        prompts = [torch.tensor(prompt) for of_goal in said for prompt in of_goal]
+        self._lengths = torch.tensor([len(prompt) for prompt in prompts])
+        self._prompts = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         self._tokens = encode(self._actions, frames.values)
         self._goal = frames.goal.cpu()
 
@@ -84,18 +89,15 @@ class Batches:
     def _sequences(
         self, index: torch.Tensor, wording: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        prompts = []
-        for frame, word in zip(index.tolist(), wording.tolist(), strict=True):
-            choices = self._prompts[int(self._goal[frame])]
-            prompts.append(choices[word % len(choices)])
-        longest = max(map(len, prompts)) + ACTION_DIM - 1
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-        for row, (prompt, tokens) in enumerate(zip(prompts, self._tokens[index], strict=True)):
-            ids[row, : len(prompt)] = torch.tensor(prompt)
-            ids[row, len(prompt) : len(prompt) + ACTION_DIM - 1] = tokens[:-1]
-        lengths = torch.tensor([len(prompt) for prompt in prompts])
-        first = lengths[:, None] + self._config.patches - 1
-        rows = first + torch.arange(ACTION_DIM)
+        goal = self._goal[index]
+        which = self._first[goal] + wording % self._choices[goal]
+        lengths = self._lengths[which]
+        longest = int(lengths.max())
+        behind = torch.arange(ACTION_DIM)
+        ids = torch.zeros(len(index), longest + ACTION_DIM - 1, dtype=torch.long)
+        ids[:, :longest] = self._prompts[which, :longest]
+        ids.scatter_(1, lengths[:, None] + behind[:-1], self._tokens[index, :-1])
+        rows = lengths[:, None] + self._config.patches - 1 + behind
         return ids.to(self._device), rows.to(self._device)
 
     def _pixels(

@@ -11,11 +11,16 @@ JOURNAL_FILE = "log.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Losses of the batch of one step; ``step`` counts from 0."""
+    """Losses of the batch of one step; ``step`` counts from 0.
+
+    ``error``: mean distance of the likeliest action token from the label, in [-1, 1] units,
+    the tokens before it given.
+    """
 
     step: int
     loss: float
     patch_loss: float
+    error: float
     rate: float
 
 

@@ -31,6 +31,12 @@ class SoftBins:
         return -(self._weights[tokens - self._first] * chances).sum(-1).mean()
 
 
+def token_error(logits: torch.Tensor, tokens: torch.Tensor, actions: ActionTokens) -> torch.Tensor:
+    """Mean distance of the likeliest action token from the right one, in units of [-1, 1]."""
+    likeliest = logits[..., actions.first : actions.vocab].argmax(-1) + actions.first
+    return (likeliest - tokens).abs().float().mean() * 2 / (actions.bins - 1)
+
+
 def patch_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Logits [B, P, K + 1], labels int64 [B, P] with 0 for no object -> the mean loss."""
     weight = torch.ones(logits.shape[-1], device=logits.device)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py  # type: ignore[import-untyped, unused-ignore]
+import h5py  # type: ignore[import-untyped, import-not-found, unused-ignore]
 import numpy as np
 import numpy.typing as npt
 

@@ -24,7 +24,7 @@ from vla_ros.train.batches import Batch, Batches
 from vla_ros.train.export import export
 from vla_ros.train.frames import Frames, load_frames
 from vla_ros.train.journal import Entry, Journal
-from vla_ros.train.loss import SoftBins, patch_loss
+from vla_ros.train.loss import SoftBins, patch_loss, token_error
 from vla_ros.train.network import Network
 from vla_ros.train.options import TrainOptions, options_json
 from vla_ros.train.state import State, load_state, save_state
@@ -34,12 +34,13 @@ _NORMS = ("norm", "bias", "pos_embed")  # parameters without weight decay
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a step: losses of its batch, and samples a second of this sitting."""
+    """After a step: losses of its batch (see Entry), and samples a second of this sitting."""
 
     step: int
     steps: int
     loss: float
     patch_loss: float
+    error: float
     samples_per_s: float
 
 
@@ -62,9 +63,8 @@ class Trainer:
         self._borrow_vision()
         self.network.to(device)
         self._optimiser = self._make_optimiser()
-        self._soft = SoftBins(
-            ActionTokens(self.config.action_vocab, self.config.bins), options.sigma_bins, device
-        )
+        self._actions = ActionTokens(self.config.action_vocab, self.config.bins)
+        self._soft = SoftBins(self._actions, options.sigma_bins, device)
         self.step, self._seconds = 0, 0.0
         self._resume()
         self._batches = self._make_batches()
@@ -94,7 +94,11 @@ class Trainer:
             now = time.monotonic()
             self._seconds = before + now - start
             speed = (self.step - first) * self.options.batch / max(now - start, 1e-9)
-            report(Progress(self.step, self.options.steps, entry.loss, entry.patch_loss, speed))
+            report(
+                Progress(
+                    self.step, self.options.steps, entry.loss, entry.patch_loss, entry.error, speed
+                )
+            )
             if now - saved >= save_every_s:
                 self.save()
                 saved = time.monotonic()
@@ -106,25 +110,26 @@ class Trainer:
         rate = self.options.rate(self.step)
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        loss, patches = self.losses(self._batches.batch(self.step))
+        loss, patches, error = self.losses(self._batches.batch(self.step))
         (loss + self.options.patch_weight * patches).backward()  # type: ignore[no-untyped-call]
         parameters = [p for p in self.network.parameters() if p.requires_grad]
         torch.nn.utils.clip_grad_norm_(parameters, self.options.clip)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
-        entry = Entry(self.step, loss.item(), patches.item(), rate)
+        entry = Entry(self.step, loss.item(), patches.item(), error.item(), rate)
         if entry.loss != entry.loss:
             raise TrainError(f"the loss of step {self.step} is no number: lower --learning-rate")
         self.step += 1
         return entry
 
-    def losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss of the action tokens, and of the patches."""
+    def losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Loss of the action tokens, of the patches, and the error (see Entry)."""
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)
         with sdpa_kernel(self._attention), autocast:
             logits, features = self.network(batch.pixels, batch.ids, batch.rows)
             patches = self.network.patch_head(features)
-        return self._soft(logits, batch.tokens), patch_loss(patches, batch.patches)
+        error = token_error(logits, batch.tokens, self._actions)
+        return self._soft(logits, batch.tokens), patch_loss(patches, batch.patches), error
 
     def save(self) -> None:
         """Make the present step the one to go on from."""

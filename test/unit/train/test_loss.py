@@ -1,10 +1,12 @@
 import math
 
-import torch
-import torch.nn.functional as F
+import pytest
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
 
 from vla_ros.engine.tokens import ActionTokens
-from vla_ros.train.loss import SoftBins, patch_labels, patch_loss
+from vla_ros.train.loss import SoftBins, patch_labels, patch_loss, token_error
 
 ACTIONS = ActionTokens(960)
 CPU = torch.device("cpu")
@@ -35,6 +37,14 @@ def test_a_word_is_as_wrong_as_can_be():
     soft = SoftBins(ACTIONS, 2.0, CPU)
     right = torch.tensor([[800]])
     assert soft(confident(5), right) > soft(confident(800), right)
+
+
+def test_the_error_is_in_action_units_and_looks_at_action_tokens_alone():
+    logits = confident(ACTIONS.vocab - 1)
+    logits[0, 0, 5] = 100.0  # a word
+    far = token_error(logits, torch.tensor([[ACTIONS.first]]), ACTIONS)
+    near = token_error(logits, torch.tensor([[ACTIONS.vocab - 2]]), ACTIONS)
+    assert math.isclose(far, 2.0) and math.isclose(near, 2 / 255, rel_tol=1e-5)
 
 
 def test_at_the_edge_nothing_is_lost():

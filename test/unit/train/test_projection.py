@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("h5py", exc_type=ImportError)
 pytest.importorskip("mujoco")
 
 from vla_ros.core import Pose

@@ -1,8 +1,9 @@
 import json
 
-import h5py
 import numpy as np
 import pytest
+
+h5py = pytest.importorskip("h5py", exc_type=ImportError)
 
 from support.train import INFO, demonstration
 from vla_ros.train import TrainError

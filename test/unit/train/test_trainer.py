@@ -88,6 +88,7 @@ def test_it_learns_what_the_images_say(data, tmp_path):
     assert run(recipe, tmp_path / "run", Machine(CPU), QUIET).done
     journal = read_journal(tmp_path / "run")
     assert journal[-1].loss < 0.55 * journal[0].loss
+    assert journal[-1].error < 0.2 * journal[0].error
     engine = load_engine(EngineOptions(str(tmp_path / "run" / "policy"), threads=1))
     engine.reset(SENTENCES[0])
     from support.engine import CLOCK, observation
@@ -171,7 +172,7 @@ def test_the_old_state_stands_until_the_new_one_is_whole(tmp_path, monkeypatch):
 def test_a_journal_forgets_what_came_after_the_saved_state(tmp_path):
     journal = Journal(tmp_path, 0)
     for step in range(5):
-        journal.add(Entry(step, 1.0 / (step + 1), 0.5, 1e-3))
+        journal.add(Entry(step, 1.0 / (step + 1), 0.5, 0.2, 1e-3))
     journal.close()
     with (tmp_path / "log.jsonl").open("a") as stream:
         stream.write('{"step": 5, "lo')  # killed within a line
