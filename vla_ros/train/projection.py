@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from vla_ros.core import Floats, Pose
-from vla_ros.sim import scene
 from vla_ros.sim.env import AGENTVIEW, WRIST
+from vla_ros.sim.gl import choose_renderer
 from vla_ros.sim.rotation import matrix
 from vla_ros.train.shards import Float32
 
@@ -22,6 +22,9 @@ class Projection:
     """Pixels of a square image of ``size``; x to the right, y down, the corner at 0, 0."""
 
     def __init__(self, size: int) -> None:
+        choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported
+        from vla_ros.sim import scene
+
         self._size = size
         model = scene.build_model()
         self._fovy = {name: float(model.camera(name).fovy[0]) for name in (AGENTVIEW, WRIST)}
