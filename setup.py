@@ -37,16 +37,30 @@ def files(pattern: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern) if path.is_file())
 
 
+# Read by sh and by Python: the Python of the venv this is installed in, else (a colcon
+# workspace) the one of the sourced ROS 2.
+EXECUTABLE = """\
+#!/bin/sh
+''':'
+python="$(dirname "$0")/../../bin/python3"
+[ -x "$python" ] || python=python3
+exec "$python" "$0" "$@"
+'''
+import sys
+
+from {package}.nodes.{node} import main
+
+sys.exit(main())
+"""
+
+
 def node_executables() -> list[str]:
     """Small programs for lib/vla_ros, where `ros2 run` and launch look and pip puts nothing."""
     folder = Path("build/executables")
     folder.mkdir(parents=True, exist_ok=True)
     for node in NODES:
         program = folder / f"{node}_node"
-        program.write_text(
-            f"#!/usr/bin/env python3\nimport sys\n\nfrom {NAME}.nodes.{node} import main\n\n"
-            "sys.exit(main())\n"
-        )
+        program.write_text(EXECUTABLE.format(package=NAME, node=node))
         program.chmod(0o755)
     return [str(folder / f"{node}_node") for node in NODES]
 
