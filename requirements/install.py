@@ -144,7 +144,7 @@ class Venv:
     def install_requirements(self) -> None:
         """Locked packages, then torch: the CPU wheel where that is all the index has."""
         locked = not sourced_ros() and sys.version_info[:2] == LOCKED_PYTHON
-        key = digest([LOCK, TORCH, ROOT / "setup.py"], str(locked))
+        key = digest([TORCH, LOCK if locked else ROOT / "setup.py"], str(locked))
         if self._remembered("requirements") == key:
             return
         if locked:
