@@ -62,18 +62,25 @@ class TrainOptions:
 
 
 def claim(options: TrainOptions, directory: Path) -> None:
-    """Write the options into a new run's directory, or check that they are the run's own.
+    """Write the options into a new run's directory."""
+    path = directory / OPTIONS_FILE
+    if path.exists():
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(json.dumps(options_json(options), indent=1) + "\n")
+    scratch.replace(path)
+
+
+def verify(options: TrainOptions, directory: Path) -> None:
+    """Check that the options are those of the run in ``directory``, where there is one.
 
     TrainError names what differs: half a run with one recipe and half with another is neither.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / OPTIONS_FILE
-    wanted = options_json(options)
     if not path.exists():
-        scratch = path.with_suffix(".tmp")
-        scratch.write_text(json.dumps(wanted, indent=1) + "\n")
-        scratch.replace(path)
         return
+    wanted = options_json(options)
     there = json.loads(path.read_text())
     differing = sorted(name for name in wanted if wanted[name] != there.get(name))
     if differing:

@@ -10,7 +10,7 @@ import torch
 
 from vla_ros.sim.goals import Family
 from vla_ros.train import TrainError
-from vla_ros.train.options import TrainOptions, claim
+from vla_ros.train.options import TrainOptions, claim, verify
 from vla_ros.train.trainer import Progress, Trainer
 
 POLICY = "policy"  # the exported checkpoint, inside a run's directory
@@ -52,8 +52,9 @@ def run(
 
     Called again it goes on. The checkpoint of the last step made is in ``directory/policy``.
     """
-    claim(options, directory)
+    verify(options, directory)
     trainer = Trainer(options, directory, machine.device)
+    claim(options, directory)  # only now: options that do not work claim nothing
     report.say(
         f"{len(trainer.frames)} frames of {trainer.frames.demonstrations} demonstrations,"
         f" step {trainer.step} of {options.steps}"

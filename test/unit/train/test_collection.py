@@ -1,6 +1,7 @@
 """In the real simulation: few short episodes, each costs about a second."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 pytest.importorskip("mujoco")
 
 from support.train import SIZE
+from vla_ros.cli.main import main
 from vla_ros.engine.random_checkpoint import write_random
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.goals import Family, parse_instruction
@@ -18,7 +20,7 @@ from vla_ros.train.arch import ARCHITECTURES
 from vla_ros.train.check import check, success_by_family
 from vla_ros.train.collection import CollectOptions, collect, episode_of, make_shard, totals
 from vla_ros.train.options import TrainOptions
-from vla_ros.train.rollout import shared_environment
+from vla_ros.train.rollout import EnginePolicy, shared_environment
 from vla_ros.train.run import Machine, Reporter, round_directory, run
 from vla_ros.train.seeds import TRAINING
 from vla_ros.train.shards import digest, read_images, read_tracks, shards
@@ -156,3 +158,28 @@ def test_a_round_of_on_policy_correction(reach, tmp_path):
     before = (out / "log.jsonl").read_text()
     assert run(recipe, out, machine, report).done  # again: nothing left to do
     assert (out / "log.jsonl").read_text() == before
+
+
+def test_two_cameras_train_a_model_of_two_images(tmp_path):
+    torch.set_num_threads(1)
+    arguments = ["collect", "--out", str(tmp_path / "set"), "--demos", "1", "--wrist"]
+    assert main([*arguments, "--families", "reach", "--image-size", str(SIZE)]) == 0
+    recipe = TrainOptions((str(tmp_path / "set"),), "tiny", 1, batch=4, warmup=1, wrist=True)
+    run(recipe, tmp_path / "run", Machine(torch.device("cpu")), Reporter(print, print))
+    policy = EnginePolicy(str(tmp_path / "run" / "policy"))
+    assert policy.engine.model.config.images == 2
+    environment = shared_environment(True)
+    policy.reset("move above the red cube")
+    seen = environment.reset("reach_red_cube", 0)
+    assert policy.act(seen) is None or len(policy.act(seen)) == 7
+
+
+def test_collect_says_what_it_made(tmp_path, capsys):
+    arguments = ["collect", "--out", str(tmp_path), "--demos", "1", "--families", "reach"]
+    arguments += ["--image-size", str(SIZE)]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert re.search(r": 1 demonstrations, \d+ frames, \d\.\d MB", shown.out)
+    assert "1/1 shards, 0 failed demonstrations discarded" in shown.err
+    assert main(arguments) == 0  # there already
+    assert capsys.readouterr().out == shown.out

@@ -50,6 +50,7 @@ def test_wrong_usage_is_one_line(arguments, said, tmp_path, monkeypatch, capsys)
     assert main(arguments) == 2
     error = capsys.readouterr().err.strip()
     assert said in error and "\n" not in error
+    assert not (tmp_path / "x").exists()  # nothing is claimed by a mistake
 
 
 def test_the_bar():
