@@ -95,6 +95,7 @@ setup(
         ],
         "sim": ["mujoco>=3.3,<3.10"],
         "replay": ["rosbags>=0.11,<0.12"],
+        "train": ["h5py>=3.10", "Pillow>=11.3"],
         "plots": ["matplotlib>=3.8"],
         "test": TEST,
         "dev": [*TEST, "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.nodes import Program
-
 from vla_ros.msg import ActionCommand
 from vla_ros.srv import ResetEpisode
 
