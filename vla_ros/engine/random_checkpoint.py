@@ -8,6 +8,7 @@ are zero in the head (small in an embedding that is also the head).
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
@@ -93,7 +94,9 @@ def in_memory(
     directory = _cache() / f"tokenizer-{_fingerprint(config)}"
     if not (directory / "tokenizer.json").is_file():
         directory.mkdir(parents=True, exist_ok=True)
-        write_tokenizer(directory / "tokenizer.json")
+        scratch = directory / f".{os.getpid()}.json"  # another process may look meanwhile
+        write_tokenizer(scratch)
+        scratch.replace(directory / "tokenizer.json")
     tensors = random_tensors(config, seed, device, dtype)
     digest = hashlib.sha256(f"random {config!r} {seed} {dtype}".encode()).hexdigest()
     return Checkpoint(config, tensors, norm_stats(dim), directory, digest)
@@ -165,8 +168,14 @@ def _publish(config: ModelConfig, seed: int, directory: Path) -> None:
 
 
 def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return Path(base or Path.home() / ".cache") / "vla_ros" / "random"
+    """The user's cache directory, or one under the temporary directory where it is read-only."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = base / "vla_ros" / "random"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        path = Path(tempfile.gettempdir()) / f"vla_ros-random-{getpass.getuser()}"
+    return path
 
 
 def _fingerprint(config: ModelConfig) -> str:

@@ -164,3 +164,13 @@ def test_unknown_language_models_are_refused(text: dict[str, object], message: s
 def test_more_cameras_than_two_are_refused() -> None:
     with pytest.raises(CheckpointError, match="image_sequence_len is 3: one camera or two"):
         parse_config({"vision_backbone_id": "siglip-vit-so400m", "image_sequence_len": 3})
+
+
+def test_random_weights_need_no_writable_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")  # nothing can be made below it
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    engine = load_engine(EngineOptions(checkpoint="random:small"))
+    assert engine.info.max_tokens == 7
+    assert list(tmp_path.glob("vla_ros-random-*/small-0-*/model.safetensors"))
