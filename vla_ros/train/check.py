@@ -6,9 +6,7 @@ other initial states and goes through the ROS graph.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +18,7 @@ from vla_ros.train.collection import tasks_of
 from vla_ros.train.rollout import Episode, forget_policy, play, shared_environment, shared_policy
 from vla_ros.train.seeds import validation_seed
 from vla_ros.train.units import scales, to_environment
+from vla_ros.train.workers import pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +51,8 @@ def check(
         forget_policy()  # the directory may have been written anew
         yield from map(run_one, jobs)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context) as pool:
-        yield from pool.map(run_one, jobs)
+    with pool(workers) as processes:
+        yield from processes.map(run_one, jobs)
 
 
 def run_one(job: CheckJob) -> Outcome:

@@ -7,9 +7,8 @@ goes on where it stopped, and any number of workers makes the same demonstration
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +35,7 @@ from vla_ros.train.seeds import dagger_seed, expert_seed
 from vla_ros.train.shards import SUFFIX, Demonstration, SetInfo, read_tracks, write_shard
 from vla_ros.train.units import scales, to_environment
 from vla_ros.train.wordings import wordings
+from vla_ros.train.workers import pool
 
 OPTIONS_FILE = "collection.json"
 OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")
@@ -110,9 +110,8 @@ def _each(
         for number in numbers:
             yield make_shard(options, directory, number)
         return
-    context = multiprocessing.get_context("spawn")  # OpenGL and torch do not survive a fork
-    with ProcessPoolExecutor(min(workers, len(numbers)), context) as pool:
-        waiting = [pool.submit(make_shard, options, directory, n) for n in numbers]
+    with pool(min(workers, len(numbers))) as processes:
+        waiting = [processes.submit(make_shard, options, directory, n) for n in numbers]
         try:
             for one in as_completed(waiting):
                 yield one.result()

@@ -13,6 +13,7 @@ from vla_ros.train import TrainError
 from vla_ros.train.options import TrainOptions, claim, verify
 from vla_ros.train.trainer import Progress, Trainer
 
+_ROUND_SHARD = 5  # episodes; a policy's failures take minutes, and stopping waits for a shard
 POLICY = "policy"  # the exported checkpoint, inside a run's directory
 
 
@@ -105,6 +106,7 @@ def _correct(
         image_size=trainer.config.image_size,
         wrist=trainer.config.images == 2,
         policy=str(policy),
+        per_shard=_ROUND_SHARD,
     )
     for made in collect(options, round_directory(trainer.directory, number), machine.workers):
         report.say(
