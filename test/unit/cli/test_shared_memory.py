@@ -2,17 +2,21 @@
 
 import fcntl
 import mmap
+import uuid
 
 import pytest
 
 from vla_ros.cli.shared_memory import find_leftovers, remove
 
-SEGMENT = "fastdds_0123456789abcdef"
+# What a living process maps is told by its name: these must be nobody's, and no other test's.
+_OWN = uuid.uuid4().int
+SEGMENT = f"fastdds_{_OWN % 16**16:016x}"
+PORT = f"fastdds_port{_OWN % 10**12}"
 
 
 @pytest.fixture
 def folder(tmp_path):
-    for name in (SEGMENT, f"{SEGMENT}_el", "fastdds_port7411", "sem.fastdds_port7411_mutex"):
+    for name in (SEGMENT, f"{SEGMENT}_el", PORT, f"sem.{PORT}_mutex"):
         (tmp_path / name).write_bytes(b"x" * 5000)
     for name in ("sem.other", "pulse-shm-1", "fastdds_notes.txt", "my_fastdds_port7411"):
         (tmp_path / name).touch()
@@ -25,7 +29,7 @@ def names(folder, **options):
 
 def test_what_nobody_holds_is_removed_and_nothing_else(folder):
     found = find_leftovers(folder, min_age_s=0.0)
-    assert [item.name for item in found] == [SEGMENT, "fastdds_port7411"]
+    assert [item.name for item in found] == [SEGMENT, PORT]
     assert remove(found) >= 4 * 4096
     left = {path.name for path in folder.iterdir()}
     assert left == {"sem.other", "pulse-shm-1", "fastdds_notes.txt", "my_fastdds_port7411"}
@@ -34,12 +38,12 @@ def test_what_nobody_holds_is_removed_and_nothing_else(folder):
 def test_a_segment_whose_lock_is_held_stays(folder):
     with (folder / f"{SEGMENT}_el").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert names(folder) == ["fastdds_port7411"]
+        assert names(folder) == [PORT]
     assert SEGMENT in names(folder)
 
 
 def test_a_mapped_segment_stays(folder):
-    with (folder / "fastdds_port7411").open("r+b") as file, mmap.mmap(file.fileno(), 0):
+    with (folder / PORT).open("r+b") as file, mmap.mmap(file.fileno(), 0):
         assert names(folder) == [SEGMENT]
 
 
