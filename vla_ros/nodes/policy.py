@@ -197,7 +197,7 @@ class PolicyNode(LifecycleNode):
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the policy node: exit status 0 after SIGINT or SIGTERM, 2 for a bad parameter."""
-    return run(PolicyNode, PolicyNode.last_word, args)
+    return run(PolicyNode, PolicyNode.last_word, args, end_s=0.9)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ command, so they stay off: SIGINT and SIGTERM only set an event that ends :func:
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -23,7 +24,11 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
+from vla_ros.nodes.ending import bounded
+
 N = TypeVar("N", bound=Node)
+
+_REFUSED_S = 1.0  # to take a half-made node down; it usually takes a tenth of that
 
 
 def make_executor() -> Executor:
@@ -66,6 +71,7 @@ def run(
     before_end: Callable[[N], None] | None = None,
     args: Sequence[str] | None = None,
     executor: Callable[[], Executor] = make_executor,
+    end_s: float = 5.0,
 ) -> int:
     """Run one node to its end: 0 after SIGINT or SIGTERM, 2 for a bad parameter or a parameter
     file that cannot be read.
@@ -73,7 +79,8 @@ def run(
     ``make`` is given the event that SIGINT and SIGTERM set, for a node whose callbacks may
     block for long. ``before_end`` runs while the context is still valid: the place of the last
     command.
-    ``executor``: another one for a node that the default cannot serve.
+    ``executor``: another one for a node that the default cannot serve. ``end_s``: the most that
+    ``before_end`` and taking the node down may take; the process ends then, come what may.
     """
     stop = threading.Event()
     try:
@@ -83,6 +90,7 @@ def run(
         return 2
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    node: N | None = None
     try:
         node = make(stop)
     except (
@@ -91,14 +99,19 @@ def run(
         ParameterUninitializedException,
         ValueError,
     ) as error:
-        print(f"bad parameter: {error}", file=sys.stderr)
-        rclpy.try_shutdown()
+        print(f"bad parameter: {error}", file=sys.stderr, flush=True)
+    if node is None:
+        with bounded(_REFUSED_S, 2):
+            gc.collect()  # the half-made node must go before its context
+            rclpy.try_shutdown()
         return 2
     try:
         spin(node, stop, executor)
     finally:
-        if before_end is not None:
-            before_end(node)
-        node.destroy_node()
-        rclpy.try_shutdown()
+        sys.stdout.flush()
+        with bounded(end_s, 0):
+            if before_end is not None:
+                before_end(node)
+            node.destroy_node()
+            rclpy.try_shutdown()
     return 0
