@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -98,11 +99,23 @@ class NodeProcess:
         return self._process.poll() is None
 
     def reason(self) -> str:
-        """Its last warning or error, else its last line: why something went wrong."""
-        for line in reversed(self.tail):
+        """Its last warning or error, else its last line: why something went wrong.
+
+        A node answers a service call before its log has come through the pipe, so a line that
+        explains is given a moment to arrive.
+        """
+        deadline = time.monotonic() + 1.0
+        while (found := self._complaint()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if found is None:
+            found = self.tail[-1] if self.tail else "it printed nothing"
+        return found.strip()
+
+    def _complaint(self) -> str | None:
+        for line in reversed(list(self.tail)):
             if any(word in line for word in ("[ERROR]", "[FATAL]", "[WARN]", "Error:")):
-                return line.strip()
-        return self.tail[-1].strip() if self.tail else "it printed nothing"
+                return line
+        return None
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the node itself; its children are its own business."""
