@@ -11,6 +11,7 @@ from vla_ros.cli import UserError
 from vla_ros.cli.graph_file import parse_overrides
 
 RANDOM_CHECKPOINT = "random:small"
+RANDOM_CHUNKS = "random:small-oft"  # schedule 'parallel' runs OpenVLA-OFT's architecture only
 RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one controller unit
 POLICIES = ("scripted", "vla", "zero", "replay")
@@ -115,8 +116,9 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     """What a VLA needs to run well beside a simulation on one machine."""
+    default = RANDOM_CHUNKS if args.schedule == "parallel" else RANDOM_CHECKPOINT
     values: dict[str, Any] = {
-        "checkpoint": args.checkpoint or RANDOM_CHECKPOINT,
+        "checkpoint": args.checkpoint or default,
         # LIBERO's controller units, which the tabletop shares.
         "action_scale": [POSITION_SCALE] * 3 + [ROTATION_SCALE] * 3,
     }
