@@ -198,7 +198,8 @@ def _result(args: argparse.Namespace, seen: Measured, trouble: list[str]) -> Dem
         control_rate_hz=status.control_rate_hz if status else 0.0,
         max_age_ms=status.max_age_ms if status else 0.0,
         achieved_rate_hz=report.command_rate_hz,
-        action_rate_hz=report.action_rate_hz,
+        # Over the whole episode: a few actions between two holds are no rate.
+        action_rate_hz=report.actions / seen.wall_s if seen.wall_s else 0.0,
         camera_rate_hz=report.camera_rate_hz,
         observation_age=report.age_at_publish,
         inference=report.inference,

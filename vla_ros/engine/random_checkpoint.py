@@ -146,6 +146,8 @@ def _gain(name: str) -> float:
     """Sharp attention and loud image features: frames that differ must say different things."""
     if ".q_proj." in name or ".k_proj." in name:
         return 2.0
+    if name == "action_head.model.fc2.weight":
+        return 0.2  # values within [-1, 1] almost always, as a trained head's are
     return 4.0 if name.startswith("projector.") else 1.0
 
 
@@ -181,5 +183,5 @@ def _cache() -> Path:
 
 
 def _fingerprint(config: ModelConfig) -> str:
-    text = json.dumps([4, config_json(config, {})], sort_keys=True)
+    text = json.dumps([5, config_json(config, {})], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
