@@ -15,14 +15,25 @@ _JITTER = np.array([0.06] * 3 + [0.02] * 3)  # environment units, every step
 _SHOVE_CHANCE = 0.04  # per step: a shove begins
 _SHOVE_STEPS = (3, 9)
 _SHOVE = np.array([0.8] * 3 + [0.15] * 3)  # environment units, largest
+#: how a disturbed episode begins: steps in a direction of chance, whatever the expert wants.
+#: The arm always starts from one pose, so without it the arm's place alone tells which cube it
+#: is on its way to, and a policy learns that before it learns to read the sentence.
+_WANDER_STEPS = (3, 12)
+_WANDER_LOW = np.array([-0.6, -0.8, -0.2, -0.1, -0.1, -0.3])
+_WANDER_HIGH = np.array([0.6, 0.8, 0.4, 0.1, 0.1, 0.3])
 
 
 class Disturbance:
-    """Small jitter all the time and now and then a shove of some steps. Not on the gripper."""
+    """A wander at the start, small jitter all the time, now and then a shove of some steps.
+
+    Never on the gripper.
+    """
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
         self._calm = rng.uniform() < _CALM
+        self._wander = 0 if self._calm else int(rng.integers(*_WANDER_STEPS))
+        self._way = rng.uniform(_WANDER_LOW, _WANDER_HIGH)
         self._left = 0
         self._shove = np.zeros(GRIPPER)
 
@@ -31,6 +42,9 @@ class Disturbance:
         out = np.array(action, dtype=np.float64)
         if self._calm:
             return out
+        if self._wander:
+            self._wander -= 1
+            out[:GRIPPER] = self._way
         out[:GRIPPER] += self._rng.normal(0.0, _JITTER)
         if self._left == 0 and self._rng.uniform() < _SHOVE_CHANCE:
             self._left = int(self._rng.integers(*_SHOVE_STEPS))

@@ -26,6 +26,15 @@ def test_it_leaves_the_label_alone_and_repeats_itself():
     assert clean[2] == -0.9
 
 
+def test_an_episode_begins_with_a_way_of_its_own():
+    """Where the arm is after some steps must not tell where it was going."""
+    clean, _ = run(0)
+    ways = [done[:3, :3].mean(0) for _, done in map(run, range(40))]
+    wandering = [way for way in ways if np.abs(way - clean[:3]).max() > 0.15]
+    assert len(wandering) > 20
+    assert np.std([way[1] for way in wandering]) > 0.3
+
+
 def test_most_steps_are_disturbed_little():
     distances = np.concatenate([np.abs(d - c).max(1) for c, d in map(run, range(20))])
     assert np.median(distances) < 0.2
