@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -13,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli import UserError
 from vla_ros.cli.card import DemoResult, Setup, card, json_line, machine
 from vla_ros.cli.demo_options import add_parser, parameters
+from vla_ros.cli.domain import free_domain
 from vla_ros.cli.progress import Progress
 from vla_ros.core import STAGES
 from vla_ros.resources import version
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 GRAPH = "sim.up.yaml"
-LAST_DOMAIN = 100  # above, a domain's ports lie in Linux's range of ephemeral ports
 CONNECT_S = 60.0  # for the simulation to start and every topic to be found
 SETTLE_S = 0.5  # after the end of the episode: for what is still on its way to us
 NOT_STARTED = 3
@@ -215,23 +213,9 @@ def _result(args: argparse.Namespace, seen: Measured, trouble: list[str]) -> Dem
 
 def _isolate(domain: int | None) -> int:
     """Keep to this machine and to a domain of its own, whatever the shell has set."""
-    number = _free_domain() if domain is None else domain
+    number = free_domain() if domain is None else domain
     os.environ["ROS_DOMAIN_ID"] = str(number)
     os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
     for name in ("ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS", "ROS_DISCOVERY_SERVER"):
         os.environ.pop(name, None)
     return number
-
-
-def _free_domain() -> int:
-    """A domain, 1 to LAST_DOMAIN, in which no participant of this machine is."""
-    for i in range(LAST_DOMAIN):
-        domain = 1 + (os.getpid() + i) % LAST_DOMAIN
-        # RTPS: the first participant of a domain listens at this port.
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind(("", 7410 + 250 * domain))
-            except OSError:
-                continue
-        return domain
-    raise UserError(f"all ROS domains 1 to {LAST_DOMAIN} are in use; give one with --domain-id")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
+from vla_ros import safety
 from vla_ros.control.actions import Answer, Candidate
-from vla_ros.core import STAGES
+from vla_ros.core import ACTION_DIM, GRIPPER, STAGES, Command, CommandKind, Floats, Instruction
+from vla_ros.safety import Gripper, Limits
 from vla_ros.timing import MS, Moment
 
 
@@ -33,3 +39,76 @@ def total_ms(answer: Answer, now: Moment, sim_time: bool) -> float:
 def order_of(candidate: Candidate) -> tuple[int, int]:
     """Commands must be published in this order and never twice: frame, then place in chunk."""
     return candidate.answer.inference.stamp_ns, candidate.index
+
+
+class CommandMaker:
+    """Numbers the commands of one loop and remembers what they said. Not thread-safe.
+
+    ``before`` are the actions published last, newest first; ``gripper`` is what every command
+    carries, whatever its kind.
+    """
+
+    def __init__(self, sim_time: bool) -> None:
+        self._sim_time = sim_time
+        self._sequence = 0
+        self.before: tuple[Floats, ...] = ()
+        self.gripper = Gripper()
+
+    def rest(self, absolute: bool) -> None:
+        """The robot is at rest: the next delta is a change from zero. A pose has no such
+        reference."""
+        self.before = () if absolute else (np.zeros(ACTION_DIM),)
+
+    def still(self, absolute: bool) -> Floats:
+        """The action that moves nothing: a zero delta, or the pose commanded last."""
+        return self.before[0] if absolute and self.before else np.zeros(ACTION_DIM)
+
+    def make(
+        self,
+        kind: CommandKind,
+        action: Floats,
+        now: Moment,
+        instruction: Instruction,
+        latest_ns: int,
+    ) -> Command:
+        """A command that rests on nothing yet, published at ``now``."""
+        action = action.copy()
+        action[GRIPPER] = self.gripper.value
+        safety.refuse_unless_numbers(action)
+        self.before = (action, *self.before[:1])
+        self._sequence += 1
+        return Command(
+            kind=kind,
+            action=action,
+            sequence=self._sequence - 1,
+            epoch=instruction.epoch,
+            instruction_digest=instruction.digest,
+            published_ns=now.now_ns,
+            latest_ns=latest_ns,
+        )
+
+    def resting_on(self, command: Command, answer: Answer, limits: Limits) -> Command:
+        """The same command with the evidence it rests on."""
+        stamp = answer.inference.stamp_ns
+        return replace(
+            command,
+            stamp_ns=stamp,
+            received_ns=answer.received_ns,
+            valid_until_ns=stamp + limits.max_age_ns,
+        )
+
+    def accounted(self, command: Command, candidate: Candidate, now: Moment) -> Command:
+        """The same command with its place in the chunk and where its time went."""
+        answer = candidate.answer
+        return replace(
+            command,
+            chunk_index=candidate.index,
+            chunk_length=len(answer.inference.actions),
+            stages_ms=stages_ms(answer, now),
+            total_ms=total_ms(answer, now, self._sim_time),
+        )
+
+    def again(self, command: Command) -> Command:
+        """The same command under a new number: its answer was lost on the way."""
+        self._sequence += 1
+        return replace(command, sequence=self._sequence - 1)

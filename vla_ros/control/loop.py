@@ -8,15 +8,16 @@ so nothing is published after :meth:`Control.deactivate` returns or from a void 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
 from vla_ros import safety
 from vla_ros.control.actions import ActionQueue, Answer, Candidate
-from vla_ros.control.commands import order_of, stages_ms, total_ms
+from vla_ros.control.commands import CommandMaker, order_of
 from vla_ros.control.intake import FrameCheck
+from vla_ros.control.outlet import Counters, Outlet
+from vla_ros.control.watch import ClockWatch
 from vla_ros.core import (
     GRIPPER,
     Command,
@@ -31,37 +32,6 @@ from vla_ros.core import (
 )
 from vla_ros.safety import Gripper, Limits, Safety
 from vla_ros.timing import MS, SECOND, Clock, Moment, moment
-
-
-class Outlet(Protocol):
-    """Where the loop's decisions go. Every call is made with the loop's lock held."""
-
-    def submit(self, observation: Observation, instruction: Instruction) -> None:
-        """Hand a frame to the worker; must not block."""
-
-    def publish(self, command: Command) -> None:
-        """Publish a command that has passed the gate."""
-
-    def changed(self, before: Safety, after: Safety) -> None:
-        """The state, its reason or the task is another one."""
-
-    def warn(self, kind: str, text: str) -> None:
-        """Something was dropped, clamped or blocked; ``kind`` is for throttling."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Counts since configuration, as PolicyStatus.msg reports them."""
-
-    frames_received: int = 0
-    frames_dropped: int = 0
-    last_drop: str = ""
-    actions_published: int = 0
-    held_published: int = 0
-    stops_published: int = 0
-    missed_deadlines: int = 0
-    actions_blocked: int = 0
-    actions_clamped: int = 0
 
 
 class Control:
@@ -101,13 +71,10 @@ class Control:
         self._latest: Observation | None = None
         self._evidence: Answer | None = None  # what the last policy command rests on
         self._last_order = (0, -1)
-        self._before: tuple[Floats, ...] = ()  # actions published last, newest first
-        self._gripper = Gripper()
+        self._commands = CommandMaker(sim_time)
         self._moved = False  # whether a policy command went out since activation or reset
-        self._sequence = 0
         self._last_answer: Command | None = None
-        self._last_moment: Moment | None = None
-        self._clock_moved_ns = clock.steady_ns()
+        self._clock_watch = ClockWatch(sim_time, lockstep, clock.steady_ns())
         self._epoch_began_ns = clock.steady_ns()
         self._held_pose: Floats | None = None
 
@@ -127,8 +94,7 @@ class Control:
         self._queue.clear()
         self._evidence = None
         self._last_answer = None
-        # A robot at rest: the next delta is a change from zero. A pose has no such reference.
-        self._before = () if self.limits.absolute else (np.zeros(7),)
+        self._commands.rest(self.limits.absolute)
         self._epoch_began_ns = self._clock.steady_ns()
 
     def _wait(self, reason: str) -> None:
@@ -174,7 +140,7 @@ class Control:
             self._flush()
             self._frames.forget()
             self._latest = None
-            self._gripper = Gripper()
+            self._commands.gripper = Gripper()
             self._moved = False
             self._wait(self._lacks())
 
@@ -243,7 +209,7 @@ class Control:
             return False
         last = self._last_answer
         if last is not None and last.latest_ns == observation.stamp_ns and self.safety.active:
-            self._publish(replace(last, sequence=self._sequence))
+            self._publish(self._commands.again(last))
         return True
 
     def _answer_without_worker(self) -> bool:
@@ -356,7 +322,7 @@ class Control:
 
     def _try(self, candidate: Candidate, now: Moment) -> None:
         """Send one fresh action through the gate; publish it if the state then allows it."""
-        gated = safety.gate(candidate.action, self._before, self.limits)
+        gated = safety.gate(candidate.action, self._commands.before, self.limits)
         if gated.clamped:
             self.counters.actions_clamped += 1
             self._outlet.warn("clamped", f"action clamped to its {gated.clamped}")
@@ -365,7 +331,9 @@ class Control:
             self._publish_idle(now)
             return
         wanted = float(gated.action[GRIPPER])
-        self._gripper = safety.steady_gripper(self._gripper, wanted, now.now_ns, self.limits)
+        self._commands.gripper = safety.steady_gripper(
+            self._commands.gripper, wanted, now.now_ns, self.limits
+        )
         self._evidence, self._last_order = candidate.answer, order_of(candidate)
         self._moved = True
         self.counters.actions_published += 1
@@ -378,8 +346,7 @@ class Control:
             if age <= self.limits.max_age_ns:
                 self.counters.missed_deadlines += 1
                 self.counters.held_published += 1
-                still = self._before[0] if self.limits.absolute and self._before else np.zeros(7)
-                self._send(CommandKind.HELD, still, now)
+                self._send(CommandKind.HELD, self._commands.still(self.limits.absolute), now)
                 return
             reason = f"observation age {age / MS:.0f} ms exceeds max_age"
             reason += f" {self.limits.max_age_ns / MS:.0f} ms"
@@ -405,62 +372,25 @@ class Control:
         self, kind: CommandKind, action: Floats, now: Moment, candidate: Candidate | None = None
     ) -> None:
         """Make and publish a command. The last line before the topic."""
-        action = action.copy()
-        action[GRIPPER] = self._gripper.value
-        safety.refuse_unless_numbers(action)
-        self._before = (action, *self._before[:1])
-        command = Command(
-            kind=kind,
-            action=action,
-            sequence=self._sequence,
-            epoch=self.instruction.epoch,
-            instruction_digest=self.instruction.digest,
-            published_ns=now.now_ns,
-            latest_ns=self._latest.stamp_ns if self._latest is not None else 0,
-        )
-        answer = None if kind is CommandKind.STOP else self._evidence
-        if answer is not None:
-            command = replace(
-                command,
-                stamp_ns=answer.inference.stamp_ns,
-                received_ns=answer.received_ns,
-                valid_until_ns=answer.inference.stamp_ns + self.limits.max_age_ns,
-            )
-            if candidate is not None:
-                command = replace(
-                    command,
-                    chunk_index=candidate.index,
-                    chunk_length=len(answer.inference.actions),
-                    stages_ms=stages_ms(answer, now),
-                    total_ms=total_ms(answer, now, self._sim_time),
-                )
+        latest_ns = self._latest.stamp_ns if self._latest is not None else 0
+        command = self._commands.make(kind, action, now, self.instruction, latest_ns)
+        if kind is not CommandKind.STOP and self._evidence is not None:
+            command = self._commands.resting_on(command, self._evidence, self.limits)
+        if candidate is not None:
+            command = self._commands.accounted(command, candidate, now)
         self._publish(command)
 
     def _publish(self, command: Command) -> None:
-        self._sequence += 1
         self._last_answer = command
         self._outlet.publish(command)
 
     # ------------------------------------------------------------------ watchdogs
 
     def _watch_clock(self, now: Moment) -> None:
-        """A clock that jumps, stands still or runs backwards makes every age a guess."""
-        last, self._last_moment = self._last_moment, now
-        if last is None:
-            return
-        moved = now.now_ns - last.now_ns
-        if moved != 0:
-            self._clock_moved_ns = now.steady_ns
-        drift = moved - (now.steady_ns - last.steady_ns)
-        if moved < 0:
-            self._clock_jumped(f"the clock went back by {-moved / MS:.0f} ms", now)
-        elif not self._sim_time and abs(drift) > self.limits.clock_tolerance_ns:
-            self._clock_jumped(f"the clock jumped by {drift / MS:.1f} ms", now)
-        elif self._sim_time and not self._lockstep:
-            still = now.steady_ns - self._clock_moved_ns
-            if still > self.limits.max_age_ns:
-                reason = f"/clock has stood still for {still / SECOND:.1f} s"
-                self._set(safety.hold(self.safety, reason, now.steady_ns))
+        if reason := self._clock_watch.jumped(now, self.limits):
+            self._clock_jumped(reason, now)
+        elif reason := self._clock_watch.stands_still(now, self.limits):
+            self._set(safety.hold(self.safety, reason, now.steady_ns))
 
     def _clock_jumped(self, reason: str, now: Moment) -> None:
         self._flush()
