@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vla_ros.sim.env import Environment, SimError
-from vla_ros.sim.gl import choose_renderer
+from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
 
 ENVIRONMENTS = ("tabletop",)
 
@@ -26,7 +26,12 @@ class EnvConfig:
             raise SimError(f"image_size must be 16 to 1024 pixels, not {self.image_size}")
 
     def __call__(self) -> Environment:
-        choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported
-        from vla_ros.sim.tabletop import Tabletop  # needs mujoco, other environments may not
+        backend = choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported
+        try:
+            from vla_ros.sim.tabletop import Tabletop  # needs mujoco, other environments may not
+        except ModuleNotFoundError as error:
+            raise SimError(f"{error}: pip install 'vla_ros[sim]'") from error
+        except (AttributeError, ImportError, OSError) as error:  # the OpenGL library is not there
+            raise NoRenderer(f"MUJOCO_GL={backend}: {NO_RENDERER} ({error})") from error
 
         return Tabletop(self.image_size, self.wrist)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from vla_ros.cli import UserError, demo
+from vla_ros.cli import UserError, demo, domain
 from vla_ros.cli.demo_options import add_parser, parameters
 from vla_ros.cli.main import main
 from vla_ros.cli.progress import Progress
@@ -90,7 +90,7 @@ def test_the_domain_is_local_and_free(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_STATIC_PEERS"):
         monkeypatch.setenv(name, "7")
     first = demo._isolate(None)
-    assert 1 <= first <= demo.LAST_DOMAIN
+    assert 1 <= first <= domain.LAST_DOMAIN
     assert os.environ["ROS_DOMAIN_ID"] == str(first)
     assert os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
     assert "ROS_STATIC_PEERS" not in os.environ
