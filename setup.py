@@ -21,7 +21,13 @@ PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of 
 NAME = PACKAGE.findtext("name")
 # Every module of nodes/ that has a main() is a program.
 NODES = sorted(p.stem for p in ROOT.glob("vla_ros/nodes/*.py") if "\ndef main(" in p.read_text())
-TEST = ["pytest>=7.4", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100"]
+TEST = [
+    "pytest>=7.4",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.5",
+    "pytest-rerunfailures>=14",
+    "hypothesis>=6.100",
+]
 ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]
 INTERFACES = Interfaces(
     NAME,
