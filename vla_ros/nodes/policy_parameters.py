@@ -35,6 +35,15 @@ TABLE = (
         fixed=True,
     ),
     P("relaxed_distance", 0, "speculative, relaxed: largest bin distance r", 0, 255, fixed=True),
+    P(
+        "draft_extrapolation",
+        "repeat",
+        "speculative, temporal: propose the previous action, or go on as the last two changed",
+        choices=("repeat", "linear"),
+        fixed=True,
+    ),
+    P("adaptive_draft", True, "speculative: stop drafting where it does not pay", fixed=True),
+    P("temperature", 1.0, "speculative, sampling: of the softmax", 0.001, 100.0, fixed=True),
     P("gamma", 0, "speculative: draft tokens a pass; 0: as many as pay", 0, 64, fixed=True),
     P("device", "cpu", "vla: torch device, such as cpu or cuda:0", fixed=True),
     P(
@@ -123,9 +132,14 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
     """Which policy to load. Raises PolicyRefused with the reason."""
     options: dict[str, str | int | float | bool] = {}
     if values["schedule"] in ("speculative", "vanilla_speculative"):
-        options = {"drafter": values["drafter"], "acceptance": values["acceptance"]}
-        if values["acceptance"] == "relaxed":
-            options["relax_bins"] = values["relaxed_distance"]
+        options = {
+            "drafter": values["drafter"],
+            "draft_extrapolation": values["draft_extrapolation"],
+            "adaptive_draft": values["adaptive_draft"],
+            "acceptance": values["acceptance"],
+            "temperature": values["temperature"],
+            "relax_bins": values["relaxed_distance"],
+        }
         if values["draft_checkpoint"]:
             options["draft_checkpoint"] = values["draft_checkpoint"]
         if values["gamma"]:
