@@ -18,7 +18,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint dev lock clean distclean
+.PHONY: help install demo test kernels check lint dev lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
