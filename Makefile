@@ -42,6 +42,10 @@ test: install ## every check and every test (TESTS=unit/cli to choose some)
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
 	exit $$status
 
+kernels: install ## the Triton kernels in Triton's interpreter, on a CPU (downloads Triton, 200 MB)
+	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.4"
+	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest unit/engine/test_kernels.py $(ARGS)
+
 check: ## format, lint, types
 	@echo "==> ruff format, ruff check, mypy"
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make lint"; exit 1; }
