@@ -122,6 +122,8 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
         # LIBERO's controller units, which the tabletop shares.
         "action_scale": [POSITION_SCALE] * 3 + [ROTATION_SCALE] * 3,
     }
+    if args.schedule == "vanilla_speculative":  # by definition with a draft model
+        values |= {"drafter": "model", "draft_checkpoint": RANDOM_CHECKPOINT}
     if (args.device or "cpu") == "cpu":
         # Threads of the model on every CPU would starve the simulation and the control tick.
         values["num_threads"] = max(1, len(os.sched_getaffinity(0)) // 2)
