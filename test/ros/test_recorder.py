@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
-pytest.importorskip("rosbags", reason="rosbags is not installed: pip install 'vla_ros[replay]'")
+pytest.importorskip(
+    "rosbags", reason="rosbags is not installed: pip install '.[replay]' in the checkout"
+)
 
 from sensor_msgs.msg import Image
 

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
-pytest.importorskip("rosbags", reason="rosbags is not installed: pip install 'vla_ros[replay]'")
+pytest.importorskip(
+    "rosbags", reason="rosbags is not installed: pip install '.[replay]' in the checkout"
+)
 
 from support.bags import START, T, action, film, image, joints, picture, png, task, write_bag
 from support.domain import leased_domain

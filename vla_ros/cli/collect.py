@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.train import TrainError
         from vla_ros.train.collection import CollectOptions, collect, episode_seed, totals
     except ImportError as error:
-        raise UserError(f"{error}: pip install 'vla_ros[sim,train]'") from error
+        raise UserError(f"{error}: pip install '.[sim,train]' in the checkout") from error
     options = CollectOptions(
         demonstrations=args.demos,
         families=tuple(args.families),

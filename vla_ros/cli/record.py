@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         import rosbags  # noqa: F401
     except ImportError:
-        raise UserError("rosbags is missing: pip install 'vla_ros[replay]'") from None
+        raise UserError("rosbags is missing: pip install '.[replay]' in the checkout") from None
     from vla_ros.cli.environment import prepare
 
     prepare()

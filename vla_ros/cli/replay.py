@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         import rosbags  # noqa: F401
     except ImportError:
-        raise UserError("rosbags is missing: pip install 'vla_ros[replay]'") from None
+        raise UserError("rosbags is missing: pip install '.[replay]' in the checkout") from None
     from vla_ros.replay.bag import Bag
     from vla_ros.replay.errors import BagError
 

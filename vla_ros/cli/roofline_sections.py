@@ -94,7 +94,9 @@ def draw(
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise UserError("--plots needs matplotlib: pip install 'vla_ros[plots]'") from None
+        raise UserError(
+            "--plots needs matplotlib: pip install '.[plots]' in the checkout"
+        ) from None
     from vla_ros.analysis import plots
 
     marks = [plots.Point(*point) for point in points]

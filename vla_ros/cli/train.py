@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.train.run import Machine, Reporter
         from vla_ros.train.run import run as train
     except ImportError as error:
-        raise UserError(f"{error}: pip install 'vla_ros[model,train]'") from error
+        raise UserError(f"{error}: pip install '.[model,train]' in the checkout") from error
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if args.workers < 1:
         raise UserError("--workers must be at least 1")

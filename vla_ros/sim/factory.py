@@ -30,7 +30,7 @@ class EnvConfig:
         try:
             from vla_ros.sim.tabletop import Tabletop  # needs mujoco, other environments may not
         except ModuleNotFoundError as error:
-            raise SimError(f"{error}: pip install 'vla_ros[sim]'") from error
+            raise SimError(f"{error}: pip install '.[sim]' in the checkout") from error
         except (AttributeError, ImportError, OSError) as error:  # the OpenGL library is not there
             raise NoRenderer(f"MUJOCO_GL={backend}: {NO_RENDERER} ({error})") from error
 

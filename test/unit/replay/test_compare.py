@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("rosbags", reason="rosbags is not installed: pip install 'vla_ros[replay]'")
+pytest.importorskip(
+    "rosbags", reason="rosbags is not installed: pip install '.[replay]' in the checkout"
+)
 
 from support.bags import START, T, action, film, task, write_bag
 from vla_ros.core import CommandKind

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("rosbags", reason="rosbags is not installed: pip install 'vla_ros[replay]'")
+pytest.importorskip(
+    "rosbags", reason="rosbags is not installed: pip install '.[replay]' in the checkout"
+)
 
 from support.bags import SECOND, START, T, film, image, joints, picture, png, task, write_bag
 from vla_ros.replay.bag import Bag, BagTopic

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("rosbags", reason="rosbags is not installed: pip install 'vla_ros[replay]'")
+pytest.importorskip(
+    "rosbags", reason="rosbags is not installed: pip install '.[replay]' in the checkout"
+)
 
 from support.bags import STORE, picture, task
 from support.bags import image as frame
