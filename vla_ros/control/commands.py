@@ -72,9 +72,9 @@ class CommandMaker:
         latest_ns: int,
     ) -> Command:
         """A command that rests on nothing yet, published at ``now``."""
+        safety.refuse_unless_numbers(action)
         action = action.copy()
         action[GRIPPER] = self.gripper.value
-        safety.refuse_unless_numbers(action)
         self.before = (action, *self.before[:1])
         self._sequence += 1
         return Command(

@@ -10,18 +10,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from vla_ros.control import Control
 from vla_ros.control.actions import Answer
+from vla_ros.control.commands import CommandMaker
 from vla_ros.core import (
     Command,
     CommandKind,
     Inference,
+    Instruction,
     Observation,
     PolicyInfo,
     PolicyState,
     StalePolicy,
     Timeline,
 )
-from vla_ros.safety import Limits
-from vla_ros.timing import MS, SECOND, ManualClock
+from vla_ros.safety import Limits, Refused
+from vla_ros.timing import MS, SECOND, ManualClock, Moment
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
 
@@ -168,6 +170,13 @@ def test_an_action_of_an_old_epoch_is_never_published():
     assert bench.state is PolicyState.WAITING
 
 
+def test_an_action_that_waits_for_its_tick_dies_with_its_epoch():
+    bench = Bench().running()
+    bench.answer(bench.frame())
+    bench.control.set_instruction("push")
+    assert all(c.kind is not CommandKind.POLICY for c in bench.tick())
+
+
 def test_the_same_instruction_again_changes_nothing():
     bench = Bench().running()
     epoch = bench.control.instruction.epoch
@@ -272,6 +281,24 @@ def test_a_jump_of_the_clock_voids_what_is_in_flight(jump):
     assert bench.control.instruction.epoch == epoch + 1 and bench.state is PolicyState.HOLD
     bench.answer(observation, epoch=epoch)
     assert all(c.kind is CommandKind.STOP for c in bench.tick())
+
+
+def test_a_simulation_that_starts_over_holds_and_its_frames_are_taken_again():
+    bench = Bench(sim_time=True).running()
+    bench.tick()
+    bench.clock.now -= 300 * SECOND
+    bench.tick()
+    assert bench.state is PolicyState.HOLD and "went back" in bench.control.safety.reason
+    for _ in range(3):
+        bench.cycle()
+    assert bench.state is PolicyState.RUNNING
+
+
+@pytest.mark.parametrize("bad", [np.full(7, np.nan), np.zeros(6)])
+def test_no_command_is_made_of_what_is_no_action(bad):
+    maker = CommandMaker(sim_time=False)
+    with pytest.raises(Refused):
+        maker.make(CommandKind.STOP, bad, Moment(1, 1), Instruction("reach", 1), 0)
 
 
 def test_a_simulated_clock_that_stands_still_holds():
