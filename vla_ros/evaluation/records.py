@@ -1,0 +1,216 @@
+"""The nouns of an evaluation. Plain dicts exist only at a file's edge: to_json, from_json.
+
+Times are milliseconds or seconds as the names say, rates hertz. Everything here can be pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vla_ros.sim.episode_state import Mode
+
+POLICIES = ("vla", "scripted", "zero")
+ROUTES = ("ros", "direct")
+QUANTILES = tuple(range(0, 101, 5))  # per cent, of a Spread
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Samples in short: count, mean and 21 quantiles (0, 5 .. 100 %); all zero without samples."""
+
+    count: int = 0
+    mean: float = 0.0
+    quantiles: tuple[float, ...] = (0.0,) * len(QUANTILES)
+
+    @staticmethod
+    def of(samples: npt.ArrayLike) -> Spread:
+        """The spread of ``samples`` [N], quantiles by linear interpolation."""
+        values = np.asarray(samples, dtype=np.float64).reshape(-1)
+        if values.size == 0:
+            return Spread()
+        marks = np.percentile(values, QUANTILES)
+        return Spread(int(values.size), float(values.mean()), tuple(map(float, marks)))
+
+    def quantile(self, percent: float) -> float:
+        """Any quantile, interpolated between those that are kept."""
+        return float(np.interp(percent, QUANTILES, self.quantiles))
+
+    @property
+    def p50(self) -> float:
+        return self.quantile(50)
+
+    @property
+    def p95(self) -> float:
+        return self.quantile(95)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way of running the policy. ``label`` is unique in an evaluation and has no slash.
+
+    ``delay_frames`` (lock-step): the policy acts on the observation of that many control steps
+    ago. ``image_delay_ms`` (real time): every image reaches the policy so much later, its stamp
+    unchanged. ``replan_interval``: actions executed of a chunk, 0 all of it. The others are
+    parameters of the policy node, see config/policy.yaml; ``schedule`` is empty for a policy
+    without a model.
+    """
+
+    label: str
+    schedule: str = ""
+    drafter: str = "temporal"
+    draft_checkpoint: str = ""
+    acceptance: str = "exact"
+    relaxed_distance: int = 0
+    draft_extrapolation: str = "repeat"
+    replan_interval: int = 0
+    delay_frames: int = 0
+    image_delay_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.label or "/" in self.label:
+            raise ValueError(f"variant label {self.label!r}: must not be empty or have a slash")
+        for name in ("relaxed_distance", "replan_interval", "delay_frames", "image_delay_ms"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all episodes of an evaluation share; one that is resumed must have the same.
+
+    ``checkpoint_sha256`` is "" without a checkpoint, ``unnorm_key`` "" where the checkpoint
+    has one. ``action_scale`` makes m and rad of the first six de-normalised values.
+    ``threads`` are the policy's, 0 the library's own choice. ``wrist``: the wrist camera is
+    rendered and shown. ``max_steps`` 0: the tasks' own limits. ``max_age_s`` bounds the age of
+    the evidence before a variant's own delays, see :func:`vla_ros.evaluation.plan.age_limit_s`.
+    """
+
+    environment: str = "tabletop"
+    suite: str = ""
+    policy: str = "vla"
+    checkpoint: str = ""
+    checkpoint_sha256: str = ""
+    mode: Mode = Mode.LOCKSTEP
+    route: str = "ros"
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+    unnorm_key: str = ""
+    center_crop: bool = False
+    action_scale: tuple[float, float, float, float, float, float] = (1.0,) * 6
+    image_size: int = 256
+    wrist: bool = False
+    max_steps: int = 0
+    max_age_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy is {self.policy!r}: give one of {', '.join(POLICIES)}")
+        if self.route not in ROUTES:
+            raise ValueError(f"route is {self.route!r}: give one of {', '.join(ROUTES)}")
+        if self.route == "direct" and self.mode is not Mode.LOCKSTEP:
+            raise ValueError("without ROS there is lock-step only")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One episode to play: initial state ``initial_state`` of ``task`` drawn from ``seed``.
+
+    ``instruction`` "" is the task's own sentence; the task is judged by its own goal either
+    way. ``number`` is its place in the evaluation and no part of its identity.
+    """
+
+    variant: str
+    task: str
+    initial_state: int
+    seed: int
+    instruction: str = ""
+    number: int = 0
+
+    def key(self) -> str:
+        """Unique in an evaluation."""
+        return f"{self.variant}/{self.task}/{self.initial_state}/{self.seed}/{self.instruction}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What came of a job. An episode that could not be played is a failure with its reason.
+
+    ``reason``: why it ended: "success", "step limit", "out of reach", "policy FAULT: ...",
+    "no progress: ...". ``rate_hz``: new actions of the policy executed per second of wall time.
+    ``age_ms``: age of the evidence of every executed action of the policy at its execution
+    (in lock-step in simulated time). ``inference_ms``: time of the policy per frame.
+    ``drafted`` and ``accepted``: draft tokens per action dimension, empty without a drafter.
+    ``passes``: of the target model over ``frames`` frames that it answered. ``held``: steps
+    without an action of the policy. ``clamped``: actions changed by the gate.
+    ``action_digest``: SHA-256, in hex, of the executed actions (m, rad, gripper 0 to 1 as the
+    command carried them, float64 [7] each, held steps included) in order; ``token_digest`` the
+    same of the action tokens, int64, "" without a model. ``strip``: picture, relative to the
+    evaluation's directory, or "". ``error``: what broke, "" where nothing did.
+    """
+
+    job: Job
+    success: bool
+    reason: str
+    steps: int = 0
+    max_steps: int = 0
+    wall_s: float = 0.0
+    rate_hz: float = 0.0
+    age_ms: Spread = Spread()
+    inference_ms: Spread = Spread()
+    drafted: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+    passes: int = 0
+    frames: int = 0
+    held: int = 0
+    clamped: int = 0
+    action_digest: str = ""
+    token_digest: str = ""
+    strip: str = ""
+    error: str = ""
+
+
+# ---------------------------------------------------------------------------- files
+
+
+def to_json(noun: Variant | Setup | Job | Record | Spread) -> dict[str, Any]:
+    """For ``json.dumps``."""
+    return asdict(noun)
+
+
+def variant_from_json(values: Mapping[str, Any]) -> Variant:
+    return _from(Variant, values)
+
+
+def setup_from_json(values: Mapping[str, Any]) -> Setup:
+    changed = dict(values)
+    if "mode" in changed:
+        changed["mode"] = Mode(changed["mode"])
+    return _from(Setup, changed)
+
+
+def record_from_json(values: Mapping[str, Any]) -> Record:
+    changed = dict(values)
+    changed["job"] = _from(Job, values["job"])
+    for name in ("age_ms", "inference_ms"):
+        changed[name] = _from(Spread, values.get(name, {}))
+    return _from(Record, changed)
+
+
+def _from(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The dataclass from its JSON form; absent fields have their defaults. ValueError."""
+    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    if unknown := sorted(set(values) - known):
+        raise ValueError(f"{kind.__name__} has no {', '.join(unknown)}: written by another version")
+    try:
+        return kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {error}") from error

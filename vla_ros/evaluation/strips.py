@@ -1,0 +1,76 @@
+"""A strip of frames: one small picture that shows an episode from its begin to its end.
+
+Feed it every image of the episode; it keeps only as many as it needs, already made small, so
+an episode of any length costs the same memory. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+FRAMES = 6
+TILE = 128  # px, the longer side of a frame
+_GAP = 3  # px of white between two frames
+_QUALITY = 85  # of the JPEG
+
+
+class Strip:
+    """``frames`` pictures, evenly spaced over the steps seen, the first and the last among them."""
+
+    def __init__(self, frames: int = FRAMES, tile: int = TILE) -> None:
+        if frames < 2 or tile < 8:
+            raise ValueError(f"a strip needs 2 frames of 8 px or more, not {frames} of {tile}")
+        self._frames = frames
+        self._tile = tile
+        self._kept: dict[int, Image.Image] = {}  # step -> frame, by steps
+        self._last: tuple[int, Image.Image] | None = None
+        self._stride = 1
+
+    def __len__(self) -> int:
+        """Frames that :meth:`save` would draw."""
+        return len(self._chosen())
+
+    def add(self, image: npt.NDArray[np.uint8], step: int) -> None:
+        """Show the frame of a control step: uint8 [H, W, 3], RGB; steps never go back.
+
+        ValueError: another shape or dtype.
+        """
+        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+            raise ValueError(f"a frame is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}")
+        small = Image.fromarray(np.ascontiguousarray(image))
+        small.thumbnail((self._tile, self._tile), Image.Resampling.BOX)
+        self._last = (step, small)
+        if step % self._stride == 0:
+            self._kept[step] = small
+        while len(self._kept) > 4 * self._frames:
+            self._stride *= 2
+            self._kept = {s: frame for s, frame in self._kept.items() if s % self._stride == 0}
+
+    def save(self, path: Path) -> bool:
+        """Write the frames side by side (JPEG or PNG, by the name); False when there are none."""
+        chosen = self._chosen()
+        if not chosen:
+            return False
+        width = sum(frame.width for frame in chosen) + _GAP * (len(chosen) - 1)
+        strip = Image.new("RGB", (width, max(frame.height for frame in chosen)), "white")
+        left = 0
+        for frame in chosen:
+            strip.paste(frame, (left, 0))
+            left += frame.width + _GAP
+        path.parent.mkdir(parents=True, exist_ok=True)
+        strip.save(path, quality=_QUALITY, optimize=True)
+        return True
+
+    def _chosen(self) -> list[Image.Image]:
+        """The frames nearest to evenly spaced steps, in order, none twice."""
+        if self._last is None:
+            return []
+        seen = {**self._kept, self._last[0]: self._last[1]}
+        steps = np.array(sorted(seen))
+        wanted = np.linspace(steps[0], steps[-1], self._frames)
+        nearest = {int(steps[np.abs(steps - place).argmin()]) for place in wanted}
+        return [seen[step] for step in sorted(nearest)]
