@@ -90,6 +90,7 @@ class Setup:
     ``threads`` are the policy's, 0 the library's own choice. ``wrist``: the wrist camera is
     rendered and shown. ``max_steps`` 0: the tasks' own limits. ``max_age_s`` bounds the age of
     the evidence before a variant's own delays, see :func:`vla_ros.evaluation.plan.age_limit_s`.
+    ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
 
     environment: str = "tabletop"
@@ -110,6 +111,7 @@ class Setup:
     wrist: bool = False
     max_steps: int = 0
     max_age_s: float = 0.5
+    note: str = ""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

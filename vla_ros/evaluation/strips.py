@@ -6,16 +6,36 @@ an episode of any length costs the same memory. Not thread-safe.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from vla_ros.evaluation.records import Job
+
 FRAMES = 6
 TILE = 128  # px, the longer side of a frame
 _GAP = 3  # px of white between two frames
 _QUALITY = 85  # of the JPEG
+
+
+def strip_paths(jobs: Iterable[Job]) -> dict[str, str]:
+    """Which episodes get a strip: the first of every task under the first variant.
+
+    Give all jobs of the evaluation, also when some of them are done already. Key of the job -> where its picture belongs, relative to the evaluation's directory.
+    """
+    ordered = sorted(jobs, key=lambda job: job.number)
+    paths: dict[str, str] = {}
+    tasks: set[str] = set()
+    for job in ordered:
+        if job.variant == ordered[0].variant and job.task not in tasks:
+            tasks.add(job.task)
+            name = re.sub(r"[^A-Za-z0-9._-]+", "_", job.task)[:120]
+            paths[job.key()] = f"strips/{len(tasks):03d}_{name}.jpg"
+    return paths
 
 
 class Strip:
