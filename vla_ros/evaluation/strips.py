@@ -25,7 +25,8 @@ _QUALITY = 85  # of the JPEG
 def strip_paths(jobs: Iterable[Job]) -> dict[str, str]:
     """Which episodes get a strip: the first of every task under the first variant.
 
-    Give all jobs of the evaluation, also when some of them are done already. Key of the job -> where its picture belongs, relative to the evaluation's directory.
+    Give all jobs of the evaluation, also when some of them are done already. Key of the job ->
+    where its picture belongs, relative to the evaluation's directory.
     """
     ordered = sorted(jobs, key=lambda job: job.number)
     paths: dict[str, str] = {}
