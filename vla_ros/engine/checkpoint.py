@@ -68,6 +68,11 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
     return Checkpoint(config, tensors, norm_stats, directory, _sha256(directory, files))
 
 
+def fingerprint(directory: Path) -> str:
+    """The ``sha256`` that :func:`load_checkpoint` will give, without loading."""
+    return _sha256(directory, _weight_files(directory))
+
+
 def _weight_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
     if index.is_file():

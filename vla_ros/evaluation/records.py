@@ -59,7 +59,8 @@ class Variant:
     ago. ``image_delay_ms`` (real time): every image reaches the policy so much later, its stamp
     unchanged. ``replan_interval``: actions executed of a chunk, 0 all of it. The others are
     parameters of the policy node, see config/policy.yaml; ``schedule`` is empty for a policy
-    without a model.
+    without a model. An adaptive draft learns from episode to episode, so with it a lossy
+    acceptance is no function of the job alone: in lock-step it is off.
     """
 
     label: str
@@ -69,6 +70,7 @@ class Variant:
     acceptance: str = "exact"
     relaxed_distance: int = 0
     draft_extrapolation: str = "repeat"
+    adaptive_draft: bool = True
     replan_interval: int = 0
     delay_frames: int = 0
     image_delay_ms: float = 0.0
@@ -86,7 +88,8 @@ class Setup:
     """What all episodes of an evaluation share; one that is resumed must have the same.
 
     ``checkpoint_sha256`` is "" without a checkpoint, ``unnorm_key`` "" where the checkpoint
-    has one. ``action_scale`` makes m and rad of the first six de-normalised values.
+    has one. ``seed`` is the first of the jobs' and that of the policy (sampling, random weights).
+    ``action_scale`` makes m and rad of the first six de-normalised values.
     ``threads`` are the policy's, 0 the library's own choice. ``wrist``: the wrist camera is
     rendered and shown. ``max_steps`` 0: the tasks' own limits. ``max_age_s`` bounds the age of
     the evidence before a variant's own delays, see :func:`vla_ros.evaluation.plan.age_limit_s`.

@@ -54,11 +54,13 @@ class PolicySpec:
     ``checkpoint`` ... ``dtype`` and ``unnorm_key`` (empty: the only one there is) concern
     ``vla``, and so do ``schedule_options``: further fields of ``engine.EngineOptions`` by
     name, such as ``{"drafter": "temporal", "gamma": 3}``. ``action_scale`` multiplies the
-    first six de-normalised values into metres and radians. ``replay_file`` is the .npy or
+    first six de-normalised values into metres and radians. ``preprocessing`` is "default" or
+    "libero", see :mod:`vla_ros.engine.images`. ``replay_file`` is the .npy or
     .npz file of ``replay``, ``replay_loop`` whether it starts over at its end.
     ``num_threads`` limits the worker's compute threads (0: the libraries' own choice).
     ``warmup_count`` inferences on a synthetic ``warmup_size`` (height, width) image are made
     and timed before the worker says that it is ready; policies without a model make none.
+    ``delay_frames`` makes the policy act on the observation of that many calls ago.
     """
 
     name: str = "zero"
@@ -77,6 +79,8 @@ class PolicySpec:
     warmup_size: tuple[int, int] = (256, 256)
     cuda_graphs: bool = True
     center_crop: bool = False
+    preprocessing: str = "default"
+    delay_frames: int = 0
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what can be told without loading anything."""
@@ -90,8 +94,8 @@ class PolicySpec:
             math.isfinite(s) and s != 0.0 for s in self.action_scale
         ):
             raise PolicyRefused("action_scale must be 6 finite numbers other than 0")
-        if self.num_threads < 0 or self.warmup_count < 0:
-            raise PolicyRefused("num_threads and warmup_count must be 0 or more")
+        if min(self.num_threads, self.warmup_count, self.delay_frames) < 0:
+            raise PolicyRefused("num_threads, warmup_count and delay_frames must be 0 or more")
         if len(self.warmup_size) != 2 or not all(16 <= n <= 8192 for n in self.warmup_size):
             raise PolicyRefused("warmup_size must be a height and a width from 16 to 8192")
 

@@ -7,6 +7,15 @@ from vla_ros.policies.base import Policy, PolicyRefused, PolicySpec
 
 def load_policy(spec: PolicySpec) -> Policy:
     """Load the policy that ``spec`` names; raises PolicyRefused with the reason in one line."""
+    policy = _load(spec)
+    if spec.delay_frames:
+        from vla_ros.policies.delayed import DelayedPolicy
+
+        return DelayedPolicy(policy, spec.delay_frames)
+    return policy
+
+
+def _load(spec: PolicySpec) -> Policy:
     match spec.name:
         case "zero":
             from vla_ros.policies.zero import ZeroPolicy

@@ -23,6 +23,7 @@ def engine_options(spec: PolicySpec) -> EngineOptions:
         "unnorm_key": spec.unnorm_key or None,
         "seed": spec.seed,
         "center_crop": spec.center_crop,
+        "preprocessing": spec.preprocessing,
         "cuda_graphs": spec.cuda_graphs,
         "threads": spec.num_threads or None,
     }

@@ -134,3 +134,20 @@ def test_scripted_needs_ground_truth_and_a_task_it_knows() -> None:
     policy.reset(Instruction("sing a song", 0))
     with pytest.raises(InvalidAction, match="ground truth"):
         act(policy, 1)
+
+
+def test_a_delay_gives_the_policy_older_observations(tmp_path) -> None:
+    np.save(tmp_path / "rows.npy", np.arange(21.0).reshape(3, 7))
+    spec = PolicySpec("replay", replay_file=str(tmp_path / "rows.npy"), delay_frames=2)
+    policy = load_policy(spec)
+    assert policy.info.pipeline_depth == 3
+    for epoch in range(2):
+        policy.reset(Instruction("go", epoch))
+        said = [policy.step(seen(n), Timeline(1), CLOCK) for n in range(1, 6)]
+        assert [one and one.stamp_ns for one in said] == [None, None, 1, 2, 3]
+        assert [one.actions[0, 0] for one in said if one] == [0, 7, 14]
+
+
+def test_a_negative_delay_is_refused() -> None:
+    with pytest.raises(PolicyRefused, match="delay_frames"):
+        PolicySpec("zero", delay_frames=-1)
