@@ -211,7 +211,55 @@ def test_real_time_executes_what_is_fresh_and_nothing_else(spawn_node, ros):
     assert len(policy.clock) == 0
 
 
+def test_delayed_images_keep_their_stamps_and_the_world_its_pace(spawn_node, ros):
+    """Everything seen is 300 ms old when it comes, in order, at the rate of the control steps."""
+    policy = Policy(ros, lambda number, stamp: None)
+    receipts: list[tuple[int, int]] = []  # stamp, age on receipt
+
+    def on_image(message: Image) -> None:
+        stamp = stamp_of(message.header.stamp)
+        receipts.append((stamp, time.time_ns() - stamp))
+
+    ros.node.create_subscription(Image, "/image", on_image, 100)
+    spawn_node("bridge", REALTIME | {"max_steps": 40, "image_delay_ms": 300.0})
+    policy.connect()
+    status = policy.ended(1)
+    assert 15.0 < status.achieved_rate_hz < 21.0
+    shown = len(receipts)
+    assert shown < 40  # the last ones are still under way when the episode ends
+    wait_until(lambda: len(receipts) == 41, 5.0, "the delayed images")
+    assert min(age for _, age in receipts) >= 300 * MS
+    assert sorted(age for _, age in receipts)[20] < 400 * MS
+    stamps = [stamp for stamp, _ in receipts]
+    assert stamps == sorted(stamps)
+    wait_until(lambda: len(policy.joints) == 41, 5.0, "the states that belong to them")
+    assert [stamp_of(m.header.stamp) for m in policy.joints.messages] == stamps
+    policy.reset()  # what is under way is not seen in the next episode
+    policy.running(2)
+    begin = len(receipts)
+    wait_until(lambda: len(receipts) > begin, 5.0, "an image of the next episode")
+    assert receipts[begin][0] > stamps[-1]
+
+
 # ------------------------------------------------------------------ the policy's side
+
+
+@pytest.mark.parametrize("given", ["fetch the purple cube", " "])
+def test_the_instruction_can_be_another_than_the_task_s(spawn_node, ros, given):
+    policy = Policy(ros)
+    spawn_node("bridge", LOCKSTEP | {"max_steps": 2, "instruction": given})
+    policy.connect()
+    status = policy.ended(1)
+    assert policy.instructions[-1] == status.instruction == given.strip()
+    assert ros.set_parameter("/bridge", "instruction", "go\ton")[0]
+    answer = policy.reset()
+    assert not answer.success
+    assert answer.message == "instruction has the control character U+0009"
+    assert ros.set_parameter("/bridge", "instruction", "")[0]
+    answer = policy.reset()
+    assert answer.instruction == "pick up the red cube and put it on the plate"
+    assert policy.ended(answer.episode).instruction == answer.instruction
+    assert policy.instructions[-1] == answer.instruction
 
 
 def test_episodes_begin_when_the_policy_is_active_and_reset(spawn_node, ros):
@@ -320,6 +368,7 @@ def test_sigterm_ends_it_with_its_simulation(spawn_node, ros, stopped):
         ({"task": "juggle"}, "bad parameter: tabletop has no task 'juggle'; it has: pick_red"),
         ({"mode": "fast"}, "mode is 'fast', must be one of lockstep, realtime"),
         ({"image_size": 5}, "image_size"),
+        ({"instruction": "go\x07"}, "bad parameter: instruction has the control character U+0007"),
     ],
 )
 def test_a_bad_parameter_is_one_line_and_exit_2(spawn_node, parameters, why):

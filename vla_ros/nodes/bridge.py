@@ -20,10 +20,12 @@ from rclpy.node import Node
 from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import Image, JointState
 
+from vla_ros.control import check_instruction
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses
 from vla_ros.nodes import bridge_convert, qos
 from vla_ros.nodes.bridge_policy import PolicyPeer
 from vla_ros.nodes.convert import BadMessage, to_time
+from vla_ros.nodes.delay import DelayLine
 from vla_ros.nodes.parameters import Parameter as P
 from vla_ros.nodes.parameters import declare
 from vla_ros.nodes.spin import run
@@ -38,7 +40,7 @@ from vla_ros.sim.episode_state import (
 from vla_ros.sim.factory import ENVIRONMENTS, EnvConfig
 from vla_ros.sim.process import SimProcess
 from vla_ros.srv import ResetEpisode
-from vla_ros.timing import SystemClock
+from vla_ros.timing import MS, SystemClock
 
 TABLE = (
     P("environment", "tabletop", "Which simulation", choices=ENVIRONMENTS, fixed=True),
@@ -46,6 +48,12 @@ TABLE = (
     P("initial_state", 0, "Index of the first episode's initial state", 0, 100_000, fixed=True),
     P("seed", 0, "Which set of initial states; counts from the next reset", 0, 2**31 - 1),
     P("max_steps", 0, "Step limit from the next reset on; 0: the task's own", 0, 1_000_000),
+    P(
+        "instruction",
+        "",
+        "What the policy is told from the next reset on; empty: the task's own sentence; a blank:"
+        " the empty instruction, which means stop",
+    ),
     P(
         "mode",
         "realtime",
@@ -61,6 +69,15 @@ TABLE = (
         "realtime: rate of the images, at most the control rate; 0: every control step",
         0.0,
         1000.0,
+        fixed=True,
+    ),
+    P(
+        "image_delay_ms",
+        0.0,
+        "realtime: images, and the states that belong to them, are published this much after"
+        " their capture, which they are stamped with",
+        0.0,
+        10_000.0,
         fixed=True,
     ),
     P("auto_reset", False, "Begin the next initial state when an episode ends", fixed=True),
@@ -93,6 +110,8 @@ class BridgeNode(Node):
         values = declare(self, TABLE)
         self._mode = Mode(values["mode"])
         self._clock_source = SystemClock()
+        delay_ns = 0 if self._mode is Mode.LOCKSTEP else round(values["image_delay_ms"] * MS)
+        self._delay = DelayLine(delay_ns, self._clock_source)
         self._make_topics(values["wrist_camera"])
         policy = values["policy_reset_service"]
         self._policy = PolicyPeer(self, policy, values["wait_for_policy"])
@@ -100,7 +119,7 @@ class BridgeNode(Node):
         self._sim = SimProcess(config)
         try:
             self._runner = self._make_runner(values)
-        except UnknownTask as error:
+        except (UnknownTask, ValueError) as error:
             self._sim.close()
             raise ValueError(str(error)) from None
         self.create_subscription(ActionCommand, "policy/action", self._on_command, qos.ACTION)
@@ -132,7 +151,11 @@ class BridgeNode(Node):
             answer_timeout_s=values["answer_timeout_s"],
         )
         first = EpisodeRequest(
-            values["task"], values["initial_state"], values["seed"], values["max_steps"]
+            values["task"],
+            values["initial_state"],
+            values["seed"],
+            values["max_steps"],
+            _checked(values["instruction"]),
         )
         runner = EpisodeRunner(self._sim, self, self._clock_source, first, options)
         runner.request(first)
@@ -146,6 +169,7 @@ class BridgeNode(Node):
             self._sim.kill()
             self._thread.join(2.0)
         self._sim.close()
+        self._delay.close()
 
     # ------------------------------------------------------------------ what comes in
 
@@ -169,15 +193,15 @@ class BridgeNode(Node):
             initial_state = self._runner.following().initial_state if same else 0
         seed, max_steps = (int(self.get_parameter(n).value) for n in ("seed", "max_steps"))
         try:
-            response.episode = self._runner.request(
-                EpisodeRequest(task, initial_state, seed, max_steps)
-            )
-        except UnknownTask as error:
+            instruction = _checked(str(self.get_parameter("instruction").value))
+            wanted = EpisodeRequest(task, initial_state, seed, max_steps, instruction)
+            response.episode = self._runner.request(wanted)
+        except (UnknownTask, ValueError) as error:
             response.success, response.message = False, str(error)
             return response
         response.success = True
         response.message = f"episode {response.episode} begins: {task}, state {initial_state}"
-        response.instruction = self._runner.spec.task(task).instruction
+        response.instruction = wanted.told(self._runner.spec.task(task).instruction)
         return response
 
     # ------------------------------------------------------------------ Outlet
@@ -189,14 +213,18 @@ class BridgeNode(Node):
 
     def observation(self, stamp_ns: int, observation: SimObservation) -> None:
         """The image that policies wait for goes out last, when its companions are under way."""
-        self._truth.publish(bridge_convert.poses_message(observation, stamp_ns))
-        self._joints.publish(bridge_convert.joints_message(observation, stamp_ns))
+        messages: list[tuple[Any, Any]] = [
+            (self._truth, bridge_convert.poses_message(observation, stamp_ns)),
+            (self._joints, bridge_convert.joints_message(observation, stamp_ns)),
+        ]
         for camera, publisher in self._images.items():
             if camera in observation.images:
                 image = observation.images[camera]
-                publisher.publish(bridge_convert.image_message(image, stamp_ns, camera))
+                messages.append((publisher, bridge_convert.image_message(image, stamp_ns, camera)))
+        self._delay.put(lambda: _publish(messages))
 
     def begin(self, instruction: str, interrupted: Callable[[], bool]) -> None:
+        self._delay.clear()  # what the episode before showed is not seen in this one
         self._policy.begin(instruction, interrupted, lambda: self.clock(self._stamp_ns))
 
     def changed(self, view: EpisodeView) -> None:
@@ -211,6 +239,16 @@ class BridgeNode(Node):
 
     def rejected(self, reason: str) -> None:
         self.get_logger().warning(f"command not executed: {reason}", throttle_duration_sec=1.0)
+
+
+def _publish(messages: Sequence[tuple[Any, Any]]) -> None:
+    for publisher, message in messages:
+        publisher.publish(message)
+
+
+def _checked(instruction: str) -> str:
+    """The parameter's value, if the policy would take it; it may be blank. Raises ValueError."""
+    return check_instruction(instruction) or instruction
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -291,7 +291,7 @@ class EpisodeRunner:
         return EpisodeView(
             state=EpisodeState.RESETTING,
             request=request,
-            instruction=task.instruction,
+            instruction=request.told(task.instruction),
             episode=episode,
             step=0,
             max_steps=request.max_steps or task.max_steps,

@@ -27,12 +27,18 @@ class EpisodeState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """What to begin. ``max_steps`` 0 means the task's own limit."""
+    """What to begin. ``max_steps`` 0 means the task's own limit, ``instruction`` "" the task's
+    own sentence; a blank one tells the policy nothing at all, which means stop."""
 
     task: str
     initial_state: int = 0
     seed: int = 0
     max_steps: int = 0
+    instruction: str = ""
+
+    def told(self, own: str) -> str:
+        """What the policy is told, where ``own`` is the task's sentence."""
+        return self.instruction.strip() if self.instruction else own
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,3 +319,17 @@ def test_auto_reset_gives_up_on_a_simulation_that_is_always_lost(start):
     runner, _ = start(Policy(), replace(LOCKSTEP, auto_reset=True), environment=environment)
     ended(runner, 3)
     assert len(environment.resets) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("", "count to four"), (" push the moon ", "push the moon"), (" ", "")],
+    ids=["the task's own", "another", "none"],
+)
+def test_the_policy_is_told_what_the_request_says(start, given, told):
+    policy = Policy()
+    runner, _ = start(policy, instruction=given)
+    view = ended(runner)
+    assert policy.begun == [told]
+    assert view.instruction == told
+    assert view.state is EpisodeState.SUCCESS  # judged by the task, whatever was said
