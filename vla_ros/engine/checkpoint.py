@@ -63,9 +63,19 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
     config, raw = read_config(directory)
     files = _weight_files(directory)
     tensors = _read(files, config, device, dtype)
-    stats = directory / "dataset_statistics.json"
-    norm_stats = json.loads(stats.read_text()) if stats.is_file() else raw.get("norm_stats", {})
-    return Checkpoint(config, tensors, norm_stats, directory, _sha256(directory, files))
+    return Checkpoint(
+        config, tensors, norm_stats_of(directory, raw), directory, _sha256(directory, files)
+    )
+
+
+def norm_stats_of(directory: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint's action statistics by data set; ``raw`` is its config.json.
+
+    Fine-tuned ones bring a ``dataset_statistics.json``, which overrides the other.
+    """
+    path = directory / "dataset_statistics.json"
+    found: dict[str, Any] = raw.get("norm_stats") or {}
+    return json.loads(path.read_text()) if path.is_file() else found
 
 
 def fingerprint(directory: Path) -> str:

@@ -39,7 +39,9 @@ class Engine:
         config = self.model.config
         self.normaliser = _normaliser(checkpoint, options)
         self.tokenizer = PromptTokenizer(checkpoint.directory, config)
-        self._preprocess = Preprocessor(config, device, dtype, options.center_crop)
+        self._preprocess = Preprocessor(
+            config, device, dtype, options.center_crop, options.preprocessing
+        )
         self._tokens = self.normaliser.dim * config.chunk
         longest = config.patches + MAX_TEXT
         parts = ScheduleParts(

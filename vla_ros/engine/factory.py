@@ -96,4 +96,5 @@ def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:
         seed=options.seed + 1,
         share=share,
         center_crop=options.center_crop,
+        preprocessing=options.preprocessing,
     )

@@ -1,13 +1,11 @@
 """Camera image -> the pixels a vision tower wants.
 
-Sources: openvla ``processing_prismatic.py`` (bicubic resize, letterbox, normalisation) and
-``experiments/robot/openvla_utils.py`` (centre crop of checkpoints trained with augmentation).
+Two kinds of preprocessing lead to the square that a tower takes: ``default`` resizes as the
+checkpoint's own processor does (openvla ``processing_prismatic.py``: bicubic, letterbox), and
+``libero`` as the published LIBERO evaluations do (:mod:`vla_ros.engine.transforms`).
 """
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +13,9 @@ from PIL import Image as PILImage
 
 from vla_ros.core import Image
 from vla_ros.engine.config import ModelConfig, TowerConfig
+from vla_ros.engine.transforms import centre_crop, libero_square
 
-CROP_AREA = 0.9
-BICUBIC, BILINEAR = PILImage.Resampling.BICUBIC, PILImage.Resampling.BILINEAR
+BICUBIC = PILImage.Resampling.BICUBIC
 
 
 def fit(image: Image, size: int, strategy: str, fill: tuple[int, int, int]) -> Image:
@@ -46,29 +44,6 @@ def fit(image: Image, size: int, strategy: str, fill: tuple[int, int, int]) -> I
     return np.asarray(picture.resize((size, size), BICUBIC))
 
 
-def centre_crop(image: Image) -> Image:
-    """Cut 90 % of the area (side sqrt 0.9) out of the middle and scale it back.
-
-    Samples as tf.image.crop_and_resize does: bilinear between corner-aligned points.
-    """
-    height, width = image.shape[:2]
-    side = math.sqrt(CROP_AREA)
-    rows = _sample_points(height, side)
-    columns = _sample_points(width, side)
-    y0, x0 = np.floor(rows).astype(int), np.floor(columns).astype(int)
-    y1, x1 = np.minimum(y0 + 1, height - 1), np.minimum(x0 + 1, width - 1)
-    fy, fx = (rows - y0)[:, None, None], (columns - x0)[None, :, None]
-    source: Any = image.astype(np.float32)
-    top = source[y0][:, x0] * (1 - fx) + source[y0][:, x1] * fx
-    bottom = source[y1][:, x0] * (1 - fx) + source[y1][:, x1] * fx
-    return np.clip(np.rint(top * (1 - fy) + bottom * fy), 0, 255).astype(np.uint8)
-
-
-def _sample_points(length: int, side: float) -> Any:
-    start = (1 - side) / 2 * (length - 1)
-    return start + np.arange(length) * side
-
-
 def letterbox_fill(tower: TowerConfig) -> tuple[int, int, int]:
     """int(mean * 255) per channel, the colour of the family's padding."""
     red, green, blue = (int(x * 255) for x in tower.mean)
@@ -79,9 +54,15 @@ class Preprocessor:
     """uint8 RGB image -> one float tensor [1, 3, size, size] per tower, on the device."""
 
     def __init__(
-        self, config: ModelConfig, device: torch.device, dtype: torch.dtype, crop: bool
+        self,
+        config: ModelConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        crop: bool,
+        preprocessing: str = "default",
     ) -> None:
         self._config, self._crop = config, crop
+        self._libero = preprocessing == "libero"
         self._device, self._dtype = device, dtype
         self._scales = [
             (torch.tensor(t.mean).view(3, 1, 1), torch.tensor(t.std).view(3, 1, 1))
@@ -102,5 +83,8 @@ class Preprocessor:
         return tuple(out)
 
     def _square(self, image: Image, tower: TowerConfig) -> Image:
-        square = fit(image, tower.image_size, self._config.resize, letterbox_fill(tower))
+        if self._libero:
+            square = libero_square(image, tower.image_size)
+        else:
+            square = fit(image, tower.image_size, self._config.resize, letterbox_fill(tower))
         return centre_crop(square) if self._crop else square

@@ -19,6 +19,7 @@ ACCEPTANCES = ("exact", "sampling", "relaxed")
 EXTRAPOLATIONS = ("repeat", "linear")
 BACKENDS = ("own", "transformers")
 ATTENTIONS = ("sdpa", "varlen")
+PREPROCESSINGS = ("default", "libero")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class EngineOptions:
     ``checkpoint`` is a directory in OpenVLA's layout, a hub id, or ``random:<preset>``.
     ``unnorm_key`` names the data set whose statistics scale the actions; ``None`` takes the
     only one there is. ``action_dim`` is the size of one action, ``None`` accepts any.
+    ``center_crop`` and ``preprocessing`` (default, libero) say how an image becomes a tower's
+    square, see :mod:`vla_ros.engine.images`.
     ``draft_checkpoint``, ``draft_extrapolation``, ``adaptive_draft`` belong to the drafters,
     ``relax_bins`` to ``relaxed`` acceptance, ``temperature`` to ``sampling``; ``gamma`` is the
     longest draft (``None``: the rest of the action). ``seed`` seeds random weights and sampling.
@@ -44,6 +47,7 @@ class EngineOptions:
     seed: int = 0
     action_dim: int | None = 7
     center_crop: bool = False
+    preprocessing: str = "default"
     backend: str = "own"
     attention: str = "sdpa"
     drafter: str = "temporal"
@@ -65,6 +69,7 @@ class EngineOptions:
         _one_of("acceptance", self.acceptance, ACCEPTANCES)
         _one_of("draft_extrapolation", self.draft_extrapolation, EXTRAPOLATIONS)
         _one_of("backend", self.backend, BACKENDS)
+        _one_of("preprocessing", self.preprocessing, PREPROCESSINGS)
         _one_of("attention", self.attention, ATTENTIONS)
         for component in self.compile:
             _one_of("compile", component, ("vision", "decoder"))

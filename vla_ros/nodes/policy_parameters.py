@@ -55,6 +55,14 @@ TABLE = (
     ),
     P("unnorm_key", "", "vla: whose action statistics to use; empty: the only ones", fixed=True),
     P("center_crop", False, "vla: crop as for fine-tunes with crop augmentation", fixed=True),
+    P(
+        "preprocessing",
+        "default",
+        "vla: images as the checkpoint's processor wants them, or as in the published LIBERO"
+        " evaluations: mirror, JPEG, Lanczos-3",
+        choices=("default", "libero"),
+        fixed=True,
+    ),
     P("cuda_graphs", True, "vla: capture the packed passes on CUDA", fixed=True),
     P("seed", 0, "vla: seed of random weights and of sampling", 0, 2**31 - 1, fixed=True),
     P("num_threads", 0, "Threads of the worker; 0: torch decides", 0, 256, fixed=True),
@@ -160,4 +168,5 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         warmup_count=values["warmup_count"],
         cuda_graphs=values["cuda_graphs"],
         center_crop=values["center_crop"],
+        preprocessing=values["preprocessing"],
     )

@@ -11,7 +11,8 @@ from PIL import Image as PILImage
 
 from support.engine import CPU, tiny_config
 from vla_ros.engine.config import DINOV2_L, SIGLIP_SO400M
-from vla_ros.engine.images import Preprocessor, centre_crop, fit
+from vla_ros.engine.images import Preprocessor, fit
+from vla_ros.engine.transforms import centre_crop
 
 RNG = np.random.default_rng(0)
 PHOTO = RNG.integers(0, 256, (48, 64, 3), dtype=np.uint8)

@@ -46,13 +46,16 @@ class ModelDrafter(Drafter):
         seed: int = 0,
         share: bool = True,
         center_crop: bool = False,
+        preprocessing: str = "default",
     ) -> None:
         if draft.actions.bins != target.actions.bins:
             raise ValueError("draft and target have different numbers of action bins")
         self._target, self._draft, self._tokenizer = target, draft, tokenizer
         self._same_pixels = target.config.towers == draft.config.towers
         self.shares_vision = share and towers_equal(target, draft)
-        self._preprocess = Preprocessor(draft.config, draft.device, draft.dtype, center_crop)
+        self._preprocess = Preprocessor(
+            draft.config, draft.device, draft.dtype, center_crop, preprocessing
+        )
         self._max_text = max_text
         longest = draft.config.patches + max_text
         self.lane = draft.lane(1, longest + positions)

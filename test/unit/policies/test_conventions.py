@@ -1,0 +1,90 @@
+"""Which settings follow from a checkpoint's action statistics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.engine import tiny_config
+from vla_ros.core import Command, CommandKind
+from vla_ros.engine.config import config_json
+from vla_ros.policies.base import PolicyRefused
+from vla_ros.policies.conventions import CONTROLLER_UNITS, conventions_from, conventions_of
+from vla_ros.sim.commands import environment_action
+from vla_ros.sim.env import EnvSpec
+
+
+def nothing_in(keys):
+    return {key: {} for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("stats", "suite", "key"),
+    [
+        (("libero_object", "libero_object_no_noops"), "libero_object", "libero_object"),
+        (("libero_object_no_noops",), "libero_object", "libero_object_no_noops"),
+        (("bridge_orig", "libero_10"), "libero_10", "libero_10"),
+        (("libero_goal_no_noops",), "", "libero_goal_no_noops"),
+    ],
+)
+def test_a_libero_checkpoint_brings_liberos_conventions(stats, suite, key):
+    found = conventions_from(nothing_in(stats), suite)
+    assert found.unnorm_key == key
+    assert found.action_scale == CONTROLLER_UNITS
+    assert (found.preprocessing, found.center_crop) == ("libero", True)
+
+
+def test_our_own_checkpoint_speaks_metres_also_in_libero():
+    found = conventions_from({"tabletop": {}}, "libero_object")
+    assert (found.unnorm_key, found.action_scale) == ("tabletop", (1.0,) * 6)
+    assert (found.preprocessing, found.center_crop) == ("default", False)
+
+
+@pytest.mark.parametrize(
+    ("stats", "suite", "key", "said"),
+    [
+        (("libero_goal",), "libero_object", "", "trained for another suite"),
+        (("bridge_orig", "fractal"), "", "", "give unnorm_key"),
+        ((), "", "", "none"),
+        (("libero_goal",), "", "libero_10", "'libero_10' is unknown; the checkpoint has libero_g"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(stats, suite, key, said):
+    with pytest.raises(PolicyRefused, match=said) as raised:
+        conventions_from(nothing_in(stats), suite, key)
+    assert "\n" not in str(raised.value)
+
+
+def test_ones_own_key_wins():
+    stats = nothing_in(("libero_goal", "bridge_orig"))
+    assert conventions_from(stats, "libero_object", "libero_goal").unnorm_key == "libero_goal"
+    assert conventions_from(stats, "libero_goal", "bridge_orig").preprocessing == "default"
+
+
+def test_a_directory_is_asked_without_its_weights(tmp_path: Path):
+    raw = config_json(tiny_config(), {"pretrained": {}})
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert conventions_of(str(tmp_path)).unnorm_key == "pretrained"
+    stats = tmp_path / "dataset_statistics.json"  # of a fine-tune: it overrides the other
+    stats.write_text(json.dumps({"libero_spatial_no_noops": {}}))
+    assert conventions_of(str(tmp_path), "libero_spatial").preprocessing == "libero"
+
+
+def test_random_weights_speak_the_controllers_units():
+    assert conventions_of("random:small", "libero_object").action_scale == CONTROLLER_UNITS
+
+
+def test_no_checkpoint_is_refused(tmp_path: Path):
+    with pytest.raises(PolicyRefused, match="neither a directory"):
+        conventions_of(str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("opening", [0.0, 0.004, 0.3, 0.499, 0.5, 0.501, 0.996, 1.0])
+def test_the_gripper_ends_on_the_side_that_the_published_protocol_says(opening: float):
+    """Theirs: 2 g - 1, its sign, negated; LIBERO's gripper itself takes the sign of what comes."""
+    command = Command(CommandKind.POLICY, np.array([0.0] * 6 + [opening]), 0, 0, 0, 0)
+    ours = environment_action(command, 1.0, EnvSpec("libero", (), (), 256))[6]
+    assert np.sign(ours) == -np.sign(2 * opening - 1)
