@@ -1,0 +1,74 @@
+"""From a setup and a variant to what acts: the policy's spec and the limits it is held to.
+
+The values are those that the policy node gets as parameters in the graph.
+"""
+
+from __future__ import annotations
+
+from vla_ros.evaluation.plan import age_limit_s
+from vla_ros.evaluation.records import Setup, Variant
+from vla_ros.policies.base import PolicySpec
+from vla_ros.policies.conventions import UNGATED
+from vla_ros.safety import Limits, least_max_age_s
+from vla_ros.sim.env import EnvSpec
+
+DRAFTING = ("speculative", "vanilla_speculative")
+WARM_UP = 5  # the node's warmup_count
+
+
+def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
+    """Which policy to load. Raises PolicyRefused with the reason."""
+    return PolicySpec(
+        name=setup.policy,
+        checkpoint=setup.checkpoint,
+        schedule=variant.schedule or "autoregressive",
+        schedule_options=schedule_options(variant),
+        device=setup.device,
+        dtype=setup.dtype,
+        unnorm_key=setup.unnorm_key,
+        seed=setup.seed,
+        action_scale=setup.action_scale,
+        num_threads=setup.threads,
+        warmup_count=WARM_UP,
+        warmup_size=(setup.image_size, setup.image_size),
+        center_crop=setup.center_crop,
+        delay_frames=variant.delay_frames,
+    )
+
+
+def schedule_options(variant: Variant) -> dict[str, str | int | float | bool]:
+    """Fields of the engine's options that belong to the variant's schedule."""
+    if variant.schedule not in DRAFTING:
+        return {}
+    options: dict[str, str | int | float | bool] = {
+        "drafter": variant.drafter,
+        "draft_extrapolation": variant.draft_extrapolation,
+        "adaptive_draft": variant.adaptive_draft,
+        "acceptance": variant.acceptance,
+        "relax_bins": variant.relaxed_distance,
+    }
+    if variant.draft_checkpoint:
+        options["draft_checkpoint"] = variant.draft_checkpoint
+    return options
+
+
+def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
+    """What the gate holds the policy to; otherwise the node's defaults."""
+    gate = UNGATED if setup.ungated else {}
+    return Limits(
+        control_rate_hz=spec.control_rate_hz,
+        camera_rate_hz=spec.control_rate_hz,
+        max_age_s=age_limit_s(setup, variant, spec.control_rate_hz),
+        **gate,  # type: ignore[arg-type]
+    )
+
+
+def check_age(limits: Limits, variant: Variant, depth: int, chunk: int) -> None:
+    """Raise ValueError where a policy of this pipeline depth and chunk length cannot be fresh."""
+    kept = min(variant.replan_interval or chunk, chunk)
+    least = least_max_age_s(limits, depth, 0.0, kept)
+    if limits.max_age_s < least:
+        raise ValueError(
+            f"{variant.label}: its actions are up to {least:.2f} s old, the limit is"
+            f" {limits.max_age_s:g} s: give a larger --max-age"
+        )

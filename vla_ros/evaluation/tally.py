@@ -1,0 +1,133 @@
+"""Counts one episode, whoever plays it, and makes its record. Not thread-safe."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from vla_ros.core import ACTION_DIM, Command, CommandKind, Inference, PolicyState
+from vla_ros.evaluation.records import Job, Record, Spread
+from vla_ros.timing import MS
+
+#: how an episode that nobody solved ends in the words of sim/episode.py -> in a record's
+_ENDS = (("not solved within", "step limit"), ("the task can no longer be solved", "out of reach"))
+
+
+class Tally:
+    """Tell it every command that a control step executed and every inference, in order."""
+
+    def __init__(self) -> None:
+        self._actions = hashlib.sha256()
+        self._tokens = hashlib.sha256()
+        self._any_tokens = False
+        self._ages_ms: list[float] = []
+        self._inference_ms: list[float] = []
+        self._drafted: list[int] = []
+        self._accepted: list[int] = []
+        self._passes = self._frames = self._steps = self._moved = 0
+
+    def command(self, command: Command, executed_ns: int) -> None:
+        """One control step executed ``command`` when the clock of its stamps was there."""
+        self._steps += 1
+        self._actions.update(np.ascontiguousarray(command.action, np.float64).tobytes())
+        if command.kind is CommandKind.POLICY:
+            self._moved += 1
+            self._ages_ms.append((executed_ns - command.stamp_ns) / MS)
+
+    def idle(self) -> None:
+        """One control step without a command (real time)."""
+        self._steps += 1
+
+    def asked(self, spent_ms: float) -> None:
+        """The policy took in a frame, which kept it busy for so long."""
+        self._inference_ms.append(spent_ms)
+
+    def inference(self, said: Inference) -> None:
+        """The policy answered one frame."""
+        self._frames += 1
+        self._passes += said.target_passes
+        self._drafted = add_per_dimension(self._drafted, said.drafted)
+        self._accepted = add_per_dimension(self._accepted, said.accepted)
+        if said.tokens:
+            self._any_tokens = True
+            self._tokens.update(np.asarray(said.tokens, np.int64).tobytes())
+
+    @property
+    def steps(self) -> int:
+        """Control steps so far."""
+        return self._steps
+
+    @property
+    def moved(self) -> int:
+        """Steps that executed an action of the policy."""
+        return self._moved
+
+    def record(
+        self,
+        job: Job,
+        *,
+        success: bool,
+        reason: str,
+        max_steps: int,
+        wall_s: float,
+        clamped: int = 0,
+        error: str = "",
+    ) -> Record:
+        """What came of it; see :class:`Record`."""
+        return Record(
+            job=job,
+            success=success,
+            reason=reason,
+            steps=self._steps,
+            max_steps=max_steps,
+            wall_s=wall_s,
+            rate_hz=self._moved / wall_s if wall_s > 0 else 0.0,
+            age_ms=Spread.of(self._ages_ms),
+            inference_ms=Spread.of(self._inference_ms),
+            drafted=tuple(self._drafted),
+            accepted=tuple(self._accepted),
+            passes=self._passes,
+            frames=self._frames,
+            held=self._steps - self._moved,
+            clamped=clamped,
+            action_digest=self._actions.hexdigest(),
+            token_digest=self._tokens.hexdigest() if self._any_tokens else "",
+            error=error,
+        )
+
+
+def add_per_dimension(total: Iterable[int], more: Iterable[int]) -> list[int]:
+    """Counts per action dimension, with those of one inference added.
+
+    ``more`` has a count per token; the tokens of a chunk of actions go by their dimension.
+    """
+    out = list(total)
+    for place, count in enumerate(more):
+        dimension = place % ACTION_DIM
+        out += [0] * (dimension + 1 - len(out))
+        out[dimension] += count
+    return out
+
+
+def is_an_end(said: str) -> bool:
+    """Whether the simulation said so of an episode that was played to its end, in vain."""
+    return any(said.startswith(start) for start, _ in _ENDS)
+
+
+def reason_of(success: bool, said: str, state: PolicyState, why: str, moved: int) -> str:
+    """A record's ``reason``: ``said`` by the simulation, with what ails the policy.
+
+    ``state`` and ``why`` are the policy's at the end, ``moved`` the steps it acted in.
+    """
+    if success:
+        return "success"
+    end = next((short for start, short in _ENDS if said.startswith(start)), said)
+    if state is PolicyState.FAULT:
+        return f"policy FAULT: {why}"
+    if state is PolicyState.HOLD:
+        return f"{end}, policy HOLD: {why}"
+    if moved == 0:
+        return f"{end}, the policy never acted: {why}"
+    return end
