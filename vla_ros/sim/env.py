@@ -25,6 +25,8 @@ WRIST = "wrist"
 GRIPPER_OPEN = -1.0  # gripper entry of an environment action
 GRIPPER_CLOSE = 1.0
 
+_NAMED = 40  # most task names in a message
+
 
 class SimError(Exception):
     """Something the simulation refuses or cannot do; the text is one line for the user."""
@@ -40,12 +42,16 @@ class RefusedAction(SimError):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to do: a unique name, the sentence, its fixed initial states, its step limit."""
+    """One thing to do: a unique name, the sentence, its fixed initial states, its step limit.
+
+    ``aliases`` are other names under which it may be asked for.
+    """
 
     name: str
     instruction: str
     initial_states: int
     max_steps: int
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class EnvSpec:
 
     ``position_scale`` [m] and ``rotation_scale`` [rad] are the displacement that an action
     entry of 1 asks for in one control step. Images are square, ``image_size`` pixels a side.
+    ``note``: what pictures and figures made with it must be labelled with, if anything.
     """
 
     name: str
@@ -63,14 +70,17 @@ class EnvSpec:
     control_rate_hz: float = 20.0
     position_scale: float = 0.05
     rotation_scale: float = 0.5
+    note: str = ""
 
     def task(self, name: str) -> Task:
         """The task called ``name``; UnknownTask names the valid ones otherwise."""
         for task in self.tasks:
-            if task.name == name:
+            if task.name == name or name in task.aliases:
                 return task
-        names = ", ".join(task.name for task in self.tasks)
-        raise UnknownTask(f"{self.name} has no task '{name}'; it has: {names}")
+        names = [task.name for task in self.tasks]
+        if len(names) > _NAMED:
+            names[_NAMED:] = [f"and {len(names) - _NAMED} more"]
+        raise UnknownTask(f"{self.name} has no task '{name}'; it has: {', '.join(names)}")
 
     def check_initial_state(self, task: Task, index: int) -> None:
         """UnknownTask unless ``index`` is one of the task's initial states."""

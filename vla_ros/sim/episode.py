@@ -89,6 +89,7 @@ class EpisodeRunner:
         """
         task = self.spec.task(request.task)
         self.spec.check_initial_state(task, request.initial_state)
+        request = replace(request, task=task.name)  # it may have been asked for by an alias
         with self._bell:
             self._next = request
             self._inbox.end()

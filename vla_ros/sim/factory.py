@@ -6,17 +6,23 @@ from dataclasses import dataclass
 
 from vla_ros.sim.env import Environment, SimError
 from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
+from vla_ros.sim.libero.suites import SUITES
+from vla_ros.sim.process import SimTimeouts
 
-ENVIRONMENTS = ("tabletop",)
+ENVIRONMENTS = ("tabletop", "libero")
 
 
 @dataclass(frozen=True, slots=True)
 class EnvConfig:
-    """Which environment to build. Calling it builds it, in the calling thread and process."""
+    """Which environment to build. Calling it builds it, in the calling thread and process.
+
+    ``suite`` is one of LIBERO's, such as libero_object; '': all of them.
+    """
 
     name: str = "tabletop"
     image_size: int = 256
     wrist: bool = True
+    suite: str = ""
 
     def __post_init__(self) -> None:
         if self.name not in ENVIRONMENTS:
@@ -24,9 +30,22 @@ class EnvConfig:
             raise SimError(f"no environment '{self.name}'; there are: {known}")
         if not 16 <= self.image_size <= 1024:
             raise SimError(f"image_size must be 16 to 1024 pixels, not {self.image_size}")
+        suites = SUITES if self.name == "libero" else ()
+        if self.suite and self.suite not in suites:
+            known = f"; there are: {', '.join(suites)}" if suites else ""
+            raise SimError(f"{self.name} has no suite '{self.suite}'{known}")
+
+    @property
+    def timeouts(self) -> SimTimeouts:
+        """How long to wait for it in a process of its own: LIBERO builds a task in its reset."""
+        return SimTimeouts(reset_s=120.0) if self.name == "libero" else SimTimeouts()
 
     def __call__(self) -> Environment:
         backend = choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported
+        if self.name == "libero":
+            from vla_ros.sim.libero.environment import Libero
+
+            return Libero(self.suite, self.image_size, self.wrist)
         try:
             from vla_ros.sim.tabletop import Tabletop  # needs mujoco, other environments may not
         except ModuleNotFoundError as error:

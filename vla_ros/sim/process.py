@@ -57,6 +57,7 @@ class SimProcess:
 
     ``make`` builds it there, so it must be picklable, as ``EnvConfig`` is. When the process
     is lost, the call in progress raises SimLost, and the next :meth:`reset` starts another.
+    Time-outs that are not given are those of ``make``, where it has any.
     SimError: the environment could not be built.
     """
 
@@ -64,7 +65,9 @@ class SimProcess:
         self, make: Callable[[], Environment], timeouts: SimTimeouts | None = None
     ) -> None:
         self._make = make
-        self._timeouts = timeouts or SimTimeouts()
+        if timeouts is None:
+            timeouts = getattr(make, "timeouts", SimTimeouts())
+        self._timeouts: SimTimeouts = timeouts
         self.starts = 0  # processes started so far
         self._process: subprocess.Popen[bytes] | None = None
         self._spec = self._start()
