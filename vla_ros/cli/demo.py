@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import threading
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.card import DemoResult, Setup, card, json_line, machine
 from vla_ros.cli.demo_options import add_parser, parameters
-from vla_ros.cli.domain import free_domain
+from vla_ros.cli.domain import free_domain, isolate
 from vla_ros.cli.progress import Progress
 from vla_ros.core import STAGES
 from vla_ros.resources import version
@@ -37,7 +36,8 @@ INTERRUPTED = 130
 def run(args: argparse.Namespace) -> int:
     """Run the demo. Returns the exit status, see `vla-ros demo --help`."""
     overrides = parameters(args)
-    domain = _isolate(args.domain_id)
+    domain = free_domain() if args.domain_id is None else args.domain_id
+    isolate(domain)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -209,13 +209,3 @@ def _result(args: argparse.Namespace, seen: Measured, trouble: list[str]) -> Dem
         worker_restarts=seen.worker_restarts,
         trouble=(*report.problems, *trouble),
     )
-
-
-def _isolate(domain: int | None) -> int:
-    """Keep to this machine and to a domain of its own, whatever the shell has set."""
-    number = free_domain() if domain is None else domain
-    os.environ["ROS_DOMAIN_ID"] = str(number)
-    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
-    for name in ("ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS", "ROS_DISCOVERY_SERVER"):
-        os.environ.pop(name, None)
-    return number

@@ -23,7 +23,11 @@ LONGEST_EPISODE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One EpisodeStatus. ``ended``: "success", "failure", or empty while it goes on."""
+    """One EpisodeStatus. ``ended``: "success", "failure", or empty while it goes on.
+
+    ``achieved_rate_hz``: control steps per second of wall time, to be ``control_rate_hz``.
+    ``applied`` of the ``step`` steps executed a new action of the policy.
+    """
 
     number: int
     stamp_ns: int
@@ -35,6 +39,9 @@ class Episode:
     initial_state: int
     step: int
     max_steps: int
+    control_rate_hz: float = 0.0
+    achieved_rate_hz: float = 0.0
+    applied: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,31 +4,25 @@ It writes down what it receives and judges afterwards, by the stamps: topics ove
 other, and on a busy machine the end of an episode may be read before its commands. The
 figures begin with the first action of the episode and end with the episode.
 
-Callbacks run in a thread of their own; what they share with the caller is under one lock.
+Callbacks run in a thread of their own, see :mod:`vla_ros.cli.listener`.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from dataclasses import dataclass
-from types import TracebackType
 
-from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.node import Node
-from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.subscription import MessageInfo
 from sensor_msgs.msg import Image
 
 from vla_ros.cli.episode_log import Episode, EpisodeLog, Measured
+from vla_ros.cli.listener import Listener, deep
 from vla_ros.cli.recorder import Recorder
 from vla_ros.monitoring import Arrival, CommandSeen, StatusSeen
 from vla_ros.msg import ActionCommand, EpisodeStatus, PolicyStatus
 from vla_ros.nodes import monitor_convert as convert
 from vla_ros.nodes import qos
-from vla_ros.nodes.arrivals import ArrivalClock
 from vla_ros.nodes.convert import image_of, stamp_of
 from vla_ros.timing import MS, SECOND
 
@@ -46,58 +40,29 @@ class Glance:
     rate_hz: float  # of the newest commands
 
 
-class Watcher:
+class Watcher(Listener):
     """Joins the graph of ``domain``; use it with `with`."""
 
     def __init__(self, domain: int, lockstep: bool, recorder: Recorder | None = None) -> None:
-        self._lock = threading.Lock()
+        super().__init__("demo", domain, lockstep)
         self._log = EpisodeLog(lockstep)
         self._recent: deque[tuple[CommandSeen, int]] = deque(maxlen=_RATE_OVER)
         self._recorder = recorder
-        self._context = Context()
-        self._context.init(args=[], domain_id=domain)
-        self._node = Node("demo", context=self._context, start_parameter_services=False)
-        self._clock = ArrivalClock(self._node, simulated=lockstep)
-        self._subscribe()
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._spin, name="watcher", daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Watcher:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join(timeout=2.0)
-        self._executor.shutdown(timeout_sec=0.5)
-        self._node.destroy_node()
-        self._context.try_shutdown()
-
-    def connected(self) -> bool:
-        """Every topic that it follows has its publisher, so that nothing will be missed."""
-        return not self.missing()
-
-    def missing(self) -> str:
-        """The topics without a publisher."""
-        topics = self._subscriptions
-        return ", ".join(t.topic_name for t in topics if t.get_publisher_count() == 0)
+        self.listen(Image, "image", self._on_image, deep(qos.IMAGE_SUB, 10), raw=True)
+        self.listen(ActionCommand, "policy/action", self._on_command, deep(qos.ACTION, 1000))
+        self.listen(PolicyStatus, "policy/status", self._on_status, deep(qos.LATCHED, 100))
+        self.listen(EpisodeStatus, "bridge/episode", self._on_episode, deep(qos.LATCHED, 100))
+        self.start()
 
     @property
     def ended(self) -> bool:
         """The episode has come to its end. What led there may still be on its way."""
-        with self._lock:
+        with self.bell:
             return self._log.episode is not None and bool(self._log.episode.ended)
 
     def glance(self) -> Glance:
         """Of this instant."""
-        with self._lock:
+        with self.bell:
             episode, status = self._log.episode, self._log.status
             recent = list(self._recent)
         age_ms = rate_hz = 0.0
@@ -109,78 +74,43 @@ class Watcher:
 
     def measure(self) -> Measured:
         """The episode's figures; of the part so far where it has not ended."""
-        topic = self._node.resolve_topic_name("policy/action")
-        listed = self._node.get_publishers_info_by_topic(topic)
+        topic = self.node.resolve_topic_name("policy/action")
+        listed = self.node.get_publishers_info_by_topic(topic)
         publishers = tuple(convert.publisher_seen(info) for info in listed)
-        with self._lock:
-            return self._log.measure(publishers, Arrival.now(self._clock))
-
-    def _subscribe(self) -> None:
-        node = self._node
-        self._subscriptions = (
-            node.create_subscription(
-                Image, "image", self._on_image, deep(qos.IMAGE_SUB, 10), raw=True
-            ),
-            node.create_subscription(
-                ActionCommand, "policy/action", self._on_command, deep(qos.ACTION, 1000)
-            ),
-            node.create_subscription(
-                PolicyStatus, "policy/status", self._on_status, deep(qos.LATCHED, 100)
-            ),
-            node.create_subscription(
-                EpisodeStatus, "bridge/episode", self._on_episode, deep(qos.LATCHED, 100)
-            ),
-        )
-
-    def _spin(self) -> None:
-        while not self._over.is_set():
-            try:
-                self._executor.spin_once(timeout_sec=0.1)
-            except ExternalShutdownException:
-                return
-            except ValueError as error:  # a malformed message says nothing about the episode
-                self._node.get_logger().warning(str(error), throttle_duration_sec=1.0)
+        with self.bell:
+            return self._log.measure(publishers, Arrival.now(self.clock))
 
     def _on_episode(self, message: EpisodeStatus) -> None:
-        with self._lock:
+        with self.bell:
             before = self._log.episode
-            self._log.add_episode(_episode(message), Arrival.now(self._clock))
+            self._log.add_episode(episode_of(message), Arrival.now(self.clock))
             if before is not None and before.number != message.episode and self._recorder:
                 self._recorder.clear()
 
     def _on_status(self, message: PolicyStatus) -> None:
-        with self._lock:
-            self._log.add_status(convert.status_seen(message), Arrival.now(self._clock))
+        with self.bell:
+            self._log.add_status(convert.status_seen(message), Arrival.now(self.clock))
 
     def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:
         gid = info.get("publisher_gid")
         seen = convert.command_seen(message, convert.gid_of(gid["data"]) if gid else b"")
-        arrival = self._clock.arrival(info)
-        with self._lock:
+        arrival = self.clock.arrival(info)
+        with self.bell:
             self._log.add_command(seen, arrival)
             self._recent.append((seen, arrival.steady_ns))
 
     def _on_image(self, raw: bytes, info: MessageInfo) -> None:
         stamp = convert.header_stamp(raw)
-        with self._lock:
-            self._log.add_frame(stamp, self._clock.arrival(info))
+        with self.bell:
+            self._log.add_frame(stamp, self.clock.arrival(info))
             episode = self._log.episode
         going_on = episode is not None and not episode.ended
         if self._recorder is not None and going_on and self._recorder.wants():
             self._recorder.add(stamp, image_of(deserialize_message(raw, Image), MAX_PIXELS))
 
 
-def deep(profile: QoSProfile, depth: int) -> QoSProfile:
-    """The same profile with a longer queue, for a reader that must miss nothing."""
-    return QoSProfile(
-        history=profile.history,
-        depth=depth,
-        reliability=profile.reliability,
-        durability=profile.durability,
-    )
-
-
-def _episode(message: EpisodeStatus) -> Episode:
+def episode_of(message: EpisodeStatus) -> Episode:
+    """What the message says."""
     return Episode(
         number=message.episode,
         stamp_ns=stamp_of(message.header.stamp),
@@ -195,4 +125,7 @@ def _episode(message: EpisodeStatus) -> Episode:
         initial_state=message.initial_state,
         step=message.step,
         max_steps=message.max_steps,
+        control_rate_hz=message.control_rate_hz,
+        achieved_rate_hz=message.achieved_rate_hz,
+        applied=message.actions_applied,
     )

@@ -136,6 +136,8 @@ class StatusSeen:
     frames_dropped: int = 0
     last_drop: str = ""
     acceptance: tuple[float, ...] = ()
+    epoch: int = 0
+    actions_clamped: int = 0
 
     @property
     def period_ns(self) -> int:

@@ -102,6 +102,8 @@ def status_seen(message: PolicyStatus) -> StatusSeen:
         frames_dropped=message.frames_dropped,
         last_drop=message.last_drop,
         acceptance=tuple(_finite(value) for value in message.acceptance),
+        epoch=message.epoch,
+        actions_clamped=message.actions_clamped,
     )
 
 

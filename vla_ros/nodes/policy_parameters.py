@@ -75,6 +75,8 @@ TABLE = (
     ),
     P("replay_file", "", "replay: .npy or .npz of float64 [N, 7] in m, rad, 0..1", fixed=True),
     P("replay_loop", True, "replay: begin again at its end", fixed=True),
+    P("delay_frames", 0, "Act on the image of so many frames ago: what does old evidence cost?",
+      0, 1000, fixed=True),
     P("warmup_count", 5, "Inferences before the node is ready", 1, 1000, fixed=True),
     P("load_timeout_s", 300.0, "Longest time to load and warm up", 1.0, 3600.0, fixed=True),
     # what comes in
@@ -169,4 +171,5 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         cuda_graphs=values["cuda_graphs"],
         center_crop=values["center_crop"],
         preprocessing=values["preprocessing"],
+        delay_frames=values["delay_frames"],
     )

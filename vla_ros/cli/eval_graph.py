@@ -1,0 +1,227 @@
+"""Episodes of an evaluation through the ROS graph: bridge and policy in processes of their own.
+
+One graph is kept as long as its variant is played; what breaks one episode costs that episode
+and a new graph. Every runner has a ROS domain of its own, so several work side by side.
+
+    with GraphRunner(setup, variants) as runner:
+        record = runner.play(job, variant)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from vla_ros.cli.domain import isolate, leased_domain
+from vla_ros.cli.environment import prepare
+from vla_ros.cli.eval_watcher import EvalWatcher
+from vla_ros.cli.graph import Graph, GraphFailed, LogLine, Stopped
+from vla_ros.cli.graph_file import GraphSpec
+from vla_ros.core import PolicyState
+from vla_ros.evaluation.plan import age_limit_s
+from vla_ros.evaluation.records import Job, Record, Setup, Variant
+from vla_ros.evaluation.runner import RunnerFailed
+from vla_ros.evaluation.strips import Strip
+from vla_ros.policies.conventions import UNGATED
+from vla_ros.sim.episode_state import Mode
+
+GRAPH = "sim.up.yaml"
+NODES = ("bridge", "policy")  # a monitor would take time from them
+CONNECT_S = 60.0  # for the simulation to start and every topic to be found
+STALL_S = 60.0  # an episode in which nothing happens for so long is given up
+ANSWER_TIMEOUT_S = 5.0  # lock-step: a slow policy is not a lost frame
+BRING_UPS = 2  # in a row that may fail before a variant is given up
+
+
+class GraphRunner:
+    """A :class:`vla_ros.evaluation.runner.Runner` for ``route`` ros.
+
+    ``on_line`` gets (node, line) of every line that a node prints, from threads. ``interrupted``
+    is asked often; when it becomes true, ``vla_ros.cli.graph.Stopped`` is raised.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        variants: tuple[Variant, ...] = (),
+        *,
+        on_line: LogLine = lambda node, line: None,
+        interrupted: Callable[[], bool] = lambda: False,
+        stall_s: float = STALL_S,
+    ) -> None:
+        self._setup = setup
+        self._on_line = on_line
+        self._interrupted = interrupted
+        self._stall_s = stall_s
+        self._open = contextlib.ExitStack()
+        self._domain = 0
+        self._live: _Live | None = None
+
+    def __enter__(self) -> GraphRunner:
+        self._domain = self._open.enter_context(leased_domain())
+        isolate(self._domain)
+        prepare()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._drop()
+        self._open.close()
+
+    def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
+        """See :class:`vla_ros.evaluation.runner.Runner`."""
+        if self._live is not None and self._live.variant != variant:
+            self._drop()  # before the next is brought up: both may not fit
+        live, fresh = self._live, self._live is None
+        if live is None:
+            live = self._live = self._bring_up(variant, job, strip)
+        began = time.monotonic()
+        broke = ""
+        try:
+            if not fresh:
+                live.begin(job, strip)
+            broke = live.follow()
+        except (GraphFailed, TimeoutError, ValueError) as error:
+            broke = str(error)
+        except BaseException:
+            self._drop()
+            raise
+        record = live.watcher.log.record(job, time.monotonic() - began, broke)
+        if record.error or broke or live.watcher.log.state is PolicyState.FAULT:
+            self._drop()  # what broke must not go on acting
+        return record
+
+    def _bring_up(self, variant: Variant, job: Job, strip: Strip | None) -> _Live:
+        """A graph that begins with the job."""
+        for attempt in range(BRING_UPS):
+            spec = graph_of(self._setup, variant, job)
+            watcher = EvalWatcher(self._domain, self._setup, variant.image_delay_ms / 1e3, strip)
+            live = _Live(variant, spec, watcher, self._on_line, self._interrupted)
+            try:
+                live.start()
+            except GraphFailed as error:
+                live.stop()
+                if attempt == BRING_UPS - 1:
+                    raise RunnerFailed(f"{variant.label}: {error}") from error
+            except BaseException:
+                live.stop()
+                raise
+            else:
+                live.stall_s = self._stall_s
+                break
+        return live
+
+    def _drop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class _Live:
+    """The graph of one variant, and who watches it."""
+
+    def __init__(
+        self,
+        variant: Variant,
+        spec: GraphSpec,
+        watcher: EvalWatcher,
+        on_line: LogLine,
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self.variant = variant
+        self.watcher = watcher
+        self.stall_s = STALL_S
+        self._interrupted = interrupted
+        self._graph = Graph(
+            spec, on_line=on_line, interrupted=interrupted, before_activate=self._connect
+        )
+
+    def start(self) -> None:
+        """Bring everything up. Raises GraphFailed."""
+        self._graph.start()
+
+    def stop(self) -> None:
+        self._graph.stop()
+        self.watcher.close()
+
+    def begin(self, job: Job, strip: Strip | None) -> None:
+        self.watcher.begin(job, strip, self._check)
+
+    def follow(self) -> str:
+        """Until the episode is over; returns why it was given up, see EvalWatcher.follow."""
+        broke = self.watcher.follow(self.stall_s, self._check)
+        if not broke and self.watcher.log.ended:
+            self.watcher.settle(self._check)
+        return broke
+
+    def _check(self) -> None:
+        if self._interrupted():
+            raise Stopped
+        self._graph.check()
+
+    def _connect(self) -> None:
+        """Nobody acts before we see all of it: DDS needs a moment to find the other nodes."""
+        if not self.watcher.wait(self.watcher.connected, CONNECT_S, self._check):
+            raise GraphFailed(f"no {self.watcher.missing()} within {CONNECT_S:g} s")
+
+
+def graph_of(setup: Setup, variant: Variant, first: Job) -> GraphSpec:
+    """The nodes to start; the bridge begins with the episode ``first``."""
+    spec = GraphSpec.load(GRAPH, overrides(setup, variant, first))
+    return dataclasses.replace(spec, nodes=tuple(spec.node(name) for name in NODES))
+
+
+def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str, Any]]:
+    """The nodes' parameters: node -> parameter -> value."""
+    lockstep = setup.mode is Mode.LOCKSTEP
+    policy: dict[str, Any] = {
+        "policy": setup.policy,
+        "mode": setup.mode.value,
+        "seed": setup.seed,
+        "num_threads": setup.threads,
+        "use_wrist_image": setup.wrist,
+        "action_scale": list(setup.action_scale),
+        "replan_interval": variant.replan_interval,
+        "delay_frames": variant.delay_frames,
+        "max_age_s": age_limit_s(setup, variant),
+        "use_sim_time": lockstep,
+        **(UNGATED if setup.ungated else {}),
+    }
+    if setup.policy == "vla":
+        policy |= {
+            "checkpoint": setup.checkpoint,
+            "device": setup.device,
+            "dtype": setup.dtype,
+            "unnorm_key": setup.unnorm_key,
+            "center_crop": setup.center_crop,
+            "preprocessing": setup.preprocessing,
+            "schedule": variant.schedule or "autoregressive",
+            "drafter": variant.drafter,
+            "draft_checkpoint": variant.draft_checkpoint,
+            "acceptance": variant.acceptance,
+            "relaxed_distance": variant.relaxed_distance,
+            "draft_extrapolation": variant.draft_extrapolation,
+            "adaptive_draft": variant.adaptive_draft,
+        }
+    bridge: dict[str, Any] = {
+        "environment": setup.environment,
+        "mode": setup.mode.value,
+        "image_size": setup.image_size,
+        "wrist_camera": setup.wrist,
+        "max_steps": setup.max_steps,
+        "image_delay_ms": variant.image_delay_ms,
+        "answer_timeout_s": ANSWER_TIMEOUT_S,
+        "task": first.task,
+        "initial_state": first.initial_state,
+        "seed": first.seed,
+        "instruction": first.instruction,
+    }
+    return {"policy": policy, "bridge": bridge}
