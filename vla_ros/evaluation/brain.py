@@ -32,6 +32,7 @@ def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
         warmup_count=WARM_UP,
         warmup_size=(setup.image_size, setup.image_size),
         center_crop=setup.center_crop,
+        preprocessing=setup.preprocessing,
         delay_frames=variant.delay_frames,
     )
 

@@ -20,6 +20,7 @@ from vla_ros.evaluation.records import Job, Record, Setup, Variant
 from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
 from vla_ros.evaluation.tally import Tally, is_an_end, reason_of
+from vla_ros.evaluation.worlds import config_of
 from vla_ros.executor.messages import ErrorKind, Request
 from vla_ros.executor.serve import Server, last_line, warm_up
 from vla_ros.policies import PolicyRefused, load_policy
@@ -27,7 +28,6 @@ from vla_ros.safety import Limits, Safety
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
 from vla_ros.sim.episode import SIM_START_NS, EpisodeRunner
 from vla_ros.sim.episode_state import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView
-from vla_ros.sim.factory import EnvConfig
 from vla_ros.timing import MS, SECOND, SystemClock
 
 
@@ -54,8 +54,7 @@ class DirectRunner:
         self._acting: tuple[Variant, Brain] | None = None
 
     def __enter__(self) -> DirectRunner:
-        setup = self._setup
-        self._world = EnvConfig(setup.environment, setup.image_size, setup.wrist)()
+        self._world = config_of(self._setup)()
         return self
 
     def __exit__(

@@ -46,37 +46,39 @@ class Plan:
             raise PlanError(f"seeds {self.setup.seed} to {last}: an evaluation's are 0 to {most}")
 
     def jobs(self) -> list[Job]:
-        """All episodes, ordered by variant; a part of them has every task as often as any."""
+        """All episodes, ordered by variant. A part of them has every task as often as any, unless
+        another task means another world to build: then they are ordered by task."""
         found: list[Job] = []
         for variant in self.variants:
             found += self._of(variant, len(found))
         return found
 
     def _of(self, variant: Variant, first: int = 0) -> Iterator[Job]:
-        number = first
-        for episode in range(self.episodes):
-            for task in self.tasks:
-                yield Job(
-                    variant=variant.label,
-                    task=task.name,
-                    initial_state=episode % task.initial_states,
-                    seed=self.setup.seed + episode // task.initial_states,
-                    instruction=self.instruction,
-                    number=number,
-                )
-                number += 1
+        turns = [(episode, task) for episode in range(self.episodes) for task in self.tasks]
+        if self.setup.environment != TABLETOP:
+            turns = [(episode, task) for task in self.tasks for episode in range(self.episodes)]
+        for number, (episode, task) in enumerate(turns, first):
+            yield Job(
+                variant=variant.label,
+                task=task.name,
+                initial_state=episode % task.initial_states,
+                seed=self.setup.seed + episode // task.initial_states,
+                instruction=self.instruction,
+                number=number,
+            )
 
 
 def select_tasks(tasks: Iterable[Task], names: Sequence[str]) -> tuple[Task, ...]:
     """The tasks called or belonging to a family called so; all without names, in their order."""
     offered = tuple(tasks)
-    known = {task.name for task in offered} | {group_of(task.name) for task in offered}
+    called = {task.name: {task.name, *task.aliases, group_of(task.name)} for task in offered}
+    known = set().union(*called.values())
     if unknown := [name for name in names if name not in known]:
         groups = sorted({group_of(task.name) for task in offered} - {""})
         there = ", ".join([*groups, *(task.name for task in offered)])
         raise PlanError(f"no task or family {', '.join(unknown)}; there are: {there}")
     wanted = set(names)
-    return tuple(t for t in offered if not wanted or {t.name, group_of(t.name)} & wanted)
+    return tuple(task for task in offered if not wanted or called[task.name] & wanted)
 
 
 def group_of(task: str, suite: str = "") -> str:

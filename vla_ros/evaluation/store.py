@@ -35,11 +35,15 @@ class StoreError(ValueError):
 class Store:
     """An evaluation on disk. Entering claims the directory; leaving closes it.
 
-    ``records`` are those there are, in the order they were written.
+    ``records`` are those there are, in the order they were written, ``commands`` the different
+    commands that played it, ``command`` being this one.
     """
 
-    def __init__(self, directory: Path, setup: Setup, variants: Iterable[Variant]) -> None:
+    def __init__(
+        self, directory: Path, setup: Setup, variants: Iterable[Variant], command: str = ""
+    ) -> None:
         self._directory = directory
+        self.commands: list[str] = [command] if command else []
         self._setup = setup
         self._variants = {variant.label: variant for variant in variants}
         self._file: BinaryIO | None = None
@@ -97,7 +101,7 @@ class Store:
         """Write the run's file, or check that it is of the same evaluation."""
         path = self._directory / RUN
         if path.exists():
-            setup, variants = read_run(self._directory)
+            setup, variants, commands = _read(path)
             if said := _differences(to_json(setup), to_json(self._setup)):
                 raise StoreError(f"{self._directory} holds an evaluation with {said}")
             for label, variant in self._variants.items():
@@ -105,9 +109,11 @@ class Store:
                 if said := _differences(to_json(before), to_json(variant)):
                     raise StoreError(f"{self._directory} holds '{label}' with {said}")
             self._variants = {**variants, **self._variants}
+            self.commands = list(dict.fromkeys([*commands, *self.commands]))
         content = {
             "setup": to_json(self._setup),
             "variants": [to_json(variant) for variant in self._variants.values()],
+            "commands": self.commands,
         }
         scratch = path.with_suffix(".tmp")
         scratch.write_text(json.dumps(content, indent=1) + "\n")
@@ -125,11 +131,16 @@ class Store:
 
 def read_run(directory: Path) -> tuple[Setup, dict[str, Variant]]:
     """Setup and variants of an evaluation; StoreError."""
-    path = directory / RUN
+    setup, variants, _ = _read(directory / RUN)
+    return setup, variants
+
+
+def _read(path: Path) -> tuple[Setup, dict[str, Variant], list[str]]:
     try:
         content = json.loads(path.read_text())
         variants = [variant_from_json(one) for one in content["variants"]]
-        return setup_from_json(content["setup"]), {v.label: v for v in variants}
+        setup = setup_from_json(content["setup"])
+        return setup, {v.label: v for v in variants}, content["commands"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
 
