@@ -44,6 +44,7 @@ from vla_ros.timing import MS, SystemClock
 
 TABLE = (
     P("environment", "tabletop", "Which simulation", choices=ENVIRONMENTS, fixed=True),
+    P("suite", "", "libero: the suite its tasks are of; empty: all of them", fixed=True),
     P("task", "pick_red_cube", "Name of the first episode's task", fixed=True),
     P("initial_state", 0, "Index of the first episode's initial state", 0, 100_000, fixed=True),
     P("seed", 0, "Which set of initial states; counts from the next reset", 0, 2**31 - 1),
@@ -115,8 +116,12 @@ class BridgeNode(Node):
         self._make_topics(values["wrist_camera"])
         policy = values["policy_reset_service"]
         self._policy = PolicyPeer(self, policy, values["wait_for_policy"])
-        config = EnvConfig(values["environment"], values["image_size"], values["wrist_camera"])
+        config = EnvConfig(
+            values["environment"], values["image_size"], values["wrist_camera"], values["suite"]
+        )
         self._sim = SimProcess(config)
+        if self._sim.spec.note:
+            self.get_logger().warning(f"what is seen here is labelled: {self._sim.spec.note}")
         try:
             self._runner = self._make_runner(values)
         except (UnknownTask, ValueError) as error:
