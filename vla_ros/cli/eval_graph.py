@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -18,6 +19,7 @@ from typing import Any
 
 from vla_ros.cli.domain import isolate, leased_domain
 from vla_ros.cli.environment import prepare
+from vla_ros.cli.eval_log import EvalLog
 from vla_ros.cli.eval_watcher import EvalWatcher
 from vla_ros.cli.graph import Graph, GraphFailed, LogLine, Stopped
 from vla_ros.cli.graph_file import GraphSpec
@@ -53,17 +55,17 @@ class GraphRunner:
         interrupted: Callable[[], bool] = lambda: False,
         stall_s: float = STALL_S,
     ) -> None:
-        self._setup = setup
-        self._on_line = on_line
-        self._interrupted = interrupted
-        self._stall_s = stall_s
+        self.setup = setup
+        self.on_line = on_line
+        self.interrupted = interrupted
+        self.stall_s = stall_s
         self._open = contextlib.ExitStack()
-        self._domain = 0
+        self.domain = 0
         self._live: _Live | None = None
 
     def __enter__(self) -> GraphRunner:
-        self._domain = self._open.enter_context(leased_domain())
-        isolate(self._domain)
+        self.domain = self._open.enter_context(leased_domain())
+        isolate(self.domain)
         prepare()
         return self
 
@@ -80,44 +82,52 @@ class GraphRunner:
         """See :class:`vla_ros.evaluation.runner.Runner`."""
         if self._live is not None and self._live.variant != variant:
             self._drop()  # before the next is brought up: both may not fit
-        live, fresh = self._live, self._live is None
+        live, begun = self._live, self._live is None
         if live is None:
             live = self._live = self._bring_up(variant, job, strip)
         began = time.monotonic()
         broke = ""
         try:
-            if not fresh:
+            if not begun:
                 live.begin(job, strip)
+                begun = True
             broke = live.follow()
         except (GraphFailed, TimeoutError, ValueError) as error:
             broke = str(error)
         except BaseException:
             self._drop()
             raise
-        record = live.watcher.log.record(job, time.monotonic() - began, broke)
-        if record.error or broke or live.watcher.log.state is PolicyState.FAULT:
+        log = live.watcher.log if begun else EvalLog(self.setup, 0, None)
+        record = log.record(job, time.monotonic() - began, broke)
+        if record.error or log.state is PolicyState.FAULT:
             self._drop()  # what broke must not go on acting
         return record
 
+    def pid(self, node: str) -> int:
+        """The process of "bridge" or "policy" in the graph that is kept; 0 without one."""
+        return self._live.pid(node) if self._live is not None else 0
+
+    @property
+    def heard_steps(self) -> int:
+        """Control steps that were seen of the episode that is played. From any thread."""
+        return self._live.watcher.steps if self._live is not None else 0
+
     def _bring_up(self, variant: Variant, job: Job, strip: Strip | None) -> _Live:
-        """A graph that begins with the job."""
-        for attempt in range(BRING_UPS):
-            spec = graph_of(self._setup, variant, job)
-            watcher = EvalWatcher(self._domain, self._setup, variant.image_delay_ms / 1e3, strip)
-            live = _Live(variant, spec, watcher, self._on_line, self._interrupted)
+        """A graph that begins with the job. Raises RunnerFailed when there is none to be had."""
+        failed = 0
+        while True:
+            live = _Live(self, variant, job, strip)
             try:
                 live.start()
+                return live
             except GraphFailed as error:
                 live.stop()
-                if attempt == BRING_UPS - 1:
+                failed += 1
+                if failed == BRING_UPS:
                     raise RunnerFailed(f"{variant.label}: {error}") from error
             except BaseException:
                 live.stop()
                 raise
-            else:
-                live.stall_s = self._stall_s
-                break
-        return live
 
     def _drop(self) -> None:
         if self._live is not None:
@@ -129,20 +139,24 @@ class _Live:
     """The graph of one variant, and who watches it."""
 
     def __init__(
-        self,
-        variant: Variant,
-        spec: GraphSpec,
-        watcher: EvalWatcher,
-        on_line: LogLine,
-        interrupted: Callable[[], bool],
+        self, runner: GraphRunner, variant: Variant, first: Job, strip: Strip | None
     ) -> None:
         self.variant = variant
-        self.watcher = watcher
-        self.stall_s = STALL_S
-        self._interrupted = interrupted
+        self._stall_s = runner.stall_s
+        self._interrupted = runner.interrupted
+        spec = graph_of(runner.setup, variant, first)
+        delay_s = variant.image_delay_ms / 1e3
+        self.watcher = EvalWatcher(runner.domain, runner.setup, delay_s, strip)
         self._graph = Graph(
-            spec, on_line=on_line, interrupted=interrupted, before_activate=self._connect
+            spec,
+            environment={**os.environ, "ROS_DOMAIN_ID": str(runner.domain)},
+            on_line=runner.on_line,
+            interrupted=runner.interrupted,
+            before_activate=self._connect,
         )
+
+    def pid(self, node: str) -> int:
+        return self._graph.pid(node)
 
     def start(self) -> None:
         """Bring everything up. Raises GraphFailed."""
@@ -157,7 +171,7 @@ class _Live:
 
     def follow(self) -> str:
         """Until the episode is over; returns why it was given up, see EvalWatcher.follow."""
-        broke = self.watcher.follow(self.stall_s, self._check)
+        broke = self.watcher.follow(self._stall_s, self._check)
         if not broke and self.watcher.log.ended:
             self.watcher.settle(self._check)
         return broke
@@ -213,6 +227,7 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
         }
     bridge: dict[str, Any] = {
         "environment": setup.environment,
+        "suite": setup.suite,
         "mode": setup.mode.value,
         "image_size": setup.image_size,
         "wrist_camera": setup.wrist,

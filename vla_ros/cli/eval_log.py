@@ -92,6 +92,11 @@ class EvalLog:
         """Changes while the episode goes on."""
         return self._begun, self.episode.step if self.episode else 0, len(self._frames)
 
+    @property
+    def steps(self) -> int:
+        """Control steps that were seen."""
+        return max(0, len(self._frames_within()) - 1) if self._begun else 0
+
     def complete(self) -> bool:
         """The episode has ended, and what led there has come."""
         if not self.ended or self.episode is None:
@@ -119,8 +124,8 @@ class EvalLog:
     def record(self, job: Job, wall_s: float, broke: str = "") -> Record:
         """What came of the job.
 
-        ``wall_s``: the episode's time where the bridge did not say. ``broke``: why it could not
-        be played to its end, "" where it was.
+        ``wall_s``: the episode's time where the bridge did not say. ``broke``: what went wrong
+        with the graph, "" where nothing did.
         """
         tally, episode, status = Tally(), self.episode, self._status
         steps = self._answered_steps() if self._lockstep else self._clocked_steps()
@@ -134,7 +139,9 @@ class EvalLog:
         for inference in self._inferences():
             tally.inference(inference)
         success = episode is not None and episode.ended == "success"
-        said = broke or (episode.reason if episode else "no episode began")
+        said = broke
+        if episode is not None and (self.ended or not broke):
+            said = episode.reason
         state, why = (status.state, status.reason) if status else (PolicyState.UNCONFIGURED, "")
         moved = max(tally.moved, 1 if broke else 0)  # what broke is said already
         record = tally.record(
@@ -144,7 +151,7 @@ class EvalLog:
             max_steps=episode.max_steps if episode else 0,
             wall_s=self._wall_s(wall_s),
             clamped=self._counted("actions_clamped"),
-            error=self._error(success, said, tally.moved),
+            error=broke or self._error(success, said, tally.moved),
         )
         return self._by_the_bridge(record)
 

@@ -106,6 +106,12 @@ class EvalWatcher(Listener):
         self.call(self._reset, Trigger.Request(), ANSWER_S, check)
         self.wait(lambda: self._status is not None and self._status.epoch > epoch, COMPLETE_S)
 
+    @property
+    def steps(self) -> int:
+        """Control steps that were seen of the episode."""
+        with self.bell:
+            return self.log.steps
+
     def _has_ended(self) -> bool:
         fault = self.log.state is PolicyState.FAULT and self._setup.mode is Mode.REALTIME
         return self.log.ended or fault
@@ -164,6 +170,6 @@ class EvalWatcher(Listener):
     def _on_image(self, raw: bytes) -> None:
         with self.bell:
             strip = self._strip
-            step = self.log.step_of(monitor_convert.header_stamp(raw)) if strip else None
+            step = self.log.step_of(monitor_convert.header_stamp(raw))
         if strip is not None and step is not None:
             strip.add(image_of(deserialize_message(raw, Image), MAX_PIXELS), step)

@@ -208,16 +208,34 @@ class Control:
         if self._latest is None or observation.stamp_ns != self._latest.stamp_ns:
             return False
         last = self._last_answer
-        if last is not None and last.latest_ns == observation.stamp_ns and self.safety.active:
+        if not self.safety.active:
+            return True
+        if last is not None and last.latest_ns == observation.stamp_ns:
             self._publish(self._commands.again(last))
+        elif self._stopped:  # the frame came before the empty instruction did
+            self._publish_stop(self._now())
         return True
 
+    @property
+    def _stopped(self) -> bool:
+        """There is nothing to do and there will not be: told to stop, or FAULT."""
+        told = self._asked and not self.instruction.text
+        return told or self.safety.state is PolicyState.FAULT
+
+    def _now(self) -> Moment:
+        """This instant. In lock-step it is at least that of the newest frame, which may have
+        overtaken /clock: what is decided by time must not depend on that."""
+        now = moment(self._clock)
+        if not self._lockstep or self._latest is None:
+            return now
+        return replace(now, now_ns=max(now.now_ns, self._latest.stamp_ns))
+
     def _answer_without_worker(self) -> bool:
-        if self.safety.state is PolicyState.FAULT or (self._asked and not self.instruction.text):
-            self._publish_stop(moment(self._clock))
+        if self._stopped:
+            self._publish_stop(self._now())
             return True
         if not self._queue.exhausted:
-            self._step(moment(self._clock))
+            self._step(self._now())
             return True
         return False
 
@@ -234,7 +252,7 @@ class Control:
                     return
                 self._queue.put(answer)
             if self._lockstep:
-                self._step(moment(self._clock))
+                self._step(self._now())
 
     @staticmethod
     def _check(inference: Inference) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from vla_ros.cli import UserError, demo, domain
+from vla_ros.cli import UserError
 from vla_ros.cli.demo_options import add_parser, parameters
 from vla_ros.cli.main import main
 from vla_ros.cli.progress import Progress
@@ -84,19 +82,6 @@ def test_an_unknown_task_or_state_is_refused_with_the_valid_ones() -> None:
         parameters(parsed("--task", "fold_towel"))
     with pytest.raises(UserError, match="pick_red_cube has 0 to"):
         parameters(parsed("--task", "pick_red_cube", "--initial-state", "1000"))
-
-
-def test_the_domain_is_local_and_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_STATIC_PEERS"):
-        monkeypatch.setenv(name, "7")
-    first = demo._isolate(None)
-    assert 1 <= first <= domain.LAST_DOMAIN
-    assert os.environ["ROS_DOMAIN_ID"] == str(first)
-    assert os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
-    assert "ROS_STATIC_PEERS" not in os.environ
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as participant:
-        participant.bind(("", 7410 + 250 * first))
-        assert demo._isolate(None) != first
 
 
 def test_a_gif_has_every_image_and_lasts_as_long_as_they_did(tmp_path: Path) -> None:

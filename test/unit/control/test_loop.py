@@ -370,6 +370,37 @@ def test_lockstep_answers_while_a_pipeline_fills():
     assert bench.out.commands[-1].latest_ns == observation.stamp_ns
 
 
+def test_lockstep_answers_a_frame_that_came_before_the_empty_instruction():
+    bench = Bench(lockstep=True)
+    bench.control.activate()
+    observation = bench.frame()
+    assert bench.out.commands == []
+    bench.control.set_instruction("")
+    bench.frame()  # the simulation shows it again: nobody answered
+    assert [c.kind for c in bench.out.commands] == [CommandKind.STOP]
+    assert bench.out.commands[-1].latest_ns == observation.stamp_ns
+    assert bench.out.submitted == []
+
+
+def test_in_lockstep_the_gripper_does_not_care_whether_the_clock_came_after_the_frame():
+    def sides(late):
+        bench = Bench(lockstep=True)
+        bench.control.activate()
+        bench.control.set_instruction("reach")
+        for step in range(12):
+            bench.clock.advance(0.05)
+            stamp = bench.clock.now
+            bench.clock.now -= round(late * 0.05 * SECOND) * (step % 2)
+            open_or_closed = np.full((1, 7), 0.01)
+            open_or_closed[0, 6] = step % 2
+            bench.answer(bench.frame(stamp), open_or_closed)
+            bench.clock.now = stamp
+        return [command.action[6] for command in bench.out.commands]
+
+    assert len(set(sides(late=0))) == 2
+    assert sides(late=1) == sides(late=0)
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Whatever happens in whatever order, what is published is safe."""
 
