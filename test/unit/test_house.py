@@ -14,6 +14,7 @@ ROS_FREE = (
     "control",
     "core.py",
     "engine",
+    "evaluation",
     "executor",
     "policies",
     "recording",

@@ -151,7 +151,7 @@ class _Show:
             own = [record.success for record in records if record.job.variant == label]
             low, high = (100 * end for end in wilson(sum(own), len(own)))
             text += f"  {label}: {100 * sum(own) / len(own):.1f} % solved ({low:.0f} to {high:.0f})"
-        self._progress.update("", text)
+        self._progress.update("all" if done == self._total else "", text)
 
     def _left(self, done: int) -> float | None:
         played = done - self._before

@@ -1,0 +1,51 @@
+"""Runners that do what the name of their task says, for tests of what drives runners."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from types import TracebackType
+
+import numpy as np
+
+from vla_ros.evaluation.records import Job, Record, Setup, Variant
+from vla_ros.evaluation.runner import RunnerFailed
+from vla_ros.evaluation.strips import Strip
+
+
+class NamedRunner:
+    """Tasks: solve, die (its process is killed), refuse (RunnerFailed), sleep (10 s)."""
+
+    def __init__(self, setup: Setup, variants: tuple[Variant, ...]) -> None:
+        self.played = 0
+
+    def __enter__(self) -> NamedRunner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if place := os.environ.get("VLA_ROS_TEST_CLOSED"):
+            with open(place, "a") as file:
+                file.write(f"{os.getpid()}\n")
+
+    def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
+        match job.task:
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "refuse":
+                raise RunnerFailed("no such robot")
+            case "sleep":
+                time.sleep(10)
+        self.played += 1
+        if strip is not None:
+            strip.add(np.full((16, 16, 3), 200, np.uint8), 0)
+        return Record(job, True, "success", steps=self.played, passes=os.getpid())
+
+
+def named_runner(setup: Setup, variants: tuple[Variant, ...]) -> NamedRunner:
+    return NamedRunner(setup, variants)

@@ -1,0 +1,171 @@
+"""`vla-ros eval`: its options, its output, and that it goes on where it was stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mujoco")
+
+from vla_ros.cli.eval_options import variants_of
+from vla_ros.cli.main import main, make_parser
+from vla_ros.evaluation.store import read_records
+
+ROOT = Path(__file__).parents[3]
+FEW = ["--policy", "scripted", "--no-ros", "--tasks", "reach_red_cube", "reach_blue_cube"]
+SMALL = ["--image-size", "64", "--max-steps", "12"]
+
+
+def arguments(*words: str):
+    parser, _ = make_parser("eval")
+    return parser.parse_args(["eval", *words])
+
+
+def labels(*words: str) -> list[str]:
+    return [variant.label for variant in variants_of(arguments(*words))]
+
+
+def test_every_combination_is_a_variant_with_a_name_of_its_own():
+    pytest.importorskip("torch")
+    c = ("--checkpoint", "random:small")
+    assert labels(*c) == ["autoregressive"]
+    assert labels("--policy", "scripted", "--delay-frames", "0,2") == ["scripted", "scripted,d=2"]
+    assert labels(*c, "--schedule", "speculative,actionflow", "--relaxed", "1,15") == [
+        "speculative",
+        "speculative,relaxed,r=1",
+        "speculative,relaxed,r=15",
+        "actionflow",
+    ]
+    draft = ("--draft-checkpoint", "d")
+    assert labels(*c, *draft, "--schedule", "speculative", "--drafter", "temporal,model") == [
+        "speculative",
+        "speculative,model",
+    ]
+    assert labels(*c, "--schedule", "parallel", "--replan-interval", "1,8") == [
+        "parallel,S=1",
+        "parallel,S=8",
+    ]
+    late = ("--mode", "realtime", "--image-delay-ms", "0,50")
+    assert labels(*c, *late) == ["autoregressive", "autoregressive,delay=50ms"]
+
+
+def test_only_in_real_time_drafts_adapt():
+    words = ("--checkpoint", "random:small", "--schedule", "speculative")
+    (still,) = variants_of(arguments(*words))
+    (moving,) = variants_of(arguments(*words, "--mode", "realtime"))
+    assert (still.adaptive_draft, moving.adaptive_draft) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--policy vla needs --checkpoint"),
+        (["--policy", "zero", "--schedule", "actionflow"], "--schedule needs --policy vla"),
+        (["--policy", "zero", "--mode", "realtime", "--no-ros"], "--no-ros is lock-step"),
+        (["--policy", "zero", "--mode", "realtime", "--workers", "2"], "slow each other down"),
+        (["--policy", "zero", "--mode", "realtime", "--delay-frames", "1"], "--image-delay-ms"),
+        (["--policy", "zero", "--image-delay-ms", "50"], "--delay-frames"),
+        (["--policy", "zero", "--tasks", "dance"], "no task or family dance"),
+        (["--policy", "zero", "--suite", "libero_moon"], "no suite 'libero_moon'"),
+        (["--policy", "zero", "--suite", "libero_10", "--env", "tabletop"], "--env libero"),
+        (["--policy", "zero", "--seed", "1000000"], "0 to 999999"),
+        (["--policy", "zero", "--episodes", "0"], "at least 1"),
+        (["--policy", "zero", "--instruction", "a\nb"], "control character"),
+        (["--checkpoint", "random:small", "--schedule", "fast"], "--schedule fast: give"),
+        (["--checkpoint", "random:small", "--schedule", "vanilla_speculative"], "draft-checkpoint"),
+        (["--checkpoint", "/nowhere/at/all"], "neither a directory nor a hub id"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_writes_nothing(words, said, tmp_path, capsys):
+    pytest.importorskip("torch")
+    out = tmp_path / "out"
+    assert main(["eval", *words, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_it_ends_with_a_table_files_and_a_line_of_json(tmp_path, capsys):
+    words = ["eval", *FEW, "--image-size", "64", "--episodes", "2", "--seed", "7"]
+    assert main([*words, "--delay-frames", "0,3", "--out", str(tmp_path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    figures = json.loads(lines[-1])
+    assert figures == json.loads((tmp_path / "summary.json").read_text())
+    assert (figures["success_rate"], figures["episodes"], figures["seed"]) == (1.0, 4, 7)
+    assert figures["wilson95"] == [0.5101, 1.0]
+    assert figures["mode"] == "lockstep"
+    assert set(figures["by_task"]) == {"reach_red_cube", "reach_blue_cube"}
+    assert figures["by_group"]["reach"]["successes"] == 4
+    assert figures["observation_age_ms"]["p50"] == 0.0
+    assert figures["variants"]["scripted,d=3"]["observation_age_ms"]["p50"] == 150.0
+    assert figures["rate_hz"] > 1
+    assert "schedule" in figures
+    assert any(line.split()[:3] == ["scripted", "4/4", "100.0"] for line in lines)
+    assert any(line.split()[:2] == ["reach_blue_cube", "2/2"] for line in lines)
+    assert "8/8" in err
+    report = (tmp_path / "report.html").read_text()
+    assert "data:image/jpeg" in report
+    jobs = [(r.job.task, r.job.initial_state, r.job.seed) for r in read_records(tmp_path)]
+    assert jobs[:4] == jobs[4:]
+    assert {seed for _, _, seed in jobs} == {7}
+
+
+def test_the_same_command_plays_only_what_is_missing(tmp_path, capsys):
+    words = ["eval", *FEW, *SMALL, "--episodes", "3", "--out", str(tmp_path)]
+    assert main(words) == 0
+    path = tmp_path / "episodes.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:4]) + whole[4][:30])
+    assert main(words) == 0
+    again = path.read_bytes().splitlines(keepends=True)
+    assert again[:4] == whole[:4]
+    digests = [json.loads(line)["action_digest"] for line in again]
+    assert digests == [json.loads(line)["action_digest"] for line in whole]
+    capsys.readouterr()
+    assert main([*words, "--seed", "1"]) == 2
+    assert "holds an evaluation with seed 0 (now 1)" in capsys.readouterr().err
+
+
+def test_workers_play_the_same_episodes(tmp_path):
+    words = ["eval", *FEW, *SMALL, "--episodes", "2"]
+    assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    assert main([*words, "--workers", "2", "--out", str(tmp_path / "two")]) == 0
+    one, two = (
+        {r.job.key(): r.action_digest for r in read_records(tmp_path / name)}
+        for name in ("one", "two")
+    )
+    assert one == two
+    assert len(one) == 4
+    assert len(list((tmp_path / "two" / "strips").iterdir())) == 2
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_stopped_in_the_middle_it_goes_on(tmp_path, number, status):
+    out = tmp_path / "out"
+    words = [*FEW, *SMALL, "--episodes", "40", "--workers", "2", "--out", str(out)]
+    command = [sys.executable, "-m", "vla_ros", "eval", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        episodes = out / "episodes.jsonl"
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (episodes.is_file() and episodes.read_bytes()):
+            time.sleep(0.05)
+        process.send_signal(number)
+        error = process.communicate(timeout=30)[1]
+    assert process.returncode == status
+    if number == signal.SIGINT:
+        assert f"with --out {out} goes on" in error
+        assert "Traceback" not in error
+    before = read_records(out)
+    assert 0 < len(before) < 80
+    assert main(["eval", *words]) == 0
+    after = read_records(out)
+    assert after[: len(before)] == before
+    assert len({record.job.key() for record in after}) == len(after) == 80

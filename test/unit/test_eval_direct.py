@@ -1,0 +1,177 @@
+"""Episodes without ROS: the real world, the real control loop, the real engine."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("mujoco")
+
+from vla_ros.core import Inference
+from vla_ros.evaluation import direct
+from vla_ros.evaluation.direct import DirectRunner
+from vla_ros.evaluation.records import Job, Setup, Variant
+from vla_ros.evaluation.runner import RunnerFailed
+from vla_ros.evaluation.strips import Strip
+from vla_ros.policies import load_policy
+from vla_ros.sim.expert import Expert
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.tasks import TASKS
+from vla_ros.train.units import scales, to_environment
+
+PLAIN = Variant("plain")
+UNITS = (0.05,) * 3 + (0.5,) * 3
+SCRIPTED = Setup(policy="scripted", route="direct", image_size=64)
+RANDOM = replace(SCRIPTED, policy="vla", checkpoint="random:small", action_scale=UNITS, max_steps=9)
+EXACT = ("autoregressive", "speculative", "generate")
+
+
+def play(setup, variant=PLAIN, task="reach_red_cube", instruction="", strip=None):
+    with DirectRunner(setup, (variant,)) as runner:
+        return runner.play(Job(variant.label, task, 3, 5, instruction), variant, strip)
+
+
+def test_the_expert_solves_it_just_as_it_does_by_hand():
+    """The way through control loop and gate changes nothing of actions that need no gate."""
+    world = EnvConfig("tabletop", 64, wrist=False)()
+    task = next(task for task in TASKS if task.name == "push_red_cube_left")
+    expert, seen, steps = Expert(task.instruction), world.reset(task.name, 3, 5), 0
+    done = success = False
+    while not done:
+        step = world.step(to_environment(expert.act(seen.poses), scales(world.spec)))
+        seen, done, success, steps = step.observation, step.done, step.success, steps + 1
+    world.close()
+    assert success
+    record = play(SCRIPTED, task=task.name)
+    assert (record.success, record.reason, record.steps) == (True, "success", steps)
+    assert (record.held, record.clamped, record.error) == (0, 0, "")
+    assert record.age_ms.quantiles == (0.0,) * 21
+    assert (record.frames, record.inference_ms.count) == (steps, steps)
+
+
+def test_an_episode_depends_on_its_job_alone():
+    jobs = [Job("plain", name, 3, 5) for name in ("reach_red_cube", "reach_blue_cube")]
+    with DirectRunner(SCRIPTED, (PLAIN,)) as runner:
+        first = [runner.play(job, PLAIN).action_digest for job in jobs]
+        second = [runner.play(job, PLAIN).action_digest for job in reversed(jobs)]
+    assert first == second[::-1]
+    assert len(set(first)) == 2
+
+
+def test_a_delay_is_held_at_first_and_is_the_age_of_every_action():
+    record = play(SCRIPTED, Variant("late", delay_frames=4))
+    assert record.held == 4
+    assert record.age_ms.count == record.steps - 4
+    assert {record.age_ms.quantiles[0], record.age_ms.quantiles[-1]} == {200.0}
+    assert record.action_digest != play(SCRIPTED).action_digest
+
+
+def test_a_strip_sees_every_frame():
+    strip = Strip()
+    record = play(replace(SCRIPTED, max_steps=3), strip=strip)
+    assert record.reason == "step limit"
+    assert len(strip) == 4  # before, between and after three steps
+
+
+@pytest.mark.parametrize(
+    ("instruction", "reason"),
+    [
+        (" ", "step limit, the policy never acted: waits for an instruction"),
+        ("dance", "policy FAULT: 3 invalid actions: the expert cannot act"),
+        ("pick up the purple cube and put it on the plate", "policy FAULT"),
+    ],
+)
+def test_an_instruction_that_cannot_be_followed_moves_nothing(instruction, reason):
+    job = Job("plain", "reach_red_cube", 0, 0, instruction)
+    with DirectRunner(replace(SCRIPTED, max_steps=8), (PLAIN,)) as runner:
+        record = runner.play(job, PLAIN)
+        after = runner.play(replace(job, instruction=""), PLAIN)
+    assert not record.success
+    assert record.reason.startswith(reason)
+    assert (record.steps, record.held) == (8, 8)
+    assert (after.held, after.reason) == (0, "step limit")
+
+
+def test_another_instruction_is_followed_and_judged_by_the_task():
+    record = play(SCRIPTED, instruction="move the gripper above the blue cube")
+    assert (record.success, record.reason) == (False, "step limit")
+    assert record.held == 0
+
+
+def test_a_policy_that_breaks_costs_its_episode_only(monkeypatch):
+    made = []
+
+    class Breaks:
+        def __init__(self, policy):
+            self._policy, self.info, self.left = policy, policy.info, 3 if not made else 1000
+            made.append(self)
+
+        def reset(self, instruction):
+            self._policy.reset(instruction)
+
+        def step(self, observation, timeline, clock) -> Inference | None:
+            self.left -= 1
+            if self.left < 0:
+                raise ZeroDivisionError("by zero")
+            return self._policy.step(observation, timeline, clock)
+
+    monkeypatch.setattr(direct, "load_policy", lambda spec: Breaks(load_policy(spec)))
+    with DirectRunner(replace(SCRIPTED, max_steps=8), (PLAIN,)) as runner:
+        job = Job("plain", "reach_red_cube", 0, 0)
+        broken, whole = runner.play(job, PLAIN), runner.play(job, PLAIN)
+    assert not broken.success
+    assert (broken.reason, broken.error) == ("ZeroDivisionError: by zero",) * 2
+    assert broken.steps == 3
+    assert (whole.reason, whole.steps, whole.error) == ("step limit", 8, "")
+    assert len(made) == 2
+
+
+# ------------------------------------------------------------------ on the engine
+
+
+def test_lossless_schedules_give_the_same_actions_and_tokens():
+    pytest.importorskip("torch")
+    variants = [Variant(name, name, adaptive_draft=False) for name in EXACT]
+    records = [play(RANDOM, variant) for variant in variants]
+    assert {(r.action_digest, r.token_digest) for r in records} == {
+        (records[0].action_digest, records[0].token_digest)
+    }
+    assert records[0].token_digest
+    assert records[0].passes == 7 * records[0].frames == 7 * 9
+    drafting = records[1]
+    assert drafting.passes < records[0].passes
+    assert drafting.drafted[:6] == (8,) * 6  # every frame but the first; the last needs no draft
+    assert all(a <= d for a, d in zip(drafting.accepted, drafting.drafted, strict=True))
+    assert sum(drafting.accepted) == 7 * 9 - drafting.passes
+
+
+@pytest.mark.parametrize("schedule", ["actionflow", "naive_pipe"])
+def test_a_pipeline_answers_late_and_says_so(schedule):
+    pytest.importorskip("torch")
+    record = play(RANDOM, Variant("flow", schedule))
+    assert (record.held, record.frames) == (6, 3)
+    assert record.age_ms.quantiles == (300.0,) * 21
+
+
+def test_of_a_chunk_as_much_is_executed_as_asked():
+    pytest.importorskip("torch")
+    setup = replace(RANDOM, checkpoint="random:small-oft", max_steps=8)
+    whole = play(setup, Variant("whole", "parallel"))
+    half = play(setup, Variant("half", "parallel", replan_interval=4))
+    assert (whole.frames, half.frames) == (1, 2)
+    assert whole.age_ms.quantiles[-1] == 350.0
+    assert half.age_ms.quantiles[-1] == 150.0
+
+
+@pytest.mark.parametrize(
+    ("setup", "variant", "said"),
+    [
+        (replace(RANDOM, checkpoint="/nowhere"), PLAIN, "neither a directory nor a hub id"),
+        (RANDOM, Variant("a", "parallel"), "parallel"),
+        (replace(RANDOM, max_age_s=0.2), Variant("a", "actionflow"), "larger --max-age"),
+    ],
+)
+def test_a_variant_that_cannot_be_played_is_one_line(setup, variant, said):
+    pytest.importorskip("torch")
+    with pytest.raises(RunnerFailed, match=said) as error:
+        play(setup, variant)
+    assert "\n" not in str(error.value)

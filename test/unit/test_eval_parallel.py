@@ -1,0 +1,102 @@
+"""Jobs in many processes: everything is played once, and what dies is a failed episode."""
+
+import os
+import time
+
+import pytest
+
+from support.runners import named_runner
+from vla_ros.evaluation import ray_machines
+from vla_ros.evaluation.parallel import play_here, play_in_processes
+from vla_ros.evaluation.player import Order, keep
+from vla_ros.evaluation.records import Job, Setup, Variant
+from vla_ros.evaluation.runner import RunnerFailed
+
+SETUP = Setup(policy="zero", route="direct")
+VARIANTS = (Variant("a"),)
+
+
+def orders(*tasks: str, strip: str = "") -> list[Order]:
+    return [Order(Job("a", task, n, 0, number=n), strip) for n, task in enumerate(tasks)]
+
+
+def test_every_job_is_played_once_and_a_process_keeps_its_runner():
+    wanted = orders(*["solve"] * 12)
+    played = list(play_in_processes(named_runner, SETUP, VARIANTS, wanted, 2))
+    assert sorted(p.record.job.number for p in played) == list(range(12))
+    pids = {p.record.passes for p in played}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+    assert sum(max(p.record.steps for p in played if p.record.passes == pid) for pid in pids) == 12
+
+
+def test_a_process_that_dies_costs_its_own_episode_only():
+    wanted = orders("solve", "die", "solve", "solve")
+    played = list(play_in_processes(named_runner, SETUP, VARIANTS, wanted, 1))
+    assert [p.record.success for p in played] == [True, False, True, True]
+    assert "exit code -9" in played[1].record.reason
+    assert played[1].record.error == played[1].record.reason
+    assert played[2].record.passes != played[0].record.passes
+
+
+def test_when_process_after_process_dies_it_is_given_up():
+    wanted = orders(*["die"] * 5)
+    found = []
+    with pytest.raises(RunnerFailed, match="3 processes in a row"):
+        found.extend(play_in_processes(named_runner, SETUP, VARIANTS, wanted, 1))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_cannot_be_played_at_all_ends_it_in_one_line(workers):
+    wanted = orders("solve", "refuse", "solve")
+    play = play_in_processes(named_runner, SETUP, VARIANTS, wanted, 1)
+    if not workers:
+        play = play_here(named_runner, SETUP, VARIANTS, wanted)
+    assert next(play).record.success
+    with pytest.raises(RunnerFailed, match=r"^no such robot$"):
+        next(play)
+
+
+def test_who_stops_waits_for_nothing_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLA_ROS_TEST_CLOSED", str(tmp_path / "closed"))
+    play = play_in_processes(named_runner, SETUP, VARIANTS, orders("solve", "sleep", "sleep"), 2)
+    pid = next(play).record.passes
+    began = time.monotonic()
+    play.close()
+    assert time.monotonic() - began < 5
+    closed = (tmp_path / "closed").read_text().split()
+    assert str(pid) in closed
+    assert len(closed) == 2  # also the one that was ended in the middle of its episode
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_strip_comes_back_as_a_file(tmp_path):
+    wanted = orders("solve", strip="strips/001_solve.jpg")
+    (played,) = play_in_processes(named_runner, SETUP, VARIANTS, wanted, 1)
+    record = keep(played, tmp_path)
+    assert record.strip == "strips/001_solve.jpg"
+    assert (tmp_path / record.strip).read_bytes()[:2] == b"\xff\xd8"  # JPEG
+
+
+def test_without_ray_there_is_one_clear_line(monkeypatch):
+    def missing(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(ray_machines.importlib, "import_module", missing)
+    with pytest.raises(RunnerFailed, match="ray is not installed: pip install ray"):
+        list(ray_machines.play_on_ray(named_runner, SETUP, VARIANTS, orders("solve"), 2))
+
+
+def test_on_ray_every_job_is_played_and_a_lost_actor_fails_its_episode():
+    """Where Ray is installed, which the project does not ask for."""
+    pytest.importorskip("ray")
+    wanted = orders("solve", "solve", "die", "solve", "solve", strip="strips/a.jpg")
+    played = list(ray_machines.play_on_ray(named_runner, SETUP, VARIANTS, wanted, 2))
+    assert sorted(p.record.job.number for p in played) == list(range(5))
+    lost = [p.record for p in played if not p.record.success]
+    assert [record.job.task for record in lost] == ["die"]
+    assert "lost" in lost[0].reason
+    assert all(p.strip[:2] == b"\xff\xd8" for p in played if p.record.success)
+    with pytest.raises(RunnerFailed, match="no such robot"):
+        list(ray_machines.play_on_ray(named_runner, SETUP, VARIANTS, orders("refuse"), 1))
