@@ -3,7 +3,6 @@
 import json
 
 from support.evaluations import evaluation
-
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Setup, Variant
 from vla_ros.evaluation.summary import summary
