@@ -54,6 +54,12 @@ def fail(name: str, found: str, advice: str) -> Check:
     return Check(name, Level.FAIL, found, advice)
 
 
+def line(check: Check) -> str:
+    """The check as a user reads it, with the advice in a line of its own."""
+    text = f"{check.level.value:<5} {check.name:<11} {check.found}"
+    return f"{text}\n      {'':<11} -> {check.advice}" if check.advice else text
+
+
 def try_python(code: str, timeout_s: float = 60.0) -> tuple[bool, str]:
     """Run code in a fresh Python with a graph's environment: (it worked, its last line)."""
     env = {**os.environ, **defaults(os.environ)}

@@ -43,13 +43,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(args: argparse.Namespace) -> int:
     """Run every check; returns the exit status."""
-    from vla_ros.cli.checks import Level
+    from vla_ros.cli.checks import Level, line
 
     found: list[Check] = []
     for check in _checks(args):
         found.append(check)
         if not args.json:
-            print(_line(check), flush=True)
+            print(line(check), flush=True)
     failed = sum(check.level is Level.FAIL for check in found)
     if args.json:
         print(json.dumps({"failed": failed, "checks": [_plain(check) for check in found]}))
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checks(args: argparse.Namespace) -> Iterator[Check]:
-    from vla_ros.cli import checks
+    from vla_ros.cli import checks, libero_checks
 
     yield checks.python()
     files = checks.files()
@@ -75,14 +75,10 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
     yield checks.torch()
     yield checks.gpu()
     yield checks.simulation()
+    yield libero_checks.libero()
     if args.checkpoint is not None:
         yield checks.checkpoint(args.checkpoint)
     yield checks.clock()
-
-
-def _line(check: Check) -> str:
-    text = f"{check.level.value:<5} {check.name:<11} {check.found}"
-    return f"{text}\n      {'':<11} -> {check.advice}" if check.advice else text
 
 
 def _plain(check: Check) -> dict[str, str]:

@@ -24,6 +24,7 @@ VERBS = {
     "replay": "play a bag into a policy and compare what it says",
     "bench": "measure the inference engine, without ROS",
     "eval": "measure success over many episodes",
+    "libero": "prepare the LIBERO benchmark, list its tasks",
     "collect": "record demonstrations of the scripted expert",
     "train": "train the small policy on simulated demonstrations",
     "roofline": "what a model can reach on a device, calculated",

@@ -34,6 +34,8 @@ from vla_ros.timing import SECOND, Clock
 
 SIM_START_NS = SECOND  # lock-step: a stamp of zero would mean "no stamp"
 MAX_RESENDS = 5
+_JUDGED_STEPS = 20  # real time: steps before the rate that was reached says something
+_KEEPS_UP = 0.9  # part of the control rate that counts as keeping up
 _MAX_LOSSES = 3  # simulations lost in a row before auto_reset gives up
 
 
@@ -119,7 +121,19 @@ class EpisodeRunner:
             if view.state is EpisodeState.RUNNING and view.step:
                 wall = (self._clock.steady_ns() - self._began_ns) / SECOND
                 view = replace(view, achieved_rate_hz=view.step / wall)
+                if not self.lockstep and view.step >= _JUDGED_STEPS:
+                    view = replace(view, reason=self._slowness(view.achieved_rate_hz))
             return view
+
+    def _slowness(self, rate_hz: float) -> str:
+        """Real time: what to say when the world takes longer for a step than the robot has."""
+        wanted = self.spec.control_rate_hz
+        if rate_hz >= _KEEPS_UP * wanted:
+            return ""
+        return (
+            f"the simulation cannot keep up: {rate_hz:.1f} instead of {wanted:g} steps a second;"
+            " lower image_size or camera_rate_hz, or use lockstep"
+        )
 
     def following(self) -> EpisodeRequest:
         """The request for the same task in its next initial state, the first after the last."""

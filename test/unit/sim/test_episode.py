@@ -249,6 +249,23 @@ def test_late_steps_are_counted_and_not_caught_up(start):
     assert time.monotonic() - began > 0.08
 
 
+@pytest.mark.parametrize(("rate_hz", "slow"), [(200, True), (20, False)])
+def test_a_world_that_cannot_keep_up_says_so_while_it_runs(start, rate_hz, slow):
+    class Endless(CountingEnvironment):
+        def step(self, action, render=True):
+            time.sleep(0.01)
+            return replace(super().step(action, render), success=False, done=False)
+
+    world = Endless(rate_hz=rate_hz)
+    runner, _ = start(Policy(), REALTIME, environment=world, max_steps=10_000)
+    wait_until(lambda: runner.view().step >= 22, 10.0)
+    reason = runner.view().reason
+    assert ("the simulation cannot keep up" in reason) is slow
+    assert (f"instead of {rate_hz} steps a second" in reason) is slow
+    runner.request(EpisodeRequest("wait"))
+    assert ended(runner, 2).reason == "not solved within 4 steps"
+
+
 def test_a_slower_camera(start):
     policy = Policy(lambda number, stamp: None)
     options = EpisodeOptions(mode=Mode.REALTIME, camera_rate_hz=100.0)

@@ -28,9 +28,10 @@ from vla_ros.sim.env import (
     checked_action,
 )
 from vla_ros.sim.libero.arrays import load_states
-from vla_ros.sim.libero.assets import find_assets, placeholder_note
+from vla_ros.sim.libero.assets import HOW, find_assets, placeholder_note
 from vla_ros.sim.libero.loading import load
 from vla_ros.sim.libero.suites import LiberoTask, find_package, tasks_of
+from vla_ros.sim.libero.survey import missing_objects
 
 if TYPE_CHECKING:
     from vla_ros.sim.libero.world import World
@@ -48,15 +49,15 @@ class Libero:
     def __init__(self, suite: str = "", image_size: int = 256, wrist: bool = True) -> None:
         self._package = find_package()
         tasks = tasks_of(suite, self._package)
-        assets = find_assets(self._package)
-        self._make = load(self._package, assets)
+        self._assets = find_assets(self._package)
+        self._make = load(self._package, self._assets)
         self._tasks = {task.key: task for task in tasks}
         self._spec = EnvSpec(
             NAME,
             tuple(task.as_task(one_suite=bool(suite)) for task in tasks),
             (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,),
             image_size,
-            note=placeholder_note(assets),
+            note=placeholder_note(self._assets),
         )
         self._world: World | None = None
         self._built = ""  # the task whose world this is
@@ -95,6 +96,9 @@ class Libero:
             from vla_ros.sim.libero.world import World  # robosuite, which load() has prepared
 
             self.close()
+            if missing := missing_objects([task], self._package, self._assets):
+                kinds = ", ".join(missing)
+                raise SimError(f"{task.key}: the assets have no model of {kinds}: {HOW}")
             bddl = task.bddl_file(self._package)
             self._world = World(self._make, bddl, self._spec.cameras, self._spec.image_size)
             self._built = task.key

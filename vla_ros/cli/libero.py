@@ -1,0 +1,141 @@
+"""`vla-ros libero`: prepare the LIBERO benchmark, and list its tasks."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.cli import UserError
+
+if TYPE_CHECKING:
+    from vla_ros.cli.checks import Check
+
+DESCRIPTION = """\
+Prepare the LIBERO benchmark and list its tasks.
+
+setup writes LIBERO's own config.yaml (without which it asks questions), finds or fetches its
+meshes and textures, and prints one line for each thing: ok, or what is missing and what to do.
+It asks nothing and installs no package: `make libero` in the checkout does that.
+tasks prints every task's name, step limit and sentence."""
+
+EPILOG = """\
+examples:
+  vla-ros libero setup                       look at what there is, write config.yaml
+  vla-ros libero setup --assets hub          also fetch the assets (lerobot/libero-assets)
+  vla-ros libero setup --assets ~/assets     also use this folder, or unpack this archive
+  vla-ros libero tasks --suite libero_object
+
+exit status: 0 every suite can run, 1 something is missing, 2 wrong usage"""
+
+HUB = "lerobot/libero-assets"
+
+
+def add_parser(verbs: Any) -> None:
+    """The options of this verb."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "libero",
+        help="prepare the LIBERO benchmark, list its tasks",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=("setup", "tasks"), help="prepare, or list the tasks")
+    parser.add_argument(
+        "--assets",
+        metavar="PATH|hub",
+        help="setup: a folder or archive of LIBERO's assets, or 'hub' to download them",
+    )
+    parser.add_argument("--suite", default="", help="tasks: of this suite only")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepare or list; returns the exit status."""
+    from vla_ros.sim.env import SimError
+
+    try:
+        return _setup(args.assets) if args.what == "setup" else _tasks(args.suite)
+    except SimError as error:
+        raise UserError(str(error)) from None
+
+
+def _tasks(suite: str) -> int:
+    from vla_ros.sim.libero.suites import STEP_LIMITS, find_package, tasks_of
+
+    for task in tasks_of(suite, find_package()):
+        print(f"{task.key:<18} {STEP_LIMITS[task.suite]}  {task.instruction}")
+    return 0
+
+
+def _setup(given: str | None) -> int:
+    from vla_ros.cli.checks import Level, line
+
+    failed = False
+    for check in _checks(given):
+        print(line(check), flush=True)
+        failed |= check.level is not Level.OK
+    return int(failed)
+
+
+def _checks(given: str | None) -> Iterator[Check]:
+    from vla_ros.cli import checks, libero_checks
+    from vla_ros.sim.env import SimError
+    from vla_ros.sim.libero.assets import find_assets, placeholder_note
+    from vla_ros.sim.libero.config import config_file, write_config
+    from vla_ros.sim.libero.suites import find_package
+
+    packages = libero_checks.libero_packages()
+    yield packages
+    if packages.level is checks.Level.FAIL:
+        return
+    package = find_package()
+    try:
+        assets = _chosen(given) if given else find_assets(package)
+    except SimError as error:
+        yield checks.fail("assets", str(error), "")  # it says what to do
+        return
+    note = placeholder_note(assets)
+    yield checks.ok("assets", f"{assets}{f' ({note})' if note else ''}")
+    write_config(config_file(), package, assets)
+    yield checks.ok("config", str(config_file()))
+    yield from _suites(package, assets)
+
+
+def _suites(package: Path, assets: Path) -> Iterator[Check]:
+    from vla_ros.cli import checks
+    from vla_ros.sim.libero.suites import SUITES, tasks_of
+    from vla_ros.sim.libero.survey import missing_objects
+
+    for suite in SUITES:
+        tasks = tasks_of(suite, package)
+        lacking = [task for task in tasks if missing_objects([task], package, assets)]
+        if lacking:
+            kinds = ", ".join(missing_objects(lacking, package, assets))
+            text = f"{len(lacking)} of {len(tasks)} tasks cannot run: no model of {kinds}"
+            yield checks.warn(suite, text, "vla-ros libero setup --assets hub")
+        else:
+            yield checks.ok(suite, f"{len(tasks)} tasks")
+
+
+def _chosen(given: str) -> Path:
+    """The folder of assets that a user named. SimError: it is none."""
+    from vla_ros.sim.libero.assets import hub_folder, usable_folder
+
+    return usable_folder(_fetch(hub_folder()) if given == "hub" else Path(given))
+
+
+def _fetch(folder: Path) -> Path:
+    """Download the assets to where LIBERO looks for them; goes on where it stopped."""
+    from vla_ros.sim.env import SimError
+
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise SimError("huggingface_hub is missing: pip install '.[libero]'") from None
+    try:
+        snapshot_download(repo_id=HUB, repo_type="dataset", local_dir=str(folder))
+    except Exception as error:  # network, disk, access: each has its own kinds
+        reason = " ".join(str(error).split())
+        raise SimError(f"cannot download {HUB}: {reason[:300]}") from error
+    return folder
