@@ -166,11 +166,13 @@ class _Show:
 def _conclude(args: argparse.Namespace, setup: Setup, store: Store, out: Path) -> None:
     """Table, report, summary, and the line of JSON."""
     from vla_ros.cli.eval_table import table
+    from vla_ros.evaluation import origin
     from vla_ros.evaluation.report import write_report
     from vla_ros.evaluation.summary import summary
 
     commands = "\n".join(store.commands)
     figures = summary(setup, store.variants, store.records, commands)
+    figures |= {"code": origin.code(), "machine": origin.machine(setup.device)}
     (out / SUMMARY).write_text(json.dumps(figures, indent=1) + "\n")
     report = write_report(out, setup, store.variants, store.records, commands)
     print(table(setup, store.variants, store.records))
