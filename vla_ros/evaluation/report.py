@@ -52,7 +52,8 @@ def write_report(
     """
     path = directory / FILE
     unfinished = path.with_suffix(".part")
-    unfinished.write_text(html(directory, setup, variants, records, command), encoding="utf-8")
+    content = html(directory, setup, variants, records, command)
+    unfinished.write_text(content, encoding="utf-8", errors="replace")
     unfinished.replace(path)
     return path
 
@@ -110,7 +111,7 @@ def _head(title: str, setup: Setup, rows: Sequence[Row], records: Sequence[Recor
         return "\n".join([*lines, '<p class="lead">No episode has been played yet.</p>'])
     first = rows[0]
     tasks = {record.job.task for record in records}
-    played = f"{len(records):,} episodes: {_count(len(tasks), 'task')}"
+    played = f"{_count(len(records), 'episode')}: {_count(len(tasks), 'task')}"
     played += f", {_count(len(rows), 'variant')}" if len(rows) > 1 else ""
     who = f"<b>{words(first.variant.label)}</b>" if len(rows) > 1 else "The policy"
     low, high = (f"{100 * end:.1f}" for end in first.all.interval)
@@ -126,7 +127,7 @@ def _head(title: str, setup: Setup, rows: Sequence[Row], records: Sequence[Recor
 
 
 def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def _success(rows: Sequence[Row]) -> str:

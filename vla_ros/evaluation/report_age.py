@@ -11,6 +11,7 @@ from vla_ros.evaluation.report_canvas import (
     SIZE,
     SOFT,
     Style,
+    drawn,
     panels,
     styles,
     success_axis,
@@ -18,7 +19,7 @@ from vla_ros.evaluation.report_canvas import (
     title,
 )
 from vla_ros.evaluation.report_labels import Label, place
-from vla_ros.evaluation.report_rows import Row, plain
+from vla_ros.evaluation.report_rows import Row
 from vla_ros.evaluation.report_sweeps import KINDS, Sweep, sweeps
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _words(row: Row, curves: Sequence[Sweep], width: float) -> tuple[str, bool]:
             place_, last = curve.rows.index(row), len(curve.rows) - 1
             every = last if _narrow(curve, width) else -(-last // _NAMED)
             return (curve.label(row) if (last - place_) % every == 0 else ""), True
-    return plain(row.variant.label), False
+    return drawn(row.variant.label), False
 
 
 def _draw(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.analysis.plots import COLOURS, MARKERS
+from vla_ros.evaluation.report_rows import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,6 +68,11 @@ def panels(
         one.grid(color="#e4e7eb", lw=0.6)
         one.set_axisbelow(True)
     return figure, axes
+
+
+def drawn(name: str) -> str:
+    """A name as a figure shows it: a dollar sign begins no formula."""
+    return plain(name).replace("$", r"\$")
 
 
 def title(axes: Axes, words: str) -> None:

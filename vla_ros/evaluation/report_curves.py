@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vla_ros.analysis.plots import COLOURS
-from vla_ros.evaluation.report_canvas import INK, SIZE, panels, success_axis, svg, title
+from vla_ros.evaluation.report_canvas import INK, SIZE, drawn, panels, success_axis, svg, title
 from vla_ros.evaluation.report_labels import Label, end_labels
 from vla_ros.evaluation.report_rows import DIMENSIONS
 from vla_ros.evaluation.report_sweeps import RELAXED, Sweep
@@ -42,7 +42,7 @@ def _success(axes: Axes, sweep: Sweep) -> None:
     for group, colour in zip(groups if len(groups) > 1 else (), COLOURS, strict=False):
         rates = [row.groups[group].rate if group in row.groups else None for row in rows]
         if (end := _line(axes, places, rates, "-", colour)) is not None:
-            labels.append(Label(places[-1], end[1], ((group, colour),)))
+            labels.append(Label(places[-1], end[1], ((drawn(group), colour),)))
     axes.plot(places, [row.all.rate for row in rows], "-o", color=INK, lw=2.0, ms=5)
     labels.append(Label(places[-1], rows[-1].all.rate, (("all", INK),), bold=True))
     end_labels(axes, labels)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from vla_ros.analysis.plots import COLOURS
 from vla_ros.evaluation.records import Spread
-from vla_ros.evaluation.report_canvas import INK, SIZE, SOFT, panels, svg, title
-from vla_ros.evaluation.report_rows import Row, plain
+from vla_ros.evaluation.report_canvas import INK, SIZE, SOFT, drawn, panels, svg, title
+from vla_ros.evaluation.report_rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ def times_figure(rows: Sequence[Row]) -> str:
     if not shown:
         return ""
     figure, axes = panels(2, height=0.75 + 0.27 * len(shown), same_rows=True)
-    names = [plain(row.variant.label) for row in shown]
+    names = [drawn(row.variant.label) for row in shown]
     _bands(axes[0], [row.inference for row in shown])
     title(axes[0], "Inference, ms a frame")
     _bands(axes[1], [row.age for row in shown])
@@ -36,8 +36,7 @@ def times_figure(rows: Sequence[Row]) -> str:
 
 def _bands(axes: Axes, spreads: Sequence[Spread]) -> None:
     """A line from 0 to 100 %, a bar from 5 to 95 %, a darker one from 25 to 75 %, the median."""
-    top = max((s.quantile(100) for s in spreads if s.count), default=1.0) or 1.0
-    least = min((s.quantile(0) for s in spreads if s.count), default=0.0)
+    top = max((s.quantile(100) for s in spreads if s.count), default=0.0) or 50.0
     for y, spread in enumerate(spreads):
         if not spread.count:
             axes.annotate("–", (0, y), va="center", fontsize=SIZE, color=SOFT)
@@ -51,9 +50,11 @@ def _bands(axes: Axes, spreads: Sequence[Spread]) -> None:
             f"{_short(spread.p50)} / {_short(spread.p95)}", (1.0, y), va="center", ha="right",
             xycoords=axes.get_yaxis_transform(), fontsize=SIZE - 1, color=SOFT,
         )  # fmt: skip
-    if least > 0 and top > 30 * least:
+    usual = sorted(s.p50 for s in spreads if s.count and s.p50 > 0)
+    if usual and top > 30 * usual[0]:  # a linear axis would squeeze the usual into a corner
+        least = max(min(s.quantile(0) for s in spreads if s.count), usual[0] / 30)
         axes.set_xscale("log")
-        axes.set_xlim(right=(top / least) ** 0.25 * top)
+        axes.set_xlim(0.8 * least, (top / least) ** 0.25 * top)
     else:
         axes.set_xlim(0, 1.3 * top)
 

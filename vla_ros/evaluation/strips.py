@@ -47,9 +47,10 @@ class Strip:
             raise ValueError(f"a strip needs 2 frames of 8 px or more, not {frames} of {tile}")
         self._frames = frames
         self._tile = tile
-        self._kept: dict[int, Image.Image] = {}  # step -> frame, by steps
+        self._kept: dict[int, Image.Image] = {}  # step -> frame, in order
         self._last: tuple[int, Image.Image] | None = None
-        self._stride = 1
+        self._stride = 1  # of the frames seen, one in so many is kept
+        self._seen = 0
 
     def __len__(self) -> int:
         """Frames that :meth:`save` would draw."""
@@ -65,11 +66,12 @@ class Strip:
         small = Image.fromarray(np.ascontiguousarray(image))
         small.thumbnail((self._tile, self._tile), Image.Resampling.BOX)
         self._last = (step, small)
-        if step % self._stride == 0:
+        if self._seen % self._stride == 0:
             self._kept[step] = small
-        while len(self._kept) > 4 * self._frames:
+        self._seen += 1
+        if len(self._kept) > 4 * self._frames:
             self._stride *= 2
-            self._kept = {s: frame for s, frame in self._kept.items() if s % self._stride == 0}
+            self._kept = dict(list(self._kept.items())[::2])
 
     def save(self, path: Path) -> bool:
         """Write the frames side by side (JPEG or PNG, by the name); False when there are none."""
