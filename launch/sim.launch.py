@@ -25,6 +25,7 @@ SHARE = FindPackageShare("vla_ros")
 # Arguments that set a parameter of the bridge: name, type, description. Empty means: as in the
 # parameter file.
 OVERRIDES = (
+    ("suite", str, "libero: suite of the task"),
     ("task", str, "Name of the task"),
     ("initial_state", int, "Which of the fixed initial states"),
     ("seed", int, "Seed of the simulation"),
@@ -38,6 +39,11 @@ def arguments() -> list[DeclareLaunchArgument]:
             "bridge_params_file",
             default_value=PathJoinSubstitution([SHARE, "config", "bridge.yaml"]),
             description="Parameters of the simulation bridge",
+        ),
+        DeclareLaunchArgument(
+            "extra_bridge_params_file",
+            default_value="",
+            description="A second parameter file of the bridge, read after the first; empty: none",
         ),
         DeclareLaunchArgument(
             "extra_params_file",
@@ -70,6 +76,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         for name, kind, _ in OVERRIDES
         if given(name)
     }
+    files = filter(None, map(given, ("bridge_params_file", "extra_bridge_params_file")))
     return [
         Node(
             package="vla_ros",
@@ -78,7 +85,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             namespace=given("namespace"),
             output="screen",
             emulate_tty=True,
-            parameters=[given("bridge_params_file"), {**overrides, "mode": given("mode")}],
+            parameters=[*files, {**overrides, "mode": given("mode")}],
             arguments=["--ros-args", "--log-level", given("log_level")],
             on_exit=end_with_it,
         )

@@ -14,9 +14,18 @@ from vla_ros.cli.graph_file import GraphSpec, node_names
 from vla_ros.resources import config_path, share
 
 LAUNCH = sorted((share() / "launch").glob("*.launch.py"))
-PAIRS = {"policy.launch.py": "policy.up.yaml", "sim.launch.py": "sim.up.yaml"}
-# sim.launch.py includes policy.launch.py
-INCLUDED = {"policy.launch.py": [], "sim.launch.py": ["policy.launch.py"]}
+PAIRS = {
+    "policy.launch.py": "policy.up.yaml",
+    "sim.launch.py": "sim.up.yaml",
+    "libero.launch.py": "libero.up.yaml",
+}
+INCLUDED = {
+    "policy.launch.py": [],
+    "sim.launch.py": ["policy.launch.py"],
+    "libero.launch.py": ["sim.launch.py", "policy.launch.py"],
+}
+# Files of an included launch file's defaults, in whose place another one is given.
+REPLACED = {"libero.launch.py": {"policy_sim.yaml"}}
 
 
 def tree(name: str) -> ast.Module:
@@ -86,7 +95,7 @@ def test_the_same_nodes_and_lifecycle(launch):
 def test_the_same_parameter_files(launch):
     graph = GraphSpec.load(PAIRS[launch])
     used = {path.name for node in graph.nodes for path in node.parameter_files}
-    assert parameter_files(launch) == used
+    assert parameter_files(launch) == used | REPLACED.get(launch, set())
     assert all(config_path(name).is_file() for name in used)
 
 
@@ -107,6 +116,18 @@ def test_lockstep_is_sim_with_simulated_time():
         assert (ours.name, ours.parameter_files) == (theirs.name, theirs.parameter_files)
         assert set(ours.parameters) <= {"mode", "use_sim_time"}
         assert ours.parameters.get("use_sim_time", False) is (ours.name != "bridge")
+
+
+def test_what_libero_changes_are_parameters_of_its_nodes():
+    for node in GraphSpec.load("libero").nodes:
+        plain = yaml.safe_load(node.parameter_files[0].read_text())["/**"]["ros__parameters"]
+        assert set(node.file_parameters()) == set(plain)
+        differs = {name for name, value in node.file_parameters().items() if value != plain[name]}
+        assert differs == {
+            "bridge": {"environment", "suite", "task"},
+            "policy": {"detect_frozen", "action_scale", "preprocessing", "center_crop"},
+            "monitor": set(),
+        }.get(node.name)
 
 
 def test_every_node_has_an_executable_and_every_shipped_graph_loads():

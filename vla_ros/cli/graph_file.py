@@ -130,14 +130,14 @@ def find_graph_file(path: str | Path) -> Path:
     given = Path(path)
     if given.is_file():
         return given
-    if given.is_dir():
-        raise UserError(f"{given} is a directory; name a graph file such as sim.up.yaml")
     if len(given.parts) == 1:
         for name in (given.name, f"{given.name}.up.yaml"):
             try:
                 return config_path(name)
             except FileNotFoundError:
                 continue
+    if given.is_dir():
+        raise UserError(f"{given} is a directory; name a graph file such as sim.up.yaml")
     known = sorted(p.name for p in config_path("fastdds_shm.xml").parent.glob("*.up.yaml"))
     raise UserError(f"no graph file {str(path)!r}; shipped ones: {', '.join(known)}")
 

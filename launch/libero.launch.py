@@ -1,0 +1,50 @@
+"""A task of the LIBERO benchmark, the policy that moves the robot, and the monitor.
+
+    ros2 launch vla_ros libero.launch.py policy:=scripted task:=3
+    ros2 launch vla_ros libero.launch.py suite:=libero_goal policy:=vla checkpoint:=DIR
+
+In lock-step unless mode:=realtime is given. Every argument of sim.launch.py and
+policy.launch.py can be given too. `vla-ros libero setup` prepares the benchmark.
+"""
+
+from launch import LaunchDescription
+from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch.substitutions import PathJoinSubstitution
+from launch_ros.substitutions import FindPackageShare
+
+SHARE = FindPackageShare("vla_ros")
+LIBERO = PathJoinSubstitution([SHARE, "config", "libero.yaml"])
+
+
+def arguments() -> list[DeclareLaunchArgument]:
+    """The arguments that sim.launch.py has with another default; the first to say it wins."""
+    return [
+        DeclareLaunchArgument(
+            "extra_bridge_params_file",
+            default_value=LIBERO,
+            description="Parameters of the bridge with LIBERO, read after bridge_params_file",
+        ),
+        DeclareLaunchArgument(
+            "extra_params_file",
+            default_value=LIBERO,
+            description="Parameters of the policy node with LIBERO, read after params_file",
+        ),
+        DeclareLaunchArgument(
+            "mode",
+            default_value="lockstep",
+            choices=["realtime", "lockstep"],
+            description="lockstep: the world waits for every answer; realtime: it does not",
+        ),
+    ]
+
+
+def generate_launch_description() -> LaunchDescription:
+    """What `ros2 launch` asks for."""
+    simulation = PathJoinSubstitution([SHARE, "launch", "sim.launch.py"])
+    return LaunchDescription(
+        [
+            *arguments(),
+            IncludeLaunchDescription(PythonLaunchDescriptionSource(simulation)),
+        ]
+    )
