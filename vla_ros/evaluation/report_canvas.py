@@ -86,6 +86,16 @@ def success_axis(axes: Axes) -> None:
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0], ["0", "20", "40", "60", "80", "100 %"])
 
 
+def logarithmic(axes: Axes) -> None:
+    """The horizontal axis in factors of ten, said as 10, 100, 1000."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def svg(figure: Figure, says: str) -> str:
     """The figure as an ``<svg>`` element; ``says`` describes it to who cannot see it."""
     import matplotlib

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vla_ros.analysis.plots import COLOURS
 from vla_ros.evaluation.records import Spread
-from vla_ros.evaluation.report_canvas import INK, SIZE, SOFT, drawn, panels, svg, title
+from vla_ros.evaluation.report_canvas import INK, SIZE, SOFT, drawn, logarithmic, panels, svg, title
 from vla_ros.evaluation.report_rows import Row
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _bands(axes: Axes, spreads: Sequence[Spread]) -> None:
     usual = sorted(s.p50 for s in spreads if s.count and s.p50 > 0)
     if usual and top > 30 * usual[0]:  # a linear axis would squeeze the usual into a corner
         least = max(min(s.quantile(0) for s in spreads if s.count), usual[0] / 30)
-        axes.set_xscale("log")
+        logarithmic(axes)
         axes.set_xlim(0.8 * least, (top / least) ** 0.25 * top)
     else:
         axes.set_xlim(0, 1.3 * top)
