@@ -109,6 +109,7 @@ def test_episodes_of_the_expert_are_the_same_with_and_without_ros(graph, tmp_pat
         assert np.asarray(picture).std() > 5
 
 
+@pytest.mark.slow
 def test_lossless_schedules_do_the_same_with_and_without_ros(graph):
     drafting = Variant("speculative", schedule="speculative", adaptive_draft=False)
     variants = [
@@ -283,6 +284,7 @@ def test_a_policy_that_hangs_is_a_failed_episode(graph):
     assert "HOLD" in record.reason or "worker was lost" in record.error, record
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_is_a_failed_episode_and_the_next_one_has_a_new_graph(graph):
     runner = graph(RANDOM)
     first = runner.play(job(AUTOREGRESSIVE), AUTOREGRESSIVE)
@@ -305,6 +307,7 @@ def test_a_node_that_dies_is_a_failed_episode_and_the_next_one_has_a_new_graph(g
     assert figures(again) == figures(first)
 
 
+@pytest.mark.slow
 def test_an_episode_in_which_nothing_happens_is_given_up(graph):
     runner = graph(SCRIPTED, stall_s=2.0)
     assert runner.play(job(PLAIN), PLAIN).success
