@@ -29,9 +29,7 @@ class NamedRunner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if place := os.environ.get("VLA_ROS_TEST_CLOSED"):
-            with open(place, "a") as file:
-                file.write(f"{os.getpid()}\n")
+        _note("closed")
 
     def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
         match job.task:
@@ -40,11 +38,19 @@ class NamedRunner:
             case "refuse":
                 raise RunnerFailed("no such robot")
             case "sleep":
+                _note("asleep")
                 time.sleep(10)
         self.played += 1
         if strip is not None:
             strip.add(np.full((16, 16, 3), 200, np.uint8), 0)
         return Record(job, True, "success", steps=self.played, passes=os.getpid())
+
+
+def _note(what: str) -> None:
+    """Write the process's number into a file of the folder that a test has named."""
+    if folder := os.environ.get("VLA_ROS_TEST_NOTES"):
+        with open(os.path.join(folder, what), "a") as file:
+            file.write(f"{os.getpid()}\n")
 
 
 def named_runner(setup: Setup, variants: tuple[Variant, ...]) -> NamedRunner:
