@@ -26,6 +26,7 @@ class Label:
     optional: bool = False  # left out where there is no room
 
 
+_CLOSE = 12  # of the sides are so close that the point is plain
 _CROWDED = 250.0  # cost of a place, from which an optional label is left out
 _Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
 _SIDES = (  # offset in pt, and which part of the label stands there
@@ -55,7 +56,8 @@ def place(axes: Axes, labels: Sequence[Label], marks: Sequence[tuple[float, floa
         anchor = tuple(axes.transData.transform((label.x, label.y)))
         width = max(_width(axes, words) for words, _ in label.lines)
         height = _LINE * len(label.lines) * dot
-        boxes = [_box(anchor, side, width, height, dot) for side in _SIDES]
+        sides = _SIDES[:_CLOSE] if label.optional else _SIDES
+        boxes = [_box(anchor, side, width, height, dot) for side in sides]
         costs = [
             _cost(box, taken, points) + 300 * _outside(box, room) + 2 * rank
             for rank, box in enumerate(boxes)
