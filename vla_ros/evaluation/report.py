@@ -82,9 +82,9 @@ def html(
 def _results(setup: Setup, rows: Sequence[Row], records: Sequence[Record], other: str) -> list[str]:
     """Success first; for one variant its tasks at once, for several after what tells them apart."""
     compare = len(rows) > 1 and setup.mode is Mode.LOCKSTEP
-    tasks = _tasks(rows, other)
     single = len(rows) == 1
     few = single and len(rows[0].groups) == 1
+    tasks = _tasks(rows, other, explained=not few)
     return [
         "" if few else _success(rows),
         tasks if single else "",
@@ -196,10 +196,11 @@ def _acceptance(rows: Sequence[Row]) -> str:
     return f'<h2>Acceptance of drafts</h2><p class="cap">{caption}</p>{found}' if found else ""
 
 
-def _tasks(rows: Sequence[Row], other: str) -> str:
+def _tasks(rows: Sequence[Row], other: str, explained: bool) -> str:
     first, *more = task_tables(rows, other)
     rest = f"<details><summary>More variants</summary>{''.join(more)}</details>" if more else ""
-    return f'<h2>Every task</h2><p class="cap">{_BARS}</p>{first}{rest}'
+    caption = "" if explained else f'<p class="cap">{_BARS}</p>'
+    return f"<h2>Every task</h2>{caption}{first}{rest}"
 
 
 def _failures(records: Sequence[Record], rows: Sequence[Row], other: str) -> str:

@@ -107,7 +107,7 @@ def figure(picture: str, caption: str) -> str:
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>\n"
 
 
-def success_bar(rate: float, low: float, high: float, width: int = 76) -> str:
+def success_bar(rate: float, low: float, high: float, width: int) -> str:
     """A bar from 0 to ``rate`` with its interval as a whisker, all in 0..1; a light full scale."""
     high_px, middle = 13, 6.5
 

@@ -32,10 +32,10 @@ def interval(outcome: Outcome) -> str:
     return f'{100 * outcome.rate:.1f} <span class="ci">[{100 * low:.1f}, {100 * high:.1f}]</span>'
 
 
-def _bar(outcome: Outcome | None, counts: bool = True) -> Cell:
+def _bar(outcome: Outcome | None, counts: bool = True, width: int = 76) -> Cell:
     if outcome is None:
         return Cell(NONE, "b")
-    drawn = success_bar(outcome.rate, *outcome.interval)
+    drawn = success_bar(outcome.rate, *outcome.interval, width)
     share = f'<span class="n">{100 * outcome.rate:.0f} %</span>'
     solved = f" <small>{outcome.successes}/{outcome.episodes}</small>" if counts else ""
     return Cell(f"{drawn}{share}{solved}", "b")
@@ -145,19 +145,20 @@ def task_tables(rows: Sequence[Row], other: str) -> list[str]:
 
 def _task_table(rows: Sequence[Row], tasks: Sequence[str], other: str) -> str:
     heads = [Cell("task", "w"), *(Cell(words(row.variant.label), "b") for row in rows)]
+    width = 76 if len(rows) > 2 else 180  # px of a bar
     groups: dict[str, list[str]] = {}
     for task in tasks:
         groups.setdefault(group_of(task, other), []).append(task)
     lines = []
     for group, members in groups.items():
         if len(groups) > 1 and len(members) > 1:
-            bars = [_bar(row.groups.get(group)) for row in rows]
+            bars = [_bar(row.groups.get(group), width=width) for row in rows]
             lines.append(Line([Cell(words(group), "w"), *bars], "g"))
         for task in members:
-            bars = [_bar(row.tasks.get(task)) for row in rows]
+            bars = [_bar(row.tasks.get(task), width=width) for row in rows]
             lines.append(Line([Cell(words(task), "w"), *bars]))
     if len(tasks) > 1:
-        lines.append(Line([Cell("all", "w"), *(_bar(row.all) for row in rows)], "t"))
+        lines.append(Line([Cell("all", "w"), *(_bar(row.all, width=width) for row in rows)], "t"))
     return table(heads, lines)
 
 
