@@ -18,7 +18,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test kernels check lint dev lock clean distclean
+.PHONY: help install libero demo test kernels check lint dev lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
@@ -27,13 +27,19 @@ help: ## this list
 install: ## set up .venv: ROS 2 wheels, torch, simulation, vla_ros
 	@$(PYTHON) requirements/install.py --venv $(VENV)
 
+libero: ## install the LIBERO benchmark too (1.3 GB); `vla-ros libero setup` then finds its assets
+	@$(PYTHON) requirements/install.py --venv $(VENV) --libero
+
 demo: install ## run one simulated task through the graph (POLICY=scripted|vla|zero TASK=... ARGS=...)
 	@$(BIN)/vla-ros demo $(if $(POLICY),--policy $(POLICY)) $(if $(TASK),--task $(TASK)) $(ARGS)
 
 # Tests that run nodes judge timing, so they have the machine to themselves; the others share it.
 PYTEST = cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python -m pytest --durations=5
 
-test: install ## every check and every test (TESTS=unit/cli to choose some)
+# The tests of LIBERO run where its assets are; elsewhere they are skipped with the reason.
+LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_assets_subset.tar.xz))
+
+test: $(if $(LIBERO_ASSETS),libero,install) ## every check and every test (TESTS=unit/cli to choose some)
 	@status=0; $(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
 	( $(PYTEST) -n $(JOBS) -m "not ros" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \

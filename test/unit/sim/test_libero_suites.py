@@ -111,4 +111,3 @@ def test_the_real_package_has_130_tasks_with_files():
     assert all(task.bddl_file(package).is_file() for task in tasks)
     assert all(task.states_file(package).is_file() for task in tasks)
     assert tasks[10].instruction == "pick up the alphabet soup and place it in the basket"
-    assert "libero" not in sys.modules
