@@ -38,7 +38,9 @@ class EnvConfig:
     @property
     def timeouts(self) -> SimTimeouts:
         """How long to wait for it in a process of its own: LIBERO builds a task in its reset."""
-        return SimTimeouts(reset_s=120.0) if self.name == "libero" else SimTimeouts()
+        if self.name == "libero":
+            return SimTimeouts(start_s=180.0, reset_s=180.0)  # Numba compiles at the first one
+        return SimTimeouts()
 
     def __call__(self) -> Environment:
         backend = choose_renderer()  # mujoco looks at MUJOCO_GL when it is imported
