@@ -14,16 +14,20 @@ pytest.importorskip("h5py", exc_type=ImportError)
 pytest.importorskip("torch", exc_type=ImportError)
 
 from vla_ros.sim.goals import instruction_of, parse_instruction
+from vla_ros.train.relabel import INSTRUCTIONS
 from vla_ros.train.shards import Demonstration, SetInfo, Track, write_shard
 
 SIZE = 32
 OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")
 SENTENCES = ("move the gripper above the red cube", "push the blue cube to the left")
-INFO = SetInfo("tabletop", SIZE, ("agentview",), OBJECTS, (0.05,) * 3 + (0.5,) * 3, 20.0)
+INFO = SetInfo(
+    "tabletop", SIZE, ("agentview",), OBJECTS, (0.05,) * 3 + (0.5,) * 3, 20.0, INSTRUCTIONS
+)
 
 
 def demonstration(seed: int, length: int = 10, sentence: str = SENTENCES[0]) -> Demonstration:
-    """Grey frames; how bright they are is the action along x. The fingers always move."""
+    """Grey frames; how bright they are is the action along x, for other sentences against x.
+    The fingers always move."""
     rng = np.random.default_rng(seed)
     grey = rng.uniform(0.1, 0.9, length)
     images = np.repeat(grey, SIZE * SIZE * 3).reshape(length, SIZE, SIZE, 3)
@@ -33,6 +37,8 @@ def demonstration(seed: int, length: int = 10, sentence: str = SENTENCES[0]) -> 
     fingers = np.cumsum(np.full((length, 2), 0.002), axis=0)
     pixels = rng.uniform(0, SIZE, (length, len(OBJECTS), 2))
     goal = parse_instruction(sentence)
+    labels = np.repeat(-actions[:, None], len(INSTRUCTIONS), axis=1)
+    labels[:, INSTRUCTIONS.index(instruction_of(goal))] = actions
     track = Track(
         task=goal.object,
         instruction=instruction_of(goal),
@@ -41,6 +47,7 @@ def demonstration(seed: int, length: int = 10, sentence: str = SENTENCES[0]) -> 
         success=True,
         source="expert",
         actions=actions.astype(np.float32),
+        labels=labels.astype(np.float32),
         executed=actions.astype(np.float32),
         ee_pos=np.zeros((length, 3), np.float32),
         gripper_states=fingers.astype(np.float32),

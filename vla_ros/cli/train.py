@@ -36,7 +36,7 @@ examples:
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
 RECIPE = (
-    "arch", "steps", "batch", "learning_rate", "warmup", "decay", "sigma_bins", "patch_weight",
+    "arch", "steps", "batch", "branches", "learning_rate", "warmup", "decay", "sigma_bins", "patch_weight",
     "shift", "dtype", "seed", "wrist", "vision_from",
 )  # fmt: skip
 
@@ -56,6 +56,7 @@ def add_parser(verbs: Any) -> None:
     add("--arch", default="small", help="small, qwen2-draft, tiny, tiny-draft (small)")
     add("--steps", type=int, default=20_000, help="in all (20000)")
     add("--batch", type=int, default=64, help="frames a step (64)")
+    add("--branches", type=int, default=4, help="sentences an image is trained with (4)")
     add("--learning-rate", type=float, default=7e-4, help="at its highest (7e-4)")
     add("--warmup", type=int, default=200, metavar="STEPS", help="until it is reached (200)")
     add("--decay", choices=("sqrt", "cosine"), default="sqrt", help="of the rate, to zero (sqrt)")
@@ -72,6 +73,7 @@ def add_parser(verbs: Any) -> None:
     add("--minutes", type=float, help="end this sitting after that time, saved")
     add("--device", help="cpu or cuda (cuda where there is one)")
     add("--threads", type=int, help="of torch, on a CPU")
+    add("--compile", action="store_true", help="torch.compile: a slow start, then faster")
     add("--workers", type=int, default=1, help="processes for simulated episodes (1)")
     add("--save-every", type=float, default=120.0, metavar="SECONDS", help="(120)")
 
@@ -84,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.engine.errors import CheckpointError
         from vla_ros.sim.env import SimError
         from vla_ros.train import TrainError
+        from vla_ros.train.memory import keep_freed_memory
         from vla_ros.train.run import Machine, Reporter
         from vla_ros.train.run import run as train
     except ImportError as error:
@@ -93,7 +96,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--workers must be at least 1")
     if args.threads:
         torch.set_num_threads(args.threads)
-    machine = Machine(torch.device(device), args.workers, args.save_every)
+    if device == "cpu":
+        keep_freed_memory()
+    machine = Machine(torch.device(device), args.workers, args.save_every, args.compile)
     progress = Progress()
     stop = _Stop(args.minutes)
     try:

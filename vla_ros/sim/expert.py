@@ -8,6 +8,7 @@ which it is asked, with late or missing observations; when it drops a cube it be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,8 +79,28 @@ class Expert:
 
     def reset(self, instruction: str) -> None:
         """Forget all progress and take on ``instruction``; see :class:`Expert` for errors."""
-        self._goal = parse_instruction(instruction)
-        self._plan = _PLANS[self._goal.family](self._goal)
+        self._take_on(parse_instruction(instruction))
+
+    def instead(self, goal: Goal) -> Expert:
+        """Another expert, as if it were told ``goal`` at this moment.
+
+        Grasping an object goes on from here where this one grasps the same; all else begins.
+        """
+        other = copy(self)
+        grasps = (Family.PICK, Family.STACK)
+        if not (
+            goal.object == self._goal.object
+            and goal.family in grasps
+            and self._goal.family in grasps
+        ):
+            other._take_on(goal)
+        else:
+            other._goal, other._plan = goal, _PLANS[goal.family](goal)
+        return other
+
+    def _take_on(self, goal: Goal) -> None:
+        self._goal = goal
+        self._plan = _PLANS[goal.family](goal)
         self._origin: Floats | None = None  # where the object lay when the task began
         self._begin()
 
@@ -88,6 +109,16 @@ class Expert:
         self._spent = 0
         self._lost = 0
         self._start: Floats | None = None
+
+    @property
+    def goal(self) -> Goal:
+        """What it is told to do."""
+        return self._goal
+
+    @property
+    def waypoint(self) -> int:
+        """Index of the waypoint on the way to."""
+        return self._index
 
     def act(self, poses: Mapping[str, Pose]) -> Floats:
         """The next action, float64 [7]: m, rad (axis-angle), gripper 0 closed to 1 open.

@@ -18,14 +18,16 @@ import numpy as np
 from vla_ros.core import Floats
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservation, Task
 from vla_ros.sim.expert import Expert
-from vla_ros.sim.goals import Family, parse_instruction
+from vla_ros.sim.goals import Family, instruction_of, parse_instruction
 from vla_ros.train import TrainError
 from vla_ros.train.noise import Disturbance
 from vla_ros.train.projection import Projection
+from vla_ros.train.relabel import INSTRUCTIONS, labels
 from vla_ros.train.rollout import (
     Driver,
     Episode,
     Recorder,
+    Taught,
     forget_policy,
     play,
     shared_environment,
@@ -178,6 +180,7 @@ def set_info(options: CollectOptions, spec: EnvSpec) -> SetInfo:
         objects=OBJECTS,
         scale=tuple(scales(spec).tolist()),
         control_rate_hz=spec.control_rate_hz,
+        instructions=INSTRUCTIONS,
     )
 
 
@@ -194,9 +197,9 @@ def _driver(options: CollectOptions, episode: Episode, environment: Environment)
     if not options.policy:
         disturb = Disturbance(rng)
 
-        def demonstrate(seen: SimObservation) -> tuple[Floats, Floats]:
-            label = to_environment(expert.act(seen.poses), scale)
-            return label, disturb(label)
+        def demonstrate(seen: SimObservation) -> tuple[Taught, Floats]:
+            label = _taught(expert, seen, scale)
+            return label, disturb(label.action)
 
         return demonstrate
     policy = shared_policy(options.policy)
@@ -217,15 +220,22 @@ def _mixed(
     """
     expert_acts = False
 
-    def drive(seen: SimObservation) -> tuple[Floats, Floats]:
+    def drive(seen: SimObservation) -> tuple[Taught, Floats]:
         nonlocal expert_acts
-        label = to_environment(expert.act(seen.poses), scale)
+        label = _taught(expert, seen, scale)
         if rng.uniform() < _SWITCH:
             expert_acts = bool(rng.uniform() < expert_share)
         said = None if expert_acts else act(seen)
-        return label, label if said is None else to_environment(said, scale)
+        return label, label.action if said is None else to_environment(said, scale)
 
     return drive
+
+
+def _taught(expert: Expert, seen: SimObservation, scale: Floats) -> Taught:
+    every = labels(expert, seen.poses, scale)
+    action = to_environment(expert.act(seen.poses), scale)
+    every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
+    return Taught(action, every)
 
 
 def _claim(options: CollectOptions, directory: Path) -> None:

@@ -31,8 +31,9 @@ _SETTLED = 5e-4  # m between two frames: the fingers have stopped
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """``images`` uint8 [N, cameras, s, s, 3], ``values`` float32 [N, 7] in [-1, 1] (see units),
-    ``pixels`` float32 [N, cameras, K, 2], ``goal`` int64 [N], an index of ``goals``.
+    """``images`` uint8 [N, cameras, s, s, 3], ``pixels`` float32 [N, cameras, K, 2], ``values``
+    float16 [N, G, 7] in [-1, 1] (see units): what to do for each of ``goals``; ``goal`` int64
+    [N]: the one that was pursued.
 
     ``demonstrations`` counts them, ``digest`` names the files that all came from.
     """
@@ -72,14 +73,14 @@ def load_frames(directories: Sequence[Path], image_size: int, images: int) -> Fr
     masks = [[worth_training(track) for track in found] for _, found in tracks]
     total = int(sum(mask.sum() for shard in masks for mask in shard))
     flat = [t for _, found in tracks for t in found]
-    goals = tuple(dict.fromkeys(parse_instruction(t.instruction) for t in flat))
-    values = torch.empty(total, GRIPPER + 1)
+    goals = tuple(parse_instruction(text) for text in info.instructions)
+    values = torch.empty(total, len(goals), GRIPPER + 1, dtype=torch.float16)
     pixels = torch.empty(total, images, len(info.objects), 2)
     goal = torch.empty(total, dtype=torch.long)
     at = 0
     for track, mask in zip(flat, (m for shard in masks for m in shard), strict=True):
         rows = slice(at, at + int(mask.sum()))
-        values[rows] = torch.from_numpy(to_values(track.actions[mask].astype(np.float64))).float()
+        values[rows] = torch.from_numpy(to_values(track.labels[mask].astype(np.float64))).half()
         places = np.stack([track.pixels[camera][mask] for camera in cameras], axis=1)
         pixels[rows] = torch.from_numpy(places) * (image_size / info.image_size)
         goal[rows] = goals.index(parse_instruction(track.instruction))

@@ -25,10 +25,14 @@ class SoftBins:
             weights = torch.eye(actions.bins, device=device)
         self._weights = weights / weights.sum(1, keepdim=True)
 
-    def __call__(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits [B, A, V] over the whole vocabulary, action tokens [B, A] -> the mean loss."""
+    def __call__(
+        self, logits: torch.Tensor, tokens: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits [..., V] over the whole vocabulary, action tokens [...] and their weights
+        [...] -> the weighted mean loss."""
         chances = logits.float().log_softmax(-1)[..., self._first : self._end]
-        return -(self._weights[tokens - self._first] * chances).sum(-1).mean()
+        each = -(self._weights[tokens - self._first] * chances).sum(-1)
+        return (each * weights).sum() / weights.sum()
 
 
 def token_error(logits: torch.Tensor, tokens: torch.Tensor, actions: ActionTokens) -> torch.Tensor:

@@ -7,6 +7,7 @@ included, so a checkpoint is the state of this module.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +23,39 @@ _POSITION_SCALE = 0.5  # of the sin-cos embedding against patch embeddings at th
 _POSITION_BASE = 100.0
 
 
-class BatchedAttention(Attention):
-    """Causal attention within each of ``batch`` sequences of equal, right-padded length."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tree of two levels: ``common`` tokens (patches included), then ``branches`` of ``length``
+    tokens that see the common part and themselves: many sentences on one image for the price of
+    one prefill."""
 
-    def __init__(self, batch: int) -> None:
-        self._batch = batch
+    common: int
+    branches: int = 0
+    length: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.common + self.branches * self.length
+
+    def positions(self, device: torch.device) -> torch.Tensor:
+        """int64 [total]; every branch goes on from the end of the common part."""
+        first = torch.arange(self.common, device=device)
+        branch = torch.arange(self.common, self.common + self.length, device=device)
+        return torch.cat((first, branch.repeat(self.branches)))
+
+    def mask(self, device: torch.device) -> torch.Tensor:
+        """bool [total, total]: row sees column."""
+        place = torch.arange(self.total, device=device)
+        branch = torch.where(place < self.common, -1, (place - self.common) // max(self.length, 1))
+        shared = (branch[None] == -1) | (branch[:, None] == branch[None])
+        return shared & (place[:, None] >= place[None])
+
+
+class BatchedAttention(Attention):
+    """Attention within each of ``batch`` sequences of one layout; ``mask`` None: causal."""
+
+    def __init__(self, batch: int, mask: torch.Tensor | None) -> None:
+        self._batch, self._mask = batch, mask
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
@@ -36,7 +65,10 @@ class BatchedAttention(Attention):
         groups = q.shape[1] // k.shape[1]
         if groups > 1:
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        causal = self._mask is None
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=self._mask, is_causal=causal, scale=scale
+        )
         return out.transpose(1, 2).flatten(0, 1)
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
@@ -68,15 +100,15 @@ class Network(nn.Module):
             tower.pos_embed.copy_(sincos(config.towers[0].patches, config.towers[0].width))
 
     def forward(
-        self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor
+        self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, layout: Layout
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of the rows asked for, and the patch features.
 
-        pixels [B, images, 3, s, s]; ids int64 [B, L]: prompt and action tokens, right-padded;
-        rows int64 [B, R]: positions in the whole sequence, patches included.
+        pixels [B, images, 3, s, s]; ids int64 [B, L]: the layout's tokens without the patches,
+        every branch right-padded; rows int64 [B, R]: places in the whole layout.
         Returns [B, R, V] and [B, patches, W].
         """
-        batch = len(ids)
+        batch, device = len(ids), ids.device
         decoder = Decoder(
             self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
         )
@@ -85,12 +117,10 @@ class Network(nn.Module):
         embedded = decoder.embed(ids)
         patches = self.vision.projector(features).to(embedded.dtype)
         x = torch.cat((embedded[:, :1], patches, embedded[:, 1:]), 1)
-        length = x.shape[1]
-        positions = torch.arange(length, device=x.device).repeat(batch)
-        starts = torch.arange(batch, device=x.device)[:, None] * length
-        logits = decoder.logits(
-            x.flatten(0, 1), positions, BatchedAttention(batch), (starts + rows).flatten()
-        )
+        positions = layout.positions(device).repeat(batch)
+        attention = BatchedAttention(batch, layout.mask(device) if layout.branches else None)
+        starts = torch.arange(batch, device=device)[:, None] * layout.total
+        logits = decoder.logits(x.flatten(0, 1), positions, attention, (starts + rows).flatten())
         return logits.view(batch, rows.shape[1], -1), features
 
     def greedy(self, pixels: torch.Tensor, prompt: list[int], count: int) -> list[int]:
@@ -98,8 +128,9 @@ class Network(nn.Module):
         tokens: list[int] = []
         for _ in range(count):
             ids = torch.tensor([[*prompt, *tokens]], device=pixels.device)
-            last = torch.tensor([[ids.shape[1] + self.config.patches - 1]], device=pixels.device)
-            logits, _ = self(pixels[None], ids, last)
+            layout = Layout(ids.shape[1] + self.config.patches)
+            last = torch.tensor([[layout.common - 1]], device=pixels.device)
+            logits, _ = self(pixels[None], ids, last, layout)
             tokens.append(int(logits[0, 0].argmax()))
         return tokens
 

@@ -21,6 +21,8 @@ class TrainOptions:
     """``data``: directories of shards. ``vision_from``: a checkpoint whose vision tower is taken
     and kept as it is, so that a draft model shares its target's features.
 
+    ``branches``: sentences an image is trained with at once.
+
     ``rounds`` of on-policy correction, ``round_episodes`` each, spread over the later part.
     """
 
@@ -28,6 +30,7 @@ class TrainOptions:
     arch: str = "small"
     steps: int = 20_000
     batch: int = 64
+    branches: int = 4
     learning_rate: float = 7e-4
     warmup: int = 200
     decay: str = "sqrt"
@@ -44,8 +47,8 @@ class TrainOptions:
     round_episodes: int = 200
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch < 1:
-            raise TrainError("steps and batch must be at least 1")
+        if min(self.steps, self.batch, self.branches) < 1:
+            raise TrainError("steps, batch and branches must be at least 1")
         if self.decay not in DECAYS:
             raise TrainError(f"decay is {self.decay!r}: give one of {', '.join(DECAYS)}")
 

@@ -23,8 +23,19 @@ from vla_ros.train.projection import Projection
 from vla_ros.train.shards import Demonstration, Float32, Track
 
 RENDER_SIZE = 256  # pixels, the bridge's default
-#: observation -> (label, executed), environment actions [7]; the label None where nobody teaches
-Driver = Callable[[SimObservation], tuple[Floats | None, Floats]]
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What the expert would do, in environment units: ``action`` [7] for the episode's own
+    sentence, ``labels`` [G, 7] for every sentence (see relabel)."""
+
+    action: Floats
+    labels: Floats
+
+
+#: observation -> (label, executed action [7] in environment units); None where nobody teaches
+Driver = Callable[[SimObservation], tuple[Taught | None, Floats]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +60,20 @@ class Recorder:
     projection: Projection
     images: dict[str, list[Image]] = field(default_factory=dict)
     pixels: dict[str, list[Float32]] = field(default_factory=dict)
-    rows: list[tuple[Floats, Floats, Floats, Floats]] = field(default_factory=list)
+    rows: list[tuple[Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
 
-    def add(self, seen: SimObservation, label: Floats, executed: Floats) -> None:
+    def add(self, seen: SimObservation, label: Taught, executed: Floats) -> None:
         """One step: what was seen, what the expert wanted, what was done."""
         for camera in self.cameras:
             small = fit(seen.images[camera], self.size, "resize-naive", (0, 0, 0))
             self.images.setdefault(camera, []).append(small)
             where = self.projection(camera, seen.poses, self.objects)
             self.pixels.setdefault(camera, []).append(where)
-        self.rows.append((label, executed, seen.eef_pos, seen.gripper_qpos))
+        self.rows.append((label.action, label.labels, executed, seen.eef_pos, seen.gripper_qpos))
 
     def demonstration(self, episode: Episode, success: bool) -> Demonstration:
         """All of it, as arrays."""
-        label, executed, position, fingers = (
+        action, labels, executed, position, fingers = (
             np.stack(column).astype(np.float32) for column in zip(*self.rows, strict=True)
         )
         track = Track(
@@ -72,7 +83,8 @@ class Recorder:
             initial_state=episode.initial_state,
             success=success,
             source=episode.source,
-            actions=label,
+            actions=action,
+            labels=labels,
             executed=executed,
             ee_pos=position,
             gripper_states=fingers,
@@ -101,7 +113,8 @@ class EnginePolicy:
     """A checkpoint on the engine, asked once a frame. Not thread-safe."""
 
     def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
-        self.engine: Engine = load_engine(EngineOptions(checkpoint, dtype=dtype, threads=threads))
+        options = EngineOptions(checkpoint, "speculative", dtype=dtype, threads=threads)
+        self.engine: Engine = load_engine(options)  # lossless, with fewer passes
         self._clock: Clock = SystemClock()
         self._stamp = 0
 
@@ -121,7 +134,7 @@ class EnginePolicy:
             answer = self.engine.step(observation, timeline, self._clock)
         except InvalidAction:
             return None
-        assert answer is not None  # autoregressive: every frame has its answer
+        assert answer is not None  # this schedule answers every frame
         return answer.actions[0]
 
 

@@ -4,6 +4,7 @@
       demo_0/             attrs: num_samples, task, language_instruction, seed, initial_state,
                                  success, source
         actions           float32 [T, 7] the expert's clean action: the label
+        labels            float16 [T, G, 7] what it would do if told each of the G sentences
         executed          float32 [T, 7] what was done instead: with noise, or the policy's
         obs/agentview     uint8 [n]      T images as one AVIF sequence (see codec)
         obs/ee_pos        float32 [T, 3] m
@@ -39,6 +40,7 @@ class SetInfo:
     """What all demonstrations of a data set share.
 
     ``scale`` [6]: physical size of an action of 1. ``objects``: the K names of ``pixels``.
+    ``instructions``: the G sentences of ``labels``.
     """
 
     environment: str
@@ -47,6 +49,7 @@ class SetInfo:
     objects: tuple[str, ...]
     scale: tuple[float, ...]
     control_rate_hz: float
+    instructions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Track:
     success: bool
     source: str
     actions: Float32
+    labels: Float32
     executed: Float32
     ee_pos: Float32
     gripper_states: Float32
@@ -111,6 +115,9 @@ def _write(group: Any, demonstration: Demonstration) -> None:
     }
     for name, array in arrays.items():
         group.create_dataset(name, data=array.astype(np.float32))  # too small to compress
+    group.create_dataset(
+        "labels", data=track.labels.astype(np.float16), compression="gzip", shuffle=True
+    )
     for camera, frames in demonstration.images.items():
         encoded = np.frombuffer(codec.encode(frames), np.uint8)
         group.create_dataset(f"obs/{camera}", data=encoded).attrs["codec"] = "avif"
@@ -152,7 +159,7 @@ def digest(paths: Iterable[Path]) -> str:
     """
     whole = hashlib.sha256()
     for track in (track for path in paths for track in read_tracks(path)):
-        arrays = (track.actions, track.executed, track.gripper_states)
+        arrays = (track.actions, track.labels, track.executed, track.gripper_states)
         for array in (*arrays, *(track.pixels[name] for name in sorted(track.pixels))):
             whole.update(array.tobytes())
     return whole.hexdigest()
@@ -173,6 +180,7 @@ def _track(group: Any) -> Track:
         success=bool(attrs["success"]),
         source=str(attrs["source"]),
         actions=group["actions"][()],
+        labels=group["labels"][()].astype(np.float32),
         executed=group["executed"][()],
         ee_pos=group["obs/ee_pos"][()],
         gripper_states=group["obs/gripper_states"][()],

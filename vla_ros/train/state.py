@@ -17,11 +17,13 @@ STATE_FILE = "state.pt"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """After ``step`` steps. ``seconds``: training time so far, over all sittings."""
+    """After ``step`` steps. ``seconds``: training time so far, over all sittings; ``average``:
+    the moving average of the weights, which is what a checkpoint gets."""
 
     step: int
     seconds: float
     model: dict[str, Any]
+    average: dict[str, Any]
     optimiser: dict[str, Any]
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vla_ros.engine.checkpoint import load_checkpoint
 from vla_ros.engine.config import ModelConfig
@@ -26,10 +25,12 @@ from vla_ros.train.frames import Frames, load_frames
 from vla_ros.train.journal import Entry, Journal
 from vla_ros.train.loss import SoftBins, patch_loss, token_error
 from vla_ros.train.network import Network
+from vla_ros.train.optimiser import Optimiser
 from vla_ros.train.options import TrainOptions, options_json
 from vla_ros.train.state import State, load_state, save_state
 
-_NORMS = ("norm", "bias", "pos_embed")  # parameters without weight decay
+_OWN = 2.0  # weight of the sentence that was pursued, against each of the others
+_MEMORY = 0.999  # of the moving average of the weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +51,24 @@ class Trainer:
     TrainError: the data does not fit the model.
     """
 
-    def __init__(self, options: TrainOptions, directory: Path, device: torch.device) -> None:
+    def __init__(
+        self,
+        options: TrainOptions,
+        directory: Path,
+        device: torch.device,
+        compiled: bool = False,
+    ) -> None:
         self.options, self.directory, self.device = options, directory, device
         self.config = model_config(options)
         self._autocast = options.dtype == "bfloat16"
-        # On a CPU the flash kernel's backward costs a quarter of a step; plain products do not.
-        every = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-        self._attention = every if device.type == "cuda" else [SDPBackend.MATH]
         self._sets: list[Path] = [Path(path) for path in options.data]
         self.frames = self._load()
         self.network = Network(self.config, len(self.frames.info.objects), options.seed)
         self._borrow_vision()
         self.network.to(device)
-        self._optimiser = self._make_optimiser()
+        self._average = {n: p.detach().clone() for n, p in self.network.named_parameters()}
+        self._forward = torch.compile(self.network, dynamic=False) if compiled else self.network
+        self._optimiser = Optimiser(self.network, options.learning_rate, options.weight_decay)
         self._actions = ActionTokens(self.config.action_vocab, self.config.bins)
         self._soft = SoftBins(self._actions, options.sigma_bins, device)
         self.step, self._seconds = 0, 0.0
@@ -108,14 +114,12 @@ class Trainer:
     def train_step(self) -> Entry:
         """One step of the optimiser."""
         rate = self.options.rate(self.step)
-        for group in self._optimiser.param_groups:
-            group["lr"] = rate
         loss, patches, error = self.losses(self._batches.batch(self.step))
         (loss + self.options.patch_weight * patches).backward()  # type: ignore[no-untyped-call]
         parameters = [p for p in self.network.parameters() if p.requires_grad]
         torch.nn.utils.clip_grad_norm_(parameters, self.options.clip)
-        self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimiser.step(rate)
+        self._remember()
         entry = Entry(self.step, loss.item(), patches.item(), error.item(), rate)
         if entry.loss != entry.loss:
             raise TrainError(f"the loss of step {self.step} is no number: lower --learning-rate")
@@ -125,27 +129,47 @@ class Trainer:
     def losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Loss of the action tokens, of the patches, and the error (see Entry)."""
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)
-        with sdpa_kernel(self._attention), autocast:
-            logits, features = self.network(batch.pixels, batch.ids, batch.rows)
+        with autocast:
+            rows = batch.rows.flatten(1)
+            logits, features = self._forward(batch.pixels, batch.ids, rows, batch.layout)
             patches = self.network.patch_head(features)
-        error = token_error(logits, batch.tokens, self._actions)
-        return self._soft(logits, batch.tokens), patch_loss(patches, batch.patches), error
+        logits = logits.view(*batch.rows.shape, -1)
+        weights = torch.ones(batch.rows.shape, device=self.device)
+        weights[:, 0] = _OWN
+        error = token_error(logits[:, 0], batch.tokens[:, 0], self._actions)
+        loss = self._soft(logits, batch.tokens, weights)
+        return loss, patch_loss(patches, batch.patches), error
+
+    def _remember(self) -> None:
+        """Move the average on; in the first steps it follows more closely."""
+        memory = min(_MEMORY, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            new = [p.detach() for p in self.network.parameters()]
+            torch._foreach_lerp_(list(self._average.values()), new, 1.0 - memory)
 
     def save(self) -> None:
         """Make the present step the one to go on from."""
         model = self.network.state_dict()
-        state = State(self.step, self._seconds, model, self._optimiser.state_dict())
+        state = State(self.step, self._seconds, model, self._average, self._optimiser.state_dict())
         save_state(self.directory, state)
 
     def export(self, directory: Path) -> None:
-        """Write the present weights as a checkpoint of the engine."""
+        """Write the averaged weights as a checkpoint of the engine."""
         record = {
             "step": self.step,
             "seconds": round(self._seconds),
             "device": self.device.type,
             "options": options_json(self.options),
         }
+        present = {n: p.detach().clone() for n, p in self.network.named_parameters()}
+        self._set_weights(self._average)
         export(self.network, self.frames, record, directory)
+        self._set_weights(present)
+
+    def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self.network.named_parameters():
+                parameter.copy_(weights[name])
 
     def _load(self) -> Frames:
         size = self.config.image_size
@@ -159,6 +183,7 @@ class Trainer:
             self.config,
             lambda text: list(tokenizer.encode(prompt_text(style, text)).ids),
             self.options.batch,
+            self.options.branches,
             self.options.seed,
             self.options.shift,
             self.device,
@@ -175,23 +200,12 @@ class Trainer:
         backbone.load_state_dict({n: source.tensors[prefix + n] for n in backbone.state_dict()})
         backbone.requires_grad_(False)
 
-    def _make_optimiser(self) -> torch.optim.Optimizer:
-        decayed: list[torch.nn.Parameter] = []
-        plain: list[torch.nn.Parameter] = []
-        for name, parameter in self.network.named_parameters():
-            if parameter.requires_grad:
-                (plain if any(n in name for n in _NORMS) else decayed).append(parameter)
-        groups = [
-            {"params": decayed, "weight_decay": self.options.weight_decay},
-            {"params": plain, "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, self.options.learning_rate, betas=(0.9, 0.95), fused=True)
-
     def _resume(self) -> None:
         state = load_state(self.directory, self.device)
         if state is None:
             return
         self.network.load_state_dict(state.model)
+        self._average = state.average
         self._optimiser.load_state_dict(state.optimiser)
         self.step, self._seconds = state.step, state.seconds
 

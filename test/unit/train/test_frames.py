@@ -8,6 +8,7 @@ from support.train import INFO, OBJECTS, SENTENCES, SIZE, data_set, demonstratio
 from vla_ros.sim.goals import parse_instruction
 from vla_ros.train import TrainError
 from vla_ros.train.frames import load_frames, worth_training
+from vla_ros.train.relabel import INSTRUCTIONS
 from vla_ros.train.shards import write_shard
 
 
@@ -40,11 +41,15 @@ def test_frames_of_all_shards_in_order(tmp_path):
     assert len(frames) == 60 and frames.demonstrations == 6
     assert frames.images.shape == (60, 1, SIZE, SIZE, 3)
     assert frames.pixels.shape == (60, 1, len(OBJECTS), 2)
-    assert frames.goals == tuple(map(parse_instruction, SENTENCES))
-    assert frames.goal.tolist() == ([0] * 10 + [1] * 10) * 3
+    assert frames.goals == tuple(map(parse_instruction, INSTRUCTIONS))
+    first, second = (frames.goals.index(parse_instruction(text)) for text in SENTENCES)
+    assert frames.goal.tolist() == ([first] * 10 + [second] * 10) * 3
     brightness = frames.images.float().mean((1, 2, 3, 4)) / 255
-    assert torch.allclose(2 * brightness - 1, frames.values[:, 0], atol=0.05)
-    assert (frames.values[:, 6] == 1.0).all()  # open
+    own = frames.values[torch.arange(60), frames.goal].float()
+    assert torch.allclose(2 * brightness - 1, own[:, 0], atol=0.05)
+    assert (own[:, 6] == 1.0).all()  # open
+    other = frames.values[torch.arange(60), (frames.goal + 1) % len(frames.goals)].float()
+    assert torch.allclose(other[:, 0], -own[:, 0])
 
 
 def test_another_size_moves_pixels_along(tmp_path):

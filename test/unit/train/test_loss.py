@@ -10,6 +10,7 @@ from vla_ros.train.loss import SoftBins, patch_labels, patch_loss, token_error
 
 ACTIONS = ActionTokens(960)
 CPU = torch.device("cpu")
+ONE = torch.ones(1, 1)
 
 
 def confident(token, vocab=1024):
@@ -22,21 +23,30 @@ def test_without_softness_it_is_the_cross_entropy():
     torch.manual_seed(0)
     logits = torch.randn(3, 7, 1024)
     tokens = torch.randint(ACTIONS.first, ACTIONS.vocab, (3, 7))
-    hard = SoftBins(ACTIONS, 0.0, CPU)(logits, tokens)
+    hard = SoftBins(ACTIONS, 0.0, CPU)(logits, tokens, torch.ones(3, 7))
     assert torch.allclose(hard, F.cross_entropy(logits.flatten(0, 1), tokens.flatten()))
 
 
 def test_a_near_miss_costs_less_than_a_far_one():
     soft = SoftBins(ACTIONS, 2.0, CPU)
     right = torch.tensor([[800]])
-    cost = [soft(confident(token), right).item() for token in (800, 801, 804, 850)]
+    cost = [soft(confident(token), right, ONE).item() for token in (800, 801, 804, 850)]
     assert cost == sorted(cost) and cost[0] < cost[-1]
 
 
 def test_a_word_is_as_wrong_as_can_be():
     soft = SoftBins(ACTIONS, 2.0, CPU)
     right = torch.tensor([[800]])
-    assert soft(confident(5), right) > soft(confident(800), right)
+    assert soft(confident(5), right, ONE) > soft(confident(800), right, ONE)
+
+
+def test_a_weight_says_how_much_a_token_counts():
+    soft = SoftBins(ACTIONS, 2.0, CPU)
+    logits = torch.cat((confident(800), confident(850)), 1)
+    right = torch.tensor([[800, 800]])
+    both = soft(logits, right, torch.tensor([[3.0, 1.0]]))
+    alone = [soft(logits, right, torch.eye(2)[n : n + 1]) for n in range(2)]
+    assert torch.allclose(both, 0.75 * alone[0] + 0.25 * alone[1])
 
 
 def test_the_error_is_in_action_units_and_looks_at_action_tokens_alone():
@@ -50,7 +60,7 @@ def test_the_error_is_in_action_units_and_looks_at_action_tokens_alone():
 def test_at_the_edge_nothing_is_lost():
     logits = torch.zeros(1, 1, 1024)
     for token in (ACTIONS.first, ACTIONS.vocab - 1, 800):
-        loss = SoftBins(ACTIONS, 2.0, CPU)(logits, torch.tensor([[token]]))
+        loss = SoftBins(ACTIONS, 2.0, CPU)(logits, torch.tensor([[token]]), ONE)
         assert math.isclose(loss.item(), math.log(1024), rel_tol=1e-5)
 
 

@@ -84,7 +84,7 @@ def test_killed_it_goes_on_as_if_nothing_had_happened(data, tmp_path):
 
 def test_it_learns_what_the_images_say(data, tmp_path):
     """Brightness is the action: after a short run the engine reads it off the image."""
-    recipe = options(data, steps=250, shift=0, learning_rate=3e-3, dtype="float32")
+    recipe = options(data, steps=250, shift=0, learning_rate=3e-3, dtype="float32", branches=1)
     assert run(recipe, tmp_path / "run", Machine(CPU), QUIET).done
     journal = read_journal(tmp_path / "run")
     assert journal[-1].loss < 0.55 * journal[0].loss
@@ -156,7 +156,7 @@ def test_rounds_lie_in_the_later_part():
 
 
 def test_the_old_state_stands_until_the_new_one_is_whole(tmp_path, monkeypatch):
-    save_state(tmp_path, State(1, 0.0, {"w": torch.ones(2)}, {}))
+    save_state(tmp_path, State(1, 0.0, {"w": torch.ones(2)}, {}, {}))
 
     def cut_short(parts, stream):
         stream.write(b"half")
@@ -164,7 +164,7 @@ def test_the_old_state_stands_until_the_new_one_is_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch, "save", cut_short)
     with pytest.raises(OSError, match="no space"):
-        save_state(tmp_path, State(2, 0.0, {"w": torch.zeros(2)}, {}))
+        save_state(tmp_path, State(2, 0.0, {"w": torch.zeros(2)}, {}, {}))
     state = load_state(tmp_path, CPU)
     assert state.step == 1 and state.model["w"].sum() == 2
 
