@@ -1,23 +1,54 @@
-"""The privileged expert of the built-in simulation as a policy: needs poses, ignores pixels."""
+"""The privileged experts of the simulations as a policy: needs poses, ignores pixels."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
 import numpy as np
 
-from vla_ros.core import ACTION_DIM, Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.core import (
+    ACTION_DIM,
+    Floats,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    Pose,
+    Timeline,
+)
 from vla_ros.policies.base import InvalidAction, finish
 from vla_ros.sim.expert import Expert
+from vla_ros.sim.libero.expert import LiberoExpert
 from vla_ros.timing import Clock
 
 
+class ActsOnPoses(Protocol):
+    """An expert for one instruction."""
+
+    def act(self, poses: Mapping[str, Pose]) -> Floats:
+        """The next action, float64 [7]: m, rad, gripper 0 closed to 1 open."""
+        ...
+
+
+def expert_for(instruction: str, poses: Mapping[str, Pose]) -> ActsOnPoses:
+    """The expert for the world that these poses are of: LIBERO numbers its things.
+
+    ValueError: it cannot do what ``instruction`` asks for.
+    """
+    libero = any(re.fullmatch(r".+_\d+", name) for name in poses)
+    return LiberoExpert(instruction) if libero else Expert(instruction)
+
+
 class ScriptedPolicy:
-    """Asks ``vla_ros.sim.expert.Expert`` for every action."""
+    """Asks an expert for every action."""
 
     info = PolicyInfo(name="scripted")
 
     def __init__(self) -> None:
         self._instruction = Instruction("", 0)
-        self._expert: Expert | None = None
+        self._expert: ActsOnPoses | None = None
 
     def reset(self, instruction: Instruction) -> None:
         """Begin the task anew; the expert is made at the next step."""
@@ -30,7 +61,7 @@ class ScriptedPolicy:
             raise InvalidAction("no ground truth came with the frame: the scripted policy needs it")
         try:
             if self._expert is None:
-                self._expert = Expert(self._instruction.text)
+                self._expert = expert_for(self._instruction.text, observation.poses)
             action = np.asarray(self._expert.act(observation.poses), dtype=np.float64)
         except (KeyError, ValueError) as error:
             raise InvalidAction(f"the expert cannot act: {error}") from error

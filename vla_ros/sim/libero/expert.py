@@ -1,0 +1,193 @@
+"""The scripted expert for libero_object and libero_spatial: sentence and ground truth only.
+
+It knows the sizes of the things it handles, as the benchmark's collision shapes have them, and
+where they are from the poses; success is the benchmark's own to judge. Like the tabletop's
+expert it goes by what it sees and begins again when it has lost the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_ros.core import Floats, Pose
+from vla_ros.sim.libero.goals import Goal, MissingThing, UnknownInstruction, find, parse, position
+from vla_ros.sim.rotation import matrix
+from vla_ros.sim.waypoints import CLOSED, OPEN, Follower, Scene, Waypoint, still
+
+_HOVER = 0.10  # m above an object's top before going down to it
+_DEEP = 0.033  # m below its top where an object is held
+_FINGER = 0.012  # m above its bottom at least: the fingers would touch the table
+_CLEAR = 0.06  # m between a carried object and the rim it is carried over
+_AWAY = 0.15  # m above the rim, where the gripper goes at last
+_PATIENCE = 35  # actions for one waypoint
+_SIDES = (0.0, np.pi / 2, np.pi, -np.pi / 2)  # rad from the robot's left, seen from above
+_CLOSE, _LET = 8, 8  # actions to close and to open the fingers
+_BESIDE = 0.06  # m from the target's middle; farther off an object is not there
+_HELD = 0.10  # m; farther from the gripper a carried object is lost
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """Something to carry: ``top`` and ``bottom`` are heights over its pose's origin, in m.
+
+    ``across``: the axis of its body (0 x, 1 y, 2 z) that the fingers close along; -1 for round
+    ones that are held by the rim, ``rim`` m from the middle.
+    """
+
+    top: float
+    bottom: float
+    across: int
+    rim: float = 0.0
+
+    @property
+    def grip(self) -> float:
+        """Height of the fingers over the origin."""
+        return max(self.top - _DEEP, self.bottom + _FINGER)
+
+
+#: Measured on the collision shapes of the things, standing as LIBERO puts them.
+THINGS = {
+    "alphabet_soup": Thing(0.038, -0.038, 2),
+    "bbq_sauce": Thing(0.052, -0.055, 0),
+    "butter": Thing(0.009, -0.009, 1),
+    "chocolate_pudding": Thing(0.014, -0.013, 1),
+    "cream_cheese": Thing(0.009, -0.009, 1),
+    "ketchup": Thing(0.073, -0.072, 0),
+    "milk": Thing(0.061, -0.070, 0),
+    "orange_juice": Thing(0.061, -0.070, 0),
+    "salad_dressing": Thing(0.073, -0.073, 0),
+    "tomato_sauce": Thing(0.038, -0.038, 2),
+    "akita_black_bowl": Thing(0.052, 0.002, -1, rim=0.0475),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to carry it: heights over its pose's origin, in m. ``rim``: what an object must be
+    carried over; ``release``: where the bottom of an object is when it is let go."""
+
+    rim: float
+    release: float
+
+
+TARGETS = {"basket": Target(0.146, 0.126), "plate": Target(0.016, 0.026)}
+
+
+class LiberoExpert:
+    """Scripted policy for one instruction. Not thread-safe.
+
+    UnknownInstruction: the sentence asks for nothing it can do.
+    """
+
+    def __init__(self, instruction: str) -> None:
+        self._goal = parse(instruction)
+        if self._goal.object not in THINGS or self._goal.target not in TARGETS:
+            raise UnknownInstruction(
+                f"cannot carry {self._goal.object} to {self._goal.target}; it carries"
+                f" {', '.join(THINGS)} to {', '.join(TARGETS)}"
+            )
+        self._thing = THINGS[self._goal.object]
+        self._name = ""  # of the object that is meant, once it was seen
+        self._attempts = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Another attempt; the rim of a round thing is tried on another side each time."""
+        self._side = _SIDES[self._attempts % len(_SIDES)]
+        self._attempts += 1
+        self._follower = Follower(_plan(self._goal, self._thing, self._side), _HELD, _PATIENCE)
+        self._start: Floats | None = None
+
+    def act(self, poses: Mapping[str, Pose]) -> Floats:
+        """The next action, float64 [7]: m, rad (axis-angle), gripper 0 closed to 1 open.
+
+        ``poses`` holds "gripper" and every thing by LIBERO's name, in the world frame, the
+        gripper's z axis along the fingers. MissingThing: one that is needed is not there.
+        """
+        scene = self._look(poses)
+        if self._follower.done:
+            if self._achieved(scene):
+                return still(OPEN)
+            self._begin()
+            scene = self._look(poses)
+        if self._follower.failed(scene):
+            action = self._follower.still()
+            self._begin()
+            return action
+        return self._follower.act(scene)
+
+    def _achieved(self, scene: Scene) -> bool:
+        """Whether the object has come down at the target; it may hang on a rim or a finger."""
+        offset = scene.object - scene.target
+        highest = TARGETS[self._goal.target].release - self._thing.bottom
+        return bool(np.linalg.norm(offset[:2]) < _BESIDE and offset[2] < highest)
+
+    def _look(self, poses: Mapping[str, Pose]) -> Scene:
+        if "gripper" not in poses:
+            raise MissingThing("the ground truth has no gripper")
+        self._name = self._name or find(self._goal, poses)
+        thing, gripper = poses[self._name], poses["gripper"]
+        place = np.array(thing.position)
+        if self._start is None:
+            self._start = place
+        return Scene(
+            gripper=np.array(gripper.position),
+            rotation=matrix(gripper.quaternion),
+            object=place,
+            grasp_yaw=self._grasp_yaw(thing),
+            target=position(self._goal.target, poses),
+            start=self._start,
+        )
+
+    def _grasp_yaw(self, pose: Pose) -> float:
+        """Turn of the gripper, -pi/2..pi/2 rad, that makes the fingers close the right way."""
+        along = matrix(pose.quaternion)[:2, self._thing.across]
+        yaw = self._side if self._thing.rim else float(np.arctan2(-along[0], along[1]))
+        return (yaw + np.pi / 2) % np.pi - np.pi / 2  # unturned they close along y
+
+
+def _plan(goal: Goal, thing: Thing, side: float) -> tuple[Waypoint, ...]:
+    # where the fingers are, seen from the object
+    hold = np.array([-np.sin(side) * thing.rim, np.cos(side) * thing.rim, thing.grip])
+    target = TARGETS[goal.target]
+
+    def above(scene: Scene) -> Floats:
+        return scene.object + hold + [0, 0, thing.top - thing.grip + _HOVER]
+
+    def around(scene: Scene) -> Floats:
+        return scene.object + hold
+
+    def carry_height(scene: Scene) -> float:
+        """Of the object: clear of the target's rim and of what it stood in or on."""
+        over = scene.target[2] + target.rim + _CLEAR - thing.bottom
+        return float(max(over, scene.start[2] + _CLEAR))
+
+    def in_hand(place: Floats, scene: Scene) -> Floats:
+        return place + scene.gripper - scene.object
+
+    def up(scene: Scene) -> Floats:
+        return in_hand(np.array([*scene.object[:2], carry_height(scene)]), scene)
+
+    def over(scene: Scene) -> Floats:
+        return in_hand(np.array([*scene.target[:2], carry_height(scene)]), scene)
+
+    def down(scene: Scene) -> Floats:
+        height = scene.target[2] + target.release - thing.bottom
+        return in_hand(np.array([*scene.target[:2], height]), scene)
+
+    def away(scene: Scene) -> Floats:
+        return np.array([*scene.gripper[:2], scene.target[2] + target.rim + _AWAY])
+
+    return (
+        Waypoint(above, OPEN, 0.015, turned=True, climb=True),
+        Waypoint(around, OPEN, 0.006, turned=True),
+        Waypoint(around, CLOSED, 0.0, turned=True, dwell=_CLOSE),
+        Waypoint(up, CLOSED, 0.03, turned=True, carry=True),
+        Waypoint(over, CLOSED, 0.015, turned=True, carry=True),
+        Waypoint(down, CLOSED, 0.010, turned=True, carry=True),
+        Waypoint(down, OPEN, 0.0, turned=True, dwell=_LET),
+        Waypoint(away, OPEN, 0.03, turned=True),
+    )
