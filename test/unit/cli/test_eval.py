@@ -149,7 +149,7 @@ def test_workers_play_the_same_episodes(tmp_path):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_stopped_in_the_middle_it_goes_on(tmp_path, number, status):
     out = tmp_path / "out"
-    words = [*FEW, *SMALL, "--episodes", "15", "--workers", "2", "--out", str(out)]
+    words = [*FEW, *SMALL, "--episodes", "9", "--workers", "2", "--out", str(out)]
     command = [sys.executable, "-m", "vla_ros", "eval", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -158,14 +158,14 @@ def test_stopped_in_the_middle_it_goes_on(tmp_path, number, status):
         while time.monotonic() < until and not (episodes.is_file() and episodes.read_bytes()):
             time.sleep(0.05)
         process.send_signal(number)
-        error = process.communicate(timeout=30)[1]
+        error = process.communicate(timeout=60)[1]
     assert process.returncode == status
     if number == signal.SIGINT:
         assert f"with --out {out} goes on" in error
         assert "Traceback" not in error
     before = read_records(out)
-    assert 0 < len(before) < 30
+    assert 0 < len(before) < 18
     assert main(["eval", *words]) == 0
     after = read_records(out)
     assert after[: len(before)] == before
-    assert len({record.job.key() for record in after}) == len(after) == 30
+    assert len({record.job.key() for record in after}) == len(after) == 18
