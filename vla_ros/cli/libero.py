@@ -16,8 +16,8 @@ DESCRIPTION = """\
 Prepare the LIBERO benchmark and list its tasks.
 
 setup writes LIBERO's own config.yaml (without which it asks questions), finds or fetches its
-meshes and textures, and prints one line for each thing: ok, or what is missing and what to do.
-It asks nothing and installs no package: `make libero` in the checkout does that.
+meshes and textures, tries one task, and prints one line for each thing: ok, or what is missing and
+what to do. It asks nothing and installs no package: `make libero` in the checkout does that.
 tasks prints every task's name, step limit and sentence."""
 
 EPILOG = """\
@@ -100,6 +100,18 @@ def _checks(given: str | None) -> Iterator[Check]:
     write_config(config_file(), package, assets)
     yield checks.ok("config", str(config_file()))
     yield from _suites(package, assets)
+    task = _first_that_runs(package, assets)
+    if task:
+        yield libero_checks.trial(task)
+
+
+def _first_that_runs(package: Path, assets: Path) -> str:
+    """A task whose models are all there, or ''."""
+    from vla_ros.sim.libero.suites import tasks_of
+    from vla_ros.sim.libero.survey import missing_objects
+
+    tasks = tasks_of("", package)
+    return next((t.key for t in tasks if not missing_objects([t], package, assets)), "")
 
 
 def _suites(package: Path, assets: Path) -> Iterator[Check]:

@@ -37,3 +37,25 @@ def libero() -> Check:
     if not good:
         return warn("LIBERO", text, "vla-ros libero setup")
     return ok("LIBERO", f"{packages.found}, {text}")
+
+
+def trial(task: str) -> Check:
+    """One task is built and seen. The first time on a machine Numba compiles meanwhile."""
+    code = (
+        "import time\n"
+        "from vla_ros.sim.env import SimError\n"
+        "from vla_ros.sim.factory import EnvConfig\n"
+        "start = time.perf_counter()\n"
+        "try:\n"
+        "    env = EnvConfig('libero')()\n"
+        f"    env.reset({task!r}, 0)\n"
+        "    built = time.perf_counter()\n"
+        "    for _ in range(5):\n"
+        "        env.step([0.0] * 7)\n"
+        "except SimError as error:\n"
+        "    raise SystemExit(str(error))\n"
+        "ms = (time.perf_counter() - built) * 200\n"
+        f"print(f'{task} in {{built - start:.0f}} s, then {{ms:.0f}} ms a step with two images')"
+    )
+    good, text = try_python(code, 600.0)
+    return ok("trial", text) if good else fail("trial", text, "vla-ros doctor")

@@ -23,6 +23,7 @@ def user(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(suites, "find_package", lambda: package)
     monkeypatch.setattr(libero_checks, "libero_packages", lambda: ok("packages", "all"))
+    monkeypatch.setattr(libero_checks, "trial", lambda task: ok("trial", task))
     monkeypatch.setattr(builtins, "input", lambda *_: pytest.fail("a question was asked"))
     return home
 
@@ -44,7 +45,10 @@ def test_with_assets_every_suite_is_ready(user, capsys, tmp_path):
     folder = make_assets(tmp_path / "a", ("milk", "butter", "basket"))
     status, lines = run(capsys, "setup", "--assets", str(folder))
     assert status == 0
-    assert [line.split()[1] for line in lines] == ["packages", "assets", "config", *SUITES]
+    assert [line.split()[1] for line in lines] == [
+        *("packages", "assets", "config", *SUITES, "trial"),
+    ]
+    assert lines[-1].endswith("libero_spatial/0")
     assert all(line.startswith("ok ") for line in lines)
     assert run(capsys, "setup")[0] == 0  # they are remembered
 
