@@ -28,6 +28,7 @@ from vla_ros.evaluation.plan import age_limit_s
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
 from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
+from vla_ros.evaluation.worlds import config_of
 from vla_ros.policies.conventions import UNGATED
 from vla_ros.sim.episode_state import Mode
 
@@ -53,12 +54,14 @@ class GraphRunner:
         *,
         on_line: LogLine = lambda node, line: None,
         interrupted: Callable[[], bool] = lambda: False,
-        stall_s: float = STALL_S,
+        stall_s: float | None = None,
     ) -> None:
         self.setup = setup
         self.on_line = on_line
         self.interrupted = interrupted
-        self.stall_s = stall_s
+        # The simulation's own time-out comes first: it knows better what went wrong.
+        longest = config_of(setup).timeouts.reset_s + 10.0
+        self.stall_s = max(STALL_S, longest) if stall_s is None else stall_s
         self._open = contextlib.ExitStack()
         self.domain = 0
         self._live: _Live | None = None
