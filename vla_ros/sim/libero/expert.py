@@ -23,7 +23,8 @@ _FINGER = 0.012  # m above its bottom at least: the fingers would touch the tabl
 _CLEAR = 0.06  # m between a carried object and the rim it is carried over
 _AWAY = 0.15  # m above the rim, where the gripper goes at last
 _PATIENCE = 35  # actions for one waypoint
-_SIDES = (0.0, np.pi / 2, np.pi, -np.pi / 2)  # rad from the robot's left, seen from above
+_SIDES = (0.0, np.pi / 2, np.pi, -np.pi / 2)  # rad: left, near, right, far side of a rim
+_FAR = 0.1  # m, x of an object from which on the arm hardly reaches its left side
 _CLOSE, _LET = 8, 8  # actions to close and to open the fingers
 _BESIDE = 0.06  # m from the target's middle; farther off an object is not there
 _HELD = 0.10  # m; farther from the gripper a carried object is lost
@@ -95,11 +96,16 @@ class LiberoExpert:
         self._begin()
 
     def _begin(self) -> None:
-        """Another attempt; the rim of a round thing is tried on another side each time."""
-        self._side = _SIDES[self._attempts % len(_SIDES)]
+        """Another attempt, planned when it is seen where the object is."""
         self._attempts += 1
-        self._follower = Follower(_plan(self._goal, self._thing, self._side), _HELD, _PATIENCE)
         self._start: Floats | None = None
+
+    def _plan_attempt(self, place: Floats) -> None:
+        """The rim of a round thing is tried on another side each time."""
+        self._start = place
+        number = self._attempts - 1 + int(place[0] > _FAR)
+        self._side = _SIDES[number % len(_SIDES)]
+        self._follower = Follower(_plan(self._goal, self._thing, self._side), _HELD, _PATIENCE)
 
     def act(self, poses: Mapping[str, Pose]) -> Floats:
         """The next action, float64 [7]: m, rad (axis-angle), gripper 0 closed to 1 open.
@@ -132,7 +138,8 @@ class LiberoExpert:
         thing, gripper = poses[self._name], poses["gripper"]
         place = np.array(thing.position)
         if self._start is None:
-            self._start = place
+            self._plan_attempt(place)
+        assert self._start is not None
         return Scene(
             gripper=np.array(gripper.position),
             rotation=matrix(gripper.quaternion),
