@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
 
-from vla_ros.core import ACTION_DIM, GRIPPER, Floats, Pose
+from vla_ros.core import Floats, Pose
 from vla_ros.sim.goals import Family, Goal, parse_instruction
-from vla_ros.sim.rotation import axis_angle, downward, matrix, upright_yaw
-
-STEP_M = 0.05  # largest displacement of one action along an axis
-STEP_RAD = 0.4
-GAIN = 0.7  # part of the remaining way asked for at once; below 1 it bears late observations
+from vla_ros.sim.rotation import matrix, upright_yaw
+from vla_ros.sim.waypoints import CLOSED, OPEN, Scene, Waypoint, still, towards
 
 _HOVER = 0.10  # m above a cube before going down to it
 _TRAVEL = 0.15  # m, height at which a cube is carried
@@ -32,40 +28,9 @@ _PATIENCE = 80  # actions for one waypoint before the whole is tried again
 _DWELL = 6  # actions to close or open the fingers
 _RESTING = {"plate": 0.0255, "cube": 0.042}  # m, height of a cube above the pose it lies on
 
-OPEN, CLOSED = 1.0, 0.0
-
 
 class MissingPose(ValueError):
     """The ground truth lacks an object that the instruction names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What the expert sees at once: positions [3] in m, rotation matrices [3, 3]."""
-
-    gripper: Floats
-    rotation: Floats
-    object: Floats
-    object_yaw: float
-    target: Floats
-    start: Floats  # of the object, when this attempt began
-
-
-@dataclass(frozen=True, slots=True)
-class Waypoint:
-    """Where to be next. It is reached within ``tolerance`` m, or after ``dwell`` actions.
-
-    ``climb`` forbids sideways motion below the waypoint's height, ``carry`` means the object
-    is in the hand: losing it begins the whole again.
-    """
-
-    position: Callable[[Scene], Floats]
-    gripper: float
-    tolerance: float
-    turned: bool = False
-    climb: bool = False
-    carry: bool = False
-    dwell: int = 0
 
 
 class Expert:
@@ -129,14 +94,14 @@ class Expert:
         scene = self._look(poses)
         if self._index >= len(self._plan):
             if self._achieved(scene):
-                return _still(self._plan[-1].gripper)
+                return still(self._plan[-1].gripper)
             self._begin()
             scene = self._look(poses)
         waypoint = self._plan[self._index]
         if self._failed(waypoint, scene):
             self._begin()
-            return _still(OPEN if waypoint.gripper == OPEN or waypoint.carry else CLOSED)
-        action, distance = _towards(waypoint, scene)
+            return still(OPEN if waypoint.gripper == OPEN or waypoint.carry else CLOSED)
+        action, distance = towards(waypoint, scene)
         self._spent += 1
         if self._spent >= waypoint.dwell if waypoint.dwell else distance < waypoint.tolerance:
             self._index, self._spent = self._index + 1, 0
@@ -155,7 +120,7 @@ class Expert:
             gripper=np.array(gripper.position),
             rotation=matrix(gripper.quaternion),
             object=position,
-            object_yaw=upright_yaw(thing.quaternion),
+            grasp_yaw=upright_yaw(thing.quaternion),
             target=target,
             start=self._start,
         )
@@ -181,28 +146,6 @@ def _get(poses: Mapping[str, Pose], name: str) -> Pose:
         known = ", ".join(poses) or "nothing"
         raise MissingPose(f"the ground truth has no '{name}'; it has: {known}")
     return poses[name]
-
-
-def _still(gripper: float) -> Floats:
-    action = np.zeros(ACTION_DIM)
-    action[GRIPPER] = gripper
-    return action
-
-
-def _towards(waypoint: Waypoint, scene: Scene) -> tuple[Floats, float]:
-    """The action towards a waypoint, and how far it still is (turn included), in m."""
-    action = _still(waypoint.gripper)
-    if waypoint.dwell:
-        return action, 0.0
-    goal = waypoint.position(scene)
-    error = goal - scene.gripper
-    way = error.copy()
-    if waypoint.climb and error[2] > 0.03:
-        way[:2] = 0.0
-    turn = axis_angle(downward(scene.object_yaw if waypoint.turned else 0.0) @ scene.rotation.T)
-    action[:3] = np.clip(GAIN * way, -STEP_M, STEP_M)
-    action[3:6] = np.clip(GAIN * turn, -STEP_RAD, STEP_RAD)
-    return action, float(np.linalg.norm(error)) + 0.05 * max(0.0, float(np.linalg.norm(turn)) - 0.1)
 
 
 def _up(height: float) -> Floats:

@@ -81,7 +81,7 @@ class Follower:
     def act(self, scene: Scene) -> Floats:
         """The next action, float64 [7]: m, rad, gripper 0 closed to 1 open."""
         waypoint = self._plan[self._index]
-        action, distance = _towards(waypoint, scene)
+        action, distance = towards(waypoint, scene)
         self._spent += 1
         if self._spent >= waypoint.dwell if waypoint.dwell else distance < waypoint.tolerance:
             self._index, self._spent = self._index + 1, 0
@@ -102,7 +102,7 @@ def still(gripper: float) -> Floats:
     return action
 
 
-def _towards(waypoint: Waypoint, scene: Scene) -> tuple[Floats, float]:
+def towards(waypoint: Waypoint, scene: Scene) -> tuple[Floats, float]:
     """The action towards a waypoint, and how far it still is (turn included), in m."""
     action = still(waypoint.gripper)
     if waypoint.dwell:
