@@ -36,8 +36,8 @@ examples:
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
 RECIPE = (
-    "arch", "steps", "batch", "branches", "learning_rate", "warmup", "decay", "sigma_bins", "patch_weight",
-    "shift", "dtype", "seed", "wrist", "vision_from",
+    "arch", "steps", "batch", "branches", "learning_rate", "warmup", "decay", "sigma_bins",
+    "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist", "vision_from", "init_from",
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def add_parser(verbs: Any) -> None:
     add = parser.add_argument
     add("--data", type=Path, nargs="+", required=True, metavar="DIR", help="from vla-ros collect")
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
-    add("--arch", default="small", help="small, qwen2-draft, tiny, tiny-draft (small)")
+    add("--arch", default="small", help="small, qwen2-draft, small-oft (small)")
     add("--steps", type=int, default=20_000, help="in all (20000)")
     add("--batch", type=int, default=64, help="frames a step (64)")
     add("--branches", type=int, default=4, help="sentences an image is trained with (4)")
@@ -61,12 +61,14 @@ def add_parser(verbs: Any) -> None:
     add("--warmup", type=int, default=200, metavar="STEPS", help="until it is reached (200)")
     add("--decay", choices=("sqrt", "cosine"), default="sqrt", help="of the rate, to zero (sqrt)")
     add("--sigma-bins", type=float, default=2.0, help="width of the soft bins; 0: hard (2)")
-    add("--patch-weight", type=float, default=1.0, help="of the auxiliary loss (1)")
+    add("--patch-weight", type=float, default=1.0, help="of naming objects in patches (1)")
+    add("--place-weight", type=float, default=0.5, help="of pointing at what is meant (0.5)")
     add("--shift", type=int, default=3, help="augmentation: largest shift, pixels; 0: off (3)")
     add("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the products")
     add("--seed", type=int, default=0, help="weights and batches (0)")
     add("--wrist", action="store_true", help="a model of two images; data collected with --wrist")
     add("--vision-from", default="", metavar="DIR", help="take and keep this vision tower")
+    add("--init-from", default="", metavar="DIR", help="begin with the weights of this checkpoint")
     add("--dagger", type=int, default=0, metavar="ROUNDS", help="on-policy correction (0)")
     add("--dagger-episodes", type=int, default=200, help="of a round (200)")
     add("--check", type=int, default=0, metavar="N", help="then play N held-out states a family")
@@ -157,14 +159,16 @@ class _Show:
     def __init__(self, progress: Progress, steps: int) -> None:
         self._progress, self._steps = progress, steps
         self._start: tuple[int, float] | None = None
-        self._loss = self._patch = self._error = float("nan")
+        self._loss = self._patch = self._place = self._error = float("nan")
 
     def __call__(self, step: Step) -> None:
         if self._start is None:
             self._start = (step.step, time.monotonic())
-            self._loss, self._patch, self._error = step.loss, step.patch_loss, step.error
+            self._loss, self._error = step.loss, step.error
+            self._patch, self._place = step.patch_loss, step.place_loss
         self._loss += 0.05 * (step.loss - self._loss)
         self._patch += 0.05 * (step.patch_loss - self._patch)
+        self._place += 0.05 * (step.place_loss - self._place)
         self._error += 0.05 * (step.error - self._error)
         first, since = self._start
         pace = (time.monotonic() - since) / max(step.step - first, 1)
@@ -172,7 +176,7 @@ class _Show:
         self._progress.update(
             "train",
             f"{bar(step.step, self._steps, left)}, loss {self._loss:.3f},"
-            f" error {self._error:.3f}, patches {self._patch:.3f},"
+            f" error {self._error:.3f}, patches {self._patch:.3f}, places {self._place:.3f},"
             f" {step.samples_per_s:.0f} samples/s",
         )
 

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from vla_ros.core import ACTION_DIM
 from vla_ros.engine.config import ModelConfig
 from vla_ros.engine.tokens import ActionTokens
-from vla_ros.sim.goals import Family
+from vla_ros.sim.goals import COLOURS, Family, Goal, cube
 from vla_ros.train.frames import Frames
-from vla_ros.train.loss import patch_labels
+from vla_ros.train.loss import NOWHERE, places_of
 from vla_ros.train.network import Layout
+from vla_ros.train.pictures import Pictures, mixed
 from vla_ros.train.wordings import wordings
-
-_LIGHT = 0.1  # largest relative change of brightness and contrast
-_GRAIN = 0.01  # standard deviation of pixel noise, of 1
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """``pixels`` [B, images, 3, s, s]; ``ids`` int64 [B, L] of ``layout``: a branch is the rest
     of a prompt and the action tokens but the last; ``rows`` int64 [B, K, 7] where they are
-    predicted; ``tokens`` int64 [B, K, 7]; ``patches`` int64 [B, patches] labels of the auxiliary
-    loss. The first branch is the sentence that was pursued."""
+    predicted; ``tokens`` int64 [B, K, 7]. Labels of the auxiliary losses: ``patches`` int64
+    [B, patches]; ``places`` int64 [B, K, 2], the patches in the first image of the thing to
+    move and of where it goes, and ``words`` int64 [B, K, 2], the rows of the words for them. The
+    first branch is the sentence that was pursued."""
 
     layout: Layout
     pixels: torch.Tensor
@@ -34,6 +33,8 @@ class Batch:
     rows: torch.Tensor
     tokens: torch.Tensor
     patches: torch.Tensor
+    places: torch.Tensor
+    words: torch.Tensor
 
 
 class Batches:
@@ -56,12 +57,9 @@ class Batches:
         device: torch.device,
     ) -> None:
         self._frames, self._config, self._device = frames.to(device), config, device
-        self._size, self._seed, self._shift = size, seed, shift
-        self._branches = branches
+        self._size, self._seed, self._branches = size, seed, branches
+        self._pictures = Pictures(self._frames, config, seed, shift, device)
         self._actions = ActionTokens(config.action_vocab, config.bins)
-        tower = config.towers[0]
-        self._mean = torch.tensor(tower.mean, device=device).view(3, 1, 1)
-        self._std = torch.tensor(tower.std, device=device).view(3, 1, 1)
         self._chances = family_weights(frames)
         said = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
         self._choices = torch.tensor([len(prompts) for prompts in said])
@@ -71,33 +69,30 @@ class Batches:
         rests = [torch.tensor(prompt[len(self._common) :]) for prompt in prompts]
         self._lengths = torch.tensor([len(rest) for rest in rests])
         self._rests = torch.nn.utils.rnn.pad_sequence(rests, batch_first=True)
+        words = [one for goal in frames.goals for one in word_places(goal, tokenize)]
+        self._words = torch.tensor(words) - len(self._common)
         length = self._rests.shape[1] + ACTION_DIM - 1
         self._layout = Layout(config.patches + len(self._common), branches, length)
         self._tokens = encode(self._actions, frames.values).to(torch.int32)
         self._goal = frames.goal.cpu()
         self._others = goal_weights(frames)
+        self._things = torch.tensor([things_of(goal, frames.info.objects) for goal in frames.goals])
 
     def batch(self, step: int) -> Batch:
         """The batch of ``step``; the same one on every call."""
-        draw = torch.Generator().manual_seed(self._mixed(step))
+        draw = torch.Generator().manual_seed(mixed(self._seed, step))
         index = torch.multinomial(self._chances, self._size, replacement=True, generator=draw)
         goals = self._goals(index, draw)
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
-        span = 2 * self._shift + 1
-        shift = torch.randint(span, (self._size, 2), generator=draw) - self._shift
-        light = torch.rand(self._size, 2, generator=draw) * 2 - 1
+        drawn = self._pictures(index, draw, step)
         tokens = self._tokens[index[:, None], goals].long()
-        ids, rows = self._sequences(goals, wording, tokens)
-        there, moved = index.to(self._device), shift.to(self._device)
-        pixels = self._pixels(there, moved, light.to(self._device), step)
-        tower = self._config.towers[0]
-        places = self._frames.pixels[there] - moved[:, None, None, [1, 0]]
-        labels = patch_labels(places, tower.image_size // tower.patch, tower.patch)
-        return Batch(self._layout, pixels, ids, rows, tokens.to(self._device), labels)
-
-    def _mixed(self, step: int) -> int:
-        """A seed of a step. torch's CPU generator reads 32 bits of it, so no simple shift does."""
-        return int(np.random.SeedSequence([self._seed, step]).generate_state(1)[0])
+        which = self._first[goals] + wording % self._choices[goals]
+        ids, rows = self._sequences(which, tokens)
+        words = self._starts() + self._words[which]
+        things = self._things[goals].to(self._device)
+        places = places_of(drawn.centres[:, 0], things, self._pictures.side, self._pictures.patch)
+        tokens, words = tokens.to(self._device), words.to(self._device)
+        return Batch(self._layout, drawn.pixels, ids, rows, tokens, drawn.patches, places, words)
 
     def _goals(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
         """Goals int64 [B, K]: the one pursued, then others without repetition."""
@@ -108,41 +103,24 @@ class Batches:
         others = torch.multinomial(chances, self._branches - 1, generator=draw)
         return torch.cat((own, others), 1)
 
+    def _starts(self) -> torch.Tensor:
+        """Rows [K, 1] at which the branches begin."""
+        layout = self._layout
+        return layout.common + layout.length * torch.arange(layout.branches)[:, None]
+
     def _sequences(
-        self, goals: torch.Tensor, wording: torch.Tensor, tokens: torch.Tensor
+        self, which: torch.Tensor, tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        which = self._first[goals] + wording % self._choices[goals]
         lengths = self._lengths[which][..., None]
         behind = torch.arange(ACTION_DIM)
         layout = self._layout
-        branch = torch.zeros(*goals.shape, layout.length, dtype=torch.long)
+        branch = torch.zeros(*which.shape, layout.length, dtype=torch.long)
         branch[..., : self._rests.shape[1]] = self._rests[which]
         branch.scatter_(2, lengths + behind[:-1], tokens[..., :-1])
-        common = torch.tensor(self._common).expand(len(goals), -1)
+        common = torch.tensor(self._common).expand(len(which), -1)
         ids = torch.cat((common, branch.flatten(1)), 1)
-        starts = layout.common + layout.length * torch.arange(layout.branches)[:, None]
-        rows = starts + lengths - 1 + behind
+        rows = self._starts() + lengths - 1 + behind
         return ids.to(self._device), rows.to(self._device)
-
-    def _pixels(
-        self, index: torch.Tensor, shift: torch.Tensor, light: torch.Tensor, step: int
-    ) -> torch.Tensor:
-        """Shifted (edges repeat), relit, grainy and normalised images."""
-        images = self._frames.images
-        size = images.shape[2]
-        along = torch.arange(size, device=self._device)
-        y = (along + shift[:, :1]).clamp(0, size - 1)
-        x = (along + shift[:, 1:]).clamp(0, size - 1)
-        cameras = torch.arange(images.shape[1], device=self._device)[None, :, None, None]
-        shifted = images[index[:, None, None, None], cameras, y[:, None, :, None], x[:, None, None]]
-        pixels = shifted.permute(0, 1, 4, 2, 3).float() / 255.0
-        if self._shift:  # augmentation is on
-            brightness, contrast = (_LIGHT * light).T[..., None, None, None, None]
-            pixels = (pixels - 0.5) * (1 + contrast) + 0.5 + brightness
-            noise = torch.Generator(self._device).manual_seed(self._mixed(step))
-            grain = torch.randn(pixels.shape, generator=noise, device=self._device)
-            pixels = (pixels + _GRAIN * grain).clamp(0, 1)
-        return (pixels - self._mean) / self._std
 
 
 def common_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
@@ -151,6 +129,31 @@ def common_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
     while all(len(p) > count + 1 and p[count] == prompts[0][count] for p in prompts):
         count += 1
     return list(prompts[0][:count])
+
+
+def things_of(goal: Goal, objects: Sequence[str]) -> list[int]:
+    """Numbers of the thing to move and of where it goes; NOWHERE for a side."""
+    names = (goal.object, goal.target)
+    return [objects.index(name) if name in objects else NOWHERE for name in names]
+
+
+def word_places(goal: Goal, tokenize: Callable[[str], list[int]]) -> list[tuple[int, int]]:
+    """For every wording, which token names the thing to move and which the cube it goes onto.
+
+    Where no cube does, the first again. They are where the same wording with another colour
+    differs.
+    """
+    free = [cube(c) for c in COLOURS if cube(c) not in (goal.object, goal.target)]
+    first = _differing(goal, replace(goal, object=free[0]), tokenize)
+    if goal.family is not Family.STACK:
+        return [(place, place) for place in first]
+    return list(zip(first, _differing(goal, replace(goal, target=free[0]), tokenize), strict=True))
+
+
+def _differing(goal: Goal, other: Goal, tokenize: Callable[[str], list[int]]) -> list[int]:
+    pairs = zip(wordings(goal), wordings(other), strict=True)
+    both = [zip(tokenize(a), tokenize(b), strict=False) for a, b in pairs]
+    return [next(n for n, (x, y) in enumerate(tokens) if x != y) for tokens in both]
 
 
 def goal_weights(frames: Frames) -> torch.Tensor:

@@ -34,7 +34,7 @@ from vla_ros.train.rollout import (
     shared_policy,
 )
 from vla_ros.train.seeds import dagger_seed, expert_seed
-from vla_ros.train.shards import SUFFIX, Demonstration, SetInfo, read_tracks, write_shard
+from vla_ros.train.shards import EXPERT, SUFFIX, Demonstration, SetInfo, read_tracks, write_shard
 from vla_ros.train.units import scales, to_environment
 from vla_ros.train.wordings import wordings
 from vla_ros.train.workers import pool
@@ -156,7 +156,7 @@ def episode_of(options: CollectOptions, spec: EnvSpec, index: int) -> Episode:
         initial_state=index % task.initial_states,
         seed=episode_seed(options, index),
         max_steps=task.max_steps,
-        source=f"round {options.seed}" if options.policy else "expert",
+        source=f"round {options.seed}" if options.policy else EXPERT,
     )
 
 

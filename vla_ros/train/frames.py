@@ -15,6 +15,7 @@ from vla_ros.engine.images import fit
 from vla_ros.sim.goals import Goal, parse_instruction
 from vla_ros.train import TrainError
 from vla_ros.train.shards import (
+    EXPERT,
     SetInfo,
     Track,
     digest,
@@ -33,7 +34,8 @@ _SETTLED = 5e-4  # m between two frames: the fingers have stopped
 class Frames:
     """``images`` uint8 [N, cameras, s, s, 3], ``pixels`` float32 [N, cameras, K, 2], ``values``
     float16 [N, G, 7] in [-1, 1] (see units): what to do for each of ``goals``; ``goal`` int64
-    [N]: the one that was pursued.
+    [N]: the one that was pursued. ``chunks`` float16 [N, C, 7]: for it, what to do now and in the
+    frames that follow, the last of an episode repeated; ``expert`` bool [N]: the expert acted.
 
     ``demonstrations`` counts them, ``digest`` names the files that all came from.
     """
@@ -42,6 +44,8 @@ class Frames:
     values: torch.Tensor
     pixels: torch.Tensor
     goal: torch.Tensor
+    chunks: torch.Tensor
+    expert: torch.Tensor
     goals: tuple[Goal, ...]
     info: SetInfo
     demonstrations: int
@@ -58,10 +62,14 @@ class Frames:
             values=self.values.to(device),
             pixels=self.pixels.to(device),
             goal=self.goal.to(device),
+            chunks=self.chunks.to(device),
+            expert=self.expert.to(device),
         )
 
 
-def load_frames(directories: Sequence[Path], image_size: int, images: int) -> Frames:
+def load_frames(
+    directories: Sequence[Path], image_size: int, images: int, chunk: int = 1
+) -> Frames:
     """Read, filter and resize every demonstration of the data sets, in a fixed order.
 
     TrainError: nothing there, or the sets do not fit together or the model's cameras.
@@ -77,12 +85,18 @@ def load_frames(directories: Sequence[Path], image_size: int, images: int) -> Fr
     values = torch.empty(total, len(goals), GRIPPER + 1, dtype=torch.float16)
     pixels = torch.empty(total, images, len(info.objects), 2)
     goal = torch.empty(total, dtype=torch.long)
+    chunks = torch.empty(total, chunk, GRIPPER + 1, dtype=torch.float16)
+    expert = torch.empty(total, dtype=torch.bool)
     at = 0
     for track, mask in zip(flat, (m for shard in masks for m in shard), strict=True):
         rows = slice(at, at + int(mask.sum()))
         values[rows] = torch.from_numpy(to_values(track.labels[mask].astype(np.float64))).half()
         places = np.stack([track.pixels[camera][mask] for camera in cameras], axis=1)
         pixels[rows] = torch.from_numpy(places) * (image_size / info.image_size)
+        follow = np.minimum(np.flatnonzero(mask)[:, None] + np.arange(chunk), len(track) - 1)
+        own = to_values(track.actions[follow].astype(np.float64))
+        chunks[rows] = torch.from_numpy(own).half()
+        expert[rows] = track.source == EXPERT
         goal[rows] = goals.index(parse_instruction(track.instruction))
         at = rows.stop
     pictures = torch.empty(total, images, image_size, image_size, 3, dtype=torch.uint8)
@@ -91,7 +105,9 @@ def load_frames(directories: Sequence[Path], image_size: int, images: int) -> Fr
         for frame in _kept_images(paths, masks, camera, image_size):
             pictures[at : at + len(frame), number] = torch.from_numpy(frame)
             at += len(frame)
-    return Frames(pictures, values, pixels, goal, goals, info, len(flat), digest(paths))
+    return Frames(
+        pictures, values, pixels, goal, chunks, expert, goals, info, len(flat), digest(paths)
+    )
 
 
 def worth_training(track: Track) -> npt.NDArray[np.bool_]:

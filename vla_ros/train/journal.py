@@ -20,6 +20,7 @@ class Entry:
     step: int
     loss: float
     patch_loss: float
+    place_loss: float
     error: float
     rate: float
 

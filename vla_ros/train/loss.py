@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from vla_ros.engine.tokens import ActionTokens
 
+NOWHERE = -100  # no patch: cross-entropy leaves it out
 _BACKGROUND = 0.05  # weight of patches without an object's centre: nearly all of them
 
 
@@ -46,6 +47,28 @@ def patch_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     weight = torch.ones(logits.shape[-1], device=logits.device)
     weight[0] = _BACKGROUND
     return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), weight=weight)
+
+
+def place_loss(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Logits [B, K, 3, 2 P] of two patches, places int64 [B, K, 2], NOWHERE for none -> the mean.
+
+    At the end of the sentence both are asked for, at the word for a thing that thing alone.
+    """
+    end, first, second = logits.float().unflatten(-1, (2, -1)).unbind(2)
+    each = torch.stack((end[:, :, 0], end[:, :, 1], first[:, :, 0], second[:, :, 1]), 2)
+    wanted = torch.cat((places, places), -1)
+    return F.cross_entropy(each.flatten(0, 2), wanted.flatten(), ignore_index=NOWHERE)
+
+
+def places_of(pixels: torch.Tensor, things: torch.Tensor, side: int, patch: int) -> torch.Tensor:
+    """Pixels [B, objects, 2] in one image, things int64 [B, K, 2], an object's number or
+    NOWHERE -> the patches they are in, int64 [B, K, 2]; NOWHERE outside of the image."""
+    cell = torch.floor(pixels / patch)
+    inside = ((cell >= 0) & (cell < side)).all(-1)
+    where = torch.where(inside, cell[..., 1] * side + cell[..., 0], float(NOWHERE)).long()
+    flat = things.flatten(1)
+    found = where.gather(1, flat.clamp(min=0)).view(things.shape)
+    return torch.where(things == NOWHERE, NOWHERE, found)
 
 
 def patch_labels(pixels: torch.Tensor, side: int, patch: int) -> torch.Tensor:

@@ -17,6 +17,7 @@ from vla_ros.engine.attention import Attention
 from vla_ros.engine.checkpoint import LANGUAGE, Tensors, text_shapes
 from vla_ros.engine.config import ModelConfig
 from vla_ros.engine.decoder import Decoder
+from vla_ros.engine.parallel_head import ParallelHeads
 from vla_ros.engine.vision import Vision
 
 _POSITION_SCALE = 0.5  # of the sin-cos embedding against patch embeddings at the start
@@ -76,10 +77,10 @@ class BatchedAttention(Attention):
 
 
 class Network(nn.Module):
-    """A :class:`ModelConfig` with weights to train, and the head of the auxiliary loss.
+    """A :class:`ModelConfig` with weights to train, and the heads of the auxiliary losses.
 
-    ``objects``: classes of the auxiliary head besides the background. The head sits on the
-    patch features and is no part of a checkpoint.
+    ``patch_head`` names the object centred in a patch, out of ``objects``; ``place_head`` points
+    at the patches of the two things that a sentence is about. Neither is part of a checkpoint.
     """
 
     def __init__(self, config: ModelConfig, objects: int, seed: int = 0) -> None:
@@ -89,6 +90,8 @@ class Network(nn.Module):
         torch.manual_seed(seed)
         self.vision = Vision(config)
         self.patch_head = nn.Linear(config.feature_width, objects + 1)
+        self.place_head = nn.Linear(config.text.hidden_size, 2 * config.patches)
+        self.heads = ParallelHeads(config) if config.parallel else None
         self._names = {n.replace(".", "/"): LANGUAGE + n for n in text_shapes(config.text)}
         self.language = nn.ParameterDict(
             {key: _start(name, text_shapes(config.text)[key.replace("/", ".")])
@@ -101,12 +104,12 @@ class Network(nn.Module):
 
     def forward(
         self, pixels: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, layout: Layout
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits of the rows asked for, and the patch features.
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Logits of the rows asked for, their hidden states, and the patch features.
 
         pixels [B, images, 3, s, s]; ids int64 [B, L]: the layout's tokens without the patches,
         every branch right-padded; rows int64 [B, R]: places in the whole layout.
-        Returns [B, R, V] and [B, patches, W].
+        Returns [B, R, V], [B, R, C] and [B, patches, W].
         """
         batch, device = len(ids), ids.device
         decoder = Decoder(
@@ -120,8 +123,42 @@ class Network(nn.Module):
         positions = layout.positions(device).repeat(batch)
         attention = BatchedAttention(batch, layout.mask(device) if layout.branches else None)
         starts = torch.arange(batch, device=device)[:, None] * layout.total
-        logits = decoder.logits(x.flatten(0, 1), positions, attention, (starts + rows).flatten())
-        return logits.view(batch, rows.shape[1], -1), features
+        asked = (starts + rows).flatten()
+        hidden = decoder.hidden(x.flatten(0, 1), positions, attention, asked)
+        hidden = hidden.view(batch, rows.shape[1], -1)
+        return F.linear(hidden, decoder.head), hidden, features
+
+    def chunk(
+        self,
+        pixels: torch.Tensor,
+        ids: torch.Tensor,
+        blank: torch.Tensor,
+        seen: torch.Tensor,
+        rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What OpenVLA-OFT's head makes of one bidirectional pass, and the patch features.
+
+        pixels [B, images, 3, s, s]; the rest as in chunk_batches.ChunkBatch.
+        Returns [B, C, 7] and [B, patches, W].
+        """
+        assert self.heads is not None
+        batch = len(ids)
+        decoder = Decoder(
+            self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
+        )
+        features = self.vision.vision_backbone((pixels.flatten(0, 1),))
+        features = features.reshape(batch, self.config.patches, -1)
+        embedded = decoder.embed(ids).masked_fill(blank[..., None], 0.0)
+        patches = self.vision.projector(features).to(embedded.dtype)
+        x = torch.cat((embedded[:, :1], patches, embedded[:, 1:]), 1)
+        always = seen.new_ones(batch, self.config.patches)
+        mask = torch.cat((seen[:, :1], always, seen[:, 1:]), 1)[:, None, None]
+        positions = torch.arange(x.shape[1], device=ids.device).repeat(batch)
+        asked = (torch.arange(batch, device=ids.device)[:, None] * x.shape[1] + rows).flatten()
+        attention = BatchedAttention(batch, mask)
+        states = decoder.hidden(x.flatten(0, 1), positions, attention, asked)
+        actions = self.heads.action_head(states)
+        return actions.view(batch, self.config.chunk, -1), features
 
     def greedy(self, pixels: torch.Tensor, prompt: list[int], count: int) -> list[int]:
         """The ``count`` most likely tokens for one frame [images, 3, s, s], one at a time."""
@@ -130,7 +167,7 @@ class Network(nn.Module):
             ids = torch.tensor([[*prompt, *tokens]], device=pixels.device)
             layout = Layout(ids.shape[1] + self.config.patches)
             last = torch.tensor([[layout.common - 1]], device=pixels.device)
-            logits, _ = self(pixels[None], ids, last, layout)
+            logits, _, _ = self(pixels[None], ids, last, layout)
             tokens.append(int(logits[0, 0].argmax()))
         return tokens
 
@@ -140,14 +177,17 @@ class Network(nn.Module):
 
     def tensors(self) -> Tensors:
         """Everything a checkpoint holds, under its names."""
-        return {**self.vision.state_dict(), **self.text_tensors()}
+        heads = self.heads.state_dict() if self.heads is not None else {}
+        return {**self.vision.state_dict(), **self.text_tensors(), **heads}
 
     def load_tensors(self, tensors: Tensors) -> None:
-        """Take the weights of a checkpoint of the same configuration."""
+        """Take the weights of a checkpoint of the same sizes; heads that it lacks stay."""
         self.vision.load_state_dict({n: tensors[n] for n in self.vision.state_dict()})
         with torch.no_grad():
             for key, name in self._names.items():
                 self.language[key].copy_(tensors[name])
+        if self.heads is not None and all(n in tensors for n in self.heads.state_dict()):
+            self.heads.load_state_dict({n: tensors[n] for n in self.heads.state_dict()})
 
 
 def sincos(patches: int, width: int) -> torch.Tensor:

@@ -23,6 +23,8 @@ class TrainOptions:
 
     ``branches``: sentences an image is trained with at once.
 
+    ``init_from``: a checkpoint of the same sizes whose weights are the beginning.
+
     ``rounds`` of on-policy correction, ``round_episodes`` each, spread over the later part.
     """
 
@@ -38,11 +40,13 @@ class TrainOptions:
     clip: float = 1.0
     sigma_bins: float = 2.0
     patch_weight: float = 1.0
+    place_weight: float = 0.5
     shift: int = 3
     dtype: str = "bfloat16"
     seed: int = 0
     wrist: bool = False
     vision_from: str = ""
+    init_from: str = ""
     rounds: int = 0
     round_episodes: int = 200
 

@@ -20,7 +20,7 @@ from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.timing import Clock, SystemClock
 from vla_ros.train.projection import Projection
-from vla_ros.train.shards import Demonstration, Float32, Track
+from vla_ros.train.shards import EXPERT, Demonstration, Float32, Track
 
 RENDER_SIZE = 256  # pixels, the bridge's default
 
@@ -47,7 +47,7 @@ class Episode:
     initial_state: int
     seed: int
     max_steps: int
-    source: str = "expert"
+    source: str = EXPERT
 
 
 @dataclass(slots=True)

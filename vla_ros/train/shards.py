@@ -33,6 +33,7 @@ from vla_ros.train import TrainError, codec
 
 Float32 = npt.NDArray[np.float32]
 SUFFIX = ".hdf5"
+EXPERT = "expert"  # the source of a demonstration
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,17 @@ import torch
 
 from vla_ros.engine.checkpoint import load_checkpoint
 from vla_ros.engine.config import ModelConfig
-from vla_ros.engine.small_tokenizer import build_tokenizer
-from vla_ros.engine.tokens import ActionTokens, prompt_text
 from vla_ros.train import TrainError
 from vla_ros.train.arch import ARCHITECTURES
-from vla_ros.train.batches import Batch, Batches
 from vla_ros.train.export import export
 from vla_ros.train.frames import Frames, load_frames
 from vla_ros.train.journal import Entry, Journal
-from vla_ros.train.loss import SoftBins, patch_loss, token_error
 from vla_ros.train.network import Network
+from vla_ros.train.objectives import Objective, make_objective
 from vla_ros.train.optimiser import Optimiser
 from vla_ros.train.options import TrainOptions, options_json
 from vla_ros.train.state import State, load_state, save_state
 
-_OWN = 2.0  # weight of the sentence that was pursued, against each of the others
 _MEMORY = 0.999  # of the moving average of the weights
 
 
@@ -41,6 +37,7 @@ class Progress:
     steps: int
     loss: float
     patch_loss: float
+    place_loss: float
     error: float
     samples_per_s: float
 
@@ -60,20 +57,17 @@ class Trainer:
     ) -> None:
         self.options, self.directory, self.device = options, directory, device
         self.config = model_config(options)
-        self._autocast = options.dtype == "bfloat16"
+        self._compiled = compiled
         self._sets: list[Path] = [Path(path) for path in options.data]
         self.frames = self._load()
         self.network = Network(self.config, len(self.frames.info.objects), options.seed)
-        self._borrow_vision()
+        self._begin()
         self.network.to(device)
         self._average = {n: p.detach().clone() for n, p in self.network.named_parameters()}
-        self._forward = torch.compile(self.network, dynamic=False) if compiled else self.network
         self._optimiser = Optimiser(self.network, options.learning_rate, options.weight_decay)
-        self._actions = ActionTokens(self.config.action_vocab, self.config.bins)
-        self._soft = SoftBins(self._actions, options.sigma_bins, device)
         self.step, self._seconds = 0, 0.0
         self._resume()
-        self._batches = self._make_batches()
+        self._objective = self._make_objective()
 
     def add_data(self, directories: list[Path]) -> None:
         """Train on these data sets too, from the next step on."""
@@ -81,7 +75,7 @@ class Trainer:
         if new:
             self._sets += new
             self.frames = self._load()
-            self._batches = self._make_batches()
+            self._objective = self._make_objective()
 
     def train(
         self,
@@ -102,7 +96,13 @@ class Trainer:
             speed = (self.step - first) * self.options.batch / max(now - start, 1e-9)
             report(
                 Progress(
-                    self.step, self.options.steps, entry.loss, entry.patch_loss, entry.error, speed
+                    self.step,
+                    self.options.steps,
+                    entry.loss,
+                    entry.patch_loss,
+                    entry.place_loss,
+                    entry.error,
+                    speed,
                 )
             )
             if now - saved >= save_every_s:
@@ -114,31 +114,21 @@ class Trainer:
     def train_step(self) -> Entry:
         """One step of the optimiser."""
         rate = self.options.rate(self.step)
-        loss, patches, error = self.losses(self._batches.batch(self.step))
-        (loss + self.options.patch_weight * patches).backward()  # type: ignore[no-untyped-call]
+        losses = self._objective.losses(self.step)
+        whole = losses.action + self.options.patch_weight * losses.patch
+        (whole + self.options.place_weight * losses.place).backward()  # type: ignore[no-untyped-call]
         parameters = [p for p in self.network.parameters() if p.requires_grad]
         torch.nn.utils.clip_grad_norm_(parameters, self.options.clip)
         self._optimiser.step(rate)
         self._remember()
-        entry = Entry(self.step, loss.item(), patches.item(), error.item(), rate)
+        action, patch, place, error = (
+            part.item() for part in (losses.action, losses.patch, losses.place, losses.error)
+        )
+        entry = Entry(self.step, action, patch, place, error, rate)
         if entry.loss != entry.loss:
             raise TrainError(f"the loss of step {self.step} is no number: lower --learning-rate")
         self.step += 1
         return entry
-
-    def losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Loss of the action tokens, of the patches, and the error (see Entry)."""
-        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)
-        with autocast:
-            rows = batch.rows.flatten(1)
-            logits, features = self._forward(batch.pixels, batch.ids, rows, batch.layout)
-            patches = self.network.patch_head(features)
-        logits = logits.view(*batch.rows.shape, -1)
-        weights = torch.ones(batch.rows.shape, device=self.device)
-        weights[:, 0] = _OWN
-        error = token_error(logits[:, 0], batch.tokens[:, 0], self._actions)
-        loss = self._soft(logits, batch.tokens, weights)
-        return loss, patch_loss(patches, batch.patches), error
 
     def _remember(self) -> None:
         """Move the average on; in the first steps it follows more closely."""
@@ -172,26 +162,25 @@ class Trainer:
                 parameter.copy_(weights[name])
 
     def _load(self) -> Frames:
-        size = self.config.image_size
-        return load_frames(self._sets, size, self.config.images)
+        config = self.config
+        return load_frames(self._sets, config.image_size, config.images, config.chunk)
 
-    def _make_batches(self) -> Batches:
-        tokenizer = build_tokenizer()
-        style = self.config.prompt_style
-        return Batches(
-            self.frames,
-            self.config,
-            lambda text: list(tokenizer.encode(prompt_text(style, text)).ids),
-            self.options.batch,
-            self.options.branches,
-            self.options.seed,
-            self.options.shift,
-            self.device,
+    def _make_objective(self) -> Objective:
+        return make_objective(
+            self.frames, self.network, self.options, self.device, compiled=self._compiled
         )
 
+    def _begin(self) -> None:
+        """Take over what the options name of other checkpoints."""
+        if self.options.init_from:
+            source = load_checkpoint(self.options.init_from, torch.device("cpu"), torch.float32)
+            if (source.config.towers, source.config.text) != (self.config.towers, self.config.text):
+                raise TrainError(f"{self.options.init_from} has other sizes than this model")
+            self.network.load_tensors(source.tensors)
+        if self.options.vision_from:
+            self._borrow_vision()
+
     def _borrow_vision(self) -> None:
-        if not self.options.vision_from:
-            return
         source = load_checkpoint(self.options.vision_from, torch.device("cpu"), torch.float32)
         if source.config.towers != self.config.towers:
             raise TrainError(f"{self.options.vision_from} has other vision towers than this model")

@@ -29,7 +29,7 @@ def batches(tmp_path, shift=3, seed=0, size=16, branches=3):
 
 
 def same(one, other):
-    parts = ("pixels", "ids", "rows", "tokens", "patches")
+    parts = ("pixels", "ids", "rows", "tokens", "patches", "places", "words")
     return all(torch.equal(getattr(one, name), getattr(other, name)) for name in parts)
 
 
@@ -75,6 +75,35 @@ def test_one_sentence_an_image_is_the_one_pursued(tmp_path):
     for ids, rows in zip(batch.ids, batch.rows, strict=True):
         length = int(rows[0, 0]) - CONFIG.patches + 1
         assert ids[:length].tolist() in pursued and common < length
+
+
+def test_a_sentence_points_at_the_things_it_names(tmp_path):
+    frames, _ = batches(tmp_path)
+    frames.images[:] = torch.arange(len(frames)).view(-1, 1, 1, 1, 1)  # to be told apart
+    drawn = Batches(frames, CONFIG, tokenize, 32, 3, 0, 0, CPU)
+    batch, side = drawn.batch(5), 4
+    words = {n: w for w, n in build_tokenizer().get_vocab().items()}
+    common = batch.layout.common - CONFIG.patches
+    found = 0
+    for n, (ids, rows) in enumerate(zip(batch.ids, batch.words, strict=True)):
+        row = (frames.images == drawn_image(batch, n, frames)).flatten(1).all(1).nonzero()[0, 0]
+        for k in range(3):
+            named = [words[int(ids[at - CONFIG.patches])] for at in rows[k]]
+            for slot, word in enumerate(named):
+                thing = f"{word.removeprefix('Ġ')}_cube"
+                assert thing in OBJECTS, word
+                x, y = (frames.pixels[row, 0, OBJECTS.index(thing)] // 8).int().tolist()
+                if slot == 0 or named[0] != named[1]:  # a plate has no word of its own
+                    assert batch.places[n, k, slot] == y * side + x
+                    found += 1
+    assert found > 96 and common > 0
+
+
+def drawn_image(batch, n, frames):
+    tower = CONFIG.towers[0]
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (tower.mean, tower.std))
+    image = (batch.pixels[n] * std + mean) * 255
+    return image.round().to(torch.uint8).permute(0, 2, 3, 1)[None]
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=2), min_size=1, max_size=4))

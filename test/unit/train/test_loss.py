@@ -6,7 +6,15 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 from vla_ros.engine.tokens import ActionTokens
-from vla_ros.train.loss import SoftBins, patch_labels, patch_loss, token_error
+from vla_ros.train.loss import (
+    NOWHERE,
+    SoftBins,
+    patch_labels,
+    patch_loss,
+    place_loss,
+    places_of,
+    token_error,
+)
 
 ACTIONS = ActionTokens(960)
 CPU = torch.device("cpu")
@@ -77,6 +85,26 @@ def test_two_images_have_labels_behind_each_other_and_the_later_object_wins():
     pixels = torch.tensor([[[[1.0, 1.0], [2.0, 2.0]], [[9.0, 1.0], [1.0, 9.0]]]])
     labels = patch_labels(pixels, side=2, patch=8)
     assert labels.tolist() == [[2, 0, 0, 0, 0, 1, 2, 0]]
+
+
+def test_places_are_patches_of_the_things_and_nowhere_outside():
+    pixels = torch.tensor([[[4.0, 4.0], [31.9, 8.0], [float("nan"), 0.0], [40.0, 5.0]]])
+    things = torch.tensor([[[0, 1], [1, NOWHERE], [2, 3]]])
+    places = places_of(pixels, things, side=4, patch=8)
+    assert places.tolist() == [[[0, 7], [7, NOWHERE], [NOWHERE, NOWHERE]]]
+
+
+def test_pointing_is_asked_for_at_the_end_and_at_each_word():
+    def pointing(end, first, second):
+        logits = torch.zeros(1, 1, 3, 2, 16)
+        for row, (one, other) in enumerate((end, first, second)):
+            logits[0, 0, row, 0, one] = logits[0, 0, row, 1, other] = 20.0
+        return place_loss(logits.flatten(3), torch.tensor([[[5, 9]]])).item()
+
+    right = pointing((5, 9), (5, 0), (0, 9))  # at a word the other thing is not asked for
+    assert right < 1e-6
+    wrong = [((4, 9), (5, 9), (5, 9)), ((5, 9), (4, 9), (5, 9)), ((5, 9), (5, 9), (5, 8))]
+    assert all(pointing(*rows) > 4.0 for rows in wrong)
 
 
 def test_patches_without_an_object_weigh_little():

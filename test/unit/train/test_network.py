@@ -60,10 +60,12 @@ def test_padding_and_neighbours_change_nothing():
     for row, length in zip(ids, lengths, strict=True):
         row[:length] = torch.randint(1, 700, (length,))
     rows = torch.tensor([[length + config.patches - 1] for length in lengths])
-    together, features = network(pixels, ids, rows, Layout(12 + config.patches))
+    together, _, features = network(pixels, ids, rows, Layout(12 + config.patches))
     for n, length in enumerate(lengths):
         layout = Layout(length + config.patches)
-        alone, seen = network(pixels[n : n + 1], ids[n : n + 1, :length], rows[n : n + 1], layout)
+        alone, _, seen = network(
+            pixels[n : n + 1], ids[n : n + 1, :length], rows[n : n + 1], layout
+        )
         assert torch.allclose(together[n], alone[0], atol=1e-4)
         assert torch.allclose(features[n], seen[0], atol=1e-4)
 
@@ -77,12 +79,12 @@ def test_a_branch_says_what_its_sentence_says_alone(arch):
     common, branches = torch.randint(1, 700, (2, 4)), torch.randint(1, 700, (2, 3, 5))
     layout = Layout(4 + config.patches, 3, 5)
     rows = torch.arange(layout.common, layout.total).repeat(2, 1)
-    together, _ = network(pixels, torch.cat((common, branches.flatten(1)), 1), rows, layout)
+    together, _, _ = network(pixels, torch.cat((common, branches.flatten(1)), 1), rows, layout)
     for n in range(3):
         ids = torch.cat((common, branches[:, n]), 1)
         whole = Layout(9 + config.patches)
         last = torch.arange(layout.common, whole.common).repeat(2, 1)
-        alone, _ = network(pixels, ids, last, whole)
+        alone, _, _ = network(pixels, ids, last, whole)
         assert torch.allclose(together[:, 5 * n : 5 * n + 5], alone, atol=1e-4)
 
 
@@ -90,8 +92,9 @@ def test_every_parameter_learns():
     network = Network(ARCHITECTURES["tiny-draft"], 6)
     ids = torch.randint(0, 700, (2, 8))
     rows = torch.tensor([[20, 22], [21, 23]])
-    logits, features = network(torch.randn(2, 1, 3, 32, 32), ids, rows, Layout(24))
-    (logits.square().mean() + network.patch_head(features).square().mean()).backward()
+    logits, hidden, features = network(torch.randn(2, 1, 3, 32, 32), ids, rows, Layout(24))
+    outputs = (logits, network.place_head(hidden), network.patch_head(features))
+    sum(out.square().mean() for out in outputs).backward()
     assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
 
 

@@ -1,0 +1,137 @@
+"""Training of OpenVLA-OFT's architecture: what the network says is what the engine says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from support.engine import CLOCK, engine_of, images, observation
+from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
+from vla_ros.core import Timeline
+from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.checkpoint import load_checkpoint, save_checkpoint
+from vla_ros.engine.random_checkpoint import random_tensors
+from vla_ros.engine.small_tokenizer import build_tokenizer, write_tokenizer
+from vla_ros.engine.tokens import prompt_text
+from vla_ros.train import TrainError
+from vla_ros.train.arch import ARCHITECTURES
+from vla_ros.train.chunk_batches import ChunkBatches
+from vla_ros.train.frames import load_frames
+from vla_ros.train.network import Network
+from vla_ros.train.options import TrainOptions
+from vla_ros.train.run import Machine, Reporter, run
+from vla_ros.train.shards import Demonstration, write_shard
+from vla_ros.train.units import norm_stats
+
+CPU = torch.device("cpu")
+CONFIG = ARCHITECTURES["tiny-oft"]
+QUIET = Reporter(lambda step: None, lambda text: None)
+
+
+def tokenize(text):
+    return list(build_tokenizer().encode(prompt_text("openvla", text)).ids)
+
+
+def batches(frames, size=12):
+    return ChunkBatches(frames, CONFIG, tokenize, size, 0, 0, CPU)
+
+
+def test_a_chunk_is_what_the_expert_did_next(tmp_path):
+    frames = load_frames([data_set(tmp_path / "set", shards=1)], SIZE, 1, CONFIG.chunk)
+    track = demonstration(0).track
+    expected = track.actions.copy()
+    expected[:, 6] *= -1  # values: the gripper's sign
+    for t in range(10):
+        last = [expected[min(t + n, 9)] for n in range(CONFIG.chunk)]
+        assert np.allclose(frames.chunks[t].numpy(), last, atol=1e-3)
+
+
+def test_what_followed_a_policy_is_not_taught(tmp_path):
+    path = data_set(tmp_path / "set", shards=1)
+    one = demonstration(9)
+    acted = Demonstration(replace(one.track, source="round 0"), one.images)
+    write_shard(path / "shard-0001.hdf5", INFO, [acted])
+    frames = load_frames([path], SIZE, 1, CONFIG.chunk)
+    assert frames.expert.tolist() == [True] * 20 + [False] * 10
+    drawn = [batches(frames).batch(step).values for step in range(20)]
+    taught = frames.chunks[:20].float()
+    for values in torch.cat(drawn):
+        assert (taught == values).flatten(1).all(1).any()
+
+
+def test_only_rounds_are_nothing_to_learn_chunks_from(tmp_path):
+    one = demonstration(9)
+    acted = Demonstration(replace(one.track, source="round 0"), one.images)
+    (tmp_path / "set").mkdir()
+    write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, [acted])
+    frames = load_frames([tmp_path / "set"], SIZE, 1, CONFIG.chunk)
+    with pytest.raises(TrainError, match="demonstrations"):
+        batches(frames)
+
+
+def test_the_engine_says_what_the_network_says_whatever_the_padding(tmp_path):
+    network = Network(CONFIG, 6)
+    network.load_tensors(random_tensors(CONFIG, 3, CPU, torch.float32))
+    tensors = {n: t.detach() for n, t in network.tensors().items()}
+    stats = norm_stats("tabletop", np.array([0.05] * 3 + [0.5] * 3), 1, 1)
+    save_checkpoint(tmp_path / "policy", CONFIG, tensors, stats, write_tokenizer)
+    engine = engine_of(load_checkpoint(str(tmp_path / "policy"), CPU, torch.float32), "parallel")
+    count = CONFIG.chunk * 7
+    image = next(images(1, seed=3, still=0.0))
+    seen = observation(1, image)
+    pixels = engine._pixels(seen)[0]
+    sentences = (SENTENCES[0], "grasp the red cube and put it onto the plate")
+    prompts = [tokenize(text) for text in sentences]
+    length = max(map(len, prompts)) + count + 1
+    place = torch.arange(length)
+    ids = torch.full((2, length), 2)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[: len(prompt)] = torch.tensor(prompt)
+    ends = torch.tensor([[len(p)] for p in prompts])
+    blank = (place >= ends) & (place < ends + count)
+    rows = ends + CONFIG.patches - 1 + torch.arange(count)
+    with torch.no_grad():
+        said, _ = network.chunk(
+            torch.stack((pixels, pixels)), ids, blank, place <= ends + count, rows
+        )
+    for sentence, values in zip(sentences, said.double().numpy(), strict=True):
+        engine.reset(sentence)
+        answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
+        low, high = (
+            np.array([-0.05] * 3 + [-0.5] * 3 + [0.0]),
+            np.array([0.05] * 3 + [0.5] * 3 + [1]),
+        )
+        wanted = 0.5 * (values + 1) * (high - low + 1e-8) + low
+        assert np.allclose(answer.actions, wanted, atol=1e-4)
+
+
+def test_a_chunk_policy_begins_from_a_token_policy_and_learns(tmp_path):
+    data = data_set(tmp_path / "set", shards=2)
+    first = TrainOptions((str(data),), "tiny", 2, batch=4, warmup=1)
+    assert run(first, tmp_path / "tokens", Machine(CPU), QUIET).done
+    begun = str(tmp_path / "tokens" / "policy")
+    losses: list[float] = []
+    options = TrainOptions(
+        (str(data),), "tiny-oft", 200, batch=8, warmup=2, learning_rate=3e-3, shift=0,
+        dtype="float32", init_from=begun,
+    )  # fmt: skip
+    report = Reporter(lambda step: losses.append(step.loss), lambda text: None)
+    assert run(options, tmp_path / "chunks", Machine(CPU), report).done
+    assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
+    policy = str(tmp_path / "chunks" / "policy")
+    engine = load_engine(EngineOptions(policy, schedule="parallel", threads=1))
+    engine.reset(SENTENCES[0])
+    image = np.full((SIZE, SIZE, 3), 200, np.uint8)
+    answer = engine.step(observation(1, image), Timeline(CLOCK.steady_ns()), CLOCK)
+    assert answer.actions.shape == (4, 7)
+    assert answer.actions[0, 0] > 0.005  # bright means +x; the label is about +0.03 m
+
+
+def test_weights_of_another_size_are_refused(tmp_path):
+    data = data_set(tmp_path / "set", shards=1)
+    first = TrainOptions((str(data),), "tiny-draft", 1, batch=4, warmup=1)
+    run(first, tmp_path / "draft", Machine(CPU), QUIET)
+    begun = str(tmp_path / "draft" / "policy")
+    with pytest.raises(TrainError, match="other sizes"):
+        run(replace(first, arch="tiny", init_from=begun), tmp_path / "run", Machine(CPU), QUIET)

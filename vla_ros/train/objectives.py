@@ -1,0 +1,158 @@
+"""What a network learns: action tokens one after another, or OpenVLA-OFT's chunk at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from vla_ros.core import ACTION_DIM
+from vla_ros.engine.small_tokenizer import build_tokenizer
+from vla_ros.engine.tokens import ActionTokens, prompt_text
+from vla_ros.train.batches import Batches
+from vla_ros.train.chunk_batches import ChunkBatches
+from vla_ros.train.frames import Frames
+from vla_ros.train.loss import SoftBins, patch_loss, place_loss, token_error
+from vla_ros.train.network import Network
+from vla_ros.train.options import TrainOptions
+
+_OWN = 2.0  # weight of the sentence that was pursued, against each of the others
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Of one batch: of the actions, of the two auxiliary heads, and the error (see Entry)."""
+
+    action: torch.Tensor
+    patch: torch.Tensor
+    place: torch.Tensor
+    error: torch.Tensor
+
+
+class Objective(Protocol):
+    """Knows the data and the network."""
+
+    def losses(self, step: int) -> Losses:
+        """Of the batch of ``step``, with gradients."""
+        ...
+
+
+def make_objective(
+    frames: Frames,
+    network: Network,
+    options: TrainOptions,
+    device: torch.device,
+    compiled: bool = False,
+) -> Objective:
+    """The objective that belongs to the network's architecture. TrainError: unfit data."""
+    kind = ChunkObjective if network.config.parallel else TokenObjective
+    return kind(frames, network, options, device, compiled)
+
+
+class TokenObjective:
+    """Behaviour cloning of the action tokens, of several sentences an image."""
+
+    def __init__(
+        self,
+        frames: Frames,
+        network: Network,
+        options: TrainOptions,
+        device: torch.device,
+        compiled: bool,
+    ) -> None:
+        config = network.config
+        self._network = network
+        self._forward: Any = torch.compile(network, dynamic=False) if compiled else network
+        self._autocast = _autocast(options, device)
+        self._actions = ActionTokens(config.action_vocab, config.bins)
+        self._soft = SoftBins(self._actions, options.sigma_bins, device)
+        self._batches = Batches(
+            frames,
+            config,
+            _Tokenize(config.prompt_style),
+            options.batch,
+            options.branches,
+            options.seed,
+            options.shift,
+            device,
+        )
+
+    def losses(self, step: int) -> Losses:
+        """See Objective."""
+        batch = self._batches.batch(step)
+        with self._autocast:
+            rows = torch.cat((batch.rows, batch.words), -1)
+            logits, hidden, features = self._forward(
+                batch.pixels, batch.ids, rows.flatten(1), batch.layout
+            )
+            patches = self._network.patch_head(features)
+            hidden = hidden.view(*rows.shape, -1)
+            # Where the sentence ends, and at the words themselves.
+            places = self._network.place_head(hidden[:, :, [0, ACTION_DIM, ACTION_DIM + 1]])
+        logits = logits.view(*rows.shape, -1)[:, :, :ACTION_DIM]
+        weights = torch.ones(batch.rows.shape, device=logits.device)
+        weights[:, 0] = _OWN
+        return Losses(
+            self._soft(logits, batch.tokens, weights),
+            patch_loss(patches, batch.patches),
+            place_loss(places, batch.places),
+            token_error(logits[:, 0], batch.tokens[:, 0], self._actions),
+        )
+
+
+class ChunkObjective:
+    """L1 regression of a chunk. Source: openvla-oft ``vla-scripts/finetune.py``."""
+
+    def __init__(
+        self,
+        frames: Frames,
+        network: Network,
+        options: TrainOptions,
+        device: torch.device,
+        compiled: bool,
+    ) -> None:
+        config = network.config
+        self._network = network
+        self._forward: Any = torch.compile(network.chunk) if compiled else network.chunk
+        self._autocast = _autocast(options, device)
+        self._batches = ChunkBatches(
+            frames,
+            config,
+            _Tokenize(config.prompt_style),
+            options.batch,
+            options.seed,
+            options.shift,
+            device,
+        )
+
+    def losses(self, step: int) -> Losses:
+        """See Objective; nothing is pointed at."""
+        batch = self._batches.batch(step)
+        with self._autocast:
+            actions, features = self._forward(
+                batch.pixels, batch.ids, batch.blank, batch.seen, batch.rows
+            )
+            patches = self._network.patch_head(features)
+        error = (actions.float() - batch.values).abs()
+        return Losses(
+            error.mean(),
+            patch_loss(patches, batch.patches),
+            error.new_zeros(()),
+            error[:, 0].detach().mean(),
+        )
+
+
+class _Tokenize:
+    """A sentence -> the ids of its whole prompt."""
+
+    def __init__(self, style: str) -> None:
+        self._tokenizer, self._style = build_tokenizer(), style
+
+    def __call__(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(prompt_text(self._style, text)).ids)
+
+
+def _autocast(options: TrainOptions, device: torch.device) -> torch.autocast:
+    enabled = options.dtype == "bfloat16"
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
