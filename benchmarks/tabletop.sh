@@ -1,0 +1,41 @@
+#!/bin/sh
+# Every study of the shipped policy in the built-in simulation, kept under benchmarks/tabletop/.
+# Each is an evaluation of its own that can be stopped and goes on. On two quiet cores: two hours.
+#   benchmarks/tabletop.sh             all of them
+#   benchmarks/tabletop.sh success     some: success schedules relaxed delay realtime slower replan
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+workers=${WORKERS:-2}
+study() {
+    name=$1
+    shift
+    echo "== $name"
+    "$python" -m vla_ros eval --seed 0 "$@" --out "benchmarks/tabletop/$name"
+}
+some="reach_green_cube push_blue_cube_left pick_yellow_cube stack_red_on_blue"
+for what in ${*:-success schedules relaxed delay realtime slower replan}; do
+    case $what in
+    success) # lock-step, every task, initial states that training never drew
+        study success --episodes 20 --no-ros --workers "$workers" ;;
+    schedules) # lossless schedules act identically; ActionFlow acts later
+        study schedules --episodes 3 --no-ros --workers "$workers" \
+            --schedule autoregressive,speculative,vanilla_speculative,generate,actionflow \
+            --drafter temporal,model ;;
+    relaxed) # acceptance per dimension and success, exact and for every r
+        study relaxed --episodes 1 --no-ros --workers "$workers" --schedule speculative \
+            --relaxed 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 ;;
+    delay) # what old evidence costs, free of any machine's speed
+        study delay --episodes 2 --no-ros --workers "$workers" --delay-frames 0,1,2,4,6,8 ;;
+    realtime) # the world does not wait: every schedule through the ROS graph
+        study realtime --tasks $some --episodes 5 --mode realtime \
+            --schedule autoregressive,speculative,actionflow ;;
+    slower) # the same with late images
+        study slower --tasks $some --episodes 3 --mode realtime --schedule speculative \
+            --image-delay-ms 0,50,100,200,400 ;;
+    replan) # a chunk policy that looks again after S of its 8 actions
+        study replan --checkpoint shipped:tabletop-oft --schedule parallel --episodes 2 \
+            --no-ros --workers "$workers" --replan-interval 1,2,4,8 ;;
+    *) echo "no study $what" >&2; exit 2 ;;
+    esac
+done
