@@ -24,7 +24,8 @@ _CLEAR = 0.06  # m between a carried object and the rim it is carried over
 _AWAY = 0.15  # m above the rim, where the gripper goes at last
 _PATIENCE = 35  # actions for one waypoint
 _SIDES = (0.0, np.pi / 2, np.pi, -np.pi / 2)  # rad: left, near, right, far side of a rim
-_FAR = 0.1  # m, x of an object from which on the arm hardly reaches its left side
+_BASE = np.array([-0.66, 0.0])  # m, the robot's place beside the table
+_FAR = 0.755  # m from there; farther out the arm does not reach down at an object's left side
 _CLOSE, _LET = 8, 8  # actions to close and to open the fingers
 _BESIDE = 0.06  # m from the target's middle; farther off an object is not there
 _HELD = 0.10  # m; farther from the gripper a carried object is lost
@@ -103,7 +104,7 @@ class LiberoExpert:
     def _plan_attempt(self, place: Floats) -> None:
         """The rim of a round thing is tried on another side each time."""
         self._start = place
-        number = self._attempts - 1 + int(place[0] > _FAR)
+        number = self._attempts - 1 + int(np.linalg.norm(place[:2] - _BASE) > _FAR)
         self._side = _SIDES[number % len(_SIDES)]
         self._follower = Follower(_plan(self._goal, self._thing, self._side), _HELD, _PATIENCE)
 
