@@ -28,10 +28,12 @@ what it saw. A GPU is used where there is one; then torch, h5py and the data set
 
 EPILOG = """\
 examples:
-  vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2
-  vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2 --minutes 60
+  vla-ros train --data data/tabletop --out runs/small --dagger 3 --workers 2 --compile
+  vla-ros train --data data/tabletop --out runs/small --dagger 3 --workers 2 --minutes 60
   vla-ros train --data data/tabletop --out runs/draft --arch qwen2-draft \\
       --vision-from runs/small/policy          a draft model on the target's vision features
+  vla-ros train --data data/tabletop --out runs/oft --arch small-oft --steps 2000 \
+      --init-from runs/small/policy            a chunk policy of OpenVLA-OFT's kind
 
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
@@ -54,11 +56,11 @@ def add_parser(verbs: Any) -> None:
     add("--data", type=Path, nargs="+", required=True, metavar="DIR", help="from vla-ros collect")
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
     add("--arch", default="small", help="small, qwen2-draft, small-oft (small)")
-    add("--steps", type=int, default=20_000, help="in all (20000)")
-    add("--batch", type=int, default=64, help="frames a step (64)")
+    add("--steps", type=int, default=7_000, help="in all (7000)")
+    add("--batch", type=int, default=32, help="frames a step (32)")
     add("--branches", type=int, default=4, help="sentences an image is trained with (4)")
-    add("--learning-rate", type=float, default=7e-4, help="at its highest (7e-4)")
-    add("--warmup", type=int, default=200, metavar="STEPS", help="until it is reached (200)")
+    add("--learning-rate", type=float, default=1.5e-3, help="at its highest (1.5e-3)")
+    add("--warmup", type=int, default=50, metavar="STEPS", help="until it is reached (50)")
     add("--decay", choices=("sqrt", "cosine"), default="sqrt", help="of the rate, to zero (sqrt)")
     add("--sigma-bins", type=float, default=2.0, help="width of the soft bins; 0: hard (2)")
     add("--patch-weight", type=float, default=1.0, help="of naming objects in patches (1)")
@@ -70,7 +72,7 @@ def add_parser(verbs: Any) -> None:
     add("--vision-from", default="", metavar="DIR", help="take and keep this vision tower")
     add("--init-from", default="", metavar="DIR", help="begin with the weights of this checkpoint")
     add("--dagger", type=int, default=0, metavar="ROUNDS", help="on-policy correction (0)")
-    add("--dagger-episodes", type=int, default=200, help="of a round (200)")
+    add("--dagger-episodes", type=int, default=100, help="of a round (100)")
     add("--check", type=int, default=0, metavar="N", help="then play N held-out states a family")
     add("--minutes", type=float, help="end this sitting after that time, saved")
     add("--device", help="cpu or cuda (cuda where there is one)")

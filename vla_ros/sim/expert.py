@@ -19,10 +19,12 @@ from vla_ros.sim.waypoints import CLOSED, OPEN, Scene, Waypoint, still, towards
 
 _HOVER = 0.10  # m above a cube before going down to it
 _TRAVEL = 0.15  # m, height at which a cube is carried
-_RELEASE = 0.005  # m above its resting place where a cube is let go
 _BEHIND = 0.07  # m from a cube's centre to the closed fingers before a push
 _PUSH = 0.085  # m from the cube's start to where the fingers stop
 _LOW = -0.008  # m, fingers below the cube's centre: pushed higher up, it tips and jams
+_HALF = 0.021  # m, half the edge of a cube
+_SLOPE, _MOUTH = 4.0, 0.008  # of the funnels over a place: height for distance, m of its bottom
+_BEYOND = 0.004  # m that they reach deeper than the place
 _IN_HAND = 0.04  # m; farther from the gripper a carried cube is lost
 _PATIENCE = 80  # actions for one waypoint before the whole is tried again
 _DWELL = 6  # actions to close or open the fingers
@@ -103,7 +105,7 @@ class Expert:
             return still(OPEN if waypoint.gripper == OPEN or waypoint.carry else CLOSED)
         action, distance = towards(waypoint, scene)
         self._spent += 1
-        if self._spent >= waypoint.dwell if waypoint.dwell else distance < waypoint.tolerance:
+        if waypoint.reached(scene, distance, self._spent):
             self._index, self._spent = self._index + 1, 0
         return action
 
@@ -156,6 +158,21 @@ def _above(scene: Scene) -> Floats:
     return scene.object + _up(_HOVER)
 
 
+def _funnel(offset: Floats, top: float) -> float:
+    """Height to be at, in m, when so far off to the side: down the walls of a funnel.
+
+    Nobody waits above for being exact, and the bottom lies a little deeper than what is wanted:
+    a pupil that is some millimetres wrong comes down all the same instead of hanging there.
+    """
+    aside = float(np.hypot(offset[0], offset[1]))
+    return float(np.clip(_SLOPE * (aside - _MOUTH), -_BEYOND, top))
+
+
+def _there(offset: Floats, aside: float, above: float) -> bool:
+    """Whether something is within ``aside`` m sideways and not higher than ``above`` m."""
+    return bool(np.hypot(offset[0], offset[1]) < aside and offset[2] < above)
+
+
 def _resting_place(goal: Goal, scene: Scene) -> Floats:
     """Where the object's centre comes to lie on the target."""
     height = _RESTING["cube" if goal.family is Family.STACK else "plate"]
@@ -163,26 +180,28 @@ def _resting_place(goal: Goal, scene: Scene) -> Floats:
 
 
 def _grasp_and_place(goal: Goal) -> tuple[Waypoint, ...]:
-    def in_hand(place: Floats, scene: Scene) -> Floats:
-        return place + scene.gripper - scene.object  # the cube goes there, wherever it is held
+    def grasp(scene: Scene) -> Floats:
+        return scene.object + _up(_funnel(scene.gripper - scene.object, _HOVER))
 
-    def over(scene: Scene) -> Floats:
-        place = _resting_place(goal, scene)
-        return in_hand(np.array([place[0], place[1], _TRAVEL]), scene)
+    def around(scene: Scene) -> bool:
+        return _there(scene.gripper - scene.object, 0.012, 0.008)
 
-    def down(scene: Scene) -> Floats:
-        return in_hand(_resting_place(goal, scene) + _up(_RELEASE), scene)
+    def place(scene: Scene) -> Floats:
+        rest = _resting_place(goal, scene)
+        height = _funnel(scene.object - rest, _TRAVEL - _HALF)
+        return rest + _up(height) + scene.gripper - scene.object  # wherever it is held
+
+    def placed(scene: Scene) -> bool:
+        return _there(scene.object - _resting_place(goal, scene), 0.015, 0.008)
 
     def up(scene: Scene) -> Floats:
         return np.array([scene.gripper[0], scene.gripper[1], _TRAVEL])
 
     return (
-        Waypoint(_above, OPEN, 0.015, turned=True, climb=True),
-        Waypoint(lambda scene: scene.object, OPEN, 0.006, turned=True),
+        Waypoint(grasp, OPEN, 0.0, turned=True, climb=True, passed=around),
         Waypoint(up, CLOSED, 0.0, dwell=_DWELL),
         Waypoint(up, CLOSED, 0.03, turned=True, carry=True),
-        Waypoint(over, CLOSED, 0.012, carry=True),
-        Waypoint(down, CLOSED, 0.006, carry=True),
+        Waypoint(place, CLOSED, 0.0, carry=True, passed=placed),
         Waypoint(up, OPEN, 0.0, dwell=_DWELL),
         Waypoint(up, OPEN, 0.03),
     )
@@ -191,8 +210,14 @@ def _grasp_and_place(goal: Goal) -> tuple[Waypoint, ...]:
 def _push(goal: Goal) -> tuple[Waypoint, ...]:
     side = np.array([0.0, 1.0 if goal.target == "right" else -1.0, 0.0])
 
-    def behind(height: float) -> Callable[[Scene], Floats]:
-        return lambda scene: scene.object - _BEHIND * side + _up(height)
+    def foot(scene: Scene) -> Floats:
+        return scene.object - _BEHIND * side + _up(_LOW)
+
+    def behind(scene: Scene) -> Floats:
+        return foot(scene) + _up(max(0.0, _funnel(scene.gripper - foot(scene), _HOVER)))
+
+    def low(scene: Scene) -> bool:
+        return _there(scene.gripper - foot(scene), 0.018, 0.010)
 
     def through(scene: Scene) -> Floats:
         return scene.start + _PUSH * side + _up(_LOW)
@@ -201,8 +226,7 @@ def _push(goal: Goal) -> tuple[Waypoint, ...]:
         return np.array([scene.gripper[0], scene.gripper[1], _HOVER])
 
     return (
-        Waypoint(behind(_HOVER), CLOSED, 0.015, climb=True),
-        Waypoint(behind(_LOW), CLOSED, 0.006),
+        Waypoint(behind, CLOSED, 0.0, climb=True, passed=low),
         Waypoint(through, CLOSED, 0.012),
         Waypoint(up, CLOSED, 0.03),
     )

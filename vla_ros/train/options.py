@@ -30,11 +30,11 @@ class TrainOptions:
 
     data: tuple[str, ...]
     arch: str = "small"
-    steps: int = 20_000
-    batch: int = 64
+    steps: int = 7_000
+    batch: int = 32
     branches: int = 4
-    learning_rate: float = 7e-4
-    warmup: int = 200
+    learning_rate: float = 1.5e-3
+    warmup: int = 50
     decay: str = "sqrt"
     weight_decay: float = 0.01
     clip: float = 1.0
@@ -48,7 +48,7 @@ class TrainOptions:
     vision_from: str = ""
     init_from: str = ""
     rounds: int = 0
-    round_episodes: int = 200
+    round_episodes: int = 100
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.branches) < 1:
