@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from vla_ros.cli.graph_file import GraphSpec, node_names
+from vla_ros.policies.conventions import UNGATED
 from vla_ros.resources import config_path, share
 
 LAUNCH = sorted((share() / "launch").glob("*.launch.py"))
@@ -119,15 +120,18 @@ def test_lockstep_is_sim_with_simulated_time():
 
 
 def test_what_libero_changes_are_parameters_of_its_nodes():
+    protocol = {"detect_frozen", "action_scale", "preprocessing", "center_crop", *UNGATED}
     for node in GraphSpec.load("libero").nodes:
         plain = yaml.safe_load(node.parameter_files[0].read_text())["/**"]["ros__parameters"]
         assert set(node.file_parameters()) == set(plain)
         differs = {name for name, value in node.file_parameters().items() if value != plain[name]}
         assert differs == {
             "bridge": {"environment", "suite", "task"},
-            "policy": {"detect_frozen", "action_scale", "preprocessing", "center_crop"},
+            "policy": protocol,
             "monitor": set(),
         }.get(node.name)
+        if node.name == "policy":
+            assert {name: node.file_parameters()[name] for name in UNGATED} == UNGATED
 
 
 def test_every_node_has_an_executable_and_every_shipped_graph_loads():

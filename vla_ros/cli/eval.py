@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate; returns the exit status, see `vla-ros eval --help`."""
     check(args)
     try:
+        from vla_ros.evaluation import origin
         from vla_ros.evaluation.runner import RunnerFailed
         from vla_ros.evaluation.store import Store, StoreError
         from vla_ros.sim.env import SimError
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / time.strftime("eval-%Y%m%d-%H%M%S")
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
+        origin.code()
         with Store(out, plan.setup, plan.variants, _command()) as store:
             _play_all(args, plan, store, out)
             _conclude(args, plan.setup, store, out)

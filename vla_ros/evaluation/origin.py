@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from vla_ros.analysis.machine import processor
@@ -25,8 +26,13 @@ def commit() -> str:
     return f"{found}, with uncommitted changes" if changed else found
 
 
+@cache
 def code() -> str:
-    """Version of the package, with its commit where there is one."""
+    """Version of the package, with its commit where there is one.
+
+    Looked up once, before a command writes anything: what it keeps in its own checkout does not
+    change the code that ran.
+    """
     found = commit()
     return f"vla_ros {version()}" + (f", commit {found}" if found else "")
 

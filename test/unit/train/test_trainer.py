@@ -144,7 +144,7 @@ def test_an_unknown_architecture_names_the_known_ones(data, tmp_path):
 
 @pytest.mark.parametrize("decay", ["sqrt", "cosine"])
 def test_the_rate_rises_and_falls_to_nothing(decay):
-    recipe = TrainOptions(("x",), steps=1000, warmup=100, decay=decay)
+    recipe = TrainOptions(("x",), steps=1000, learning_rate=7e-4, warmup=100, decay=decay)
     rates = [recipe.rate(step) for step in range(1000)]
     assert max(rates) <= 7e-4 and rates[0] < 1e-5
     assert rates[99:] == sorted(rates[99:], reverse=True)

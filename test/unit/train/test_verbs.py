@@ -17,7 +17,8 @@ def test_train_says_where_the_policy_is(tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.out.strip() == f"{tmp_path}/run/policy: done"
     assert re.search(
-        r"1/3.* loss \d+\.\d+, error \d\.\d+, patches \d+\.\d+, \d+ samples/s", shown.err
+        r"1/3.* loss \d+\.\d+, error \d\.\d+, patches \d+\.\d+, places \d+\.\d+, \d+ samples/s",
+        shown.err,
     )
     assert "40 frames of 4 demonstrations" in shown.err
 
