@@ -56,7 +56,7 @@ def add_parser(verbs: Any) -> None:
     add("--data", type=Path, nargs="+", required=True, metavar="DIR", help="from vla-ros collect")
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
     add("--arch", default="small", help="small, qwen2-draft, small-oft (small)")
-    add("--steps", type=int, default=7_000, help="in all (7000)")
+    add("--steps", type=int, default=5_000, help="in all (5000)")
     add("--batch", type=int, default=32, help="frames a step (32)")
     add("--branches", type=int, default=4, help="sentences an image is trained with (4)")
     add("--learning-rate", type=float, default=1.5e-3, help="at its highest (1.5e-3)")

@@ -30,7 +30,7 @@ class TrainOptions:
 
     data: tuple[str, ...]
     arch: str = "small"
-    steps: int = 7_000
+    steps: int = 5_000
     batch: int = 32
     branches: int = 4
     learning_rate: float = 1.5e-3
