@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every study of the shipped policy in the built-in simulation, kept under benchmarks/tabletop/.
-# Each is an evaluation of its own that can be stopped and goes on. On two quiet cores: two hours.
+# Each is an evaluation of its own that can be stopped and goes on. On two quiet cores: an hour and a half.
 #   benchmarks/tabletop.sh             all of them
 #   benchmarks/tabletop.sh success     some: success schedules relaxed delay realtime slower replan
 set -eu
@@ -19,14 +19,14 @@ for what in ${*:-success schedules relaxed delay realtime slower replan}; do
     success) # lock-step, every task, initial states that training never drew
         study success --episodes 20 --no-ros --workers "$workers" ;;
     schedules) # lossless schedules act identically; ActionFlow acts later
-        study schedules --episodes 3 --no-ros --workers "$workers" \
+        study schedules --episodes 1 --no-ros --workers "$workers" \
             --schedule autoregressive,speculative,vanilla_speculative,generate,actionflow \
             --drafter temporal,model ;;
     relaxed) # acceptance per dimension and success, exact and for every r
         study relaxed --episodes 1 --no-ros --workers "$workers" --schedule speculative \
             --relaxed 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 ;;
     delay) # what old evidence costs, free of any machine's speed
-        study delay --episodes 2 --no-ros --workers "$workers" --delay-frames 0,1,2,4,6,8 ;;
+        study delay --episodes 1 --no-ros --workers "$workers" --delay-frames 0,1,2,4,6,8 ;;
     realtime) # the world does not wait: every schedule through the ROS graph
         study realtime --tasks $some --episodes 5 --mode realtime \
             --schedule autoregressive,speculative,actionflow ;;
@@ -34,7 +34,7 @@ for what in ${*:-success schedules relaxed delay realtime slower replan}; do
         study slower --tasks $some --episodes 3 --mode realtime --schedule speculative \
             --image-delay-ms 0,50,100,200,400 ;;
     replan) # a chunk policy that looks again after S of its 8 actions
-        study replan --checkpoint shipped:tabletop-oft --schedule parallel --episodes 2 \
+        study replan --checkpoint shipped:tabletop-oft --schedule parallel --episodes 1 \
             --no-ros --workers "$workers" --replan-interval 1,2,4,8 ;;
     *) echo "no study $what" >&2; exit 2 ;;
     esac
