@@ -21,7 +21,7 @@ With --policy a checkpoint acts and the expert only labels: data to correct it w
 
 EPILOG = """\
 examples:
-  vla-ros collect --out data/tabletop --workers 4        the standard set: 1000, about 36 MB
+  vla-ros collect --out data/tabletop --workers 4        the standard set: 1000, about 45 MB
   vla-ros collect --out data/reach --demos 100 --families reach
 
 Initial states are drawn from seeds of a million and more; the evaluation's are below a million."""
