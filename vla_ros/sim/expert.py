@@ -15,7 +15,7 @@ import numpy as np
 from vla_ros.core import Floats, Pose
 from vla_ros.sim.goals import Family, Goal, parse_instruction
 from vla_ros.sim.rotation import matrix, upright_yaw
-from vla_ros.sim.waypoints import CLOSED, OPEN, Scene, Waypoint, still, towards
+from vla_ros.sim.waypoints import CLOSED, OPEN, Follower, Scene, Waypoint
 
 _HOVER = 0.10  # m above a cube before going down to it
 _TRAVEL = 0.15  # m, height at which a cube is carried
@@ -63,6 +63,7 @@ class Expert:
             other._take_on(goal)
         else:
             other._goal, other._plan = goal, _PLANS[goal.family](goal)
+            other._follower = self._follower.going_on(other._plan)
         return other
 
     def _take_on(self, goal: Goal) -> None:
@@ -72,9 +73,7 @@ class Expert:
         self._begin()
 
     def _begin(self) -> None:
-        self._index = 0
-        self._spent = 0
-        self._lost = 0
+        self._follower = Follower(self._plan, _IN_HAND, _PATIENCE)
         self._start: Floats | None = None
 
     @property
@@ -85,7 +84,7 @@ class Expert:
     @property
     def waypoint(self) -> int:
         """Index of the waypoint on the way to."""
-        return self._index
+        return self._follower.index
 
     def act(self, poses: Mapping[str, Pose]) -> Floats:
         """The next action, float64 [7]: m, rad (axis-angle), gripper 0 closed to 1 open.
@@ -94,20 +93,16 @@ class Expert:
         z axis along the fingers. MissingPose: one that the instruction needs is not there.
         """
         scene = self._look(poses)
-        if self._index >= len(self._plan):
+        if self._follower.done:
             if self._achieved(scene):
-                return still(self._plan[-1].gripper)
+                return self._follower.still()
             self._begin()
             scene = self._look(poses)
-        waypoint = self._plan[self._index]
-        if self._failed(waypoint, scene):
+        if self._follower.failed(scene):
+            action = self._follower.still()
             self._begin()
-            return still(OPEN if waypoint.gripper == OPEN or waypoint.carry else CLOSED)
-        action, distance = towards(waypoint, scene)
-        self._spent += 1
-        if waypoint.reached(scene, distance, self._spent):
-            self._index, self._spent = self._index + 1, 0
-        return action
+            return action
+        return self._follower.act(scene)
 
     def _look(self, poses: Mapping[str, Pose]) -> Scene:
         gripper, thing = _get(poses, "gripper"), _get(poses, self._goal.object)
@@ -126,11 +121,6 @@ class Expert:
             target=target,
             start=self._start,
         )
-
-    def _failed(self, waypoint: Waypoint, scene: Scene) -> bool:
-        away = np.linalg.norm(scene.object - scene.gripper) > _IN_HAND
-        self._lost = self._lost + 1 if waypoint.carry and away else 0
-        return self._lost >= 3 or self._spent >= _PATIENCE
 
     def _achieved(self, scene: Scene) -> bool:
         """Whether the goal still holds once the plan has run; a cube may have rolled off."""

@@ -18,6 +18,7 @@ class SoftBins:
     """
 
     def __init__(self, actions: ActionTokens, sigma: float, device: torch.device) -> None:
+        self.actions = actions
         self._first, self._end = actions.first, actions.vocab
         bins = torch.arange(actions.bins, device=device, dtype=torch.float32)
         if sigma > 0:

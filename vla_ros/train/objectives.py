@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,8 +47,28 @@ def make_objective(
     compiled: bool = False,
 ) -> Objective:
     """The objective that belongs to the network's architecture. TrainError: unfit data."""
-    kind = ChunkObjective if network.config.parallel else TokenObjective
-    return kind(frames, network, options, device, compiled)
+    config, tokenize = network.config, _Tokenize(network.config.prompt_style)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.dtype == "bfloat16")
+    if config.parallel:
+        chunks = ChunkBatches(
+            frames, config, tokenize, options.batch, options.seed, options.shift, device
+        )
+        # No fixed shapes: the longest sentence of a batch sets its length.
+        run = torch.compile(network.chunk) if compiled else network.chunk
+        return ChunkObjective(network, run, chunks, autocast)
+    tokens = Batches(
+        frames,
+        config,
+        tokenize,
+        options.batch,
+        options.branches,
+        options.seed,
+        options.shift,
+        device,
+    )
+    run = torch.compile(network, dynamic=False) if compiled else network
+    soft = SoftBins(ActionTokens(config.action_vocab, config.bins), options.sigma_bins, device)
+    return TokenObjective(network, run, tokens, autocast, soft)
 
 
 class TokenObjective:
@@ -55,28 +76,14 @@ class TokenObjective:
 
     def __init__(
         self,
-        frames: Frames,
         network: Network,
-        options: TrainOptions,
-        device: torch.device,
-        compiled: bool,
+        run: Callable[..., Any],
+        batches: Batches,
+        autocast: torch.autocast,
+        soft: SoftBins,
     ) -> None:
-        config = network.config
-        self._network = network
-        self._forward: Any = torch.compile(network, dynamic=False) if compiled else network
-        self._autocast = _autocast(options, device)
-        self._actions = ActionTokens(config.action_vocab, config.bins)
-        self._soft = SoftBins(self._actions, options.sigma_bins, device)
-        self._batches = Batches(
-            frames,
-            config,
-            _Tokenize(config.prompt_style),
-            options.batch,
-            options.branches,
-            options.seed,
-            options.shift,
-            device,
-        )
+        self._network, self._forward, self._batches = network, run, batches
+        self._autocast, self._soft = autocast, soft
 
     def losses(self, step: int) -> Losses:
         """See Objective."""
@@ -97,7 +104,7 @@ class TokenObjective:
             self._soft(logits, batch.tokens, weights),
             patch_loss(patches, batch.patches),
             place_loss(places, batch.places),
-            token_error(logits[:, 0], batch.tokens[:, 0], self._actions),
+            token_error(logits[:, 0], batch.tokens[:, 0], self._soft.actions),
         )
 
 
@@ -106,25 +113,13 @@ class ChunkObjective:
 
     def __init__(
         self,
-        frames: Frames,
         network: Network,
-        options: TrainOptions,
-        device: torch.device,
-        compiled: bool,
+        run: Callable[..., Any],
+        batches: ChunkBatches,
+        autocast: torch.autocast,
     ) -> None:
-        config = network.config
-        self._network = network
-        self._forward: Any = torch.compile(network.chunk) if compiled else network.chunk
-        self._autocast = _autocast(options, device)
-        self._batches = ChunkBatches(
-            frames,
-            config,
-            _Tokenize(config.prompt_style),
-            options.batch,
-            options.seed,
-            options.shift,
-            device,
-        )
+        self._network, self._forward, self._batches = network, run, batches
+        self._autocast = autocast
 
     def losses(self, step: int) -> Losses:
         """See Objective; nothing is pointed at."""
@@ -151,8 +146,3 @@ class _Tokenize:
 
     def __call__(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(prompt_text(self._style, text)).ids)
-
-
-def _autocast(options: TrainOptions, device: torch.device) -> torch.autocast:
-    enabled = options.dtype == "bfloat16"
-    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
