@@ -1,43 +1,50 @@
 """The scripted expert: solves every tabletop task from the sentence and the ground truth.
 
-It is a policy like any other: poses in, one action out, in physical units. It judges its
-progress by the poses it is shown and never by counting time, so it works at any rate at
-which it is asked, with late or missing observations; when it drops a cube it begins again.
+It is a policy like any other: poses in, one action out, in physical units. What to do next is
+read off the poses alone, never off what was done before: so it works at any rate at which it is
+asked, with late or missing observations, begins again when it drops a cube, and a policy that
+sees one image can learn it, for there is nothing behind the image that its teacher goes by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import copy
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from vla_ros.core import Floats, Pose
 from vla_ros.sim.goals import Family, Goal, parse_instruction
 from vla_ros.sim.rotation import matrix, upright_yaw
-from vla_ros.sim.waypoints import CLOSED, OPEN, Follower, Scene, Waypoint
+from vla_ros.sim.waypoints import CLOSED, OPEN, Scene, Waypoint, still, towards
+
+FINGERS: Final = ("finger_left", "finger_right")
 
 _HOVER = 0.10  # m above a cube before going down to it
 _TRAVEL = 0.15  # m, height at which a cube is carried
 _BEHIND = 0.07  # m from a cube's centre to the closed fingers before a push
-_PUSH = 0.085  # m from the cube's start to where the fingers stop
+_LANE = (0.022, 0.016)  # m aside and above the way of a push, within which it is one
+_AHEAD = 0.10  # m from the hand to where a push wants it
+_PUSHED = 0.065  # m, a cube that has come so far is left alone
 _LOW = -0.008  # m, fingers below the cube's centre: pushed higher up, it tips and jams
 _HALF = 0.021  # m, half the edge of a cube
-_SLOPE, _MOUTH = 4.0, 0.008  # of the funnels over a place: height for distance, m of its bottom
-_BEYOND = 0.004  # m that they reach deeper than the place
-_IN_HAND = 0.04  # m; farther from the gripper a carried cube is lost
-_PATIENCE = 80  # actions for one waypoint before the whole is tried again
-_DWELL = 6  # actions to close or open the fingers
+_CLIMB = (0.03, 0.10)  # m below where to be: from all to hardly any sideways motion
+_HARDLY = 0.1  # of the way aside, where climbing comes first
+_SLOPE, _MOUTH = 4.0, 0.013  # of the funnels over a place: height for distance, m of its bottom
+_BEYOND = 0.006  # m that they reach deeper than the place
+_GRIPPED = 0.05  # m between the fingers; more, and a cube between them is loose
 _RESTING = {"plate": 0.0255, "cube": 0.042}  # m, height of a cube above the pose it lies on
 
 
 class MissingPose(ValueError):
-    """The ground truth lacks an object that the instruction names."""
+    """The ground truth lacks something that the instruction needs."""
 
 
 class Expert:
     """Scripted policy for one instruction. Not thread-safe.
 
+    It remembers one thing: where the cube lay that it pushes, to know when that is done.
     UnknownInstruction: the sentence asks for nothing it can do.
     """
 
@@ -45,92 +52,61 @@ class Expert:
         self.reset(instruction)
 
     def reset(self, instruction: str) -> None:
-        """Forget all progress and take on ``instruction``; see :class:`Expert` for errors."""
-        self._take_on(parse_instruction(instruction))
-
-    def instead(self, goal: Goal) -> Expert:
-        """Another expert, as if it were told ``goal`` at this moment.
-
-        Grasping an object goes on from here where this one grasps the same; all else begins.
-        """
-        other = copy(self)
-        grasps = (Family.PICK, Family.STACK)
-        if not (
-            goal.object == self._goal.object
-            and goal.family in grasps
-            and self._goal.family in grasps
-        ):
-            other._take_on(goal)
-        else:
-            other._goal, other._plan = goal, _PLANS[goal.family](goal)
-            other._follower = self._follower.going_on(other._plan)
-        return other
-
-    def _take_on(self, goal: Goal) -> None:
-        self._goal = goal
-        self._plan = _PLANS[goal.family](goal)
-        self._origin: Floats | None = None  # where the object lay when the task began
-        self._begin()
-
-    def _begin(self) -> None:
-        self._follower = Follower(self._plan, _IN_HAND, _PATIENCE)
-        self._start: Floats | None = None
+        """Take on ``instruction``; see :class:`Expert` for errors."""
+        self._goal = parse_instruction(instruction)
+        self._origin: Floats | None = None
 
     @property
     def goal(self) -> Goal:
         """What it is told to do."""
         return self._goal
 
-    @property
-    def waypoint(self) -> int:
-        """Index of the waypoint on the way to."""
-        return self._follower.index
-
     def act(self, poses: Mapping[str, Pose]) -> Floats:
-        """The next action, float64 [7]: m, rad (axis-angle), gripper 0 closed to 1 open.
-
-        ``poses`` holds "gripper" and every object by name, in the world frame, the gripper's
-        z axis along the fingers. MissingPose: one that the instruction needs is not there.
-        """
-        scene = self._look(poses)
-        if self._follower.done:
-            if self._achieved(scene):
-                return self._follower.still()
-            self._begin()
-            scene = self._look(poses)
-        if self._follower.failed(scene):
-            action = self._follower.still()
-            self._begin()
-            return action
-        return self._follower.act(scene)
-
-    def _look(self, poses: Mapping[str, Pose]) -> Scene:
-        gripper, thing = _get(poses, "gripper"), _get(poses, self._goal.object)
-        position = np.array(thing.position)
-        if self._origin is None:
-            self._origin = position
-        if self._start is None:
-            self._start = position
-        has_target = self._goal.family in (Family.PICK, Family.STACK)
-        target = np.array(_get(poses, self._goal.target).position) if has_target else position
-        return Scene(
-            gripper=np.array(gripper.position),
-            rotation=matrix(gripper.quaternion),
-            object=position,
-            grasp_yaw=upright_yaw(thing.quaternion),
-            target=target,
-            start=self._start,
-        )
-
-    def _achieved(self, scene: Scene) -> bool:
-        """Whether the goal still holds once the plan has run; a cube may have rolled off."""
-        if self._goal.family is Family.REACH:
-            return False  # the cube may be moved: keep following it
+        """The next action, as :func:`advise`; a cube that is pushed far enough is left."""
         if self._goal.family is Family.PUSH:
-            assert self._origin is not None
-            return bool(abs(scene.object[1] - self._origin[1]) > _PUSH - 0.02)
-        offset = scene.object - _resting_place(self._goal, scene)
-        return bool(np.linalg.norm(offset[:2]) < 0.03 and abs(offset[2]) < 0.015)
+            lies = np.array(_get(poses, self._goal.object).position)
+            if self._origin is None:
+                self._origin = lies
+            if abs(lies[1] - self._origin[1]) > _PUSHED:
+                return still(CLOSED)
+        return advise(self._goal, poses)
+
+
+def advise(goal: Goal, poses: Mapping[str, Pose]) -> Floats:
+    """What to do for ``goal``, float64 [7]: m, rad (axis-angle), gripper 0 closed to 1 open.
+
+    ``poses`` holds "gripper", FINGERS and every object by name, in the world frame, the
+    gripper's z axis along the fingers. MissingPose: one that the goal needs is not there.
+    """
+    view = _look(goal, poses)
+    action, _ = towards(_NEXT[goal.family](goal, view), view.scene)
+    return action
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """``gap``: m between the fingers. ``hand`` [3]: from the object's centre to the grip."""
+
+    scene: Scene
+    gap: float
+    hand: Floats
+
+
+def _look(goal: Goal, poses: Mapping[str, Pose]) -> _View:
+    gripper, thing = _get(poses, "gripper"), _get(poses, goal.object)
+    position, grip = np.array(thing.position), np.array(gripper.position)
+    placing = goal.family in (Family.PICK, Family.STACK)
+    target = np.array(_get(poses, goal.target).position) if placing else position
+    left, right = (np.array(_get(poses, name).position) for name in FINGERS)
+    scene = Scene(
+        gripper=grip,
+        rotation=matrix(gripper.quaternion),
+        object=position,
+        grasp_yaw=upright_yaw(thing.quaternion),
+        target=target,
+        start=position,
+    )
+    return _View(scene, float(np.linalg.norm(left - right)), grip - position)
 
 
 def _get(poses: Mapping[str, Pose], name: str) -> Pose:
@@ -144,10 +120,6 @@ def _up(height: float) -> Floats:
     return np.array([0.0, 0.0, height])
 
 
-def _above(scene: Scene) -> Floats:
-    return scene.object + _up(_HOVER)
-
-
 def _funnel(offset: Floats, top: float) -> float:
     """Height to be at, in m, when so far off to the side: down the walls of a funnel.
 
@@ -158,75 +130,65 @@ def _funnel(offset: Floats, top: float) -> float:
     return float(np.clip(_SLOPE * (aside - _MOUTH), -_BEYOND, top))
 
 
-def _there(offset: Floats, aside: float, above: float) -> bool:
-    """Whether something is within ``aside`` m sideways and not higher than ``above`` m."""
+def _within(offset: Floats, aside: float, above: float) -> bool:
+    """Whether something is within ``aside`` m sideways and ``above`` m in height, or below."""
     return bool(np.hypot(offset[0], offset[1]) < aside and offset[2] < above)
 
 
-def _resting_place(goal: Goal, scene: Scene) -> Floats:
-    """Where the object's centre comes to lie on the target."""
-    height = _RESTING["cube" if goal.family is Family.STACK else "plate"]
-    return scene.target + _up(height)
+def _to(position: Floats, gripper: float, turned: bool = False) -> Waypoint:
+    """Up first, where it has to be higher.
+
+    Even then a little aside, and nothing here ever stands quite still: an action that is the
+    same for many sentences is a peak at one token, and a pupil in doubt says the highest peak.
+    """
+
+    def rising(scene: Scene) -> Floats:
+        way = position - scene.gripper
+        most, least = _CLIMB
+        way[:2] *= np.clip((least - way[2]) / (least - most), _HARDLY, 1.0)
+        return scene.gripper + way
+
+    return Waypoint(rising, gripper, 0.0, turned=turned)
 
 
-def _grasp_and_place(goal: Goal) -> tuple[Waypoint, ...]:
-    def grasp(scene: Scene) -> Floats:
-        return scene.object + _up(_funnel(scene.gripper - scene.object, _HOVER))
-
-    def around(scene: Scene) -> bool:
-        return _there(scene.gripper - scene.object, 0.012, 0.008)
-
-    def place(scene: Scene) -> Floats:
-        rest = _resting_place(goal, scene)
-        height = _funnel(scene.object - rest, _TRAVEL - _HALF)
-        return rest + _up(height) + scene.gripper - scene.object  # wherever it is held
-
-    def placed(scene: Scene) -> bool:
-        return _there(scene.object - _resting_place(goal, scene), 0.015, 0.008)
-
-    def up(scene: Scene) -> Floats:
-        return np.array([scene.gripper[0], scene.gripper[1], _TRAVEL])
-
-    return (
-        Waypoint(grasp, OPEN, 0.0, turned=True, climb=True, passed=around),
-        Waypoint(up, CLOSED, 0.0, dwell=_DWELL),
-        Waypoint(up, CLOSED, 0.03, turned=True, carry=True),
-        Waypoint(place, CLOSED, 0.0, carry=True, passed=placed),
-        Waypoint(up, OPEN, 0.0, dwell=_DWELL),
-        Waypoint(up, OPEN, 0.03),
-    )
+# ------------------------------------------------------------------ what to do next
 
 
-def _push(goal: Goal) -> tuple[Waypoint, ...]:
+def _grasp_and_place(goal: Goal, view: _View) -> Waypoint:
+    scene = view.scene
+    rest = scene.target + _up(_RESTING["cube" if goal.family is Family.STACK else "plate"])
+    off = scene.object - rest  # where the cube is, from where it shall be
+    between = _within(view.hand, 0.02, 0.02)
+    if between and view.gap < _GRIPPED:
+        if _within(off, 0.017, 0.012):
+            return _to(rest + view.hand, OPEN)
+        height = _funnel(off, _TRAVEL - _HALF)
+        return _to(rest + _up(height) + view.hand, CLOSED)  # wherever it is held
+    if _within(off, 0.03, 0.015):
+        return _to(np.array([scene.target[0], scene.target[1], _TRAVEL]), OPEN)
+    grasp = _within(view.hand, 0.018, 0.014) or (between and view.gap < 0.07)
+    height = _funnel(view.hand, _HOVER)
+    return _to(scene.object + _up(height), CLOSED if grasp else OPEN, turned=True)
+
+
+def _push(goal: Goal, view: _View) -> Waypoint:
+    scene = view.scene
     side = np.array([0.0, 1.0 if goal.target == "right" else -1.0, 0.0])
-
-    def foot(scene: Scene) -> Floats:
-        return scene.object - _BEHIND * side + _up(_LOW)
-
-    def behind(scene: Scene) -> Floats:
-        return foot(scene) + _up(max(0.0, _funnel(scene.gripper - foot(scene), _HOVER)))
-
-    def low(scene: Scene) -> bool:
-        return _there(scene.gripper - foot(scene), 0.018, 0.010)
-
-    def through(scene: Scene) -> Floats:
-        return scene.start + _PUSH * side + _up(_LOW)
-
-    def up(scene: Scene) -> Floats:
-        return np.array([scene.gripper[0], scene.gripper[1], _HOVER])
-
-    return (
-        Waypoint(behind, CLOSED, 0.0, climb=True, passed=low),
-        Waypoint(through, CLOSED, 0.012),
-        Waypoint(up, CLOSED, 0.03),
-    )
+    foot = scene.object + _up(_LOW)
+    off = scene.gripper - foot
+    ahead = float(off @ side)  # negative behind the cube
+    aside, above = _LANE
+    if abs(off[0]) < aside and off[2] < above and -_BEHIND - aside < ahead < 0.0:
+        return _to(foot + (ahead + _AHEAD) * side, CLOSED)
+    behind = foot - _BEHIND * side
+    return _to(behind + _up(max(0.0, _funnel(scene.gripper - behind, _HOVER))), CLOSED)
 
 
-def _reach(goal: Goal) -> tuple[Waypoint, ...]:
-    return (Waypoint(_above, OPEN, 0.0, climb=True),)
+def _reach(goal: Goal, view: _View) -> Waypoint:
+    return _to(view.scene.object + _up(_HOVER), OPEN)
 
 
-_PLANS: dict[Family, Callable[[Goal], tuple[Waypoint, ...]]] = {
+_NEXT: Final[Mapping[Family, Callable[[Goal, _View], Waypoint]]] = {
     Family.REACH: _reach,
     Family.PUSH: _push,
     Family.PICK: _grasp_and_place,

@@ -75,7 +75,8 @@ class Tabletop:
         self._finger_geoms = {model.geom(name).id for name in scene.FINGER_JOINTS}
         self._cubes = {cube(colour): model.body(cube(colour)).id for colour in COLOURS}
         self._cube_geoms = {model.geom(name).id: name for name in self._cubes}
-        self._plate = model.body(PLATE).id
+        named = (*self._cubes, PLATE, *scene.FINGER_JOINTS)
+        self._seen = {name: model.body(name).id for name in named}
         self._site = mujoco.mj_name2id(model, kind.mjOBJ_SITE, scene.GRIP_SITE)
         self._joint_names = (*scene.ARM_JOINTS, *scene.FINGER_JOINTS)
         self._joint_qpos = model.jnt_qposadr[[*self._arm_joints, *self._fingers]]
@@ -150,8 +151,8 @@ class Tabletop:
         joints = self._data.qpos[self._joint_qpos].copy()
         cameras = self._spec.cameras if render else ()
         images = {name: self._renderer.render(self._data, name) for name in cameras}
-        bodies = {**self._cubes, PLATE: self._plate}
-        poses = {name: _pose(self._data.xpos[b], self._data.xquat[b]) for name, b in bodies.items()}
+        xpos, xquat = self._data.xpos, self._data.xquat
+        poses = {name: _pose(xpos[b], xquat[b]) for name, b in self._seen.items()}
         return SimObservation(
             images=images,
             joint_names=self._joint_names,

@@ -7,7 +7,6 @@ What scripted experts have in common: a plan is a list of :class:`Waypoint`; a
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,17 +73,6 @@ class Follower:
     def __init__(self, plan: tuple[Waypoint, ...], reach: float, patience: int) -> None:
         self._plan, self._reach, self._patience = plan, reach, patience
         self._index = self._spent = self._lost = 0
-
-    def going_on(self, plan: tuple[Waypoint, ...]) -> Follower:
-        """A copy that follows another plan from here; the two have the past in common."""
-        other = copy(self)
-        other._plan = plan
-        return other
-
-    @property
-    def index(self) -> int:
-        """Of the waypoint on the way to."""
-        return self._index
 
     @property
     def done(self) -> bool:

@@ -232,7 +232,7 @@ def _mixed(
 
 
 def _taught(expert: Expert, seen: SimObservation, scale: Floats) -> Taught:
-    every = labels(expert, seen.poses, scale)
+    every = labels(seen.poses, scale)
     action = to_environment(expert.act(seen.poses), scale)
     every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
     return Taught(action, every)

@@ -30,7 +30,7 @@ class TrainOptions:
 
     data: tuple[str, ...]
     arch: str = "small"
-    steps: int = 5_000
+    steps: int = 6_000
     batch: int = 32
     branches: int = 4
     learning_rate: float = 1.5e-3
@@ -38,7 +38,7 @@ class TrainOptions:
     decay: str = "sqrt"
     weight_decay: float = 0.01
     clip: float = 1.0
-    sigma_bins: float = 2.0
+    sigma_bins: float = 4.0
     patch_weight: float = 1.0
     place_weight: float = 0.5
     shift: int = 3

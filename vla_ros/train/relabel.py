@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from vla_ros.core import Floats, Pose
-from vla_ros.sim.expert import Expert
+from vla_ros.sim.expert import advise
 from vla_ros.sim.goals import instruction_of
 from vla_ros.sim.tasks import GOALS
 from vla_ros.train.units import to_environment
@@ -20,14 +20,7 @@ from vla_ros.train.units import to_environment
 INSTRUCTIONS: tuple[str, ...] = tuple(instruction_of(goal) for goal in GOALS.values())
 
 
-def labels(expert: Expert, poses: Mapping[str, Pose], scale: Floats) -> Floats:
-    """Environment actions [G, 7], one for each of INSTRUCTIONS; ``expert`` stays as it is."""
-    actions = [_act(expert.instead(goal), poses) for goal in GOALS.values()]
+def labels(poses: Mapping[str, Pose], scale: Floats) -> Floats:
+    """Environment actions [G, 7], one for each of INSTRUCTIONS."""
+    actions = [advise(goal, poses) for goal in GOALS.values()]
     return to_environment(np.stack(actions), scale)
-
-
-def _act(expert: Expert, poses: Mapping[str, Pose]) -> Floats:
-    """The action towards the first waypoint that is not reached yet."""
-    before = expert.waypoint
-    action = expert.act(poses)
-    return expert.act(poses) if expert.waypoint > before else action

@@ -7,7 +7,7 @@ import pytest
 
 from vla_ros.core import Command, CommandKind, Pose
 from vla_ros.sim.commands import environment_action
-from vla_ros.sim.expert import Expert, MissingPose
+from vla_ros.sim.expert import FINGERS, Expert, MissingPose
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.goals import UnknownInstruction
 from vla_ros.sim.tasks import GOALS, TASKS
@@ -21,6 +21,11 @@ def table():
     environment = EnvConfig(image_size=16)()
     yield environment
     environment.close()
+
+
+def fingers(gap):
+    """So far apart; where they are does not matter."""
+    return {name: Pose((0.0, i * gap, 0.0), UPRIGHT) for i, name in enumerate(FINGERS)}
 
 
 def names(family):
@@ -65,27 +70,57 @@ def test_it_solves_the_other_families(table, family):
 @pytest.mark.parametrize("family", ["push", "pick"])
 def test_it_bears_old_lost_and_rare_evidence(table, family, trouble):
     tasks = names(family)
-    assert all(solve(table, tasks[i], 30 + i, **trouble) for i in range(3))
+    solved = [solve(table, tasks[i % len(tasks)], 30 + i, **trouble) for i in range(6)]
+    assert sum(map(bool, solved)) >= 5, solved
 
 
 def test_it_tries_again_when_the_cube_is_taken_away(table):
-    """The cube slips at the moment it is lifted: teleported 10 cm to the side."""
+    """The cube never comes along, and once it is moved 10 cm to the side."""
     poses = dict(table.reset("pick_red_cube", 0, render=False).poses)
     expert = Expert("pick up the red cube and put it on the plate")
-    cube = np.array(poses["red_cube"].position)
-    descents, was_open = 0, True
+    cube, gap, grasps = np.array(poses["red_cube"].position), 0.08, 0
+    was_open = True
     for number in range(200):
+        poses |= fingers(gap)
         action = expert.act(poses)
-        if was_open and action[6] == 0.0:
-            descents += 1
+        grasps += was_open and action[6] == 0.0
         was_open = action[6] == 1.0
         gripper = np.array(poses["gripper"].position) + action[:3]
+        near = np.linalg.norm(gripper - cube) < 0.03
+        gap = min(0.08, gap + 0.01) if was_open else max(0.042 if near else 0.0, gap - 0.01)
         poses["gripper"] = Pose(tuple(gripper), DOWN)
         if number == 100:
             cube[1] += 0.1
         poses["red_cube"] = Pose(tuple(cube), UPRIGHT)
-    assert descents >= 3  # the cube never comes along, so it grasps again and again
+    assert grasps >= 3
     assert np.hypot(*(gripper - cube)[:2]) < 0.02  # and where the cube is now
+
+
+def test_what_it_does_follows_from_what_it_sees(table):
+    """Two experts, one of which saw nothing of the first half, do the same in the second."""
+    seen = table.reset("stack_red_on_blue", 3, render=False)
+    first, second = Expert("put the red cube on the blue cube"), None
+    for number in range(40):
+        action = first.act(seen.poses)
+        if number >= 20:
+            second = second or Expert("stack the red cube on the blue cube")
+            assert np.array_equal(second.act(seen.poses), action)
+        command = Command(CommandKind.POLICY, action, number, 0, 0, 0)
+        step = table.step(environment_action(command, action[6], table.spec), render=False)
+        seen = step.observation
+
+
+def test_a_cube_that_was_pushed_far_enough_is_left_alone():
+    poses = {
+        "gripper": Pose((0.0, -0.05, 0.013), DOWN),
+        "red_cube": Pose((0.0, 0.0, 0.021), UPRIGHT),
+        **fingers(0.0),
+    }
+    expert = Expert("push the red cube to the right")
+    assert expert.act(poses)[1] > 0
+    poses["gripper"] = Pose((0.0, 0.03, 0.013), DOWN)
+    poses["red_cube"] = Pose((0.0, 0.08, 0.021), UPRIGHT)
+    assert np.array_equal(expert.act(poses)[:6], np.zeros(6))
 
 
 def test_actions_are_within_bounds_and_physical():
@@ -94,7 +129,7 @@ def test_actions_are_within_bounds_and_physical():
     for _ in range(200):
         poses = {
             name: Pose(tuple(rng.uniform(-1, 1, 3)), tuple(rng.normal(size=4)))
-            for name in ("gripper", "red_cube", "blue_cube")
+            for name in ("gripper", "red_cube", "blue_cube", *FINGERS)
         }
         action = expert.act(poses)
         assert action.shape == (7,)
@@ -109,6 +144,7 @@ def test_reset_takes_on_another_task():
         "gripper": Pose((0.0, 0.0, 0.2), DOWN),
         "red_cube": Pose((0.2, 0.0, 0.02), UPRIGHT),
         "blue_cube": Pose((-0.2, 0.0, 0.02), UPRIGHT),
+        **fingers(0.08),
     }
     expert = Expert("move the gripper above the red cube")
     assert expert.act(poses)[0] > 0

@@ -65,7 +65,8 @@ def test_what_it_shows(table):
         assert image.flags.c_contiguous
     assert len(seen.joint_names) == len(seen.joint_positions) == 9
     assert set(seen.poses) == {
-        "gripper", "plate", "red_cube", "green_cube", "blue_cube", "yellow_cube",
+        "gripper", "finger_left", "finger_right", "plate",
+        "red_cube", "green_cube", "blue_cube", "yellow_cube",
     }  # fmt: skip
     assert seen.poses["gripper"].position == pytest.approx(seen.eef_pos)
     assert np.linalg.norm(seen.eef_quat) == pytest.approx(1.0)
