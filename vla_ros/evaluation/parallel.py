@@ -121,7 +121,7 @@ def _work(
 ) -> None:
     """A worker process: plays what comes until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the player's close
+    signal.signal(signal.SIGTERM, _end_now)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     player = Player(make, setup, variants)
     try:
@@ -135,6 +135,12 @@ def _work(
         pass  # the parent wants no more
     finally:
         player.close()
+
+
+def _end_now(*_: object) -> None:
+    """Out through the player's close, from wherever it is."""
+    sys.unraisablehook = lambda _: None  # half-made objects (OpenGL's) complain as they go
+    sys.exit(1)
 
 
 def _end_with_parent() -> None:

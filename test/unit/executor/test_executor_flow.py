@@ -136,7 +136,8 @@ def test_worker_gets_all_of_the_observation(make_bench: MakeBench) -> None:
     pose = Pose((0.0, 0.0, 0.3), (1.0, 0.0, 0.0, 0.0))
     below = Pose((0.1, 0.05, 0.02), (0.0, 0.0, 0.0, 1.0))
     image = np.zeros((8, 8, 3), np.uint8)
-    poses = {"gripper": pose, "red_cube": below, "plate": below}
+    fingers = {"finger_left": pose, "finger_right": below}
+    poses = {"gripper": pose, "red_cube": below, "plate": below, **fingers}
     seen = Observation(99, 1, CLOCK.steady_ns(), image, image, np.arange(7.0), poses)
     bench.executor.submit(seen, Instruction("pick up the red cube and place it on the plate", 0))
     result = bench.result(99)
