@@ -41,8 +41,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Waypoint:
-    """Where to be next. It is reached within ``tolerance`` m, or after ``dwell`` actions, or when
-    ``passed`` says so: then ``position`` may lie beyond it, so that nobody slows down before it.
+    """Where to be next. It is reached within ``tolerance`` m, or after ``dwell`` actions.
 
     ``climb`` forbids sideways motion below the waypoint's height, ``carry`` means the object
     is in the hand: losing it ends the attempt.
@@ -55,13 +54,6 @@ class Waypoint:
     climb: bool = False
     carry: bool = False
     dwell: int = 0
-    passed: Callable[[Scene], bool] | None = None
-
-    def reached(self, scene: Scene, distance: float, spent: int) -> bool:
-        """Whether to go on to the next, ``spent`` actions and ``distance`` m from it."""
-        if self.dwell:
-            return spent >= self.dwell
-        return self.passed(scene) if self.passed else distance < self.tolerance
 
 
 class Follower:
@@ -91,7 +83,7 @@ class Follower:
         waypoint = self._plan[self._index]
         action, distance = towards(waypoint, scene)
         self._spent += 1
-        if waypoint.reached(scene, distance, self._spent):
+        if self._spent >= waypoint.dwell if waypoint.dwell else distance < waypoint.tolerance:
             self._index, self._spent = self._index + 1, 0
         return action
 
