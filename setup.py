@@ -21,6 +21,7 @@ PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of 
 NAME = PACKAGE.findtext("name")
 # Every module of nodes/ that has a main() is a program.
 NODES = sorted(p.stem for p in ROOT.glob("vla_ros/nodes/*.py") if "\ndef main(" in p.read_text())
+KINDS = ("xml", "json", "safetensors", "txt", "md")  # of the package's files that are not code
 TEST = [
     "pytest>=7.4",
     "pytest-timeout>=2.3",
@@ -78,7 +79,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=[NAME, f"{NAME}.*"], exclude=[f"{NAME}.msg", f"{NAME}.srv"]),
-    package_data={NAME: ["py.typed", "**/*.xml", "**/*.json", "**/*.safetensors", "**/*.txt"]},
+    package_data={NAME: ["py.typed", *(f"**/*.{kind}" for kind in KINDS)]},
     data_files=[
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", files("launch/*.launch.py")),

@@ -36,7 +36,7 @@ CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
 # means: as in the parameter file.
 OVERRIDES = (
     ("policy", str, "Which policy to run", ("zero", "scripted", "replay", "vla")),
-    ("checkpoint", str, "vla: directory in OpenVLA's layout, hub id, or random:small", None),
+    ("checkpoint", str, "vla: directory in OpenVLA's layout, hub id, or shipped:tabletop", None),
     ("schedule", str, "vla: decoding schedule, such as autoregressive or actionflow", None),
     ("device", str, "vla: torch device, such as cpu or cuda:0", None),
     ("dtype", str, "vla: number format of the weights", ("float32", "bfloat16", "float16")),

@@ -24,6 +24,7 @@ from vla_ros.cli.environment import python_path
 pytestmark = pytest.mark.ros
 TIMEOUT_S = 150.0
 TASK = "reach_red_cube"  # the shortest
+EXPERT = ("--policy", "scripted")
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_the_scripted_policy_solves_a_task_in_real_time(
     env: dict[str, str], tmp_path: Path
 ) -> None:
     gif = tmp_path / "episode.gif"
-    words = ("--json", "--task", "pick_red_cube", "--initial-state", "0", "--gif", str(gif))
+    words = ("--policy", "scripted", "--json", "--task", "pick_red_cube", "--gif", str(gif))
     code, out, err = run_demo(env, *words)
     assert code == 0, err
     result = result_of(out)
@@ -80,7 +81,7 @@ def test_the_scripted_policy_solves_a_task_in_real_time(
 
 
 def test_lock_step_answers_every_frame_and_counts_simulated_ages(env: dict[str, str]) -> None:
-    code, out, err = run_demo(env, "--mode", "lockstep", "--task", TASK, "--json")
+    code, out, err = run_demo(env, *EXPERT, "--mode", "lockstep", "--task", TASK, "--json")
     assert code == 0, err
     result = result_of(out)
     assert result["mode"] == "lockstep"
@@ -90,9 +91,21 @@ def test_lock_step_answers_every_frame_and_counts_simulated_ages(env: dict[str, 
     assert result["lost_commands"] == 0
 
 
+@pytest.mark.serial
+def test_the_trained_policy_does_what_the_sentence_says(env: dict[str, str]) -> None:
+    code, out, err = run_demo(env, "--task", TASK, "--json")
+    assert code == 0, err
+    result = result_of(out)
+    assert (result["policy"], result["checkpoint"]) == ("vla", "shipped:tabletop")
+    assert result["success"] is True
+    assert result["action_rate_hz"] >= 10.0
+
+
 @pytest.mark.slow
 def test_a_vla_with_random_weights_is_judged_by_the_graph(env: dict[str, str]) -> None:
-    code, out, err = run_demo(env, "--policy", "vla", "--task", TASK, "--timeout", "20", "--json")
+    code, out, err = run_demo(
+        env, "--checkpoint", "random:small", "--task", TASK, "--timeout", "20", "--json"
+    )
     assert code == 0, err
     result = result_of(out)
     assert result["judged_by"] == "graph"
@@ -106,17 +119,18 @@ def test_a_vla_with_random_weights_is_judged_by_the_graph(env: dict[str, str]) -
 def test_a_graph_that_does_not_come_up_says_why_and_leaves_nothing_behind(
     env: dict[str, str], tmp_path: Path
 ) -> None:
-    words = ("--policy", "vla", "--checkpoint", str(tmp_path / "nothing"))
+    mark = f"policy.replay_file={tmp_path}"  # to find the processes by
+    words = ("--checkpoint", "random:small", "--schedule", "parallel", "-p", mark)
     code, out, err = run_demo(env, *words)
     assert code == 3
     assert out == ""
     assert "refused to configure" in err.splitlines()[-1]
-    assert str(tmp_path / "nothing") in err
+    assert "no OFT checkpoint" in err
     assert processes_with(str(tmp_path)) == []
 
 
 def test_a_task_that_is_not_solved_in_time_is_status_1(env: dict[str, str]) -> None:
-    words = ("--task", "stack_red_on_blue", "--timeout", "1.5", "--json")
+    words = (*EXPERT, "--task", "stack_red_on_blue", "--timeout", "1.5", "--json")
     code, out, err = run_demo(env, *words)
     assert code == 1, err
     assert result_of(out)["ended"] == "timeout"
@@ -126,7 +140,17 @@ def test_a_task_that_is_not_solved_in_time_is_status_1(env: dict[str, str]) -> N
 def test_ctrl_c_ends_the_whole_graph(env: dict[str, str], tmp_path: Path) -> None:
     marker = f"policy.replay_file={tmp_path}"  # to find the processes by
     main = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", main, "demo", "--task", "stack_red_on_blue", "-p", marker]
+    command = [
+        sys.executable,
+        "-c",
+        main,
+        "demo",
+        *EXPERT,
+        "--task",
+        "stack_red_on_blue",
+        "-p",
+        marker,
+    ]
     demo = subprocess.Popen(
         command, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )

@@ -9,12 +9,10 @@ from typing import Any
 
 from vla_ros.cli import UserError
 from vla_ros.cli.graph_file import parse_overrides
+from vla_ros.cli.models import CHECKPOINT, DRAFT_CHECKPOINT, default_checkpoint
 
-RANDOM_CHECKPOINT = "random:small"
-RANDOM_CHUNKS = "random:small-oft"  # schedule 'parallel' runs OpenVLA-OFT's architecture only
 RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
-POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one controller unit
-POLICIES = ("scripted", "vla", "zero", "replay")
+POLICIES = ("vla", "scripted", "zero", "replay")
 
 DESCRIPTION = """\
 Start the simulation, a policy and the monitor as processes of a ROS 2 graph of their own, let
@@ -24,9 +22,11 @@ The graph is local to this machine and in a ROS domain of its own: it cannot rea
 
 EPILOG = """\
 examples:
-  vla-ros demo                                  the scripted expert solves a task
-  vla-ros demo --policy vla                     a VLA with random weights: wiring and timing
-  vla-ros demo --policy vla --checkpoint DIR --device cuda:0 --schedule actionflow
+  vla-ros demo                                  the small trained VLA solves a task
+  vla-ros demo --schedule speculative --task push_blue_cube_left
+  vla-ros demo --checkpoint DIR --device cuda:0 --schedule actionflow
+  vla-ros demo --checkpoint random:small        random weights: wiring and timing
+  vla-ros demo --policy scripted                an expert that is told where everything is
   vla-ros demo --mode lockstep --json           reproducible; the last line is JSON
   vla-ros demo --gif episode.gif                keep what the camera saw
 
@@ -44,7 +44,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--policy", choices=POLICIES, default="scripted", help="who acts (default: scripted)")
+    add("--policy", choices=POLICIES, default="vla", help="who acts (default: vla)")
     add(
         "--mode",
         choices=("realtime", "lockstep"),
@@ -56,7 +56,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--seed", type=int, metavar="N", help="of the initial states and of random weights")
     add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
     add("--schedule", metavar="NAME", help="vla: decoding schedule, such as actionflow")
-    add("--checkpoint", metavar="DIR", help=f"vla: model (default: {RANDOM_CHECKPOINT})")
+    add("--checkpoint", metavar="DIR", help=f"vla: model (default: {CHECKPOINT})")
     add("--device", help="vla: torch device, such as cuda:0")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="vla: of the weights")
     add("--replay-file", type=Path, metavar="FILE", help="replay: .npy or .npz of [N, 7]")
@@ -116,14 +116,22 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     """What a VLA needs to run well beside a simulation on one machine."""
-    default = RANDOM_CHUNKS if args.schedule == "parallel" else RANDOM_CHECKPOINT
+    from vla_ros.policies.conventions import PolicyRefused, conventions_of
+
+    checkpoint = args.checkpoint or default_checkpoint([args.schedule])
+    try:
+        found = conventions_of(checkpoint)
+    except PolicyRefused as error:
+        raise UserError(f"--checkpoint {checkpoint}: {error}") from error
     values: dict[str, Any] = {
-        "checkpoint": args.checkpoint or default,
-        # LIBERO's controller units, which the tabletop shares.
-        "action_scale": [POSITION_SCALE] * 3 + [ROTATION_SCALE] * 3,
+        "checkpoint": checkpoint,
+        "action_scale": list(found.action_scale),
+        "unnorm_key": found.unnorm_key,
+        "preprocessing": found.preprocessing,
+        "center_crop": found.center_crop,
     }
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
-        values |= {"drafter": "model", "draft_checkpoint": RANDOM_CHECKPOINT}
+        values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}
     if (args.device or "cpu") == "cpu":
         # Threads of the model on every CPU would starve the simulation and the control tick.
         values["num_threads"] = max(1, len(os.sched_getaffinity(0)) // 2)

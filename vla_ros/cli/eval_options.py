@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vla_ros.cli import UserError
+from vla_ros.cli.models import CHECKPOINT, DRAFT_CHECKPOINT, default_checkpoint
 
 if TYPE_CHECKING:
     from vla_ros.evaluation.records import Setup, Variant
@@ -31,9 +32,9 @@ episodes.jsonl (a line an episode), report.html and summary.json."""
 EPILOG = """\
 examples:
   vla-ros eval --policy scripted --no-ros --episodes 5
-  vla-ros eval --checkpoint DIR --episodes 20 --no-ros --workers 4 --out runs/eval
-  vla-ros eval --checkpoint DIR --schedule autoregressive,speculative,actionflow --tasks reach push
-  vla-ros eval --checkpoint DIR --schedule speculative --relaxed 1,2,3,5,8,15 --no-ros
+  vla-ros eval --episodes 20 --no-ros --workers 4 --out runs/eval
+  vla-ros eval --schedule autoregressive,speculative,actionflow --tasks reach push
+  vla-ros eval --schedule speculative --relaxed 1,2,3,5,8,15 --no-ros
   vla-ros eval --checkpoint DIR --mode realtime --image-delay-ms 0,50,100,200
   vla-ros eval --env libero --suite libero_object --checkpoint openvla/... --device cuda:0
 
@@ -79,7 +80,7 @@ def _what(add: Callable[..., Any]) -> None:
 
 def _policy(add: Callable[..., Any]) -> None:
     add("--policy", choices=POLICIES, default="vla", help="who acts (vla)")
-    add("--checkpoint", metavar="C", help="vla: directory, hub id or random:small")
+    add("--checkpoint", metavar="C", help=f"vla: directory or hub id ({CHECKPOINT})")
     add("--device", default="cpu", help="vla: torch device (cpu)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     add("--threads", type=int, metavar="N", help="of the model (lock-step 1, else half the CPUs)")
@@ -91,7 +92,8 @@ def _variants(add: Callable[..., Any]) -> None:
     words = listed(str)
     add("--schedule", type=words, metavar="S,..", help="vla: decoding schedules (autoregressive)")
     add("--drafter", type=words, default=["temporal"], metavar="D,..", help="temporal, model")
-    add("--draft-checkpoint", default="", metavar="C", help="of drafter model")
+    add("--draft-checkpoint", default="", metavar="C", help="of drafter model; not needed for"
+        f" {CHECKPOINT}")  # fmt: skip
     add("--acceptance", type=words, default=["exact"], metavar="A,..", help="exact, sampling")
     add("--relaxed", type=listed(int), default=[], metavar="R,..", help="and relaxed by r bins")
     add("--extrapolation", choices=("repeat", "linear"), default="repeat", help="temporal drafts")
@@ -126,7 +128,7 @@ def check(args: argparse.Namespace) -> None:
             if value:
                 raise UserError(f"--{name} needs --policy vla, not {args.policy}")
     elif not args.checkpoint:
-        raise UserError("--policy vla needs --checkpoint: a directory, a hub id or random:small")
+        args.checkpoint = default_checkpoint(args.schedule or [])
     if args.suite and args.env == "tabletop":
         raise UserError("--suite belongs to --env libero")
     if realtime and args.no_ros:
@@ -252,7 +254,9 @@ def _decodings(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
         for drafter in ["model"] if schedule == MODEL_DRAFTED else args.drafter:
             _known("drafter", drafter, DRAFTERS)
             if drafter == "model" and not args.draft_checkpoint:
-                raise UserError(f"--schedule {schedule} with a draft model: --draft-checkpoint C")
+                if args.checkpoint != CHECKPOINT:
+                    raise UserError(f"--schedule {schedule} drafted by a model: --draft-checkpoint")
+                args.draft_checkpoint = DRAFT_CHECKPOINT
             accepted = [(name, 0) for name in args.acceptance] + [
                 ("relaxed", r) for r in args.relaxed
             ]

@@ -16,6 +16,8 @@ import torch
 
 from vla_ros.engine.config import ModelConfig, TextConfig, read_config
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.shipped import PREFIX as SHIPPED
+from vla_ros.engine.shipped import shipped
 
 Tensors = dict[str, torch.Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -35,10 +37,12 @@ class Checkpoint:
 
 
 def resolve(name: str) -> Path:
-    """The local directory of ``name``: itself, or a download from the hub.
+    """The local directory of ``name``: itself, ``shipped:<name>``, or a download from the hub.
 
-    Raises CheckpointError when it is neither.
+    Raises CheckpointError when it is none of them.
     """
+    if name.startswith(SHIPPED):
+        return shipped(name)
     path = Path(name).expanduser()
     if path.is_dir():
         return path

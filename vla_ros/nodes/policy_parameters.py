@@ -23,7 +23,8 @@ _UNIT = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5)
 TABLE = (
     # what runs
     P("policy", "zero", "Which policy to run", choices=POLICIES, fixed=True),
-    P("checkpoint", "", "vla: directory in OpenVLA's layout, hub id, or random:small", fixed=True),
+    P("checkpoint", "", "vla: directory in OpenVLA's layout, hub id, shipped:tabletop (the"
+      " built-in simulation's), or random:small", fixed=True),
     P("schedule", "autoregressive", "vla: decoding schedule", choices=_SCHEDULES, fixed=True),
     P("drafter", "temporal", "speculative: who drafts", choices=("temporal", "model"), fixed=True),
     P("draft_checkpoint", "", "speculative with drafter 'model': its checkpoint", fixed=True),

@@ -87,7 +87,7 @@ class PolicySpec:
         if self.name not in POLICIES:
             raise PolicyRefused(f"policy is {self.name!r}: give one of {', '.join(POLICIES)}")
         if self.name == "vla" and not self.checkpoint:
-            raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or random:small")
+            raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "replay" and not self.replay_file:
             raise PolicyRefused("policy 'replay' needs replay_file: a .npy or .npz of [N, 7]")
         if len(self.action_scale) != 6 or not all(

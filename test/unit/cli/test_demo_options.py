@@ -15,6 +15,8 @@ from vla_ros.cli.main import main
 from vla_ros.cli.progress import Progress
 from vla_ros.cli.recorder import MAX_FRAMES, Recorder
 
+EXPERT = ("--policy", "scripted")
+
 
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
@@ -22,24 +24,38 @@ def parsed(*words: str) -> argparse.Namespace:
     return parser.parse_args(["demo", *words])
 
 
-def test_no_options_run_the_scripted_policy_in_real_time() -> None:
-    assert parameters(parsed()) == {
+def test_the_expert_needs_no_other_options() -> None:
+    assert parameters(parsed("--policy", "scripted")) == {
         "policy": {"policy": "scripted", "mode": "realtime"},
         "bridge": {"mode": "realtime"},
         "monitor": {},
     }
 
 
-def test_a_vla_without_checkpoint_has_random_weights() -> None:
-    assert parameters(parsed("--policy", "vla"))["policy"]["checkpoint"] == "random:small"
-    given = parameters(parsed("--policy", "vla", "--checkpoint", "/m", "--device", "cuda:0"))
-    assert given["policy"]["checkpoint"] == "/m"
-    assert given["policy"]["action_scale"] == [0.05] * 3 + [0.5] * 3
-    assert not {"max_age_s", "num_threads"} & set(given["policy"])
+def test_no_options_run_the_trained_policy_in_its_own_units() -> None:
+    pytest.importorskip("torch")
+    policy = parameters(parsed())["policy"]
+    assert (policy["policy"], policy["checkpoint"]) == ("vla", "shipped:tabletop")
+    assert policy["action_scale"] == [1.0] * 6
+    assert "max_age_s" not in policy
+
+
+def test_random_weights_speak_the_controller_s_units_and_may_be_late() -> None:
+    policy = parameters(parsed("--checkpoint", "random:small"))["policy"]
+    assert policy["action_scale"] == [0.05] * 3 + [0.5] * 3
+    assert policy["max_age_s"] > 0.5
+    given = parameters(parsed("--checkpoint", "random:small", "--device", "cuda:0"))["policy"]
+    assert not {"max_age_s", "num_threads"} & set(given)
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_before_anything_starts() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(UserError, match="neither a directory nor a hub id"):
+        parameters(parsed("--checkpoint", "/no/such/directory"))
 
 
 def test_lockstep_runs_all_who_need_it_on_simulated_time() -> None:
-    found = parameters(parsed("--mode", "lockstep", "--seed", "4", "--control-rate", "10"))
+    found = parameters(parsed(*EXPERT, "--mode", "lockstep", "--seed", "4", "--control-rate", "10"))
     assert found["policy"]["use_sim_time"] is True
     assert found["monitor"]["use_sim_time"] is True
     assert found["bridge"] == {"mode": "lockstep", "seed": 4}
@@ -47,15 +63,18 @@ def test_lockstep_runs_all_who_need_it_on_simulated_time() -> None:
 
 
 def test_a_parameter_wins_over_the_option_it_doubles() -> None:
-    found = parameters(parsed("--control-rate", "10", "-p", "policy.control_rate_hz=5.0"))
+    found = parameters(parsed(*EXPERT, "--control-rate", "10", "-p", "policy.control_rate_hz=5.0"))
     assert found["policy"]["control_rate_hz"] == 5.0
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--schedule", "actionflow"], "--schedule needs --policy vla, not scripted"),
-        (["--checkpoint", "x"], "--checkpoint needs --policy vla"),
+        (
+            ["--policy", "scripted", "--schedule", "actionflow"],
+            "--schedule needs --policy vla, not scripted",
+        ),
+        (["--policy", "zero", "--checkpoint", "x"], "--checkpoint needs --policy vla"),
         (["--policy", "replay"], "--policy replay needs --replay-file"),
         (["--policy", "replay", "--replay-file", "/no/file"], "no file /no/file"),
         (["--control-rate", "0"], "must be 1 to 200 Hz"),

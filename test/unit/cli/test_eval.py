@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("mujoco")
 
-from vla_ros.cli.eval_options import variants_of
+from vla_ros.cli.eval_options import check, variants_of
 from vla_ros.cli.main import main, make_parser
 from vla_ros.evaluation.store import read_records
 
@@ -54,6 +54,18 @@ def test_every_combination_is_a_variant_with_a_name_of_its_own():
     assert labels(*c, *late) == ["autoregressive", "autoregressive,delay=50ms"]
 
 
+def test_without_a_checkpoint_the_shipped_policies_are_played():
+    pytest.importorskip("torch")
+    drafted = arguments("--schedule", "vanilla_speculative")
+    check(drafted)
+    (variant,) = variants_of(drafted)
+    assert drafted.checkpoint == "shipped:tabletop"
+    assert variant.draft_checkpoint == "shipped:tabletop-draft"
+    chunks = arguments("--schedule", "parallel")
+    check(chunks)
+    assert chunks.checkpoint == "shipped:tabletop-oft"
+
+
 def test_only_in_real_time_drafts_adapt():
     words = ("--checkpoint", "random:small", "--schedule", "speculative")
     (still,) = variants_of(arguments(*words))
@@ -64,7 +76,6 @@ def test_only_in_real_time_drafts_adapt():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "--policy vla needs --checkpoint"),
         (["--policy", "zero", "--schedule", "actionflow"], "--schedule needs --policy vla"),
         (["--policy", "zero", "--mode", "realtime", "--no-ros"], "--no-ros is lock-step"),
         (["--policy", "zero", "--mode", "realtime", "--workers", "2"], "slow each other down"),

@@ -1,0 +1,56 @@
+"""What the shipped policy does with a sentence: it acts on it, whatever the task is judged by."""
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("mujoco")
+
+from vla_ros.evaluation.direct import DirectRunner
+from vla_ros.evaluation.records import Job, Record, Setup, Variant
+from vla_ros.sim.goals import COLOURS
+
+TRAINED = Setup(checkpoint="shipped:tabletop", route="direct", max_steps=60)
+EXACT = Variant("autoregressive", "autoregressive")
+STATE = 1
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[DirectRunner]:
+    with DirectRunner(TRAINED, (EXACT,)) as runner:
+        yield runner
+
+
+def play(runner: DirectRunner, task: str, instruction: str = "") -> Record:
+    return runner.play(Job(EXACT.label, task, STATE, 0, instruction), EXACT)
+
+
+@pytest.mark.parametrize("wanted", COLOURS)
+def test_of_four_cubes_it_goes_to_the_one_that_is_named(runner, wanted):
+    """One scene, one goal, four sentences: only the one that names it meets the goal."""
+    met = [
+        named
+        for named in COLOURS
+        if play(runner, f"reach_{wanted}_cube", f"move the gripper above the {named} cube").success
+    ]
+    assert met == [wanted]
+
+
+def test_it_takes_other_words_for_the_same(runner):
+    for said in ("go over the green cube", "hover above the green block"):
+        assert play(runner, "reach_green_cube", said).success
+
+
+def test_a_colour_that_is_not_on_the_table_is_no_licence(runner):
+    """The policy cannot know; the gate bounds what it does, and no action is old or invalid."""
+    record = play(runner, "pick_red_cube", "pick up the purple cube and put it on the plate")
+    assert (record.success, record.reason) == (False, "step limit")
+    assert (record.error, record.held) == ("", 0)
+    assert record.age_ms.quantile(100) == 0.0
+
+
+def test_an_empty_sentence_moves_nothing(runner):
+    record = play(runner, "pick_red_cube", " ")
+    assert (record.success, record.frames, record.held) == (False, 0, TRAINED.max_steps)
+    assert record.reason == "step limit, the policy never acted: waits for an instruction"
