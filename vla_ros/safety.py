@@ -22,6 +22,10 @@ class Limits:
     ``low`` and ``high`` bound the first six components. ``jump`` bounds the change from one
     command to the next and ``jerk`` the change of that change, both as fractions of the range
     ``high - low``: 1 and 2 can never be exceeded and so switch the check off.
+
+    ``clamp_limit`` actions in a row that had to be clamped are a HOLD. Bounds exceeded by at
+    most ``clamp_tolerance`` of their range are clamped and not counted: a policy that regresses
+    its actions (OpenVLA-OFT) says now 49 and now 51 mm where it was taught 50.
     """
 
     control_rate_hz: float = 20.0
@@ -35,6 +39,7 @@ class Limits:
     jump: float = 1.0
     jerk: float = 2.0
     clamp_limit: int = 5
+    clamp_tolerance: float = 0.05
     invalid_limit: int = 3
     fresh_needed: int = 3
     gripper_hysteresis: float = 0.05
@@ -155,16 +160,19 @@ def recover(safety: Safety, steady_ns: int) -> Safety:
     return Safety(PolicyState.WAITING, "recovered", steady_ns)
 
 
-def after_valid(safety: Safety, limits: Limits, was_clamped: bool, steady_ns: int) -> Safety:
-    """A finite, fresh action of this epoch has come: count it, and move on where it suffices."""
-    clamps = safety.clamped + 1 if was_clamped else 0
+def after_valid(safety: Safety, limits: Limits, far: bool, steady_ns: int) -> Safety:
+    """A finite, fresh action of this epoch has come: count it, and move on where it suffices.
+
+    ``far``: it was beyond its limits, see :class:`Gated`.
+    """
+    clamps = safety.clamped + 1 if far else 0
     counted = replace(safety, invalid=0, clamped=clamps)
     if clamps >= limits.clamp_limit and safety.state is PolicyState.RUNNING:
         return hold(counted, f"{clamps} actions in a row exceeded their limits", steady_ns)
     if safety.state is PolicyState.WAITING:
         return Safety(PolicyState.RUNNING, "running", steady_ns, clamped=clamps)
     if safety.state is PolicyState.HOLD:
-        fresh = 0 if was_clamped else safety.fresh + 1
+        fresh = 0 if far else safety.fresh + 1
         if fresh >= limits.fresh_needed:
             return Safety(PolicyState.RUNNING, "running", steady_ns)
         return replace(counted, fresh=fresh)
@@ -181,6 +189,8 @@ def after_invalid(safety: Safety, limits: Limits, reason: str, steady_ns: int) -
 
 # ---------------------------------------------------------------------------- the gate
 
+_ROUNDING = 1e-9  # a rounding error is no excess
+
 
 @dataclass(frozen=True, slots=True)
 class Gripper:
@@ -192,10 +202,12 @@ class Gripper:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """An action after the gate. ``clamped`` says what was changed, empty if nothing was."""
+    """An action after the gate. ``clamped`` says what was changed, empty if nothing was;
+    ``far``: by more than a tolerance, so that it counts towards HOLD."""
 
     action: Floats
     clamped: str = ""
+    far: bool = False
 
 
 class Refused(ValueError):
@@ -220,15 +232,18 @@ def gate(action: Floats, before: tuple[Floats, ...], limits: Limits) -> Gated:
     low, high = np.asarray(limits.low), np.asarray(limits.high)
     out = np.array(action, dtype=np.float64)
     over: list[str] = []
+    far = False
 
-    def confine(name: str, minimum: Floats, maximum: Floats) -> None:
+    def confine(name: str, minimum: Floats, maximum: Floats, tolerance: float = 0.0) -> None:
+        nonlocal far
         confined = np.clip(out[:GRIPPER], minimum, maximum)
-        # A rounding error is no excess.
-        if np.abs(confined - out[:GRIPPER]).max() > 1e-9:
+        excess = np.abs(confined - out[:GRIPPER])
+        if excess.max() > _ROUNDING:
             over.append(name)
+            far |= bool((excess > tolerance * (high - low) + _ROUNDING).any())
         out[:GRIPPER] = confined
 
-    confine("bounds", low, high)
+    confine("bounds", low, high, limits.clamp_tolerance)
     if before:
         last = before[0][:GRIPPER]
         change = limits.jump * (high - low)
@@ -239,7 +254,7 @@ def gate(action: Floats, before: tuple[Floats, ...], limits: Limits) -> Gated:
             confine("jerk", expected - change, expected + change)
             confine("jerk", low, high)
     out[GRIPPER] = min(max(out[GRIPPER], 0.0), 1.0)
-    return Gated(out, ", ".join(dict.fromkeys(over)))
+    return Gated(out, ", ".join(dict.fromkeys(over)), far)
 
 
 def steady_gripper(gripper: Gripper, wanted: float, now_ns: int, limits: Limits) -> Gripper:

@@ -37,6 +37,14 @@ def test_gate_leaves_what_is_within_the_limits_alone():
     assert (gated.action == action).all()
 
 
+def test_a_little_beyond_the_bounds_is_clamped_and_does_not_count():
+    for x, far in ((0.051, False), (-0.0549, False), (0.0551, True), (-0.2, True)):
+        gated = safety.gate(np.array([x] + [0.0] * 6), (), LIMITS)
+        assert (gated.clamped, gated.far) == ("bounds", far)
+        assert abs(gated.action[0]) == 0.05
+    assert safety.gate(np.array([0.051] + [0.0] * 6), (), Limits(clamp_tolerance=0.0)).far
+
+
 @pytest.mark.parametrize("shape", [(), (6,), (8,), (1, 7)])
 def test_gate_refuses_other_shapes(shape):
     with pytest.raises(Refused, match="shape"):
@@ -46,12 +54,12 @@ def test_gate_refuses_other_shapes(shape):
 def test_jump_and_jerk_are_confined():
     limits = Limits(jump=0.1, jerk=2.0)
     gated = safety.gate(np.array([0.05] + [0.0] * 6), (np.zeros(7),), limits)
-    assert gated.clamped == "jump"
+    assert (gated.clamped, gated.far) == ("jump", True)
     assert gated.action[0] == pytest.approx(0.01)  # a tenth of the range of 0.1 m
     limits = Limits(jump=1.0, jerk=0.1)
     rising = (np.array([0.02] + [0.0] * 6), np.array([0.01] + [0.0] * 6))
     gated = safety.gate(np.array([-0.05] + [0.0] * 6), rising, limits)
-    assert gated.clamped == "jerk"
+    assert (gated.clamped, gated.far) == ("jerk", True)
     assert gated.action[0] == pytest.approx(0.03 - 0.01)
 
 

@@ -344,7 +344,7 @@ class Control:
         if gated.clamped:
             self.counters.actions_clamped += 1
             self._outlet.warn("clamped", f"action clamped to its {gated.clamped}")
-        self._set(safety.after_valid(self.safety, self.limits, bool(gated.clamped), now.steady_ns))
+        self._set(safety.after_valid(self.safety, self.limits, gated.far, now.steady_ns))
         if self.safety.state is not PolicyState.RUNNING:
             self._publish_idle(now)
             return
