@@ -131,7 +131,7 @@ class ChunkObjective:
             patches = self._network.patch_head(features)
         error = (actions.float() - batch.values).abs()
         return Losses(
-            error.mean(),
+            error[batch.known].mean(),
             patch_loss(patches, batch.patches),
             error.new_zeros(()),
             error[:, 0].detach().mean(),

@@ -15,6 +15,8 @@ import numpy as np
 
 from vla_ros.core import Floats, Image, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.checkpoint import resolve
+from vla_ros.engine.config import read_config
 from vla_ros.engine.images import fit
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
 from vla_ros.sim.factory import EnvConfig
@@ -110,11 +112,16 @@ def play(
 
 
 class EnginePolicy:
-    """A checkpoint on the engine, asked once a frame. Not thread-safe."""
+    """A checkpoint on the engine, asked once a frame; of a chunk the first action counts.
+
+    Not thread-safe.
+    """
 
     def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
-        # Speculation says the same with fewer passes.
-        options = EngineOptions(checkpoint, dtype=dtype, schedule="speculative", threads=threads)
+        config, _ = read_config(resolve(checkpoint))
+        # Speculation says what autoregressive decoding says, with fewer passes.
+        schedule = "parallel" if config.parallel else "speculative"
+        options = EngineOptions(checkpoint, dtype=dtype, schedule=schedule, threads=threads)
         self.engine: Engine = load_engine(options)
         self._clock: Clock = SystemClock()
         self._stamp = 0

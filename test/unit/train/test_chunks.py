@@ -14,6 +14,7 @@ from vla_ros.engine.checkpoint import load_checkpoint, save_checkpoint
 from vla_ros.engine.random_checkpoint import random_tensors
 from vla_ros.engine.small_tokenizer import build_tokenizer, write_tokenizer
 from vla_ros.engine.tokens import prompt_text
+from vla_ros.sim.goals import parse_instruction
 from vla_ros.train import TrainError
 from vla_ros.train.arch import ARCHITECTURES
 from vla_ros.train.chunk_batches import ChunkBatches
@@ -23,6 +24,7 @@ from vla_ros.train.options import TrainOptions
 from vla_ros.train.run import Machine, Reporter, run
 from vla_ros.train.shards import Demonstration, write_shard
 from vla_ros.train.units import norm_stats
+from vla_ros.train.wordings import wordings
 
 CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-oft"]
@@ -31,6 +33,13 @@ QUIET = Reporter(lambda step: None, lambda text: None)
 
 def tokenize(text):
     return list(build_tokenizer().encode(prompt_text("openvla", text)).ids)
+
+
+def whatever_is_said(seed):
+    """A demonstration whose labels are the same for every sentence: quickly learned."""
+    one = demonstration(seed)
+    labels = np.repeat(one.track.actions[:, None], one.track.labels.shape[1], axis=1)
+    return Demonstration(replace(one.track, labels=labels), one.images)
 
 
 def batches(frames, size=12):
@@ -47,17 +56,43 @@ def test_a_chunk_is_what_the_expert_did_next(tmp_path):
         assert np.allclose(frames.chunks[t].numpy(), last, atol=1e-3)
 
 
-def test_what_followed_a_policy_is_not_taught(tmp_path):
+def test_what_followed_a_policy_or_another_sentence_is_not_taught(tmp_path):
     path = data_set(tmp_path / "set", shards=1)
     one = demonstration(9)
     acted = Demonstration(replace(one.track, source="round 0"), one.images)
     write_shard(path / "shard-0001.hdf5", INFO, [acted])
     frames = load_frames([path], SIZE, 1, CONFIG.chunk)
     assert frames.expert.tolist() == [True] * 20 + [False] * 10
-    drawn = [batches(frames).batch(step).values for step in range(20)]
-    taught = frames.chunks[:20].float()
-    for values in torch.cat(drawn):
-        assert (taught == values).flatten(1).all(1).any()
+    drawn = [batches(frames).batch(step) for step in range(20)]
+    assert all(batch.known[:, 0].all() for batch in drawn)
+    taught, first = frames.chunks[:20].float(), frames.values.float().flatten(0, 1)
+    whole = [batch.known.all(1) for batch in drawn]
+    assert 0.2 < torch.cat(whole).float().mean() < 0.5  # own sentence, and the expert acted
+    for batch, full in zip(drawn, whole, strict=True):
+        assert (batch.known[:, 1:].any(1) == full).all()
+        for values in batch.values[full]:
+            assert (taught == values).flatten(1).all(1).any()
+        for values in batch.values[~full]:
+            assert (first == values[0]).all(1).any()
+
+
+def test_another_sentence_comes_with_what_the_expert_would_do_for_it(tmp_path):
+    frames = load_frames([data_set(tmp_path / "set", shards=1)], SIZE, 1, CONFIG.chunk)
+    prompts = {tuple(tokenize(text)): goal for goal in frames.goals for text in wordings(goal)}
+    said = set()
+    for step in range(10):
+        batch = batches(frames).batch(step)
+        ends = batch.blank.int().argmax(1)
+        for ids, end, values, full in zip(
+            batch.ids, ends, batch.values, batch.known.all(1), strict=True
+        ):
+            goal = prompts[tuple(ids[:end].tolist())]
+            of_goal = frames.values[:, frames.goals.index(goal)].float()
+            assert (of_goal == values[0]).all(1).any()
+            said.add((goal, bool(full)))
+    whole = {goal for goal, full in said if full}
+    assert whole == {parse_instruction(text) for text in SENTENCES}
+    assert len({goal for goal, _ in said}) > 10
 
 
 def test_only_rounds_are_nothing_to_learn_chunks_from(tmp_path):
@@ -107,7 +142,9 @@ def test_the_engine_says_what_the_network_says_whatever_the_padding(tmp_path):
 
 
 def test_a_chunk_policy_begins_from_a_token_policy_and_learns(tmp_path):
-    data = data_set(tmp_path / "set", shards=2)
+    data = tmp_path / "set"
+    data.mkdir()
+    write_shard(data / "shard-0000.hdf5", INFO, [whatever_is_said(n) for n in range(4)])
     first = TrainOptions((str(data),), "tiny", 2, batch=4, warmup=1)
     assert run(first, tmp_path / "tokens", Machine(CPU), QUIET).done
     begun = str(tmp_path / "tokens" / "policy")
