@@ -16,9 +16,10 @@ study() {
 some="reach_green_cube push_blue_cube_left pick_yellow_cube stack_red_on_blue"
 for what in ${*:-success schedules relaxed delay realtime slower replan}; do
     case $what in
-    success) # lock-step, every task, initial states that training never drew
-        study success --episodes 20 --no-ros --workers "$workers" ;;
-    schedules) # lossless schedules act identically; ActionFlow acts later
+    success) # lock-step, every task, initial states that training never drew; drafted, the same
+        study success --episodes 20 --no-ros --workers "$workers" \
+            --schedule autoregressive,speculative ;;
+    schedules) # lossless schedules act identically; ActionFlow as autoregressive 6 frames later
         study schedules --episodes 1 --no-ros --workers "$workers" \
             --schedule autoregressive,speculative,vanilla_speculative,generate,actionflow \
             --drafter temporal,model ;;

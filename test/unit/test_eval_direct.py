@@ -150,6 +150,8 @@ def test_a_pipeline_answers_late_and_says_so(schedule):
     record = play(RANDOM, Variant("flow", schedule))
     assert (record.held, record.frames) == (6, 3)
     assert record.age_ms.quantiles == (300.0,) * 21
+    late = play(RANDOM, Variant("late", "autoregressive", delay_frames=6))
+    assert record.action_digest == late.action_digest  # its age is all that is different
 
 
 def test_of_a_chunk_as_much_is_executed_as_asked():

@@ -20,6 +20,7 @@ from vla_ros.evaluation.records import Job, Record, Setup, Spread, Variant
 from vla_ros.evaluation.report_tables import kind_of
 from vla_ros.evaluation.statistics import wilson
 from vla_ros.evaluation.strips import Strip, strip_paths
+from vla_ros.evaluation.summary import summary
 from vla_ros.sim.episode_state import Mode
 from vla_ros.sim.tasks import TASKS
 
@@ -141,6 +142,20 @@ def test_a_draft_of_three_tokens_leaves_the_other_dimensions_open(tmp_path):
     record = Record(job, True, "success", drafted=(4, 4, 0), accepted=(4, 2, 0))
     page = written(tmp_path, Setup(), [DRAFTS], [record])
     assert [DRAFTS.label, "100.0", "50.0", *"–" * 5, "75.0", "8", "–"] in page.rows
+
+
+def test_the_drafts_of_solved_episodes_stand_apart(tmp_path):
+    def episode(state: int, success: bool, accepted: int) -> Record:
+        job = Job(DRAFTS.label, "reach_red_cube", state, 0)
+        return Record(job, success, "", frames=5, passes=20, drafted=(10,), accepted=(accepted,))
+
+    records = [episode(0, True, 2), episode(1, False, 10)]
+    page = written(tmp_path, Setup(), [DRAFTS], records)
+    assert [DRAFTS.label, "60.0", *"–" * 6, "60.0", "20", "4.00"] in page.rows
+    name = f"{DRAFTS.label}, solved episodes"
+    assert [name, "20.0", *"–" * 6, "20.0", "10", "4.00"] in page.rows
+    found = summary(Setup(), [DRAFTS], records)
+    assert (found["acceptance"], found["solved_only"]["acceptance"]) == ([0.6], [0.2])
 
 
 def test_who_says_the_same_as_the_first_variant(tmp_path):

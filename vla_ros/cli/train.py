@@ -28,11 +28,11 @@ what it saw. A GPU is used where there is one; then torch, h5py and the data set
 
 EPILOG = """\
 examples:
-  vla-ros train --data data/tabletop --out runs/small --dagger 3 --workers 2 --compile
-  vla-ros train --data data/tabletop --out runs/small --dagger 3 --workers 2 --minutes 60
+  vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2 --compile
+  vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2 --minutes 60
   vla-ros train --data data/tabletop --out runs/draft --arch qwen2-draft \\
       --vision-from runs/small/policy          a draft model on the target's vision features
-  vla-ros train --data data/tabletop --out runs/oft --arch small-oft --steps 2000 \
+  vla-ros train --data data/tabletop --out runs/oft --arch small-oft --steps 2500 \\
       --init-from runs/small/policy            a chunk policy of OpenVLA-OFT's kind
 
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""

@@ -55,7 +55,8 @@ def _acceptance(axes: Axes, sweep: Sweep) -> None:
     axes.tick_params(labelleft=False)
     labels = []
     for d, (name, colour) in enumerate(zip(DIMENSIONS, COLOURS, strict=True)):
-        shares = [row.acceptance[d] if d < len(row.acceptance) else None for row in sweep.rows]
+        found = [row.drafts.acceptance for row in sweep.rows]
+        shares = [own[d] if d < len(own) else None for own in found]
         dashes = "--" if name in ("rx", "ry", "rz") else "-"
         if (ends := _line(axes, sweep.places, shares, dashes, colour)) is not None:
             labels.append(Label(sweep.places[0], ends[0], ((name, colour),)))

@@ -36,27 +36,12 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One variant. Rates in Hz, spreads in ms over all frames or actions of all its episodes.
+class Drafts:
+    """What some episodes drafted: as in a record, summed. ``passes`` per frame, None unknown."""
 
-    ``steps``: median of the solved episodes, None without one. ``same``: episodes with the same
-    executed actions as the first variant's, and episodes that both have. ``drafted`` and
-    ``accepted`` as in a record, summed.
-    """
-
-    variant: Variant
-    all: Outcome
-    groups: Mapping[str, Outcome]
-    tasks: Mapping[str, Outcome]
-    age: Spread
-    inference: Spread
-    rate_hz: float
-    steps: float | None
-    passes: float | None  # per frame
-    held: float  # share of the steps
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
-    same: tuple[int, int]
+    passes: float | None
 
     @property
     def acceptance(self) -> tuple[float | None, ...]:
@@ -68,6 +53,38 @@ class Row:
     def acceptance_all(self) -> float | None:
         """The same over all dimensions."""
         return sum(self.accepted) / sum(self.drafted) if sum(self.drafted) else None
+
+    @staticmethod
+    def of(records: Sequence[Record]) -> Drafts:
+        frames, passes = sum(r.frames for r in records), sum(r.passes for r in records)
+        return Drafts(
+            _sums(r.drafted for r in records),
+            _sums(r.accepted for r in records),
+            passes / frames if frames and passes else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One variant. Rates in Hz, spreads in ms over all frames or actions of all its episodes.
+
+    ``steps``: median of the solved episodes, None without one. ``same``: episodes with the same
+    executed actions as the first variant's, and episodes that both have. ``solved``: the drafts
+    of the solved episodes; a policy that fails often repeats itself, which is easy to draft.
+    """
+
+    variant: Variant
+    all: Outcome
+    groups: Mapping[str, Outcome]
+    tasks: Mapping[str, Outcome]
+    age: Spread
+    inference: Spread
+    rate_hz: float
+    steps: float | None
+    held: float  # share of the steps
+    drafts: Drafts
+    solved: Drafts
+    same: tuple[int, int]
 
 
 _Key = tuple[str, int, int, str]
@@ -96,8 +113,6 @@ def rows_of(
 
 def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str], other: str) -> Row:
     steps = sum(r.steps for r in records)
-    frames = sum(r.frames for r in records)
-    passes = sum(r.passes for r in records)
     seconds = sum(r.wall_s for r in records if r.rate_hz)
     both = [r for r in records if first.get(_key(r)) and r.action_digest]
     return Row(
@@ -109,10 +124,9 @@ def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str],
         inference=pooled(r.inference_ms for r in records),
         rate_hz=sum(r.rate_hz * r.wall_s for r in records) / seconds if seconds else 0.0,
         steps=median([r.steps for r in records if r.success] or [0]) or None,
-        passes=passes / frames if frames and passes else None,
         held=sum(r.held for r in records) / steps if steps else 0.0,
-        drafted=_sums(r.drafted for r in records),
-        accepted=_sums(r.accepted for r in records),
+        drafts=Drafts.of(records),
+        solved=Drafts.of([r for r in records if r.success]),
         same=(sum(first[_key(r)] == r.action_digest for r in both), len(both)),
     )
 

@@ -10,7 +10,7 @@ from html import escape
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Record, Spread
 from vla_ros.evaluation.report_html import Cell, Line, shade, success_bar, table, text
-from vla_ros.evaluation.report_rows import DIMENSIONS, Outcome, Row, plain
+from vla_ros.evaluation.report_rows import DIMENSIONS, Drafts, Outcome, Row, plain
 
 NONE = "–"
 _ABREAST = 4  # variants side by side in the table of tasks
@@ -89,8 +89,8 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("new actions<br>a second", lambda r: f"{r.rate_hz:.1f}" if r.rate_hz else NONE),
     ("age, ms<br>p50 / p95", lambda r: _ms(r.age)),
     ("inference, ms<br>p50 / p95", lambda r: _ms(r.inference)),
-    ("passes<br>a frame", lambda r: NONE if r.passes is None else f"{r.passes:.2f}"),
-    ("drafts<br>accepted, %", lambda r: percent(r.acceptance_all)),
+    ("passes<br>a frame", lambda r: _passes(r.drafts)),
+    ("drafts<br>accepted, %", lambda r: percent(r.drafts.acceptance_all)),
     ("steps<br>held, %", lambda r: percent(r.held)),
     ("same<br>actions", _same),
 )  # fmt: skip
@@ -115,22 +115,29 @@ def variant_table(rows: Sequence[Row], compare: bool) -> str:
 
 def acceptance_table(rows: Sequence[Row]) -> str:
     """Share of accepted draft tokens per dimension; "" when nothing was drafted."""
-    shown = [row for row in rows if row.acceptance_all is not None]
-    if not shown:
-        return ""
+    lines = []
+    for row in rows:
+        name = words(row.variant.label)
+        shown = [(name, row.drafts)]
+        if row.solved != row.drafts:
+            shown.append((f"{name}, solved episodes", row.solved))
+        lines += [_drafts_line(*pair) for pair in shown if pair[1].acceptance_all is not None]
     heads = [Cell("variant", "l"), *(Cell(name) for name in DIMENSIONS), Cell("all")]
     heads += [Cell("drafted"), Cell("passes<br>a frame")]
-    lines = []
-    for row in shown:
-        shares = [*row.acceptance, *[None] * len(DIMENSIONS)][: len(DIMENSIONS)]
-        cells = [
-            Cell(percent(s), style=shade(s) if s is not None else "")
-            for s in (*shares, row.acceptance_all)
-        ]
-        passes = NONE if row.passes is None else f"{row.passes:.2f}"
-        tail = [text(f"{sum(row.drafted):,}"), text(passes)]
-        lines.append(Line([Cell(words(row.variant.label), "l"), *cells, *tail]))
-    return table(heads, lines)
+    return table(heads, lines) if lines else ""
+
+
+def _drafts_line(label: str, drafts: Drafts) -> Line:
+    shares = [*drafts.acceptance, *[None] * len(DIMENSIONS)][: len(DIMENSIONS)]
+    cells = [
+        Cell(percent(s), style=shade(s) if s is not None else "")
+        for s in (*shares, drafts.acceptance_all)
+    ]
+    return Line([Cell(label, "l"), *cells, text(f"{sum(drafts.drafted):,}"), text(_passes(drafts))])
+
+
+def _passes(drafts: Drafts) -> str:
+    return NONE if drafts.passes is None else f"{drafts.passes:.2f}"
 
 
 # -------------------------------------------------------------------------------- tasks

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vla_ros.evaluation.records import Record, Setup, Spread, Variant
-from vla_ros.evaluation.report_rows import Outcome, Row, rows_of
+from vla_ros.evaluation.report_rows import Drafts, Outcome, Row, rows_of
 
 
 def summary(
@@ -52,12 +52,19 @@ def _figures(row: Row, records: Sequence[Record]) -> dict[str, Any]:
         "rate_hz": round(row.rate_hz, 3),
         "steps": row.steps,
         "held": round(row.held, 4),
-        "passes": None if row.passes is None else round(row.passes, 3),
-        "drafted": list(row.drafted),
-        "accepted": list(row.accepted),
-        "acceptance": [None if a is None else round(a, 4) for a in row.acceptance],
+        **_drafts(row.drafts),
+        "solved_only": _drafts(row.solved),
         "same_actions": list(row.same),
         "failures": dict(failed.most_common()),
+    }
+
+
+def _drafts(drafts: Drafts) -> dict[str, Any]:
+    return {
+        "passes": None if drafts.passes is None else round(drafts.passes, 3),
+        "drafted": list(drafts.drafted),
+        "accepted": list(drafts.accepted),
+        "acceptance": [None if a is None else round(a, 4) for a in drafts.acceptance],
     }
 
 
