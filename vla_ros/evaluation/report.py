@@ -139,7 +139,8 @@ def _variants(rows: Sequence[Row], compare: bool) -> str:
     caption = (
         "<b>steps</b>: median of the solved episodes. <b>age</b>: of the observation behind an"
         " action when it is executed. <b>steps held</b>: control steps without an action of the"
-        " policy."
+        " policy. <b>passes</b>: of the model, from an action's image to the action; a pipeline"
+        " shares each of them among several actions."
     )
     if compare:
         first = words(rows[0].variant.label)

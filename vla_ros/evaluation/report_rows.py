@@ -37,7 +37,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """What some episodes drafted: as in a record, summed. ``passes`` per frame, None unknown."""
+    """What some episodes drafted: as in a record, summed. ``passes`` an action, None unknown."""
 
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]

@@ -89,7 +89,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("new actions<br>a second", lambda r: f"{r.rate_hz:.1f}" if r.rate_hz else NONE),
     ("age, ms<br>p50 / p95", lambda r: _ms(r.age)),
     ("inference, ms<br>p50 / p95", lambda r: _ms(r.inference)),
-    ("passes<br>a frame", lambda r: _passes(r.drafts)),
+    ("passes<br>an action", lambda r: _passes(r.drafts)),
     ("drafts<br>accepted, %", lambda r: percent(r.drafts.acceptance_all)),
     ("steps<br>held, %", lambda r: percent(r.held)),
     ("same<br>actions", _same),
@@ -123,7 +123,7 @@ def acceptance_table(rows: Sequence[Row]) -> str:
             shown.append((f"{name}, solved episodes", row.solved))
         lines += [_drafts_line(*pair) for pair in shown if pair[1].acceptance_all is not None]
     heads = [Cell("variant", "l"), *(Cell(name) for name in DIMENSIONS), Cell("all")]
-    heads += [Cell("drafted"), Cell("passes<br>a frame")]
+    heads += [Cell("drafted"), Cell("passes<br>an action")]
     return table(heads, lines) if lines else ""
 
 
