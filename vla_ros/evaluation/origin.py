@@ -11,6 +11,8 @@ from pathlib import Path
 from vla_ros.analysis.machine import processor
 from vla_ros.resources import share, version
 
+_CODE = (".", ":(exclude)benchmarks")  # results are no code
+
 
 def commit() -> str:
     """The commit of the checkout that runs, and whether it was changed; "" outside of one."""
@@ -20,7 +22,7 @@ def commit() -> str:
         if Path(top).resolve() != root.resolve():
             return ""  # installed inside somebody else's checkout
         found = _git(root, "rev-parse", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *_CODE)
     except (OSError, subprocess.SubprocessError):
         return ""
     return f"{found}, with uncommitted changes" if changed else found
