@@ -344,8 +344,12 @@ def test_the_commit_is_that_of_the_checkout_alone(tmp_path, monkeypatch):
 
     git("init", "-q")
     (tmp_path / "a").write_text("1")
-    git("add", "a")
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "b").write_text("1")
+    git("add", ".")
     git("commit", "-qm", "one")
+    assert re.fullmatch(r"[0-9a-f]{40}", origin.commit())
+    (tmp_path / "benchmarks" / "b").write_text("2")
     assert re.fullmatch(r"[0-9a-f]{40}", origin.commit())
     (tmp_path / "a").write_text("2")
     assert origin.commit().endswith(", with uncommitted changes")
