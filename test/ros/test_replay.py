@@ -67,7 +67,8 @@ def record(env: dict[str, str], bag: Path, *words: str) -> Path:
 def expert_bag(env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The scripted expert at the shortest task."""
     pytest.importorskip("mujoco", reason="mujoco is not installed")
-    return record(env, tmp_path_factory.mktemp("bags") / "expert", "--task", "reach_red_cube")
+    words = ("--policy", "scripted", "--task", "reach_red_cube")
+    return record(env, tmp_path_factory.mktemp("bags") / "expert", *words)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,9 @@ def vla_bag(env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("vla")
     write_random(folder / "checkpoint", tiny_config(), 3)
     steps = ("--task", "reach_red_cube", "-p", "bridge.max_steps=12")
-    model = ("--policy", "vla", "--checkpoint", str(folder / "checkpoint"))
+    # Its statistics are -1..1: controller units, and not the metres of a policy of our own.
+    units = ("-p", "policy.action_scale=[0.05,0.05,0.05,0.5,0.5,0.5]")
+    model = ("--checkpoint", str(folder / "checkpoint"), *units)
     return record(env, folder / "bag", *model, *steps)
 
 
