@@ -128,6 +128,8 @@ def check(args: argparse.Namespace) -> None:
             if value:
                 raise UserError(f"--{name} needs --policy vla, not {args.policy}")
     elif not args.checkpoint:
+        if environment_of(args) != "tabletop":  # the shipped ones know nothing else
+            raise UserError("--env libero needs --checkpoint: a directory or a hub id")
         args.checkpoint = default_checkpoint(args.schedule or [])
     if args.suite and args.env == "tabletop":
         raise UserError("--suite belongs to --env libero")

@@ -76,6 +76,7 @@ def test_only_in_real_time_drafts_adapt():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--suite", "libero_object"], "--env libero needs --checkpoint"),
         (["--policy", "zero", "--schedule", "actionflow"], "--schedule needs --policy vla"),
         (["--policy", "zero", "--mode", "realtime", "--no-ros"], "--no-ros is lock-step"),
         (["--policy", "zero", "--mode", "realtime", "--workers", "2"], "slow each other down"),
