@@ -19,8 +19,8 @@ from rosidl_build import BuildInterfaces, Interfaces, generators_found  # noqa: 
 
 PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of the version
 NAME = PACKAGE.findtext("name")
-# Every module of nodes/ that has a main() is a program.
-NODES = sorted(p.stem for p in ROOT.glob("vla_ros/nodes/*.py") if "\ndef main(" in p.read_text())
+# Every folder of nodes/ with a node.py is a program.
+NODES = sorted(p.parent.name for p in ROOT.glob("vla_ros/nodes/*/node.py"))
 KINDS = ("xml", "json", "safetensors", "txt", "md")  # of the package's files that are not code
 TEST = [
     "pytest>=7.4",
@@ -55,7 +55,7 @@ exec "$python" "$0" "$@"
 '''
 import sys
 
-from {package}.nodes.{node} import main
+from {package}.nodes.{node}.node import main
 
 sys.exit(main())
 """
@@ -125,7 +125,7 @@ setup(
     entry_points={
         "console_scripts": [
             f"vla-ros = {NAME}.cli.main:main",
-            *(f"{node}_node = {NAME}.nodes.{node}:main" for node in NODES),
+            *(f"{node}_node = {NAME}.nodes.{node}.node:main" for node in NODES),
         ]
     },
 )

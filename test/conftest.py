@@ -29,7 +29,7 @@ if not (ROOT / "vla_ros" / "msg").is_dir():
 
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
-from vla_ros.cli.shared_memory import find_leftovers, remove
+from vla_ros.bringup.shared_memory import find_leftovers, remove
 from vla_ros.sim.gl import NoRenderer, choose_renderer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vla_ros.cli.graph_file import GraphSpec, node_names
+from vla_ros.bringup.graph_file import GraphSpec, node_names
 from vla_ros.policies.conventions import UNGATED
 from vla_ros.resources import config_path, share
 

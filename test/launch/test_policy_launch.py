@@ -16,7 +16,7 @@ from support.domain import leased_domain
 from support.nodes import ros_environment
 from support.ros import RosPeer
 from vla_ros.msg import EpisodeStatus, PolicyStatus
-from vla_ros.nodes.qos import LATCHED
+from vla_ros.nodes.common.qos import LATCHED
 from vla_ros.resources import share
 
 

@@ -12,9 +12,9 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.nodes import Program, run_cli
 from support.wait import wait_until
-from vla_ros.cli.graph import Graph, GraphFailed
+from vla_ros.bringup.graph import Graph, GraphFailed
 from vla_ros.msg import PolicyStatus
-from vla_ros.nodes.qos import LATCHED
+from vla_ros.nodes.common.qos import LATCHED
 
 MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
 
@@ -87,7 +87,7 @@ def test_the_death_of_a_node_ends_the_graph(ros_env):
 
 
 def test_a_node_that_ignores_signals_is_killed(ros_env, monkeypatch):
-    from vla_ros.cli import graph as module
+    from vla_ros.bringup import graph as module
 
     monkeypatch.setattr(
         module, "ENDING", ((signal.SIGINT, 2.0), (signal.SIGTERM, 0.3), (signal.SIGKILL, 2.0))
@@ -117,5 +117,5 @@ def test_killing_up_itself_ends_its_nodes(up):
 def test_list_shows_parameters_and_starts_nothing(ros_env):
     status, out, _ = run_cli("up", "sim", "--list", "-p", "policy.max_age_s=1", env=ros_env)
     assert status == 0
-    assert "/policy: lifecycle node vla_ros.nodes.policy" in out
+    assert "/policy: lifecycle node vla_ros.nodes.policy.node" in out
     assert "  max_age_s: 1.0" in out

@@ -22,8 +22,8 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
-from vla_ros.nodes import qos
-from vla_ros.nodes.convert import stamp_of, to_time
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import stamp_of, to_time
 from vla_ros.srv import ResetEpisode
 
 LOCKSTEP = {"mode": "lockstep", "image_size": 32}
@@ -388,7 +388,7 @@ def test_without_opengl_it_says_what_to_do(spawn_node):
 def test_the_shipped_file_names_every_parameter_with_its_default():
     import yaml
 
-    from vla_ros.nodes.bridge import TABLE
+    from vla_ros.nodes.bridge.node import TABLE
     from vla_ros.resources import config_path
 
     shipped = yaml.safe_load(config_path("bridge.yaml").read_text())["/**"]["ros__parameters"]

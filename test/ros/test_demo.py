@@ -18,8 +18,8 @@ pytest.importorskip("mujoco", reason="mujoco is not installed: the demo needs th
 from PIL import Image as Pillow
 
 from support.nodes import run_cli
-from vla_ros.cli.card import WIDTH
-from vla_ros.cli.environment import python_path
+from vla_ros.bringup.environment import python_path
+from vla_ros.cli.demo.card import WIDTH
 
 pytestmark = pytest.mark.ros
 TIMEOUT_S = 150.0

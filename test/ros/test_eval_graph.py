@@ -18,7 +18,7 @@ pytest.importorskip("mujoco", reason="mujoco is not installed: evaluations need 
 from PIL import Image as Pillow
 
 from support.wait import wait_until
-from vla_ros.cli.eval_graph import GraphRunner
+from vla_ros.cli.eval.graph import GraphRunner
 from vla_ros.evaluation.direct import DirectRunner
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
 from vla_ros.evaluation.runner import RunnerFailed

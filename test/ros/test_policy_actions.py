@@ -21,8 +21,8 @@ from support.policy_client import GRIPPER, moves
 from support.wait import wait_until
 from vla_ros.core import STAGES, CommandKind
 from vla_ros.core import PolicyState as State
-from vla_ros.nodes import qos
-from vla_ros.nodes.convert import stamp_of
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import stamp_of
 
 T = 0.05
 SLOW = 10.0  # Hz: every action finds a control tick of its own

@@ -13,7 +13,7 @@ from support.policy_client import GRIPPER
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
-from vla_ros.nodes.convert import stamp_of
+from vla_ros.nodes.common.convert import stamp_of
 
 A, T = 0.5, 0.05  # max_age_s and the control period of the shipped configuration
 SILENCE = 1.0

@@ -12,7 +12,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
-from vla_ros.nodes.convert import stamp_of
+from vla_ros.nodes.common.convert import stamp_of
 
 REJECTED = {
     "100,000 characters": ("a" * 100_000, "has 100000 characters"),

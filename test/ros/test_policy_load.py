@@ -17,8 +17,8 @@ from std_msgs.msg import String
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
-from vla_ros.nodes.convert import stamp_of
-from vla_ros.nodes.spin import spin
+from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.nodes.common.spin import spin
 
 T = 0.05
 

@@ -14,7 +14,7 @@ from support.policy_client import PolicyRig
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
-from vla_ros.nodes.convert import stamp_of, to_time
+from vla_ros.nodes.common.convert import stamp_of, to_time
 from vla_ros.timing import MS, SECOND
 
 PERIOD = 50 * MS

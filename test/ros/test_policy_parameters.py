@@ -17,7 +17,7 @@ from std_msgs.msg import String
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
-from vla_ros.nodes import qos
+from vla_ros.nodes.common import qos
 
 BAD_AT_START = [
     ({"control_rate_hz": 500.0}, "control_rate_hz"),
@@ -161,7 +161,7 @@ def test_a_policy_that_cannot_be_loaded_is_refused_at_configure(start_policy, tm
     ],
 )
 def test_an_unreadable_parameter_is_one_clear_line(ros_env, words, says):
-    command = [sys.executable, "-m", "vla_ros.nodes.policy", "--ros-args", *words]
+    command = [sys.executable, "-m", "vla_ros.nodes.policy.node", "--ros-args", *words]
     ended = subprocess.run(command, env=ros_env, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("bad parameter: ")]

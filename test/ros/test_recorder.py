@@ -18,7 +18,7 @@ from sensor_msgs.msg import Image
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
-from vla_ros.nodes import qos
+from vla_ros.nodes.common import qos
 from vla_ros.replay.bag import Bag
 from vla_ros.replay.recorded import stamp_ns
 

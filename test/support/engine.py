@@ -10,9 +10,9 @@ import torch
 
 from vla_ros.core import Image, Inference, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions
-from vla_ros.engine.checkpoint import Checkpoint
-from vla_ros.engine.config import ModelConfig, TextConfig, TowerConfig
-from vla_ros.engine.random_checkpoint import SMALL_VOCAB, in_memory
+from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig
+from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.checkpoints.random import SMALL_VOCAB, in_memory
 from vla_ros.timing import SystemClock
 
 CPU = torch.device("cpu")

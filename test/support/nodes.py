@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from support.wait import wait_until
-from vla_ros.cli.environment import defaults, python_path
-from vla_ros.cli.graph_file import NodeSpec
-from vla_ros.cli.process import command_line
+from vla_ros.bringup.environment import defaults, python_path
+from vla_ros.bringup.graph_file import NodeSpec
+from vla_ros.bringup.process import command_line
 from vla_ros.resources import config_path
 
 

@@ -30,8 +30,8 @@ from support.wait import wait_until
 from vla_ros.core import CommandKind, Floats
 from vla_ros.core import PolicyState as State
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
-from vla_ros.nodes import qos
-from vla_ros.nodes.convert import stamp_of
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import stamp_of
 from vla_ros.timing import MS, SECOND
 
 CAMERA = Path(__file__).with_name("camera.py")

@@ -14,8 +14,8 @@ pytest.importorskip("h5py", exc_type=ImportError)
 pytest.importorskip("torch", exc_type=ImportError)
 
 from vla_ros.sim.goals import instruction_of, parse_instruction
-from vla_ros.train.relabel import INSTRUCTIONS
-from vla_ros.train.shards import Demonstration, SetInfo, Track, write_shard
+from vla_ros.train.data.relabel import INSTRUCTIONS
+from vla_ros.train.data.shards import Demonstration, SetInfo, Track, write_shard
 
 SIZE = 32
 OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vla_ros.analysis.shapes import DecoderShape, ExpertShape, Matrix, ModelShape, TowerShape
 
 if TYPE_CHECKING:
-    from vla_ros.engine.config import ModelConfig
+    from vla_ros.engine.checkpoints.config import ModelConfig
 
 PROMPT_TEXT = 25  # OpenVLA's prompt around a short instruction: 281 tokens with 256 patches
 
@@ -119,7 +119,7 @@ def load_model(name: str) -> ModelShape:
     if not folder.is_dir():
         raise ValueError(f"no model {name!r}: give a checkpoint directory or {', '.join(MODELS)}")
     try:
-        from vla_ros.engine.config import read_config
+        from vla_ros.engine.checkpoints.config import read_config
         from vla_ros.engine.errors import CheckpointError
     except ImportError as error:
         raise ValueError(f"reading {name} needs the engine's packages: {error}") from None

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli import UserError
-from vla_ros.cli.roofline_options import (
+from vla_ros.cli.roofline.options import (
     add_model_options,
     bench_of,
     check_draft_options,
@@ -17,6 +16,7 @@ from vla_ros.cli.roofline_options import (
     model_of,
     roofline_of,
 )
+from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
     from vla_ros.analysis.advice import Candidate, Limits

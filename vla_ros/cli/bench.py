@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli import UserError
+from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.engine.bench.suite import BenchOptions, BenchResult
+    from vla_ros.benchmark.suite import BenchOptions, BenchResult
 
 #: checkpoint, draft, device, dtype, threads, and whether CPU time is the clock
 PRESETS: dict[str, dict[str, Any]] = {
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> BenchOptions:
-    from vla_ros.engine.bench.suite import ROWS, BenchOptions
+    from vla_ros.benchmark.suite import ROWS, BenchOptions
 
     preset = PRESETS[args.preset]
     device = args.device or preset["device"]
@@ -106,8 +106,8 @@ def _measure(
     args: argparse.Namespace, options: BenchOptions
 ) -> tuple[str, dict[str, Any], BenchResult]:
     """The text, the JSON, and the run that the picture shows."""
-    from vla_ros.engine.bench import suite
-    from vla_ros.engine.bench.report import table
+    from vla_ros.benchmark import suite
+    from vla_ros.benchmark.report import table
 
     if args.sweep:
         runs = suite.run_sweep(options)
@@ -137,7 +137,7 @@ def _print(
 ) -> None:  # fmt: skip
     import torch
 
-    from vla_ros.engine.bench.report import json_line, machine, picture
+    from vla_ros.benchmark.report import json_line, machine, picture
 
     words = [w for w in sys.argv[1:] if w != "--json"]
     head = {

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vla_ros.cli import UserError
-from vla_ros.cli.bar import bar
-from vla_ros.cli.progress import Progress
+from vla_ros.console.bar import bar
+from vla_ros.console.progress import Progress
+from vla_ros.errors import UserError
 
 DESCRIPTION = """\
 Let the scripted expert solve the tabletop's tasks and record what it sees and does: images,
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from vla_ros.sim.env import SimError
         from vla_ros.train import TrainError
-        from vla_ros.train.collection import CollectOptions, collect, episode_seed, totals
+        from vla_ros.train.data.collection import CollectOptions, collect, episode_seed, totals
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim,train]' in the checkout") from error
     options = CollectOptions(

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli import UserError
+from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.cli.checks import Check
+    from vla_ros.cli.doctor.checks import Check
 
 DESCRIPTION = """\
 Prepare the LIBERO benchmark and list its tasks.
@@ -69,7 +69,7 @@ def _tasks(suite: str) -> int:
 
 
 def _setup(given: str | None) -> int:
-    from vla_ros.cli.checks import Level, line
+    from vla_ros.cli.doctor.checks import Level, line
 
     failed = False
     for check in _checks(given):
@@ -79,7 +79,8 @@ def _setup(given: str | None) -> int:
 
 
 def _checks(given: str | None) -> Iterator[Check]:
-    from vla_ros.cli import checks, libero_checks
+    from vla_ros.cli.doctor import checks
+    from vla_ros.cli.doctor import libero as libero_checks
     from vla_ros.sim.env import SimError
     from vla_ros.sim.libero.assets import find_assets, placeholder_note
     from vla_ros.sim.libero.config import config_file, write_config
@@ -115,7 +116,7 @@ def _first_that_runs(package: Path, assets: Path) -> str:
 
 
 def _suites(package: Path, assets: Path) -> Iterator[Check]:
-    from vla_ros.cli import checks
+    from vla_ros.cli.doctor import checks
     from vla_ros.sim.libero.suites import SUITES, tasks_of
     from vla_ros.sim.libero.survey import missing_objects
 

@@ -1,4 +1,4 @@
-"""`vla-ros`: finds the verb, imports only that verb's file, runs it.
+"""`vla-ros`: finds the verb, imports only that verb, runs it.
 
 Exit status: 0 done, 1 it ran and failed, 2 wrong usage or a bad file, 130 interrupted.
 """
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from vla_ros.cli import UserError
+from vla_ros.errors import UserError
 
-#: verb → one line for `vla-ros --help`; the file is vla_ros/cli/<verb>.py
+#: verb → one line for `vla-ros --help`; in vla_ros/cli/<verb>.py or vla_ros/cli/<verb>/
 VERBS = {
     "demo": "run one simulated task through the whole graph and print a card",
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",

@@ -9,8 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
-from vla_ros.cli import UserError
-from vla_ros.cli.graph_file import LOG_LEVELS, NodeSpec, parse_overrides
+from vla_ros.bringup.graph_file import LOG_LEVELS, NodeSpec, parse_overrides
+from vla_ros.errors import UserError
 from vla_ros.resources import config_path
 
 DESCRIPTION = """\
@@ -86,11 +86,11 @@ def run(args: argparse.Namespace) -> int:
         import rosbags  # noqa: F401
     except ImportError:
         raise UserError("rosbags is missing: pip install '.[replay]' in the checkout") from None
-    from vla_ros.cli.environment import prepare
+    from vla_ros.bringup.environment import prepare
 
     prepare()
     try:
-        from vla_ros.nodes.recorder import main
+        from vla_ros.nodes.recorder.node import main
     except ImportError as error:
         raise UserError(f"{error}; `vla-ros doctor` says what to install") from None
     if args.seconds is not None:
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def node_arguments(args: argparse.Namespace) -> list[str]:
     """What the options mean for the node, as ROS arguments. Raises UserError."""
-    from vla_ros.cli.process import command_line
+    from vla_ros.bringup.process import command_line
 
     if args.output is not None and args.output.exists():
         raise UserError(f"--output {args.output}: exists already; a recording overwrites nothing")

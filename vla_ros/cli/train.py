@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli import UserError
-from vla_ros.cli.bar import bar
-from vla_ros.cli.progress import Progress
+from vla_ros.console.bar import bar
+from vla_ros.console.progress import Progress
+from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
     from vla_ros.sim.goals import Family

@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 
-from vla_ros.cli import UserError
-from vla_ros.cli.graph_file import LOG_LEVELS, GraphSpec, parse_overrides
+from vla_ros.bringup.graph_file import LOG_LEVELS, GraphSpec, parse_overrides
+from vla_ros.errors import UserError
 
 DESCRIPTION = """\
 Start the nodes of a graph with their parameter files, configure and activate the lifecycle
@@ -100,7 +100,7 @@ def describe(spec: GraphSpec) -> str:
 
 
 def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
-    from vla_ros.cli.graph import Graph, GraphFailed, Stopped, print_line
+    from vla_ros.bringup.graph import Graph, GraphFailed, Stopped, print_line
 
     graph = Graph(spec, interrupted=stop.is_set)
     failed = False

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 
 from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
-from vla_ros.engine.checkpoint import Checkpoint, load_checkpoint
+from vla_ros.engine.checkpoints.openvla import Checkpoint, load_checkpoint
+from vla_ros.engine.checkpoints.random import PREFIX, load_random
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.factory import ScheduleParts, make_schedule
-from vla_ros.engine.images import Preprocessor
 from vla_ros.engine.model import ModelOptions, Prompt, VLAModel
 from vla_ros.engine.options import EngineOptions
-from vla_ros.engine.random_checkpoint import PREFIX, load_random
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.base import Schedule
 from vla_ros.engine.stages import StageTimer
 from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer, read_normaliser
+from vla_ros.engine.vision.images import Preprocessor
 from vla_ros.timing import Clock
 
 

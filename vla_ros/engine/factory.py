@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vla_ros.engine.acceptance import Acceptance, make_acceptance
-from vla_ros.engine.checkpoint import Checkpoint
+from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.drafters.acceptance import Acceptance, make_acceptance
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.drafters.model import ModelDrafter
 from vla_ros.engine.drafters.temporal import TemporalDrafter
@@ -15,11 +15,11 @@ from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.schedules.actionflow import ActionFlow
 from vla_ros.engine.schedules.autoregressive import Autoregressive
 from vla_ros.engine.schedules.base import Schedule
-from vla_ros.engine.schedules.generate import Generate
-from vla_ros.engine.schedules.naive_pipe import NaivePipe
 from vla_ros.engine.schedules.parallel import Parallel
+from vla_ros.engine.schedules.reference.generate import Generate
+from vla_ros.engine.schedules.reference.naive_pipe import NaivePipe
+from vla_ros.engine.schedules.reference.vanilla_speculative import VanillaSpeculative
 from vla_ros.engine.schedules.speculative import Speculative
-from vla_ros.engine.schedules.vanilla_speculative import VanillaSpeculative
 from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer
 
 LoadDraft = Callable[[str], Checkpoint]

@@ -12,25 +12,25 @@ from typing import Protocol
 
 import torch
 
-from vla_ros.engine.attention import Attention, PackedAttention, choose_rope_write
-from vla_ros.engine.attention_varlen import PAGE, VarlenAttention, choose_varlen
-from vla_ros.engine.checkpoint import Checkpoint
-from vla_ros.engine.config import ModelConfig, TextConfig
-from vla_ros.engine.decoder import Decoder
-from vla_ros.engine.graphs import Capture, CudaCapture, GraphCache, GraphedVision
-from vla_ros.engine.hf import TransformersDecoder
-from vla_ros.engine.packed import PackLayout, Plan
-from vla_ros.engine.planner import Planner
-from vla_ros.engine.ring import Ring
+from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig
+from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.decoders.hugging_face import TransformersDecoder
+from vla_ros.engine.decoders.llama import Decoder
+from vla_ros.engine.packed.attention import Attention, PackedAttention, choose_rope_write
+from vla_ros.engine.packed.graphs import Capture, CudaCapture, GraphCache, GraphedVision
+from vla_ros.engine.packed.pack import PackLayout, Plan
+from vla_ros.engine.packed.planner import Planner
+from vla_ros.engine.packed.ring import Ring
+from vla_ros.engine.packed.varlen import PAGE, VarlenAttention, choose_varlen
 from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.vision import Vision
+from vla_ros.engine.vision.towers import Vision
 
 SPAN = 32  # on a GPU, a tail looks at a multiple of this many ring entries
 BUCKET = 16  # with graphs, prefills are padded to a multiple, so few lengths need a graph
 
 
 class DecoderLike(Protocol):
-    """What a decoder backend offers; see :class:`~vla_ros.engine.decoder.Decoder`."""
+    """What a decoder backend offers; see :class:`~vla_ros.engine.decoders.llama.Decoder`."""
 
     config: TextConfig
 

@@ -30,7 +30,7 @@ class EngineOptions:
     ``unnorm_key`` names the data set whose statistics scale the actions; ``None`` takes the
     only one there is. ``action_dim`` is the size of one action, ``None`` accepts any.
     ``center_crop`` and ``preprocessing`` (default, libero) say how an image becomes a tower's
-    square, see :mod:`vla_ros.engine.images`.
+    square, see :mod:`vla_ros.engine.vision.images`.
     ``draft_checkpoint``, ``draft_extrapolation``, ``adaptive_draft`` belong to the drafters,
     ``relax_bins`` to ``relaxed`` acceptance, ``temperature`` to ``sampling``; ``gamma`` is the
     longest draft (``None``: the rest of the action). ``seed`` seeds random weights and sampling.

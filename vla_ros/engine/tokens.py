@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core import Floats
-from vla_ros.engine.config import ModelConfig
+from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 
 _CHAT = (

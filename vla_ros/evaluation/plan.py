@@ -9,7 +9,7 @@ from vla_ros.evaluation.records import Job, Setup, Variant
 from vla_ros.sim.env import Task
 from vla_ros.sim.goals import Family
 from vla_ros.sim.tasks import GOALS
-from vla_ros.train.seeds import EVALUATION
+from vla_ros.train.data.seeds import EVALUATION
 
 TABLETOP = "tabletop"
 FAMILIES = tuple(family.value for family in Family)  # from easy to hard

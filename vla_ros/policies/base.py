@@ -55,7 +55,7 @@ class PolicySpec:
     ``vla``, and so do ``schedule_options``: further fields of ``engine.EngineOptions`` by
     name, such as ``{"drafter": "temporal", "gamma": 3}``. ``action_scale`` multiplies the
     first six de-normalised values into metres and radians. ``preprocessing`` is "default" or
-    "libero", see :mod:`vla_ros.engine.images`. ``replay_file`` is the .npy or
+    "libero", see :mod:`vla_ros.engine.vision.images`. ``replay_file`` is the .npy or
     .npz file of ``replay``, ``replay_loop`` whether it starts over at its end.
     ``num_threads`` limits the worker's compute threads (0: the libraries' own choice).
     ``warmup_count`` inferences on a synthetic ``warmup_size`` (height, width) image are made

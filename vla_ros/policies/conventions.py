@@ -53,8 +53,8 @@ def conventions_of(checkpoint: str, suite: str = "", unnorm_key: str = "") -> Co
     """
     if checkpoint.startswith("random:"):
         return Conventions("", CONTROLLER_UNITS, "default", False)
-    from vla_ros.engine.checkpoint import norm_stats_of, resolve
-    from vla_ros.engine.config import read_config
+    from vla_ros.engine.checkpoints.config import read_config
+    from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
 
     try:
         directory = resolve(checkpoint)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vla_ros.engine.config import ModelConfig, TextConfig, TowerConfig
-from vla_ros.engine.random_checkpoint import PRESETS
+from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig
+from vla_ros.engine.checkpoints.random import PRESETS
 
 _SMALL = PRESETS["small"]
 

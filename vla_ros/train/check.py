@@ -14,9 +14,15 @@ import numpy as np
 from vla_ros.core import Floats
 from vla_ros.sim.env import SimObservation
 from vla_ros.sim.goals import Family
-from vla_ros.train.collection import tasks_of
-from vla_ros.train.rollout import Episode, forget_policy, play, shared_environment, shared_policy
-from vla_ros.train.seeds import validation_seed
+from vla_ros.train.data.collection import tasks_of
+from vla_ros.train.data.rollout import (
+    Episode,
+    forget_policy,
+    play,
+    shared_environment,
+    shared_policy,
+)
+from vla_ros.train.data.seeds import validation_seed
 from vla_ros.train.units import scales, to_environment
 from vla_ros.train.workers import pool
 

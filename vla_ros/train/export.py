@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vla_ros.engine.checkpoint import save_checkpoint
-from vla_ros.engine.small_tokenizer import write_tokenizer
-from vla_ros.train.frames import Frames
+from vla_ros.engine.checkpoints.openvla import save_checkpoint
+from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
+from vla_ros.train.data.frames import Frames
 from vla_ros.train.network import Network
 from vla_ros.train.units import norm_stats
 

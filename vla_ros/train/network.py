@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vla_ros.engine.attention import Attention
-from vla_ros.engine.checkpoint import LANGUAGE, Tensors, text_shapes
-from vla_ros.engine.config import ModelConfig
-from vla_ros.engine.decoder import Decoder
-from vla_ros.engine.parallel_head import ParallelHeads
-from vla_ros.engine.vision import Vision
+from vla_ros.engine.checkpoints.config import ModelConfig
+from vla_ros.engine.checkpoints.openvla import LANGUAGE, Tensors, text_shapes
+from vla_ros.engine.decoders.llama import Decoder
+from vla_ros.engine.heads import ParallelHeads
+from vla_ros.engine.packed.attention import Attention
+from vla_ros.engine.vision.towers import Vision
 
 _POSITION_SCALE = 0.5  # of the sin-cos embedding against patch embeddings at the start
 _POSITION_BASE = 100.0

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 
 from vla_ros.core import ACTION_DIM
-from vla_ros.engine.small_tokenizer import build_tokenizer
+from vla_ros.engine.checkpoints.small_tokenizer import build_tokenizer
 from vla_ros.engine.tokens import ActionTokens, prompt_text
-from vla_ros.train.batches import Batches
-from vla_ros.train.chunk_batches import ChunkBatches
-from vla_ros.train.frames import Frames
+from vla_ros.train.data.batches import Batches
+from vla_ros.train.data.chunk_batches import ChunkBatches
+from vla_ros.train.data.frames import Frames
 from vla_ros.train.loss import SoftBins, patch_loss, place_loss, token_error
 from vla_ros.train.network import Network
 from vla_ros.train.options import TrainOptions

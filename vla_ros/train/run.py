@@ -95,7 +95,7 @@ def _correct(
     if trainer.step > trainer.options.round_steps()[number]:
         return True  # of an earlier sitting
     try:
-        from vla_ros.train.collection import CollectOptions, collect
+        from vla_ros.train.data.collection import CollectOptions, collect
     except ImportError as error:
         raise TrainError(f"on-policy rounds need the simulation: {error}") from error
     policy = trainer.directory / f"policy-round-{number}"

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 
-from vla_ros.engine.checkpoint import load_checkpoint
-from vla_ros.engine.config import ModelConfig
+from vla_ros.engine.checkpoints.config import ModelConfig
+from vla_ros.engine.checkpoints.openvla import load_checkpoint
 from vla_ros.train import TrainError
 from vla_ros.train.arch import ARCHITECTURES
+from vla_ros.train.data.frames import Frames, load_frames
 from vla_ros.train.export import export
-from vla_ros.train.frames import Frames, load_frames
 from vla_ros.train.journal import Entry, Journal
 from vla_ros.train.network import Network
 from vla_ros.train.objectives import Objective, make_objective

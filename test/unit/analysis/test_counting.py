@@ -15,10 +15,10 @@ from vla_ros.analysis import stages
 from vla_ros.analysis.models import MODELS, load_model, shape_of
 from vla_ros.analysis.shapes import DecoderShape
 from vla_ros.analysis.work import Precision, Segment, attention, linear, parse_precision
-from vla_ros.engine.checkpoint import expected_shapes
-from vla_ros.engine.config import ModelConfig, TextConfig, TowerConfig, text_json
-from vla_ros.engine.random_checkpoint import PRESETS, write_random
-from vla_ros.engine.vision import Projector, VisionBackbone
+from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig, text_json
+from vla_ros.engine.checkpoints.openvla import expected_shapes
+from vla_ros.engine.checkpoints.random import PRESETS, write_random
+from vla_ros.engine.vision.towers import Projector, VisionBackbone
 
 TOWERS = (
     TowerConfig(96, 4, 3, 256, image_size=64, patch=8, class_token=True, registers=4),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from vla_ros.cli.card import WIDTH, DemoResult, Setup, card, json_line, machine
+from vla_ros.cli.demo.card import WIDTH, DemoResult, Setup, card, json_line, machine
 from vla_ros.core import STAGES
 from vla_ros.timing import Distribution
 

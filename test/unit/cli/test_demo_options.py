@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from vla_ros.cli import UserError
-from vla_ros.cli.demo_options import add_parser, parameters
+from vla_ros.cli.demo.options import add_parser, parameters
 from vla_ros.cli.main import main
-from vla_ros.cli.progress import Progress
-from vla_ros.cli.recorder import MAX_FRAMES, Recorder
+from vla_ros.console.progress import Progress
+from vla_ros.errors import UserError
+from vla_ros.observe.film import MAX_FRAMES, Recorder
 
 EXPERT = ("--policy", "scripted")
 

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from vla_ros.cli import checks, doctor, main
-from vla_ros.cli.checks import Level
+from vla_ros.cli import main
+from vla_ros.cli.doctor import checks
+from vla_ros.cli.doctor import verb as doctor
+from vla_ros.cli.doctor.checks import Level
 
 
 def args(**given):

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("mujoco")
 
-from vla_ros.cli.eval_options import check, variants_of
+from vla_ros.cli.eval.options import check, variants_of
 from vla_ros.cli.main import main, make_parser
 from vla_ros.evaluation.store import read_records
 

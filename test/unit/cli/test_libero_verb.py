@@ -7,8 +7,9 @@ from types import ModuleType
 import pytest
 
 from support.libero import make_assets, make_package
-from vla_ros.cli import libero_checks, main
-from vla_ros.cli.checks import Level, ok
+from vla_ros.cli import main
+from vla_ros.cli.doctor import libero as libero_checks
+from vla_ros.cli.doctor.checks import Level, ok
 from vla_ros.sim.libero import assets, suites, survey
 from vla_ros.sim.libero.suites import SUITES
 

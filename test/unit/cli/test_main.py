@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from vla_ros.cli import UserError, main
+from vla_ros.cli import main
+from vla_ros.errors import UserError
 
 
 def run(capsys, *words):

@@ -24,7 +24,7 @@ from support.engine import (
 )
 from vla_ros.core import Timeline
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.random_checkpoint import in_memory
+from vla_ros.engine.checkpoints.random import in_memory
 
 IMAGE = next(images(1))
 
@@ -172,7 +172,7 @@ def test_bfloat16_runs_and_all_schedules_agree_with_fp32_mostly() -> None:
 def test_the_engine_needs_neither_ros_nor_a_simulator_nor_a_plotter() -> None:
     code = (
         "import sys; from vla_ros.engine import load_engine, EngineOptions;"
-        "import vla_ros.engine.bench.suite, vla_ros.engine.bench.report;"
+        "import vla_ros.benchmark.suite, vla_ros.benchmark.report;"
         "bad = [m for m in ('rclpy', 'mujoco', 'matplotlib', 'torchvision', 'timm', 'scipy')"
         " if m in sys.modules]; sys.exit(str(bad) if bad else 0)"
     )

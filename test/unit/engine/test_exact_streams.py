@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
-from vla_ros.engine.random_checkpoint import write_random
+from vla_ros.engine.checkpoints.random import write_random
 
 FRAMES = 52
 # A change of instruction, one that comes while a pipeline of 7 or 16 fills, and a plain reset.

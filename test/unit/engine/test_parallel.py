@@ -11,9 +11,9 @@ import torch.nn.functional as F
 
 from support.engine import CLOCK, CPU, TEXTS, engine_of, images, tiny_config
 from vla_ros.core import Observation, Timeline
-from vla_ros.engine.checkpoint import Checkpoint
-from vla_ros.engine.hf import build_causal_lm
-from vla_ros.engine.random_checkpoint import in_memory
+from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.checkpoints.random import in_memory
+from vla_ros.engine.decoders.hugging_face import build_causal_lm
 
 FRAMES = list(images(2, still=0.0))
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.engine import CheckpointError, InvalidAction
-from vla_ros.engine.random_checkpoint import PRESETS
-from vla_ros.engine.small_tokenizer import TEXT_VOCAB, build_tokenizer, write_tokenizer
+from vla_ros.engine.checkpoints.random import PRESETS
+from vla_ros.engine.checkpoints.small_tokenizer import TEXT_VOCAB, build_tokenizer, write_tokenizer
 from vla_ros.engine.tokens import (
     ActionTokens,
     Normaliser,

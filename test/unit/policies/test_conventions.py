@@ -10,7 +10,7 @@ import pytest
 
 from support.engine import tiny_config
 from vla_ros.core import Command, CommandKind
-from vla_ros.engine.config import config_json
+from vla_ros.engine.checkpoints.config import config_json
 from vla_ros.policies.base import PolicyRefused
 from vla_ros.policies.conventions import CONTROLLER_UNITS, conventions_from, conventions_of
 from vla_ros.sim.commands import environment_action

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from vla_ros.cli import UserError
 from vla_ros.cli.main import make_parser
 from vla_ros.cli.record import node_arguments
-from vla_ros.cli.replay_options import check, frame_range, graph_of, needs_of
+from vla_ros.cli.replay.options import check, frame_range, graph_of, needs_of
+from vla_ros.errors import UserError
 
 
 def parsed(*words):

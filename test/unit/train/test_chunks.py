@@ -10,21 +10,21 @@ from support.engine import CLOCK, engine_of, images, observation
 from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.core import Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.checkpoint import load_checkpoint, save_checkpoint
-from vla_ros.engine.random_checkpoint import random_tensors
-from vla_ros.engine.small_tokenizer import build_tokenizer, write_tokenizer
+from vla_ros.engine.checkpoints.openvla import load_checkpoint, save_checkpoint
+from vla_ros.engine.checkpoints.random import random_tensors
+from vla_ros.engine.checkpoints.small_tokenizer import build_tokenizer, write_tokenizer
 from vla_ros.engine.tokens import prompt_text
 from vla_ros.sim.goals import parse_instruction
 from vla_ros.train import TrainError
 from vla_ros.train.arch import ARCHITECTURES
-from vla_ros.train.chunk_batches import ChunkBatches
-from vla_ros.train.frames import load_frames
+from vla_ros.train.data.chunk_batches import ChunkBatches
+from vla_ros.train.data.frames import load_frames
+from vla_ros.train.data.shards import Demonstration, write_shard
+from vla_ros.train.data.wordings import wordings
 from vla_ros.train.network import Network
 from vla_ros.train.options import TrainOptions
 from vla_ros.train.run import Machine, Reporter, run
-from vla_ros.train.shards import Demonstration, write_shard
 from vla_ros.train.units import norm_stats
-from vla_ros.train.wordings import wordings
 
 CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-oft"]

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from support.train import data_set
-from vla_ros.cli.bar import bar, clock
 from vla_ros.cli.main import main
+from vla_ros.console.bar import bar, clock
 
 
 def test_train_says_where_the_policy_is(tmp_path, capsys):

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 
 from vla_ros.engine.drafters.base import Draft, Drafter
-from vla_ros.engine.images import Preprocessor
 from vla_ros.engine.model import Prompt, VLAModel
-from vla_ros.engine.packed import PackLayout, chain, prefill_layout
+from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.request import Request
 from vla_ros.engine.tokens import PromptTokenizer
+from vla_ros.engine.vision.images import Preprocessor
 
 
 def towers_equal(one: VLAModel, other: VLAModel) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from vla_ros.engine.model import VLAModel
-from vla_ros.engine.packed import PackLayout, TailToken
+from vla_ros.engine.packed.pack import PackLayout, TailToken
 from vla_ros.engine.request import Decoded, Reading, Request
 from vla_ros.engine.schedules.base import Schedule
 

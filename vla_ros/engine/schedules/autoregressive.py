@@ -6,7 +6,7 @@ Tokens stay on the device between passes; the host reads them once, at the end.
 from __future__ import annotations
 
 from vla_ros.engine.model import VLAModel
-from vla_ros.engine.packed import PackLayout, chain, prefill_layout
+from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.request import Decoded, Reading, Request
 from vla_ros.engine.schedules.base import Schedule
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from vla_ros.engine.heads import load_heads
 from vla_ros.engine.model import VLAModel
-from vla_ros.engine.packed import PackLayout
-from vla_ros.engine.parallel_head import load_heads
+from vla_ros.engine.packed.pack import PackLayout
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.base import Schedule
 from vla_ros.engine.tokens import Normaliser

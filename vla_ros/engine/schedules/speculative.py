@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from vla_ros.engine.acceptance import Acceptance, Verdict
+from vla_ros.engine.drafters.acceptance import Acceptance, Verdict
 from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.model import VLAModel
-from vla_ros.engine.packed import PackLayout, chain, prefill_layout
+from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.base import Schedule
 

@@ -1,0 +1,109 @@
+"""`vla-ros bench` on a small model: every row, every key, exact in fp32."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vla_ros.benchmark.frames import drifting_frames, load_frames
+from vla_ros.benchmark.rows import ROWS
+from vla_ros.cli.main import main
+
+KEYS = {
+    "median_ms", "p95_ms", "rate_hz", "latency_ms", "passes_per_action", "acceptance",
+    "speedup_vs_generate", "token_match", "lossless",
+}  # fmt: skip
+SMALL = ["bench", "--checkpoint", "random:small", "--dtype", "float32", "--warm-up", "8"]
+
+
+def last_line(text: str) -> dict:  # type: ignore[type-arg]
+    found: dict = json.loads(text.strip().splitlines()[-1])  # type: ignore[type-arg]
+    return found
+
+
+def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([*SMALL, "--timed", "8", "--output", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    result = last_line(printed)
+    rows = result["schedules"]
+    assert tuple(rows) == ROWS
+    assert all(set(row) >= KEYS for row in rows.values())
+    exact = [n for n in ROWS if rows[n]["lossless"] and n != "parallel"]
+    assert len(exact) == 10
+    assert {rows[name]["token_match"] for name in exact} == {1.0}
+    assert not rows["speculative_relaxed"]["lossless"]
+    assert rows["speculative_hit"]["passes_per_action"] == 1
+    assert rows["speculative_hit"]["acceptance"] == 1
+    assert rows["speculative_miss_always"]["passes_per_action"] == 7
+    assert rows["actionflow"]["passes_per_action"] == 1
+    # The draft is the same random:small: always right, and still a pass more when not fused.
+    assert rows["speculative_model"]["passes_per_action"] == 1
+    assert rows["vanilla_speculative"]["passes_per_action"] == 2
+    assert rows["actionflow"]["latency_ms"] > rows["actionflow"]["median_ms"]
+    assert rows["generate"]["speedup_vs_generate"] == 1
+    assert result["shapes"]["vision_tokens"] == 64
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "bench.json").read_text()) == result
+    assert "speculative_relaxed" in (tmp_path / "bench.txt").read_text()
+
+
+def test_in_bf16_differences_are_close_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    """Equality is not promised there: another shape of product rounds otherwise."""
+    rows = "generate,autoregressive,actionflow,speculative_hit"
+    words = ["--dtype", "bfloat16", "--timed", "16", "--rows", rows, "--json"]
+    assert main([*SMALL, *words]) == 0
+    found = last_line(capsys.readouterr().out)["schedules"]
+    for name in rows.split(",")[1:]:
+        assert found[name]["token_match"] > 0.5
+        margin = found[name]["mismatch_margin"]
+        assert margin is None or margin < 0.2  # logits spread over several units
+
+
+def test_json_alone_chosen_rows_and_recorded_frames(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "f.npz", images=np.stack(drifting_frames(3, side=64)))
+    words = ["--timed", "2", "--rows", "generate,actionflow", "--json", "--tokens", "3"]
+    assert main([*SMALL, *words, "--frames", str(tmp_path / "f.npz")]) == 0
+    out = capsys.readouterr().out
+    assert len(out.strip().splitlines()) == 1
+    assert list(last_line(out)["schedules"]) == ["generate", "actionflow"]
+    assert last_line(out)["shapes"]["action_tokens"] == 3
+
+
+def test_the_sweep_covers_lengths(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vla_ros.benchmark.suite.SWEEP_TOKENS", (2, 3))
+    monkeypatch.setattr("vla_ros.benchmark.suite.SWEEP_WORDS", (10, 60))
+    words = ["--timed", "1", "--warm-up", "2", "--rows", "autoregressive", "--sweep", "--json"]
+    assert main([*SMALL, *words]) == 0
+    shapes = [run["shapes"] for run in last_line(capsys.readouterr().out)["sweep"]]
+    assert [s["action_tokens"] for s in shapes] == [2, 2, 3, 3]
+    assert shapes[1]["prompt_tokens"] > shapes[0]["prompt_tokens"] + 40
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rows", "magic"], "rows magic are unknown"),
+        (["--checkpoint", "/no/where"], "neither a directory nor a hub id"),
+        (["--timed", "0"], "--timed and --tokens need at least 1"),
+    ],
+)
+def test_wrong_wishes_are_one_line_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SMALL, *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_frames_of_another_kind_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "f.npz", pictures=np.zeros(3))
+    with pytest.raises(ValueError, match="no array 'images'"):
+        load_frames(tmp_path / "f.npz")

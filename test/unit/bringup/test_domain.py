@@ -1,0 +1,34 @@
+"""ROS domains: local, free, and never given to two at once."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from vla_ros.bringup import domain
+
+
+def test_the_domain_is_local_and_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_STATIC_PEERS"):
+        monkeypatch.setenv(name, "7")
+    first = domain.free_domain()
+    assert 1 <= first <= domain.LAST_DOMAIN
+    domain.isolate(first)
+    assert os.environ["ROS_DOMAIN_ID"] == str(first)
+    assert os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    assert "ROS_STATIC_PEERS" not in os.environ
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as participant:
+        participant.bind(("", 7410 + 250 * first))
+        assert domain.free_domain() != first
+        with domain.leased_domain() as leased:
+            assert leased != first
+
+
+def test_a_leased_domain_is_nobody_else_s_until_it_is_given_back() -> None:
+    with domain.leased_domain() as first:
+        with domain.leased_domain() as second:
+            assert second != first
+        with domain.leased_domain() as again:
+            assert again == second

@@ -1,0 +1,145 @@
+"""Graph files: what is read, what is refused, and that outside parameters win."""
+
+import pytest
+
+from vla_ros.bringup.environment import defaults
+from vla_ros.bringup.graph_file import GraphSpec, node_names, parse_overrides
+from vla_ros.bringup.process import command_line
+from vla_ros.errors import UserError
+
+
+def write(tmp_path, text, name="my.up.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    write(
+        tmp_path,
+        "/**:\n  ros__parameters:\n    control_rate_hz: 20.0\n    mode: realtime\n"
+        "    limits: {max_age_s: 0.5}\n",
+        "mine.yaml",
+    )
+    return write(
+        tmp_path,
+        "log_level: warn\n"
+        "parameters: {use_sim_time: true}\n"
+        "nodes:\n"
+        "  arm_policy:\n"
+        "    executable: policy\n"
+        "    parameter_files: [mine.yaml]\n"
+        "    parameters: {mode: lockstep}\n"
+        "    remappings: {image: /camera/image_raw}\n"
+        "    namespace: arm\n"
+        "    lifecycle: true\n"
+        "  monitor: {}\n",
+    )
+
+
+def test_a_file_is_read_as_it_says(graph_file):
+    policy, monitor = GraphSpec.load(graph_file).nodes
+    assert (policy.full_name, policy.executable, policy.lifecycle) == (
+        "/arm/arm_policy",
+        "policy",
+        True,
+    )
+    assert policy.parameters == {"use_sim_time": True, "mode": "lockstep"}
+    assert policy.file_parameters()["limits.max_age_s"] == 0.5
+    assert (monitor.full_name, monitor.executable, monitor.log_level) == (
+        "/monitor",
+        "monitor",
+        "warn",
+    )
+
+
+def test_parameters_from_outside_win_and_keep_their_type(graph_file):
+    given = parse_overrides(
+        ["arm_policy.control_rate_hz=10", "arm_policy.limits.max_age_s=1", "arm_policy.mode=x"]
+    )
+    policy = GraphSpec.load(graph_file, given).node("arm_policy")
+    assert policy.parameters["control_rate_hz"] == 10.0
+    assert isinstance(policy.parameters["control_rate_hz"], float)
+    assert policy.parameters["limits.max_age_s"] == 1.0
+    assert policy.parameters["mode"] == "x"
+    words = command_line(policy)
+    assert words.index("--params-file") < words.index("control_rate_hz:=10.0")
+
+
+def test_values_reach_the_command_line_as_yaml(graph_file):
+    given = {"arm_policy": {"mode": "1.0"}, "monitor": {"use_sim_time": False}}
+    graph = GraphSpec.load(graph_file, given)
+    assert 'mode:="1.0"' in command_line(graph.node("arm_policy"))
+    assert "use_sim_time:=false" in command_line(graph.node("monitor"))
+
+
+def test_namespace_and_remappings_from_outside(graph_file):
+    graph = GraphSpec.load(
+        graph_file, namespace="/left/", remappings=["a=b", "arm_policy:image:=/other"]
+    )
+    assert [node.full_name for node in graph.nodes] == ["/left/arm/arm_policy", "/left/monitor"]
+    assert graph.node("arm_policy").remappings == {"image": "/other", "a": "b"}
+    assert graph.node("monitor").remappings == {"a": "b"}
+    assert "__ns:=/left/arm" in command_line(graph.node("arm_policy"))
+
+
+@pytest.mark.parametrize(
+    ("text", "needle"),
+    [
+        ("nodes: {}", "empty"),
+        ("nodes: [a]", "nodes must be a mapping"),
+        ("knots: {}", "unknown key 'knots'"),
+        ("nodes: {policy: {paramters: {}}}", "unknown key 'paramters'"),
+        ("nodes: {camera: {}}", "no node 'camera'"),
+        ("nodes: {policy: {parameter_files: [none.yaml]}}", "none.yaml"),
+        ("nodes: {policy: {parameter_files: policy.yaml}}", "must be a list"),
+        ("nodes: {policy: {lifecycle: maybe}}", "true or false"),
+        ("nodes: {policy: {log_level: loud}}", "loud"),
+        ("nodes:\n  policy: {\n", "line 3: not YAML"),
+        ("nodes: !!python/object/apply:os.system [true]", "not YAML"),
+        ("- a", "must be a mapping"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_it(tmp_path, text, needle):
+    path = write(tmp_path, text)
+    with pytest.raises(UserError, match=needle) as caught:
+        GraphSpec.load(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    path = tmp_path / "x.up.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="cannot read"):
+        GraphSpec.load(path)
+
+
+@pytest.mark.parametrize("item", ["x", "x=1", "policy=1", ".a=1", "policy.=1"])
+def test_an_override_without_node_and_parameter_is_refused(item):
+    with pytest.raises(UserError, match=r"NODE\.PARAMETER=VALUE"):
+        parse_overrides([item])
+
+
+def test_overrides_are_read_as_yaml():
+    assert parse_overrides(["n.a=3", "n.b=x y", "n.c=[1.0, 2.0]", "n.d=", "n.e='3'", "m.a=no"]) == {
+        "n": {"a": 3, "b": "x y", "c": [1.0, 2.0], "d": "", "e": "3"},
+        "m": {"a": False},
+    }
+
+
+def test_shipped_graphs_by_their_short_name():
+    assert [node.name for node in GraphSpec.load("policy").nodes] == ["monitor", "policy"]
+    assert GraphSpec.load("sim.up.yaml").node("policy").lifecycle
+    assert {"policy", "monitor", "bridge"} <= set(node_names())
+
+
+def test_the_environment_fills_gaps_and_changes_nothing():
+    empty = defaults({})
+    assert empty["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    assert empty["FASTDDS_DEFAULT_PROFILES_FILE"].endswith("fastdds_shm.xml")
+    mine = {"FASTDDS_DEFAULT_PROFILES_FILE": "/x.xml", "ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"}
+    assert not set(mine) & set(defaults(mine))
+    assert "AMENT_PREFIX_PATH" not in defaults({"ROS_DISTRO": "kilted"})
+    assert "ROS_AUTOMATIC_DISCOVERY_RANGE" not in defaults({"ROS_LOCALHOST_ONLY": "1"})

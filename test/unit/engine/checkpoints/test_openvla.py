@@ -1,0 +1,176 @@
+"""Checkpoint directories: what fits is read, everything else is refused with a list."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from support.engine import CPU, tiny_config
+from vla_ros.engine import CheckpointError, EngineOptions, load_engine
+from vla_ros.engine.checkpoints.config import BACKBONES, parse_config
+from vla_ros.engine.checkpoints.openvla import load_checkpoint
+from vla_ros.engine.checkpoints.random import PRESETS, parameters, write_random
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write_random(tmp_path / "it", tiny_config(towers="fused"), seed=1)
+    return tmp_path / "it"
+
+
+def load(directory: Path):  # type: ignore[no-untyped-def]
+    return load_checkpoint(str(directory), CPU, torch.float32)
+
+
+def edit(directory: Path, change) -> None:  # type: ignore[no-untyped-def]
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors")
+
+
+def test_it_reads_back_what_was_written(directory: Path) -> None:
+    checkpoint = load(directory)
+    assert checkpoint.config == tiny_config(towers="fused")
+    assert len(checkpoint.sha256) == 64
+    assert load(directory).sha256 == checkpoint.sha256
+
+
+def test_shards_behind_an_index(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    names = sorted(tensors)
+    (directory / "model.safetensors").unlink()
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, own in parts.items():
+        save_file({n: tensors[n] for n in own}, directory / file)
+    index = {"weight_map": {n: f for f, own in parts.items() for n in own}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert set(load(directory).tensors) == set(names)
+    (directory / "b.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"lacks the shards b\.safetensors"):
+        load(directory)
+
+
+def test_missing_extra_and_misshapen_tensors_are_all_listed(directory: Path) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        del tensors["language_model.model.norm.weight"]
+        tensors["what.is.this"] = torch.zeros(1)
+        tensors["projector.fc1.bias"] = torch.zeros(3)
+
+    edit(directory, change)
+    with pytest.raises(CheckpointError) as error:
+        load(directory)
+    for part in (
+        "1 missing: language_model.model.norm.weight",
+        "1 extra: what.is.this",
+        "projector.fc1.bias is [3], wanted [256]",
+    ):
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_tensors_the_family_carries_but_never_uses_are_no_error(directory: Path) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        base = "vision_backbone.fused_featurizer."
+        tensors[base + "attn_pool.latent"] = torch.zeros(1)
+        tensors[base + "norm.weight"] = torch.zeros(1)
+        tensors[base + "blocks.2.norm1.weight"] = torch.zeros(1)  # depth 3: the last block
+
+    edit(directory, change)
+    load(directory)
+    edit(directory, lambda t: t.update({"vision_backbone.featurizer.blocks.1.x": torch.zeros(1)}))
+    with pytest.raises(CheckpointError, match=r"1 extra: vision_backbone.featurizer.blocks.1.x"):
+        load(directory)
+
+
+def test_pickles_are_never_read(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    torch.save({}, directory / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="never unpickles"):
+        load(directory)
+
+
+def test_dataset_statistics_override_the_config(directory: Path) -> None:
+    stats = {"mine": {"action": {"q01": [0.0] * 7, "q99": [2.0] * 7}}}
+    (directory / "dataset_statistics.json").write_text(json.dumps(stats))
+    engine = load_engine(EngineOptions(checkpoint=str(directory)))
+    assert engine.normaliser.high.tolist() == [2.0] * 7
+    with pytest.raises(CheckpointError, match="'yours' is unknown; the checkpoint has: mine"):
+        load_engine(EngineOptions(checkpoint=str(directory), unnorm_key="yours"))
+    with pytest.raises(CheckpointError, match="actions have 7 dimensions, wanted 8"):
+        load_engine(EngineOptions(checkpoint=str(directory), action_dim=8))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("random:nothing", "there are random:small, random:small-oft, random:cpu"),
+        ("/no/such/place", "neither a directory nor a hub id"),
+        ("justaname", "neither a directory nor a hub id"),
+    ],
+)
+def test_names_that_lead_nowhere(name: str, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load_engine(EngineOptions(checkpoint=name))
+
+
+def test_a_directory_without_a_config_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(CheckpointError, match=r"no config.json in .*: there is notes\.txt"):
+        load(tmp_path)
+
+
+def test_openvla_7bs_own_config_describes_openvla_7b() -> None:
+    """The keys that the published config.json has; everything else is a default."""
+    config = parse_config({
+        "vision_backbone_id": "dinosiglip-vit-so-224px", "llm_backbone_id": "llama2-7b-pure",
+        "use_fused_vision_backbone": True, "image_resize_strategy": "resize-naive",
+        "pad_to_multiple_of": 64, "n_action_bins": 256,
+        "text_config": {"model_type": "llama", "vocab_size": 32064},
+    })  # fmt: skip
+    assert config == PRESETS["openvla-7b"]
+    assert (config.patches, config.feature_width) == (256, 2176)
+    assert config.towers == BACKBONES["dinosiglip-vit-so-224px"]
+    assert 7.4e9 < parameters(config) < 7.6e9
+
+
+def test_v01_and_minivla_are_told_apart() -> None:
+    v01 = parse_config({
+        "vision_backbone_id": "siglip-vit-so400m", "llm_backbone_id": "vicuna-v15-7b",
+        "text_config": {"model_type": "llama", "vocab_size": 32064},
+    })  # fmt: skip
+    assert (v01.prompt_style, len(v01.towers)) == ("openvla-v0.1", 1)
+    minivla = PRESETS["minivla"]
+    assert (minivla.prompt_style, minivla.empty_token_id, minivla.action_vocab) == (
+        "qwen", None, 151921,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ({"model_type": "mamba"}, "'mamba': this engine has llama, qwen2"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "RoPE scaling 'yarn'"),
+    ],
+)
+def test_unknown_language_models_are_refused(text: dict[str, object], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        parse_config({"vision_backbone_id": "siglip-vit-so400m", "text_config": text})
+
+
+def test_more_cameras_than_two_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="image_sequence_len is 3: one camera or two"):
+        parse_config({"vision_backbone_id": "siglip-vit-so400m", "image_sequence_len": 3})
+
+
+def test_random_weights_need_no_writable_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")  # nothing can be made below it
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    engine = load_engine(EngineOptions(checkpoint="random:small"))
+    assert engine.info.max_tokens == 7
+    assert list(tmp_path.glob("vla_ros-random-*/small-0-*/model.safetensors"))

@@ -1,0 +1,40 @@
+"""The checkpoints that come with the package: found, small enough, what they say they are."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vla_ros.engine.checkpoints.openvla import load_checkpoint, resolve
+from vla_ros.engine.checkpoints.shipped import PREFIX
+from vla_ros.engine.errors import CheckpointError
+
+CPU = torch.device("cpu")
+TARGET, DRAFT, CHUNKS = (f"shipped:tabletop{kind}" for kind in ("", "-draft", "-oft"))
+
+
+def test_an_unknown_one_is_refused_with_those_there_are():
+    with pytest.raises(CheckpointError, match=f"{TARGET}, {DRAFT}, {CHUNKS}"):
+        resolve(PREFIX + "nothing")
+
+
+@pytest.mark.parametrize("name", [TARGET, DRAFT, CHUNKS])
+def test_it_loads_and_says_how_it_was_made(name):
+    checkpoint = load_checkpoint(name, CPU, torch.float32)
+    record = json.loads((checkpoint.directory / "training.json").read_text())
+    assert record["step"] == record["options"]["steps"]
+    assert list(checkpoint.norm_stats) == ["tabletop"]
+    assert checkpoint.norm_stats["tabletop"]["action"]["q99"][:6] == [0.05] * 3 + [0.5] * 3
+
+
+def test_the_draft_has_its_target_s_vision_and_another_vocabulary():
+    target, draft = (load_checkpoint(name, CPU, torch.float32) for name in (TARGET, DRAFT))
+    assert target.config.action_vocab != draft.config.action_vocab
+    shared = [name for name in draft.tensors if name.startswith("vision_backbone.")]
+    assert shared and all(torch.equal(draft.tensors[n], target.tensors[n]) for n in shared)
+
+
+def test_together_they_are_small():
+    files = [file for name in (TARGET, DRAFT, CHUNKS) for file in resolve(name).iterdir()]
+    assert sum(file.stat().st_size for file in files) < 40e6

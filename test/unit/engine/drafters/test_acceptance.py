@@ -1,0 +1,164 @@
+"""Rejection sampling keeps the distribution; relaxed keeps its bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from support.engine import (
+    CLOCK,
+    CPU,
+    TEXTS,
+    engine_of,
+    observation,
+    play,
+    stream,
+    tiny,
+    tiny_config,
+)
+from vla_ros.core import Timeline
+from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.drafters.acceptance import Exact, Relaxed, Sampling, Verdict
+from vla_ros.engine.drafters.base import Draft
+from vla_ros.engine.packed.pack import PackLayout, prefill_layout
+from vla_ros.engine.tokens import ActionTokens
+
+V = 12
+
+
+def draft(tokens: list[int], probabilities: torch.Tensor | None = None) -> Draft:
+    return Draft(torch.tensor(tokens, dtype=torch.long), probabilities)
+
+
+def logits_for(tokens: list[int], vocab: int = V) -> torch.Tensor:
+    out = torch.zeros(len(tokens), vocab)
+    out[range(len(tokens)), tokens] = 5.0
+    return out
+
+
+def test_exact_keeps_the_matching_prefix_and_one_token_more() -> None:
+    verdict = Exact().judge(logits_for([3, 4, 9, 6]), draft([3, 4, 5]), 0)
+    assert verdict == Verdict((3, 4, 9), (3, 4, 9), (3, 4, 5), 2, True)
+    assert Exact().judge(logits_for([3, 4]), draft([3]), 0).tokens == (3, 4)  # the bonus
+    assert Exact().judge(logits_for([3]), draft([]), 2).tokens == (3,)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("rule", [Exact(), Sampling(1.0, 0, CPU)])
+def test_a_broken_logit_is_reported(rule: Exact | Sampling, value: float) -> None:
+    logits = logits_for([3, 4])
+    logits[1, 0] = value
+    assert not rule.judge(logits, draft([3]), 0).finite
+
+
+def test_relaxed_keeps_near_drafts_but_not_a_gripper() -> None:
+    rule = Relaxed(ActionTokens(V, V), bins=2, action_dim=3)
+    verdict = rule.judge(logits_for([3, 4, 9, 6]), draft([5, 4, 8]), 0)
+    assert verdict.tokens == (5, 4, 9)  # position 2 is the gripper: 8 is not 9
+    assert verdict.own == (3, 4, 9)
+    assert rule.judge(logits_for([3, 4]), draft([6]), 0).tokens == (3,)  # 3 bins off
+    assert not rule.lossless
+
+
+def chi_square(counts: np.ndarray, chances: np.ndarray) -> float:
+    """p-value, cells of fewer than 5 expected draws put together."""
+    expected = chances * counts.sum()
+    order = np.argsort(expected)
+    small = order[np.cumsum(expected[order]) < 5]
+    rest = np.setdiff1d(order, small)
+    observed, wanted = counts[rest], expected[rest]
+    if len(small):
+        observed = np.append(observed, counts[small].sum())
+        wanted = np.append(wanted, expected[small].sum())
+    wanted = wanted * observed.sum() / wanted.sum()
+    statistic = float(((observed - wanted) ** 2 / wanted).sum())
+    half_freedom = torch.tensor((len(observed) - 1) / 2, dtype=torch.float64)
+    return float(torch.special.gammaincc(half_freedom, torch.tensor(statistic / 2).double()))
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_sampling_draws_the_targets_distribution_whatever_the_draft(certain: bool) -> None:
+    torch.manual_seed(0)
+    rule, generator = Sampling(0.7, 1, CPU), torch.Generator().manual_seed(2)
+    logits = torch.randn(3, V) * 1.5
+    wanted = torch.softmax(logits / 0.7, -1).numpy()
+    guess = torch.softmax(torch.randn(2, V), -1)
+    likely = logits[:2].argmax(-1)
+    first, second = np.zeros(V), np.zeros((V, V))
+    for _ in range(12_000):
+        tokens = torch.multinomial(guess, 1, generator=generator)[:, 0]
+        offered = Draft(likely, None) if certain else Draft(tokens, guess)
+        out = rule.judge(logits, offered, 0).tokens
+        first[out[0]] += 1
+        if len(out) > 1:
+            second[out[0], out[1]] += 1
+    assert chi_square(first, wanted[0]) > 1e-3
+    # Given that the first draft stood, the second place has its own distribution.
+    after = second.sum(0)
+    assert after.sum() > 500
+    assert chi_square(after, wanted[1]) > 1e-3
+
+
+@pytest.mark.parametrize("drafter", ["temporal", "model"])
+def test_sampled_actions_follow_the_models_distribution(
+    drafter: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The whole loop on a small model: the first two tokens of many actions of one frame."""
+    directory = tmp_path_factory.mktemp("draft")
+    write_random(directory, tiny_config("qwen2_tied"), seed=9)
+    checkpoint = tiny(seed=5, dim=3)
+    engine = engine_of(
+        checkpoint, "speculative", acceptance="sampling", temperature=0.25, drafter=drafter,
+        draft_checkpoint=str(directory), adaptive_draft=False, seed=3,
+    )  # fmt: skip
+    frame = stream(1, {0: TEXTS[0]})
+    play(engine, frame)
+    request = engine.request(observation(0, frame[0].image), Timeline(0), CLOCK)
+    counts: dict[tuple[int, ...], int] = {}
+    for _ in range(5_000 if drafter == "temporal" else 2_000):
+        tokens = engine.schedule.step(request).tokens  # type: ignore[union-attr]
+        counts[tokens[:2]] = counts.get(tokens[:2], 0) + 1
+    lane, length = engine.model.lane(1, 300), len(request.prompt)
+    first = lane.logits(prefill_layout(length, (length - 1,)), request.prompt, None)[0]
+    one = torch.softmax(first / 0.25, -1)
+    observed, chances = [], []
+    for token in one.topk(4).indices.tolist():
+        layout = PackLayout((length,), length + 1)
+        behind = lane.logits(layout, request.prompt, torch.tensor([token]))[0]
+        two = torch.softmax(behind / 0.25, -1)
+        for other in two.topk(4).indices.tolist():
+            observed.append(counts.get((token, other), 0))
+            chances.append(float(one[token] * two[other]))
+    total = sum(counts.values())
+    observed.append(total - sum(observed))
+    chances.append(1 - sum(chances))
+    assert chances[0] < 0.9  # not a foregone conclusion
+    assert chi_square(np.array(observed, float), np.array(chances)) > 1e-3
+
+
+@pytest.mark.parametrize("bins", [0, 2, 9])
+def test_relaxed_stays_within_its_bounds_over_an_episode(bins: int) -> None:
+    checkpoint = tiny(seed=6)
+    events = stream(60, {0: TEXTS[0], 30: TEXTS[1]}, seed=6)
+    engine = engine_of(
+        checkpoint, "speculative", acceptance="relaxed", relax_bins=bins, adaptive_draft=False
+    )
+    exact = play(engine_of(checkpoint), events)
+    seen = []
+    original = engine.schedule.step
+    engine.schedule.step = lambda request: seen.append(original(request)) or seen[-1]  # type: ignore
+    answers = play(engine, events)
+    distances = [[abs(t - o) for t, o in zip(d.tokens, d.own, strict=True)] for d in seen]
+    assert max(max(row) for row in distances) <= bins
+    assert all(row[6] == 0 for row in distances)  # the gripper is the target's own
+    if bins == 0:
+        assert all(a.tokens == exact[s].tokens for s, a in answers.items())
+    else:
+        assert any(max(row) > 0 for row in distances)  # it does relax
+        # Drift: drafts come from the target's own choices, so no error is carried on: the
+        # last third of an episode is no further from exact than the first, within noise.
+        drift = [
+            float(np.abs(answers[s].actions - exact[s].actions).mean()) for s in sorted(answers)
+        ]
+        assert np.mean(drift[20:30]) <= np.mean(drift[:10]) + 0.35

@@ -1,0 +1,185 @@
+"""Drafters: what they propose, what they learn, and how vocabularies meet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
+from vla_ros.engine.checkpoints.random import SMALL_VOCAB, random_tensors, write_random
+from vla_ros.engine.drafters.acceptance import Exact
+from vla_ros.engine.drafters.model import ModelDrafter
+from vla_ros.engine.drafters.statistics import AcceptanceStatistics
+from vla_ros.engine.drafters.temporal import TemporalDrafter
+from vla_ros.engine.model import ModelOptions, VLAModel
+from vla_ros.engine.schedules.speculative import Speculative
+from vla_ros.engine.tokens import ActionTokens
+
+ACTIONS = ActionTokens(32000)
+
+
+def temporal(extrapolation: str = "repeat", adaptive: bool = False) -> TemporalDrafter:
+    return TemporalDrafter(ACTIONS, 3, CPU, Exact().close, extrapolation, adaptive)
+
+
+def tokens(drafter: TemporalDrafter, prefix: list[int], limit: int) -> list[int]:
+    values: list[int] = drafter.propose(prefix, limit).tokens.tolist()
+    return values
+
+
+def test_repeat_proposes_the_last_action() -> None:
+    drafter = temporal()
+    assert tokens(drafter, [], 2) == []  # nothing known yet
+    drafter.observe([31900, 31800, 31999], [31900, 31800, 31999])
+    assert tokens(drafter, [], 2) == [31900, 31800]
+    assert tokens(drafter, [5], 2) == [31800, 31999]
+    drafter.reset()
+    assert tokens(drafter, [], 2) == []
+
+
+def test_linear_follows_the_motion_and_stays_in_the_bins() -> None:
+    drafter = temporal("linear")
+    drafter.observe([31900, 31990, 31745], [31900, 31990, 31745])
+    drafter.observe([31910, 31999, 31744], [31910, 31999, 31744])
+    assert tokens(drafter, [], 3) == [31920, 31999, 31744]
+
+
+def test_drafts_come_from_the_targets_own_tokens() -> None:
+    drafter = temporal()
+    drafter.observe([31902, 31800, 31999], own=[31900, 31800, 31999])
+    assert tokens(drafter, [], 1) == [31900]
+
+
+def test_statistics_choose_how_long_a_draft_pays() -> None:
+    statistics = AcceptanceStatistics(4)
+    for _ in range(60):
+        statistics.update([True, True, False, True])
+    assert statistics.rates[0] > 0.99
+    assert statistics.rates[2] < 0.01
+    assert statistics.worthwhile(0, 4, cost=0.2) == 2
+    assert statistics.worthwhile(2, 2, cost=0.2) == 0
+    assert statistics.worthwhile(3, 4, cost=0.2) == 1
+
+
+def test_a_drafter_that_is_always_wrong_switches_itself_off_and_on_again() -> None:
+    drafter = temporal(adaptive=True)
+    for number in range(40):
+        own = [31800 + number, 31801 + number, 31802 + number]
+        drafter.observe(own, own)
+    assert tokens(drafter, [], 2) == []
+    for _ in range(40):  # it watches without drafting
+        drafter.observe([31900] * 3, [31900] * 3)
+    assert tokens(drafter, [], 2) == [31900, 31900]
+
+
+def test_a_still_scene_costs_one_pass() -> None:
+    engine = engine_of(tiny(seed=2), "speculative")
+    events = stream(1, {0: TEXTS[0]})
+    still = [replace(events[0], stamp=i, text=None if i else TEXTS[0]) for i in range(12)]
+    answers = play(engine, still)
+    assert answers[0].target_passes == 7  # no draft yet
+    assert [answers[i].target_passes for i in range(1, 12)] == [1] * 11
+    assert answers[5].drafted == answers[5].accepted == (1, 1, 1, 1, 1, 1, 0)
+
+
+def test_with_graphs_no_shape_is_new_in_service() -> None:
+    """Every pack shape of speculation is run before the first answer."""
+    engine = engine_of(tiny(seed=2), "speculative")
+    assert isinstance(engine.schedule, Speculative)
+    captured = []
+
+    def capture(function):  # type: ignore[no-untyped-def]
+        captured.append(function().shape)
+        return function
+
+    model = VLAModel(tiny(seed=2), CPU, torch.float32, ModelOptions(capture=capture))
+    drafter = TemporalDrafter(model.actions, 7, CPU, Exact().close)
+    engine.model = model
+    engine.schedule = Speculative(model, 7, 300, drafter, Exact())
+    events = stream(30, {0: TEXTS[0]}, seed=3)
+    first = play(engine, events[:1])
+    before = len(captured)
+    answers = play(engine, events[1:])
+    assert len({a.target_passes for a in answers.values()}) > 3  # all kinds of drafts came
+    assert len(captured) == before
+    expected = play(engine_of(tiny(seed=2)), events)
+    assert {s: a.tokens for s, a in {**first, **answers}.items()} == {
+        s: a.tokens for s, a in expected.items()
+    }
+
+
+def engine_with_draft(draft: Path, target_seed: int, **options: object):  # type: ignore[no-untyped-def]
+    chosen = {"drafter": "model", "draft_checkpoint": str(draft), **options}
+    return engine_of(tiny(seed=target_seed), "speculative", **chosen)
+
+
+def test_the_target_as_its_own_draft_is_always_right(tmp_path: Path) -> None:
+    """Needs the draft's KV to be right after every outcome, and the bins to agree."""
+    write_random(tmp_path / "twin", tiny_config(), seed=2)
+    for gamma, passes in ((6, 1), (3, 2), (2, 3)):
+        engine = engine_with_draft(tmp_path / "twin", 2, gamma=gamma)
+        assert engine.schedule.drafter.shares_vision
+        answers = play(engine, stream(6, {0: TEXTS[0]}))
+        assert {a.target_passes for a in answers.values()} == {passes}
+        assert all(a.accepted == a.drafted for a in answers.values())
+        assert all(a.draft_passes >= a.drafted.count(1) for a in answers.values())
+
+
+def test_a_draft_with_another_vocabulary_meets_the_target_in_the_bins(tmp_path: Path) -> None:
+    """The twin's tokens are moved by 40: same bins, other ids."""
+    shift = 40
+    config = tiny_config()
+    moved = replace(
+        config,
+        text=replace(config.text, vocab_size=config.text.vocab_size + shift),
+        action_vocab=SMALL_VOCAB + shift,
+    )
+    tensors = random_tensors(config, 2, CPU, torch.float32)
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        old = tensors["language_model." + name]
+        new = torch.zeros(len(old) + shift, old.shape[1])
+        new[: config.action_vocab - 256] = old[: config.action_vocab - 256]
+        new[moved.action_vocab - 256 : moved.action_vocab] = old[SMALL_VOCAB - 256 : SMALL_VOCAB]
+        tensors["language_model." + name] = new
+    from vla_ros.engine.checkpoints.openvla import save_checkpoint
+    from vla_ros.engine.checkpoints.random import norm_stats
+    from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
+
+    save_checkpoint(tmp_path / "moved", moved, tensors, norm_stats(), write_tokenizer)
+    answers = play(engine_with_draft(tmp_path / "moved", 2, gamma=6), stream(6, {0: TEXTS[0]}))
+    assert {a.target_passes for a in answers.values()} == {1}
+
+
+def test_vision_is_shared_only_where_it_is_the_same(tmp_path: Path) -> None:
+    write_random(tmp_path / "other", tiny_config(), seed=3)
+    engine = engine_with_draft(tmp_path / "other", 2)
+    assert isinstance(engine.schedule, Speculative)
+    assert isinstance(engine.schedule.drafter, ModelDrafter)
+    assert not engine.schedule.drafter.shares_vision
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_rejected_drafts_leave_no_trace_in_the_drafts_memory(tmp_path: Path, gamma: int) -> None:
+    """Every proposal equals that of a drafter that sees this prefix for the first time."""
+    write_random(tmp_path / "other", tiny_config("qwen2_tied"), seed=5)
+    engine = engine_with_draft(tmp_path / "other", 2, gamma=gamma)
+    fresh = engine_with_draft(tmp_path / "other", 2, gamma=gamma)
+    drafter, second = engine.schedule.drafter, fresh.schedule.drafter
+    propose, begin = drafter.propose, drafter.begin
+    seen, now = [], []
+
+    def check(prefix, limit):  # type: ignore[no-untyped-def]
+        second.begin(now[-1])
+        draft = propose(prefix, limit)
+        seen.append(draft.tokens.tolist() == second.propose(prefix, limit).tokens.tolist())
+        return draft
+
+    drafter.propose = check
+    drafter.begin = lambda request: now.append(request) or begin(request)
+    second.instruct(TEXTS[0])
+    play(engine, stream(8, {0: TEXTS[0]}))
+    assert len(seen) > 16
+    assert all(seen)

@@ -1,0 +1,218 @@
+"""A pack gives every token what a dense forward pass over its own sequence gives it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.engine import CPU, tiny, tiny_config
+from vla_ros.engine.decoders.hugging_face import build_causal_lm
+from vla_ros.engine.model import Lane, ModelOptions, VLAModel
+from vla_ros.engine.packed.attention import masked_products, masked_sdpa
+from vla_ros.engine.packed.pack import PackLayout, TailToken, chain, prefill_layout, sequences
+from vla_ros.engine.packed.planner import Planner
+
+LANGUAGES = ["llama_mha", "llama_gqa", "qwen2_tied"]
+
+
+def model_of(language: str, seed: int = 0, **options: object) -> VLAModel:
+    chosen = ModelOptions(**options)  # type: ignore[arg-type]
+    return VLAModel(tiny(tiny_config(language), seed=seed), CPU, torch.float32, chosen)
+
+
+def dense(model: VLAModel, tokens: list[int]) -> torch.Tensor:
+    """transformers' logits [T, V] of a plain sequence."""
+    with torch.inference_mode():
+        lm = build_causal_lm(model.config.text, model.tensors)
+        out: torch.Tensor = lm(torch.tensor([tokens])).logits[0]
+    return out
+
+
+def embed(model: VLAModel, tokens: list[int]) -> torch.Tensor:
+    return model.decoder.embed(torch.tensor(tokens))
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_prefill_equals_transformers(language: str) -> None:
+    model, tokens = model_of(language), list(range(5, 25))
+    lane = model.lane(1, 32)
+    logits = lane.logits(prefill_layout(20, tuple(range(20))), embed(model, tokens), None)
+    close(logits, dense(model, tokens))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_part_of_a_mixed_pack_equals_its_own_sequence(language: str) -> None:
+    """A fresh prefill, a single token of one request and a chain of three of another."""
+    model = model_of(language)
+    lane = model.lane(3, 32)
+    one, two, fresh = list(range(3, 13)), list(range(40, 47)), list(range(70, 79))
+    for slot, tokens in ((0, one), (2, two)):
+        lane.logits(prefill_layout(len(tokens), (0,), slot), embed(model, tokens), None)
+    layout = PackLayout(
+        rows=tuple(range(13)), prefill=9, slot=1,
+        tail=(*chain(2, 7, 2), *chain(0, 10, 1), TailToken(2, 9)),
+    )  # fmt: skip
+    logits = lane.logits(layout, embed(model, fresh), torch.tensor([100, 101, 200, 102]))
+    close(logits[:9], dense(model, fresh))
+    close(logits[[9, 10, 12]], dense(model, [*two, 100, 101, 102])[7:])
+    close(logits[11], dense(model, [*one, 200])[-1])
+
+
+def test_a_draft_tree_sees_its_own_branch_only() -> None:
+    model = model_of("llama_gqa")
+    lane = model.lane(1, 32)
+    prompt, n = list(range(3, 13)), 10
+    lane.logits(prefill_layout(n, (0,)), embed(model, prompt), None)
+    seen = tuple(range(n))
+    tail = (
+        TailToken(0, 10, 10, (*seen, 10)),  # 50
+        TailToken(0, 11, 10, (*seen, 11)),  # its sibling 60
+        TailToken(0, 12, 11, (*seen, 10, 12)),  # 70 behind 50
+        TailToken(0, 13, 11, (*seen, 11, 13)),  # 80 behind 60
+    )
+    layout = PackLayout(rows=(0, 1, 2, 3), tail=tail)
+    logits = lane.logits(layout, None, torch.tensor([50, 60, 70, 80]))
+    close(logits[2], dense(model, [*prompt, 50, 70])[-1])
+    close(logits[3], dense(model, [*prompt, 60, 80])[-1])
+    lane.ring.move(0, torch.tensor([11, 13]), torch.tensor([10, 11]))  # accept 60, 80
+    after = lane.logits(PackLayout(rows=(0,), tail=chain(0, 12, 1)), None, torch.tensor([90]))
+    close(after[0], dense(model, [*prompt, 60, 80, 90])[-1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_pack_equals_its_sequences_and_reads_nothing_else(data: st.DataObject) -> None:
+    """Random requests in random slots, everything else in the ring poisoned."""
+    model = model_of("llama_gqa")
+    slots = data.draw(st.integers(2, 4))
+    lane = model.lane(slots, 24)
+    for slot in range(slots):
+        lane.ring.fill(slot, 1e6)
+    known = {}
+    for slot in range(slots - 1):
+        length = data.draw(st.integers(2, 10))
+        known[slot] = data.draw(st.lists(st.integers(0, 900), min_size=length, max_size=length))
+        lane.logits(prefill_layout(length, (0,), slot), embed(model, known[slot]), None)
+    tail: list[TailToken] = []
+    fed: dict[int, list[int]] = {}
+    for slot, tokens in known.items():
+        fed[slot] = data.draw(st.lists(st.integers(0, 900), max_size=4))
+        tail += chain(slot, len(tokens), len(fed[slot]))
+    fresh = data.draw(st.lists(st.integers(0, 900), min_size=1, max_size=8))
+    total = len(fresh) + len(tail)
+    layout = PackLayout(tuple(range(total)), len(fresh), slots - 1, tuple(tail))
+    ids = [t for tokens in fed.values() for t in tokens]
+    logits = lane.logits(layout, embed(model, fresh), torch.tensor(ids) if ids else None)
+    close(logits[: len(fresh)], dense(model, fresh))
+    row = len(fresh)
+    for slot, tokens in known.items():
+        count = len(fed[slot])
+        if count:
+            close(logits[row : row + count], dense(model, [*tokens, *fed[slot]])[-count:])
+        row += count
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_variable_length_attention_sees_the_same(language: str) -> None:
+    """The one call for a whole pack, as flash-attn gets it, in its plain torch form."""
+    plain, varlen = model_of(language), model_of(language, attention="varlen")
+    results = []
+    for model in (plain, varlen):
+        lane = model.lane(3, 32)
+        for slot, first in ((0, 3), (2, 40)):
+            layout = prefill_layout(8, (0,), slot)
+            lane.logits(layout, embed(model, list(range(first, first + 8))), None)
+        layout = PackLayout(tuple(range(13)), 9, 1, (*chain(2, 8, 3), *chain(0, 8, 1)))
+        tokens = torch.tensor([100, 101, 102, 200])
+        results.append(lane.logits(layout, embed(model, list(range(70, 79))), tokens))
+        found = lane.planner.plan(layout).varlen
+        assert (found is None) is (model is plain)
+    assert found is not None
+    assert found.starts.tolist() == [0, 9, 12, 13]
+    assert (found.used.tolist(), found.pages[:, 0].tolist()) == ([9, 11, 9], [1, 2, 0])
+    close(results[1], results[0])
+
+
+def test_trees_and_scattered_chains_are_no_sequences() -> None:
+    assert sequences(PackLayout((0,), tail=(TailToken(0, 5, 4, (0, 1)),))) is None
+    scattered = (TailToken(0, 5), TailToken(1, 5), TailToken(0, 6))
+    assert sequences(PackLayout((0,), tail=scattered)) is None
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "varlen"])
+def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -> None:
+    """The path of CUDA graphs, with a capture that only runs the function again."""
+    shapes = []
+
+    def capture(function):  # type: ignore[no-untyped-def]
+        shapes.append(function().shape)
+        return function
+
+    plain = model_of("llama_mha")
+    graphed = model_of("llama_mha", capture=capture, attention=attention)
+    lanes: list[Lane] = [m.lane(2, 48) for m in (plain, graphed)]
+    for length in (17, 20, 30, 33):
+        prompt = list(range(3, 3 + length))
+        draft = torch.tensor([800, 801])
+        results = []
+        for model, lane in zip((plain, graphed), lanes, strict=True):
+            layout = PackLayout((length - 1, length, length + 1), length + 2, slot=0)
+            first = lane.logits(layout, embed(model, prompt), draft).clone()
+            tail = PackLayout(rows=(0, 1), tail=chain(0, length + 1, 2))
+            second = lane.logits(tail, None, torch.tensor([802, 803])).clone()
+            results.append(torch.cat((first, second)))
+        close(results[1], results[0])
+    # Lengths 19, 22, 32 share a bucket, 35 has its own; the tail is one shape throughout.
+    assert len(shapes) == 3
+
+
+@pytest.mark.parametrize("heads", [2, 6])
+def test_the_gpus_masked_attention_is_the_cpus(heads: int) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, heads, 4, 8), torch.randn(3, 2, 16, 8), torch.randn(3, 2, 16, 8)
+    mask = torch.zeros(3, 1, 4, 16).masked_fill_(torch.rand(3, 1, 4, 16) < 0.4, float("-inf"))
+    mask[..., 0] = 0.0
+    close(masked_products(q, k, v, mask, 0.3), masked_sdpa(q, k, v, mask, 0.3))
+
+
+def test_a_tail_that_looks_at_part_of_its_slot_sees_the_same() -> None:
+    """On a GPU a tail's span is rounded up to a few steps, here to 8 of 32 entries."""
+    model = model_of("llama_gqa")
+    results = []
+    for step in (None, 8):
+        lane = model.lane(2, 32)
+        lane.planner = Planner(lane.ring, torch.float32, step)
+        lane.logits(prefill_layout(9, (8,)), embed(model, list(range(3, 12))), None)
+        layout = PackLayout((0, 1), tail=chain(0, 9, 2))
+        assert lane.planner.plan(layout).shape.span == (16 if step else 32)
+        results.append(lane.logits(layout, None, torch.tensor([5, 6])))
+    close(*results)
+
+
+def test_equal_layouts_share_a_plan() -> None:
+    lane = model_of("llama_mha").lane(1, 32)
+    first = lane.planner.plan(prefill_layout(9, (8,)))
+    assert lane.planner.plan(prefill_layout(9, (8,))) is first
+    assert lane.planner.built == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (prefill_layout(33, (0,)), "needs 33 entries, a slot has 32"),
+        (PackLayout((0,), tail=(TailToken(0, 32),)), "needs 33 entries"),
+        (PackLayout((0,), tail=(TailToken(5, 1),)), r"slots \[5\], the ring has 2"),
+        (PackLayout((0,), 4, 1, (TailToken(1, 4),)), "same slot"),
+        (PackLayout((0,), tail=(TailToken(0, 4), TailToken(0, 4))), "same KV entry"),
+    ],
+)
+def test_layouts_that_do_not_fit_are_refused(layout: PackLayout, message: str) -> None:
+    lane = model_of("llama_mha").lane(2, 32)
+    with pytest.raises(ValueError, match=message):
+        lane.planner.plan(layout)

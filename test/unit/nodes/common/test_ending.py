@@ -1,0 +1,40 @@
+"""A deadlock that holds Python's lock does not keep a process alive."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+STUCK = """
+import ctypes, sys
+from vla_ros.nodes.common.ending import bounded
+with bounded({seconds}, {status}):
+    {body}
+sys.exit(5)
+"""
+
+
+def run(body: str, seconds: float = 0.3, status: int = 2) -> subprocess.CompletedProcess:
+    code = STUCK.format(seconds=seconds, status=status, body=body)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_what_blocks_with_the_lock_held_ends_with_the_status(status):
+    start = time.monotonic()
+    # PyDLL keeps Python's lock during the call, as the deadlocked destructor does.
+    ended = run("ctypes.PyDLL(None).sleep(20)", status=status)
+    assert ended.returncode == status
+    assert time.monotonic() - start < 10
+
+
+def test_what_ends_in_time_goes_on():
+    assert run("pass").returncode == 5
+
+
+def test_the_timer_is_gone_afterwards():
+    code = STUCK.format(seconds=0.2, status=2, body="pass").replace(
+        "sys.exit(5)", "import time; time.sleep(0.6); sys.exit(5)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == 5

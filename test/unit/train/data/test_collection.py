@@ -1,0 +1,186 @@
+"""In the real simulation: few short episodes, each costs about a second."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("mujoco")
+
+from support.train import SIZE
+from vla_ros.cli.main import main
+from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.sim.expert import Expert
+from vla_ros.sim.goals import Family, parse_instruction
+from vla_ros.train import TrainError
+from vla_ros.train.arch import ARCHITECTURES
+from vla_ros.train.check import check, success_by_family
+from vla_ros.train.data import collection
+from vla_ros.train.data.collection import CollectOptions, collect, episode_of, make_shard, totals
+from vla_ros.train.data.rollout import EnginePolicy, shared_environment
+from vla_ros.train.data.seeds import TRAINING
+from vla_ros.train.data.shards import digest, read_images, read_tracks, shards
+from vla_ros.train.options import TrainOptions
+from vla_ros.train.run import Machine, Reporter, round_directory, run
+from vla_ros.train.units import norm_stats, scales, to_environment
+
+REACH = CollectOptions(2, families=("reach",), image_size=SIZE, per_shard=1)
+
+
+@pytest.fixture(scope="module")
+def reach(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("collected") / "reach"
+    made = list(collect(REACH, directory))
+    assert [(m.shards_done, m.shards, m.report.kept) for m in made] == [(1, 2, 1), (2, 2, 1)]
+    return directory
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("policy") / "tiny"
+    scale = np.array([0.05] * 3 + [0.5] * 3)
+    write_random(directory, ARCHITECTURES["tiny"], 0, norm_stats("tabletop", scale, 1, 1))
+    return str(directory)
+
+
+def assert_same(one, other):
+    assert digest(shards(one)) == digest(shards(other))
+    for path, like in zip(shards(one), shards(other), strict=True):
+        pairs = zip(read_images(path, "agentview"), read_images(like, "agentview"), strict=True)
+        assert all(np.array_equal(first, second) for first, second in pairs)
+
+
+def test_a_demonstration_can_be_lived_through_again(reach):
+    """Its executed actions lead to the same success, and its labels are the expert's there."""
+    track = read_tracks(shards(reach)[0])[0]
+    environment = shared_environment(False)
+    seen = environment.reset(track.task, track.initial_state, track.seed, render=False)
+    expert, scale = Expert(track.instruction), scales(environment.spec)
+    for label, executed in zip(track.actions, track.executed, strict=True):
+        assert to_environment(expert.act(seen.poses), scale) == pytest.approx(label, abs=1e-6)
+        step = environment.step(executed, render=False)
+        seen = step.observation
+    assert track.success and step.success
+
+
+def test_seeds_tasks_and_sentences_are_recorded(reach):
+    tracks = [track for path in shards(reach) for track in read_tracks(path)]
+    assert len({track.seed for track in tracks}) == 2
+    for track in tracks:
+        assert track.seed in TRAINING and track.source == "expert"
+        assert parse_instruction(track.instruction).family is Family.REACH
+
+
+def test_images_and_actions_are_of_the_same_length(reach):
+    for path in shards(reach):
+        for track, frames in zip(read_tracks(path), read_images(path, "agentview"), strict=True):
+            assert frames.shape == (len(track), SIZE, SIZE, 3)
+            assert track.pixels["agentview"].shape == (len(track), 6, 2)
+
+
+def test_noise_is_executed_and_never_a_label(reach):
+    differ = [np.abs(t.actions - t.executed).max() for p in shards(reach) for t in read_tracks(p)]
+    assert max(differ) > 0.05
+
+
+def test_it_goes_on_where_it_stopped_and_makes_the_same(reach, tmp_path):
+    first = next(collect(REACH, tmp_path))  # then the process is gone
+    assert (first.shards_done, first.shards) == (1, 2)
+    rest = list(collect(REACH, tmp_path))
+    assert [m.shards_done for m in rest] == [2]
+    assert_same(tmp_path, reach)
+
+
+def test_workers_make_the_same_files(reach, tmp_path):
+    assert len(list(collect(REACH, tmp_path, workers=2))) == 2
+    assert_same(tmp_path, reach)
+
+
+def test_other_options_need_another_directory(reach):
+    with pytest.raises(TrainError, match="image_size 32"):
+        next(collect(replace(REACH, image_size=64), reach))
+
+
+def test_failed_demonstrations_are_discarded(tmp_path, monkeypatch):
+    original = episode_of
+    monkeypatch.setattr(
+        collection, "episode_of", lambda *args: replace(original(*args), max_steps=3)
+    )
+    report = make_shard(REACH, tmp_path, 0)
+    assert (report.kept, report.failed) == (0, 1)
+    assert read_tracks(shards(tmp_path)[0]) == []
+
+
+def test_every_family_task_and_wording_gets_its_turn():
+    spec = shared_environment(False).spec
+    options = CollectOptions(400)
+    episodes = [episode_of(options, spec, n) for n in range(400)]
+    assert {e.task for e in episodes} == {task.name for task in spec.tasks}
+    assert len({e.instruction for e in episodes}) > 100
+    assert len({(e.task, e.seed) for e in episodes}) == 400
+
+
+def test_a_policy_acts_and_the_expert_labels(policy, tmp_path, monkeypatch):
+    original = episode_of
+    monkeypatch.setattr(
+        collection, "episode_of", lambda *args: replace(original(*args), max_steps=12)
+    )
+    options = replace(REACH, demonstrations=1, policy=policy, expert_share=0.0)
+    (made,) = collect(options, tmp_path)
+    assert made.report.kept == 1 and made.report.failed == 0  # its failures are kept
+    (track,) = read_tracks(shards(tmp_path)[0])
+    assert track.source == "round 0" and len(track) == 12
+    assert np.abs(track.actions - track.executed).max() > 0.3
+
+
+def test_the_check_plays_held_out_episodes(policy):
+    outcomes = list(check(policy, 1, (Family.REACH,)))
+    assert success_by_family(outcomes) == {"reach": (0, 1)}  # weights of nobody
+
+
+def test_a_round_of_on_policy_correction(reach, tmp_path):
+    torch.set_num_threads(1)
+    said = []
+    recipe = TrainOptions(
+        (str(reach),), "tiny", steps=5, batch=4, warmup=1, rounds=1, round_episodes=1
+    )
+    out = tmp_path / "run"
+    machine, report = Machine(torch.device("cpu")), Reporter(lambda step: None, said.append)
+    assert not run(recipe, out, machine, report, stop=lambda: True).done  # at once: nothing yet
+    assert run(recipe, out, machine, report).done
+    demonstrations, frames = totals(round_directory(out, 0))
+    assert demonstrations == 1 and frames > 10
+    record = json.loads((out / "policy" / "training.json").read_text())
+    assert record["demonstrations"] == 3
+    assert any("round 1" in text for text in said)
+    before = (out / "log.jsonl").read_text()
+    assert run(recipe, out, machine, report).done  # again: nothing left to do
+    assert (out / "log.jsonl").read_text() == before
+
+
+def test_two_cameras_train_a_model_of_two_images(tmp_path):
+    torch.set_num_threads(1)
+    arguments = ["collect", "--out", str(tmp_path / "set"), "--demos", "1", "--wrist"]
+    assert main([*arguments, "--families", "reach", "--image-size", str(SIZE)]) == 0
+    recipe = TrainOptions((str(tmp_path / "set"),), "tiny", 1, batch=4, warmup=1, wrist=True)
+    run(recipe, tmp_path / "run", Machine(torch.device("cpu")), Reporter(print, print))
+    policy = EnginePolicy(str(tmp_path / "run" / "policy"))
+    assert policy.engine.model.config.images == 2
+    environment = shared_environment(True)
+    policy.reset("move above the red cube")
+    seen = environment.reset("reach_red_cube", 0)
+    assert policy.act(seen) is None or len(policy.act(seen)) == 7
+
+
+def test_collect_says_what_it_made(tmp_path, capsys):
+    arguments = ["collect", "--out", str(tmp_path), "--demos", "1", "--families", "reach"]
+    arguments += ["--image-size", str(SIZE)]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert re.search(r": 1 demonstrations, \d+ frames, \d\.\d MB", shown.out)
+    assert "1/1 shards, 0 failed demonstrations discarded" in shown.err
+    assert main(arguments) == 0  # there already
+    assert capsys.readouterr().out == shown.out

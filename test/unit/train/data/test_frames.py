@@ -1,0 +1,77 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from support.train import INFO, OBJECTS, SENTENCES, SIZE, data_set, demonstration
+from vla_ros.sim.goals import parse_instruction
+from vla_ros.train import TrainError
+from vla_ros.train.data.frames import load_frames, worth_training
+from vla_ros.train.data.relabel import INSTRUCTIONS
+from vla_ros.train.data.shards import write_shard
+
+
+def waiting_track():
+    """Moves, tells the fingers to close, waits while they close, waits for nothing, moves."""
+    track = demonstration(0, length=8).track
+    actions = np.zeros((8, 7), np.float32)
+    actions[[0, 1, 7], 2] = 0.5
+    actions[:, 6] = [-1, -1, 1, 1, 1, 1, 1, 1]
+    fingers = np.array([40, 40, 40, 38, 30, 21, 21, 21])[:, None] / 1000 * np.ones(2)
+    return replace(
+        track, actions=actions, executed=actions.copy(), gripper_states=fingers.astype(np.float32)
+    )
+
+
+def test_waiting_without_a_visible_reason_is_not_taught():
+    kept = worth_training(waiting_track())
+    #           moves        closes  closing           stopped  moves
+    assert kept.tolist() == [True, True, True, True, True, True, False, True]
+
+
+def test_a_wait_is_kept_while_the_gripper_has_not_been_obeyed():
+    track = waiting_track()
+    track.executed[5, 6] = -1.0  # the policy had opened it again
+    assert worth_training(track)[6]
+
+
+def test_frames_of_all_shards_in_order(tmp_path):
+    frames = load_frames([data_set(tmp_path / "set", shards=3)], SIZE, 1)
+    assert len(frames) == 60 and frames.demonstrations == 6
+    assert frames.images.shape == (60, 1, SIZE, SIZE, 3)
+    assert frames.pixels.shape == (60, 1, len(OBJECTS), 2)
+    assert frames.goals == tuple(map(parse_instruction, INSTRUCTIONS))
+    first, second = (frames.goals.index(parse_instruction(text)) for text in SENTENCES)
+    assert frames.goal.tolist() == ([first] * 10 + [second] * 10) * 3
+    brightness = frames.images.float().mean((1, 2, 3, 4)) / 255
+    own = frames.values[torch.arange(60), frames.goal].float()
+    assert torch.allclose(2 * brightness - 1, own[:, 0], atol=0.05)
+    assert (own[:, 6] == 1.0).all()  # open
+    other = frames.values[torch.arange(60), (frames.goal + 1) % len(frames.goals)].float()
+    assert torch.allclose(other[:, 0], -own[:, 0])
+
+
+def test_another_size_moves_pixels_along(tmp_path):
+    path = data_set(tmp_path / "set", shards=1)
+    whole, half = load_frames([path], SIZE, 1), load_frames([path], SIZE // 2, 1)
+    assert half.images.shape[2] == SIZE // 2
+    assert torch.allclose(half.pixels * 2, whole.pixels)
+
+
+def test_sets_that_do_not_fit_together_are_refused(tmp_path):
+    first = data_set(tmp_path / "first", shards=1)
+    second = data_set(tmp_path / "second", 1, replace(INFO, scale=(0.1,) * 6))
+    with pytest.raises(TrainError, match="does not fit"):
+        load_frames([first, second], SIZE, 1)
+
+
+def test_a_model_of_two_images_needs_both(tmp_path):
+    with pytest.raises(TrainError, match="--wrist"):
+        load_frames([data_set(tmp_path / "set", shards=1)], SIZE, 2)
+
+
+def test_demonstrations_without_any_use_are_no_trouble(tmp_path):
+    path = data_set(tmp_path / "set", shards=1)
+    write_shard(path / "shard-0001.hdf5", INFO, [])
+    assert len(load_frames([path], SIZE, 1)) == 20

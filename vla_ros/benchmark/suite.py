@@ -1,0 +1,178 @@
+"""One benchmark run from options to a result, and its two variations: sweep and ablation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vla_ros.benchmark import measure
+from vla_ros.benchmark.frames import drifting_frames, load_frames, repeat_to
+from vla_ros.benchmark.margins import Matches
+from vla_ros.benchmark.measure import RowResult, run_rows, summarise
+from vla_ros.benchmark.oracle import HitDrafter
+from vla_ros.benchmark.rows import ROWS, Setting, make_row
+from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, in_memory
+from vla_ros.engine.drafters.acceptance import Exact
+from vla_ros.engine.engine import Engine, open_checkpoint
+from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.schedules.speculative import Speculative
+from vla_ros.engine.tokens import MAX_TEXT
+
+INSTRUCTION = "pick up the red cube and place it on the plate"
+SWEEP_TOKENS = (7, 16, 24, 32)
+SWEEP_WORDS = (10, 60, 120)
+SWEEP_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")
+ABLATION = ((), ("vision",), ("decoder",), ("vision", "decoder"))
+ABLATION_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What to measure. ``tokens`` is the length of an action of random weights."""
+
+    checkpoint: str = "random:cpu"
+    draft: str = "random:small"
+    device: str = "cpu"
+    dtype: str = "bfloat16"
+    rows: tuple[str, ...] = ROWS
+    warm_up: int = 10
+    timed: int = 100
+    tokens: int = 7
+    threads: int | None = 1
+    cpu_clock: bool = True
+    frames: Path | None = None
+    instruction: str = INSTRUCTION
+    unnorm_key: str | None = None
+    compile: tuple[str, ...] = ()
+    cuda_graphs: bool = True
+    attention: str = "sdpa"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """Rows by name, and the shapes they were measured with."""
+
+    rows: dict[str, RowResult]
+    shapes: dict[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "shapes": self.shapes,
+            "schedules": {name: asdict(row) for name, row in self.rows.items()},
+        }
+
+
+def open_for(name: str, options: BenchOptions) -> Checkpoint:
+    """A checkpoint; random weights are made in memory, with actions of the wanted length."""
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    preset = name.removeprefix(PREFIX)
+    if name.startswith(PREFIX) and preset in PRESETS:
+        return in_memory(PRESETS[preset], options.seed, device, dtype, options.tokens)
+    return open_checkpoint(name, options.seed, device, dtype)
+
+
+def run_bench(options: BenchOptions) -> BenchResult:
+    """Measure the rows on one model. Raises CheckpointError and ValueError as the engine does."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    unknown = sorted(set(options.rows) - set(ROWS))
+    if unknown:
+        raise ValueError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(ROWS)}")
+    checkpoint = open_for(options.checkpoint, options)
+    needs_draft = {"vanilla_speculative", "speculative_model"} & set(options.rows)
+    draft = open_for(options.draft, options) if needs_draft else checkpoint
+    engine = Engine(checkpoint, _engine_options(options))
+    recorded = load_frames(options.frames) if options.frames else drifting_frames(options.timed)
+    images = repeat_to(recorded, options.warm_up + options.timed)
+    engine.reset(options.instruction)
+    answers = _answers(engine, images)
+    setting = Setting(engine, checkpoint, draft, answers)
+    rows = {name: make_row(name, setting) for name in options.rows}
+    request = engine.request(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
+    for schedule in rows.values():
+        schedule.instruct(options.instruction)
+        if engine.model.capture is not None:
+            schedule.prepare(request)
+    samples = run_rows(engine, rows, images, options.warm_up, options.cpu_clock)
+    reference = samples["generate"].tokens if "generate" in samples else {}
+    matches = Matches(engine, images, reference)
+    results = {name: summarise(name, schedule, samples, matches) for name, schedule in rows.items()}
+    return BenchResult(results, _shapes(engine, options))
+
+
+def _answers(engine: Engine, images: Sequence[Any]) -> dict[int, tuple[int, ...]]:
+    """Tokens by stamp that a draft of just these tokens confirms in one pass.
+
+    In bf16 the tokens of single passes are not always those of a verified draft (another
+    shape of product rounds otherwise), so the draft follows the verdict until it stands.
+    """
+    model, tokens = engine.model, engine.info.max_tokens
+    answers: dict[int, tuple[int, ...]] = {}
+    longest = model.config.patches + MAX_TEXT
+    drafter = HitDrafter(answers, model.device)
+    speculative = Speculative(model, tokens, longest, drafter, Exact())
+    for stamp, image in enumerate(images):
+        plain = measure.answer(engine, engine.schedule, stamp, image)
+        assert plain is not None
+        answers[stamp] = plain.tokens
+        for _ in range(tokens):
+            judged = measure.answer(engine, speculative, stamp, image)
+            assert judged is not None
+            answers[stamp] = judged.tokens
+            if judged.target_passes == 1:
+                break
+    return answers
+
+
+def _engine_options(options: BenchOptions) -> EngineOptions:
+    return EngineOptions(
+        checkpoint=options.checkpoint,
+        device=options.device,
+        dtype=options.dtype,
+        unnorm_key=options.unnorm_key,
+        action_dim=None,
+        seed=options.seed,
+        cuda_graphs=options.cuda_graphs,
+        attention=options.attention,
+        compile=options.compile,
+    )
+
+
+def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
+    config = engine.model.config
+    return {
+        "parameters": sum(t.numel() for t in engine.model.tensors.values()),
+        "vision_tokens": config.patches,
+        "prompt_tokens": config.patches + len(engine.tokenizer(options.instruction)),
+        "action_tokens": engine.info.max_tokens,
+        "views": config.images,
+        "warm_up": options.warm_up,
+        "timed": options.timed,
+    }
+
+
+def run_sweep(options: BenchOptions) -> list[BenchResult]:
+    """The main rows over action lengths and prompt lengths (random weights only)."""
+    out = []
+    for tokens in SWEEP_TOKENS:
+        for words in SWEEP_WORDS:
+            text = " ".join((INSTRUCTION + " ").split() * (words // 10))
+            rows = tuple(r for r in SWEEP_ROWS if r in options.rows)
+            step = replace(options, tokens=tokens, instruction=text, rows=rows)
+            out.append(run_bench(step))
+    return out
+
+
+def run_ablation(options: BenchOptions) -> dict[str, BenchResult]:
+    """The main rows with torch.compile on nothing, vision, decoder and both."""
+    rows = tuple(r for r in ABLATION_ROWS if r in options.rows)
+    return {
+        "+".join(parts) or "eager": run_bench(replace(options, compile=parts, rows=rows))
+        for parts in ABLATION
+    }

@@ -1,0 +1,233 @@
+"""A graph of nodes as processes: start, bring up, watch, end.
+
+    with Graph.load("sim.up.yaml", {"policy": {"policy": "zero"}}).start() as graph:
+        while graph.ended() is None:
+            time.sleep(0.1)
+
+The same nodes with the same parameter files as launch/*.launch.py, for machines without
+launch. All methods belong to one thread; the callbacks for log lines come from others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from vla_ros.bringup.environment import defaults, prepare
+from vla_ros.bringup.graph_file import GraphSpec, NodeSpec, Overrides
+from vla_ros.bringup.process import NodeExit, NodeProcess
+
+if TYPE_CHECKING:
+    from vla_ros.bringup.lifecycle import LifecycleClient
+
+#: what is sent to a node that should end, and how long it has after each
+ENDING = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
+SERVICE_TIMEOUT_S = 20.0
+ACTIVATE_TIMEOUT_S = 60.0
+
+LogLine = Callable[[str, str], None]  # (node, line)
+Say = Callable[[str], None]
+
+
+class GraphFailed(RuntimeError):
+    """The graph did not come up, or a node ended unasked. One line says which and why."""
+
+
+class Stopped(Exception):
+    """The caller's ``interrupted`` became true during the bring-up."""
+
+
+def print_line(node: str, line: str) -> None:
+    """The default for log lines: to stderr, with the node's name in front."""
+    print(f"[{node}] {line}", file=sys.stderr, flush=True)
+
+
+class Graph:
+    """A graph that can be started once. `with` ends it, whatever happens inside."""
+
+    def __init__(
+        self,
+        spec: GraphSpec,
+        *,
+        environment: Mapping[str, str] | None = None,
+        on_line: LogLine = print_line,
+        say: Say | None = None,
+        configure_timeout_s: float = 600.0,
+        interrupted: Callable[[], bool] = lambda: False,
+        before_activate: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            spec: what to start.
+            environment: of the nodes; None: this process's own, to which the missing ROS
+                variables are added (see vla_ros.bringup.environment).
+            on_line: gets (node, line) for every line a node prints; called from threads.
+            say: gets one line for each step of the bring-up; None: as a log line of "up".
+            configure_timeout_s: for configuring one lifecycle node (it may load a model).
+            interrupted: asked often during the bring-up; true ends it with Stopped.
+            before_activate: called once every lifecycle node is configured, before any acts.
+        """
+        self.spec = spec
+        self._given = environment
+        self._environment: dict[str, str] = {}
+        self._on_line = on_line
+        self._say = say or (lambda line: on_line("up", line))
+        self._configure_timeout_s = configure_timeout_s
+        self._interrupted = interrupted
+        self._before_activate = before_activate
+        self._processes: dict[str, NodeProcess] = {}
+        self._exits: tuple[NodeExit, ...] = ()
+
+    @staticmethod
+    def load(
+        path: str | Path,
+        overrides: Overrides | None = None,
+        *,
+        namespace: str = "",
+        log_level: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        on_line: LogLine = print_line,
+        say: Say | None = None,
+        remappings: Sequence[str] = (),
+        configure_timeout_s: float = 600.0,
+        interrupted: Callable[[], bool] = lambda: False,
+        before_activate: Callable[[], None] = lambda: None,
+    ) -> Graph:
+        """A graph from a file; see :meth:`GraphSpec.load` and :class:`Graph`."""
+        spec = GraphSpec.load(
+            path, overrides, namespace=namespace, log_level=log_level, remappings=remappings
+        )
+        return Graph(
+            spec,
+            environment=environment,
+            on_line=on_line,
+            say=say,
+            configure_timeout_s=configure_timeout_s,
+            interrupted=interrupted,
+            before_activate=before_activate,
+        )
+
+    def __enter__(self) -> Graph:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Graph:
+        """Start every node, then configure and activate the lifecycle nodes. Returns self.
+
+        Raises:
+            GraphFailed: with the reason; everything that had started has then been ended.
+            Stopped: ``interrupted`` became true.
+        """
+        try:
+            self._start_processes()
+            self._bring_up()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def pid(self, node: str) -> int:
+        """The process id of a started node."""
+        return self._processes[node].pid
+
+    def ended(self) -> str | None:
+        """None while every node runs; else the name of one that has ended."""
+        dead = (name for name, process in self._processes.items() if not process.running)
+        return next(dead, None)
+
+    def check(self) -> None:
+        """Raise GraphFailed if a node has ended, with its last error."""
+        name = self.ended()
+        if name is not None:
+            process = self._processes[name]
+            how = process.finish(clean=False)
+            raise GraphFailed(f"{how}: {process.reason()}")
+
+    def stop(self) -> tuple[NodeExit, ...]:
+        """End every node: lifecycle nodes first, so that the others see their last command.
+
+        SIGINT, then SIGTERM, then SIGKILL, each after the time in ENDING. May be called again.
+        """
+        if self._processes:
+            commanding = [p for p in self._processes.values() if p.spec.lifecycle]
+            others = [p for p in self._processes.values() if not p.spec.lifecycle]
+            self._exits = (*self._exits, *_end(commanding, self._say), *_end(others, self._say))
+            self._processes = {}
+        return self._exits
+
+    def _start_processes(self) -> None:
+        if self._given is None:
+            prepare()
+            self._environment = dict(os.environ)
+        else:
+            self._environment = {**self._given, **defaults(self._given)}
+        for spec in self.spec.nodes:
+            self._processes[spec.name] = NodeProcess(spec, self._environment, self._on_line)
+        self._say(f"started {', '.join(self._processes)}")
+
+    def _bring_up(self) -> None:
+        nodes = [spec for spec in self.spec.nodes if spec.lifecycle]
+        if not nodes:
+            return
+        try:
+            from vla_ros.bringup.lifecycle import LifecycleClient
+        except ImportError as error:
+            raise GraphFailed(f"rclpy is missing ({error}): see vla-ros doctor") from None
+        domain = self._environment.get("ROS_DOMAIN_ID")
+        with LifecycleClient(int(domain) if domain else None) as client:
+            for spec in nodes:
+                self._transition(client, spec, "configure", self._configure_timeout_s)
+            self._before_activate()
+            for spec in nodes:
+                self._transition(client, spec, "activate", ACTIVATE_TIMEOUT_S)
+
+    def _transition(
+        self, client: LifecycleClient, spec: NodeSpec, name: str, timeout_s: float
+    ) -> None:
+        process = self._processes[spec.name]
+        start = time.monotonic()
+
+        def alive() -> bool:
+            if self._interrupted():
+                raise Stopped
+            return self.ended() is None
+
+        try:
+            client.state(spec.full_name, SERVICE_TIMEOUT_S, alive)
+            self._say(f"{spec.name}: {name} ...")
+            done = client.change(spec.full_name, name, timeout_s, alive)
+        except TimeoutError as error:
+            self.check()
+            raise GraphFailed(f"{spec.name}: {name}: {error}: {process.reason()}") from None
+        if not done:
+            raise GraphFailed(f"{spec.name} refused to {name}: {process.reason()}")
+        self._say(f"{spec.name}: {name} done in {time.monotonic() - start:.1f} s")
+
+
+def _end(processes: list[NodeProcess], say: Say) -> list[NodeExit]:
+    asked = {process.spec.name: process.running for process in processes}
+    waiting = processes
+    for number, patience_s in ENDING:
+        waiting = [process for process in waiting if process.running]
+        if waiting and number != signal.SIGINT:
+            names = ", ".join(process.spec.name for process in waiting)
+            say(f"{names} still running: sending {number.name}")
+        for process in waiting:
+            process.signal(number)
+        until = time.monotonic() + patience_s
+        for process in waiting:
+            process.wait(max(0.0, until - time.monotonic()))
+    return [process.finish(clean=asked[process.spec.name]) for process in processes]

@@ -1,0 +1,299 @@
+"""Graph files (config/*.up.yaml): which nodes `vla-ros up` and `vla-ros demo` start.
+
+    log_level: info                # of every node; a node may have its own
+    parameters: {use_sim_time: false}          # of every node
+    nodes:
+      policy:                      # the node's name; started in this order
+        executable: policy         # vla_ros/nodes/policy/; default: the name
+        parameter_files: [policy.yaml]         # beside this file, in config/, or absolute
+        parameters: {control_rate_hz: 20.0}    # after the files
+        remappings: {image: /camera/image_raw}
+        namespace: ""
+        lifecycle: true            # configure and activate it
+
+A parameter given from outside (`-p policy.control_rate_hz=10`) wins over all of these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vla_ros.errors import UserError
+from vla_ros.resources import config_path
+
+#: node name → parameter → value
+Overrides = Mapping[str, Mapping[str, Any]]
+
+LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
+_NODE_KEYS = (
+    "executable",
+    "parameter_files",
+    "parameters",
+    "remappings",
+    "namespace",
+    "lifecycle",
+    "log_level",
+)
+_OF_EVERY_NODE = ("use_sim_time",)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One process to start."""
+
+    name: str
+    executable: str  # a folder of vla_ros/nodes
+    parameter_files: tuple[Path, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # after the files
+    remappings: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = ""
+    lifecycle: bool = False
+    log_level: str = "info"
+
+    @property
+    def full_name(self) -> str:
+        """Its name in the ROS graph, such as /arm/policy."""
+        return f"/{self.namespace.strip('/')}/{self.name}".replace("//", "/")
+
+    def file_parameters(self) -> dict[str, Any]:
+        """Every parameter that its files set, flattened: {"limits.max_age_s": 0.3, ...}."""
+        found: dict[str, Any] = {}
+        for path in self.parameter_files:
+            content = _read_yaml(path)
+            for pattern, body in content.items():
+                names = ("/**", self.name, self.full_name, f"/**/{self.name}")
+                if pattern not in names or not isinstance(body, dict):
+                    continue
+                found |= _flatten(body.get("ros__parameters") or {})
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSpec:
+    """The nodes of one graph, in the order in which they start."""
+
+    nodes: tuple[NodeSpec, ...]
+    source: str = "graph"
+
+    @staticmethod
+    def load(
+        path: str | Path,
+        overrides: Overrides | None = None,
+        *,
+        namespace: str = "",
+        log_level: str | None = None,
+        remappings: Iterable[str] = (),
+    ) -> GraphSpec:
+        """Read a graph file and apply parameters given from outside.
+
+        Args:
+            path: a file, or the name of one in config/ ("sim.up.yaml", or just "sim").
+            overrides: node name → parameter → value.
+            namespace: put in front of every node's namespace.
+            log_level: of every node, instead of the file's.
+            remappings: "FROM=TO" for every node, "NODE:FROM=TO" for one.
+
+        Raises:
+            UserError: one line that names the file and what is wrong in it.
+        """
+        file = find_graph_file(path)
+        content = _read_yaml(file)
+        _known_keys(content, ("nodes", "parameters", "log_level"), str(file))
+        nodes = _mapping(content.get("nodes"), f"{file}: nodes")
+        if not nodes:
+            raise UserError(f"{file}: 'nodes' is empty; name at least one node")
+        shared = _flatten(_mapping(content.get("parameters"), f"{file}: parameters"))
+        level = log_level or content.get("log_level", "info")
+        specs = tuple(
+            _node(
+                str(name), _mapping(body, f"{file}: nodes.{name}"), file, shared, level, namespace
+            )
+            for name, body in nodes.items()
+        )
+        specs = _with_overrides(specs, overrides or {}, file.name)
+        return GraphSpec(_with_remappings(specs, remappings, file.name), str(file))
+
+    def node(self, name: str) -> NodeSpec:
+        """One node by name."""
+        return next(spec for spec in self.nodes if spec.name == name)
+
+
+def find_graph_file(path: str | Path) -> Path:
+    """The file itself, or the one of that name in config/."""
+    given = Path(path)
+    if given.is_file():
+        return given
+    if len(given.parts) == 1:
+        for name in (given.name, f"{given.name}.up.yaml"):
+            try:
+                return config_path(name)
+            except FileNotFoundError:
+                continue
+    if given.is_dir():
+        raise UserError(f"{given} is a directory; name a graph file such as sim.up.yaml")
+    known = sorted(p.name for p in config_path("fastdds_shm.xml").parent.glob("*.up.yaml"))
+    raise UserError(f"no graph file {str(path)!r}; shipped ones: {', '.join(known)}")
+
+
+def parse_overrides(items: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Turn ["policy.control_rate_hz=10", ...] into {"policy": {"control_rate_hz": 10}}.
+
+    The value is read as YAML; quote it twice to keep a number a string.
+
+    Raises:
+        UserError: for an item that has not this form.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for item in items:
+        target, equals, text = item.partition("=")
+        node, dot, parameter = target.strip().removeprefix("/").partition(".")
+        if not (equals and dot and node and parameter):
+            raise UserError(f"-p {item}: write NODE.PARAMETER=VALUE, such as policy.mode=lockstep")
+        try:
+            value = yaml.safe_load(text) if text else ""
+        except yaml.YAMLError:
+            value = text
+        found.setdefault(node, {})[parameter.strip()] = value
+    return found
+
+
+def node_names() -> list[str]:
+    """The folders of vla_ros/nodes that can be started."""
+    folder = Path(__file__).resolve().parent.parent / "nodes"
+    return [path.parent.name for path in sorted(folder.glob("*/node.py"))]
+
+
+def _node(
+    name: str,
+    body: dict[str, Any],
+    file: Path,
+    shared: dict[str, Any],
+    log_level: str,
+    namespace: str,
+) -> NodeSpec:
+    place = f"{file}: nodes.{name}"
+    _known_keys(body, _NODE_KEYS, place)
+    executable = str(body.get("executable", name))
+    if executable not in (known := node_names()):
+        raise UserError(f"{place}: no node {executable!r}; vla_ros has {', '.join(known)}")
+    level = str(body.get("log_level", log_level)).lower()
+    if level not in LOG_LEVELS:
+        raise UserError(f"{place}: log_level {level!r} is none of {', '.join(LOG_LEVELS)}")
+    lifecycle = body.get("lifecycle", False)
+    if not isinstance(lifecycle, bool):
+        raise UserError(f"{place}: lifecycle must be true or false, not {lifecycle!r}")
+    files = body.get("parameter_files", [])
+    if not isinstance(files, list):
+        raise UserError(f"{place}: parameter_files must be a list of file names")
+    remappings = _mapping(body.get("remappings"), f"{place}.remappings")
+    own = str(body.get("namespace", "") or "")
+    return NodeSpec(
+        name=name,
+        executable=executable,
+        parameter_files=tuple(_parameter_file(str(f), file, place) for f in files),
+        parameters={**shared, **_flatten(_mapping(body.get("parameters"), f"{place}.parameters"))},
+        remappings={str(old): str(new) for old, new in remappings.items()},
+        namespace="/".join(part.strip("/") for part in (namespace, own) if part.strip("/")),
+        lifecycle=lifecycle,
+        log_level=level,
+    )
+
+
+def _with_overrides(
+    specs: tuple[NodeSpec, ...], overrides: Overrides, source: str
+) -> tuple[NodeSpec, ...]:
+    names = [spec.name for spec in specs]
+    for node in overrides:
+        if node not in names:
+            raise UserError(f"{source} has no node {node!r}; it has {', '.join(names)}")
+    changed = []
+    for spec in specs:
+        known = {**spec.file_parameters(), **spec.parameters}
+        values = dict(spec.parameters)
+        for name, value in overrides.get(spec.name, {}).items():
+            if name not in known and name not in _OF_EVERY_NODE:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+                raise UserError(f"node {spec.name} has no parameter {name!r}{hint}")
+            before = known.get(name)
+            # ROS parameters are typed: 10 is not 10.0.
+            values[name] = float(value) if _is_int(value) and type(before) is float else value
+        changed.append(dataclasses.replace(spec, parameters=values))
+    return tuple(changed)
+
+
+def _with_remappings(
+    specs: tuple[NodeSpec, ...], items: Iterable[str], source: str
+) -> tuple[NodeSpec, ...]:
+    for item in items:
+        where, equals, new = item.replace(":=", "=").partition("=")
+        node, colon, old = where.rpartition(":")
+        if not (equals and old and new):
+            raise UserError(f"-r {item}: write FROM=TO, such as image=/camera/image_raw")
+        if colon and node not in [spec.name for spec in specs]:
+            names = ", ".join(spec.name for spec in specs)
+            raise UserError(f"{source} has no node {node!r}; it has {names}")
+        specs = tuple(
+            dataclasses.replace(spec, remappings={**spec.remappings, old: new})
+            if node in ("", spec.name)
+            else spec
+            for spec in specs
+        )
+    return specs
+
+
+def _parameter_file(name: str, graph_file: Path, place: str) -> Path:
+    beside = graph_file.parent / name
+    if beside.is_file():
+        return beside.resolve()
+    try:
+        return config_path(name)
+    except FileNotFoundError as error:
+        raise UserError(f"{place}: {error}") from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    return _mapping(content, str(path))
+
+
+def _mapping(value: object, place: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UserError(f"{place} must be a mapping of names, not {type(value).__name__}")
+    return value
+
+
+def _known_keys(content: Mapping[str, Any], known: Iterable[str], place: str) -> None:
+    unknown = [str(key) for key in content if key not in known]
+    if unknown:
+        raise UserError(f"{place}: unknown key {unknown[0]!r}; known: {', '.join(known)}")
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

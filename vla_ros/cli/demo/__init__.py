@@ -1,0 +1,6 @@
+"""`vla-ros demo`: one simulated task through the whole graph, headless, with a card at the end."""
+
+from vla_ros.cli.demo.options import add_parser
+from vla_ros.cli.demo.verb import run
+
+__all__ = ["add_parser", "run"]

@@ -1,0 +1,179 @@
+"""The options of `vla-ros demo`: what they mean for the nodes, and which do not go together."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from vla_ros.bringup.graph_file import parse_overrides
+from vla_ros.cli.defaults import CHECKPOINT, DRAFT_CHECKPOINT, default_checkpoint
+from vla_ros.errors import UserError
+
+RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
+POLICIES = ("vla", "scripted", "zero", "replay")
+
+DESCRIPTION = """\
+Start the simulation, a policy and the monitor as processes of a ROS 2 graph of their own, let
+the policy do one task without a window, and print what was measured during the episode.
+
+The graph is local to this machine and in a ROS domain of its own: it cannot reach a robot."""
+
+EPILOG = """\
+examples:
+  vla-ros demo                                  the small trained VLA solves a task
+  vla-ros demo --schedule speculative --task push_blue_cube_left
+  vla-ros demo --checkpoint DIR --device cuda:0 --schedule actionflow
+  vla-ros demo --checkpoint random:small        random weights: wiring and timing
+  vla-ros demo --policy scripted                an expert that is told where everything is
+  vla-ros demo --mode lockstep --json           reproducible; the last line is JSON
+  vla-ros demo --gif episode.gif                keep what the camera saw
+
+exit status: 0 the task was solved (with random weights or the zero policy: the graph ran
+properly), 1 it was not, 2 wrong usage, 3 the graph did not start or a node ended"""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of this verb."""
+    parser = verbs.add_parser(
+        "demo",
+        help="run one simulated task through the whole graph and print a card",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--policy", choices=POLICIES, default="vla", help="who acts (default: vla)")
+    add(
+        "--mode",
+        choices=("realtime", "lockstep"),
+        default="realtime",
+        help="realtime: the world does not wait (default); lockstep: every frame is answered",
+    )
+    add("--task", metavar="NAME", help="a task of the tabletop, such as stack_red_on_blue")
+    add("--initial-state", type=int, metavar="N", help="which fixed initial state")
+    add("--seed", type=int, metavar="N", help="of the initial states and of random weights")
+    add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
+    add("--schedule", metavar="NAME", help="vla: decoding schedule, such as actionflow")
+    add("--checkpoint", metavar="DIR", help=f"vla: model (default: {CHECKPOINT})")
+    add("--device", help="vla: torch device, such as cuda:0")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="vla: of the weights")
+    add("--replay-file", type=Path, metavar="FILE", help="replay: .npy or .npz of [N, 7]")
+    add(
+        "-p",
+        "--param",
+        action="append",
+        default=[],
+        metavar="NODE.PARAM=VALUE",
+        help="any other parameter of a node; may be repeated",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="longest time for the episode, loading not counted (default: 120)",
+    )
+    add("--gif", type=Path, metavar="FILE", help="write the camera's images: .gif, or .png (last)")
+    add("--domain-id", type=int, metavar="N", help="ROS domain (default: a free one, 1 to 100)")
+    add("--json", action="store_true", help="end with one line of JSON on stdout")
+    add("--verbose", action="store_true", help="show the log of every node")
+
+
+def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The parameters that the options stand for; `-p` wins. Raises UserError."""
+    _check(args)
+    policy = {
+        **(_for_model(args) if args.policy == "vla" else {}),
+        "policy": args.policy,
+        "mode": args.mode,
+        "schedule": args.schedule,
+        "device": args.device,
+        "dtype": args.dtype,
+        "control_rate_hz": args.control_rate,
+        "seed": args.seed,
+        "replay_file": str(args.replay_file) if args.replay_file else None,
+    }
+    bridge = {
+        "mode": args.mode,
+        "task": args.task,
+        "initial_state": args.initial_state,
+        "seed": args.seed,
+    }
+    found: dict[str, dict[str, Any]] = {"policy": policy, "bridge": bridge, "monitor": {}}
+    if args.mode == "lockstep":
+        policy["use_sim_time"] = True
+        found["monitor"]["use_sim_time"] = True
+    found = {
+        node: {name: value for name, value in values.items() if value is not None}
+        for node, values in found.items()
+    }
+    for node, values in parse_overrides(args.param).items():
+        found[node] = found.get(node, {}) | values
+    return found
+
+
+def _for_model(args: argparse.Namespace) -> dict[str, Any]:
+    """What a VLA needs to run well beside a simulation on one machine."""
+    from vla_ros.policies.conventions import PolicyRefused, conventions_of
+
+    checkpoint = args.checkpoint or default_checkpoint([args.schedule])
+    try:
+        found = conventions_of(checkpoint)
+    except PolicyRefused as error:
+        raise UserError(f"--checkpoint {checkpoint}: {error}") from error
+    values: dict[str, Any] = {
+        "checkpoint": checkpoint,
+        "action_scale": list(found.action_scale),
+        "unnorm_key": found.unnorm_key,
+        "preprocessing": found.preprocessing,
+        "center_crop": found.center_crop,
+    }
+    if args.schedule == "vanilla_speculative":  # by definition with a draft model
+        values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}
+    if (args.device or "cpu") == "cpu":
+        # Threads of the model on every CPU would starve the simulation and the control tick.
+        values["num_threads"] = max(1, len(os.sched_getaffinity(0)) // 2)
+        if values["checkpoint"].startswith("random"):
+            values["max_age_s"] = RANDOM_MAX_AGE_S
+    return values
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Options that do not go together, and names that do not exist. Raises UserError."""
+    for option, who in (
+        ("schedule", "vla"),
+        ("checkpoint", "vla"),
+        ("device", "vla"),
+        ("dtype", "vla"),
+        ("replay_file", "replay"),
+    ):
+        if getattr(args, option) is not None and args.policy != who:
+            name = option.replace("_", "-")
+            raise UserError(f"--{name} needs --policy {who}, not {args.policy}")
+    if args.policy == "replay" and args.replay_file is None:
+        raise UserError("--policy replay needs --replay-file FILE")
+    if args.replay_file is not None and not args.replay_file.is_file():
+        raise UserError(f"--replay-file: no file {args.replay_file}")
+    if args.control_rate is not None and not 1.0 <= args.control_rate <= 200.0:
+        raise UserError(f"--control-rate {args.control_rate:g}: must be 1 to 200 Hz")
+    if args.seed is not None and not 0 <= args.seed < 2**31:
+        raise UserError(f"--seed {args.seed}: must be 0 to {2**31 - 1}")
+    if not 0 < args.timeout <= 3600:
+        raise UserError(f"--timeout {args.timeout:g}: must be above 0, at most 3600 seconds")
+    if args.domain_id is not None and not 0 <= args.domain_id <= 232:
+        raise UserError(f"--domain-id {args.domain_id}: must be 0 to 232")
+    if args.task is not None:
+        _check_task(args.task, args.initial_state)
+
+
+def _check_task(name: str, initial_state: int | None) -> None:
+    from vla_ros.sim.tasks import TASKS
+
+    tasks = {task.name: task for task in TASKS}
+    if name not in tasks:
+        raise UserError(f"--task {name}: no such task; there are: {', '.join(tasks)}")
+    count = tasks[name].initial_states
+    if initial_state is not None and not 0 <= initial_state < count:
+        raise UserError(f"--initial-state {initial_state}: {name} has 0 to {count - 1}")

@@ -1,0 +1,211 @@
+"""`vla-ros demo`: one simulated task through the whole graph, headless, with a card at the end."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.bringup.domain import free_domain, isolate
+from vla_ros.cli.demo.card import DemoResult, Setup, card, json_line, machine
+from vla_ros.cli.demo.options import add_parser, parameters
+from vla_ros.console.progress import Progress
+from vla_ros.core import STAGES
+from vla_ros.resources import version
+
+if TYPE_CHECKING:
+    from vla_ros.bringup.graph import Graph
+    from vla_ros.observe.demo.log import Measured
+    from vla_ros.observe.demo.watcher import Watcher
+    from vla_ros.observe.film import Recorder
+
+__all__ = ["add_parser", "run"]
+
+GRAPH = "sim.up.yaml"
+CONNECT_S = 60.0  # for the simulation to start and every topic to be found
+SETTLE_S = 0.5  # after the end of the episode: for what is still on its way to us
+NOT_STARTED = 3
+INTERRUPTED = 130
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo. Returns the exit status, see `vla-ros demo --help`."""
+    overrides = parameters(args)
+    domain = free_domain() if args.domain_id is None else args.domain_id
+    isolate(domain)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        return _Demo(args, overrides, domain, stop).run()
+    except ImportError as error:
+        print(f"vla-ros demo: {error}; `vla-ros doctor` says what to install", file=sys.stderr)
+        return NOT_STARTED
+
+
+class _Demo:
+    """One run: the graph, a watcher beside it, and what is shown meanwhile."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        overrides: dict[str, dict[str, Any]],
+        domain: int,
+        stop: threading.Event,
+    ) -> None:
+        self._args = args
+        self._overrides = overrides
+        self._domain = domain
+        self._stop = stop
+        self._progress = Progress()
+        self._log: deque[str] = deque(maxlen=30)
+        self._recorder: Recorder | None = None
+        self._connect: Callable[[], None] = lambda: None
+
+    def run(self) -> int:
+        from vla_ros.bringup.environment import prepare
+        from vla_ros.bringup.graph import Graph, GraphFailed, Stopped
+        from vla_ros.observe.film import Recorder
+
+        prepare()
+        graph = Graph.load(
+            GRAPH,
+            self._overrides,
+            on_line=self._on_line,
+            say=self._progress.say,
+            interrupted=self._stop.is_set,
+            before_activate=lambda: self._connect(),
+        )
+        self._recorder = Recorder(self._args.gif) if self._args.gif else None
+        try:
+            with graph:
+                seen = self._episode(graph)
+                trouble = [str(node) for node in graph.stop() if not node.clean]
+        except Stopped:
+            self._progress.end()
+            print("vla-ros demo: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except GraphFailed as error:
+            self._progress.end()
+            self._show_log()
+            print(f"vla-ros demo: {error}", file=sys.stderr)
+            return NOT_STARTED
+        return self._conclude(seen, trouble)
+
+    def _episode(self, graph: Graph) -> Measured:
+        """Bring everything up and follow the episode to its end."""
+        from vla_ros.observe.demo.watcher import Watcher
+
+        lockstep = self._args.mode == "lockstep"
+        with Watcher(self._domain, lockstep, self._recorder) as watcher:
+            self._connect = lambda: self._await_topics(graph, watcher)
+            graph.start()
+            until = time.monotonic() + self._args.timeout
+            while time.monotonic() < until and not watcher.ended:
+                self._pause(graph)
+                self._show(watcher)
+            self._progress.end()
+            time.sleep(SETTLE_S)
+            return watcher.measure()
+
+    def _await_topics(self, graph: Graph, watcher: Watcher) -> None:
+        """Nobody acts before we see all of it: DDS needs a moment to find the other nodes."""
+        from vla_ros.bringup.graph import GraphFailed
+
+        until = time.monotonic() + CONNECT_S
+        while not watcher.connected():
+            self._pause(graph)
+            if time.monotonic() > until:
+                raise GraphFailed(f"no {watcher.missing()} within {CONNECT_S:g} s")
+
+    def _pause(self, graph: Graph) -> None:
+        """Wait a moment. Raises Stopped when asked to end, GraphFailed when a node ended."""
+        from vla_ros.bringup.graph import Stopped
+
+        if self._stop.wait(0.1):
+            raise Stopped
+        graph.check()
+
+    def _show(self, watcher: Watcher) -> None:
+        seen = watcher.glance()
+        state = seen.status.state.name if seen.status else "no policy heard yet"
+        if seen.episode is None:
+            self._progress.update(state, f"{state}; waiting for the simulation")
+            return
+        self._progress.update(
+            state,
+            f"{state}  {seen.episode.task}  step {seen.episode.step} of {seen.episode.max_steps}"
+            f"  age {seen.age_ms:.0f} ms  {seen.rate_hz:.1f} Hz",
+        )
+
+    def _conclude(self, seen: Measured, trouble: list[str]) -> int:
+        result = _result(self._args, seen, trouble)
+        if self._recorder is not None:
+            self._progress.say(self._recorder.save())
+        if result.exit_status:
+            self._show_log()
+        print(card(result), flush=True)
+        if self._args.json:
+            print(json_line(result), flush=True)
+        return result.exit_status
+
+    def _on_line(self, node: str, line: str) -> None:
+        """A line of a node's log; called from threads."""
+        self._log.append(f"[{node}] {line}")
+        if self._args.verbose:
+            print(f"[{node}] {line}", file=sys.stderr, flush=True)
+
+    def _show_log(self) -> None:
+        """What the nodes said last, unless it was shown already."""
+        if not self._args.verbose:
+            print("\n".join(self._log), file=sys.stderr)
+
+
+def _result(args: argparse.Namespace, seen: Measured, trouble: list[str]) -> DemoResult:
+    status, episode, report = seen.status, seen.episode, seen.report
+    device = status.device if status else ""
+    ended = (episode.ended if episode else "") or "timeout"
+    reason = episode.reason if episode else "the bridge began no episode"
+    if ended == "timeout":
+        state = f"policy {status.state.name}: {status.reason}" if status else "no policy was heard"
+        reason = f"not done within {args.timeout:g} s ({state})"
+    return DemoResult(
+        setup=Setup(
+            mode=args.mode,
+            policy=status.policy if status else args.policy,
+            schedule=status.schedule if status else "",
+            checkpoint=status.checkpoint if status else "",
+            device=device,
+            dtype=status.dtype if status else "",
+            machine=machine(device),
+            version=version(),
+        ),
+        task=episode.task if episode else args.task or "",
+        instruction=episode.instruction if episode else "",
+        ended=ended,
+        reason=reason,
+        initial_state=episode.initial_state if episode else 0,
+        steps=episode.step if episode else 0,
+        max_steps=episode.max_steps if episode else 0,
+        episode_s=seen.wall_s,
+        control_rate_hz=status.control_rate_hz if status else 0.0,
+        max_age_ms=status.max_age_ms if status else 0.0,
+        achieved_rate_hz=report.command_rate_hz,
+        # Over the whole episode: a few actions between two holds are no rate.
+        action_rate_hz=report.actions / seen.wall_s if seen.wall_s else 0.0,
+        camera_rate_hz=report.camera_rate_hz,
+        observation_age=report.age_at_publish,
+        inference=report.inference,
+        stages={name: getattr(report, name) for name in STAGES},
+        actions=report.actions,
+        missed_deadlines=report.missed_deadlines,
+        stale_published=report.stale_published,
+        lost_commands=report.lost_commands,
+        worker_restarts=seen.worker_restarts,
+        trouble=(*report.problems, *trouble),
+    )

@@ -1,0 +1,245 @@
+"""Episodes of an evaluation through the ROS graph: bridge and policy in processes of their own.
+
+One graph is kept as long as its variant is played; what breaks one episode costs that episode
+and a new graph. Every runner has a ROS domain of its own, so several work side by side.
+
+    with GraphRunner(setup, variants) as runner:
+        record = runner.play(job, variant)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from vla_ros.bringup.domain import isolate, leased_domain
+from vla_ros.bringup.environment import prepare
+from vla_ros.bringup.graph import Graph, GraphFailed, LogLine, Stopped
+from vla_ros.bringup.graph_file import GraphSpec
+from vla_ros.core import PolicyState
+from vla_ros.evaluation.plan import age_limit_s
+from vla_ros.evaluation.records import Job, Record, Setup, Variant
+from vla_ros.evaluation.runner import RunnerFailed
+from vla_ros.evaluation.strips import Strip
+from vla_ros.evaluation.worlds import config_of
+from vla_ros.observe.evaluation.log import EvalLog
+from vla_ros.observe.evaluation.watcher import EvalWatcher
+from vla_ros.policies.conventions import UNGATED
+from vla_ros.sim.episode_state import Mode
+
+GRAPH = "sim.up.yaml"
+NODES = ("bridge", "policy")  # a monitor would take time from them
+CONNECT_S = 60.0  # for the simulation to start and every topic to be found
+STALL_S = 60.0  # an episode in which nothing happens for so long is given up
+ANSWER_TIMEOUT_S = 5.0  # lock-step: a slow policy is not a lost frame
+BRING_UPS = 2  # in a row that may fail before a variant is given up
+
+
+class GraphRunner:
+    """A :class:`vla_ros.evaluation.runner.Runner` for ``route`` ros.
+
+    ``on_line`` gets (node, line) of every line that a node prints, from threads. ``interrupted``
+    is asked often; when it becomes true, ``vla_ros.bringup.graph.Stopped`` is raised.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        variants: tuple[Variant, ...] = (),
+        *,
+        on_line: LogLine = lambda node, line: None,
+        interrupted: Callable[[], bool] = lambda: False,
+        stall_s: float | None = None,
+    ) -> None:
+        self.setup = setup
+        self.on_line = on_line
+        self.interrupted = interrupted
+        # The simulation's own time-out comes first: it knows better what went wrong.
+        longest = config_of(setup).timeouts.reset_s + 10.0
+        self.stall_s = max(STALL_S, longest) if stall_s is None else stall_s
+        self._open = contextlib.ExitStack()
+        self.domain = 0
+        self._live: _Live | None = None
+
+    def __enter__(self) -> GraphRunner:
+        self.domain = self._open.enter_context(leased_domain())
+        isolate(self.domain)
+        prepare()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._drop()
+        self._open.close()
+
+    def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
+        """See :class:`vla_ros.evaluation.runner.Runner`."""
+        if self._live is not None and self._live.variant != variant:
+            self._drop()  # before the next is brought up: both may not fit
+        live, begun = self._live, self._live is None
+        if live is None:
+            live = self._live = self._bring_up(variant, job, strip)
+        began = time.monotonic()
+        broke = ""
+        try:
+            if not begun:
+                live.begin(job, strip)
+                begun = True
+            broke = live.follow()
+        except (GraphFailed, TimeoutError, ValueError) as error:
+            broke = str(error)
+        except BaseException:
+            self._drop()
+            raise
+        log = live.watcher.log if begun else EvalLog(self.setup, 0, None)
+        record = log.record(job, time.monotonic() - began, broke)
+        if record.error or log.state is PolicyState.FAULT:
+            self._drop()  # what broke must not go on acting
+        return record
+
+    def pid(self, node: str) -> int:
+        """The process of "bridge" or "policy" in the graph that is kept; 0 without one."""
+        return self._live.pid(node) if self._live is not None else 0
+
+    @property
+    def heard_steps(self) -> int:
+        """Control steps that were seen of the episode that is played. From any thread."""
+        return self._live.watcher.steps if self._live is not None else 0
+
+    def _bring_up(self, variant: Variant, job: Job, strip: Strip | None) -> _Live:
+        """A graph that begins with the job. Raises RunnerFailed when there is none to be had."""
+        failed = 0
+        while True:
+            live = _Live(self, variant, job, strip)
+            try:
+                live.start()
+                return live
+            except GraphFailed as error:
+                live.stop()
+                failed += 1
+                if failed == BRING_UPS:
+                    raise RunnerFailed(f"{variant.label}: {error}") from error
+            except BaseException:
+                live.stop()
+                raise
+
+    def _drop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class _Live:
+    """The graph of one variant, and who watches it."""
+
+    def __init__(
+        self, runner: GraphRunner, variant: Variant, first: Job, strip: Strip | None
+    ) -> None:
+        self.variant = variant
+        self._stall_s = runner.stall_s
+        self._interrupted = runner.interrupted
+        spec = graph_of(runner.setup, variant, first)
+        delay_s = variant.image_delay_ms / 1e3
+        self.watcher = EvalWatcher(runner.domain, runner.setup, delay_s, strip)
+        self._graph = Graph(
+            spec,
+            environment={**os.environ, "ROS_DOMAIN_ID": str(runner.domain)},
+            on_line=runner.on_line,
+            interrupted=runner.interrupted,
+            before_activate=self._connect,
+        )
+
+    def pid(self, node: str) -> int:
+        return self._graph.pid(node)
+
+    def start(self) -> None:
+        """Bring everything up. Raises GraphFailed."""
+        self._graph.start()
+
+    def stop(self) -> None:
+        self._graph.stop()
+        self.watcher.close()
+
+    def begin(self, job: Job, strip: Strip | None) -> None:
+        self.watcher.begin(job, strip, self._check)
+
+    def follow(self) -> str:
+        """Until the episode is over; returns why it was given up, see EvalWatcher.follow."""
+        broke = self.watcher.follow(self._stall_s, self._check)
+        if not broke and self.watcher.log.ended:
+            self.watcher.settle(self._check)
+        return broke
+
+    def _check(self) -> None:
+        if self._interrupted():
+            raise Stopped
+        self._graph.check()
+
+    def _connect(self) -> None:
+        """Nobody acts before we see all of it: DDS needs a moment to find the other nodes."""
+        if not self.watcher.wait(self.watcher.connected, CONNECT_S, self._check):
+            raise GraphFailed(f"no {self.watcher.missing()} within {CONNECT_S:g} s")
+
+
+def graph_of(setup: Setup, variant: Variant, first: Job) -> GraphSpec:
+    """The nodes to start; the bridge begins with the episode ``first``."""
+    spec = GraphSpec.load(GRAPH, overrides(setup, variant, first))
+    return dataclasses.replace(spec, nodes=tuple(spec.node(name) for name in NODES))
+
+
+def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str, Any]]:
+    """The nodes' parameters: node -> parameter -> value."""
+    lockstep = setup.mode is Mode.LOCKSTEP
+    policy: dict[str, Any] = {
+        "policy": setup.policy,
+        "mode": setup.mode.value,
+        "seed": setup.seed,
+        "num_threads": setup.threads,
+        "use_wrist_image": setup.wrist,
+        "action_scale": list(setup.action_scale),
+        "replan_interval": variant.replan_interval,
+        "delay_frames": variant.delay_frames,
+        "max_age_s": age_limit_s(setup, variant),
+        "use_sim_time": lockstep,
+        **(UNGATED if setup.ungated else {}),
+    }
+    if setup.policy == "vla":
+        policy |= {
+            "checkpoint": setup.checkpoint,
+            "device": setup.device,
+            "dtype": setup.dtype,
+            "unnorm_key": setup.unnorm_key,
+            "center_crop": setup.center_crop,
+            "preprocessing": setup.preprocessing,
+            "schedule": variant.schedule or "autoregressive",
+            "drafter": variant.drafter,
+            "draft_checkpoint": variant.draft_checkpoint,
+            "acceptance": variant.acceptance,
+            "relaxed_distance": variant.relaxed_distance,
+            "draft_extrapolation": variant.draft_extrapolation,
+            "adaptive_draft": variant.adaptive_draft,
+        }
+    bridge: dict[str, Any] = {
+        "environment": setup.environment,
+        "suite": setup.suite,
+        "mode": setup.mode.value,
+        "image_size": setup.image_size,
+        "wrist_camera": setup.wrist,
+        "max_steps": setup.max_steps,
+        "image_delay_ms": variant.image_delay_ms,
+        "answer_timeout_s": ANSWER_TIMEOUT_S,
+        "task": first.task,
+        "initial_state": first.initial_state,
+        "seed": first.seed,
+        "instruction": first.instruction,
+    }
+    return {"policy": policy, "bridge": bridge}

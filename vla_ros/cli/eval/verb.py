@@ -1,0 +1,193 @@
+"""`vla-ros eval`: success over many episodes, with intervals, a report, and resumable."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vla_ros.cli.eval.options import (
+    add_parser,
+    check,
+    environment_of,
+    setup_of,
+    variants_of,
+)
+from vla_ros.console.bar import bar
+from vla_ros.console.progress import Progress
+from vla_ros.errors import UserError
+
+if TYPE_CHECKING:
+    from vla_ros.evaluation.plan import Plan
+    from vla_ros.evaluation.player import Order, Played
+    from vla_ros.evaluation.records import Setup, Variant
+    from vla_ros.evaluation.runner import Runner
+    from vla_ros.evaluation.store import Store
+
+__all__ = ["add_parser", "run"]
+
+SUMMARY = "summary.json"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate; returns the exit status, see `vla-ros eval --help`."""
+    check(args)
+    try:
+        from vla_ros.evaluation import origin
+        from vla_ros.evaluation.runner import RunnerFailed
+        from vla_ros.evaluation.store import Store, StoreError
+        from vla_ros.sim.env import SimError
+    except ImportError as error:
+        raise UserError(f"{error}; `vla-ros doctor` says what to install") from error
+    plan = _plan(args)
+    out = args.out or Path("runs") / time.strftime("eval-%Y%m%d-%H%M%S")
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        origin.code()
+        with Store(out, plan.setup, plan.variants, _command()) as store:
+            _play_all(args, plan, store, out)
+            _conclude(args, plan.setup, store, out)
+    except (SimError, StoreError) as error:
+        raise UserError(str(error)) from error
+    except RunnerFailed as error:
+        print(f"vla-ros eval: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\nvla-ros eval: the same command with --out {out} goes on", file=sys.stderr)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    from vla_ros.control import check_instruction
+    from vla_ros.evaluation.plan import Plan, PlanError, select_tasks
+    from vla_ros.evaluation.worlds import world_of
+    from vla_ros.sim.env import SimError
+
+    try:
+        check_instruction(args.instruction)
+        world = world_of(environment_of(args), args.suite)
+        tasks = select_tasks(world.tasks, args.tasks)
+        setup = setup_of(args, world.note)
+        return Plan(setup, variants_of(args), tasks, args.episodes, args.instruction)
+    except (PlanError, SimError, ValueError) as error:
+        raise UserError(str(error)) from error
+
+
+def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> None:
+    """Play what has no record yet, and write it as it comes."""
+    from vla_ros.evaluation.player import Order, keep
+    from vla_ros.evaluation.strips import strip_paths
+
+    jobs = plan.jobs()
+    done = store.done
+    strips = strip_paths(jobs)
+    orders = [Order(job, strips.get(job.key(), "")) for job in jobs if job.key() not in done]
+    show = _Show(plan, store, len(orders))
+    show.update()
+    try:
+        for played in _play(args, plan, orders):
+            store.add(keep(played, out))
+            show.update()
+    finally:
+        show.end()
+
+
+def _play(args: argparse.Namespace, plan: Plan, orders: list[Order]) -> Iterator[Played]:
+    from vla_ros.evaluation import parallel, ray_machines
+
+    make = direct_runner if plan.setup.route == "direct" else graph_runner
+    if args.ray:
+        return ray_machines.play_on_ray(make, plan.setup, plan.variants, orders, args.workers)
+    if args.workers > 1:
+        play = parallel.play_in_processes
+        return play(make, plan.setup, plan.variants, orders, args.workers)
+    return parallel.play_here(make, plan.setup, plan.variants, orders)
+
+
+def direct_runner(setup: Setup, variants: tuple[Variant, ...]) -> Runner:
+    """Episodes without ROS."""
+    from vla_ros.evaluation.direct import DirectRunner
+
+    return DirectRunner(setup, variants)
+
+
+def graph_runner(setup: Setup, variants: tuple[Variant, ...]) -> Runner:
+    """Episodes through the ROS graph. RunnerFailed: there is no ROS."""
+    from vla_ros.evaluation.runner import RunnerFailed
+
+    try:
+        from vla_ros.cli.eval.graph import GraphRunner
+    except ImportError as error:
+        raise RunnerFailed(f"{error}: without ROS there is --no-ros") from error
+    return GraphRunner(setup, variants)
+
+
+class _Show:
+    """The line that says how far it is: all episodes, and success of the variant that plays."""
+
+    def __init__(self, plan: Plan, store: Store, missing: int) -> None:
+        self._store = store
+        self._total = len(plan.jobs())
+        self._before = self._total - missing
+        self._known = {job.key() for job in plan.jobs()}
+        self._began = time.monotonic()
+        self._progress = Progress()
+
+    def update(self) -> None:
+        from vla_ros.evaluation.statistics import wilson
+
+        records = [r for r in self._store.records if r.job.key() in self._known]
+        done = len(records)
+        text = bar(done, self._total, self._left(done))
+        if records:
+            label = records[-1].job.variant
+            own = [record.success for record in records if record.job.variant == label]
+            low, high = (100 * end for end in wilson(sum(own), len(own)))
+            text += f"  {label}: {100 * sum(own) / len(own):.1f} % solved ({low:.0f} to {high:.0f})"
+        self._progress.update("all" if done == self._total else "", text)
+
+    def _left(self, done: int) -> float | None:
+        played = done - self._before
+        if played < 2:
+            return None
+        return (time.monotonic() - self._began) / played * (self._total - done)
+
+    def end(self) -> None:
+        self._progress.end()
+
+
+def _conclude(args: argparse.Namespace, setup: Setup, store: Store, out: Path) -> None:
+    """Table, report, summary, and the line of JSON."""
+    from vla_ros.cli.eval.table import table
+    from vla_ros.evaluation import origin
+    from vla_ros.evaluation.report.write import write_report
+    from vla_ros.evaluation.summary import summary
+
+    commands = "\n".join(store.commands)
+    figures = summary(setup, store.variants, store.records, commands)
+    figures |= {"code": origin.code(), "machine": origin.machine(setup.device)}
+    (out / SUMMARY).write_text(json.dumps(figures, indent=1) + "\n")
+    report = write_report(out, setup, store.variants, store.records, commands)
+    print(table(setup, store.variants, store.records))
+    if setup.note:
+        print(f"\nnote: {setup.note}")
+    print(f"\n{report}\n{out / SUMMARY}", flush=True)
+    if args.json:
+        print(json.dumps(figures), flush=True)
+
+
+def _command() -> str:
+    return f"vla-ros {shlex.join(sys.argv[1:])}"
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,111 @@
+"""The parts of `vla-ros roofline` behind its tables: what a draft is worth, a benchmark beside
+the bound, pictures. Each prints its part and returns it for the line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.errors import UserError
+
+if TYPE_CHECKING:
+    from vla_ros.analysis.bench_file import BenchFile
+    from vla_ros.analysis.roofline import Roofline
+    from vla_ros.analysis.schedules import ScheduleTime
+    from vla_ros.analysis.shapes import ModelShape
+
+
+def published_plots(folder: Path) -> list[str]:
+    from vla_ros.analysis import published
+    from vla_ros.analysis.models import MINIVLA, OPENVLA
+
+    target, draft = published.genz_times(OPENVLA), published.genz_times(MINIVLA)
+    measured = published.MEASURED_TARGET_HZ / published.MEASURED_DRAFT_HZ
+    points = [
+        ("calculated", published.ALPHA, draft.decode / target.decode),
+        ("measured", published.ALPHA, measured),
+    ]
+    subtitle = "OpenVLA-7B with MiniVLA as draft on an H100 NVL, figures of the ETH report"
+    return draw(folder, points, published.GAMMA, subtitle, (), 30.0)
+
+
+def cost(roof: Roofline, draft: ModelShape | None) -> float:
+    """c of the draft model; the temporal drafter costs nothing."""
+    return roof.for_model(draft).decode().seconds / roof.decode().seconds if draft else 0.0
+
+
+def speculation(
+    args: argparse.Namespace, roof: Roofline, draft: ModelShape | None
+) -> dict[str, Any]:
+    from vla_ros.analysis import report
+    from vla_ros.analysis.speculation import best_gamma, break_even, fused, speedup
+    from vla_ros.analysis.tables import ms, table
+
+    tokens = roof.model.action_tokens
+    gamma, c = args.gamma or tokens - 1, cost(roof, draft)
+    first, verify = roof.prefill(gamma).seconds, roof.decode(gamma + 1).seconds
+    vision = roof.vision().seconds + roof.projector().seconds
+    plain = vision + roof.prefill().seconds + (tokens - 1) * roof.decode().seconds
+    rows = []
+    for alpha in sorted({0.0, 0.275, 0.5, 0.7, 0.9, 1.0, args.alpha}):
+        passes = fused(alpha, tokens, gamma).passes
+        seconds = vision + first + (passes - 1) * verify
+        rows.append((
+            f"{alpha:g}", f"{passes:.2f}", ms(seconds), f"{plain / seconds:.2f}",
+            f"{speedup(alpha, gamma, c):.2f}", f"{best_gamma(alpha, c, tokens - 1)}",
+        ))  # fmt: skip
+    name = draft.name if draft else "free"
+    heads = ("alpha", "passes", "fused ms", "x autoreg.", f"x unfused, {name}", "best gamma")
+    even = break_even(gamma, c)
+    need = "never" if even is None else f"from alpha {even:.2f}"
+    print(f"\nspeculation, gamma {gamma}; draft {name}: c = {c:.3f}, unfused it pays {need}")
+    print(table(heads, rows))
+    return report.speculation(c, gamma, args.alpha, tokens)
+
+
+def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[str, Any]:
+    from vla_ros.analysis import report, tables
+    from vla_ros.analysis.compare import compare_schedules, compare_stages
+
+    by_schedule = compare_schedules(roof, bench, draft)
+    by_stage = compare_stages(roof, bench)
+    print(f"\n{bench.path}: {bench.checkpoint} on {bench.machine or bench.device}")
+    print(tables.efficiency_table("schedule", by_schedule))
+    if by_stage:
+        print(f"\n{tables.efficiency_table('stage', by_stage)}")
+    return {
+        "schedules": report.efficiencies(by_schedule),
+        "stages": report.efficiencies(by_stage),
+    }
+
+
+def operating_points(
+    args: argparse.Namespace, roof: Roofline, draft: ModelShape | None
+) -> list[tuple[str, float, float]]:
+    points = [("temporal", args.alpha, 0.0)]
+    return [*points, (draft.name, args.alpha, cost(roof, draft))] if draft else points
+
+
+def draw(
+    folder: Path, points: list[tuple[str, float, float]], gamma: int, subtitle: str,
+    found: tuple[ScheduleTime, ...], camera_hz: float,
+) -> list[str]:  # fmt: skip
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "--plots needs matplotlib: pip install '.[plots]' in the checkout"
+        ) from None
+    from vla_ros.analysis import plots
+
+    marks = [plots.Point(*point) for point in points]
+    paths = []
+    if marks:
+        paths.append(plots.plot_landscape(folder / "landscape.png", gamma, marks, subtitle))
+        paths.append(plots.plot_break_even(folder / "break_even.png", marks, subtitle))
+    if found:
+        paths.append(plots.plot_rate_age(folder / "rate_age.png", found, camera_hz, subtitle))
+    for path in paths:
+        print(f"wrote {path}")
+    return [str(path) for path in paths]

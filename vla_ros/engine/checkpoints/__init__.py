@@ -1,0 +1,1 @@
+"""Checkpoints: reading, checking, converting and making them."""

@@ -1,0 +1,187 @@
+"""Checkpoints with random weights: the same code path without anybody's data.
+
+``random:small``, ``random:small-oft`` and ``random:cpu`` are written to a cache directory and
+read back through the real loader; ``random:openvla-7b`` and ``random:minivla`` are too large
+for that and are made on the device. So that greedy decoding gives action tokens, the rows of
+all other tokens are zero in the head (small in an embedding that is also the head).
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vla_ros.engine.checkpoints.config import (
+    DINOV2_L,
+    SIGLIP_SO400M,
+    ModelConfig,
+    TextConfig,
+    TowerConfig,
+    config_json,
+)
+from vla_ros.engine.checkpoints.openvla import (
+    LANGUAGE,
+    Checkpoint,
+    Tensors,
+    expected_shapes,
+    load_checkpoint,
+    save_checkpoint,
+)
+from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
+from vla_ros.engine.errors import CheckpointError
+
+PREFIX = "random:"
+SMALL_VOCAB = 960  # 704 text tokens, then 256 action tokens
+LARGE = 300_000_000  # parameters from which weights are not written to disk
+
+_SMALL_TOWER = TowerConfig(192, 7, 3, 768, image_size=128, patch=16)
+_SMALL_TEXT = TextConfig(
+    vocab_size=SMALL_VOCAB + 64, hidden_size=256, intermediate_size=704, layers=4, heads=4,
+    kv_heads=4, head_dim=64,
+)  # fmt: skip
+_CPU_TEXT = TextConfig(
+    hidden_size=768, vocab_size=32064, intermediate_size=2048, layers=12, heads=12, kv_heads=12,
+    head_dim=64,
+)  # fmt: skip
+_QWEN = TextConfig(
+    "qwen2", vocab_size=151936, hidden_size=896, intermediate_size=4864, layers=24, heads=14,
+    kv_heads=2, head_dim=64, rope_theta=1e6, tied=True,
+)  # fmt: skip
+
+PRESETS: dict[str, ModelConfig] = {
+    "small": ModelConfig(_SMALL_TEXT, (_SMALL_TOWER,), SMALL_VOCAB),
+    # OpenVLA-OFT's architecture: a chunk of 8 actions from one bidirectional pass
+    "small-oft": ModelConfig(_SMALL_TEXT, (_SMALL_TOWER,), SMALL_VOCAB, chunk=8, parallel=True),
+    "cpu": ModelConfig(_CPU_TEXT, (_SMALL_TOWER,), 32000),
+    "openvla-7b": ModelConfig(
+        TextConfig(vocab_size=32064), (DINOV2_L, SIGLIP_SO400M), 32000, empty_token_id=29871
+    ),
+    "minivla": ModelConfig(_QWEN, (DINOV2_L, SIGLIP_SO400M), 151921, prompt_style="qwen"),
+}
+
+
+def norm_stats(dim: int = 7) -> dict[str, Any]:
+    """Bounds of LIBERO's controller units [-1, 1], the last dimension a gripper in [0, 1]."""
+    action = {"q01": [-1.0] * (dim - 1) + [0.0], "q99": [1.0] * dim, "mask": [True] * dim}
+    return {"random": {"action": action}}
+
+
+def load_random(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:
+    """``random:<preset>`` -> a checked checkpoint."""
+    preset = name.removeprefix(PREFIX)
+    if preset not in PRESETS:
+        raise CheckpointError(f"{name!r} is unknown; there are random:{', random:'.join(PRESETS)}")
+    config = PRESETS[preset]
+    if parameters(config) > LARGE:
+        return in_memory(config, seed, device, dtype)
+    directory = _cache() / f"{preset}-{seed}-{_fingerprint(config)}"
+    if not (directory / "config.json").is_file():
+        _publish(config, seed, directory)
+    return load_checkpoint(str(directory), device, dtype)
+
+
+def in_memory(
+    config: ModelConfig, seed: int, device: torch.device, dtype: torch.dtype, dim: int = 7
+) -> Checkpoint:
+    """Random weights made on the device; only the tokenizer goes to disk."""
+    directory = _cache() / f"tokenizer-{_fingerprint(config)}"
+    if not (directory / "tokenizer.json").is_file():
+        directory.mkdir(parents=True, exist_ok=True)
+        scratch = directory / f".{os.getpid()}.json"  # another process may look meanwhile
+        write_tokenizer(scratch)
+        scratch.replace(directory / "tokenizer.json")
+    tensors = random_tensors(config, seed, device, dtype)
+    digest = hashlib.sha256(f"random {config!r} {seed} {dtype}".encode()).hexdigest()
+    return Checkpoint(config, tensors, norm_stats(dim), directory, digest)
+
+
+def write_random(
+    directory: Path, config: ModelConfig, seed: int, stats: Mapping[str, Any] | None = None
+) -> None:
+    """Write a checkpoint directory with random float32 weights."""
+    tensors = random_tensors(config, seed, torch.device("cpu"), torch.float32)
+    save_checkpoint(directory, config, tensors, stats or norm_stats(), write_tokenizer)
+
+
+def parameters(config: ModelConfig) -> int:
+    """Parameters of a model, from its shapes."""
+    return sum(int(torch.Size(shape).numel()) for shape in expected_shapes(config).values())
+
+
+def random_tensors(
+    config: ModelConfig, seed: int, device: torch.device, dtype: torch.dtype
+) -> Tensors:
+    """Tensors drawn so that features, prompt and image all move the choice of tokens."""
+    generator = torch.Generator(device).manual_seed(seed)
+    out: Tensors = {}
+    for name, shape in expected_shapes(config).items():
+        tensor = torch.empty(shape, device=device, dtype=dtype)
+        if name.endswith(("norm.weight", "norm1.weight", "norm2.weight", "layernorm.weight")):
+            tensor.fill_(1.0)
+        elif name.endswith("scale_factor"):
+            tensor.fill_(0.1)
+        elif len(shape) == 1:
+            tensor.normal_(0.0, 0.02, generator=generator)
+        else:
+            fan_in = int(torch.Size(shape[1:]).numel())
+            tensor.normal_(0.0, _gain(name) * fan_in**-0.5, generator=generator)
+            if "embed_tokens" in name:
+                # A tied embedding is the head too: a loud token would only repeat itself.
+                tensor *= fan_in**0.5 * (0.05 if config.text.tied else 1.0)
+        out[name] = tensor
+    _favour_actions(config, out)
+    return out
+
+
+def _gain(name: str) -> float:
+    """Sharp attention and loud image features: frames that differ must say different things."""
+    if ".q_proj." in name or ".k_proj." in name:
+        return 2.0
+    if name == "action_head.model.fc2.weight":
+        return 0.2  # values within [-1, 1] almost always, as a trained head's are
+    return 4.0 if name.startswith("projector.") else 1.0
+
+
+def _favour_actions(config: ModelConfig, tensors: Tensors) -> None:
+    first, last = config.action_vocab - config.bins, config.action_vocab
+    tied = config.text.tied
+    name = LANGUAGE + ("model.embed_tokens.weight" if tied else "lm_head.weight")
+    head = tensors[name]
+    head[:first] *= 0.1 if tied else 0.0
+    head[last:] *= 0.1 if tied else 0.0
+
+
+def _publish(config: ModelConfig, seed: int, directory: Path) -> None:
+    """Write beside the target and rename, so that two processes cannot mix their files."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=directory.parent))
+    write_random(scratch, config, seed)
+    try:
+        scratch.rename(directory)
+    except OSError:  # another process was first
+        shutil.rmtree(scratch)
+
+
+def _cache() -> Path:
+    """The user's cache directory, or one under the temporary directory where it is read-only."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = base / "vla_ros" / "random"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        path = Path(tempfile.gettempdir()) / f"vla_ros-random-{getpass.getuser()}"
+    return path
+
+
+def _fingerprint(config: ModelConfig) -> str:
+    text = json.dumps([5, config_json(config, {})], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""The schedules that ours are measured against; exact, and slow on purpose."""

@@ -1,0 +1,40 @@
+"""Reference: transformers' ``generate`` on the same weights and prompt embeddings."""
+
+from __future__ import annotations
+
+import torch
+
+from vla_ros.engine.decoders.hugging_face import build_causal_lm
+from vla_ros.engine.model import VLAModel
+from vla_ros.engine.request import Decoded, Request
+from vla_ros.engine.schedules.base import Schedule
+
+
+class Generate(Schedule):
+    """Greedy, no end-of-sequence token, transformers' default cache and SDPA attention."""
+
+    def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
+        super().__init__(model, tokens, max_prompt)
+        self.causal_lm = build_causal_lm(model.config.text, model.tensors)
+        self.causal_lm.generation_config.eos_token_id = None
+        self.causal_lm.generation_config.pad_token_id = 0
+
+    def step(self, request: Request) -> Decoded:
+        prompt = request.prompt[None]
+        mask = torch.ones(prompt.shape[:2], dtype=torch.long, device=prompt.device)
+        with torch.inference_mode():
+            out = self.causal_lm.generate(
+                inputs_embeds=prompt,
+                attention_mask=mask,
+                max_new_tokens=self.count,
+                do_sample=False,
+            )
+        tokens = out[0].tolist()
+        request.stages.mark("prefill")  # generate() does not tell the two apart
+        request.stages.mark("decode")
+        return Decoded(
+            stamp_ns=request.stamp_ns,
+            timeline=request.stages.resolve(),
+            tokens=tuple(tokens),
+            target_passes=self.count,
+        )

@@ -1,0 +1,1 @@
+"""From a camera image to patch features."""

@@ -1,0 +1,169 @@
+"""Vision towers and projector, with OpenVLA's tensor names. No timm, no torchvision.
+
+Sources: timm ``vision_transformer.py`` (DINOv2 with registers, SigLIP) and openvla
+``modeling_prismatic.py`` (which features are taken, how they are fused and projected).
+Ordinary modules: they can be trained as well as run.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vla_ros.engine.checkpoints.config import ModelConfig, TowerConfig
+
+
+class LayerScale(nn.Module):
+    """Per-channel scale; timm calls the tensor ``gamma``, OpenVLA ``scale_factor``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale_factor = nn.Parameter(torch.full((width,), 1e-5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale_factor
+
+
+class Attention(nn.Module):
+    """Bidirectional self-attention over the patches."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, count, width = x.shape
+        qkv = self.qkv(x).view(batch, count, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(out.transpose(1, 2).reshape(batch, count, width))
+
+
+class Mlp(nn.Module):
+    """Linear, exact GELU, Linear."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block; LayerNorm eps 1e-6 in both towers."""
+
+    def __init__(self, tower: TowerConfig) -> None:
+        super().__init__()
+        width = tower.width
+        self.norm1 = nn.LayerNorm(width, 1e-6)
+        self.attn = Attention(width, tower.heads)
+        self.norm2 = nn.LayerNorm(width, 1e-6)
+        self.mlp = Mlp(width, tower.mlp)
+        self.ls1 = LayerScale(width) if tower.layer_scale else nn.Identity()
+        self.ls2 = LayerScale(width) if tower.layer_scale else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.ls1(self.attn(self.norm1(x)))
+        return x + self.ls2(self.mlp(self.norm2(x)))
+
+
+class PatchEmbed(nn.Module):
+    """Non-overlapping patches through one linear map, written as a convolution."""
+
+    def __init__(self, tower: TowerConfig) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(3, tower.width, tower.patch, tower.patch)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.proj(pixels).flatten(2).transpose(1, 2)
+
+
+class Tower(nn.Module):
+    """Pixels [B, 3, size, size] -> patch features [B, patches, width] of block depth - 2.
+
+    The position embedding is on the patches only; class and register tokens go in front of
+    them and are dropped from the output; no final norm; the last block does not exist here.
+    """
+
+    def __init__(self, tower: TowerConfig) -> None:
+        super().__init__()
+        self.patch_embed = PatchEmbed(tower)
+        self.pos_embed = nn.Parameter(torch.empty(1, tower.patches, tower.width))
+        nn.init.uniform_(self.pos_embed, -0.03, 0.03)  # trainers set their own
+        if tower.class_token:
+            self.cls_token = nn.Parameter(torch.zeros(1, 1, tower.width))
+        if tower.registers:
+            self.reg_token = nn.Parameter(torch.zeros(1, tower.registers, tower.width))
+        self.prefix = tower.registers + int(tower.class_token)
+        self.blocks = nn.ModuleList(Block(tower) for _ in range(tower.depth - 1))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        x = self.patch_embed(pixels) + self.pos_embed
+        front = [getattr(self, n) for n in ("cls_token", "reg_token") if hasattr(self, n)]
+        if front:
+            x = torch.cat([*(t.expand(len(x), -1, -1) for t in front), x], dim=1)
+        for block in self.blocks:
+            x = block(x)
+        return x[:, self.prefix :]
+
+
+class VisionBackbone(nn.Module):
+    """One tower, or two on the same image whose features are concatenated (DINOv2, SigLIP)."""
+
+    def __init__(self, towers: tuple[TowerConfig, ...]) -> None:
+        super().__init__()
+        self.featurizer = Tower(towers[0])
+        if len(towers) == 2:
+            self.fused_featurizer = Tower(towers[1])
+        self.fused = len(towers) == 2
+
+    def forward(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """One tensor [B, 3, size, size] per tower -> [B, patches, sum of widths]."""
+        first = self.featurizer(pixels[0])
+        if not self.fused:
+            return first
+        return torch.cat((first, self.fused_featurizer(pixels[1])), dim=-1)
+
+
+class Projector(nn.Module):
+    """Features -> the language model's width.
+
+    Fused towers: fc1 to 4 times the width, GELU, fc2, GELU, fc3. One tower: fc1, GELU, fc2.
+    """
+
+    def __init__(self, width: int, hidden: int, fused: bool) -> None:
+        super().__init__()
+        middle = 4 * width if fused else hidden
+        self.fc1 = nn.Linear(width, middle)
+        self.fc2 = nn.Linear(middle, hidden)
+        if fused:
+            self.fc3 = nn.Linear(hidden, hidden)
+        self.fused = fused
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.fc2(F.gelu(self.fc1(x)))
+        return self.fc3(F.gelu(x)) if self.fused else x
+
+
+class Vision(nn.Module):
+    """Backbone and projector under the checkpoint's names."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.vision_backbone = VisionBackbone(config.towers)
+        self.projector = Projector(
+            config.feature_width, config.text.hidden_size, len(config.towers) == 2
+        )
+
+    def features(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Pixels of one or more images -> [images * patches, sum of widths]."""
+        return self.vision_backbone(pixels).flatten(0, 1)
+
+    def forward(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Pixels -> embeddings [images * patches, hidden] for the language model."""
+        return self.projector(self.features(pixels))

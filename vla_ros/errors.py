@@ -1,0 +1,5 @@
+"""The error that every room may raise about what its user gave it."""
+
+
+class UserError(Exception):
+    """Something the user can put right. Printed as one line; the exit status is 2."""

@@ -1,0 +1,1 @@
+"""The simulation bridge: a simulated robot's topics."""

@@ -1,0 +1,117 @@
+"""How every node of vla_ros runs: own signal handling, one executor, a clean end.
+
+rclpy's own signal handlers make the context invalid before a node can publish its last
+command, so they stay off: SIGINT and SIGTERM only set an event that ends :func:`spin`.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import rclpy
+from rclpy.exceptions import (
+    InvalidParameterTypeException,
+    InvalidParameterValueException,
+    ParameterUninitializedException,
+)
+from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from vla_ros.nodes.common.ending import bounded
+
+N = TypeVar("N", bound=Node)
+
+_REFUSED_S = 1.0  # to take a half-made node down; it usually takes a tenth of that
+
+
+def make_executor() -> Executor:
+    """The events executor where this rclpy has it: a fifth of the jitter of the others."""
+    try:
+        from rclpy.experimental import EventsExecutor
+    except ImportError:
+        return SingleThreadedExecutor()
+    executor: Executor = EventsExecutor()
+    return executor
+
+
+def spin(node: Node, stop: threading.Event, make: Callable[[], Executor] = make_executor) -> None:
+    """Run the callbacks of ``node`` until ``stop`` is set. An exception in a callback is
+    logged and does not end the node."""
+    executor = make()
+    executor.add_node(node)
+    try:
+        # The events executor's own spin() takes a whole core while idle; spin_once does not.
+        while rclpy.ok() and not stop.is_set():
+            try:
+                executor.spin_once(timeout_sec=0.1)
+            except ExternalShutdownException:
+                break
+            except Exception as error:  # the edge of every callback
+                node.get_logger().error(f"{type(error).__name__} in a callback: {error}")
+    finally:
+        executor.remove_node(node)
+        executor.shutdown(timeout_sec=0.2)
+
+
+def _first_cause(error: Exception) -> str:
+    """rcl reports a chain of causes with source positions; the first one is the user's."""
+    text = str(error).removeprefix("failed to initialize rcl: ")
+    return text.split(", at /")[0]
+
+
+def run(
+    make: Callable[[threading.Event], N],
+    before_end: Callable[[N], None] | None = None,
+    args: Sequence[str] | None = None,
+    executor: Callable[[], Executor] = make_executor,
+    end_s: float = 5.0,
+) -> int:
+    """Run one node to its end: 0 after SIGINT or SIGTERM, 2 for a bad parameter or a parameter
+    file that cannot be read.
+
+    ``make`` is given the event that SIGINT and SIGTERM set, for a node whose callbacks may
+    block for long. ``before_end`` runs while the context is still valid: the place of the last
+    command.
+    ``executor``: another one for a node that the default cannot serve. ``end_s``: the most that
+    ``before_end`` and taking the node down may take; the process ends then, come what may.
+    """
+    stop = threading.Event()
+    try:
+        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    except rclpy_implementation.RCLError as error:
+        print(f"bad parameter: {_first_cause(error)}", file=sys.stderr)
+        return 2
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    node: N | None = None
+    try:
+        node = make(stop)
+    except (
+        InvalidParameterTypeException,
+        InvalidParameterValueException,
+        ParameterUninitializedException,
+        ValueError,
+    ) as error:
+        print(f"bad parameter: {error}", file=sys.stderr, flush=True)
+    if node is None:
+        with bounded(_REFUSED_S, 2):
+            gc.collect()  # the half-made node must go before its context
+            rclpy.try_shutdown()
+        return 2
+    try:
+        spin(node, stop, executor)
+    finally:
+        sys.stdout.flush()
+        with bounded(end_s, 0):
+            if before_end is not None:
+                before_end(node)
+            node.destroy_node()
+            rclpy.try_shutdown()
+    return 0

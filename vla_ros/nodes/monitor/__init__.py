@@ -1,0 +1,1 @@
+"""The monitor node: judges the policy from outside."""

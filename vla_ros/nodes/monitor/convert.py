@@ -1,0 +1,146 @@
+"""Messages as the monitor's frozen views, and its judgement as messages."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.topic_endpoint_info import TopicEndpointInfo
+
+from vla_ros.core import STAGES, CommandKind, PolicyState
+from vla_ros.monitoring import (
+    CommandSeen,
+    Diagnostic,
+    LatencySeen,
+    PublisherSeen,
+    Report,
+    StagesSeen,
+    StatusSeen,
+)
+from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus, Stages
+from vla_ros.nodes.common.convert import percentiles, stamp_of
+from vla_ros.timing import SECOND, Distribution
+
+#: Encapsulation of CDR: the stamp follows it at once in the plain encodings, XCDR 1 and 2.
+_BYTE_ORDER = {b"\x00\x00": ">", b"\x00\x01": "<", b"\x00\x06": ">", b"\x00\x07": "<"}
+_STAMP_END = 12  # four bytes of encapsulation, int32 seconds, uint32 nanoseconds
+_GID_BYTES = 16
+
+
+class BadMessage(ValueError):
+    """A message that says nothing the monitor can use; the text says why in one line."""
+
+
+def header_stamp(raw: bytes) -> int:
+    """The stamp, in ns, of a serialised message that begins with a std_msgs/Header.
+
+    Reads 12 bytes, so that watching a camera costs nothing for its pixels.
+    Raises :class:`BadMessage`.
+    """
+    if len(raw) < _STAMP_END:
+        raise BadMessage(f"serialised message of {len(raw)} bytes has no header stamp")
+    order = _BYTE_ORDER.get(bytes(raw[:2]))
+    if order is None:
+        raise BadMessage(f"encapsulation 0x{bytes(raw[:2]).hex()} is not plain CDR")
+    sec, nanosec = struct.unpack_from(f"{order}iI", raw, 4)
+    if sec < 0 or nanosec >= SECOND:
+        raise BadMessage(f"header stamp of {sec} s and {nanosec} ns is none")
+    return int(sec) * SECOND + int(nanosec)
+
+
+def gid_of(gid: Iterable[int]) -> bytes:
+    """A writer's GID in the one form that the graph and message infos share."""
+    return bytes(gid)[:_GID_BYTES]
+
+
+def command_seen(message: ActionCommand, publisher: bytes = b"") -> CommandSeen:
+    """Raises :class:`BadMessage` for a kind that does not exist."""
+    try:
+        kind = CommandKind(message.kind)
+    except ValueError:
+        raise BadMessage(f"command of unknown kind {message.kind}") from None
+    return CommandSeen(
+        sequence=message.sequence,
+        kind=kind,
+        published_ns=stamp_of(message.header.stamp),
+        observed_ns=stamp_of(message.observation_stamp),
+        stages=stages_seen(message.stages),
+        publisher=publisher,
+    )
+
+
+def stages_seen(message: Stages) -> StagesSeen:
+    """Durations that are no numbers count as 0, so that they cannot spoil a percentile."""
+    durations = tuple(_finite(getattr(message, stage)) for stage in STAGES)
+    return StagesSeen(durations, _finite(message.total))
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def status_seen(message: PolicyStatus) -> StatusSeen:
+    """Raises :class:`BadMessage` for a state that does not exist."""
+    try:
+        state = PolicyState(message.state)
+    except ValueError:
+        raise BadMessage(f"policy status with unknown state {message.state}") from None
+    return StatusSeen(
+        state=state,
+        reason=message.reason,
+        policy=message.policy,
+        schedule=message.schedule,
+        checkpoint=message.checkpoint,
+        device=message.device,
+        dtype=message.dtype,
+        control_rate_hz=_finite(message.control_rate_hz),
+        max_age_ms=_finite(message.max_age_ms),
+        pipeline_depth=message.pipeline_depth,
+        worker_restarts=message.worker_restarts,
+        frames_dropped=message.frames_dropped,
+        last_drop=message.last_drop,
+        acceptance=tuple(_finite(value) for value in message.acceptance),
+        epoch=message.epoch,
+        actions_clamped=message.actions_clamped,
+    )
+
+
+def latency_seen(message: Latency) -> LatencySeen:
+    return LatencySeen(_finite(message.tick_error.p99), _finite(message.total.p99))
+
+
+def publisher_seen(endpoint: TopicEndpointInfo) -> PublisherSeen:
+    """A writer as the graph query returns it, by the full name of its node."""
+    name = f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}"
+    return PublisherSeen(name, gid_of(endpoint.endpoint_gid))
+
+
+def report_message(report: Report) -> MonitorReport:
+    """The caller stamps it."""
+    out = MonitorReport()
+    for name in Report.__slots__:
+        value = getattr(report, name)
+        if isinstance(value, Distribution):
+            value = percentiles(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        setattr(out, name, int(value) if name == "level" else value)
+    return out
+
+
+def diagnostic_array(diagnostics: Iterable[Diagnostic], hardware_id: str) -> DiagnosticArray:
+    """The caller stamps it."""
+    return DiagnosticArray(
+        status=[
+            DiagnosticStatus(
+                level=bytes([diagnostic.level]),
+                name=diagnostic.name,
+                message=diagnostic.message,
+                hardware_id=hardware_id,
+                values=[KeyValue(key=key, value=value) for key, value in diagnostic.values],
+            )
+            for diagnostic in diagnostics
+        ]
+    )

@@ -1,0 +1,200 @@
+"""The monitor node: judges the policy from outside, by its topics alone.
+
+Subscribes `image` (stamps only, no pixel is decoded), `policy/action`, `policy/status` and
+`policy/latency`; publishes `/diagnostics` (once a second and when a level changes) and
+`~/report` (once a second). It commands nothing and can be stopped at any time.
+
+Everything runs on one thread. Receipt is the moment at which the middleware had a message,
+not the moment at which this process came to read it, wherever the middleware tells.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.clock import Clock as RclpyClock
+from rclpy.clock import ClockType
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.subscription import MessageInfo
+from sensor_msgs.msg import CompressedImage, Image
+
+from vla_ros.monitoring import Arrival, Judgement, Level, Monitor, MonitorConfig
+from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus
+from vla_ros.nodes.common import qos, spin
+from vla_ros.nodes.common.arrivals import ArrivalClock
+from vla_ros.nodes.common.parameters import Parameter as P
+from vla_ros.nodes.common.parameters import declare
+from vla_ros.nodes.monitor import convert
+from vla_ros.timing import SECOND
+
+REPORT_PERIOD_NS = SECOND
+
+TABLE = (
+    P("window_s", 10.0, "Length of the sliding window of all figures", 0.5, 600.0, fixed=True),
+    P(
+        "max_age_ms",
+        0.0,
+        "Actions on older evidence are errors; 0: the limit that the policy's status states",
+        0.0,
+        60_000.0,
+    ),
+    P("camera_timeout_s", 1.0, "No image, or none with a new stamp, for so long", 0.05, 60.0),
+    P("command_timeout_s", 1.0, "RUNNING, but no command for so long", 0.05, 60.0),
+    P("status_timeout_s", 3.0, "No status of the policy for so long", 1.5, 60.0),
+    P("missed_fraction", 0.05, "Warn when more periods lack a new action", 0.0, 1.0),
+    P("drift_ms_per_min", 1.0, "Warn when the camera's clock drifts faster", 0.01, 1000.0),
+    P("check_period_s", 0.2, "How often everything is judged", 0.05, 1.0, fixed=True),
+    P(
+        "image_transport",
+        "raw",
+        "Topic of the camera: image, or image/compressed",
+        choices=("raw", "compressed"),
+        fixed=True,
+    ),
+)
+LIMITS = tuple(row.name for row in TABLE if row.name in MonitorConfig.__slots__)
+
+
+class MonitorNode(Node):
+    """Thin: turns messages into views, asks :class:`Monitor`, publishes what it says."""
+
+    def __init__(self) -> None:
+        super().__init__("monitor")
+        values = declare(self, TABLE)
+        self._sim_time = bool(self.get_parameter("use_sim_time").value)
+        self._time = ArrivalClock(self, self._sim_time)
+        self._monitor = Monitor(self._config(values), self._time)
+        self.add_on_set_parameters_callback(self._may_set)
+        self.add_post_set_parameters_callback(self._set)
+        self._subscribe(values["image_transport"])
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.REPORT)
+        self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
+        self._levels: tuple[Level, ...] = ()
+        self._published_ns = 0
+        # Watchdogs must run while /clock stands still.
+        steady = RclpyClock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(values["check_period_s"], self._check, clock=steady)
+
+    def _subscribe(self, transport: str) -> None:
+        kind, topic = (Image, "image")
+        if transport == "compressed":
+            kind, topic = (CompressedImage, "image/compressed")
+        self.create_subscription(kind, topic, self._on_image, qos.IMAGE_SUB, raw=True)
+        commands = self.create_subscription(
+            ActionCommand, "policy/action", self._on_command, qos.ACTION
+        )
+        self._action_topic = commands.topic_name  # remappings applied
+        self.create_subscription(PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
+        self.create_subscription(Latency, "policy/latency", self._on_latency, qos.REPORT)
+
+    # ------------------------------------------------------------------ parameters
+
+    def _config(self, values: dict[str, Any]) -> MonitorConfig:
+        limits = {name: values[name] for name in LIMITS}
+        return MonitorConfig(sim_time=self._sim_time, **limits)
+
+    def _with(self, changed: Sequence[Parameter]) -> MonitorConfig:
+        values = {name: self.get_parameter(name).value for name in LIMITS}
+        return self._config(values | {p.name: p.value for p in changed})
+
+    def _may_set(self, parameters: list[Parameter]) -> SetParametersResult:
+        if any(p.name == "use_sim_time" and p.value != self._sim_time for p in parameters):
+            return SetParametersResult(
+                successful=False, reason="use_sim_time can only be given at start"
+            )
+        try:
+            self._with(parameters)
+        except (TypeError, ValueError) as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+    def _set(self, parameters: list[Parameter]) -> None:
+        self._monitor.set_limits(self._with(parameters))
+
+    # ------------------------------------------------------------------ what is seen
+
+    def _on_image(self, raw: bytes, info: MessageInfo) -> None:
+        try:
+            stamp = convert.header_stamp(raw)
+        except convert.BadMessage as error:
+            self._complain(f"image dropped: {error}")
+            return
+        self._monitor.camera(stamp, self._time.arrival(info))
+
+    def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:
+        arrival = self._time.arrival(info)
+        gid = info.get("publisher_gid")
+        try:
+            seen = convert.command_seen(message, convert.gid_of(gid["data"]) if gid else b"")
+        except convert.BadMessage as error:
+            self._complain(f"command ignored: {error}")
+            return
+        self._monitor.command(seen, arrival)
+
+    def _on_status(self, message: PolicyStatus) -> None:
+        try:
+            seen = convert.status_seen(message)
+        except convert.BadMessage as error:
+            self._complain(str(error))
+            return
+        self._monitor.status(seen, Arrival.now(self._time))
+
+    def _on_latency(self, message: Latency) -> None:
+        self._monitor.latency(convert.latency_seen(message))
+
+    def _complain(self, text: str) -> None:
+        self.get_logger().warning(text, throttle_duration_sec=1.0)
+
+    # ------------------------------------------------------------------ what is said
+
+    def _check(self) -> None:
+        listed = self.get_publishers_info_by_topic(self._action_topic)
+        self._monitor.publishers(tuple(convert.publisher_seen(info) for info in listed))
+        judgement = self._monitor.judge()
+        now = self._time.steady_ns()
+        due = now - self._published_ns >= REPORT_PERIOD_NS
+        if due or judgement.levels != self._levels:
+            self._log_changes(judgement)
+            self._levels = judgement.levels
+            self._publish_diagnostics(judgement)
+        if due:
+            # Keep to the second: a late check must not shift all that follow.
+            late = (now - self._published_ns) % REPORT_PERIOD_NS if self._published_ns else 0
+            self._published_ns = now - late
+            report = convert.report_message(judgement.report)
+            report.header.stamp = self.get_clock().now().to_msg()
+            self._reports.publish(report)
+
+    def _publish_diagnostics(self, judgement: Judgement) -> None:
+        array = convert.diagnostic_array(judgement.diagnostics, self.get_namespace())
+        array.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(array)
+
+    def _log_changes(self, judgement: Judgement) -> None:
+        """One line when a subject turns bad or good again, none in between."""
+        before = self._levels or (Level.OK,) * len(judgement.levels)
+        for diagnostic, old in zip(judgement.diagnostics, before, strict=True):
+            if diagnostic.level is old:
+                continue
+            text = f"{diagnostic.name.removeprefix('vla_ros: ')}: {diagnostic.message}"
+            if diagnostic.level is Level.ERROR:
+                self.get_logger().error(text)
+            elif diagnostic.level is Level.OK:
+                self.get_logger().info(f"{text} (ok again)")
+            else:
+                self.get_logger().warning(text)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the node. The events executor cannot pass message infos on, so it is not used."""
+    return spin.run(lambda _: MonitorNode(), args=args, executor=SingleThreadedExecutor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

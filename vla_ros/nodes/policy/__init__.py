@@ -1,0 +1,1 @@
+"""The policy node: `python -m vla_ros.nodes.policy.node`."""

@@ -1,0 +1,204 @@
+"""The policy node: topics in, a policy in a worker process, gated commands out.
+
+This file is the node's life: parameters, lifecycle transitions, services. What it runs
+between configure and cleanup is :class:`vla_ros.nodes.policy.runtime.PolicyRuntime`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.clock import Clock as RosClock
+from rclpy.clock import ClockType
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.parameter import Parameter
+from std_srvs.srv import Trigger
+
+from vla_ros.control import Counters, check_instruction
+from vla_ros.core import Instruction, PolicyInfo, PolicyState
+from vla_ros.nodes.common import convert
+from vla_ros.nodes.common.parameters import check_values, declare
+from vla_ros.nodes.common.spin import run
+from vla_ros.nodes.policy.parameters import TABLE, limits_of, spec_of
+from vla_ros.nodes.policy.runtime import PolicyRuntime
+from vla_ros.nodes.policy.topics import PolicyTopics, status_message
+from vla_ros.policies.base import PolicyRefused
+from vla_ros.safety import Safety
+
+_NOT_CONFIGURED = Safety(PolicyState.UNCONFIGURED, "not configured")
+_OWN = frozenset(row.name for row in TABLE)
+
+
+class NodeClock:
+    """Stamps from the node's clock (wall or simulated), durations from the monotonic one."""
+
+    def __init__(self, clock: RosClock) -> None:
+        self._clock = clock
+
+    def steady_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        return int(self._clock.now().nanoseconds)
+
+
+class PolicyNode(LifecycleNode):
+    """See the module's text. A bad parameter raises ValueError, or rclpy's own exceptions."""
+
+    def __init__(self, ending: threading.Event) -> None:
+        super().__init__("policy")
+        self._ending = ending  # set by SIGINT and SIGTERM: loading may take minutes
+        self.values = declare(self, TABLE)
+        self.limits = limits_of(self.values)
+        check_instruction(self.values["instruction"])
+        try:
+            self.spec = spec_of(self.values)
+        except PolicyRefused as error:
+            raise ValueError(str(error)) from None
+        self.sim_time = bool(self.get_parameter("use_sim_time").value)
+        if self.values["mode"] == "lockstep" and not self.sim_time:
+            raise ValueError("mode 'lockstep' needs use_sim_time:=true and a /clock")
+        self.clock = NodeClock(self.get_clock())
+        self.topics = PolicyTopics(self, self.values["frame_id"], self.values["publish_twist"])
+        self.runtime: PolicyRuntime | None = None
+        self._idle = _NOT_CONFIGURED
+        self.create_timer(1.0, self._report, clock=RosClock(clock_type=ClockType.STEADY_TIME))
+        self.add_on_set_parameters_callback(self._check_parameters)
+        self.add_post_set_parameters_callback(self._apply_parameters)
+        self.create_service(Trigger, "~/stop", self._on_stop)
+        self.create_service(Trigger, "~/recover", self._on_recover)
+        self.create_service(Trigger, "~/reset", self._on_reset)
+        self.publish_status()
+
+    # ------------------------------------------------------------------ lifecycle
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Load the policy in its worker, warm it up, refuse what cannot be met."""
+        try:
+            self.runtime = PolicyRuntime(
+                self,
+                self.values,
+                self.spec,
+                self.limits,
+                self.clock,
+                self.topics,
+                sim_time=self.sim_time,
+                changed_state=self.publish_status,
+                ending=self._ending,
+            )
+        except (PolicyRefused, ValueError) as error:
+            self.get_logger().error(f"configure refused: {error}")
+            self._idle = Safety(PolicyState.UNCONFIGURED, f"refused: {error}")
+            self.publish_status()
+            return TransitionCallbackReturn.FAILURE
+        self.publish_status()
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        assert self.runtime is not None
+        self.runtime.activate()
+        return super().on_activate(state)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        assert self.runtime is not None
+        self.runtime.deactivate()
+        return super().on_deactivate(state)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._release()
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.last_word()
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._release()
+        return TransitionCallbackReturn.SUCCESS
+
+    def _release(self) -> None:
+        if self.runtime is not None:
+            self.runtime.close()
+            self.runtime = None
+        self._idle = _NOT_CONFIGURED
+        self.publish_status()
+
+    def last_word(self) -> None:
+        """At the end of the process: the stale policy's command, then the worker's end."""
+        if self.runtime is not None:
+            self.runtime.last_word()
+        self._release()
+
+    # ------------------------------------------------------------------ parameters
+
+    def _check_parameters(self, changes: list[Parameter]) -> SetParametersResult:
+        """All or nothing: the changed set is checked as a whole."""
+        values = self.values | {p.name: p.value for p in changes if p.name in _OWN}
+        try:
+            check_values(TABLE, values)
+            limits = limits_of(values)
+            if self.runtime is not None:
+                self.runtime.check(limits)
+        except ValueError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+    def _apply_parameters(self, changes: list[Parameter]) -> None:
+        self.values = self.values | {p.name: p.value for p in changes if p.name in _OWN}
+        self.limits = limits_of(self.values)
+        if self.runtime is not None:
+            self.runtime.apply(self.values, self.limits)
+
+    # ------------------------------------------------------------------ status
+
+    def _report(self) -> None:
+        self.publish_status()
+        if self.runtime is not None:
+            self.runtime.report_latency()
+
+    def publish_status(self) -> None:
+        """Callable from any thread."""
+        message = self.runtime.status() if self.runtime is not None else None
+        if message is None:
+            info = PolicyInfo(self.spec.name, self.spec.schedule)
+            message = status_message(self._idle, Instruction("", 0), info, Counters(), self.limits)
+        message.header.stamp = convert.to_time(self.clock.now_ns())
+        self.topics.status(message)
+
+    # ------------------------------------------------------------------ services
+
+    def _on_stop(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        said = "stopped: give a new instruction to go on"
+        return self._serve(response, lambda runtime: runtime.loop.stop(), said)
+
+    def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        said = "reset: a new episode begins"
+        return self._serve(response, lambda runtime: runtime.loop.reset(), said)
+
+    def _on_recover(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        said = "recovered: waits for a fresh action"
+        return self._serve(response, PolicyRuntime.recover, said)
+
+    def _serve(
+        self, response: Trigger.Response, call: Callable[[PolicyRuntime], None], said: str
+    ) -> Trigger.Response:
+        if self.runtime is None:
+            response.success, response.message = False, "not configured"
+            return response
+        call(self.runtime)
+        response.success, response.message = True, said
+        self.publish_status()
+        return response
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the policy node: exit status 0 after SIGINT or SIGTERM, 2 for a bad parameter."""
+    return run(PolicyNode, PolicyNode.last_word, args, end_s=0.9)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

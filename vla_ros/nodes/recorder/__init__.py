@@ -1,0 +1,1 @@
+"""The recorder node: a run into a bag."""

@@ -1,0 +1,267 @@
+"""The recorder node: what a policy saw, said and reported, into a bag; and a flight recorder.
+
+Subscribes everything, publishes nothing, and is a process of its own: a full disk, a slow one
+or the end of this process never reaches the control tick. Messages are not decoded; they go
+to the disk as they came.
+
+Threads: all callbacks run in the node's executor and only queue; see
+:mod:`vla_ros.recording.sink` and :mod:`vla_ros.recording.flight` for those that write.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rclpy.clock import Clock as RclpyClock
+from rclpy.clock import ClockType
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.serialization import deserialize_message
+from rclpy.subscription import MessageInfo
+
+from vla_ros.core import PolicyState
+from vla_ros.msg import PolicyStatus
+from vla_ros.nodes.common.parameters import Parameter as P
+from vla_ros.nodes.common.parameters import declare
+from vla_ros.nodes.common.spin import run
+from vla_ros.nodes.recorder.parameters import ParameterCollector
+from vla_ros.recording.bag_file import Record, Topic
+from vla_ros.recording.flight import FlightLimits, FlightRecorder
+from vla_ros.recording.run_info import RunInfo
+from vla_ros.recording.sink import MB, BagSink, SinkLimits
+from vla_ros.replay.typestore import typestore
+from vla_ros.resources import version
+from vla_ros.timing import SystemClock
+
+STATUS = "policy/status"
+#: What is recorded, by the names of the graph; the type follows, and * marks latched topics.
+TOPICS = (
+    ("image", "sensor_msgs/msg/Image"),
+    ("wrist_image", "sensor_msgs/msg/Image"),
+    ("image/compressed", "sensor_msgs/msg/CompressedImage"),
+    ("wrist_image/compressed", "sensor_msgs/msg/CompressedImage"),
+    ("joint_states", "sensor_msgs/msg/JointState"),
+    ("ground_truth", "vla_ros/msg/NamedPoses"),
+    ("instruction", "std_msgs/msg/String*"),
+    ("policy/action", "vla_ros/msg/ActionCommand"),
+    ("policy/action_chunk", "vla_ros/msg/ActionChunk"),
+    (STATUS, "vla_ros/msg/PolicyStatus*"),
+    ("policy/latency", "vla_ros/msg/Latency"),
+    ("monitor/report", "vla_ros/msg/MonitorReport"),
+    ("bridge/episode", "vla_ros/msg/EpisodeStatus*"),
+    ("/diagnostics", "diagnostic_msgs/msg/DiagnosticArray"),
+    ("/clock", "rosgraph_msgs/msg/Clock"),
+)
+ASKED = ("policy", "bridge", "monitor")  # nodes whose parameters are kept
+_BAD = {PolicyState.HOLD: "hold", PolicyState.FAULT: "fault"}
+
+TABLE = (
+    P("output", "", "Folder of the bag; empty: vla_ros_<time> in the working folder", fixed=True),
+    P("record", True, "Write everything into the bag", fixed=True),
+    P("flight", True, "Write the last seconds at every entry into HOLD or FAULT", fixed=True),
+    P("flight_folder", "", "Where flight records go; empty: beside the bag", fixed=True),
+    P("flight_seconds", 10.0, "Seconds before the event", 0.1, 600.0, fixed=True),
+    P("flight_after_s", 1.0, "Seconds after the event", 0.0, 60.0, fixed=True),
+    P("flight_mb", 512, "Most memory for the last seconds", 1, 65_536, fixed=True),
+    P("flight_bags", 100, "Most flight records of one run", 1, 100_000, fixed=True),
+    P("queue_mb", 256, "Messages waiting for the disk; more are left out", 1, 65_536, fixed=True),
+    P("min_free_mb", 500, "The bag is closed before the disk has less", 0, 1_000_000, fixed=True),
+    P("flush_s", 1.0, "A kill loses at most this much", 0.05, 60.0, fixed=True),
+    P("extra_topics", "", "More topics, as 'NAME TYPE, NAME TYPE, ...'", fixed=True),
+)
+
+
+class RecorderNode(Node):
+    """See the module's text. ValueError: a bad parameter, or a folder that cannot be used."""
+
+    def __init__(self) -> None:
+        super().__init__("recorder")
+        values = declare(self, TABLE)
+        clock = SystemClock()
+        self._created = datetime.now(timezone.utc)
+        self._run = RunInfo(version=version(), created=self._created.isoformat(timespec="seconds"))
+        self._sink = self._open_sink(values, clock) if values["record"] else None
+        self._flight = self._open_flight(values, clock) if values["flight"] else None
+        if self._sink is None and self._flight is None:
+            raise ValueError("record and flight are both false: nothing to do")
+        self._state: int | None = None
+        self._asked = ParameterCollector(self, ASKED, self._parameters_known)
+        topics = [*TOPICS, *_parse_topics(values["extra_topics"])]
+        for name, kind in topics:
+            self._listen(name, kind)
+        # Steady: /clock may stand still.
+        steady = RclpyClock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(0.1, self._poll, clock=steady)
+        self.create_timer(1.0, self._asked.ask, clock=steady)
+        where = str(self._sink.path) if self._sink else "flight records only"
+        self.get_logger().info(f"recording: {where}")
+
+    # ------------------------------------------------------------------ what is written
+
+    def _bag_path(self, values: dict[str, Any]) -> Path:
+        return Path(values["output"] or f"vla_ros_{self._created:%Y%m%d_%H%M%S}").absolute()
+
+    def _open_sink(self, values: dict[str, Any], clock: SystemClock) -> BagSink:
+        limits = SinkLimits(values["queue_mb"] * MB, values["min_free_mb"] * MB, values["flush_s"])
+        path = self._bag_path(values)
+        try:
+            return BagSink(path, self._run, limits, clock, self._warn)
+        except OSError as error:
+            raise ValueError(f"output: {error}") from None
+
+    def _open_flight(self, values: dict[str, Any], clock: SystemClock) -> FlightRecorder:
+        limits = FlightLimits(
+            values["flight_seconds"],
+            values["flight_after_s"],
+            values["flight_mb"] * MB,
+            values["flight_bags"],
+        )
+        folder = Path(values["flight_folder"] or self._bag_path(values).parent).absolute()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"flight_folder: {error}") from None
+        return FlightRecorder(folder, limits, clock, self.get_logger().info)
+
+    def _warn(self, text: str) -> None:
+        self.get_logger().warning(text)
+
+    # ------------------------------------------------------------------ what comes in
+
+    def _listen(self, name: str, kind: str) -> None:
+        """Subscribe reliably, to lose nothing; a writer that cannot do that is heard as well."""
+        topic = Topic(self.resolve_topic_name(name), kind.rstrip("*"), kind.endswith("*"))
+        message_type = _message_type(topic.kind)
+        status = name == STATUS
+
+        def on_message(data: bytes, info: MessageInfo) -> None:
+            received = int(info["received_timestamp"] or 0) or self._clock_now()
+            record = Record(topic, received, data)
+            if self._sink is not None:
+                self._sink.put(record)
+            if self._flight is not None:
+                self._flight.add(record)
+            if status:
+                self._on_status(data)
+
+        reliable = _profile(topic.latched, ReliabilityPolicy.RELIABLE)
+        events = SubscriptionEventCallbacks(incompatible_qos=lambda _: again())
+        subscription: Any = None
+        replaced = False
+
+        def again() -> None:
+            """The writer offers less: be content with it."""
+            nonlocal replaced
+            if not replaced:
+                replaced = True
+                modest = _profile(False, ReliabilityPolicy.BEST_EFFORT)
+                self.create_subscription(message_type, topic.name, on_message, modest, raw=True)
+                self.destroy_subscription(subscription)
+
+        subscription = self.create_subscription(
+            message_type, topic.name, on_message, reliable, raw=True, event_callbacks=events
+        )
+
+    def _clock_now(self) -> int:
+        return SystemClock().now_ns()
+
+    def _on_status(self, data: bytes) -> None:
+        try:
+            status = deserialize_message(data, PolicyStatus)
+        except Exception as error:  # malformed: the bytes are kept, the state is unknown
+            self._warn(f"a status cannot be read: {error}")
+            return
+        self._asked.node_is_up("policy")
+        if status.state != PolicyState.UNCONFIGURED:  # it speaks of what is loaded
+            self._set_run(self._with_policy(status))
+        before, self._state = self._state, status.state
+        bad = _BAD.get(PolicyState(status.state))
+        if bad and before != status.state and self._flight is not None:
+            self._flight.trigger(bad, replace(self._run, reason=f"{bad}: {status.reason}"))
+
+    def _with_policy(self, status: PolicyStatus) -> RunInfo:
+        return replace(
+            self._run,
+            policy=status.policy,
+            schedule=status.schedule,
+            checkpoint=status.checkpoint,
+            checkpoint_sha256=status.checkpoint_sha256,
+            device=status.device,
+            dtype=status.dtype,
+        )
+
+    def _parameters_known(self, node: str, parameters: dict[str, Any]) -> None:
+        self._set_run(replace(self._run, parameters={**self._run.parameters, node: parameters}))
+
+    def _set_run(self, info: RunInfo) -> None:
+        if info == self._run:
+            return
+        self._run = info
+        if self._sink is not None:
+            self._sink.set_run(info)
+
+    def _poll(self) -> None:
+        if self._flight is not None:
+            self._flight.poll()
+
+    def close(self) -> None:
+        """Write everything that is still held, and close the bags."""
+        if self._flight is not None:
+            self._flight.poll(finish=True)
+        if self._sink is None:
+            return
+        done = self._sink.close()
+        text = f"{self._sink.written} messages in {self._sink.path}"
+        if self._sink.dropped:
+            text += f", {self._sink.dropped} not recorded"
+        if not done:
+            text += "; the disk did not take the rest in time, the bag has no index"
+        self.get_logger().info(text)
+
+
+def _profile(latched: bool, reliability: ReliabilityPolicy) -> QoSProfile:
+    durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST, depth=100, reliability=reliability, durability=durability
+    )
+
+
+def _parse_topics(text: str) -> list[tuple[str, str]]:
+    """(name, type) of 'NAME TYPE, NAME TYPE'; ValueError for anything else."""
+    found = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        words = item.split()
+        if len(words) != 2:
+            raise ValueError(f"extra_topics: '{item}' is not 'NAME TYPE'")
+        name, kind = words
+        if kind not in typestore().fielddefs:
+            raise ValueError(f"extra_topics: the type '{kind}' cannot be written into a bag")
+        found.append((name, kind))
+    return found
+
+
+def _message_type(kind: str) -> Any:
+    """The class of "sensor_msgs/msg/Image"; ValueError when its package is not installed."""
+    package, _, name = kind.split("/")
+    try:
+        return getattr(importlib.import_module(f"{package}.msg"), name)
+    except (ImportError, AttributeError):
+        raise ValueError(f"no message type {kind} is installed") from None
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Record until SIGINT or SIGTERM, then 0; 2 for a bad parameter."""
+    make: Callable[[], SingleThreadedExecutor] = SingleThreadedExecutor
+    return run(lambda _: RecorderNode(), RecorderNode.close, args, make)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

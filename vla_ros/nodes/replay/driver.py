@@ -1,0 +1,254 @@
+"""The ROS side of a replay: shows recorded frames to a policy node and takes down its answers.
+
+It plays the part of the cameras and of the simulation bridge: it publishes the recorded bytes
+as they are, in lock-step also /clock, resets the policy and gives it its task.
+
+Threads: everything is called from one thread; callbacks run in a thread of their own and meet
+it under one condition.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from rclpy.context import Context
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rosgraph_msgs.msg import Clock as ClockMessage
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from vla_ros.core import STAGES, CommandKind, PolicyState
+from vla_ros.msg import ActionChunk, ActionCommand, NamedPoses, PolicyStatus
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import stamp_of, to_time
+from vla_ros.replay.frames import Part
+from vla_ros.replay.run import Said
+
+_ACTIVE = (PolicyState.WAITING, PolicyState.RUNNING, PolicyState.HOLD)
+_READY_S = 20.0
+_LEARN_S = 10.0
+_LOOK_S = 0.1  # how often a wait looks for other reasons to end
+_FIRST_RESEND_S, _LAST_RESEND_S = 0.2, 2.0
+
+
+class ReplayFailed(RuntimeError):
+    """The policy node did not do its part; one line says what."""
+
+
+class PolicyLink:
+    """A connection to the policy node of ``domain``. Use it with `with`.
+
+    ``check`` is called often while it waits; it raises when the node has ended.
+    """
+
+    def __init__(
+        self,
+        domain: int,
+        roles: Sequence[str],
+        compressed: bool,
+        lockstep: bool,
+        check: Callable[[], None],
+    ) -> None:
+        self._check = check
+        self._lockstep = lockstep
+        self._bell = threading.Condition()
+        self.said: list[Said] = []
+        self.tokens: dict[int, tuple[int, ...]] = {}
+        self.status: PolicyStatus | None = None
+        self._answered: set[int] = set()  # stamps of the frames that were answered
+        self._chunks = 0
+        self._context = Context()
+        self._context.init(args=[], domain_id=domain)
+        self._node = Node("replay", context=self._context, start_parameter_services=False)
+        self._make_topics(roles, compressed)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self._node)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._spin, name="replay", daemon=True)
+        self._thread.start()
+
+    def _make_topics(self, roles: Sequence[str], compressed: bool) -> None:
+        node = self._node
+        picture, suffix = (CompressedImage, "/compressed") if compressed else (Image, "")
+        kinds: dict[str, tuple[Any, str, Any]] = {
+            "image": (picture, f"image{suffix}", qos.IMAGE_PUB),
+            "wrist_image": (picture, f"wrist_image{suffix}", qos.IMAGE_PUB),
+            "joint_states": (JointState, "joint_states", qos.STATE),
+            "ground_truth": (NamedPoses, "ground_truth", qos.STATE),
+        }
+        self._publishers = {role: node.create_publisher(*kinds[role]) for role in roles}
+        self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
+        self._clock = node.create_publisher(ClockMessage, "/clock", qos.STATE)
+        self._reset = node.create_client(Trigger, "policy/reset")
+        node.create_subscription(ActionCommand, "policy/action", self._on_command, qos.ACTION)
+        node.create_subscription(ActionChunk, "policy/action_chunk", self._on_chunk, qos.REPORT)
+        node.create_subscription(PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
+
+    def __enter__(self) -> PolicyLink:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join(timeout=2.0)
+        self._executor.shutdown(timeout_sec=0.5)
+        self._node.destroy_node()
+        self._context.try_shutdown()
+
+    # ------------------------------------------------------------------ to the policy
+
+    def wait_ready(self) -> None:
+        """Until the policy node is active and hears everything. ReplayFailed: it is not."""
+
+        def ready() -> bool:
+            active = self.status is not None and self.status.state in _ACTIVE
+            heard = [*self._publishers.values(), self._instruction]
+            heard += [self._clock] if self._lockstep else []
+            return (
+                active
+                and all(publisher.get_subscription_count() for publisher in heard)
+                and self._node.count_publishers("policy/action") > 0
+                and self._reset.service_is_ready()
+            )
+
+        if not self._until(ready, _READY_S):
+            raise ReplayFailed(f"the policy node was not ready in {_READY_S:g} s{self._state()}")
+
+    def begin(self, instruction: str, reset: bool, clock_ns: int) -> None:
+        """Give the policy its task, and reset it before; it knows both when this returns.
+
+        ReplayFailed: it does not.
+        """
+        epoch = self.status.epoch if self.status is not None else 0
+        if self._lockstep:
+            self.clock(clock_ns)
+        if reset:
+            future = self._reset.call_async(Trigger.Request())
+            future.add_done_callback(lambda _: self._ring())
+            if not self._until(future.done, _LEARN_S) or not future.result().success:
+                raise ReplayFailed(f"the policy could not be reset{self._state()}")
+        self._instruction.publish(String(data=instruction))
+
+        def knows() -> bool:
+            status = self.status
+            if status is None or status.instruction != instruction:
+                return False
+            if reset and status.epoch <= epoch:
+                return False
+            return not self._lockstep or stamp_of(status.header.stamp) >= clock_ns
+
+        if not self._until(knows, _LEARN_S):
+            raise ReplayFailed(f"the policy did not take up its instruction{self._state()}")
+
+    def clock(self, stamp_ns: int) -> None:
+        """Let simulated time be this."""
+        self._clock.publish(ClockMessage(clock=to_time(stamp_ns)))
+
+    def show(self, parts: Sequence[Part]) -> None:
+        """Publish the messages of a frame."""
+        for part in parts:
+            self._publishers[part.role].publish(part.data)
+
+    def answer(self, stamp_ns: int, clock_ns: int, parts: Sequence[Part], patience_s: float) -> str:
+        """Lock-step: show a frame until it is answered; empty, or why the policy refused it.
+
+        ReplayFailed: neither happened within ``patience_s``.
+        """
+        refused = self.status.frames_dropped if self.status is not None else 0
+        until = time.monotonic() + patience_s
+        wait_s = _FIRST_RESEND_S
+        while time.monotonic() < until:
+            self.clock(clock_ns)
+            self.show(parts)
+            if self._until(lambda: stamp_ns in self._answered, wait_s):
+                return ""
+            status = self.status
+            if wait_s >= 1.0 and status is not None and status.frames_dropped > refused + 2:
+                return str(status.last_drop)
+            wait_s = min(2 * wait_s, _LAST_RESEND_S)
+        raise ReplayFailed(f"no answer within {patience_s:g} s{self._state()}")
+
+    def next_chunk(self, seen: int, timeout_s: float) -> None:
+        """Wait until the policy has answered more than ``seen`` frames."""
+        self._until(lambda: self._chunks > seen, timeout_s)
+
+    @property
+    def chunks(self) -> int:
+        """How many inferences the policy has told of."""
+        return self._chunks
+
+    # ------------------------------------------------------------------ from the policy
+
+    def _on_command(self, message: ActionCommand) -> None:
+        said = _said(message)
+        with self._bell:
+            again = self._lockstep and said.latest_ns in self._answered
+            if not again:  # the answer to a frame that was shown twice comes twice
+                self.said.append(said)
+            self._answered.add(said.latest_ns)
+            self._bell.notify_all()
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        with self._bell:
+            self._chunks += 1
+            if len(message.tokens):
+                self.tokens[stamp_of(message.observation_stamp)] = tuple(map(int, message.tokens))
+            self._bell.notify_all()
+
+    def _on_status(self, message: PolicyStatus) -> None:
+        with self._bell:
+            self.status = message
+            self._bell.notify_all()
+
+    # ------------------------------------------------------------------ small things
+
+    def _ring(self) -> None:
+        with self._bell:
+            self._bell.notify_all()
+
+    def _until(self, true: Callable[[], bool], timeout_s: float) -> bool:
+        until = time.monotonic() + timeout_s
+        while (left := until - time.monotonic()) > 0:
+            with self._bell:
+                if self._bell.wait_for(true, min(_LOOK_S, left)):
+                    return True
+            self._check()
+        return true()
+
+    def _state(self) -> str:
+        if self.status is None:
+            return "; nothing was heard of it"
+        return f"; it is {PolicyState(self.status.state).name}: {self.status.reason}"
+
+    def _spin(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._executor.spin_once(timeout_sec=0.1)
+            except ExternalShutdownException:
+                return
+
+
+def _said(message: ActionCommand) -> Said:
+    return Said(
+        kind=CommandKind(message.kind),
+        observed_ns=stamp_of(message.observation_stamp),
+        latest_ns=stamp_of(message.latest_observation_stamp),
+        published_ns=stamp_of(message.header.stamp),
+        at_ns=time.monotonic_ns(),
+        action=tuple(float(number) for number in message.action),
+        epoch=message.epoch,
+        chunk_index=message.chunk_index,
+        schedule=message.schedule,
+        stages_ms={stage: float(getattr(message.stages, stage)) for stage in STAGES},
+        total_ms=float(message.stages.total),
+    )

@@ -1,0 +1,1 @@
+"""Listening to a running graph from outside: nodes that only read, and what they wrote down."""

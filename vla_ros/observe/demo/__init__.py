@@ -1,0 +1,1 @@
+"""One episode as `vla-ros demo` follows it."""

@@ -1,0 +1,1 @@
+"""Many episodes as `vla-ros eval` follows them through the ROS graph."""

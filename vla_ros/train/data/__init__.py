@@ -1,0 +1,1 @@
+"""Demonstrations and batches: what a training step sees."""

@@ -1,0 +1,177 @@
+"""Batches: a pure function of (frames, seed, step), so training can stop and go on anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from vla_ros.core import ACTION_DIM
+from vla_ros.engine.checkpoints.config import ModelConfig
+from vla_ros.engine.tokens import ActionTokens
+from vla_ros.sim.goals import COLOURS, Family, Goal, cube
+from vla_ros.train.data.frames import Frames
+from vla_ros.train.data.pictures import Pictures, mixed
+from vla_ros.train.data.wordings import wordings
+from vla_ros.train.loss import NOWHERE, places_of
+from vla_ros.train.network import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``pixels`` [B, images, 3, s, s]; ``ids`` int64 [B, L] of ``layout``: a branch is the rest
+    of a prompt and the action tokens but the last; ``rows`` int64 [B, K, 7] where they are
+    predicted; ``tokens`` int64 [B, K, 7]. Labels of the auxiliary losses: ``patches`` int64
+    [B, patches]; ``places`` int64 [B, K, 2], the patches in the first image of the thing to
+    move and of where it goes, and ``words`` int64 [B, K, 2], the rows of the words for them. The
+    first branch is the sentence that was pursued."""
+
+    layout: Layout
+    pixels: torch.Tensor
+    ids: torch.Tensor
+    rows: torch.Tensor
+    tokens: torch.Tensor
+    patches: torch.Tensor
+    places: torch.Tensor
+    words: torch.Tensor
+
+
+class Batches:
+    """Draws batches of ``size`` from ``frames``; ``shift``: largest shift of an image, in pixels.
+
+    Frames are drawn so that a family counts as the square root of its frames: reaching takes
+    few steps and would otherwise hardly be seen. An image comes with ``branches`` sentences: the
+    one that was pursued, and others, every family with the same chance.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        config: ModelConfig,
+        tokenize: Callable[[str], list[int]],
+        size: int,
+        branches: int,
+        seed: int,
+        shift: int,
+        device: torch.device,
+    ) -> None:
+        self._frames, self._config, self._device = frames.to(device), config, device
+        self._size, self._seed, self._branches = size, seed, branches
+        self._pictures = Pictures(self._frames, config, seed, shift, device)
+        self._actions = ActionTokens(config.action_vocab, config.bins)
+        self._chances = family_weights(frames)
+        said = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
+        self._choices = torch.tensor([len(prompts) for prompts in said])
+        self._first = self._choices.cumsum(0) - self._choices  # row of a goal's first prompt
+        prompts = [prompt for of_goal in said for prompt in of_goal]
+        self._common = common_prefix(prompts)
+        rests = [torch.tensor(prompt[len(self._common) :]) for prompt in prompts]
+        self._lengths = torch.tensor([len(rest) for rest in rests])
+        self._rests = torch.nn.utils.rnn.pad_sequence(rests, batch_first=True)
+        words = [one for goal in frames.goals for one in word_places(goal, tokenize)]
+        self._words = torch.tensor(words) - len(self._common)
+        length = self._rests.shape[1] + ACTION_DIM - 1
+        self._layout = Layout(config.patches + len(self._common), branches, length)
+        self._tokens = encode(self._actions, frames.values).to(torch.int32)
+        self._goal = frames.goal.cpu()
+        self._others = goal_weights(frames)
+        self._things = torch.tensor([things_of(goal, frames.info.objects) for goal in frames.goals])
+
+    def batch(self, step: int) -> Batch:
+        """The batch of ``step``; the same one on every call."""
+        draw = torch.Generator().manual_seed(mixed(self._seed, step))
+        index = torch.multinomial(self._chances, self._size, replacement=True, generator=draw)
+        goals = self._goals(index, draw)
+        wording = torch.randint(1 << 30, goals.shape, generator=draw)
+        drawn = self._pictures(index, draw, step)
+        tokens = self._tokens[index[:, None], goals].long()
+        which = self._first[goals] + wording % self._choices[goals]
+        ids, rows = self._sequences(which, tokens)
+        words = self._starts() + self._words[which]
+        things = self._things[goals].to(self._device)
+        places = places_of(drawn.centres[:, 0], things, self._pictures.side, self._pictures.patch)
+        tokens, words = tokens.to(self._device), words.to(self._device)
+        return Batch(self._layout, drawn.pixels, ids, rows, tokens, drawn.patches, places, words)
+
+    def _goals(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+        """Goals int64 [B, K]: the one pursued, then others without repetition."""
+        own = self._goal[index][:, None]
+        if self._branches == 1:
+            return own
+        chances = self._others.expand(len(index), -1).scatter(1, own, 0.0)
+        others = torch.multinomial(chances, self._branches - 1, generator=draw)
+        return torch.cat((own, others), 1)
+
+    def _starts(self) -> torch.Tensor:
+        """Rows [K, 1] at which the branches begin."""
+        layout = self._layout
+        return layout.common + layout.length * torch.arange(layout.branches)[:, None]
+
+    def _sequences(
+        self, which: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        lengths = self._lengths[which][..., None]
+        behind = torch.arange(ACTION_DIM)
+        layout = self._layout
+        branch = torch.zeros(*which.shape, layout.length, dtype=torch.long)
+        branch[..., : self._rests.shape[1]] = self._rests[which]
+        branch.scatter_(2, lengths + behind[:-1], tokens[..., :-1])
+        common = torch.tensor(self._common).expand(len(which), -1)
+        ids = torch.cat((common, branch.flatten(1)), 1)
+        rows = self._starts() + lengths - 1 + behind
+        return ids.to(self._device), rows.to(self._device)
+
+
+def common_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens that all prompts begin with; of a single prompt all but the last."""
+    count = 0
+    while all(len(p) > count + 1 and p[count] == prompts[0][count] for p in prompts):
+        count += 1
+    return list(prompts[0][:count])
+
+
+def things_of(goal: Goal, objects: Sequence[str]) -> list[int]:
+    """Numbers of the thing to move and of where it goes; NOWHERE for a side."""
+    names = (goal.object, goal.target)
+    return [objects.index(name) if name in objects else NOWHERE for name in names]
+
+
+def word_places(goal: Goal, tokenize: Callable[[str], list[int]]) -> list[tuple[int, int]]:
+    """For every wording, which token names the thing to move and which the cube it goes onto.
+
+    Where no cube does, the first again. They are where the same wording with another colour
+    differs.
+    """
+    free = [cube(c) for c in COLOURS if cube(c) not in (goal.object, goal.target)]
+    first = _differing(goal, replace(goal, object=free[0]), tokenize)
+    if goal.family is not Family.STACK:
+        return [(place, place) for place in first]
+    return list(zip(first, _differing(goal, replace(goal, target=free[0]), tokenize), strict=True))
+
+
+def _differing(goal: Goal, other: Goal, tokenize: Callable[[str], list[int]]) -> list[int]:
+    pairs = zip(wordings(goal), wordings(other), strict=True)
+    both = [zip(tokenize(a), tokenize(b), strict=False) for a, b in pairs]
+    return [next(n for n, (x, y) in enumerate(tokens) if x != y) for tokens in both]
+
+
+def goal_weights(frames: Frames) -> torch.Tensor:
+    """Chance of each goal to be a further sentence, float64 [G]: families count alike."""
+    families = torch.tensor([list(Family).index(goal.family) for goal in frames.goals])
+    return 1.0 / torch.bincount(families).double()[families]
+
+
+def encode(actions: ActionTokens, values: torch.Tensor) -> torch.Tensor:
+    """Values [...] in [-1, 1] -> the engine's tokens, int64 [...]."""
+    flat = actions.encode(values.cpu().double().flatten().numpy())
+    return torch.tensor(flat, dtype=torch.long).view(values.shape)
+
+
+def family_weights(frames: Frames) -> torch.Tensor:
+    """Chance of each frame to be drawn, float64 [N]."""
+    families = list(Family)
+    of_goal = torch.tensor([families.index(goal.family) for goal in frames.goals])
+    family = of_goal[frames.goal.cpu()]
+    counts = torch.bincount(family, minlength=len(families)).double()
+    return counts.clamp(min=1).rsqrt()[family]

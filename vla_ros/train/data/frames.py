@@ -1,0 +1,153 @@
+"""A data set in memory, one row a frame that is worth training on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from vla_ros.core import GRIPPER
+from vla_ros.engine.vision.images import fit
+from vla_ros.sim.goals import Goal, parse_instruction
+from vla_ros.train import TrainError
+from vla_ros.train.data.shards import (
+    EXPERT,
+    SetInfo,
+    Track,
+    digest,
+    read_images,
+    read_info,
+    read_tracks,
+    shards,
+)
+from vla_ros.train.units import to_values
+
+_STILL = 1e-3  # environment units: no motion is asked for
+_SETTLED = 5e-4  # m between two frames: the fingers have stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """``images`` uint8 [N, cameras, s, s, 3], ``pixels`` float32 [N, cameras, K, 2], ``values``
+    float16 [N, G, 7] in [-1, 1] (see units): what to do for each of ``goals``; ``goal`` int64
+    [N]: the one that was pursued. ``chunks`` float16 [N, C, 7]: for it, what to do now and in the
+    frames that follow, the last of an episode repeated; ``expert`` bool [N]: the expert acted.
+
+    ``demonstrations`` counts them, ``digest`` names the files that all came from.
+    """
+
+    images: torch.Tensor
+    values: torch.Tensor
+    pixels: torch.Tensor
+    goal: torch.Tensor
+    chunks: torch.Tensor
+    expert: torch.Tensor
+    goals: tuple[Goal, ...]
+    info: SetInfo
+    demonstrations: int
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def to(self, device: torch.device) -> Frames:
+        """All of it on a device; a GPU holds the standard set many times over."""
+        return replace(
+            self,
+            images=self.images.to(device),
+            values=self.values.to(device),
+            pixels=self.pixels.to(device),
+            goal=self.goal.to(device),
+            chunks=self.chunks.to(device),
+            expert=self.expert.to(device),
+        )
+
+
+def load_frames(
+    directories: Sequence[Path], image_size: int, images: int, chunk: int = 1
+) -> Frames:
+    """Read, filter and resize every demonstration of the data sets, in a fixed order.
+
+    TrainError: nothing there, or the sets do not fit together or the model's cameras.
+    """
+    paths = [path for directory in directories for path in shards(directory)]
+    info = _common_info(paths, images)
+    cameras = info.cameras[:images]
+    tracks = [(path, read_tracks(path)) for path in paths]
+    masks = [[worth_training(track) for track in found] for _, found in tracks]
+    total = int(sum(mask.sum() for shard in masks for mask in shard))
+    flat = [t for _, found in tracks for t in found]
+    goals = tuple(parse_instruction(text) for text in info.instructions)
+    values = torch.empty(total, len(goals), GRIPPER + 1, dtype=torch.float16)
+    pixels = torch.empty(total, images, len(info.objects), 2)
+    goal = torch.empty(total, dtype=torch.long)
+    chunks = torch.empty(total, chunk, GRIPPER + 1, dtype=torch.float16)
+    expert = torch.empty(total, dtype=torch.bool)
+    at = 0
+    for track, mask in zip(flat, (m for shard in masks for m in shard), strict=True):
+        rows = slice(at, at + int(mask.sum()))
+        values[rows] = torch.from_numpy(to_values(track.labels[mask].astype(np.float64))).half()
+        places = np.stack([track.pixels[camera][mask] for camera in cameras], axis=1)
+        pixels[rows] = torch.from_numpy(places) * (image_size / info.image_size)
+        follow = np.minimum(np.flatnonzero(mask)[:, None] + np.arange(chunk), len(track) - 1)
+        own = to_values(track.actions[follow].astype(np.float64))
+        chunks[rows] = torch.from_numpy(own).half()
+        expert[rows] = track.source == EXPERT
+        goal[rows] = goals.index(parse_instruction(track.instruction))
+        at = rows.stop
+    pictures = torch.empty(total, images, image_size, image_size, 3, dtype=torch.uint8)
+    for number, camera in enumerate(cameras):
+        at = 0
+        for frame in _kept_images(paths, masks, camera, image_size):
+            pictures[at : at + len(frame), number] = torch.from_numpy(frame)
+            at += len(frame)
+    return Frames(
+        pictures, values, pixels, goal, chunks, expert, goals, info, len(flat), digest(paths)
+    )
+
+
+def worth_training(track: Track) -> npt.NDArray[np.bool_]:
+    """Which frames [T] show a reason for their action.
+
+    A model that sees one image cannot know how long it has been waiting: while the fingers
+    close, the image says why to stand still; once they have stopped nothing does, and a greedy
+    policy that learned to wait there waits for ever. OpenVLA drops no-ops likewise.
+    """
+    still = (np.abs(track.actions[:, :GRIPPER]) < _STILL).all(1)
+    settled = np.zeros(len(track), dtype=bool)
+    moved = np.abs(np.diff(track.gripper_states, axis=0)).max(1)
+    obeyed = track.executed[:-1, GRIPPER] * track.actions[1:, GRIPPER] > 0
+    settled[1:] = (moved < _SETTLED) & obeyed
+    kept: npt.NDArray[np.bool_] = ~(still & settled)
+    return kept
+
+
+def _kept_images(
+    paths: Sequence[Path],
+    masks: Sequence[Sequence[npt.NDArray[np.bool_]]],
+    camera: str,
+    size: int,
+) -> Iterator[npt.NDArray[np.uint8]]:
+    for path, shard in zip(paths, masks, strict=True):
+        for frames, mask in zip(read_images(path, camera), shard, strict=True):
+            kept = frames[mask]
+            if len(kept) and kept.shape[1] != size:
+                kept = np.stack([fit(frame, size, "resize-naive", (0, 0, 0)) for frame in kept])
+            yield kept
+
+
+def _common_info(paths: Sequence[Path], images: int) -> SetInfo:
+    infos = [read_info(path) for path in paths]
+    for path, info in zip(paths, infos, strict=True):
+        if info != infos[0]:
+            raise TrainError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
+    if len(infos[0].cameras) < images:
+        raise TrainError(
+            f"the model needs {images} cameras, {paths[0].parent} has"
+            f" {', '.join(infos[0].cameras)}: collect with --wrist"
+        )
+    return infos[0]

@@ -1,0 +1,165 @@
+"""One episode in lock-step, recorded or only judged. One thread: the environment's.
+
+The images go the way they go on the robot: rendered at ``RENDER_SIZE``, as the bridge does,
+then resized by the engine's own preprocessing to what the model sees.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from vla_ros.core import Floats, Image, Observation, Timeline
+from vla_ros.engine import Engine, EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.checkpoints.config import read_config
+from vla_ros.engine.checkpoints.openvla import resolve
+from vla_ros.engine.vision.images import fit
+from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.timing import Clock, SystemClock
+from vla_ros.train.data.projection import Projection
+from vla_ros.train.data.shards import EXPERT, Demonstration, Float32, Track
+
+RENDER_SIZE = 256  # pixels, the bridge's default
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What the expert would do, in environment units: ``action`` [7] for the episode's own
+    sentence, ``labels`` [G, 7] for every sentence (see relabel)."""
+
+    action: Floats
+    labels: Floats
+
+
+#: observation -> (label, executed action [7] in environment units); None where nobody teaches
+Driver = Callable[[SimObservation], tuple[Taught | None, Floats]]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One initial state of one task; ``source`` names who acts, for the record."""
+
+    task: str
+    instruction: str
+    initial_state: int
+    seed: int
+    max_steps: int
+    source: str = EXPERT
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Collects what a demonstration is made of."""
+
+    size: int
+    cameras: tuple[str, ...]
+    objects: tuple[str, ...]
+    projection: Projection
+    images: dict[str, list[Image]] = field(default_factory=dict)
+    pixels: dict[str, list[Float32]] = field(default_factory=dict)
+    rows: list[tuple[Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
+
+    def add(self, seen: SimObservation, label: Taught, executed: Floats) -> None:
+        """One step: what was seen, what the expert wanted, what was done."""
+        for camera in self.cameras:
+            small = fit(seen.images[camera], self.size, "resize-naive", (0, 0, 0))
+            self.images.setdefault(camera, []).append(small)
+            where = self.projection(camera, seen.poses, self.objects)
+            self.pixels.setdefault(camera, []).append(where)
+        self.rows.append((label.action, label.labels, executed, seen.eef_pos, seen.gripper_qpos))
+
+    def demonstration(self, episode: Episode, success: bool) -> Demonstration:
+        """All of it, as arrays."""
+        action, labels, executed, position, fingers = (
+            np.stack(column).astype(np.float32) for column in zip(*self.rows, strict=True)
+        )
+        track = Track(
+            task=episode.task,
+            instruction=episode.instruction,
+            seed=episode.seed,
+            initial_state=episode.initial_state,
+            success=success,
+            source=episode.source,
+            actions=action,
+            labels=labels,
+            executed=executed,
+            ee_pos=position,
+            gripper_states=fingers,
+            pixels={name: np.stack(rows) for name, rows in self.pixels.items()},
+        )
+        return Demonstration(track, {name: np.stack(rows) for name, rows in self.images.items()})
+
+
+def play(
+    environment: Environment, episode: Episode, drive: Driver, recorder: Recorder | None = None
+) -> bool:
+    """Run an episode to its end or its step limit; returns whether it succeeded."""
+    seen = environment.reset(episode.task, episode.initial_state, episode.seed)
+    for _ in range(episode.max_steps):
+        label, executed = drive(seen)
+        if recorder is not None and label is not None:
+            recorder.add(seen, label, executed)
+        step = environment.step(executed)
+        if step.done:
+            return step.success
+        seen = step.observation
+    return False
+
+
+class EnginePolicy:
+    """A checkpoint on the engine, asked once a frame; of a chunk the first action counts.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
+        config, _ = read_config(resolve(checkpoint))
+        # Speculation says what autoregressive decoding says, with fewer passes.
+        schedule = "parallel" if config.parallel else "speculative"
+        options = EngineOptions(checkpoint, dtype=dtype, schedule=schedule, threads=threads)
+        self.engine: Engine = load_engine(options)
+        self._clock: Clock = SystemClock()
+        self._stamp = 0
+
+    def reset(self, instruction: str) -> None:
+        """Begin an episode."""
+        self.engine.reset(instruction)
+
+    def act(self, seen: SimObservation) -> Floats | None:
+        """The physical action [7]; None when the model's output is no action."""
+        self._stamp += 1
+        now = self._clock.steady_ns()
+        observation = Observation(
+            self._stamp, self._stamp, now, seen.images[AGENTVIEW], seen.images.get(WRIST)
+        )
+        timeline = Timeline(now).mark("queue", now)
+        try:
+            answer = self.engine.step(observation, timeline, self._clock)
+        except InvalidAction:
+            return None
+        assert answer is not None  # this schedule answers every frame
+        return answer.actions[0]
+
+
+@lru_cache(maxsize=1)
+def shared_environment(wrist: bool) -> Environment:
+    """This process's tabletop, made once: it takes a second."""
+    environment = EnvConfig("tabletop", RENDER_SIZE, wrist)()
+    atexit.register(environment.close)  # OpenGL complains when the interpreter takes it down
+    return environment
+
+
+@lru_cache(maxsize=1)
+def shared_policy(checkpoint: str) -> EnginePolicy:
+    """This process's engine of a checkpoint directory, loaded once."""
+    return EnginePolicy(checkpoint)
+
+
+def forget_policy() -> None:
+    """Load the checkpoint anew at its next use."""
+    shared_policy.cache_clear()

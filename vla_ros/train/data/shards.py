@@ -1,0 +1,194 @@
+"""Demonstrations in HDF5 shards, laid out as robomimic's and LIBERO's data sets are.
+
+    data/                 attrs: total, env_args (JSON)
+      demo_0/             attrs: num_samples, task, language_instruction, seed, initial_state,
+                                 success, source
+        actions           float32 [T, 7] the expert's clean action: the label
+        labels            float16 [T, G, 7] what it would do if told each of the G sentences
+        executed          float32 [T, 7] what was done instead: with noise, or the policy's
+        obs/agentview     uint8 [n]      T images as one AVIF sequence (see codec)
+        obs/ee_pos        float32 [T, 3] m
+        obs/gripper_states float32 [T, 2] m
+        pixels/agentview  float32 [T, K, 2] x and y of every object's centre in the image
+
+Actions are in environment units. A shard appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped, import-not-found, unused-ignore]
+import numpy as np
+import numpy.typing as npt
+
+from vla_ros.core import Image
+from vla_ros.train import TrainError
+from vla_ros.train.data import codec
+
+Float32 = npt.NDArray[np.float32]
+SUFFIX = ".hdf5"
+EXPERT = "expert"  # the source of a demonstration
+
+
+@dataclass(frozen=True, slots=True)
+class SetInfo:
+    """What all demonstrations of a data set share.
+
+    ``scale`` [6]: physical size of an action of 1. ``objects``: the K names of ``pixels``.
+    ``instructions``: the G sentences of ``labels``.
+    """
+
+    environment: str
+    image_size: int
+    cameras: tuple[str, ...]
+    objects: tuple[str, ...]
+    scale: tuple[float, ...]
+    control_rate_hz: float
+    instructions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A demonstration without its images. ``source`` is "expert" or names the policy's round."""
+
+    task: str
+    instruction: str
+    seed: int
+    initial_state: int
+    success: bool
+    source: str
+    actions: Float32
+    labels: Float32
+    executed: Float32
+    ee_pos: Float32
+    gripper_states: Float32
+    pixels: Mapping[str, Float32]
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """``images``: camera -> uint8 [T, size, size, 3]."""
+
+    track: Track
+    images: Mapping[str, Image]
+
+
+def write_shard(path: Path, info: SetInfo, demonstrations: Iterable[Demonstration]) -> None:
+    """Write a shard beside its place, then move it there."""
+    scratch = path.with_suffix(f".{os.getpid()}.tmp")
+    with h5py.File(scratch, "w", libver="latest") as file:
+        data = file.create_group("data")
+        total = 0
+        for number, demonstration in enumerate(demonstrations):
+            _write(data.create_group(f"demo_{number}"), demonstration)
+            total += len(demonstration.track)
+        data.attrs["total"] = total
+        data.attrs["env_args"] = json.dumps(_info_json(info), sort_keys=True)
+    with scratch.open("rb") as stream:
+        os.fsync(stream.fileno())
+    scratch.replace(path)
+
+
+def _write(group: Any, demonstration: Demonstration) -> None:
+    track = demonstration.track
+    group.attrs["num_samples"] = len(track)
+    group.attrs["task"] = track.task
+    group.attrs["language_instruction"] = track.instruction
+    group.attrs["seed"] = track.seed
+    group.attrs["initial_state"] = track.initial_state
+    group.attrs["success"] = track.success
+    group.attrs["source"] = track.source
+    arrays = {
+        "actions": track.actions,
+        "executed": track.executed,
+        "obs/ee_pos": track.ee_pos,
+        "obs/gripper_states": track.gripper_states,
+        **{f"pixels/{camera}": pixels for camera, pixels in track.pixels.items()},
+    }
+    for name, array in arrays.items():
+        group.create_dataset(name, data=array.astype(np.float32))  # too small to compress
+    group.create_dataset(
+        "labels", data=track.labels.astype(np.float16), compression="gzip", shuffle=True
+    )
+    for camera, frames in demonstration.images.items():
+        encoded = np.frombuffer(codec.encode(frames), np.uint8)
+        group.create_dataset(f"obs/{camera}", data=encoded).attrs["codec"] = "avif"
+
+
+def shards(directory: Path) -> list[Path]:
+    """The shards of a data set, in order. TrainError: there are none."""
+    found = sorted(directory.glob(f"*{SUFFIX}")) if directory.is_dir() else []
+    if not found:
+        raise TrainError(f"no {SUFFIX} shards in {directory}: make some with `vla-ros collect`")
+    return found
+
+
+def read_info(path: Path) -> SetInfo:
+    """What a shard says about its data set."""
+    with h5py.File(path) as file:
+        raw: dict[str, Any] = json.loads(file["data"].attrs["env_args"])
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    return SetInfo(**values)
+
+
+def read_tracks(path: Path) -> list[Track]:
+    """Every demonstration of a shard, without images."""
+    with h5py.File(path) as file:
+        return [_track(group) for group in _groups(file)]
+
+
+def read_images(path: Path, camera: str) -> Iterator[Image]:
+    """The images of one camera, a demonstration after the other, in the order of the tracks."""
+    with h5py.File(path) as file:
+        for group in _groups(file):
+            yield codec.decode(group[f"obs/{camera}"][()].tobytes())
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """SHA-256 over labels, executed actions and where everything is seen: tells sets apart.
+
+    The images follow from them; their bytes do not: an AVIF sequence carries the time of day.
+    """
+    whole = hashlib.sha256()
+    for track in (track for path in paths for track in read_tracks(path)):
+        arrays = (track.actions, track.labels, track.executed, track.gripper_states)
+        for array in (*arrays, *(track.pixels[name] for name in sorted(track.pixels))):
+            whole.update(array.tobytes())
+    return whole.hexdigest()
+
+
+def _groups(file: Any) -> list[Any]:
+    data = file["data"]
+    return [data[name] for name in sorted(data, key=lambda n: int(n.removeprefix("demo_")))]
+
+
+def _track(group: Any) -> Track:
+    attrs = group.attrs
+    return Track(
+        task=str(attrs["task"]),
+        instruction=str(attrs["language_instruction"]),
+        seed=int(attrs["seed"]),
+        initial_state=int(attrs["initial_state"]),
+        success=bool(attrs["success"]),
+        source=str(attrs["source"]),
+        actions=group["actions"][()],
+        labels=group["labels"][()].astype(np.float32),
+        executed=group["executed"][()],
+        ee_pos=group["obs/ee_pos"][()],
+        gripper_states=group["obs/gripper_states"][()],
+        pixels={name: group[f"pixels/{name}"][()] for name in group["pixels"]},
+    )
+
+
+def _info_json(info: SetInfo) -> dict[str, Any]:
+    return {name: getattr(info, name) for name in SetInfo.__dataclass_fields__}
