@@ -11,7 +11,6 @@ from PIL import Image as Pillow
 
 from vla_ros.cli.demo.options import add_parser, parameters
 from vla_ros.cli.main import main
-from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 from vla_ros.observe.film import MAX_FRAMES, Recorder
 
@@ -155,40 +154,3 @@ def test_a_png_is_the_last_image(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="--gif"):
         Recorder(tmp_path / name)
-
-
-class Stream:
-    """A terminal, or not, that keeps what is written."""
-
-    def __init__(self, terminal: bool) -> None:
-        self.terminal = terminal
-        self.text = ""
-
-    def isatty(self) -> bool:
-        return self.terminal
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
-
-    def flush(self) -> None:
-        pass
-
-
-def test_progress_rewrites_one_line_on_a_terminal() -> None:
-    stream = Stream(terminal=True)
-    progress = Progress(stream)  # type: ignore[arg-type]
-    progress.update("RUNNING", "step 1")
-    progress.update("RUNNING", "step 2")
-    progress.say("done")
-    assert stream.text.count("\n") == 2
-    assert stream.text.count("\r") == 2
-    assert stream.text.endswith("\ndone\n")
-
-
-def test_progress_elsewhere_is_a_line_only_where_the_state_changes() -> None:
-    stream = Stream(terminal=False)
-    progress = Progress(stream)  # type: ignore[arg-type]
-    for state in ("WAITING", "WAITING", "RUNNING", "RUNNING", "RUNNING"):
-        progress.update(state, f"{state} step")
-    assert stream.text == "WAITING step\nRUNNING step\n"
