@@ -10,7 +10,8 @@ import pytest
 
 from vla_ros.core import CommandKind, PolicyState
 from vla_ros.monitoring import Arrival, CommandSeen, Level, PublisherSeen, StatusSeen
-from vla_ros.observe.demo.log import Episode, EpisodeLog, Measured
+from vla_ros.observe.demo.log import EpisodeLog, Measured
+from vla_ros.observe.episode import Episode
 from vla_ros.timing import MS, SECOND
 
 START = 1_000 * SECOND

@@ -16,13 +16,14 @@ from vla_ros.cli.demo.card import DemoResult, Setup, card, json_line, machine
 from vla_ros.cli.demo.options import add_parser, parameters
 from vla_ros.console.progress import Progress
 from vla_ros.core import STAGES
+from vla_ros.observe.episode import policy_in_words
 from vla_ros.resources import version
 
 if TYPE_CHECKING:
     from vla_ros.bringup.graph import Graph
     from vla_ros.observe.demo.log import Measured
-    from vla_ros.observe.demo.watcher import Watcher
-    from vla_ros.observe.film import Recorder
+    from vla_ros.observe.demo.watcher import DemoWatcher
+    from vla_ros.observe.film import Film
 
 __all__ = ["add_parser", "run"]
 
@@ -64,13 +65,13 @@ class _Demo:
         self._stop = stop
         self._progress = Progress()
         self._log: deque[str] = deque(maxlen=30)
-        self._recorder: Recorder | None = None
+        self._film: Film | None = None
         self._connect: Callable[[], None] = lambda: None
 
     def run(self) -> int:
         from vla_ros.bringup.environment import prepare
         from vla_ros.bringup.graph import Graph, GraphFailed, Stopped
-        from vla_ros.observe.film import Recorder
+        from vla_ros.observe.film import Film
 
         prepare()
         graph = Graph.load(
@@ -81,7 +82,7 @@ class _Demo:
             interrupted=self._stop.is_set,
             before_activate=lambda: self._connect(),
         )
-        self._recorder = Recorder(self._args.gif) if self._args.gif else None
+        self._film = Film(self._args.gif) if self._args.gif else None
         try:
             with graph:
                 seen = self._episode(graph)
@@ -99,10 +100,10 @@ class _Demo:
 
     def _episode(self, graph: Graph) -> Measured:
         """Bring everything up and follow the episode to its end."""
-        from vla_ros.observe.demo.watcher import Watcher
+        from vla_ros.observe.demo.watcher import DemoWatcher
 
         lockstep = self._args.mode == "lockstep"
-        with Watcher(self._domain, lockstep, self._recorder) as watcher:
+        with DemoWatcher(self._domain, lockstep, self._film) as watcher:
             self._connect = lambda: self._await_topics(graph, watcher)
             graph.start()
             until = time.monotonic() + self._args.timeout
@@ -113,7 +114,7 @@ class _Demo:
             time.sleep(SETTLE_S)
             return watcher.measure()
 
-    def _await_topics(self, graph: Graph, watcher: Watcher) -> None:
+    def _await_topics(self, graph: Graph, watcher: DemoWatcher) -> None:
         """Nobody acts before we see all of it: DDS needs a moment to find the other nodes."""
         from vla_ros.bringup.graph import GraphFailed
 
@@ -131,7 +132,7 @@ class _Demo:
             raise Stopped
         graph.check()
 
-    def _show(self, watcher: Watcher) -> None:
+    def _show(self, watcher: DemoWatcher) -> None:
         seen = watcher.glance()
         state = seen.status.state.name if seen.status else "no policy heard yet"
         if seen.episode is None:
@@ -145,8 +146,8 @@ class _Demo:
 
     def _conclude(self, seen: Measured, trouble: list[str]) -> int:
         result = _result(self._args, seen, trouble)
-        if self._recorder is not None:
-            self._progress.say(self._recorder.save())
+        if self._film is not None:
+            self._progress.say(self._film.save())
         if result.exit_status:
             self._show_log()
         print(card(result), flush=True)
@@ -172,8 +173,7 @@ def _result(args: argparse.Namespace, seen: Measured, trouble: list[str]) -> Dem
     ended = (episode.ended if episode else "") or "timeout"
     reason = episode.reason if episode else "the bridge began no episode"
     if ended == "timeout":
-        state = f"policy {status.state.name}: {status.reason}" if status else "no policy was heard"
-        reason = f"not done within {args.timeout:g} s ({state})"
+        reason = f"not done within {args.timeout:g} s ({policy_in_words(status)})"
     return DemoResult(
         setup=Setup(
             mode=args.mode,

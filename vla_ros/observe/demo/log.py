@@ -16,32 +16,10 @@ from vla_ros.monitoring import (
     Report,
     StatusSeen,
 )
+from vla_ros.observe.episode import Episode
 from vla_ros.timing import SECOND, ManualClock
 
 LONGEST_EPISODE_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One EpisodeStatus. ``ended``: "success", "failure", or empty while it goes on.
-
-    ``achieved_rate_hz``: control steps per second of wall time, to be ``control_rate_hz``.
-    ``applied`` of the ``step`` steps executed a new action of the policy.
-    """
-
-    number: int
-    stamp_ns: int
-    running: bool
-    ended: str
-    reason: str
-    task: str
-    instruction: str
-    initial_state: int
-    step: int
-    max_steps: int
-    control_rate_hz: float = 0.0
-    achieved_rate_hz: float = 0.0
-    applied: int = 0
 
 
 @dataclass(frozen=True, slots=True)
