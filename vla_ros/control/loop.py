@@ -267,7 +267,7 @@ class Control:
             if not self.safety.active or epoch != self.instruction.epoch:
                 return
             now = moment(self._clock)
-            self.counters.actions_blocked += 1
+            self._blocked(reason)
             self._outlet.warn("invalid", f"invalid action dropped: {reason}")
             self._set(safety.after_invalid(self.safety, self.limits, reason, now.steady_ns))
             if self._lockstep:
@@ -334,9 +334,13 @@ class Control:
             reason += f" {self.limits.max_age_ns / MS:.0f} ms"
         else:
             return True
-        self.counters.actions_blocked += 1
+        self._blocked(reason)
         self._outlet.warn("blocked", f"action blocked: {reason}")
         return False
+
+    def _blocked(self, reason: str) -> None:
+        self.counters.actions_blocked += 1
+        self.counters.last_block = reason
 
     def _try(self, candidate: Candidate, now: Moment) -> None:
         """Send one fresh action through the gate; publish it if the state then allows it."""

@@ -37,4 +37,5 @@ class Counters:
     stops_published: int = 0
     missed_deadlines: int = 0
     actions_blocked: int = 0
+    last_block: str = ""
     actions_clamped: int = 0

@@ -30,12 +30,12 @@ _RATE_OVER = 40  # commands
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """How things stand, for a line of progress."""
+    """How things stand, for a line of progress. None: there was no command to tell it by."""
 
     episode: Episode | None
     status: StatusSeen | None
-    age_ms: float  # observation age of the newest command when it was published
-    rate_hz: float  # of the newest commands
+    age_ms: float | None  # observation age of the newest command when it was published
+    rate_hz: float | None  # of the newest commands
 
 
 class DemoWatcher(EpisodeWatcher):
@@ -54,12 +54,16 @@ class DemoWatcher(EpisodeWatcher):
         with self.bell:
             return self._log.episode is not None and bool(self._log.episode.ended)
 
+    def counted(self) -> bool:
+        """The policy has told its counts since the end. Ask with the bell."""
+        return self._log.counted
+
     def glance(self) -> Glance:
         """Of this instant."""
         with self.bell:
             episode, status = self._log.episode, self.status
             recent = list(self._recent)
-        age_ms = rate_hz = 0.0
+        age_ms = rate_hz = None
         if recent and recent[-1][0].observed_ns:
             age_ms = (recent[-1][0].published_ns - recent[-1][0].observed_ns) / MS
         if len(recent) > 1 and recent[-1][1] > recent[0][1]:
@@ -90,7 +94,7 @@ class DemoWatcher(EpisodeWatcher):
         self._recent.append((seen, arrival.steady_ns))
 
     def hear_inference(self, inference: Inference) -> None:
-        pass
+        self._log.add_inference(inference)
 
     def hear_image(self, stamp_ns: int, arrival: Arrival) -> Keep | None:
         self._log.add_frame(stamp_ns, arrival)
