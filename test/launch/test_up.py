@@ -13,6 +13,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from support.nodes import Program, run_cli
 from support.wait import wait_until
 from vla_ros.bringup.graph import Graph, GraphFailed
+from vla_ros.bringup.graph_file import GraphSpec
 from vla_ros.msg import PolicyStatus
 from vla_ros.nodes.common.qos import LATCHED
 
@@ -71,8 +72,8 @@ def test_a_bad_parameter_says_which(up):
 
 def test_the_death_of_a_node_ends_the_graph(ros_env):
     lines = []
-    graph = Graph.load(
-        "policy.up.yaml", environment=ros_env, on_line=lambda node, line: lines.append(line)
+    graph = Graph(
+        GraphSpec.load("policy"), environment=ros_env, on_line=lambda node, line: lines.append(line)
     )
     with graph.start():
         monitor, policy = graph.pid("monitor"), graph.pid("policy")
@@ -93,8 +94,8 @@ def test_a_node_that_ignores_signals_is_killed(ros_env, monkeypatch):
         module, "ENDING", ((signal.SIGINT, 2.0), (signal.SIGTERM, 0.3), (signal.SIGKILL, 2.0))
     )
     said = []
-    graph = Graph.load(
-        "policy.up.yaml", environment=ros_env, on_line=lambda *_: None, say=said.append
+    graph = Graph(
+        GraphSpec.load("policy"), environment=ros_env, on_line=lambda *_: None, say=said.append
     )
     graph.start()
     os.kill(graph.pid("policy"), signal.SIGSTOP)

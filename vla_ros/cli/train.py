@@ -86,22 +86,20 @@ def run(args: argparse.Namespace) -> int:
     try:
         import torch
 
-        from vla_ros.engine.errors import CheckpointError
-        from vla_ros.sim.env import SimError
-        from vla_ros.train import TrainError
+        from vla_ros.engine.device import usable_device
         from vla_ros.train.memory import keep_freed_memory
         from vla_ros.train.run import Machine, Reporter
         from vla_ros.train.run import run as train
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[model,train]' in the checkout") from error
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = usable_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if args.workers < 1:
         raise UserError("--workers must be at least 1")
     if args.threads:
         torch.set_num_threads(args.threads)
-    if device == "cpu":
+    if device.type == "cpu":
         keep_freed_memory()
-    machine = Machine(torch.device(device), args.workers, args.save_every, args.compile)
+    machine = Machine(device, args.workers, args.save_every, args.compile)
     progress = Progress()
     stop = _Stop(args.minutes)
     try:
@@ -112,8 +110,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.out / 'policy'}: {'done' if ended.done else 'not done yet: run it again'}")
         if args.check and not stop.asked:
             _check(args, progress, ended.families)
-    except (TrainError, SimError, CheckpointError) as error:
-        raise UserError(str(error)) from error
     finally:
         progress.end()
         stop.restore()

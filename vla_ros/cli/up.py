@@ -94,8 +94,7 @@ def describe(spec: GraphSpec) -> str:
         kind = "lifecycle node" if node.lifecycle else "node"
         lines.append(f"{node.full_name}: {kind} vla_ros.nodes.{node.executable}")
         lines += [f"  {old} -> {new}" for old, new in node.remappings.items()]
-        values = {**node.file_parameters(), **node.parameters}
-        lines += [f"  {name}: {value!r}" for name, value in values.items()]
+        lines += [f"  {name}: {value!r}" for name, value in node.values().items()]
     return "\n".join(lines)
 
 

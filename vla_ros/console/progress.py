@@ -68,10 +68,12 @@ class Progress:
     def update(self, kind: str, text: str, done: int = 0, total: int = 0) -> None:
         """The current state. ``kind`` is the part whose change is worth a line of its own.
 
-        With ``total`` there is a bar, and the time left by the pace since the first update:
-        what an earlier sitting had ``done`` says nothing about this machine.
+        With ``total`` there is a bar, and the time left by the pace since the first update of
+        this kind: what an earlier sitting had ``done`` says nothing about this machine.
         """
         now = time.monotonic()
+        if kind != self._kind:
+            self._began = None
         self._state = _State(text, done, total, self._left_s(done, total, now))
         every = _REWRITE_EVERY_S if self._terminal else PLAIN_EVERY_S
         if kind != self._kind or 0 < total == done or now - self._last_s >= every:

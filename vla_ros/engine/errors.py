@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from vla_ros.errors import UserError
 
-class CheckpointError(ValueError):
+
+class CheckpointError(UserError, ValueError):
     """A checkpoint cannot be used: missing, extra or wrong tensors, unknown key, wrong size."""
 
 

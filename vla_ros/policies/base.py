@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.errors import UserError
 from vla_ros.timing import Clock
 
 POLICIES = ("zero", "scripted", "replay", "vla")
@@ -20,7 +21,7 @@ class InvalidAction(RuntimeError):
     """The policy's output is no action: NaN, a non-action token, too short. One clear line."""
 
 
-class PolicyRefused(RuntimeError):
+class PolicyRefused(UserError, RuntimeError):
     """The policy cannot be loaded as configured. One clear line: what is wrong, what to do."""
 
 

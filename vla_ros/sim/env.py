@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vla_ros.core import ACTION_DIM, Floats, Image, Pose
+from vla_ros.errors import UserError
 
 AGENTVIEW = "agentview"
 WRIST = "wrist"
@@ -28,7 +29,7 @@ GRIPPER_CLOSE = 1.0
 _NAMED = 40  # most task names in a message
 
 
-class SimError(Exception):
+class SimError(UserError):
     """Something the simulation refuses or cannot do; the text is one line for the user."""
 
 

@@ -96,6 +96,7 @@ def test_namespace_and_remappings_from_outside(graph_file):
         ("nodes: {policy: {parameter_files: policy.yaml}}", "must be a list"),
         ("nodes: {policy: {lifecycle: maybe}}", "true or false"),
         ("nodes: {policy: {log_level: loud}}", "loud"),
+        ("nodes: {policy: {namespace: 1bad}}", "namespace 1bad: parts of letters"),
         ("nodes:\n  policy: {\n", "line 3: not YAML"),
         ("nodes: !!python/object/apply:os.system [true]", "not YAML"),
         ("- a", "must be a mapping"),

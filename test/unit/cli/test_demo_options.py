@@ -88,11 +88,3 @@ def test_wrong_usage_is_one_line_and_status_2(
     error = capsys.readouterr().err
     assert text in error
     assert error.count("\n") == 1
-
-
-def test_an_unknown_task_or_state_is_refused_with_the_valid_ones() -> None:
-    pytest.importorskip("mujoco")
-    with pytest.raises(UserError, match="no such task; there are: pick_red_cube"):
-        parameters(parsed("--task", "fold_towel"))
-    with pytest.raises(UserError, match="pick_red_cube has 0 to"):
-        parameters(parsed("--task", "pick_red_cube", "--initial-state", "1000"))

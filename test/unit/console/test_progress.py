@@ -119,7 +119,12 @@ def test_the_time_left_is_that_of_this_sitting(monkeypatch: pytest.MonkeyPatch) 
     progress.update("a", "", 900, 1000)
     now[0] = 10.0
     progress.update("a", "", 910, 1000)
-    assert stream.getvalue() == "900/1000  \n910/1000, 90 s left  \n"
+    progress.update("b", "", 0, 1000)  # another part, another pace
+    now[0] = 20.0
+    progress.update("b", "", 100, 1000)
+    assert stream.getvalue().split("  \n") == [
+        *("900/1000", "910/1000, 90 s left", "0/1000", "100/1000, 90 s left", ""),
+    ]
 
 
 def test_durations_as_a_person_says_them() -> None:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vla_ros.bringup.graph_file import parse_overrides
+from vla_ros.bringup.graph_file import GraphSpec, parse_overrides
 from vla_ros.cli.defaults import CHECKPOINT, DRAFT_CHECKPOINT, default_checkpoint
 from vla_ros.errors import UserError
 
@@ -164,16 +164,40 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--timeout {args.timeout:g}: must be above 0, at most 3600 seconds")
     if args.domain_id is not None and not 0 <= args.domain_id <= 232:
         raise UserError(f"--domain-id {args.domain_id}: must be 0 to 232")
-    if args.task is not None:
-        _check_task(args.task, args.initial_state)
+    if args.schedule is not None:
+        _check_schedule(args.schedule)
 
 
-def _check_task(name: str, initial_state: int | None) -> None:
+def check_graph(spec: GraphSpec) -> None:
+    """What a node would refuse only once it was started. Raises UserError."""
+    policy, bridge = spec.node("policy").values(), spec.node("bridge").values()
+    if policy["policy"] == "vla":
+        _check_schedule(str(policy["schedule"]))
+        _check_device(str(policy["device"]))
+    if bridge["environment"] == "tabletop":
+        _check_task(str(bridge["task"]), int(bridge["initial_state"]))
+
+
+def _check_schedule(name: str) -> None:
+    from vla_ros.engine.options import SCHEDULES
+
+    if name not in SCHEDULES:
+        raise UserError(f"schedule {name}: there are {', '.join(SCHEDULES)}")
+
+
+def _check_device(name: str) -> None:
+    if name != "cpu":
+        from vla_ros.engine.device import usable_device
+
+        usable_device(name)
+
+
+def _check_task(name: str, initial_state: int) -> None:
     from vla_ros.sim.tasks import TASKS
 
     tasks = {task.name: task for task in TASKS}
     if name not in tasks:
-        raise UserError(f"--task {name}: no such task; there are: {', '.join(tasks)}")
+        raise UserError(f"task {name}: there are {', '.join(tasks)}")
     count = tasks[name].initial_states
-    if initial_state is not None and not 0 <= initial_state < count:
-        raise UserError(f"--initial-state {initial_state}: {name} has 0 to {count - 1}")
+    if not 0 <= initial_state < count:
+        raise UserError(f"initial state {initial_state}: {name} has 0 to {count - 1}")

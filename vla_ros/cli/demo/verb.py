@@ -9,11 +9,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vla_ros.bringup.domain import free_domain, isolate
+from vla_ros.bringup.graph_file import GraphSpec
 from vla_ros.cli.demo.card import Card
-from vla_ros.cli.demo.options import add_parser, parameters
+from vla_ros.cli.demo.options import add_parser, check_graph, parameters
 from vla_ros.cli.demo.result import DemoResult, Setup, json_line
 from vla_ros.console.progress import Progress
 from vla_ros.console.streams import error, show
@@ -21,16 +22,15 @@ from vla_ros.core import STAGES
 from vla_ros.evaluation.origin import machine
 from vla_ros.monitoring.seen import INFERENCE_STAGES
 from vla_ros.observe.episode import policy_in_words
+from vla_ros.observe.film import Film
 from vla_ros.resources import version
 from vla_ros.timing import Distribution
 
 if TYPE_CHECKING:
     from vla_ros.bringup.graph import Graph
-    from vla_ros.bringup.graph_file import GraphSpec
     from vla_ros.monitoring import StatusSeen
     from vla_ros.observe.demo.log import Measured
     from vla_ros.observe.demo.watcher import DemoWatcher
-    from vla_ros.observe.film import Film
 
 __all__ = ["add_parser", "run"]
 
@@ -44,14 +44,16 @@ INTERRUPTED = 130
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo. Returns the exit status, see `vla-ros demo --help`."""
-    overrides = parameters(args)
+    spec = GraphSpec.load(GRAPH, parameters(args))
+    check_graph(spec)
+    film = Film(args.gif) if args.gif else None
     domain = free_domain() if args.domain_id is None else args.domain_id
     isolate(domain)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        return _Demo(args, overrides, domain, stop).run()
+        return _Demo(args, spec, film, domain, stop).run()
     except ImportError as missing:
         error("vla-ros demo", f"{missing}; `vla-ros doctor` says what to install")
         return NOT_STARTED
@@ -63,34 +65,32 @@ class _Demo:
     def __init__(
         self,
         args: argparse.Namespace,
-        overrides: dict[str, dict[str, Any]],
+        spec: GraphSpec,
+        film: Film | None,
         domain: int,
         stop: threading.Event,
     ) -> None:
         self._args = args
-        self._overrides = overrides
+        self._spec = spec
+        self._film = film
         self._domain = domain
         self._stop = stop
         self._progress = Progress()
         self._log: deque[str] = deque(maxlen=30)
-        self._film: Film | None = None
         self._connect: Callable[[], None] = lambda: None
 
     def run(self) -> int:
         from vla_ros.bringup.environment import prepare
         from vla_ros.bringup.graph import Graph, GraphFailed, Stopped
-        from vla_ros.observe.film import Film
 
         prepare()
-        graph = Graph.load(
-            GRAPH,
-            self._overrides,
+        graph = Graph(
+            self._spec,
             on_line=self._on_line,
             say=self._progress.say,
             interrupted=self._stop.is_set,
             before_activate=lambda: self._connect(),
         )
-        self._film = Film(self._args.gif) if self._args.gif else None
         try:
             with graph:
                 seen = self._episode(graph)
@@ -104,7 +104,7 @@ class _Demo:
             self._show_log()
             error("vla-ros demo", failed)
             return NOT_STARTED
-        return self._conclude(seen, trouble, graph.spec)
+        return self._conclude(seen, trouble)
 
     def _episode(self, graph: Graph) -> Measured:
         """Bring everything up and follow the episode to its end."""
@@ -153,8 +153,8 @@ class _Demo:
         figures = f"step {episode.step} of {episode.max_steps}  age {age} ms  {rate} Hz"
         self._progress.update(state, f"{state}  {episode.task}  {figures}")
 
-    def _conclude(self, seen: Measured, trouble: list[str], spec: GraphSpec) -> int:
-        result = _result(self._args, seen, trouble, spec)
+    def _conclude(self, seen: Measured, trouble: list[str]) -> int:
+        result = _result(self._args, seen, trouble, self._spec)
         if self._film is not None:
             self._progress.say(self._film.save())
         if result.exit_status:
@@ -217,8 +217,7 @@ def _result(
 
 
 def _setup(args: argparse.Namespace, status: StatusSeen | None, spec: GraphSpec) -> Setup:
-    policy = spec.node("policy")
-    asked = {**policy.file_parameters(), **policy.parameters}
+    asked = spec.node("policy").values()
     device = status.device if status else ""
     return Setup(
         mode=args.mode,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vla_ros.console.tables import table
+from vla_ros.console.tables import Table
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Record, Setup, Variant
 from vla_ros.evaluation.report.rows import Outcome, Row, rows_of
@@ -13,6 +13,7 @@ from vla_ros.evaluation.report.rows import Outcome, Row, rows_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_SPARE = ("held", "actions", "age p50")  # columns where there is no room
 _OUTCOME = ("solved", "success", "95 % Wilson")
 
 
@@ -24,10 +25,10 @@ def tables(
     if not rows:
         return ("no episode was played",)
     shown: list[RenderableType] = [
-        table(("variant", *_OUTCOME, "age p50", "actions", "held"), map(_variant, rows)),
+        Table(("variant", *_OUTCOME, "age p50", "actions", "held"), map(_variant, rows), _SPARE),
         "",
     ]
-    shown.append(table(("task", *_OUTCOME), _tasks(rows[0], setup.suite)))
+    shown.append(Table(("task", *_OUTCOME), _tasks(rows[0], setup.suite)))
     if len(rows) > 1:
         shown += ["", f"families and tasks: {rows[0].variant.label}; the others are in the report"]
     return tuple(shown)

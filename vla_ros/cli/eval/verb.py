@@ -41,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from vla_ros.evaluation import origin
         from vla_ros.evaluation.runner import RunnerFailed
-        from vla_ros.evaluation.store import Store, StoreError
-        from vla_ros.sim.env import SimError
+        from vla_ros.evaluation.store import Store
     except ImportError as missing:
         raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
     plan = _plan(args)
@@ -53,8 +52,6 @@ def run(args: argparse.Namespace) -> int:
         with Store(out, plan.setup, plan.variants, _command()) as store:
             _play_all(args, plan, store, out)
             _conclude(args, plan.setup, store, out)
-    except (SimError, StoreError) as wrong:
-        raise UserError(str(wrong)) from wrong
     except RunnerFailed as failed:
         error("vla-ros eval", failed)
         return 1
@@ -68,18 +65,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> Plan:
     from vla_ros.control import check_instruction
-    from vla_ros.evaluation.plan import Plan, PlanError, select_tasks
+    from vla_ros.evaluation.plan import Plan, select_tasks
     from vla_ros.evaluation.worlds import world_of
-    from vla_ros.sim.env import SimError
 
     try:
         check_instruction(args.instruction)
-        world = world_of(environment_of(args), args.suite)
-        tasks = select_tasks(world.tasks, args.tasks)
-        setup = setup_of(args, world.note)
-        return Plan(setup, variants_of(args), tasks, args.episodes, args.instruction)
-    except (PlanError, SimError, ValueError) as wrong:
+    except ValueError as wrong:
         raise UserError(str(wrong)) from wrong
+    world = world_of(environment_of(args), args.suite)
+    tasks = select_tasks(world.tasks, args.tasks)
+    setup = setup_of(args, world.note)
+    return Plan(setup, variants_of(args), tasks, args.episodes, args.instruction)
 
 
 def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> None:
