@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from vla_ros.bringup.graph_file import GraphSpec, parse_overrides
 from vla_ros.cli.defaults import CHECKPOINT, DRAFT_CHECKPOINT, default_checkpoint
+from vla_ros.engine.options import SCHEDULES
 from vla_ros.errors import UserError
+from vla_ros.sim.goals import COLOURS
 
 RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
 POLICIES = ("vla", "scripted", "zero", "replay")
@@ -21,6 +24,12 @@ the policy do one task without a window, and print what was measured during the 
 The graph is local to this machine and in a ROS domain of its own: it cannot reach a robot."""
 
 EPILOG = """\
+tasks: C and D are two of {colours}
+  pick_C_cube, push_C_cube_left, push_C_cube_right, stack_C_on_D, reach_C_cube
+
+schedules:
+{schedules}
+
 examples:
   vla-ros demo                                  the small trained VLA solves a task
   vla-ros demo --schedule speculative --task push_blue_cube_left
@@ -40,7 +49,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "demo",
         help="run one simulated task through the whole graph and print a card",
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=EPILOG.format(
+            colours=", ".join(COLOURS),
+            schedules=textwrap.indent(textwrap.fill(", ".join(SCHEDULES), 76), "  "),
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -51,11 +63,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         default="realtime",
         help="realtime: the world does not wait (default); lockstep: every frame is answered",
     )
-    add("--task", metavar="NAME", help="a task of the tabletop, such as stack_red_on_blue")
+    add("--task", metavar="NAME", help="what to do, see below (default: pick_red_cube)")
     add("--initial-state", type=int, metavar="N", help="which fixed initial state")
     add("--seed", type=int, metavar="N", help="of the initial states and of random weights")
     add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
-    add("--schedule", metavar="NAME", help="vla: decoding schedule, such as actionflow")
+    add("--schedule", metavar="NAME", help="vla: how tokens are decoded, see below")
     add("--checkpoint", metavar="DIR", help=f"vla: model (default: {CHECKPOINT})")
     add("--device", help="vla: torch device, such as cuda:0")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="vla: of the weights")
@@ -179,8 +191,6 @@ def check_graph(spec: GraphSpec) -> None:
 
 
 def _check_schedule(name: str) -> None:
-    from vla_ros.engine.options import SCHEDULES
-
     if name not in SCHEDULES:
         raise UserError(f"schedule {name}: there are {', '.join(SCHEDULES)}")
 
