@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vla_ros.bringup.graph_file import LOG_LEVELS, NodeSpec, parse_overrides, with_parameters
 from vla_ros.bringup.names import check_namespace, remapping
+from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 from vla_ros.resources import config_path
 
@@ -92,14 +93,25 @@ def run(args: argparse.Namespace) -> int:
 
     prepare()
     try:
-        from vla_ros.nodes.recorder.node import main
+        from vla_ros.nodes.recorder.node import RecorderNode, main
     except ImportError as error:
         raise UserError(f"{error}; `vla-ros doctor` says what to install") from None
     if args.seconds is not None:
         end = threading.Timer(args.seconds, os.kill, (os.getpid(), signal.SIGINT))
         end.daemon = True
         end.start()
-    return main([sys.argv[0], *command])
+    with Progress() as progress:
+
+        def make() -> RecorderNode:
+            node = RecorderNode(progress.say)
+            node.every(0.5, lambda: progress.update("", f"{node.said}, {node.seconds:.0f} s"))
+            return node
+
+        def close(node: RecorderNode) -> None:
+            progress.end()
+            node.close()
+
+        return main([sys.argv[0], *command], make, close)
 
 
 def node_arguments(args: argparse.Namespace) -> list[str]:
