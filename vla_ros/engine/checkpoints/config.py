@@ -133,6 +133,11 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     """Turn a config.json's content into a :class:`ModelConfig`."""
     text = parse_text(raw.get("text_config") or {})
     pad = int(raw.get("pad_to_multiple_of", 64))
+    if text.kind == "qwen2" and "action_vocab" not in raw:
+        raise CheckpointError(
+            "config.json of a Qwen checkpoint lacks action_vocab: give its tokenizer's length"
+            " (MiniVLA: 151921), the embedding's padding does not tell"
+        )
     vocab = int(raw.get("action_vocab", text.vocab_size - pad))
     images = int(raw.get("image_sequence_len", 1))
     if images not in (1, 2):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from support.engine import CPU, tiny_config
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.checkpoints.config import BACKBONES, parse_config
+from vla_ros.engine.checkpoints.config import BACKBONES, config_json, parse_config
 from vla_ros.engine.checkpoints.openvla import load_checkpoint
 from vla_ros.engine.checkpoints.random import PRESETS, parameters, write_random
 
@@ -159,6 +159,15 @@ def test_v01_and_minivla_are_told_apart() -> None:
 def test_unknown_language_models_are_refused(text: dict[str, object], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         parse_config({"vision_backbone_id": "siglip-vit-so400m", "text_config": text})
+
+
+def test_a_qwens_action_tokens_are_not_guessed() -> None:
+    """Llama's rule, the embedding less its padding, gives 151872 for MiniVLA: 49 off."""
+    raw = config_json(PRESETS["minivla"], {})
+    assert parse_config(raw) == PRESETS["minivla"]
+    del raw["action_vocab"]
+    with pytest.raises(CheckpointError, match=r"^config\.json of a Qwen .* \(MiniVLA: 151921\)"):
+        parse_config(raw)
 
 
 def test_more_cameras_than_two_are_refused() -> None:
