@@ -44,5 +44,5 @@ class Drafter(ABC):
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
         """The finished action: what was said, and what the target itself chose."""
 
-    def reset(self) -> None:
-        """A new episode or instruction: forget the past."""
+    def forget(self, damaged: bool = False) -> None:
+        """Forget earlier actions: a new episode or instruction; see ``Schedule.forget``."""

@@ -78,6 +78,6 @@ class TemporalDrafter(Drafter):
             out.append(moved if both else now)
         return out
 
-    def reset(self) -> None:
+    def forget(self, damaged: bool = False) -> None:
         """Forget the last action; what was learned about acceptance stays."""
         self._guess, self._last = (), ()

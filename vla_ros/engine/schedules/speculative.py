@@ -124,9 +124,6 @@ class Speculative(Schedule):
     def instruct(self, text: str) -> None:
         self.drafter.instruct(text)
 
-    def reset(self) -> None:
-        self.drafter.reset()
-
-    def sanitise(self) -> None:
-        self.reset()
-        self.lane.ring.clear()
+    def forget(self, damaged: bool = False) -> None:
+        self.drafter.forget(damaged)
+        self.lane.ring.flush(damaged)
