@@ -168,7 +168,7 @@ class ModelDrafter(Drafter):
         return self.lane.logits(layout, None, tokens)
 
     def _choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Bin [1] of the next draft token, and its distribution [1, V of the target]."""
+        """Bin [1] of the next draft token, and the distribution [1, bins] it was drawn from."""
         actions = self._draft.actions
         window = logits[:, actions.first : actions.vocab]  # token first + i is bin 255 - i
         self._peaks.append(window.amax(-1))  # NaN and infinity come through
@@ -179,10 +179,7 @@ class ModelDrafter(Drafter):
         window = torch.where(sound, window.float() / self._temperature, even)
         chances = torch.softmax(window, dim=-1)
         drawn = torch.multinomial(chances, 1, generator=self._generator)[:, 0]
-        target = self._target.actions
-        whole = torch.zeros(1, self._target.config.text.vocab_size, device=logits.device)
-        whole[:, target.first : target.vocab] = chances
-        return actions.bins - 1 - drawn, whole
+        return actions.bins - 1 - drawn, chances
 
 
 def _check(target: VLAModel, draft: VLAModel) -> None:

@@ -11,7 +11,8 @@ from vla_ros.engine.request import Decoded, Request
 class Schedule(ABC):
     """One way of filling packs. Called by one thread."""
 
-    #: whether its tokens are those of greedy decoding, whatever the input
+    #: whether its tokens are those of greedy decoding, whatever the input (in fp32: in bf16 a
+    #: product of another shape rounds otherwise, and a close call may go the other way)
     lossless: bool = True
 
     def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
