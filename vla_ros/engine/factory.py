@@ -60,7 +60,9 @@ def make_schedule(parts: ScheduleParts) -> Schedule:
         return VanillaSpeculative(model, tokens, longest, separate, options.gamma or 6)
     acceptance = make_acceptance(options, model.actions, parts.action_dim, model.device)
     drafter = make_drafter(parts, acceptance)
-    return Speculative(model, tokens, longest, drafter, acceptance, options.gamma)
+    return Speculative(
+        model, tokens, longest, drafter, acceptance, options.gamma, options.fixed_shapes
+    )
 
 
 def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
@@ -74,7 +76,8 @@ def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
         parts.model.device,
         acceptance.close,
         options.draft_extrapolation,
-        options.adaptive_draft,
+        # In fixed shapes a longer draft costs nothing, and no length may rest on the past.
+        options.adaptive_draft and not options.fixed_shapes,
         parts.model.dtype,
     )
 
