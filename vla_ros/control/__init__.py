@@ -6,6 +6,6 @@ ROS-free. ``intake`` decides what may come in, ``actions`` holds what is to be e
 
 from vla_ros.control.intake import check_instruction
 from vla_ros.control.loop import Control
-from vla_ros.control.outlet import Counters, Outlet
+from vla_ros.control.outlet import ControlCounts, ControlOutlet
 
-__all__ = ["Control", "Counters", "Outlet", "check_instruction"]
+__all__ = ["Control", "ControlCounts", "ControlOutlet", "check_instruction"]

@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from vla_ros import safety
-from vla_ros.control.actions import ActionQueue, Answer, Candidate
+from vla_ros.control.actions import ActionQueue, Answer, ChunkAction
 from vla_ros.control.commands import CommandMaker, order_of
 from vla_ros.control.intake import FrameCheck
-from vla_ros.control.outlet import Counters, Outlet
+from vla_ros.control.outlet import ControlCounts, ControlOutlet
 from vla_ros.control.watch import ClockWatch
 from vla_ros.core import (
     GRIPPER,
@@ -46,7 +46,7 @@ class Control:
         limits: Limits,
         info: PolicyInfo,
         clock: Clock,
-        outlet: Outlet,
+        outlet: ControlOutlet,
         *,
         lockstep: bool = False,
         sim_time: bool = False,
@@ -56,7 +56,7 @@ class Control:
         self.lock = threading.RLock()
         self.limits = limits
         self.info = info
-        self.counters = Counters()
+        self.counters = ControlCounts()
         self.safety = Safety(PolicyState.INACTIVE, "inactive", clock.steady_ns())
         self.instruction = Instruction("", 0)
         self.measured_pose: Floats | None = None  # for stale_policy 'hold'
@@ -247,7 +247,7 @@ class Control:
             if answer is not None:
                 try:
                     self._check(answer.inference)
-                except safety.Refused as error:
+                except safety.ActionRefused as error:
                     self.invalid(epoch, str(error))
                     return
                 self._queue.put(answer)
@@ -257,7 +257,7 @@ class Control:
     @staticmethod
     def _check(inference: Inference) -> None:
         if len(inference.actions) == 0:
-            raise safety.Refused("the policy returned no action")
+            raise safety.ActionRefused("the policy returned no action")
         for action in inference.actions:
             safety.refuse_unless_numbers(action)
 
@@ -324,7 +324,7 @@ class Control:
             self._sim_time,
         )
 
-    def _admitted(self, candidate: Candidate, now: Moment) -> bool:
+    def _admitted(self, candidate: ChunkAction, now: Moment) -> bool:
         """Whether the action is newer than all before it and its evidence fresh enough."""
         age = self._age_ns(candidate.answer, now)
         if self._evidence is not None and order_of(candidate) <= self._last_order:
@@ -338,7 +338,7 @@ class Control:
         self._outlet.warn("blocked", f"action blocked: {reason}")
         return False
 
-    def _try(self, candidate: Candidate, now: Moment) -> None:
+    def _try(self, candidate: ChunkAction, now: Moment) -> None:
         """Send one fresh action through the gate; publish it if the state then allows it."""
         gated = safety.gate(candidate.action, self._commands.before, self.limits)
         if gated.clamped:
@@ -387,7 +387,7 @@ class Control:
             self._send(CommandKind.STOP, still, now)
 
     def _send(
-        self, kind: CommandKind, action: Floats, now: Moment, candidate: Candidate | None = None
+        self, kind: CommandKind, action: Floats, now: Moment, candidate: ChunkAction | None = None
     ) -> None:
         """Make and publish a command. The last line before the topic."""
         latest_ns = self._latest.stamp_ns if self._latest is not None else 0

@@ -21,7 +21,7 @@ from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
 from vla_ros.evaluation.tally import Tally, is_an_end, reason_of
 from vla_ros.evaluation.worlds import config_of
-from vla_ros.executor.messages import ErrorKind, Request
+from vla_ros.executor.messages import ErrorKind, FrameRequest
 from vla_ros.executor.serve import Server, last_line, warm_up
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.safety import Limits, Safety
@@ -143,7 +143,7 @@ class Brain:
         began = self.clock.steady_ns()
         self._sequence += 1
         try:
-            result = self._server.answer(Request(self._sequence, observation, instruction))
+            result = self._server.answer(FrameRequest(self._sequence, observation, instruction))
         except Exception as error:
             self.error = last_line(error)
             raise  # the episode's runner ends it with this

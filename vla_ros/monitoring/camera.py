@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from vla_ros.monitoring.clocks import ClockOffset
 from vla_ros.monitoring.seen import Arrival, MonitorConfig
-from vla_ros.monitoring.tally import Tally
+from vla_ros.monitoring.tally import EventTally
 from vla_ros.timing import MS, SECOND, Window
 
 #: A stamp this far ahead of its receipt (or a quarter of T, if less) proves foreign clocks.
@@ -20,9 +20,9 @@ class CameraWatch:
     def __init__(self, config: MonitorConfig, steady_ns: int) -> None:
         self._config = config
         self._fresh = Window(config.window_s)
-        self.repeated = Tally(config.window_s)
-        self.out_of_order = Tally(config.window_s)
-        self.ahead = Tally(config.window_s)
+        self.repeated = EventTally(config.window_s)
+        self.out_of_order = EventTally(config.window_s)
+        self.ahead = EventTally(config.window_s)
         self._stamp_ns: int | None = None
         self._received_ns: int | None = None
         self._last_frame_ns = self._last_fresh_ns = steady_ns

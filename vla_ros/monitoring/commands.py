@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from vla_ros.core import STAGES, CommandKind, PolicyState
 from vla_ros.monitoring.seen import Arrival, CommandSeen, MonitorConfig, StatusSeen
-from vla_ros.monitoring.tally import Tally
+from vla_ros.monitoring.tally import EventTally
 from vla_ros.timing import MS, SECOND, Distribution, Window
 
 STAGE_TOLERANCE_MS = 0.1
@@ -40,11 +40,11 @@ class CommandWatch:
         self._period_errors = Window(window)
         self._inference = Window(window)
         self._stages = {stage: Window(window) for stage in STAGES}
-        self.missed = Tally(window)  # periods without a new action
-        self.stale = Tally(window)  # actions older than max_age when published
-        self.lost = Tally(window)  # gaps in the sequence
-        self.jumbled = Tally(window)  # sequence numbers that did not rise
-        self.stage_errors = Tally(window)  # stages that miss their total
+        self.missed = EventTally(window)  # periods without a new action
+        self.stale = EventTally(window)  # actions older than max_age when published
+        self.lost = EventTally(window)  # gaps in the sequence
+        self.jumbled = EventTally(window)  # sequence numbers that did not rise
+        self.stage_errors = EventTally(window)  # stages that miss their total
         self._last: dict[bytes, _Last] = {}
         self._last_ns = steady_ns
         self.commands = self.actions = 0

@@ -11,11 +11,11 @@ from vla_ros.monitoring.seen import (
     Arrival,
     CommandSeen,
     Diagnostic,
+    GraphReport,
     LatencySeen,
     Level,
     MonitorConfig,
     PublisherSeen,
-    Report,
     StatusSeen,
     worst,
 )
@@ -27,7 +27,7 @@ from vla_ros.timing import SECOND, Clock
 class Judgement:
     """What the monitor says at one instant."""
 
-    report: Report
+    report: GraphReport
     diagnostics: tuple[Diagnostic, ...]
 
     @property
@@ -101,10 +101,10 @@ class Monitor:
         diagnostics = diagnose(facts)
         return Judgement(_conclude(measured, diagnostics), diagnostics)
 
-    def _measure(self, steady: int, writers: Writers) -> Report:
+    def _measure(self, steady: int, writers: Writers) -> GraphReport:
         commands, status = self._commands, self._status
         stages = commands.stages(steady)
-        return Report(
+        return GraphReport(
             window_s=self.config.window_s,
             command_rate_hz=commands.command_rate_hz(steady),
             action_rate_hz=commands.action_rate_hz(steady),
@@ -132,7 +132,7 @@ class Monitor:
         )
 
 
-def _conclude(report: Report, diagnostics: tuple[Diagnostic, ...]) -> Report:
+def _conclude(report: GraphReport, diagnostics: tuple[Diagnostic, ...]) -> GraphReport:
     """The report with the worst level and one line a problem."""
     problems = tuple(
         f"{d.name.removeprefix('vla_ros: ')}: {d.message}"

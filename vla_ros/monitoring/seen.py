@@ -172,7 +172,7 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class GraphReport:
     """Mirror of MonitorReport.msg without the header; its comments give units and meaning."""
 
     window_s: float = 0.0

@@ -22,7 +22,7 @@ from vla_ros.core import (
     StalePolicy,
     Timeline,
 )
-from vla_ros.safety import Limits, Refused
+from vla_ros.safety import ActionRefused, Limits
 from vla_ros.timing import MS, SECOND, ManualClock, Moment
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
@@ -297,7 +297,7 @@ def test_a_simulation_that_starts_over_holds_and_its_frames_are_taken_again():
 @pytest.mark.parametrize("bad", [np.full(7, np.nan), np.zeros(6)])
 def test_no_command_is_made_of_what_is_no_action(bad):
     maker = CommandMaker(sim_time=False)
-    with pytest.raises(Refused):
+    with pytest.raises(ActionRefused):
         maker.make(CommandKind.STOP, bad, Moment(1, 1), Instruction("reach", 1), 0)
 
 

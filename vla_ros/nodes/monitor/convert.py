@@ -13,9 +13,9 @@ from vla_ros.core import STAGES, CommandKind, PolicyState
 from vla_ros.monitoring import (
     CommandSeen,
     Diagnostic,
+    GraphReport,
     LatencySeen,
     PublisherSeen,
-    Report,
     StagesSeen,
     StatusSeen,
 )
@@ -117,10 +117,10 @@ def publisher_seen(endpoint: TopicEndpointInfo) -> PublisherSeen:
     return PublisherSeen(name, gid_of(endpoint.endpoint_gid))
 
 
-def report_message(report: Report) -> MonitorReport:
+def report_message(report: GraphReport) -> MonitorReport:
     """The caller stamps it."""
     out = MonitorReport()
-    for name in Report.__slots__:
+    for name in GraphReport.__slots__:
         value = getattr(report, name)
         if isinstance(value, Distribution):
             value = percentiles(value)

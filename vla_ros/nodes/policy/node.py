@@ -18,7 +18,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
-from vla_ros.control import Counters, check_instruction
+from vla_ros.control import ControlCounts, check_instruction
 from vla_ros.core import Instruction, PolicyInfo, PolicyState
 from vla_ros.nodes.common import convert
 from vla_ros.nodes.common.parameters import check_values, declare
@@ -165,7 +165,9 @@ class PolicyNode(LifecycleNode):
         message = self.runtime.status() if self.runtime is not None else None
         if message is None:
             info = PolicyInfo(self.spec.name, self.spec.schedule)
-            message = status_message(self._idle, Instruction("", 0), info, Counters(), self.limits)
+            message = status_message(
+                self._idle, Instruction("", 0), info, ControlCounts(), self.limits
+            )
         message.header.stamp = convert.to_time(self.clock.now_ns())
         self.topics.status(message)
 

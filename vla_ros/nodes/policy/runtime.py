@@ -17,8 +17,7 @@ from vla_ros.control import Control, check_instruction
 from vla_ros.control.actions import Answer
 from vla_ros.control.ticker import Ticker
 from vla_ros.core import Command, CommandKind, Instruction, Observation, PolicyState
-from vla_ros.executor import Executor
-from vla_ros.executor import Limits as ExecutorLimits
+from vla_ros.executor import Executor, WorkerLimits
 from vla_ros.executor.messages import (
     ErrorKind,
     Event,
@@ -31,7 +30,7 @@ from vla_ros.msg import PolicyStatus
 from vla_ros.nodes.common import convert
 from vla_ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.nodes.policy.topics import (
-    Acceptance,
+    DraftShares,
     LatencyWindows,
     PolicyTopics,
     Throttle,
@@ -74,10 +73,10 @@ class PolicyRuntime:
         self._restarts = 0
         self._throttle = Throttle()
         self._windows = LatencyWindows(values["latency_window_s"])
-        self._acceptance = Acceptance()
+        self._drafts = DraftShares()
         self._ticker: Ticker | None = None
         self.control: Control | None = None
-        room = ExecutorLimits(
+        room = WorkerLimits(
             load_timeout_s=values["load_timeout_s"],
             max_image_bytes=2 * 3 * values["max_image_pixels"],
         )
@@ -215,7 +214,7 @@ class PolicyRuntime:
             loop.result(result.epoch, None)
         else:
             answer = Answer(result.inference, result.received_ns, result.received_steady_ns)
-            self._acceptance.add(answer)
+            self._drafts.add(answer)
             loop.result(result.epoch, answer)
             if self._ticker is not None:
                 self._ticker.arrived(self._clock.steady_ns())
@@ -295,5 +294,5 @@ class PolicyRuntime:
         )
         out.worker_pid = self._worker_pid
         out.worker_restarts = self._restarts
-        out.acceptance = self._acceptance.shares()
+        out.acceptance = self._drafts.shares()
         return out

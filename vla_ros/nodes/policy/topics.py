@@ -11,7 +11,7 @@ from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from std_msgs.msg import Float64
 
-from vla_ros.control import Counters
+from vla_ros.control import ControlCounts
 from vla_ros.control.actions import Answer
 from vla_ros.core import ACTION_DIM, GRIPPER, STAGES, Command, Instruction, PolicyInfo
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
@@ -67,7 +67,7 @@ class LatencyWindows:
         return convert.latency_message(found, self.last, self._seconds)
 
 
-class Acceptance:
+class DraftShares:
     """Share of the draft tokens that were accepted, per action dimension, last 200 actions."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ def status_message(
     safety: Safety,
     instruction: Instruction,
     info: PolicyInfo,
-    counters: Counters,
+    counters: ControlCounts,
     limits: Limits,
 ) -> PolicyStatus:
     """The part of the status that follows from the loop's state; the caller stamps it."""
@@ -168,6 +168,6 @@ def status_message(
     out.pipeline_depth, out.chunk_length = info.pipeline_depth, info.chunk_length
     out.instruction, out.epoch = instruction.text, instruction.epoch
     out.control_rate_hz, out.max_age_ms = limits.control_rate_hz, limits.max_age_s * 1e3
-    for name in Counters.__slots__:
+    for name in ControlCounts.__slots__:
         setattr(out, name, getattr(counters, name))
     return out

@@ -10,10 +10,10 @@ from vla_ros.core import CommandKind
 from vla_ros.monitoring import (
     Arrival,
     CommandSeen,
+    GraphReport,
     Monitor,
     MonitorConfig,
     PublisherSeen,
-    Report,
     StatusSeen,
 )
 from vla_ros.timing import SECOND, ManualClock
@@ -53,7 +53,7 @@ class Measured:
 
     episode: Episode | None
     status: StatusSeen | None
-    report: Report
+    report: GraphReport
     wall_s: float = 0.0
     worker_restarts: int = 0
 
@@ -101,7 +101,7 @@ class EpisodeLog:
         end = self._end or now
         commands = self._commands_until(end)
         if not commands:
-            return Measured(self.episode, self.status, Report())
+            return Measured(self.episode, self.status, GraphReport())
         begin = commands[0][1].steady_ns
         last = max(commands[-1][1].steady_ns, end.steady_ns)
         clock = ManualClock(steady=begin, now=end.ros_ns)
