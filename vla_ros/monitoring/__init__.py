@@ -2,7 +2,6 @@
 
 from vla_ros.monitoring.monitor import Judgement, Monitor
 from vla_ros.monitoring.seen import (
-    Arrival,
     CommandSeen,
     Diagnostic,
     GraphReport,
@@ -16,7 +15,6 @@ from vla_ros.monitoring.seen import (
 )
 
 __all__ = [
-    "Arrival",
     "CommandSeen",
     "Diagnostic",
     "GraphReport",

@@ -8,7 +8,6 @@ from vla_ros.monitoring.camera import CameraWatch
 from vla_ros.monitoring.commands import CommandWatch
 from vla_ros.monitoring.diagnosis import Facts, diagnose
 from vla_ros.monitoring.seen import (
-    Arrival,
     CommandSeen,
     Diagnostic,
     GraphReport,
@@ -20,7 +19,7 @@ from vla_ros.monitoring.seen import (
     worst,
 )
 from vla_ros.monitoring.writers import Writers, WriterWatch
-from vla_ros.timing import SECOND, Clock
+from vla_ros.timing import SECOND, Clock, Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +59,16 @@ class Monitor:
         self.config = config
         self._commands.config = config
 
-    def camera(self, stamp_ns: int, arrival: Arrival) -> None:
+    def camera(self, stamp_ns: int, arrival: Moment) -> None:
         """One camera image, by its ``header.stamp``."""
         self._camera.frame(stamp_ns, arrival)
 
-    def command(self, seen: CommandSeen, arrival: Arrival) -> None:
+    def command(self, seen: CommandSeen, arrival: Moment) -> None:
         """One ActionCommand."""
         self._writers.sent(seen.publisher, arrival.steady_ns)
         self._commands.command(seen, arrival, self._status)
 
-    def status(self, seen: StatusSeen, arrival: Arrival) -> None:
+    def status(self, seen: StatusSeen, arrival: Moment) -> None:
         """One PolicyStatus; tells T and, unless configured, max_age from now on."""
         self._status, self._status_ns = seen, arrival.steady_ns
         self._camera.set_period(seen.period_ns)

@@ -20,7 +20,7 @@ from std_srvs.srv import Trigger
 
 from vla_ros.control import ControlCounts, check_instruction
 from vla_ros.core import Instruction, PolicyInfo, PolicyState
-from vla_ros.nodes.common import convert
+from vla_ros.nodes.common.convert import to_time
 from vla_ros.nodes.common.parameters import check_values, declare
 from vla_ros.nodes.common.spin import run
 from vla_ros.nodes.policy.parameters import TABLE, limits_of, spec_of
@@ -168,7 +168,7 @@ class PolicyNode(LifecycleNode):
             message = status_message(
                 self._idle, Instruction("", 0), info, ControlCounts(), self.limits
             )
-        message.header.stamp = convert.to_time(self.clock.now_ns())
+        message.header.stamp = to_time(self.clock.now_ns())
         self.topics.status(message)
 
     # ------------------------------------------------------------------ services

@@ -27,7 +27,7 @@ from vla_ros.executor.messages import (
     WorkerLost,
 )
 from vla_ros.msg import PolicyStatus
-from vla_ros.nodes.common import convert
+from vla_ros.nodes.policy import convert
 from vla_ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.nodes.policy.topics import (
     DraftShares,

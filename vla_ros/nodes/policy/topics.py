@@ -15,7 +15,9 @@ from vla_ros.control import ControlCounts
 from vla_ros.control.actions import Answer
 from vla_ros.core import ACTION_DIM, GRIPPER, STAGES, Command, Instruction, PolicyInfo
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
-from vla_ros.nodes.common import convert, qos
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import to_time
+from vla_ros.nodes.policy import convert
 from vla_ros.safety import Limits, Safety
 from vla_ros.timing import MS, SECOND, Window
 
@@ -140,13 +142,13 @@ class PolicyTopics:
             self._action.wait_for_all_acked(Duration(nanoseconds=round(seconds * SECOND)))
 
     def chunk(self, message: ActionChunk, now_ns: int) -> None:
-        message.header.stamp = convert.to_time(now_ns)
+        message.header.stamp = to_time(now_ns)
         message.header.frame_id = self._frame_id
         self._chunk.publish(message)
 
     def latency(self, windows: LatencyWindows, now_ns: int, steady_ns: int) -> None:
         message = windows.message(steady_ns)
-        message.header.stamp = convert.to_time(now_ns)
+        message.header.stamp = to_time(now_ns)
         self._latency.publish(message)
 
     def status(self, message: PolicyStatus) -> None:
