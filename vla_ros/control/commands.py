@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from vla_ros import safety
-from vla_ros.control.actions import Answer, ChunkAction
+from vla_ros.control.queue import Answer, ChunkAction
 from vla_ros.core import ACTION_DIM, GRIPPER, STAGES, Command, CommandKind, Floats, Instruction
 from vla_ros.safety import Gripper, Limits
 from vla_ros.timing import MS, Moment

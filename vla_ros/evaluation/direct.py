@@ -1,7 +1,7 @@
 """Episodes in lock-step without ROS: the bridge's world and the policy node's loop, in one thread.
 
 The world is :class:`vla_ros.sim.episode.EpisodeRunner`, the loop with its gate
-:class:`vla_ros.control.Control`, the policy is asked by the worker's own
+:class:`vla_ros.control.LockstepControl`, the policy is asked by the worker's own
 :class:`vla_ros.executor.serve.Server`: what the graph does, without its messages, so the actions
 are the same to the last bit.
 """
@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from types import TracebackType
 
-from vla_ros.control import Control
-from vla_ros.control.actions import Answer
+from vla_ros.control import LockstepControl
+from vla_ros.control.queue import Answer
 from vla_ros.core import Command, Inference, Instruction, Observation, PolicyState
 from vla_ros.evaluation.brain import check_age, limits_of, policy_spec
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
@@ -118,14 +118,8 @@ class Brain:
         self.asked: tuple[float, Inference | None] | None = None  # since the stage looked last
         self.error = ""
         self.publish_to: Callable[[Command], None] = lambda command: None
-        self.control = Control(
-            limits,
-            policy.info,
-            self.clock,
-            self,
-            lockstep=True,
-            sim_time=True,
-            replan_interval=variant.replan_interval,
+        self.control = LockstepControl(
+            limits, self.clock, self, replan_interval=variant.replan_interval
         )
         self.control.activate()
 

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from vla_ros.control import Control
-from vla_ros.control.actions import Answer
+from vla_ros.control import make_control
 from vla_ros.control.commands import CommandMaker
+from vla_ros.control.queue import Answer
 from vla_ros.core import (
     Command,
     CommandKind,
@@ -56,7 +56,7 @@ class Bench:
     def __init__(self, *, lockstep=False, limits=None, **kwargs):
         self.clock = ManualClock()
         self.out = Recorder()
-        self.control = Control(
+        self.control = make_control(
             limits or Limits(),
             PolicyInfo("zero"),
             self.clock,
@@ -319,6 +319,18 @@ def test_silence_publishes_no_stop_and_hold_publishes_the_measured_pose():
     bench.running()
     stop = [c for _ in range(15) for c in bench.tick() if c.kind is CommandKind.STOP][0]
     assert stop.action[:6] == pytest.approx([0.4, 0.0, 0.3, 0.0, 0.0, 0.0])
+
+
+def test_silence_is_silence_for_poses_too():
+    limits = Limits(
+        stale_policy=StalePolicy.SILENCE, absolute=True, low=(-1.0,) * 6, high=(1.0,) * 6
+    )
+    bench = Bench(limits=limits)
+    bench.control.measured_pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    bench.running()
+    commands = [c for _ in range(30) for c in bench.tick()]
+    bench.control.shut_down()
+    assert bench.out.commands[-1] == commands[-1] and commands[-1].kind is CommandKind.HELD
 
 
 def test_shut_down_says_one_last_word_and_nothing_after_it():

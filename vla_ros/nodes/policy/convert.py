@@ -9,7 +9,7 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from sensor_msgs.msg import JointState
 
 from vla_ros import core
-from vla_ros.control.actions import Answer
+from vla_ros.control.queue import Answer
 from vla_ros.core import STAGES, Command, PolicyInfo, Pose
 from vla_ros.executor.messages import Result
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, NamedPoses, Stages

@@ -12,7 +12,7 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 from vla_ros.control import Control, check_instruction
-from vla_ros.control.assemble import Assembler, Stamped
+from vla_ros.control.assembling import Assembler, Stamped
 from vla_ros.core import Observation
 from vla_ros.msg import NamedPoses
 from vla_ros.nodes.common import qos

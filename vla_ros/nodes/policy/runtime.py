@@ -13,8 +13,8 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
-from vla_ros.control import Control, check_instruction
-from vla_ros.control.actions import Answer
+from vla_ros.control import Control, check_instruction, make_control
+from vla_ros.control.queue import Answer
 from vla_ros.control.ticker import Ticker
 from vla_ros.core import Command, CommandKind, Instruction, Observation, PolicyState
 from vla_ros.executor import Executor, WorkerLimits
@@ -90,7 +90,7 @@ class PolicyRuntime:
             self._executor.close()
             raise
         self._executor.set_hang_timeout(self._hang_timeout_s())
-        self.control = Control(
+        self.control = make_control(
             limits,
             self._ready.info,
             clock,
@@ -99,8 +99,8 @@ class PolicyRuntime:
             sim_time=sim_time,
             detect_frozen=values["detect_frozen"],
             replan_interval=values["replan_interval"],
+            inference_s=self._inference_s,
         )
-        self.control.inference_s = self._inference_s
         topics.open(limits, clocked=not self._lockstep)
         poses = spec.name == "scripted"
         self._inputs = PolicyInputs(node, values, clock, self.control, poses=poses)

@@ -12,7 +12,7 @@ from rclpy.qos import QoSProfile
 from std_msgs.msg import Float64
 
 from vla_ros.control import ControlCounts
-from vla_ros.control.actions import Answer
+from vla_ros.control.queue import Answer
 from vla_ros.core import ACTION_DIM, GRIPPER, STAGES, Command, Instruction, PolicyInfo
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
 from vla_ros.nodes.common import qos
