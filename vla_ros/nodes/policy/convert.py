@@ -9,11 +9,13 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from sensor_msgs.msg import JointState
 
 from vla_ros import core
+from vla_ros.control import ControlCounts
 from vla_ros.control.queue import Answer
-from vla_ros.core import STAGES, Command, PolicyInfo, Pose
+from vla_ros.core import STAGES, Command, Instruction, PolicyInfo, Pose
 from vla_ros.executor.messages import Result
-from vla_ros.msg import ActionChunk, ActionCommand, Latency, NamedPoses, Stages
+from vla_ros.msg import ActionChunk, ActionCommand, Latency, NamedPoses, PolicyStatus, Stages
 from vla_ros.nodes.common.convert import BadMessage, percentiles, quoted, to_time
+from vla_ros.safety import Limits, Safety
 from vla_ros.timing import Distribution
 
 # ------------------------------------------------------------------------------ in
@@ -154,4 +156,24 @@ def latency_message(
         out.last = _stages(last)
     for name, distribution in windows.items():
         setattr(out, name, percentiles(distribution))
+    return out
+
+
+def status_message(
+    safety: Safety,
+    instruction: Instruction,
+    info: PolicyInfo,
+    counters: ControlCounts,
+    limits: Limits,
+) -> PolicyStatus:
+    """The part of the status that follows from the loop's state; the caller stamps it."""
+    out = PolicyStatus(state=int(safety.state), reason=safety.reason)
+    out.policy, out.schedule = info.name, info.schedule
+    out.checkpoint, out.checkpoint_sha256 = info.checkpoint, info.checkpoint_sha256
+    out.device, out.dtype = info.device, info.dtype
+    out.pipeline_depth, out.chunk_length = info.pipeline_depth, info.chunk_length
+    out.instruction, out.epoch = instruction.text, instruction.epoch
+    out.control_rate_hz, out.max_age_ms = limits.control_rate_hz, limits.max_age_s * 1e3
+    for name in ControlCounts.__slots__:
+        setattr(out, name, getattr(counters, name))
     return out
