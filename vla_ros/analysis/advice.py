@@ -23,7 +23,7 @@ NOTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Requirements:
     """What the robot needs: frames and commands a second, and the oldest evidence allowed (s)."""
 
     camera_hz: float
@@ -98,7 +98,7 @@ def from_bench(bench: BenchFile) -> tuple[Candidate, ...]:
     )  # fmt: skip
 
 
-def judge(candidate: Candidate, limits: Limits) -> Verdict:
+def judge(candidate: Candidate, limits: Requirements) -> Verdict:
     """Hold one schedule against the limits.
 
     Every command needs an action of its own, so an answer must serve n = ceil(control rate /
@@ -121,7 +121,7 @@ def judge(candidate: Candidate, limits: Limits) -> Verdict:
     return Verdict(c, run.rate_hz, commands, usual, age, tuple(missing))
 
 
-def advise(candidates: Iterable[Candidate], limits: Limits) -> tuple[Verdict, ...]:
+def advise(candidates: Iterable[Candidate], limits: Requirements) -> tuple[Verdict, ...]:
     """All candidates judged: those that meet the limits first, the freshest evidence (on
     average) first; then the others by how few limits they miss, freshest first."""
     verdicts = [judge(c, limits) for c in candidates]

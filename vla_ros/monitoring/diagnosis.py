@@ -13,10 +13,10 @@ from vla_ros.monitoring.camera import CameraWatch
 from vla_ros.monitoring.commands import CommandWatch, running
 from vla_ros.monitoring.seen import (
     Diagnostic,
+    GraphReport,
     LatencySeen,
     Level,
     MonitorConfig,
-    Report,
     StatusSeen,
     worst,
 )
@@ -39,7 +39,7 @@ class Facts:
 
     config: MonitorConfig
     steady_ns: int
-    report: Report
+    report: GraphReport
     camera: CameraWatch
     commands: CommandWatch
     writers: Writers

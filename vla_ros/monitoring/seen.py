@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from vla_ros.core import STAGES, CommandKind, PolicyState
-from vla_ros.timing import Clock, Distribution
+from vla_ros.timing import Distribution
 
 #: Stages of :data:`vla_ros.core.STAGES` that are the work of the model.
 INFERENCE_STAGES = ("preprocess", "vision", "prefill", "decode")
@@ -70,18 +70,6 @@ class MonitorConfig:
             raise ValueError(
                 f"drift_ms_per_min must be above 0, at most 1000, not {self.drift_ms_per_min:g}"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """When a message was received, on both clocks."""
-
-    ros_ns: int
-    steady_ns: int
-
-    @classmethod
-    def now(cls, clock: Clock) -> Arrival:
-        return cls(clock.now_ns(), clock.steady_ns())
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +160,7 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class GraphReport:
     """Mirror of MonitorReport.msg without the header; its comments give units and meaning."""
 
     window_s: float = 0.0

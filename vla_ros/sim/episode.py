@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import replace
 
 from vla_ros.core import GRIPPER, Command, CommandKind
-from vla_ros.sim.commands import OPEN, CommandInbox, Counters, environment_action
+from vla_ros.sim.commands import OPEN, CommandCounts, CommandInbox, environment_action
 from vla_ros.sim.env import Environment, SimError, SimObservation, SimStep
 from vla_ros.sim.episode_state import (
     EpisodeOptions,
@@ -95,7 +95,7 @@ class EpisodeRunner:
         with self._bell:
             self._next = request
             self._inbox.end()
-            self._inbox.counters = Counters()
+            self._inbox.counters = CommandCounts()
             self._view = self._fresh_view(request, self._view.episode + 1)
             self._bell.notify_all()
             return self._view.episode
@@ -311,7 +311,7 @@ class EpisodeRunner:
             step=0,
             max_steps=request.max_steps or task.max_steps,
             achieved_rate_hz=0.0,
-            counters=Counters(),
+            counters=CommandCounts(),
         )
 
     def _now_ns(self) -> int:

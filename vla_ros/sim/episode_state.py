@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol
 
-from vla_ros.sim.commands import Counters
+from vla_ros.sim.commands import CommandCounts
 from vla_ros.sim.env import SimObservation
 
 
@@ -52,7 +52,7 @@ class EpisodeView:
     step: int
     max_steps: int
     achieved_rate_hz: float
-    counters: Counters
+    counters: CommandCounts
     reason: str = ""
 
 

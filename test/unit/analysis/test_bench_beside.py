@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from vla_ros.analysis.advice import Limits, advise, from_bench
+from vla_ros.analysis.advice import Requirements, advise, from_bench
 from vla_ros.analysis.bench_file import read_bench
 from vla_ros.analysis.compare import compare_schedules, compare_stages, fit_shape
 from vla_ros.analysis.devices import load_devices
@@ -139,7 +139,7 @@ def test_advice_from_a_measurement(tmp_path):
         "speculative_hit": row(9.0),
     }
     found = read_bench(write(tmp_path / "b.json", bench(rows)))
-    verdicts = advise(from_bench(found), Limits(30, 20, 0.2))
+    verdicts = advise(from_bench(found), Requirements(30, 20, 0.2))
     judged = {v.candidate.name: v for v in verdicts}
     assert "generate" not in judged  # a reference
     assert "speculative_hit" not in judged  # a bound

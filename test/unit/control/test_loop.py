@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from vla_ros.control import Control
-from vla_ros.control.actions import Answer
+from vla_ros.control import make_control
 from vla_ros.control.commands import CommandMaker
+from vla_ros.control.queue import Answer
 from vla_ros.core import (
     Command,
     CommandKind,
@@ -22,7 +22,7 @@ from vla_ros.core import (
     StalePolicy,
     Timeline,
 )
-from vla_ros.safety import Limits, Refused
+from vla_ros.safety import ActionRefused, Limits
 from vla_ros.timing import MS, SECOND, ManualClock, Moment
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
@@ -56,7 +56,7 @@ class Bench:
     def __init__(self, *, lockstep=False, limits=None, **kwargs):
         self.clock = ManualClock()
         self.out = Recorder()
-        self.control = Control(
+        self.control = make_control(
             limits or Limits(),
             PolicyInfo("zero"),
             self.clock,
@@ -297,7 +297,7 @@ def test_a_simulation_that_starts_over_holds_and_its_frames_are_taken_again():
 @pytest.mark.parametrize("bad", [np.full(7, np.nan), np.zeros(6)])
 def test_no_command_is_made_of_what_is_no_action(bad):
     maker = CommandMaker(sim_time=False)
-    with pytest.raises(Refused):
+    with pytest.raises(ActionRefused):
         maker.make(CommandKind.STOP, bad, Moment(1, 1), Instruction("reach", 1), 0)
 
 
@@ -319,6 +319,18 @@ def test_silence_publishes_no_stop_and_hold_publishes_the_measured_pose():
     bench.running()
     stop = [c for _ in range(15) for c in bench.tick() if c.kind is CommandKind.STOP][0]
     assert stop.action[:6] == pytest.approx([0.4, 0.0, 0.3, 0.0, 0.0, 0.0])
+
+
+def test_silence_is_silence_for_poses_too():
+    limits = Limits(
+        stale_policy=StalePolicy.SILENCE, absolute=True, low=(-1.0,) * 6, high=(1.0,) * 6
+    )
+    bench = Bench(limits=limits)
+    bench.control.measured_pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    bench.running()
+    commands = [c for _ in range(30) for c in bench.tick()]
+    bench.control.shut_down()
+    assert commands and CommandKind.STOP not in [c.kind for c in bench.out.commands]
 
 
 def test_shut_down_says_one_last_word_and_nothing_after_it():

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from vla_ros.core import CommandKind, PolicyState
-from vla_ros.monitoring import Arrival, CommandSeen, Level, PublisherSeen, StatusSeen
+from vla_ros.monitoring import CommandSeen, Level, PublisherSeen, StatusSeen
 from vla_ros.observe.demo.log import Episode, EpisodeLog, Measured
-from vla_ros.timing import MS, SECOND
+from vla_ros.timing import MS, SECOND, Moment
 
 START = 1_000 * SECOND
 PERIOD = SECOND // 20
@@ -31,9 +31,9 @@ RUNNING = StatusSeen(PolicyState.RUNNING, control_rate_hz=20.0, max_age_ms=300.0
 PUBLISHERS = (PublisherSeen("/policy", b"p"),)
 
 
-def at(tick: float) -> Arrival:
+def at(tick: float) -> Moment:
     """Steady time counts from another origin than stamps."""
-    return Arrival(START + round(tick * PERIOD), 5 * SECOND + round(tick * PERIOD))
+    return Moment(START + round(tick * PERIOD), 5 * SECOND + round(tick * PERIOD))
 
 
 def command(tick: int, kind: CommandKind = CommandKind.POLICY, age_ms: float = 40.0) -> CommandSeen:
@@ -55,7 +55,7 @@ def scene(log: EpisodeLog) -> list[Callable[[], None]]:
         calls.append(lambda seen=seen: log.add_command(seen, at(seen.sequence - 100 + 0.05)))
     for i in range(-3, 45):
         calls.append(lambda i=i: log.add_frame(START + i * PERIOD, at(i + 0.1)))
-    end = replace(EPISODE, running=False, ended="success", step=40, stamp_ns=at(40.5).ros_ns)
+    end = replace(EPISODE, running=False, ended="success", step=40, stamp_ns=at(40.5).now_ns)
     calls.append(lambda: log.add_episode(end, at(40.5)))
     return calls
 
@@ -121,7 +121,7 @@ def test_another_episode_begins_anew() -> None:
     log = EpisodeLog(lockstep=False)
     for call in scene(log):
         call()
-    log.add_episode(replace(EPISODE, number=2, running=True, stamp_ns=at(60).ros_ns), at(60))
+    log.add_episode(replace(EPISODE, number=2, running=True, stamp_ns=at(60).now_ns), at(60))
     assert log.measure(PUBLISHERS, at(61)).report.actions == 0
     log.add_command(command(62), at(62))
     assert log.measure(PUBLISHERS, at(63)).report.actions == 1

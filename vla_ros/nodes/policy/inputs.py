@@ -12,10 +12,12 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 from vla_ros.control import Control, check_instruction
-from vla_ros.control.assemble import Assembler, Stamped
+from vla_ros.control.assembling import Assembler, Stamped
 from vla_ros.core import Observation
 from vla_ros.msg import NamedPoses
-from vla_ros.nodes.common import convert, qos
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of, stamp_of
+from vla_ros.nodes.policy import convert
 from vla_ros.timing import Clock, moment
 
 Put = Callable[[Stamped[Any]], Observation | None]
@@ -75,8 +77,8 @@ class PolicyInputs:
 
     def _pixels(self, message: Image | CompressedImage) -> Any:
         if isinstance(message, CompressedImage):
-            return convert.decompressed(message, self._most)
-        return convert.image_of(message, self._most)
+            return decompressed(message, self._most)
+        return image_of(message, self._most)
 
     def _stream(self, read: Callable[[Any], Any], put: Put) -> Callable[[Any], None]:
         """A callback that validates one stream and offers the observation it completes."""
@@ -84,8 +86,8 @@ class PolicyInputs:
         def callback(message: Any) -> None:
             received = moment(self._clock)
             try:
-                part = Stamped(convert.stamp_of(message.header.stamp), received, read(message))
-            except convert.BadMessage as error:
+                part = Stamped(stamp_of(message.header.stamp), received, read(message))
+            except BadMessage as error:
                 self._control.drop(str(error))
                 return
             observation = put(part)
@@ -98,7 +100,7 @@ class PolicyInputs:
         """Where the end effector is: what stale_policy 'hold' keeps."""
         try:
             pose = convert.pose_action_of(message)
-        except convert.BadMessage as error:
+        except BadMessage as error:
             self._control.drop(str(error))
             return
         with self._control.lock:

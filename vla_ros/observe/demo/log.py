@@ -8,15 +8,14 @@ from functools import partial
 
 from vla_ros.core import CommandKind
 from vla_ros.monitoring import (
-    Arrival,
     CommandSeen,
+    GraphReport,
     Monitor,
     MonitorConfig,
     PublisherSeen,
-    Report,
     StatusSeen,
 )
-from vla_ros.timing import SECOND, ManualClock
+from vla_ros.timing import SECOND, ManualClock, Moment
 
 LONGEST_EPISODE_S = 3600.0
 
@@ -53,7 +52,7 @@ class Measured:
 
     episode: Episode | None
     status: StatusSeen | None
-    report: Report
+    report: GraphReport
     wall_s: float = 0.0
     worker_restarts: int = 0
 
@@ -63,12 +62,12 @@ class EpisodeLog:
 
     def __init__(self, lockstep: bool) -> None:
         self._config = MonitorConfig(window_s=LONGEST_EPISODE_S, sim_time=lockstep)
-        self._commands: list[tuple[CommandSeen, Arrival]] = []
-        self._frames: list[tuple[int, Arrival]] = []
-        self._statuses: list[tuple[StatusSeen, Arrival]] = []
+        self._commands: list[tuple[CommandSeen, Moment]] = []
+        self._frames: list[tuple[int, Moment]] = []
+        self._statuses: list[tuple[StatusSeen, Moment]] = []
         self._begin_ns = 0  # stamp from which the newest episode runs
         self._begun = False
-        self._end: Arrival | None = None
+        self._end: Moment | None = None
         self.episode: Episode | None = None
 
     @property
@@ -76,35 +75,35 @@ class EpisodeLog:
         """The policy's newest."""
         return self._statuses[-1][0] if self._statuses else None
 
-    def add_episode(self, episode: Episode, arrival: Arrival) -> None:
+    def add_episode(self, episode: Episode, arrival: Moment) -> None:
         """A status of the bridge; another number begins another episode."""
         if self.episode is None or self.episode.number != episode.number:
             self._begin_ns, self._begun, self._end = 0, False, None
         if episode.running and not self._begun:
             self._begin_ns, self._begun = episode.stamp_ns, True
         if episode.ended and self._end is None:
-            self._end = Arrival(episode.stamp_ns, arrival.steady_ns)
+            self._end = Moment(episode.stamp_ns, arrival.steady_ns)
         self.episode = episode
 
-    def add_status(self, status: StatusSeen, arrival: Arrival) -> None:
+    def add_status(self, status: StatusSeen, arrival: Moment) -> None:
         self._statuses.append((status, arrival))
 
-    def add_command(self, command: CommandSeen, arrival: Arrival) -> None:
+    def add_command(self, command: CommandSeen, arrival: Moment) -> None:
         self._commands.append((command, arrival))
 
-    def add_frame(self, stamp_ns: int, arrival: Arrival) -> None:
+    def add_frame(self, stamp_ns: int, arrival: Moment) -> None:
         """One camera image, by its stamp."""
         self._frames.append((stamp_ns, arrival))
 
-    def measure(self, publishers: tuple[PublisherSeen, ...], now: Arrival) -> Measured:
+    def measure(self, publishers: tuple[PublisherSeen, ...], now: Moment) -> Measured:
         """Judge what belongs to the episode. ``publishers``: writers of the action topic."""
         end = self._end or now
         commands = self._commands_until(end)
         if not commands:
-            return Measured(self.episode, self.status, Report())
+            return Measured(self.episode, self.status, GraphReport())
         begin = commands[0][1].steady_ns
         last = max(commands[-1][1].steady_ns, end.steady_ns)
-        clock = ManualClock(steady=begin, now=end.ros_ns)
+        clock = ManualClock(steady=begin, now=end.now_ns)
         monitor = Monitor(self._config, clock)
         monitor.publishers(publishers)
         before = [s for s in self._statuses if s[1].steady_ns <= begin] or self._statuses[:1]
@@ -126,9 +125,9 @@ class EpisodeLog:
             restarts[-1] - restarts[0],
         )
 
-    def _commands_until(self, end: Arrival) -> list[tuple[CommandSeen, Arrival]]:
+    def _commands_until(self, end: Moment) -> list[tuple[CommandSeen, Moment]]:
         """The episode's commands, from its first action on, by their stamps."""
-        within = [c for c in self._commands if self._begin_ns <= c[0].published_ns <= end.ros_ns]
+        within = [c for c in self._commands if self._begin_ns <= c[0].published_ns <= end.now_ns]
         kinds = [command.kind for command, _ in within]
         if not self._begun or CommandKind.POLICY not in kinds:
             return []

@@ -16,7 +16,7 @@ from rclpy.serialization import deserialize_message
 from rclpy.subscription import MessageInfo
 from sensor_msgs.msg import Image
 
-from vla_ros.monitoring import Arrival, CommandSeen, StatusSeen
+from vla_ros.monitoring import CommandSeen, StatusSeen
 from vla_ros.msg import ActionCommand, EpisodeStatus, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import image_of, stamp_of
@@ -24,7 +24,7 @@ from vla_ros.nodes.monitor import convert
 from vla_ros.observe.demo.log import Episode, EpisodeLog, Measured
 from vla_ros.observe.film import Recorder
 from vla_ros.observe.listener import Listener, deep
-from vla_ros.timing import MS, SECOND
+from vla_ros.timing import MS, SECOND, moment
 
 MAX_PIXELS = 1920 * 1200
 _RATE_OVER = 40  # commands
@@ -78,18 +78,18 @@ class Watcher(Listener):
         listed = self.node.get_publishers_info_by_topic(topic)
         publishers = tuple(convert.publisher_seen(info) for info in listed)
         with self.bell:
-            return self._log.measure(publishers, Arrival.now(self.clock))
+            return self._log.measure(publishers, moment(self.clock))
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         with self.bell:
             before = self._log.episode
-            self._log.add_episode(episode_of(message), Arrival.now(self.clock))
+            self._log.add_episode(episode_of(message), moment(self.clock))
             if before is not None and before.number != message.episode and self._recorder:
                 self._recorder.clear()
 
     def _on_status(self, message: PolicyStatus) -> None:
         with self.bell:
-            self._log.add_status(convert.status_seen(message), Arrival.now(self.clock))
+            self._log.add_status(convert.status_seen(message), moment(self.clock))
 
     def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:
         gid = info.get("publisher_gid")

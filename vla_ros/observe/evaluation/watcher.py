@@ -143,7 +143,7 @@ class EvalWatcher(Listener):
     def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:
         stages = monitor_convert.stages_seen(message.stages)
         arrival = self.clock.arrival(info)
-        heard = Heard(command_of(message), arrival.ros_ns, stages.inference_ms)
+        heard = Heard(command_of(message), arrival.now_ns, stages.inference_ms)
         with self.bell:
             self.log.add_command(heard)
             self.bell.notify_all()
