@@ -104,7 +104,9 @@ class PolicyRuntime:
         self.control.inference_s = self._inference_s
         topics.open(limits, clocked=not self._lockstep)
         poses = spec.name == "scripted"
-        self._inputs = PolicyInputs(node, values, clock, self.control, poses=poses)
+        wrist = values["use_wrist_image"] or self._ready.info.cameras == 2
+        needs = {**values, "use_wrist_image": wrist}
+        self._inputs = PolicyInputs(node, needs, clock, self.control, poses=poses)
         if values["instruction"]:
             self.control.set_instruction(check_instruction(values["instruction"]))
         self._log.info(
@@ -112,6 +114,10 @@ class PolicyRuntime:
             f" {self._ready.info.device}, inference {self._ready.inference_p50_ms:.1f} ms"
             f" (p99 {self._ready.inference_p99_ms:.1f} ms)"
         )
+        if self._ready.info.conventions:
+            self._log.info(f"the checkpoint is read so: {self._ready.info.conventions}")
+        if self._ready.info.contradiction:
+            self._log.warning(f"overridden: {self._ready.info.contradiction}")
 
     # ------------------------------------------------------------------ its life
 
