@@ -23,7 +23,7 @@ from vla_ros.evaluation.direct import DirectRunner
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
 from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 
 TASK = "reach_red_cube"  # the shortest
 SCRIPTED = Setup(policy="scripted", image_size=64)

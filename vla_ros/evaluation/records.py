@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 
 POLICIES = ("vla", "scripted", "zero")
 ROUTES = ("ros", "direct")

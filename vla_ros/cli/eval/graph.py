@@ -30,7 +30,7 @@ from vla_ros.evaluation.worlds import config_of
 from vla_ros.observe.evaluation.log import EvalLog
 from vla_ros.observe.evaluation.watcher import EvalWatcher
 from vla_ros.policies.conventions import UNGATED
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 
 GRAPH = "sim.up.yaml"
 NODES = ("bridge", "policy")  # a monitor would take time from them
