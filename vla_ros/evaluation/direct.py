@@ -26,8 +26,9 @@ from vla_ros.executor.serve import Server, last_line, warm_up
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.safety import Limits, Safety
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
-from vla_ros.sim.episode import SIM_START_NS, EpisodeRunner
-from vla_ros.sim.episode_state import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView
+from vla_ros.sim.episode import EpisodeRunner
+from vla_ros.sim.episode.lockstep import SIM_START_NS
+from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView
 from vla_ros.timing import MS, SECOND, SystemClock
 
 

@@ -13,7 +13,7 @@ from vla_ros.evaluation.tally import Tally
 from vla_ros.monitoring import StatusSeen
 from vla_ros.observe.demo.log import Episode
 from vla_ros.observe.evaluation.log import EvalLog, Heard
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 from vla_ros.timing import MS, SECOND
 
 LOCKSTEP, REALTIME = Setup(), Setup(mode=Mode.REALTIME)

@@ -11,8 +11,9 @@ from support.sim import CountingEnvironment
 from support.wait import wait_until
 from vla_ros.core import Command, CommandKind
 from vla_ros.sim.env import SimError, UnknownTask
-from vla_ros.sim.episode import MAX_RESENDS, EpisodeRunner
-from vla_ros.sim.episode_state import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
+from vla_ros.sim.episode import EpisodeRunner
+from vla_ros.sim.episode.lockstep import MAX_RESENDS
+from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
 from vla_ros.timing import SystemClock
 
 CLOCK = SystemClock()

@@ -116,20 +116,15 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     """What a VLA needs to run well beside a simulation on one machine."""
-    from vla_ros.policies.conventions import PolicyRefused, conventions_of
+    from vla_ros.engine.checkpoints.openvla import CheckpointError, resolve
 
     checkpoint = args.checkpoint or default_checkpoint([args.schedule])
-    try:
-        found = conventions_of(checkpoint)
-    except PolicyRefused as error:
-        raise UserError(f"--checkpoint {checkpoint}: {error}") from error
-    values: dict[str, Any] = {
-        "checkpoint": checkpoint,
-        "action_scale": list(found.action_scale),
-        "unnorm_key": found.unnorm_key,
-        "preprocessing": found.preprocessing,
-        "center_crop": found.center_crop,
-    }
+    if not checkpoint.startswith("random:"):
+        try:
+            resolve(checkpoint)  # before a graph is started for nothing
+        except CheckpointError as error:
+            raise UserError(f"--checkpoint {checkpoint}: {error}") from error
+    values: dict[str, Any] = {"checkpoint": checkpoint}
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
         values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}
     if (args.device or "cpu") == "cpu":

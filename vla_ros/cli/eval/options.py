@@ -154,7 +154,7 @@ def setup_of(args: argparse.Namespace, note: str) -> Setup:
     """What all episodes share; looks into the checkpoint. Raises UserError."""
     from vla_ros.evaluation.records import Setup
     from vla_ros.policies.base import PolicyRefused
-    from vla_ros.sim.episode_state import Mode
+    from vla_ros.sim.episode.state import Mode
 
     shared: dict[str, Any] = {
         "environment": environment_of(args),

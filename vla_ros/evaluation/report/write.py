@@ -27,7 +27,7 @@ from vla_ros.evaluation.report.tables import (
     variant_table,
     words,
 )
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 
 FILE = "report.html"
 _MODES = {

@@ -32,7 +32,7 @@ from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.spin import run
 from vla_ros.sim.env import AGENTVIEW, WRIST, SimError, SimObservation, UnknownTask
 from vla_ros.sim.episode import EpisodeRunner
-from vla_ros.sim.episode_state import (
+from vla_ros.sim.episode.state import (
     EpisodeOptions,
     EpisodeRequest,
     EpisodeView,

@@ -74,13 +74,19 @@ class PolicyRuntime:
         self._link.attach(self._executor, ready, self.control)
         topics.open(limits, clocked=not self._lockstep)
         poses = spec.name == "scripted"
-        self._inputs = PolicyInputs(node, values, clock, self.control, poses=poses)
+        wrist = values["use_wrist_image"] or self._ready.info.cameras == 2
+        needs = {**values, "use_wrist_image": wrist}
+        self._inputs = PolicyInputs(node, needs, clock, self.control, poses=poses)
         if values["instruction"]:
             self.control.set_instruction(check_instruction(values["instruction"]))
         log.info(
             f"ready: {spec.name}, schedule {ready.info.schedule}, device {ready.info.device},"
             f" inference {ready.inference_p50_ms:.1f} ms (p99 {ready.inference_p99_ms:.1f} ms)"
         )
+        if self._ready.info.conventions:
+            self._log.info(f"the checkpoint is read so: {self._ready.info.conventions}")
+        if self._ready.info.contradiction:
+            self._log.warning(f"overridden: {self._ready.info.contradiction}")
 
     def _start_worker(self, spec: PolicySpec, limits: Limits, ending: threading.Event) -> Ready:
         room = WorkerLimits(

@@ -27,7 +27,7 @@ from vla_ros.nodes.monitor import convert as monitor_convert
 from vla_ros.observe.demo.watcher import MAX_PIXELS, episode_of
 from vla_ros.observe.evaluation.log import EvalLog, Heard
 from vla_ros.observe.listener import Listener, deep
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 from vla_ros.srv import ResetEpisode
 
 ANSWER_S = 10.0  # longest wait for a service
