@@ -91,7 +91,7 @@ setup(
     cmdclass={"build_ext": BuildExt},
     zip_safe=False,
     setup_requires=[] if generators_found() else [*ROS, "numpy"],
-    install_requires=["setuptools", "numpy>=1.24", "Pillow>=10", "PyYAML>=6.0"],
+    install_requires=["setuptools", "numpy>=1.24", "Pillow>=10", "PyYAML>=6.0", "rich>=13.0"],
     extras_require={
         "ros": ROS,
         "model": [

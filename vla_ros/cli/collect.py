@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vla_ros.console.bar import bar
 from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 
@@ -69,21 +68,17 @@ def run(args: argparse.Namespace) -> int:
         wrist=args.wrist,
         policy=args.policy,
     )
-    progress = Progress()
-    failed = 0
+    kept = failed = 0
     try:
-        episode_seed(options, args.demos - 1)
-        for made in collect(options, args.out, args.workers):
-            failed += made.report.failed
-            progress.update(
-                "collect",
-                f"{bar(made.shards_done, made.shards)} shards, {failed} failed demonstrations"
-                " discarded",
-            )
+        with Progress() as progress:
+            episode_seed(options, args.demos - 1)
+            for made in collect(options, args.out, args.workers):
+                kept += made.report.kept
+                failed += made.report.failed
+                said = f"shards: {kept} demonstrations, {failed} failed and discarded"
+                progress.update("collect", said, made.shards_done, made.shards)
     except (TrainError, SimError, ValueError) as error:
         raise UserError(str(error)) from error
-    finally:
-        progress.end()
     demonstrations, frames = totals(args.out)
     size = sum(path.stat().st_size for path in args.out.glob("*.hdf5")) / 1e6
     print(f"{args.out}: {demonstrations} demonstrations, {frames} frames, {size:.1f} MB")

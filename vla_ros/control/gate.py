@@ -75,7 +75,7 @@ class PublishGate:
             reason += f" {limits.max_age_ns / MS:.0f} ms"
         else:
             return True
-        self._loop.counters.actions_blocked += 1
+        self._loop.counters.blocked(reason)
         self._outlet.warn("blocked", f"action blocked: {reason}")
         return False
 

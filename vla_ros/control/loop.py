@@ -174,7 +174,7 @@ class Control(LoopState, ABC):
         with self.lock:
             if not self._is_current(epoch):
                 return
-            self.counters.actions_blocked += 1
+            self.counters.blocked(reason)
             self._outlet.warn("invalid", f"invalid action dropped: {reason}")
             steady = self._clock.steady_ns()
             self.become(safety.after_invalid(self.safety, self.limits, reason, steady))

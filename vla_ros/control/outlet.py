@@ -37,4 +37,10 @@ class ControlCounts:
     stops_published: int = 0
     missed_deadlines: int = 0
     actions_blocked: int = 0
+    last_block: str = ""
     actions_clamped: int = 0
+
+    def blocked(self, reason: str) -> None:
+        """One action more that the gate stopped."""
+        self.actions_blocked += 1
+        self.last_block = reason

@@ -126,6 +126,8 @@ class StatusSeen:
     acceptance: tuple[float, ...] = ()
     epoch: int = 0
     actions_clamped: int = 0
+    actions_blocked: int = 0
+    last_block: str = ""
 
     @property
     def period_ns(self) -> int:

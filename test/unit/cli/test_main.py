@@ -89,7 +89,7 @@ def test_help_imports_neither_ros_nor_torch():
         "        main(words)\n"
         "    except SystemExit:\n"
         "        pass\n"
-        "heavy = {'rclpy', 'torch', 'mujoco', 'transformers'} & set(sys.modules)\n"
+        "heavy = {'rclpy', 'torch', 'mujoco', 'transformers', 'rich'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

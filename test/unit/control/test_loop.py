@@ -191,6 +191,7 @@ def test_an_answer_older_than_max_age_is_blocked():
     bench.answer(observation)
     assert all(c.kind is not CommandKind.POLICY for c in bench.tick(0.0))
     assert bench.control.counters.actions_blocked == 1
+    assert bench.control.counters.last_block == "its evidence is 600 ms old, max_age is 500 ms"
 
 
 def test_no_action_is_published_twice_or_out_of_order():
@@ -214,6 +215,8 @@ def test_what_is_not_finite_never_leaves_and_three_are_a_fault(bad):
     for _ in range(3):
         bench.cycle(action)
     assert bench.state is PolicyState.FAULT
+    assert bench.control.counters.last_block in bench.control.safety.reason
+    assert bench.control.counters.last_block
     assert all(np.isfinite(c.action).all() for c in bench.out.commands)
     bench.control.set_instruction("push")
     bench.cycle()

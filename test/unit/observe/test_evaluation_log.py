@@ -11,7 +11,7 @@ from vla_ros.core import Command, CommandKind, Inference, PolicyState, Timeline
 from vla_ros.evaluation.records import Job, Setup
 from vla_ros.evaluation.tally import Tally
 from vla_ros.monitoring import StatusSeen
-from vla_ros.observe.demo.log import Episode
+from vla_ros.observe.episode import Episode
 from vla_ros.observe.evaluation.log import EvalLog, Heard
 from vla_ros.sim.episode.state import Mode
 from vla_ros.timing import MS, SECOND

@@ -100,6 +100,8 @@ def status_seen(message: PolicyStatus) -> StatusSeen:
         acceptance=tuple(_finite(value) for value in message.acceptance),
         epoch=message.epoch,
         actions_clamped=message.actions_clamped,
+        actions_blocked=message.actions_blocked,
+        last_block=message.last_block,
     )
 
 

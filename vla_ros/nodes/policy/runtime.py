@@ -74,7 +74,7 @@ class PolicyRuntime:
         self._link.attach(self._executor, ready, self.control)
         topics.open(limits, clocked=not self._lockstep)
         poses = spec.name == "scripted"
-        wrist = values["use_wrist_image"] or self._ready.info.cameras == 2
+        wrist = values["use_wrist_image"] or ready.info.cameras == 2
         needs = {**values, "use_wrist_image": wrist}
         self._inputs = PolicyInputs(node, needs, clock, self.control, poses=poses)
         if values["instruction"]:
@@ -83,10 +83,10 @@ class PolicyRuntime:
             f"ready: {spec.name}, schedule {ready.info.schedule}, device {ready.info.device},"
             f" inference {ready.inference_p50_ms:.1f} ms (p99 {ready.inference_p99_ms:.1f} ms)"
         )
-        if self._ready.info.conventions:
-            self._log.info(f"the checkpoint is read so: {self._ready.info.conventions}")
-        if self._ready.info.contradiction:
-            self._log.warning(f"overridden: {self._ready.info.contradiction}")
+        if ready.info.conventions:
+            log.info(f"the checkpoint is read so: {ready.info.conventions}")
+        if ready.info.contradiction:
+            log.warning(f"overridden: {ready.info.contradiction}")
 
     def _start_worker(self, spec: PolicySpec, limits: Limits, ending: threading.Event) -> Ready:
         room = WorkerLimits(

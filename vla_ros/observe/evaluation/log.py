@@ -13,8 +13,8 @@ from vla_ros.core import Command, CommandKind, Inference, PolicyState
 from vla_ros.evaluation.records import Job, Record, Setup
 from vla_ros.evaluation.tally import Tally, is_an_end, reason_of
 from vla_ros.monitoring import StatusSeen
-from vla_ros.observe.demo.log import Episode
-from vla_ros.sim.episode.state import Mode
+from vla_ros.observe.episode import Episode, policy_in_words
+from vla_ros.sim.episode_state import Mode
 from vla_ros.timing import MS, SECOND
 
 SLOW = 0.95  # of the control rate: a simulation below it does not run in real time
@@ -84,8 +84,7 @@ class EvalLog:
     @property
     def policy(self) -> str:
         """The same for a person."""
-        status = self._status
-        return f"policy {status.state.name}: {status.reason}" if status else "no policy was heard"
+        return policy_in_words(self._status)
 
     @property
     def progress(self) -> tuple[bool, int, int]:
