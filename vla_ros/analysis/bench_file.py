@@ -12,6 +12,8 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "bf16"}
 #: rows that exist to be compared with, and rows that are bounds: nobody would choose them
 REFERENCES = ("generate", "naive_pipe", "vanilla_speculative")
 BOUNDS = ("speculative_hit", "speculative_miss", "speculative_miss_always")
+#: rows whose answer leaves with the K-th call, K the tokens of an action
+PIPELINED = ("actionflow", "naive_pipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,6 @@ class BenchFile:
     prompt: int = 0
     action_tokens: int = 0
 
-    @property
-    def model(self) -> str:
-        """The name of the model's shape: random:cpu is cpu."""
-        return self.checkpoint.removeprefix("random:")
-
 
 def read_bench(path: Path) -> BenchFile:
     """Read the JSON that `vla-ros bench --json` prints, or its bench.json.
@@ -71,6 +68,8 @@ def read_bench(path: Path) -> BenchFile:
         return _bench(str(path), content)
     except (json.JSONDecodeError, IndexError):
         raise ValueError(f"{path} holds no JSON: give the output of `vla-ros bench`") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ValueError(f"{path} is no benchmark of one model: {error!r} is missing") from None
 
@@ -83,10 +82,11 @@ def _parse(text: str) -> Any:
 
 
 def _bench(path: str, content: Mapping[str, Any]) -> BenchFile:
-    rows = {name: _row(name, row) for name, row in content["schedules"].items()}
+    shapes = content.get("shapes") or {}
+    tokens = int(shapes.get("action_tokens") or 0)
+    rows = {name: _row(name, row, tokens) for name, row in content["schedules"].items()}
     if not rows:
         raise KeyError("schedules")
-    shapes = content.get("shapes") or {}
     machine = content.get("machine") or {}
     if isinstance(machine, Mapping):
         machine = machine.get("gpu") or machine.get("cpu") or ""
@@ -99,11 +99,11 @@ def _bench(path: str, content: Mapping[str, Any]) -> BenchFile:
         machine=str(machine),
         threads=content.get("threads"),
         prompt=int(shapes.get("prompt_tokens") or 0),
-        action_tokens=int(shapes.get("action_tokens") or 0),
+        action_tokens=tokens,
     )
 
 
-def _row(name: str, row: Mapping[str, Any]) -> Measured:
+def _row(name: str, row: Mapping[str, Any], tokens: int) -> Measured:
     median = float(row["median_ms"])
     if not median > 0:
         raise KeyError(f"schedules.{name}.median_ms above 0")
@@ -111,10 +111,36 @@ def _row(name: str, row: Mapping[str, Any]) -> Measured:
         name,
         median_ms=median,
         p95_ms=float(row.get("p95_ms") or median),
-        latency_ms=float(row.get("latency_ms") or median),
+        latency_ms=_latency(name, row.get("latency_ms"), median, tokens),
         passes=float(row.get("passes_per_action") or 0.0),
         acceptance=row.get("acceptance"),
         lossless=bool(row.get("lossless", True)),
         chunk=int(row.get("actions_per_call") or 1),
         stages_ms=row.get("stages_ms") or {},
     )
+
+
+def _latency(name: str, measured: float | None, median: float, tokens: int) -> float:
+    """What was measured; null where fewer frames were timed than the row's pipeline is deep."""
+    if measured is not None:
+        return float(measured)
+    if name in PIPELINED and tokens:
+        return tokens * median
+    raise ValueError(
+        f"schedules.{name}.latency_ms is null, so nobody knows how deep its pipeline is:"
+        " measure again with more frames (--timed)"
+    )
+
+
+def kind_of(bench: BenchFile) -> str:
+    """How the measured checkpoint makes actions: ``tokens`` or ``parallel``, as its shape says.
+
+    Where the checkpoint is not here its rows say it: no OFT checkpoint runs a token schedule,
+    while the bench makes an OFT head of its own for the row ``parallel`` of a token checkpoint.
+    """
+    from vla_ros.analysis.models import load_model
+
+    try:
+        return load_model(bench.checkpoint).kind
+    except ValueError:
+        return "parallel" if set(bench.rows) == {"parallel"} else "tokens"
