@@ -116,6 +116,7 @@ def verdicts(found: Sequence[Verdict]) -> list[dict[str, Any]]:
     return [
         {
             "schedule": v.candidate.name,
+            "lossless": v.candidate.lossless,
             "meets": v.meets,
             "missing": list(v.missing),
             "ms": v.candidate.seconds * 1e3,
