@@ -108,9 +108,14 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
     found = schedules(roof, args.alpha, args.gamma, draft_of(args, model))
     rates = f"{roof.rates} rates, decoder {roof.precision.decoder}"
     source = f"calculated: {model.name} on {roof.device.title}, {rates}"
-    if not roof.fits():
-        raise UserError(f"{roof.weights_gb():.3g} GB of weights do not fit {roof.device.title}")
-    return source, from_roofline(found)
+    roomy = tuple(s for s in found if roof.fits(s.depth))
+    if not roomy:
+        need = roof.memory().total / 1e9
+        raise UserError(f"{model.name} needs {need:.1f} GB: it does not fit {roof.device.title}")
+    if len(roomy) < len(found):
+        names = ", ".join(s.name for s in found if s not in roomy)
+        source += f"; there is no room for the caches of {names}"
+    return source, from_roofline(roomy)
 
 
 def _conclusion(best: Verdict, limits: Limits) -> str:

@@ -128,6 +128,23 @@ def test_compare_reads_what_bench_writes(capsys, tmp_path):
     assert "--device" in err
 
 
+def test_a_schedule_whose_caches_have_no_room_is_left_out(capsys, tmp_path):
+    (tmp_path / "devices.yaml").write_text(
+        "sources: {s: x}\n"
+        "devices: {box: {title: A box, memory_gb: 17, gb_s: [3000, s, 2700, s],\n"
+        "  tflops: {bf16: [500, s, 400, s]}}}\n"
+    )
+    words = ("--device", "box", "--devices", str(tmp_path / "devices.yaml"), "--json")
+    status, out, _ = run(capsys, "roofline", *words)
+    assert status == 0
+    assert last(out)["fits"] is True
+    assert last(out)["memory_gb"]["total"] == pytest.approx(16.3, abs=0.1)
+    status, out, _ = run(capsys, *ADVISE, "--max-age-ms", "500", *words)
+    assert status == 0
+    assert "no room for the caches of actionflow" in out
+    assert "actionflow" not in [row["schedule"] for row in last(out)["schedules"]]
+
+
 def test_compare_knows_the_names_that_bench_writes(capsys, tmp_path):
     """What `vla-ros bench --output` writes of this very checkpoint, not a file made up here."""
     rows = ("--rows", "autoregressive,speculative_hit", "--timed", "2", "--warm-up", "1")
@@ -215,7 +232,7 @@ def test_advice_from_a_benchmark_names_the_lossless_and_marks_the_lossy(capsys, 
         ((*ADVISE, "--max-age-ms", "-1", "--device", "h200"), "above 0"),
         ((*ADVISE, "--max-age-ms", "9", "--bench", "/nowhere"), "cannot be read"),
         ((*ADVISE, "--max-age-ms", "9", "--bench", BENCH, "--dtype", "int8"), "leave out --dtype"),
-        ((*ADVISE, "--max-age-ms", "9", "--device", "rtx-4090", "--dtype", "fp32"), "do not fit"),
+        ((*ADVISE, "--max-age-ms", "9", "--device", "rtx-4090", "--dtype", "fp32"), "does not fit"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(capsys, words, needle):
