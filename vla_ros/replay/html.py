@@ -105,8 +105,8 @@ def _table(sides: Sequence[Side]) -> str:
     rows.append(_row("rate", rates))
     rows.append(_row("", ["p50 / p95 / p99 / max, ms" for _ in sides], "th"))
     rows.append(_row("observation age", [_ms(side.age) for side in sides]))
-    rows.append(_row("inference", [_ms(side.inference) for side in sides]))
     rows += [_row(stage, [_ms(side.stages[stage]) for side in sides]) for stage in STAGES]
+    rows.append(_row("inference", [_ms(side.inference) for side in sides]))
     if sides[-1].run.answer_ms.count:
         answers = ["–"] * (len(sides) - 1) + [_ms(sides[-1].run.answer_ms)]
         rows.append(_row("frame to answer", answers))

@@ -112,16 +112,32 @@ def test_a_saved_output_will_do(tmp_path):
     [
         ("", "no JSON"),
         ("not json", "no JSON"),
-        ({"sweep": []}, "schedules"),
-        (bench({}), "schedules"),
-        (bench({"generate": {}}), "median_ms"),
-        (bench({"generate": row(0)}), "median_ms"),
+        ("[" * 100_000, "no JSON"),
+        ({"sweep": []}, "schedules is missing"),
+        (bench({}), "schedules is empty"),
+        (bench({"generate": {}}), r"generate\.median_ms is missing"),
+        (bench({"generate": row(0)}), r"generate\.median_ms is 0"),
+        (bench({"generate": row(float("inf"))}), "not a number"),
+        (bench({"generate": [1]}), "not an object"),
+        (bench({"generate": row(1, stages_ms=3)}), r"stages_ms is 3, not an object"),
+        (bench({"generate": row(1, latency_ms="soon")}), r"latency_ms is 'soon'"),
+        (bench({"generate": row(1)}, shapes={"action_tokens": 1e400}), "action_tokens is inf"),
+        (bench({"generate": row(1)}, threads=True), "threads is True"),
         ([1, 2], "no benchmark"),
     ],
 )
 def test_what_is_no_benchmark(tmp_path, content, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         read_bench(write(tmp_path / "b.json", content))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_actions_of_a_single_token_have_no_decode_pass(tmp_path):
+    rows = {"autoregressive": row(9.0), "speculative_hit": row(9.0)}
+    found = read_bench(write(tmp_path / "b.json", bench(rows, shapes={"action_tokens": 1})))
+    roof = ROOF.for_model(fit_shape(ROOF.model, found))
+    assert {e.name for e in compare_stages(roof, found)} == {"vision and prefill"}
 
 
 def test_no_file(tmp_path):

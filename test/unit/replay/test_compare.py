@@ -157,6 +157,20 @@ def test_the_verdict_follows_the_tolerance():
     assert report(None, same).within
 
 
+def test_the_stages_stand_under_the_age_that_they_add_up_to_not_under_inference():
+    """Waiting and the gate are no inference; the seven stages are the observation's age."""
+    from vla_ros.core import STAGES as NAMES
+
+    made = report(run(range(4)), run(range(4)))
+    labels = [line[:22].rstrip() for line in text(made).splitlines()]
+    first = labels.index("observation age")
+    below = [f"  {name}" for name in NAMES]
+    assert labels[first + 1 : first + 9] == [*below, "inference"]
+    html = page(made)
+    places = [html.index(f"<td>{name}</td>") for name in ("observation age", *NAMES, "inference")]
+    assert places == sorted(places)
+
+
 class TagChecker(HTMLParser):
     """Fails on a tag that closes another one than the last that was opened."""
 
