@@ -21,7 +21,7 @@ from vla_ros.replay.compare import compare
 from vla_ros.replay.errors import BagError
 from vla_ros.replay.frames import Frames, FrameTime
 from vla_ros.replay.golden import load_golden, save_golden
-from vla_ros.replay.html import page
+from vla_ros.replay.page import page
 from vla_ros.replay.plan import make_plan
 from vla_ros.replay.recorded import Recorded, Task, read_recorded
 from vla_ros.replay.report import Report, Side, json_line, text
