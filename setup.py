@@ -21,7 +21,15 @@ PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of 
 NAME = PACKAGE.findtext("name")
 # Every folder of nodes/ with a node.py is a program.
 NODES = sorted(p.parent.name for p in ROOT.glob("vla_ros/nodes/*/node.py"))
-KINDS = ("xml", "json", "safetensors", "txt", "md")  # of the package's files that are not code
+KINDS = (
+    "xml",
+    "json",
+    "safetensors",
+    "txt",
+    "md",
+    "j2",
+    "css",
+)  # of the package's files that are not code
 TEST = [
     "pytest>=7.4",
     "pytest-timeout>=2.3",
@@ -91,7 +99,14 @@ setup(
     cmdclass={"build_ext": BuildExt},
     zip_safe=False,
     setup_requires=[] if generators_found() else [*ROS, "numpy"],
-    install_requires=["setuptools", "numpy>=1.24", "Pillow>=10", "PyYAML>=6.0", "rich>=13.0"],
+    install_requires=[
+        "setuptools",
+        "numpy>=1.24",
+        "Pillow>=10",
+        "PyYAML>=6.0",
+        "rich>=13.0",
+        "jinja2>=3.1",
+    ],
     extras_require={
         "ros": ROS,
         "model": [

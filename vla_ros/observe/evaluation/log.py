@@ -14,7 +14,7 @@ from vla_ros.evaluation.records import Job, Record, Setup
 from vla_ros.evaluation.tally import Tally, is_an_end, reason_of
 from vla_ros.monitoring import StatusSeen
 from vla_ros.observe.episode import Episode, policy_in_words
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 from vla_ros.timing import MS, SECOND
 
 SLOW = 0.95  # of the control rate: a simulation below it does not run in real time

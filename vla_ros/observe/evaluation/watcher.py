@@ -27,7 +27,7 @@ from vla_ros.observe.episode import Episode
 from vla_ros.observe.evaluation.log import EvalLog, Heard
 from vla_ros.observe.listener import deep
 from vla_ros.observe.watcher import EpisodeWatcher, Keep
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 from vla_ros.srv import ResetEpisode
 from vla_ros.timing import Moment
 

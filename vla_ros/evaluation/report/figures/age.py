@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from vla_ros.evaluation.report.canvas import (
+from markupsafe import Markup
+
+from vla_ros.evaluation.report.figures.canvas import (
     SIZE,
     SOFT,
     Style,
@@ -18,7 +20,7 @@ from vla_ros.evaluation.report.canvas import (
     svg,
     title,
 )
-from vla_ros.evaluation.report.labels import Label, place
+from vla_ros.evaluation.report.figures.labels import Label, place
 from vla_ros.evaluation.report.rows import Row
 from vla_ros.evaluation.report.sweeps import KINDS, Sweep, sweeps
 
@@ -43,11 +45,11 @@ class _Point:
     of_curve: bool
 
 
-def age_figure(rows: Sequence[Row]) -> str:
-    """The figure as SVG; "" when fewer than two variants acted."""
+def age_figure(rows: Sequence[Row]) -> Markup:
+    """The figure as SVG; empty when fewer than two variants acted."""
     shown = [row for row in rows if row.age.count]
     if len(shown) < 2:
-        return ""
+        return Markup()
     figure, (left, right) = panels(2, height=4.2)
     look = styles([schedule_of(row) for row in shown])
     curves = [sweep for kind in KINDS for sweep in sweeps(shown, kind)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vla_ros.evaluation.report.canvas import SIZE
+from vla_ros.evaluation.report.figures.canvas import SIZE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from vla_ros.analysis.plots import COLOURS
-from vla_ros.evaluation.report.canvas import INK, SIZE, drawn, panels, success_axis, svg, title
-from vla_ros.evaluation.report.labels import Label, end_labels
+from vla_ros.evaluation.report.figures.canvas import (
+    INK,
+    SIZE,
+    drawn,
+    panels,
+    success_axis,
+    svg,
+    title,
+)
+from vla_ros.evaluation.report.figures.labels import Label, end_labels
 from vla_ros.evaluation.report.rows import DIMENSIONS
 from vla_ros.evaluation.report.sweeps import RELAXED, Sweep
 
@@ -15,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def sweep_figure(sweep: Sweep) -> str:
+def sweep_figure(sweep: Sweep) -> Markup:
     """Success of all tasks with its interval and of every group; beside it what it comes from."""
     figure, axes = panels(2, height=3.4)
     _success(axes[0], sweep)

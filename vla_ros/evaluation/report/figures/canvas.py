@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup, escape
+
 from vla_ros.analysis.plots import COLOURS, MARKERS
 from vla_ros.evaluation.report.rows import plain
 
@@ -96,7 +98,7 @@ def logarithmic(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def svg(figure: Figure, says: str) -> str:
+def svg(figure: Figure, says: str) -> Markup:
     """The figure as an ``<svg>`` element; ``says`` describes it to who cannot see it."""
     import matplotlib
 
@@ -112,5 +114,4 @@ def svg(figure: Figure, says: str) -> str:
     picture = re.sub(  # ids that nothing refers to would be there once a figure
         r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", picture
     )
-    label = says.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return picture.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return Markup(picture.replace("<svg", f'<svg role="img" aria-label="{escape(says)}"', 1))

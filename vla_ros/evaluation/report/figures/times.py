@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from vla_ros.analysis.plots import COLOURS
 from vla_ros.evaluation.records import Spread
-from vla_ros.evaluation.report.canvas import INK, SIZE, SOFT, drawn, logarithmic, panels, svg, title
+from vla_ros.evaluation.report.figures.canvas import (
+    INK,
+    SIZE,
+    SOFT,
+    drawn,
+    logarithmic,
+    panels,
+    svg,
+    title,
+)
 from vla_ros.evaluation.report.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def times_figure(rows: Sequence[Row]) -> str:
-    """Inference time and age of every variant as bands of quantiles; "" without any."""
+def times_figure(rows: Sequence[Row]) -> Markup:
+    """Inference time and age of every variant as bands of quantiles; empty without any."""
     shown = [row for row in rows if row.inference.count or row.age.count]
     if not shown:
-        return ""
+        return Markup()
     figure, axes = panels(2, height=0.75 + 0.27 * len(shown), same_rows=True)
     names = [drawn(row.variant.label) for row in shown]
     _bands(axes[0], [row.inference for row in shown])
