@@ -22,7 +22,7 @@ def parsed(*words: str) -> argparse.Namespace:
 def test_the_expert_needs_no_other_options() -> None:
     assert parameters(parsed("--policy", "scripted")) == {
         "policy": {"policy": "scripted", "mode": "realtime"},
-        "bridge": {"mode": "realtime"},
+        "bridge": {"mode": "realtime", "auto_reset": False},
         "monitor": {},
     }
 
@@ -56,7 +56,7 @@ def test_lockstep_runs_all_who_need_it_on_simulated_time() -> None:
     found = parameters(parsed(*EXPERT, "--mode", "lockstep", "--seed", "4", "--control-rate", "10"))
     assert found["policy"]["use_sim_time"] is True
     assert found["monitor"]["use_sim_time"] is True
-    assert found["bridge"] == {"mode": "lockstep", "seed": 4}
+    assert found["bridge"] == {"mode": "lockstep", "seed": 4, "auto_reset": False}
     assert found["policy"]["control_rate_hz"] == 10.0
 
 

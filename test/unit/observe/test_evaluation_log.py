@@ -151,6 +151,21 @@ def test_a_step_takes_the_newest_action_since_the_one_before() -> None:
     assert record.reason == "step limit"
 
 
+def test_what_the_camera_shows_after_the_end_is_no_step() -> None:
+    it = log(REALTIME)
+    for step in range(3):
+        it.add_frame(SECOND + step * PERIOD)
+        it.add_command(heard(SECOND + step * PERIOD, at_ns=SECOND + step * PERIOD + MS))
+    it.add_episode(over(2, 2))
+    for step in range(3, 40):  # the still world, and a policy that goes on
+        it.add_frame(SECOND + step * PERIOD)
+        it.add_command(heard(SECOND + step * PERIOD, at_ns=SECOND + step * PERIOD + MS))
+    record = it.record(JOB, 9.0)
+    assert it.steps == record.steps == record.age_ms.count == 2
+    assert it.step_of(SECOND + 2 * PERIOD) == 2
+    assert it.step_of(SECOND + 3 * PERIOD) is None
+
+
 def test_a_simulation_that_cannot_keep_up_is_named_also_where_the_task_was_solved() -> None:
     slow = "the simulation ran at 12.5 of 20 Hz"
     it = clocked()

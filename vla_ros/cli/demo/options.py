@@ -100,6 +100,7 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "task": args.task,
         "initial_state": args.initial_state,
         "seed": args.seed,
+        "auto_reset": False,
     }
     found: dict[str, dict[str, Any]] = {"policy": policy, "bridge": bridge, "monitor": {}}
     if args.mode == "lockstep":

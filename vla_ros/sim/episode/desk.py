@@ -139,13 +139,21 @@ class Desk:
         with self._bell:
             self._inbox.end()
 
-    def finish(self, state: EpisodeState, reason: str) -> None:
-        """The episode is over."""
+    def finish(self, state: EpisodeState, reason: str, next_s: float | None) -> None:
+        """The episode is over; see :class:`EpisodeView`."""
         with self._bell:
             self._check()
             rate_hz = self.view().achieved_rate_hz
-            self._view = replace(self._view, state=state, reason=reason, achieved_rate_hz=rate_hz)
+            self._view = replace(
+                self._view, state=state, reason=reason, achieved_rate_hz=rate_hz, next_s=next_s
+            )
             self._inbox.end()
+
+    def follow(self, request: EpisodeRequest) -> None:
+        """Request the next episode, unless somebody else did."""
+        with self._bell:
+            self._check()
+            self.request(request)
 
     def sleep_until(self, steady_ns: int) -> None:
         """Wait for a time of the steady clock."""

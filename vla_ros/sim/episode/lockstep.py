@@ -65,6 +65,9 @@ class Lockstep:
                 self._outlet.observation(self._now_ns, observation)
                 return outcome
 
+    def rest(self, seen: SimObservation | None, pause_s: float | None) -> None:
+        """Between episodes time stands still: there is nothing to show and nothing to wait for."""
+
     def _tick(self) -> None:
         self._now_ns += self._period_ns
         self._outlet.clock(self._now_ns)

@@ -46,6 +46,8 @@ class Pace(Protocol):
 
     def play(self, stamp_ns: int, observation: SimObservation) -> Outcome: ...
 
+    def rest(self, seen: SimObservation | None, pause_s: float | None) -> None: ...
+
 
 class EpisodeRunner:
     """See the module's text. Begin with :meth:`request`, then let a thread :meth:`run`."""
@@ -141,7 +143,9 @@ class EpisodeRunner:
     def _finish(self, outcome: Outcome) -> None:
         """Say how it ended, and begin the next one where nobody needs to ask for it."""
         again = self.options.auto_reset and self._losses < _MAX_LOSSES
-        self._desk.finish(outcome.state, outcome.reason)
+        pause_s = (0.0 if self._lockstep else self.options.reset_pause_s) if again else None
+        self._desk.finish(outcome.state, outcome.reason, pause_s)
         self._outlet.changed(self.view())
+        self._pace.rest(outcome.seen, pause_s)
         if again:
-            self.request(self.following())
+            self._desk.follow(self.following())
