@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +127,8 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     values: dict[str, Any] = {"checkpoint": checkpoint}
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
         values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}
-    if (args.device or "cpu") == "cpu":
-        # Threads of the model on every CPU would starve the simulation and the control tick.
-        values["num_threads"] = max(1, len(os.sched_getaffinity(0)) // 2)
-        if values["checkpoint"].startswith("random"):
-            values["max_age_s"] = RANDOM_MAX_AGE_S
+    if (args.device or "cpu") == "cpu" and checkpoint.startswith("random"):
+        values["max_age_s"] = RANDOM_MAX_AGE_S
     return values
 
 

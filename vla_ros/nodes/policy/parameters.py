@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from vla_ros.core import StalePolicy
@@ -73,7 +74,8 @@ TABLE = (
     ),
     P("cuda_graphs", True, "vla: capture the packed passes on CUDA", fixed=True),
     P("seed", 0, "vla: seed of random weights and of sampling", 0, 2**31 - 1, fixed=True),
-    P("num_threads", 0, "Threads of the worker; 0: torch decides", 0, 256, fixed=True),
+    P("num_threads", 0, "Threads of the worker; 0: half of the CPUs, so that the control tick and"
+      " the cameras have the others; on a GPU torch decides", 0, 256, fixed=True),
     P(
         "action_scale",
         [0.0] * 6,
@@ -180,8 +182,13 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         seed=values["seed"],
         replay_file=values["replay_file"],
         replay_loop=values["replay_loop"],
-        num_threads=values["num_threads"],
+        num_threads=values["num_threads"] or _threads(values["device"]),
         warmup_count=values["warmup_count"],
         cuda_graphs=values["cuda_graphs"],
         delay_frames=values["delay_frames"],
     )
+
+
+def _threads(device: str) -> int:
+    """Of a model that shares the CPUs with everybody else; 0: torch decides."""
+    return max(1, len(os.sched_getaffinity(0)) // 2) if device == "cpu" else 0
