@@ -155,6 +155,10 @@ class PolicyState(IntEnum):
     FAULT = 5
 
 
+#: How the reason of a policy that is WAITING begins between two episodes of a simulation.
+EPISODE_OVER = "the episode is over"
+
+
 class CommandKind(IntEnum):
     """Why a command was published; the values are those of ActionCommand.msg."""
 

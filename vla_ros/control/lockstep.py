@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from vla_ros.control.loop import Control
 from vla_ros.control.outlet import ControlOutlet
-from vla_ros.control.queue import Answer
+from vla_ros.control.queue import Answer, ChunkAction
 from vla_ros.core import Observation, PolicyState
 from vla_ros.safety import Limits
 from vla_ros.timing import Clock, Moment, moment
@@ -53,20 +53,26 @@ class LockstepControl(Control):
                 if self._stopped:
                     self._stop(self._now())
                 elif not self._queue.exhausted:
-                    self._answer()
+                    self._answer(self._queue.take())
                 else:
                     self._request(observation)
 
     def result(self, epoch: int, answer: Answer | None) -> None:
         with self.lock:
             if self._keep(epoch, answer):
-                self._answer()
+                self._answer(self._queue.take())
 
     def invalid(self, epoch: int, reason: str) -> None:
         with self.lock:
             super().invalid(epoch, reason)
             if self._is_current(epoch):
-                self._answer_without_action()
+                self._answer(None)
+
+    def _end_episode(self) -> None:
+        """The frame that is with the worker is answered first, so that what is counted does not
+        depend on which was quicker, the answer or the news of the end."""
+        if not self._awaits_answer:
+            self._rest()
 
     def tick(self) -> None:
         """Watch; answers are not a matter of time."""
@@ -76,16 +82,13 @@ class LockstepControl(Control):
                 self._watch_clock(now)
                 self._watch_pixels(now)
 
-    def _answer(self) -> None:
-        """Answer the newest frame, with the next action if there is one."""
+    def _answer(self, action: ChunkAction | None) -> None:
+        """Answer the newest frame, with the action if there is one and it may be published."""
         now = self._now()
-        if not self._gate.let_through(self._queue.take(), now):
+        if not self._gate.let_through(action, now):
             self._stop(now)
-
-    def _answer_without_action(self) -> None:
-        now = self._now()
-        if not self._gate.let_through(None, now):
-            self._stop(now)
+        if self._episode.over and not self._resting:
+            self._rest()
 
     def _came_before(self, observation: Observation) -> bool:
         return self.latest is not None and observation.stamp_ns == self.latest.stamp_ns
@@ -99,6 +102,14 @@ class LockstepControl(Control):
             self._gate.again()
         elif self._stopped:  # the frame came before the empty instruction did
             self._stop(self._now())
+
+    @property
+    def _awaits_answer(self) -> bool:
+        """Whether the newest frame is with the worker."""
+        if self.latest is None or self._stopped or not self.instruction.text:
+            return False
+        last = self._gate.last
+        return last is None or last.latest_ns != self.latest.stamp_ns
 
     @property
     def _stopped(self) -> bool:

@@ -11,13 +11,14 @@ import threading
 from abc import ABC, abstractmethod
 
 from vla_ros import safety
+from vla_ros.control.episodes import EpisodeCourse
 from vla_ros.control.gate import PublishGate
 from vla_ros.control.intake import FrameCheck
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import ActionQueue, Answer
 from vla_ros.control.state import LoopState
 from vla_ros.control.watch import ClockWatch
-from vla_ros.core import Inference, Instruction, Observation, PolicyState
+from vla_ros.core import EPISODE_OVER, Inference, Instruction, Observation, PolicyState
 from vla_ros.safety import Limits, Safety
 from vla_ros.timing import Clock, Moment, moment
 
@@ -46,6 +47,8 @@ class Control(LoopState, ABC):
         self._gate = PublishGate(self, outlet, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
         self._clock_watch = ClockWatch(sim_time, clock.steady_ns())
+        self._episode = EpisodeCourse()
+        self._resting = False  # between two episodes: nothing is asked for
 
     @abstractmethod
     def offer(self, observation: Observation) -> None:
@@ -63,6 +66,7 @@ class Control(LoopState, ABC):
 
     def activate(self) -> None:
         with self.lock:
+            self._begin()
             self._flush()
             self._frames.forget()
             self.become(Safety(PolicyState.WAITING, self._lacks(), self._clock.steady_ns()))
@@ -95,11 +99,42 @@ class Control(LoopState, ABC):
     def reset(self) -> None:
         """A new episode: flush everything, keep the instruction."""
         with self.lock:
+            self._begin()
             self._flush()
             self._frames.forget()
             self.latest = None
             self._gate.forget()
             self._wait(self._lacks())
+
+    def episode_runs(self, number: int, step: int) -> None:
+        """A simulation says that its episode runs, after ``step`` steps. It has called
+        :meth:`reset` before; where it could not, this is one."""
+        with self.lock:
+            if self._episode.is_echo(number, step):
+                return
+            if self._episode.over:
+                self.reset()
+            self._episode.runs(number)
+
+    def episode_over(self, number: int, how: str) -> None:
+        """A simulation says how its episode has ended: wait for the next one. Frames that still
+        come are not acted upon."""
+        with self.lock:
+            if self._episode.ends(number, how) and self.safety.active:
+                self._end_episode()
+
+    def _end_episode(self) -> None:
+        self._rest()
+
+    def _rest(self) -> None:
+        """From now on everything in flight is void, and nothing is asked for."""
+        self._resting = True
+        self._flush()
+        self._wait(self._lacks())
+
+    def _begin(self) -> None:
+        self._episode.begin()
+        self._resting = False
 
     def _flush(self) -> None:
         """Begin a new epoch: nothing computed so far may be executed any more."""
@@ -113,6 +148,8 @@ class Control(LoopState, ABC):
             self.become(safety.enter(self.safety, PolicyState.WAITING, reason, steady))
 
     def _lacks(self) -> str:
+        if self._resting:
+            return f"{EPISODE_OVER}: {self._episode.over}"
         if not self.instruction.text:
             return "waits for an instruction"
         return "waits for a fresh frame and a valid action"
@@ -164,7 +201,7 @@ class Control(LoopState, ABC):
     def _request(self, observation: Observation) -> None:
         """Hand a frame to the worker if there is something to do."""
         able = self.safety.active and self.safety.state is not PolicyState.FAULT
-        if able and self.instruction.text:
+        if able and not self._resting and self.instruction.text:
             self._outlet.submit(observation, self.instruction)
 
     # ------------------------------------------------------------------ the worker

@@ -67,11 +67,17 @@ class RealtimeControl(Control):
             if not self._gate.let_through(self._queue.take(), now):
                 self._stop_for_a_while(now)
 
+    def _rest(self) -> None:
+        """One command that stops, and silence: the simulation executes nothing after the end."""
+        super()._rest()
+        if self._gate.moved:
+            self._stop(moment(self._clock))
+
     def _stop_for_a_while(self, now: Moment) -> None:
         """Before the first action nothing was set in motion, and the gripper's state is unknown:
         a command could only do harm. After ``silence_after_s`` the consumer knows."""
         silent = now.steady_ns - self.safety.since_ns > self.limits.silence_after_s * SECOND
-        if self._gate.moved and not silent:
+        if self._gate.moved and not silent and not self._resting:
             self._stop(now)
 
     def _stop(self, now: Moment) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from vla_ros.core import STAGES, CommandKind, PolicyState
+from vla_ros.core import EPISODE_OVER, STAGES, CommandKind, PolicyState
 from vla_ros.timing import Distribution
 
 #: Stages of :data:`vla_ros.core.STAGES` that are the work of the model.
@@ -133,6 +133,11 @@ class StatusSeen:
     def period_ns(self) -> int:
         """The control period T; 0 when the status does not say."""
         return round(1e9 / self.control_rate_hz) if self.control_rate_hz > 0 else 0
+
+    @property
+    def between_episodes(self) -> bool:
+        """A simulation has ended its episode and shows nothing until the next one."""
+        return self.state is PolicyState.WAITING and self.reason.startswith(EPISODE_OVER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,12 +403,23 @@ def test_sliding_minimum_is_the_minimum_of_the_window(samples: list[tuple[int, f
     assert sliding.value(now + 2 * SECOND) is None
 
 
-def test_a_silent_camera_is_an_error_while_the_policy_looks() -> None:
-    graph = Graph(camera_timeout_s=0.5)
+@pytest.mark.parametrize("state", list(PolicyState), ids=lambda s: s.name)
+def test_a_silent_camera_is_an_error_while_something_may_move(state: PolicyState) -> None:
+    graph = Graph(replace(RUNNING, state=state), camera_timeout_s=0.5)
     graph.run(5)
     graph.clock.advance(0.6)
-    assert graph.diagnostic("camera").level is Level.ERROR
-    graph.status(replace(RUNNING, state=PolicyState.INACTIVE))
+    moving = state in (PolicyState.RUNNING, PolicyState.HOLD, PolicyState.FAULT)
+    assert graph.diagnostic("camera").level is (Level.ERROR if moving else Level.WARN)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_between_two_episodes_a_silent_camera_is_no_finding(seen: bool) -> None:
+    graph = Graph(camera_timeout_s=0.5)
+    graph.run(20 if seen else 0)
+    graph.status(replace(RUNNING, state=PolicyState.WAITING, reason="the episode is over: success"))
+    graph.clock.advance(2.0)
+    assert graph.diagnostic("camera").level is Level.OK
+    graph.status(replace(RUNNING, state=PolicyState.WAITING, reason="waits for a fresh frame"))
     assert graph.diagnostic("camera").level is Level.WARN
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vla_ros.core import CommandKind, Inference, PolicyState, Timeline
+from vla_ros.core import EPISODE_OVER, CommandKind, Inference, PolicyState, Timeline
 from vla_ros.monitoring import CommandSeen, Level, PublisherSeen, StatusSeen
 from vla_ros.observe.demo.log import EpisodeLog, Measured
 from vla_ros.observe.episode import Episode
@@ -117,6 +117,25 @@ def test_held_and_stale_commands_of_the_episode_are_counted() -> None:
     report = log.measure(PUBLISHERS, at(5)).report
     assert (report.missed_deadlines, report.stale_published, report.actions) == (1, 1, 2)
     assert log.measure(PUBLISHERS, at(5)).worker_restarts == 1
+
+
+def test_news_of_the_rest_that_overtake_the_end_change_no_figure() -> None:
+    rest = replace(RUNNING, state=PolicyState.WAITING, reason=f"{EPISODE_OVER}: success")
+    problems = []
+    for rests in (False, True):
+        log = EpisodeLog(lockstep=False)
+        log.add_status(RUNNING, at(-1))
+        log.add_episode(EPISODE, at(0))
+        for i in range(1, 11):
+            log.add_command(command(i, CommandKind.HELD if i % 2 else CommandKind.POLICY), at(i))
+        if rests:
+            log.add_status(rest, at(10.5))
+        end = replace(EPISODE, running=False, ended="success", stamp_ns=at(10.4).now_ns)
+        log.add_episode(end, at(10.6))
+        measured = log.measure(PUBLISHERS, at(60))
+        problems.append(measured.report.problems)
+        assert measured.status == RUNNING
+    assert problems[0] == problems[1] and "periods without a new action" in problems[0][0]
 
 
 def test_another_episode_begins_anew() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vla_ros.core import Command, CommandKind, Inference, PolicyState, Timeline
+from vla_ros.core import EPISODE_OVER, Command, CommandKind, Inference, PolicyState, Timeline
 from vla_ros.evaluation.records import Job, Setup
 from vla_ros.evaluation.tally import Tally
 from vla_ros.monitoring import StatusSeen
@@ -189,6 +189,8 @@ def test_the_policy_s_state_counts_as_of_the_end_and_its_counters_as_of_afterwar
     before = replace(RUNNING, actions_clamped=7)
     it = clocked(before)
     it.add_status(StatusSeen(PolicyState.HOLD, "observation age 612 ms", actions_clamped=8))
+    rest = StatusSeen(PolicyState.WAITING, f"{EPISODE_OVER}: step limit", actions_clamped=9)
+    it.add_status(rest)  # the policy heard of the end before we did
     it.add_episode(over(5, 0))
     it.add_status(StatusSeen(PolicyState.WAITING, "waits", actions_clamped=10))
     record = it.record(JOB, 1.0)

@@ -14,7 +14,7 @@ from std_msgs.msg import String
 from vla_ros.control import Control, check_instruction
 from vla_ros.control.assembling import Assembler, Stamped
 from vla_ros.core import Observation
-from vla_ros.msg import NamedPoses
+from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of, stamp_of
 from vla_ros.nodes.policy import convert
@@ -58,6 +58,7 @@ class PolicyInputs:
         if control.limits.absolute:
             self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE)
         self._listen(String, "instruction", self._on_instruction, qos.LATCHED, raw=True)
+        self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
     def close(self) -> None:
         for subscription in self._open:
@@ -115,3 +116,10 @@ class PolicyInputs:
             return
         if self._control.set_instruction(text):
             log.info(f"instruction: '{text}'" if text else "instruction: stop")
+
+    def _on_episode(self, message: EpisodeStatus) -> None:
+        """Of a simulation; nobody publishes it on a robot."""
+        if message.state == EpisodeStatus.STATE_RUNNING:
+            self._control.episode_runs(message.episode, message.step)
+        elif message.state in (EpisodeStatus.STATE_SUCCESS, EpisodeStatus.STATE_FAILURE):
+            self._control.episode_over(message.episode, message.reason or "success")

@@ -77,6 +77,9 @@ class EpisodeLog:
         self.episode = episode
 
     def add_status(self, status: StatusSeen, arrival: Moment) -> None:
+        """The policy's. That it rests once the episode is over is no part of the episode."""
+        if status.between_episodes:
+            return
         self._statuses.append((status, arrival))
 
     def add_command(self, command: CommandSeen, arrival: Moment) -> None:

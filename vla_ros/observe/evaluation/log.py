@@ -57,7 +57,7 @@ class EvalLog:
         """The policy's. What it does once the episode is over is no part of it; its counters
         are told only then."""
         self._newest = status
-        if not self.ended:
+        if not self.ended and not status.between_episodes:
             self._status = status
 
     def add_command(self, heard: Heard) -> None:
