@@ -53,8 +53,8 @@ def conventions_of(checkpoint: str, suite: str = "", unnorm_key: str = "") -> Co
     """
     if checkpoint.startswith("random:"):
         return Conventions("", CONTROLLER_UNITS, "default", False)
-    from vla_ros.engine.checkpoints.config import read_config
     from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
+    from vla_ros.engine.checkpoints.parse import read_config
 
     try:
         directory = resolve(checkpoint)

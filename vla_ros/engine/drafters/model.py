@@ -20,7 +20,7 @@ from vla_ros.engine.vision.images import Preprocessor
 
 def towers_equal(one: VLAModel, other: VLAModel) -> bool:
     """Same towers with the same weights: their features can be shared."""
-    if one.config.towers != other.config.towers or one.config.images != other.config.images:
+    if not one.config.sees_like(other.config) or one.config.images != other.config.images:
         return False
     first = one.vision.vision_backbone.state_dict()
     second = other.vision.vision_backbone.state_dict()
@@ -51,7 +51,7 @@ class ModelDrafter(Drafter):
         if draft.actions.bins != target.actions.bins:
             raise ValueError("draft and target have different numbers of action bins")
         self._target, self._draft, self._tokenizer = target, draft, tokenizer
-        self._same_pixels = target.config.towers == draft.config.towers
+        self._same_pixels = target.config.sees_like(draft.config)
         self.shares_vision = share and towers_equal(target, draft)
         self._preprocess = Preprocessor(
             draft.config, draft.device, draft.dtype, center_crop, preprocessing
