@@ -139,19 +139,36 @@ class Engine:
 def _normaliser(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser:
     slack = 1e-8 if checkpoint.config.parallel else 0.0
     minmax = checkpoint.config.minmax
-    found = read_normaliser(checkpoint.norm_stats, options.unnorm_key, minmax=minmax, slack=slack)
+    found = read_normaliser(
+        checkpoint.norm_stats, options.unnorm_key, minmax=minmax, slack=slack,
+        source=str(checkpoint.directory),
+    )  # fmt: skip
     if options.action_dim is not None and found.dim != options.action_dim:
         raise CheckpointError(
             f"the checkpoint's actions have {found.dim} dimensions, wanted {options.action_dim}"
+        )
+    if checkpoint.config.parallel and found.dim != checkpoint.config.action_dim:
+        raise CheckpointError(
+            f"{checkpoint.directory}: the head gives {checkpoint.config.action_dim} values an"
+            f" action, the statistics have {found.dim}"
         )
     return found
 
 
 def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser | None:
-    if checkpoint.config.proprio_dim == 0:
+    wanted, where = checkpoint.config.proprio_dim, str(checkpoint.directory)
+    if wanted == 0:
         return None
-    minmax = checkpoint.config.minmax
-    return read_normaliser(checkpoint.norm_stats, options.unnorm_key, part="proprio", minmax=minmax)
+    found = read_normaliser(
+        checkpoint.norm_stats, options.unnorm_key, part="proprio",
+        minmax=checkpoint.config.minmax, source=where,
+    )  # fmt: skip
+    if found.dim != wanted:
+        raise CheckpointError(
+            f"{where}: the model takes {wanted} values of robot state, its statistics have"
+            f" {found.dim}"
+        )
+    return found
 
 
 def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:

@@ -58,6 +58,12 @@ def make_schedule(parts: ScheduleParts) -> Schedule:
     if name == "vanilla_speculative":
         separate = _model_drafter(parts, share=False)
         return VanillaSpeculative(model, tokens, longest, separate, options.gamma or 6)
+    unordered = options.acceptance == "relaxed" or options.draft_extrapolation == "linear"
+    if unordered and not model.actions.ordered:
+        raise ValueError(
+            "relaxed acceptance and linear drafts need bins that lie beside each other:"
+            " this checkpoint's tokens are codes of a VQ-VAE"
+        )
     acceptance = make_acceptance(options, model.actions, parts.action_dim, model.device)
     drafter = make_drafter(parts, acceptance)
     return Speculative(

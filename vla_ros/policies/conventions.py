@@ -96,8 +96,8 @@ def conventions_of(
     """
     if checkpoint.startswith(f"{RANDOM}:"):
         return _of_statistics(unnorm_key or RANDOM, {}, 1, action_scale)
-    from vla_ros.engine.checkpoints.config import read_config
     from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
+    from vla_ros.engine.checkpoints.parse import read_config
 
     try:
         directory = resolve(checkpoint)

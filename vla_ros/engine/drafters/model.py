@@ -20,15 +20,9 @@ from vla_ros.engine.tokens import PromptTokenizer
 from vla_ros.engine.vision.images import Preprocessor
 
 
-def pixels_equal(target: VLAModel, draft: VLAModel) -> bool:
-    """The draft takes its cameras' images in the very form that the target takes them in."""
-    one, other = target.config, draft.config
-    return (one.towers, one.resize) == (other.towers, other.resize)
-
-
 def towers_equal(target: VLAModel, draft: VLAModel) -> bool:
     """Same pixels through the same towers, weights and all: the features are the same."""
-    if not pixels_equal(target, draft):
+    if not target.config.sees_like(draft.config):
         return False
     first = target.vision.vision_backbone.state_dict()
     second = draft.vision.vision_backbone.state_dict()
@@ -61,7 +55,7 @@ class ModelDrafter(Drafter):
     ) -> None:
         _check(target, draft)
         self._target, self._draft, self._tokenizer = target, draft, tokenizer
-        self._same_pixels = pixels_equal(target, draft)
+        self._same_pixels = target.config.sees_like(draft.config)
         self.shares_vision = share and towers_equal(target, draft)
         self._preprocess = Preprocessor(
             draft.config, draft.device, draft.dtype, center_crop, preprocessing
