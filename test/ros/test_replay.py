@@ -214,7 +214,8 @@ def test_what_cannot_be_replayed_is_one_line(
     plain = write_bag(tmp_path / "plain", [task(START - T, "reach"), *film(2)])
     for words, said in (
         ((looped,), "time goes back"),
-        ((mute,), "the bag has no instruction for its frames"),
+        ((mute, "--policy", "zero"), "the bag has no instruction for its frames"),
+        ((plain,), "does not say which policy it is of: give --policy"),
         ((depth,), "encoding '32FC1' is not supported"),
         ((tmp_path / "none",), "there is no such bag"),
         ((plain, "--frames", "5:9"), "none of them is in --frames"),

@@ -6,24 +6,23 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vla_ros.analysis.bench_file import BOUNDS, REFERENCES, BenchFile
+from vla_ros.analysis.bench_file import BOUNDS, REFERENCES, BenchFile, kind_of
 from vla_ros.analysis.schedules import ScheduleTime, clocked
 
 #: policy parameters of a row's schedule
 PARAMETERS = {
     "flow": "",
     "speculative_temporal": "schedule:=speculative drafter:=temporal",
-    "speculative_relaxed": "schedule:=speculative drafter:=temporal acceptance:=relaxed",
-    "speculative_model": "schedule:=speculative drafter:=model",
+    "speculative_relaxed": (
+        "schedule:=speculative drafter:=temporal acceptance:=relaxed relaxed_distance:=2"
+    ),
+    "speculative_model": "schedule:=speculative drafter:=model draft_checkpoint:=DIR",
 }
-NOTES = {
-    "parallel": "needs an OpenVLA-OFT checkpoint",
-    "flow": "for planning: this project's engine runs no flow models",
-}
+NOTES = {"flow": "for planning: this project's engine runs no flow models"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Requirements:
     """What the robot needs: frames and commands a second, and the oldest evidence allowed (s)."""
 
     camera_hz: float
@@ -38,7 +37,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schedule on a device: seconds an inference (usual, worst), pipeline depth, chunk."""
+    """A schedule on a device: seconds an inference (usual, worst), pipeline depth, chunk.
+
+    ``lossless``: it says what the policy says."""
 
     name: str
     seconds: float
@@ -46,6 +47,7 @@ class Candidate:
     depth: int = 1
     chunk: int = 1
     note: str = ""
+    lossless: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +89,19 @@ def _assumption(schedule: ScheduleTime) -> str:
 
 
 def from_bench(bench: BenchFile) -> tuple[Candidate, ...]:
-    """Candidates from a measurement; their worst case is p95."""
+    """Candidates from a measurement, those that the checkpoint can run; the worst is p95."""
+    parallel = kind_of(bench) == "parallel"
     return tuple(
         Candidate(
             row.name, row.median_ms / 1e3, max(row.p95_ms, row.median_ms) / 1e3, row.depth,
-            row.chunk, NOTES.get(row.name, "" if row.lossless else "lossy"),
+            row.chunk, "" if row.lossless else "lossy", row.lossless,
         )
         for row in bench.rows.values()
-        if row.name not in BOUNDS + REFERENCES
+        if row.name not in BOUNDS + REFERENCES and (row.name == "parallel") == parallel
     )  # fmt: skip
 
 
-def judge(candidate: Candidate, limits: Limits) -> Verdict:
+def judge(candidate: Candidate, limits: Requirements) -> Verdict:
     """Hold one schedule against the limits.
 
     Every command needs an action of its own, so an answer must serve n = ceil(control rate /
@@ -121,8 +124,11 @@ def judge(candidate: Candidate, limits: Limits) -> Verdict:
     return Verdict(c, run.rate_hz, commands, usual, age, tuple(missing))
 
 
-def advise(candidates: Iterable[Candidate], limits: Limits) -> tuple[Verdict, ...]:
-    """All candidates judged: those that meet the limits first, the freshest evidence (on
-    average) first; then the others by how few limits they miss, freshest first."""
-    verdicts = [judge(c, limits) for c in candidates]
-    return tuple(sorted(verdicts, key=lambda v: (len(v.missing), v.usual_s, v.candidate.seconds)))
+def advise(candidates: Iterable[Candidate], limits: Requirements) -> tuple[Verdict, ...]:
+    """All candidates judged. Those that meet the limits first, the lossless before the lossy,
+    the freshest evidence (on average) first; then the others by how few limits they miss."""
+
+    def place(v: Verdict) -> tuple[int, bool, float, float]:
+        return len(v.missing), not v.candidate.lossless, v.usual_s, v.candidate.seconds
+
+    return tuple(sorted((judge(c, limits) for c in candidates), key=place))

@@ -118,7 +118,7 @@ def _differences(bench: BenchFile, tokens: int) -> dict[str, tuple[float, str]]:
     hit, plain = rows.get("speculative_hit"), rows.get("autoregressive")
     if hit is not None:
         out["vision and prefill"] = (hit.median_ms, "speculative_hit")
-    if hit is not None and plain is not None:
+    if hit is not None and plain is not None and tokens > 1:
         each = (plain.median_ms - hit.median_ms) / (tokens - 1)
         out["decode pass"] = (each, f"(autoregressive - speculative_hit) / {tokens - 1}")
     if "actionflow" in rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +68,8 @@ def load_devices(path: Path) -> dict[str, Device]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         sources = content["sources"]
         return {name: _device(name, entry, sources) for name, entry in content["devices"].items()}
-    except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: missing or malformed entry {error}") from None
     except ValueError as error:
@@ -86,9 +87,15 @@ def _device(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> 
         title=str(entry["title"]),
         compute=compute,
         memory=_rate(f"{name}.gb_s", entry["gb_s"], 1e9, sources),
-        memory_gb=float(entry["memory_gb"]),
+        memory_gb=_size(f"{name}.memory_gb", entry["memory_gb"]),
         notes=str(entry.get("notes", "")),
     )
+
+
+def _size(place: str, value: Any) -> float:
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"{place} is {value}: give a size in GB, or 0 where it is unknown")
+    return float(value)
 
 
 def _rate(place: str, values: Any, unit: float, sources: Mapping[str, str]) -> Rate:
@@ -98,6 +105,6 @@ def _rate(place: str, values: Any, unit: float, sources: Mapping[str, str]) -> R
     for source in (peak_from, achieved_from):
         if source not in sources:
             raise ValueError(f"{place}: source {source!r} is not in sources")
-    if not 0 < achieved <= peak:
+    if not 0 < achieved <= peak < math.inf:
         raise ValueError(f"{place}: achieved {achieved} must be above 0 and at most peak {peak}")
     return Rate(peak * unit, achieved * unit, sources[peak_from], sources[achieved_from])

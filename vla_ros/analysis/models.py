@@ -103,33 +103,62 @@ def as_parallel(model: ModelShape, chunk: int) -> ModelShape:
     return replace(model, kind="parallel", chunk=chunk, action_tokens=7 * chunk, action_head=head)
 
 
-MODELS = {m.name: m for m in (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, SMALL, CPU)}
+SMALL_OFT = replace(as_parallel(SMALL, 8), name="small-oft")
+
+MODELS = {m.name: m for m in (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, SMALL, SMALL_OFT, CPU)}
 
 
 def load_model(name: str) -> ModelShape:
-    """A known model by name, or a checkpoint directory or config.json (needs torch installed).
+    """A model by any name that the policy and `vla-ros bench` know it by.
+
+    A known shape (``random:`` before it or not) needs nothing; a checkpoint directory, its
+    config.json, ``shipped:NAME`` and a hub id of which there is a copy here need torch
+    installed. Nothing is downloaded.
 
     Raises:
         ValueError: with what there is.
     """
-    if name in MODELS:
-        return MODELS[name]
-    path = Path(name)
-    folder = path.parent if path.name == "config.json" else path
-    if not folder.is_dir():
-        raise ValueError(f"no model {name!r}: give a checkpoint directory or {', '.join(MODELS)}")
+    known = name.removeprefix("random:")
+    if known in MODELS:
+        return MODELS[known]
+    if name.startswith("random:"):
+        raise ValueError(f"no model {name!r}: the known shapes are {', '.join(MODELS)}")
     try:
-        from vla_ros.engine.checkpoints.config import read_config
+        from vla_ros.engine.checkpoints.parse import read_config
         from vla_ros.engine.errors import CheckpointError
     except ImportError as error:
         raise ValueError(f"reading {name} needs the engine's packages: {error}") from None
+    folder = _folder(name)
     try:
         config, raw = read_config(folder)
     except CheckpointError as error:
         raise ValueError(str(error)) from None
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"{folder / 'config.json'} cannot be read: {error}") from None
-    return shape_of(config, folder.name, action_dim(raw))
+    return shape_of(config, name if ":" in name else folder.name, action_dim(raw))
+
+
+def _folder(name: str) -> Path:
+    """Where a checkpoint is on this machine. ValueError: nowhere."""
+    from vla_ros.engine.checkpoints.shipped import PREFIX, shipped
+
+    if name.startswith(PREFIX):
+        return shipped(name)  # its CheckpointError is a ValueError
+    path = Path(name).expanduser()
+    folder = path.parent if path.name == "config.json" else path
+    if folder.is_dir():
+        return folder
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        from huggingface_hub import constants, try_to_load_from_cache
+
+        found = try_to_load_from_cache(name, "config.json", cache_dir=constants.HF_HUB_CACHE)
+        if isinstance(found, str):
+            return Path(found).parent
+        raise ValueError(
+            f"no model {name!r}: there is no copy of it on this machine; give a directory or a"
+            f" shape like its own: {', '.join(MODELS)}"
+        )
+    raise ValueError(f"no model {name!r}: give a checkpoint directory or {', '.join(MODELS)}")
 
 
 def action_dim(raw: dict) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from vla_ros.analysis.advice import Verdict
 from vla_ros.analysis.compare import Efficiency
+from vla_ros.analysis.memory import Memory
 from vla_ros.analysis.published import Figure
 from vla_ros.analysis.roofline import Roofline, StageTime
 from vla_ros.analysis.schedules import ScheduleTime
@@ -66,11 +68,18 @@ def roofline(roof: Roofline, found: Iterable[ScheduleTime], camera_hz: float) ->
         "accounting": roof.accounting,
         "prompt_tokens": roof.model.prompt,
         "images": roof.model.images,
-        "weights_gb": roof.weights_gb(),
+        "memory_gb": memory(roof.memory()),
+        "device_gb": roof.device.memory_gb or None,
         "fits": roof.fits(),
         "stages": [stage(s) for s in roof.stages()],
         "schedules": {s.name: schedule(s, camera_hz) for s in found},
     }
+
+
+def memory(found: Memory) -> dict[str, float]:
+    """Gigabytes (10^9 bytes) by what takes them."""
+    parts = {field.name: getattr(found, field.name) / 1e9 for field in fields(found)}
+    return {**parts, "total": found.total / 1e9}
 
 
 def speculation(c: float, gamma: int, alpha: float, tokens: int) -> dict[str, Any]:
@@ -116,6 +125,7 @@ def verdicts(found: Sequence[Verdict]) -> list[dict[str, Any]]:
     return [
         {
             "schedule": v.candidate.name,
+            "lossless": v.candidate.lossless,
             "meets": v.meets,
             "missing": list(v.missing),
             "ms": v.candidate.seconds * 1e3,

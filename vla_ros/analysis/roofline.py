@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from vla_ros.analysis import stages
 from vla_ros.analysis.devices import Device
+from vla_ros.analysis.memory import Memory, memory_of
 from vla_ros.analysis.shapes import ModelShape
 from vla_ros.analysis.work import Op, Precision
 
@@ -112,13 +113,10 @@ class Roofline:
             return (*front, self.parallel(), self.head())
         return (*front, self.prefill(), self.decode(), self.head(), self.packed())
 
-    def weights_gb(self) -> float:
-        """Gigabytes of weights in memory."""
-        from vla_ros.analysis.work import PARTS, WEIGHT_BYTES
+    def memory(self, frames: int = 1) -> Memory:
+        """What a policy takes, with so many frames decoded at a time."""
+        return memory_of(self.model, self.precision, frames)
 
-        widths = {part: WEIGHT_BYTES[getattr(self.precision, part)] for part in PARTS}
-        return stages.weight_bytes(self.model, widths) / 1e9
-
-    def fits(self) -> bool:
-        """Whether the weights leave a tenth of the device's memory free; True if unknown."""
-        return not self.device.memory_gb or self.weights_gb() <= 0.9 * self.device.memory_gb
+    def fits(self, frames: int = 1) -> bool:
+        """Whether the device has room for it; True where its size is unknown."""
+        return self.memory(frames).fits(1e9 * self.device.memory_gb)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from vla_ros.analysis.advice import Limits, Verdict
+from vla_ros.analysis.advice import Requirements, Verdict
 from vla_ros.analysis.compare import Efficiency
 from vla_ros.analysis.devices import Device
+from vla_ros.analysis.memory import Memory
 from vla_ros.analysis.published import NOT_REPRODUCED, Figure
 from vla_ros.analysis.roofline import Roofline, StageTime
 from vla_ros.analysis.schedules import PHASES, ScheduleTime
@@ -67,17 +68,28 @@ def heading(roof: Roofline) -> str:
     rates = ", ".join(f"{device.flops(d, roof.rates) / 1e12:.4g} TFLOP/s {d}" for d in used)
     lines = [
         f"{model.name} on {device.title}",
-        f"  {formats}; {roof.weights_gb():.3g} GB of weights, {model.images} image(s),"
-        f" {model.prompt} prompt tokens, {model.action_tokens} action tokens",
+        f"  {formats}; {model.images} image(s), {model.prompt} prompt tokens,"
+        f" {model.action_tokens} action tokens",
+        f"  memory: {memory_line(roof.memory())}",
         f"  {roof.rates} rates: {device.bandwidth(roof.rates) / 1e9:.4g} GB/s, {rates}",
         f"  counted by {roof.accounting}; shape from {model.source}",
     ]
     lines += [f"  note: {note}" for note in (*model.notes, device.notes) if note]
     if not roof.fits():
-        lines.append(
-            f"  WARNING: the weights do not fit {device.memory_gb:.0f} GB with a tenth to spare"
-        )
+        lines.append(f"  WARNING: that does not fit the {device.memory_gb:.3g} GB of this device")
     return "\n".join(lines)
+
+
+def memory_line(memory: Memory) -> str:
+    """What takes how much."""
+    parts = (
+        (memory.weights, "weights"),
+        (memory.cache, "cache"),
+        (memory.activations, "activations"),
+        (memory.runtime, "CUDA and graphs (assumed)"),
+    )
+    said = ", ".join(f"{scaled(size, 'B')} {what}" for size, what in parts)
+    return f"{scaled(memory.total, 'B')}: {said}"
 
 
 def stage_table(stages: Iterable[StageTime]) -> str:
@@ -204,7 +216,7 @@ def device_list(devices: Iterable[Device]) -> str:
     return "\n\n".join(blocks)
 
 
-def verdict_table(verdicts: Sequence[Verdict], limits: Limits) -> str:
+def verdict_table(verdicts: Sequence[Verdict], limits: Requirements) -> str:
     """Advice, best first."""
     rows = [
         (

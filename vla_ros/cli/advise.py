@@ -19,11 +19,12 @@ from vla_ros.cli.roofline.options import (
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.analysis.advice import Candidate, Limits
+    from vla_ros.analysis.advice import Candidate, Requirements, Verdict
 
 DESCRIPTION = """\
-Name the schedules that give a command for every control tick on evidence young enough, the
-freshest first. From the roofline of a device, or, with --bench, from what was measured there."""
+Name the schedules that give a command for every control tick on evidence young enough: the
+lossless ones first, the freshest first. A lossy one changes what the policy says; it is marked.
+From the roofline of a device, or, with --bench, from what was measured there."""
 
 EPILOG = """\
 examples:
@@ -33,6 +34,9 @@ examples:
 
 A roofline is a bound: a real engine reaches a part of it. Measure before you rely on it.
 exit status: 0 at least one schedule meets the limits, 1 none does, 2 wrong usage"""
+
+#: options that only a calculation reads
+CALCULATED = ("device", "model", "draft", "dtype", "prompt_tokens", "images", "gamma", "peak")
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,11 +61,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(args: argparse.Namespace) -> int:
     """Judge and print. Returns the exit status."""
     from vla_ros.analysis import report, tables
-    from vla_ros.analysis.advice import Limits, advise
+    from vla_ros.analysis.advice import Requirements, advise
 
     check_draft_options(args)
     try:
-        limits = Limits(args.camera_hz, args.control_hz, args.max_age_ms / 1e3)
+        limits = Requirements(args.camera_hz, args.control_hz, args.max_age_ms / 1e3)
     except ValueError as error:
         raise UserError(str(error)) from None
     source, candidates = _candidates(args)
@@ -70,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{source}: there is no schedule to choose from")
     print(f"{source}\n{tables.verdict_table(verdicts, limits)}\n")
     best = verdicts[0]
-    print(_conclusion(best.parameters, limits) if best.meets else _nothing(limits))
+    print(_conclusion(best, limits) if best.meets else _nothing(limits))
     if args.json:
         result: dict[str, Any] = {
             "source": source,
@@ -80,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
                 "max_age_ms": args.max_age_ms,
             },
             "best": best.candidate.name if best.meets else None,
+            "best_is_lossless": best.candidate.lossless if best.meets else None,
             "schedules": report.verdicts(verdicts),
         }
         print(json.dumps(report.rounded(result)))
@@ -92,8 +97,10 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
 
     bench = bench_of(args.bench)
     if bench is not None:
-        if args.device or args.model:
-            raise UserError("--bench says what it measured: leave out --device and --model")
+        given = [name for name in CALCULATED if getattr(args, name)]
+        if given:
+            option = given[0].replace("_", "-")
+            raise UserError(f"--bench says what was measured: leave out --{option}")
         where = bench.machine or bench.device
         return f"measured: {bench.checkpoint} on {where} ({bench.path})", from_bench(bench)
     model = model_of(args)
@@ -101,17 +108,25 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
     found = schedules(roof, args.alpha, args.gamma, draft_of(args, model))
     rates = f"{roof.rates} rates, decoder {roof.precision.decoder}"
     source = f"calculated: {model.name} on {roof.device.title}, {rates}"
-    if not roof.fits():
-        raise UserError(f"{roof.weights_gb():.3g} GB of weights do not fit {roof.device.title}")
-    return source, from_roofline(found)
+    roomy = tuple(s for s in found if roof.fits(s.depth))
+    if not roomy:
+        need = roof.memory().total / 1e9
+        raise UserError(f"{model.name} needs {need:.1f} GB: it does not fit {roof.device.title}")
+    if len(roomy) < len(found):
+        names = ", ".join(s.name for s in found if s not in roomy)
+        source += f"; there is no room for the caches of {names}"
+    return source, from_roofline(roomy)
 
 
-def _conclusion(parameters: str, limits: Limits) -> str:
-    own = parameters or "an engine that runs it, and"
-    return f"best: {own} control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
+def _conclusion(best: Verdict, limits: Requirements) -> str:
+    own = best.parameters or "an engine that runs it, and"
+    line = f"best: {own} control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
+    if not best.candidate.lossless:
+        line += "\nIt is LOSSY, it changes what the policy says: no lossless one meets the limits."
+    return line
 
 
-def _nothing(limits: Limits) -> str:
+def _nothing(limits: Requirements) -> str:
     line = "none meets the limits: lower --control-hz or raise --max-age-ms"
     if limits.camera_hz < limits.control_hz:
         line += (

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 
 POLICIES = ("vla", "scripted", "zero")
 ROUTES = ("ros", "direct")
@@ -89,12 +89,13 @@ class Setup:
 
     ``checkpoint_sha256`` is "" without a checkpoint, ``unnorm_key`` "" where the checkpoint
     has one. ``seed`` is the first of the jobs' and that of the policy (sampling, random weights).
-    ``action_scale`` makes m and rad of the first six de-normalised values; it, ``unnorm_key``,
-    ``center_crop``, ``preprocessing`` and ``wrist`` are as :mod:`vla_ros.policies.conventions`
-    tells. ``ungated``: with that module's UNGATED, for published protocols that have no gate.
-    ``threads`` are the policy's, 0 the library's own choice. ``wrist``: the wrist camera is
-    rendered and shown. ``max_steps`` 0: the tasks' own limits. ``max_age_s`` bounds the age of
-    the evidence before a variant's own delays, see :func:`vla_ros.evaluation.plan.age_limit_s`.
+    ``action_scale``, ``center_crop`` and ``preprocessing`` are what the policy reads from its
+    checkpoint (:mod:`vla_ros.policies.conventions`), written down for the reader, and so that
+    episodes under other ones are never mixed in. ``ungated``: with that module's UNGATED, for
+    published protocols that have no gate. ``threads`` are the policy's, 0 the library's own
+    choice. ``wrist``: the wrist camera is rendered and shown. ``max_steps`` 0: the tasks' own
+    limits. ``max_age_s`` bounds the age of the evidence before a variant's own delays, see
+    :func:`vla_ros.evaluation.plan.age_limit_s`.
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
 

@@ -14,7 +14,7 @@ from rclpy.subscription import MessageInfo
 from sensor_msgs.msg import Image
 
 from vla_ros import core
-from vla_ros.monitoring import Arrival, StatusSeen
+from vla_ros.monitoring import StatusSeen
 from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import image_of
@@ -22,6 +22,7 @@ from vla_ros.nodes.monitor.convert import header_stamp, status_seen
 from vla_ros.observe.convert import episode_of, inference_of
 from vla_ros.observe.episode import Episode
 from vla_ros.observe.listener import Listener, deep
+from vla_ros.timing import Moment, moment
 
 MAX_PIXELS = 1920 * 1200  # of a picture that is kept
 
@@ -46,15 +47,15 @@ class EpisodeWatcher(Listener, ABC):
     # ------------------------------------------------------------------ what a subclass does
 
     @abstractmethod
-    def hear_episode(self, episode: Episode, arrival: Arrival) -> None:
+    def hear_episode(self, episode: Episode, arrival: Moment) -> None:
         """The bridge says how its episode stands."""
 
     @abstractmethod
-    def hear_status(self, status: StatusSeen, arrival: Arrival) -> None:
+    def hear_status(self, status: StatusSeen, arrival: Moment) -> None:
         """The policy says how it stands; :attr:`status` is this already."""
 
     @abstractmethod
-    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Arrival) -> None:
+    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
         """A command was published."""
 
     @abstractmethod
@@ -62,7 +63,7 @@ class EpisodeWatcher(Listener, ABC):
         """The policy answered a frame."""
 
     @abstractmethod
-    def hear_image(self, stamp_ns: int, arrival: Arrival) -> Keep | None:
+    def hear_image(self, stamp_ns: int, arrival: Moment) -> Keep | None:
         """A camera image. Its pixels are decoded only for a function that wants them, which is
         called without the bell."""
 
@@ -70,13 +71,13 @@ class EpisodeWatcher(Listener, ABC):
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         with self.bell:
-            self.hear_episode(episode_of(message), Arrival.now(self.clock))
+            self.hear_episode(episode_of(message), moment(self.clock))
             self.bell.notify_all()
 
     def _on_status(self, message: PolicyStatus) -> None:
         with self.bell:
             self.status = status_seen(message)
-            self.hear_status(self.status, Arrival.now(self.clock))
+            self.hear_status(self.status, moment(self.clock))
             self.bell.notify_all()
 
     def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:

@@ -53,7 +53,7 @@ def load_golden(path: Path) -> Run:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BagError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BagError(f"{path} is no golden file: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BagError(f"{path} is no golden file: make one with `vla-ros replay BAG --save FILE`")

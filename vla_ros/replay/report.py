@@ -12,6 +12,10 @@ from vla_ros.replay.compare import DIMENSIONS, Comparison
 from vla_ros.replay.run import Run
 from vla_ros.timing import Distribution, Window
 
+#: below the table of times
+ABOUT_TIMES = "the stages abut and add up to the age; inference is preprocess to decode"
+LOCKSTEP = "; in lock-step\nthe age is simulated time, the stages are not"
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -114,11 +118,12 @@ def text(report: Report) -> str:
     lines.append(_row("rate", [f"{s.rate_hz:.1f} Hz" if s.rate_hz else "-" for s in sides]))
     lines.append(_row("ms: p50 / p95 / p99", ["" for _ in sides]))
     lines.append(_row("observation age", [_ms(side.age) for side in sides]))
-    lines.append(_row("inference", [_ms(side.inference) for side in sides]))
     lines += [_row(f"  {stage}", [_ms(s.stages[stage]) for s in sides]) for stage in STAGES]
+    lines.append(_row("inference", [_ms(side.inference) for side in sides]))
     if report.now.run.answer_ms.count:
         answers = ["-"] * (len(sides) - 1) + [_ms(report.now.run.answer_ms)]
         lines.append(_row("frame to answer", answers))
+    lines.append(f"({ABOUT_TIMES}{LOCKSTEP if report.mode == 'lockstep' else ''})")
     lines.append("")
     lines += _comparison(report)
     lines += [f"note: {note}" for note in report.notes]

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from vla_ros.analysis.advice import Limits, advise, from_bench
-from vla_ros.analysis.bench_file import read_bench
+from vla_ros.analysis.advice import PARAMETERS, Requirements, advise, from_bench
+from vla_ros.analysis.bench_file import kind_of, read_bench
 from vla_ros.analysis.compare import compare_schedules, compare_stages, fit_shape
 from vla_ros.analysis.devices import load_devices
 from vla_ros.analysis.models import MODELS
@@ -98,7 +98,7 @@ def test_the_measured_shape_is_taken_over(tmp_path):
     found = read_bench(write(tmp_path / "b.json", bench({"generate": row(1)}, shapes=shapes)))
     model = fit_shape(MODELS["openvla-7b"], found)
     assert (model.prompt, model.action_tokens) == (300, 16)
-    assert (found.model, found.dtype, found.threads) == ("openvla-7b", "bf16", 4)
+    assert (found.checkpoint, found.dtype, found.threads) == ("random:openvla-7b", "bf16", 4)
     assert found.machine == "NVIDIA H200"
 
 
@@ -112,16 +112,32 @@ def test_a_saved_output_will_do(tmp_path):
     [
         ("", "no JSON"),
         ("not json", "no JSON"),
-        ({"sweep": []}, "schedules"),
-        (bench({}), "schedules"),
-        (bench({"generate": {}}), "median_ms"),
-        (bench({"generate": row(0)}), "median_ms"),
+        ("[" * 100_000, "no JSON"),
+        ({"sweep": []}, "schedules is missing"),
+        (bench({}), "schedules is empty"),
+        (bench({"generate": {}}), r"generate\.median_ms is missing"),
+        (bench({"generate": row(0)}), r"generate\.median_ms is 0"),
+        (bench({"generate": row(float("inf"))}), "not a number"),
+        (bench({"generate": [1]}), "not an object"),
+        (bench({"generate": row(1, stages_ms=3)}), r"stages_ms is 3, not an object"),
+        (bench({"generate": row(1, latency_ms="soon")}), r"latency_ms is 'soon'"),
+        (bench({"generate": row(1)}, shapes={"action_tokens": 1e400}), "action_tokens is inf"),
+        (bench({"generate": row(1)}, threads=True), "threads is True"),
         ([1, 2], "no benchmark"),
     ],
 )
 def test_what_is_no_benchmark(tmp_path, content, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         read_bench(write(tmp_path / "b.json", content))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_actions_of_a_single_token_have_no_decode_pass(tmp_path):
+    rows = {"autoregressive": row(9.0), "speculative_hit": row(9.0)}
+    found = read_bench(write(tmp_path / "b.json", bench(rows, shapes={"action_tokens": 1})))
+    roof = ROOF.for_model(fit_shape(ROOF.model, found))
+    assert {e.name for e in compare_stages(roof, found)} == {"vision and prefill"}
 
 
 def test_no_file(tmp_path):
@@ -135,16 +151,72 @@ def test_advice_from_a_measurement(tmp_path):
         "autoregressive": row(30.0),
         "actionflow": row(10.0, latency_ms=70.0),
         "speculative_temporal": row(15.0, p95_ms=29.0, acceptance=0.4),
-        "speculative_relaxed": row(12.0, lossless=False, acceptance=0.9),
         "speculative_hit": row(9.0),
     }
     found = read_bench(write(tmp_path / "b.json", bench(rows)))
-    verdicts = advise(from_bench(found), Limits(30, 20, 0.2))
+    verdicts = advise(from_bench(found), Requirements(30, 20, 0.2))
     judged = {v.candidate.name: v for v in verdicts}
     assert "generate" not in judged  # a reference
     assert "speculative_hit" not in judged  # a bound
     assert judged["actionflow"].candidate.depth == 7
     assert not judged["actionflow"].meets
-    assert judged["speculative_relaxed"].candidate.note == "lossy"
     assert judged["speculative_temporal"].age_s == pytest.approx(0.029 + 0.05)
-    assert verdicts[0].candidate.name == "speculative_relaxed"
+    assert verdicts[0].candidate.name == "speculative_temporal"
+
+
+def test_a_pipeline_that_was_never_full_while_it_was_timed_is_as_deep_all_the_same(tmp_path):
+    """`vla-ros bench --timed 5` cannot measure a latency of seven calls and writes null."""
+    rows = {"autoregressive": row(30.0), "actionflow": row(10.0, latency_ms=None)}
+    found = read_bench(write(tmp_path / "b.json", bench(rows)))
+    assert found.rows["actionflow"].depth == 7
+    judged = {v.candidate.name: v for v in advise(from_bench(found), Requirements(20, 20, 0.2))}
+    assert judged["actionflow"].missing == ("evidence up to 361 ms old",)
+    assert judged["actionflow"].age_s == pytest.approx(6 * 0.05 + 0.011 + 0.05, abs=0.002)
+    unknown = bench({"new": row(10.0, latency_ms=None)})
+    with pytest.raises(ValueError, match=r"schedules\.new\.latency_ms .*--timed"):
+        read_bench(write(tmp_path / "b.json", unknown))
+    nameless = bench({"actionflow": row(10.0, latency_ms=None)}, shapes={})
+    with pytest.raises(ValueError, match="latency_ms"):
+        read_bench(write(tmp_path / "b.json", nameless))
+
+
+def test_a_lossy_schedule_stands_below_every_lossless_one_that_will_do(tmp_path):
+    rows = {
+        "autoregressive": row(40.0),
+        "speculative_temporal": row(30.0, acceptance=0.4),
+        "speculative_relaxed": row(12.0, lossless=False, acceptance=0.9),
+    }
+    found = read_bench(write(tmp_path / "b.json", bench(rows)))
+    names = [v.candidate.name for v in advise(from_bench(found), Requirements(20, 20, 0.2))]
+    assert names == ["speculative_temporal", "autoregressive", "speculative_relaxed"]
+    verdicts = advise(
+        from_bench(found), Requirements(30, 30, 0.06)
+    )  # only the lossy one is fast enough
+    assert [(v.candidate.name, v.meets, v.candidate.lossless) for v in verdicts] == [
+        ("speculative_relaxed", True, False),
+        ("speculative_temporal", False, True),
+        ("autoregressive", False, True),
+    ]
+
+
+def test_what_the_relaxed_row_was_measured_with_is_what_is_advised():
+    from vla_ros.benchmark.rows import RELAX_BINS
+
+    assert f"relaxed_distance:={RELAX_BINS}" in PARAMETERS["speculative_relaxed"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "rows", "kind"),
+    [
+        ("random:small", ("parallel",), "tokens"),  # by its shape: the row is the bench's own
+        ("random:small-oft", ("parallel",), "parallel"),
+        ("/gone/model", ("autoregressive", "parallel"), "tokens"),  # by its rows
+        ("/gone/model", ("parallel",), "parallel"),
+    ],
+)
+def test_parallel_is_offered_where_the_checkpoint_has_such_a_head(tmp_path, checkpoint, rows, kind):
+    content = bench({name: row(10.0) for name in rows}, checkpoint=checkpoint)
+    found = read_bench(write(tmp_path / "b.json", content))
+    assert kind_of(found) == kind
+    offered = [c.name for c in from_bench(found)]
+    assert offered == [name for name in rows if (name == "parallel") == (kind == "parallel")]

@@ -68,7 +68,7 @@ def test_a_decoder_pass_is_what_torch_counts(text):
     assert ours == pytest.approx(counted, rel=0.002)  # RoPE's outer product is theirs alone
 
 
-@pytest.mark.parametrize("name", ["openvla-7b", "minivla", "small", "cpu"])
+@pytest.mark.parametrize("name", PRESETS)
 def test_known_shapes_are_those_the_engine_loads(name):
     assert (
         replace(shape_of(PRESETS[name], name), source=MODELS[name].source, notes=MODELS[name].notes)
@@ -149,6 +149,34 @@ def test_a_checkpoint_directory_is_a_model(tmp_path):
     found = load_model(str(tmp_path))
     assert found.decoder == MODELS["small"].decoder
     assert load_model(str(tmp_path / "config.json")).towers == MODELS["small"].towers
+
+
+@pytest.mark.parametrize("name", [f"random:{name}" for name in PRESETS])
+def test_a_model_goes_by_the_name_that_bench_and_the_policy_know(name):
+    assert load_model(name) == MODELS[name.removeprefix("random:")]
+
+
+def test_a_shipped_policy_is_a_model():
+    assert load_model("shipped:tabletop").decoder == MODELS["small"].decoder
+
+
+def test_a_hub_id_is_read_from_the_local_copy_and_never_downloaded(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match=r"somebody/policy.*no copy of it on this machine"):
+        load_model("somebody/policy")
+    repository = tmp_path / "models--somebody--policy"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    write_random(repository / "snapshots" / "abc", PRESETS["small"], seed=0)
+    assert load_model("somebody/policy").decoder == MODELS["small"].decoder
+
+
+@pytest.mark.parametrize("name", ["random:nope", "shipped:nope", "nope", "a/b/c"])
+def test_a_name_nobody_knows_is_refused_with_those_there_are(name):
+    with pytest.raises(ValueError, match=name):
+        load_model(name)
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"text_config": {"hidden_size": "x"}}'])

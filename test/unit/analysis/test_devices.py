@@ -57,12 +57,15 @@ def test_units(tmp_path):
         ("bf16", "bf17", "bf17"),
         ("    title: A box\n", "", "title"),
         ("devices:", "machines:", "devices"),
+        ("memory_gb: 8", "memory_gb: -8", r"box\.memory_gb is -8"),
+        ("[100, sheet, 80, guess]", "[.inf, sheet, .inf, guess]", "at most peak"),
         ("{sheet", "[sheet", "cannot be read"),
     ],
 )
 def test_a_wrong_table_is_refused_with_its_place(tmp_path, old, new, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         load(tmp_path, GOOD.replace(old, new))
+    assert "\n" not in str(caught.value)
 
 
 def test_no_table(tmp_path):

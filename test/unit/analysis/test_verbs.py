@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from vla_ros.cli import main
 
+BENCH = str(Path(__file__).parents[3] / "benchmarks/cpu-bf16/bench.json")
 ADVISE = ("advise", "--camera-hz", "30", "--control-hz", "20")
 
 
@@ -126,6 +128,42 @@ def test_compare_reads_what_bench_writes(capsys, tmp_path):
     assert "--device" in err
 
 
+def test_a_schedule_whose_caches_have_no_room_is_left_out(capsys, tmp_path):
+    (tmp_path / "devices.yaml").write_text(
+        "sources: {s: x}\n"
+        "devices: {box: {title: A box, memory_gb: 17, gb_s: [3000, s, 2700, s],\n"
+        "  tflops: {bf16: [500, s, 400, s]}}}\n"
+    )
+    words = ("--device", "box", "--devices", str(tmp_path / "devices.yaml"), "--json")
+    status, out, _ = run(capsys, "roofline", *words)
+    assert status == 0
+    assert last(out)["fits"] is True
+    assert last(out)["memory_gb"]["total"] == pytest.approx(16.3, abs=0.1)
+    status, out, _ = run(capsys, *ADVISE, "--max-age-ms", "500", *words)
+    assert status == 0
+    assert "no room for the caches of actionflow" in out
+    assert "actionflow" not in [row["schedule"] for row in last(out)["schedules"]]
+
+
+def test_compare_knows_the_names_that_bench_writes(capsys, tmp_path):
+    """What `vla-ros bench --output` writes of this very checkpoint, not a file made up here."""
+    rows = ("--rows", "autoregressive,speculative_hit", "--timed", "2", "--warm-up", "1")
+    words = ("--checkpoint", "shipped:tabletop", "--dtype", "float32", *rows)
+    status, _, err = run(capsys, "bench", *words, "--output", str(tmp_path / "bench"))
+    assert status == 0, err
+    file = str(tmp_path / "bench" / "bench.json")
+    status, out, err = run(capsys, "roofline", "--compare", file, "--json")
+    assert status == 0, err
+    assert last(out)["model"] == "shipped:tabletop"
+    assert set(last(out)["compare"]["schedules"]) == {"autoregressive", "speculative_hit"}
+    elsewhere = measured(tmp_path / "e.json", {"autoregressive": (9.0, {})}, "/gone/model")
+    status, out, err = run(capsys, "roofline", "--compare", elsewhere)
+    assert (status, out) == (2, "")
+    assert "say --model" in err
+    status, out, err = run(capsys, "roofline", "--compare", elsewhere, "--model", "small")
+    assert status == 0, err
+
+
 def test_advice(capsys):
     status, out, _ = run(capsys, *ADVISE, "--max-age-ms", "150", "--device", "h200", "--json")
     assert status == 0
@@ -135,6 +173,43 @@ def test_advice(capsys):
     assert status == 1
     assert last(out)["best"] is None
     assert "none meets the limits" in out
+
+
+def measured(path, rows, checkpoint="random:small"):
+    """A file as `vla-ros bench --output` writes it, of rows {name: (median, more)}."""
+    common = {"passes_per_action": 1.0, "lossless": True, "actions_per_call": 1}
+    schedules = {
+        name: {**common, "median_ms": ms, "p95_ms": ms, "latency_ms": ms, **more}
+        for name, (ms, more) in rows.items()
+    }
+    shapes = {"prompt_tokens": 89, "action_tokens": 7}
+    head = {"checkpoint": checkpoint, "device": "cpu", "dtype": "float32", "shapes": shapes}
+    path.write_text(json.dumps({**head, "schedules": schedules}))
+    return str(path)
+
+
+def test_advice_from_a_benchmark_names_the_lossless_and_marks_the_lossy(capsys, tmp_path):
+    rows = {
+        "autoregressive": (35.0, {}),
+        "actionflow": (16.0, {"latency_ms": None}),
+        "speculative_relaxed": (12.0, {"lossless": False}),
+        "parallel": (9.0, {"actions_per_call": 8}),
+    }
+    file = measured(tmp_path / "bench.json", rows)
+    words = (*ADVISE, "--bench", file, "--json", "--max-age-ms")
+    status, out, _ = run(capsys, *words, "130")
+    assert status == 0
+    assert (last(out)["best"], last(out)["best_is_lossless"]) == ("autoregressive", True)
+    assert [row["schedule"] for row in last(out)["schedules"]] == [
+        "autoregressive", "speculative_relaxed", "actionflow",
+    ]  # fmt: skip
+    assert "LOSSY" not in out
+    assert "evidence up to 266 ms old" in out  # actionflow: seven calls deep, whatever null says
+    assert "parallel" not in out
+    status, out, _ = run(capsys, *words, "70")
+    assert status == 0
+    assert (last(out)["best"], last(out)["best_is_lossless"]) == ("speculative_relaxed", False)
+    assert "LOSSY" in out
 
 
 @pytest.mark.parametrize(
@@ -156,7 +231,8 @@ def test_advice(capsys):
         (("advise", "--camera-hz", "30"), "--control-hz"),
         ((*ADVISE, "--max-age-ms", "-1", "--device", "h200"), "above 0"),
         ((*ADVISE, "--max-age-ms", "9", "--bench", "/nowhere"), "cannot be read"),
-        ((*ADVISE, "--max-age-ms", "9", "--device", "rtx-4090", "--dtype", "fp32"), "do not fit"),
+        ((*ADVISE, "--max-age-ms", "9", "--bench", BENCH, "--dtype", "int8"), "leave out --dtype"),
+        ((*ADVISE, "--max-age-ms", "9", "--device", "rtx-4090", "--dtype", "fp32"), "does not fit"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(capsys, words, needle):

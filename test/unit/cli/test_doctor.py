@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vla_ros.cli import main
-from vla_ros.cli.doctor import checks
+from vla_ros.cli.doctor import checks, model, ros
 from vla_ros.cli.doctor import verb as doctor
 from vla_ros.cli.doctor.checks import Level
 
@@ -49,7 +49,7 @@ def test_the_dds_profile(monkeypatch, variables, level, needle):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    check = checks.middleware()
+    check = ros.middleware()
     assert check.level is level
     assert needle in check.found
 
@@ -58,9 +58,9 @@ def test_a_profile_with_a_small_segment_warns(monkeypatch, tmp_path):
     path = tmp_path / "p.xml"
     path.write_text("<dds><segment_size>524288</segment_size></dds>")
     monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", str(path))
-    assert checks.middleware().level is Level.WARN
+    assert ros.middleware().level is Level.WARN
     path.write_text("<dds><segment")
-    assert checks.middleware().level is Level.FAIL
+    assert ros.middleware().level is Level.FAIL
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_profile_with_a_small_segment_warns(monkeypatch, tmp_path):
 def test_who_can_see_the_graph(monkeypatch, domain, reach, level):
     monkeypatch.setenv("ROS_DOMAIN_ID", domain)
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", reach)
-    assert checks.discovery().level is level
+    assert ros.discovery().level is level
 
 
 def test_a_crash_or_a_hang_of_what_is_tried_is_a_finding():
@@ -91,6 +91,6 @@ def test_a_crash_or_a_hang_of_what_is_tried_is_a_finding():
 
 def test_a_missing_checkpoint_is_named():
     pytest.importorskip("torch", reason="torch is not installed")
-    check = checks.checkpoint("/no/such/model")
+    check = model.checkpoint("/no/such/model")
     assert check.level is Level.FAIL
     assert "/no/such/model" in check.found

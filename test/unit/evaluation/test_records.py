@@ -19,7 +19,7 @@ from vla_ros.evaluation.records import (
     to_json,
     variant_from_json,
 )
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 
 SAMPLES = st.lists(st.floats(-1e6, 1e6), max_size=60)
 WORDS = st.text(max_size=30)

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from support.evaluations import evaluation
 from vla_ros.evaluation import origin
 from vla_ros.evaluation.records import Job, Record, Setup, Spread, Variant
-from vla_ros.evaluation.report import write as report
-from vla_ros.evaluation.report.tables import kind_of
+from vla_ros.evaluation.report import page as report
+from vla_ros.evaluation.report.failures import kind_of
 from vla_ros.evaluation.statistics import wilson
 from vla_ros.evaluation.strips import Strip, strip_paths
 from vla_ros.evaluation.summary import summary
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 from vla_ros.sim.tasks import TASKS
 
 NAMES = [task.name for task in TASKS]

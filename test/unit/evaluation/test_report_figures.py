@@ -15,11 +15,11 @@ from vla_ros.evaluation.report.rows import Row, rows_of
 from vla_ros.evaluation.report.sweeps import DELAY, KINDS, RELAXED, REPLAN, sweeps
 
 pytest.importorskip("matplotlib")
-from vla_ros.evaluation.report.age import age_figure, apart
-from vla_ros.evaluation.report.canvas import panels
-from vla_ros.evaluation.report.curves import sweep_figure
-from vla_ros.evaluation.report.labels import Label, place, spread_out
-from vla_ros.evaluation.report.times import times_figure
+from vla_ros.evaluation.report.figures.age import age_figure, apart
+from vla_ros.evaluation.report.figures.canvas import panels
+from vla_ros.evaluation.report.figures.curves import sweep_figure
+from vla_ros.evaluation.report.figures.labels import Label, place, spread_out
+from vla_ros.evaluation.report.figures.times import times_figure
 
 TASKS = ("reach_red_cube", "push_red_cube_left", "pick_red_cube")
 PLAIN = Variant("autoregressive", "autoregressive")

@@ -21,7 +21,7 @@ from vla_ros.replay.compare import compare
 from vla_ros.replay.errors import BagError
 from vla_ros.replay.frames import Frames, FrameTime
 from vla_ros.replay.golden import load_golden, save_golden
-from vla_ros.replay.html import page
+from vla_ros.replay.page import page
 from vla_ros.replay.plan import make_plan
 from vla_ros.replay.recorded import Recorded, Task, read_recorded
 from vla_ros.replay.report import Report, Side, json_line, text
@@ -155,6 +155,20 @@ def test_the_verdict_follows_the_tolerance():
     assert report(same, run(range(3)), strict=False).within
     assert not report(same, Run(())).within
     assert report(None, same).within
+
+
+def test_the_stages_stand_under_the_age_that_they_add_up_to_not_under_inference():
+    """Waiting and the gate are no inference; the seven stages are the observation's age."""
+    from vla_ros.core import STAGES as NAMES
+
+    made = report(run(range(4)), run(range(4)))
+    labels = [line[:22].rstrip() for line in text(made).splitlines()]
+    first = labels.index("observation age")
+    below = [f"  {name}" for name in NAMES]
+    assert labels[first + 1 : first + 9] == [*below, "inference"]
+    html = page(made)
+    places = [html.index(f"<td>{name}</td>") for name in ("observation age", *NAMES, "inference")]
+    assert places == sorted(places)
 
 
 class TagChecker(HTMLParser):

@@ -16,7 +16,8 @@ def parsed(*words):
 
 def policy(*words, recorded=None, compressed=False, camera_hz=20.0):
     args = parsed("replay", "bag", *words)
-    spec = graph_of(args, check(args), recorded or {}, compressed, camera_hz)
+    recorded = {"policy": "zero"} if recorded is None else recorded
+    spec = graph_of(args, check(args), recorded, compressed, camera_hz)
     return spec.node("policy")
 
 
@@ -46,11 +47,23 @@ def test_a_replay_runs_the_recorded_policy_unless_told_otherwise():
     assert "start_type_description_service" not in values
 
 
+@pytest.mark.parametrize("recorded", [{}, {"seed": 7}])
+def test_a_bag_that_does_not_say_whose_it_is_asks_for_the_policy(recorded):
+    """It was compared with `zero` without a word, and every action was 'DIFFERENT'."""
+    with pytest.raises(UserError, match=r"bag .*not say .*--policy") as caught:
+        policy(recorded=recorded)
+    assert "\n" not in str(caught.value)
+    for given in (("--policy", "scripted"), ("-p", "policy=scripted")):
+        assert policy(*given, recorded=recorded).parameters["policy"] == "scripted"
+
+
 def test_the_mode_decides_the_clock_and_a_foreign_camera_the_rate():
-    values = policy("--rate", "2", recorded={"control_rate_hz": 20.0}, camera_hz=30.0).parameters
+    recorded = {"policy": "vla", "control_rate_hz": 20.0}
+    values = policy("--rate", "2", recorded=recorded, camera_hz=30.0).parameters
     assert (values["mode"], values["use_sim_time"]) == ("realtime", False)
     assert (values["control_rate_hz"], values["camera_rate_hz"]) == (20.0, 60.0)
-    values = policy(camera_hz=15.0, compressed=True).parameters
+    foreign = {"recorded": {}, "camera_hz": 15.0, "compressed": True}
+    values = policy("--policy", "zero", **foreign).parameters
     assert (values["control_rate_hz"], values["camera_rate_hz"]) == (15.0, 15.0)
     assert values["image_transport"] == "compressed"
     assert policy("--mode", "fast").parameters["control_rate_hz"] == 200.0
@@ -90,3 +103,11 @@ def test_no_range_of_frames(text):
 def test_options_that_cannot_be(words):
     with pytest.raises(UserError, match=words[-2]):
         check(parsed("replay", "bag", *words))
+
+
+@pytest.mark.parametrize("option", ["--save", "--html"])
+def test_what_is_to_be_written_is_looked_at_before_anything_runs(tmp_path, option):
+    with pytest.raises(UserError, match="is a folder"):
+        check(parsed("replay", "bag", option, str(tmp_path)))
+    with pytest.raises(UserError, match="there is no folder"):
+        check(parsed("replay", "bag", option, str(tmp_path / "a" / "b")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -112,6 +111,7 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "task": args.task,
         "initial_state": args.initial_state,
         "seed": args.seed,
+        "auto_reset": False,
     }
     found: dict[str, dict[str, Any]] = {"policy": policy, "bridge": bridge, "monitor": {}}
     if args.mode == "lockstep":
@@ -128,27 +128,19 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     """What a VLA needs to run well beside a simulation on one machine."""
-    from vla_ros.policies.conventions import PolicyRefused, conventions_of
+    from vla_ros.engine.checkpoints.openvla import CheckpointError, resolve
 
     checkpoint = args.checkpoint or default_checkpoint([args.schedule])
-    try:
-        found = conventions_of(checkpoint)
-    except PolicyRefused as error:
-        raise UserError(f"--checkpoint {checkpoint}: {error}") from error
-    values: dict[str, Any] = {
-        "checkpoint": checkpoint,
-        "action_scale": list(found.action_scale),
-        "unnorm_key": found.unnorm_key,
-        "preprocessing": found.preprocessing,
-        "center_crop": found.center_crop,
-    }
+    if not checkpoint.startswith("random:"):
+        try:
+            resolve(checkpoint)  # before a graph is started for nothing
+        except CheckpointError as error:
+            raise UserError(f"--checkpoint {checkpoint}: {error}") from error
+    values: dict[str, Any] = {"checkpoint": checkpoint}
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
         values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}
-    if (args.device or "cpu") == "cpu":
-        # Threads of the model on every CPU would starve the simulation and the control tick.
-        values["num_threads"] = max(1, len(os.sched_getaffinity(0)) // 2)
-        if values["checkpoint"].startswith("random"):
-            values["max_age_s"] = RANDOM_MAX_AGE_S
+    if (args.device or "cpu") == "cpu" and checkpoint.startswith("random"):
+        values["max_age_s"] = RANDOM_MAX_AGE_S
     return values
 
 

@@ -1,11 +1,11 @@
-"""The checks of `vla-ros doctor`. Each looks at one thing and returns one line.
+"""What a check of `vla-ros doctor` is, and the checks of the machine itself.
 
-What could crash or hang (rclpy, torch, OpenGL) is tried in a process of its own.
+Each looks at one thing and returns one line. What could crash or hang (rclpy, torch, OpenGL) is
+tried in a process of its own.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -15,13 +15,9 @@ import sys
 import time
 from dataclasses import dataclass
 from enum import Enum
-from xml.etree import ElementTree
 
-from vla_ros.bringup import shared_memory
 from vla_ros.bringup.environment import SAFE_PATH, defaults
 from vla_ros.resources import config_path
-
-ROS_PYTHONS = ((3, 10), (3, 13))  # first and last CPython with ROS 2 wheels
 
 
 class Level(Enum):
@@ -83,134 +79,6 @@ def python() -> Check:
     return ok("Python", f"{platform.python_version()}, {sys.executable}")
 
 
-def ros() -> Check:
-    """Where ROS 2 comes from."""
-    if "ROS_DISTRO" in os.environ:
-        return ok("ROS 2", f"{os.environ['ROS_DISTRO']}, sourced")
-    try:
-        return ok("ROS 2", f"wheels, rclpy {importlib.metadata.version('ros-rclpy')}")
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    here = sys.version_info[:2]
-    if platform.machine() == "x86_64" and ROS_PYTHONS[0] <= here <= ROS_PYTHONS[1]:
-        advice = "pip install '.[ros]', or source a ROS 2 install"
-    else:
-        advice = "no wheels for this Python and machine: source /opt/ros/<distro>/setup.bash"
-    return fail("ROS 2", "neither wheels nor a sourced install", advice)
-
-
-def rclpy() -> Check:
-    """A node can be made."""
-    code = (
-        "import rclpy; rclpy.init(); n = rclpy.create_node('vla_ros_doctor');"
-        "print(rclpy.get_rmw_implementation_identifier()); n.destroy_node(); rclpy.shutdown()"
-    )
-    start = time.monotonic()
-    good, text = try_python(code, 30.0)
-    if not good:
-        return fail("rclpy", text, "see the line of ROS 2; in a venv: pip install '.[ros]'")
-    return ok("rclpy", f"a node came up in {time.monotonic() - start:.1f} s, {text}")
-
-
-def messages() -> Check:
-    """The interfaces of this package are built and their type support loads."""
-    code = (
-        "from vla_ros.msg import ActionCommand; from vla_ros.srv import ResetEpisode;"
-        "[t.__class__.__import_type_support__() for t in (ActionCommand, ResetEpisode)];"
-        "print(ActionCommand.__module__)"
-    )
-    good, text = try_python(code, 30.0)
-    if not good:
-        advice = "install the package (pip install .), or in a checkout: make dev"
-        return fail("messages", text, advice)
-    return ok("messages", "vla_ros.msg and vla_ros.srv load")
-
-
-def middleware() -> Check:
-    """The Fast DDS profile that camera images need."""
-    other = os.environ.get("RMW_IMPLEMENTATION", "rmw_fastrtps_cpp")
-    if not other.startswith("rmw_fastrtps"):
-        return warn(
-            "DDS", other, "the shipped profile is for Fast DDS: give large images room there"
-        )
-    path = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE")
-    ours = config_path("fastdds_shm.xml")
-    if not path:
-        advice = f"for your own camera node too: export FASTDDS_DEFAULT_PROFILES_FILE={ours}"
-        return ok("DDS", f"vla-ros sets {ours.name}; {advice}")
-    try:
-        sizes = [
-            int(e.text or 0) for e in ElementTree.parse(path).iter() if "segment_size" in e.tag
-        ]
-    except (OSError, ElementTree.ParseError, ValueError) as error:
-        return fail("DDS", f"cannot read {path}: {error}", "unset FASTDDS_DEFAULT_PROFILES_FILE")
-    if max(sizes, default=0) < 8 << 20:
-        advice = f"640x480 images will be lost; compare {ours}"
-        return warn("DDS", f"{path} gives shared memory no segment of 8 MB or more", advice)
-    return ok("DDS", f"{path}, shared memory of {max(sizes) >> 20} MB")
-
-
-def discovery() -> Check:
-    """Who can see the graph, and send it commands."""
-    domain = os.environ.get("ROS_DOMAIN_ID", "0")
-    reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "")
-    if not domain.isdigit() or int(domain) > 232:
-        return fail("discovery", f"ROS_DOMAIN_ID={domain}", "set it to a number from 0 to 232")
-    if reach not in ("", "LOCALHOST", "OFF"):
-        advice = "anybody there can send commands: use LOCALHOST, or SROS2 (ROS_SECURITY_ENABLE)"
-        return warn("discovery", f"domain {domain}, {reach}: other machines too", advice)
-    return ok("discovery", f"domain {domain}, {reach or 'LOCALHOST (set by vla-ros)'}")
-
-
-def leftovers(clean: bool) -> Check:
-    """What killed processes left in /dev/shm."""
-    found = shared_memory.find_leftovers()
-    size = sum(item.size for item in found)
-    text = f"{len(found)} left over by killed processes, {size / 1e6:.0f} MB"
-    if clean and found:
-        return ok("/dev/shm", f"{text}: removed, {shared_memory.remove(found) / 1e6:.0f} MB freed")
-    try:
-        free = shutil.disk_usage(shared_memory.SHM).free
-    except OSError as error:
-        return fail("/dev/shm", str(error), "in a container: --ipc=host or --shm-size=1g")
-    if free < 256 << 20:
-        advice = "vla-ros doctor --clean; in a container: --ipc=host or --shm-size=1g"
-        return fail("/dev/shm", f"{free / 1e6:.0f} MB free; {text}", advice)
-    if size > 64e6:
-        return warn("/dev/shm", text, "vla-ros doctor --clean")
-    return ok("/dev/shm", f"{free / 1e9:.1f} GB free, {len(found)} segments left over")
-
-
-def torch() -> Check:
-    if importlib.util.find_spec("torch") is None:
-        return warn("torch", "missing: no VLA can run", "pip install '.[model]'")
-    good, text = try_python("import torch, transformers, safetensors; print(torch.__version__)")
-    if not good:
-        return fail("torch", text, "pip install '.[model]'")
-    return ok("torch", text)
-
-
-def gpu() -> Check:
-    """What a large model would run on."""
-    if importlib.util.find_spec("torch") is None:
-        return warn("GPU", "not looked for: torch is missing", "see the line of torch")
-    code = (
-        "import torch\n"
-        "if torch.cuda.is_available():\n"
-        "    p = torch.cuda.get_device_properties(0)\n"
-        "    torch.ones(8, device='cuda').sum().item()\n"
-        "    print(f'{p.name}, {p.total_memory / 2**30:.0f} GB, CUDA {torch.version.cuda}')\n"
-        "else:\n"
-        "    print('none' if torch.version.cuda else 'none (this torch is the CPU build)')"
-    )
-    good, text = try_python(code)
-    if not good:
-        return fail("GPU", text, "compare the driver (nvidia-smi) with the CUDA of torch")
-    if text.startswith("none"):
-        return warn("GPU", text, "fine for the small policy; OpenVLA-7B needs a GPU of 16 GB")
-    return ok("GPU", text)
-
-
 def simulation() -> Check:
     """The tabletop can be rendered without a window."""
     if importlib.util.find_spec("mujoco") is None:
@@ -234,27 +102,6 @@ def simulation() -> Check:
         advice = "off-screen OpenGL: sudo apt-get install libosmesa6, or a GPU driver with EGL"
         return fail("simulation", text, advice)
     return ok("simulation", text)
-
-
-def checkpoint(name: str) -> Check:
-    """A model can be read: every tensor there, of the right shape. Loads it once, on the CPU."""
-    code = (
-        "import sys, torch\n"
-        "from vla_ros.engine.checkpoints.openvla import load_checkpoint\n"
-        "from vla_ros.engine.errors import CheckpointError\n"
-        "try:\n"
-        f"    c = load_checkpoint({name!r}, torch.device('cpu'), torch.bfloat16)\n"
-        "except (CheckpointError, OSError, ValueError) as error:\n"
-        "    sys.exit(' '.join(str(error).split()))\n"
-        "n = sum(t.numel() for t in c.tensors.values())\n"
-        "keys = ', '.join(c.norm_stats) or 'none'\n"
-        "print(f'{c.directory}: {n / 1e6:.0f} M parameters, unnorm_key {keys},'\n"
-        "      f' sha256 {c.sha256[:12]}')"
-    )
-    good, text = try_python(code, 600.0)
-    if not good:
-        return fail("checkpoint", text, "give a directory in OpenVLA's layout, with safetensors")
-    return ok("checkpoint", text)
 
 
 def clock() -> Check:

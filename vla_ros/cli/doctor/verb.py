@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checks(args: argparse.Namespace) -> Iterator[Check]:
-    from vla_ros.cli.doctor import checks
+    from vla_ros.cli.doctor import checks, model, ros
     from vla_ros.cli.doctor import libero as libero_checks
 
     yield checks.python()
@@ -67,18 +67,18 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
     yield files
     if files.level is checks.Level.FAIL:
         return  # nothing below can be judged
-    yield checks.ros()
-    yield checks.rclpy()
-    yield checks.messages()
-    yield checks.middleware()
-    yield checks.discovery()
-    yield checks.leftovers(args.clean)
-    yield checks.torch()
-    yield checks.gpu()
+    yield ros.ros()
+    yield ros.rclpy()
+    yield ros.messages()
+    yield ros.middleware()
+    yield ros.discovery()
+    yield ros.leftovers(args.clean)
+    yield model.torch()
+    yield model.gpu()
     yield checks.simulation()
     yield libero_checks.libero()
     if args.checkpoint is not None:
-        yield checks.checkpoint(args.checkpoint)
+        yield model.checkpoint(args.checkpoint)
     yield checks.clock()
 
 

@@ -153,7 +153,7 @@ def check(args: argparse.Namespace) -> None:
 def setup_of(args: argparse.Namespace, note: str) -> Setup:
     """What all episodes share; looks into the checkpoint. Raises UserError."""
     from vla_ros.evaluation.records import Setup
-    from vla_ros.sim.episode_state import Mode
+    from vla_ros.sim.episode.state import Mode
 
     shared: dict[str, Any] = {
         "environment": environment_of(args),

@@ -156,7 +156,7 @@ def _conclude(args: argparse.Namespace, setup: Setup, store: Store, out: Path) -
     """Table, report, summary, and the line of JSON."""
     from vla_ros.cli.eval.table import tables
     from vla_ros.evaluation import origin
-    from vla_ros.evaluation.report.write import write_report
+    from vla_ros.evaluation.report.page import write_report
     from vla_ros.evaluation.summary import summary
 
     commands = "\n".join(store.commands)

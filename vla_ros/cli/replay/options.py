@@ -95,7 +95,7 @@ def _add_frames(add: Any) -> None:
 
 
 def _add_policy(add: Any) -> None:
-    add("--policy", choices=POLICIES, help="who acts (default: as recorded, else zero)")
+    add("--policy", choices=POLICIES, help="who acts (default: as recorded)")
     add("--checkpoint", metavar="DIR", help="vla: model")
     add("--schedule", metavar="NAME", help="vla: decoding schedule")
     add("--device", help="vla: torch device, such as cuda:0")
@@ -125,6 +125,8 @@ def check(args: argparse.Namespace) -> str:
     for option in (args.save, args.html):
         if option is not None and not option.absolute().parent.is_dir():
             raise UserError(f"there is no folder {option.absolute().parent}")
+        if option is not None and option.is_dir():
+            raise UserError(f"{option} is a folder: name a file in it")
     frame_range(args.frames)
     return str(args.mode or ("recorded" if args.rate is not None else "lockstep"))
 
@@ -153,7 +155,10 @@ def graph_of(
     camera_hz: float,
 ) -> GraphSpec:
     """The policy node: the parameters it was recorded with, those that the mode needs, and
-    those that the user gave, in this order. Raises UserError."""
+    those that the user gave, in this order.
+
+    UserError: a parameter that the node does not have, or nobody says which policy it is.
+    """
     file = config_path("policy.yaml")
     known = NodeSpec("policy", "policy", (file,)).file_parameters()
     values = {name: value for name, value in recorded.items() if name in known}
@@ -178,6 +183,12 @@ def graph_of(
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise UserError(f"-p {unknown[0]}: the policy node has {', '.join(known)}")
+    if not (args.policy or "policy" in given or "policy" in recorded):
+        raise UserError(
+            f"{args.bag} does not say which policy it is of: give --policy, and for vla"
+            " --checkpoint (a bag of `vla-ros record` says it in its metadata or in"
+            " vla_ros_run.json beside it)"
+        )
     floats = {n: float(v) for n, v in given.items() if type(known[n]) is float and type(v) is int}
     values |= given | floats
     return GraphSpec((node,), "replay")

@@ -200,7 +200,7 @@ class _Replay:
 
     def _conclude(self, prepared: _Prepared, played: Played, wall_s: float) -> int:
         from vla_ros.replay.golden import save_golden
-        from vla_ros.replay.html import page
+        from vla_ros.replay.page import page
         from vla_ros.replay.report import json_line, text
 
         report = self._report(prepared, played, wall_s)

@@ -51,8 +51,14 @@ def model_of(args: argparse.Namespace, bench: BenchFile | None = None) -> ModelS
     from vla_ros.analysis.compare import fit_shape
     from vla_ros.analysis.models import load_model
 
+    measured = bench.checkpoint if bench else ""
     try:
-        model = load_model(args.model or (bench.model if bench else "") or "openvla-7b")
+        model = load_model(args.model or measured or "openvla-7b")
+    except ValueError as error:
+        if bench is None or args.model:
+            raise UserError(str(error)) from None
+        raise UserError(f"{bench.path} is of {measured!r}: say --model; {error}") from None
+    try:
         if args.images is not None:
             if args.images < 1:
                 raise ValueError(f"--images {args.images}: give at least 1")

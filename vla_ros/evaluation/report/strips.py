@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Record
-from vla_ros.evaluation.report.rows import difficulty
-from vla_ros.evaluation.report.tables import kind_of, words
+from vla_ros.evaluation.report.failures import kind_of
+from vla_ros.evaluation.report.rows import difficulty, plain
 
 _TYPES = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}
 _LARGEST = 1_000_000  # bytes of a picture
 
 
-def strips(directory: Path, records: Sequence[Record], other: str) -> str:
-    """One picture a task, by difficulty; "" when there is none.
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One strip, as a data URL, and the words below it. ``heading``: of a group that it begins."""
+
+    source: str
+    task: str
+    instruction: str
+    said: str
+    heading: str = ""
+
+
+def strips(directory: Path, records: Sequence[Record], other: str) -> list[Picture]:
+    """One picture a task, by difficulty.
 
     Pictures are read from inside ``directory`` only. One that is missing is left out.
     """
     with_strip = [record for record in records if record.strip]
     with_strip.sort(key=lambda r: (difficulty(r.job.task), r.job.number))
     several = len({group_of(r.job.task, other) for r in with_strip}) > 1
-    parts: list[str] = []
+    found: list[Picture] = []
     seen: set[str] = set()
     group = ""
     for record in with_strip:
@@ -31,21 +43,17 @@ def strips(directory: Path, records: Sequence[Record], other: str) -> str:
         if not source or record.job.task in seen:
             continue
         seen.add(record.job.task)
-        if several and group != (group := group_of(record.job.task, other)):
-            parts.append(f"<h3>{words(group)}</h3>")
-        parts.append(_figure(record, source))
-    return f'<div class="strips">{"".join(parts)}</div>\n' if parts else ""
+        own = group_of(record.job.task, other) if several else ""
+        found.append(_picture(record, source, plain(own) if own != group else ""))
+        group = own
+    return found
 
 
-def _figure(record: Record, source: str) -> str:
-    end = "solved" if record.success else f"not solved: {words(kind_of(record.reason))}"
-    said = f" “{words(record.job.instruction)}”" if record.job.instruction else ""
-    name = words(record.job.task)
-    return (
-        f'<figure><img src="{source}" alt="frames of {name}"><figcaption><b>{name}</b>{said},'
-        f" initial state {record.job.initial_state}: {end}, {record.steps} steps"
-        "</figcaption></figure>\n"
-    )
+def _picture(record: Record, source: str, heading: str) -> Picture:
+    end = "solved" if record.success else f"not solved: {plain(kind_of(record.reason))}"
+    said = f"initial state {record.job.initial_state}: {end}, {record.steps} steps"
+    job = record.job
+    return Picture(source, plain(job.task), plain(job.instruction), said, heading)
 
 
 def _embedded(directory: Path, name: str) -> str:

@@ -8,16 +8,15 @@ from functools import partial
 
 from vla_ros.core import CommandKind, Inference
 from vla_ros.monitoring import (
-    Arrival,
     CommandSeen,
+    GraphReport,
     Monitor,
     MonitorConfig,
     PublisherSeen,
-    Report,
     StatusSeen,
 )
 from vla_ros.observe.episode import Episode
-from vla_ros.timing import SECOND, ManualClock
+from vla_ros.timing import SECOND, ManualClock, Moment
 
 LONGEST_EPISODE_S = 3600.0
 
@@ -34,7 +33,7 @@ class Measured:
 
     episode: Episode | None
     status: StatusSeen | None
-    report: Report = Report()
+    report: GraphReport = GraphReport()
     wall_s: float | None = None
     worker_restarts: int | None = None
     blocked: int | None = None
@@ -47,13 +46,13 @@ class EpisodeLog:
 
     def __init__(self, lockstep: bool) -> None:
         self._config = MonitorConfig(window_s=LONGEST_EPISODE_S, sim_time=lockstep)
-        self._commands: list[tuple[CommandSeen, Arrival]] = []
-        self._frames: list[tuple[int, Arrival]] = []
-        self._statuses: list[tuple[StatusSeen, Arrival]] = []
+        self._commands: list[tuple[CommandSeen, Moment]] = []
+        self._frames: list[tuple[int, Moment]] = []
+        self._statuses: list[tuple[StatusSeen, Moment]] = []
         self._answers: list[tuple[int, int, int]] = []  # stamp, passes, actions
         self._begin_ns = 0  # stamp from which the newest episode runs
         self._begun = False
-        self._end: Arrival | None = None
+        self._end: Moment | None = None
         self.episode: Episode | None = None
 
     @property
@@ -67,23 +66,26 @@ class EpisodeLog:
         end = self._end
         return end is not None and any(a.steady_ns >= end.steady_ns for _, a in self._statuses)
 
-    def add_episode(self, episode: Episode, arrival: Arrival) -> None:
+    def add_episode(self, episode: Episode, arrival: Moment) -> None:
         """A status of the bridge; another number begins another episode."""
         if self.episode is None or self.episode.number != episode.number:
             self._begin_ns, self._begun, self._end = 0, False, None
         if episode.running and not self._begun:
             self._begin_ns, self._begun = episode.stamp_ns, True
         if episode.ended and self._end is None:
-            self._end = Arrival(episode.stamp_ns, arrival.steady_ns)
+            self._end = Moment(episode.stamp_ns, arrival.steady_ns)
         self.episode = episode
 
-    def add_status(self, status: StatusSeen, arrival: Arrival) -> None:
+    def add_status(self, status: StatusSeen, arrival: Moment) -> None:
+        """The policy's. That it rests once the episode is over is no part of the episode."""
+        if status.between_episodes:
+            return
         self._statuses.append((status, arrival))
 
-    def add_command(self, command: CommandSeen, arrival: Arrival) -> None:
+    def add_command(self, command: CommandSeen, arrival: Moment) -> None:
         self._commands.append((command, arrival))
 
-    def add_frame(self, stamp_ns: int, arrival: Arrival) -> None:
+    def add_frame(self, stamp_ns: int, arrival: Moment) -> None:
         """One camera image, by its stamp."""
         self._frames.append((stamp_ns, arrival))
 
@@ -92,7 +94,7 @@ class EpisodeLog:
         said = inference.stamp_ns, inference.target_passes, len(inference.actions)
         self._answers.append(said)
 
-    def measure(self, publishers: tuple[PublisherSeen, ...], now: Arrival) -> Measured:
+    def measure(self, publishers: tuple[PublisherSeen, ...], now: Moment) -> Measured:
         """Judge what belongs to the episode. ``publishers``: writers of the action topic."""
         end = self._end or now
         commands, frames = self._commands_until(end), self._frames_until(end)
@@ -100,7 +102,7 @@ class EpisodeLog:
             return Measured(self.episode, self.status)
         begin = (commands or frames)[0][1].steady_ns
         last = max([end.steady_ns, *(arrival.steady_ns for _, arrival in commands[-1:])])
-        clock = ManualClock(steady=begin, now=end.ros_ns)
+        clock = ManualClock(steady=begin, now=end.now_ns)
         monitor = Monitor(self._config, clock)
         monitor.publishers(publishers)
         before = [s for s in self._statuses if s[1].steady_ns <= begin] or self._statuses[:1]
@@ -123,7 +125,7 @@ class EpisodeLog:
         return self._counted(measured, before[-1:], last)
 
     def _counted(
-        self, measured: Measured, before: list[tuple[StatusSeen, Arrival]], last_ns: int
+        self, measured: Measured, before: list[tuple[StatusSeen, Moment]], last_ns: int
     ) -> Measured:
         """With the policy's own counts: from before the begin to its first word after the end."""
         if not before:
@@ -137,21 +139,21 @@ class EpisodeLog:
             last_block=newest.last_block,
         )
 
-    def _passes(self, end: Arrival) -> float | None:
-        within = [a for a in self._answers if self._begin_ns <= a[0] <= end.ros_ns]
+    def _passes(self, end: Moment) -> float | None:
+        within = [a for a in self._answers if self._begin_ns <= a[0] <= end.now_ns]
         passes, actions = sum(a[1] for a in within), sum(a[2] for a in within)
         depth = self.status.pipeline_depth if self.status else 1
         return passes / actions / max(depth, 1) if passes and actions else None
 
-    def _frames_until(self, end: Arrival) -> list[tuple[int, Arrival]]:
+    def _frames_until(self, end: Moment) -> list[tuple[int, Moment]]:
         """The episode's images, by their stamps."""
         if not self._begun:
             return []
-        return [f for f in self._frames if self._begin_ns <= f[0] <= end.ros_ns]
+        return [f for f in self._frames if self._begin_ns <= f[0] <= end.now_ns]
 
-    def _commands_until(self, end: Arrival) -> list[tuple[CommandSeen, Arrival]]:
+    def _commands_until(self, end: Moment) -> list[tuple[CommandSeen, Moment]]:
         """The episode's commands, from its first action on, by their stamps."""
-        within = [c for c in self._commands if self._begin_ns <= c[0].published_ns <= end.ros_ns]
+        within = [c for c in self._commands if self._begin_ns <= c[0].published_ns <= end.now_ns]
         kinds = [command.kind for command, _ in within]
         if not self._begun or CommandKind.POLICY not in kinds:
             return []

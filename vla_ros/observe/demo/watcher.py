@@ -16,14 +16,14 @@ from functools import partial
 from rclpy.subscription import MessageInfo
 
 from vla_ros.core import Inference
-from vla_ros.monitoring import Arrival, CommandSeen, StatusSeen
+from vla_ros.monitoring import CommandSeen, StatusSeen
 from vla_ros.msg import ActionCommand
 from vla_ros.nodes.monitor import convert
 from vla_ros.observe.demo.log import EpisodeLog, Measured
 from vla_ros.observe.episode import Episode
 from vla_ros.observe.film import Film
 from vla_ros.observe.watcher import EpisodeWatcher, Keep
-from vla_ros.timing import MS, SECOND
+from vla_ros.timing import MS, SECOND, Moment, moment
 
 _RATE_OVER = 40  # commands
 
@@ -76,18 +76,18 @@ class DemoWatcher(EpisodeWatcher):
         listed = self.node.get_publishers_info_by_topic(topic)
         publishers = tuple(convert.publisher_seen(info) for info in listed)
         with self.bell:
-            return self._log.measure(publishers, Arrival.now(self.clock))
+            return self._log.measure(publishers, moment(self.clock))
 
-    def hear_episode(self, episode: Episode, arrival: Arrival) -> None:
+    def hear_episode(self, episode: Episode, arrival: Moment) -> None:
         before = self._log.episode
         self._log.add_episode(episode, arrival)
         if before is not None and before.number != episode.number and self._film is not None:
             self._film.clear()
 
-    def hear_status(self, status: StatusSeen, arrival: Arrival) -> None:
+    def hear_status(self, status: StatusSeen, arrival: Moment) -> None:
         self._log.add_status(status, arrival)
 
-    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Arrival) -> None:
+    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
         gid = info.get("publisher_gid")
         seen = convert.command_seen(message, convert.gid_of(gid["data"]) if gid else b"")
         self._log.add_command(seen, arrival)
@@ -96,7 +96,7 @@ class DemoWatcher(EpisodeWatcher):
     def hear_inference(self, inference: Inference) -> None:
         self._log.add_inference(inference)
 
-    def hear_image(self, stamp_ns: int, arrival: Arrival) -> Keep | None:
+    def hear_image(self, stamp_ns: int, arrival: Moment) -> Keep | None:
         self._log.add_frame(stamp_ns, arrival)
         film, episode = self._film, self._log.episode
         if film is None or episode is None or episode.ended or not film.wants():

@@ -18,7 +18,7 @@ from std_srvs.srv import Trigger
 from vla_ros.core import Inference, PolicyState
 from vla_ros.evaluation.records import Job, Setup
 from vla_ros.evaluation.strips import Strip
-from vla_ros.monitoring import Arrival, StatusSeen
+from vla_ros.monitoring import StatusSeen
 from vla_ros.msg import ActionCommand
 from vla_ros.nodes.bridge.convert import command_of
 from vla_ros.nodes.common import qos
@@ -27,8 +27,9 @@ from vla_ros.observe.episode import Episode
 from vla_ros.observe.evaluation.log import EvalLog, Heard
 from vla_ros.observe.listener import deep
 from vla_ros.observe.watcher import EpisodeWatcher, Keep
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 from vla_ros.srv import ResetEpisode
+from vla_ros.timing import Moment
 
 ANSWER_S = 10.0  # longest wait for a service
 COMPLETE_S = 3.0  # after the end of an episode: for what is still on its way to us
@@ -121,22 +122,22 @@ class EvalWatcher(EpisodeWatcher):
 
     # ------------------------------------------------------------------ what is heard
 
-    def hear_episode(self, episode: Episode, arrival: Arrival) -> None:
+    def hear_episode(self, episode: Episode, arrival: Moment) -> None:
         self._take_up(episode.number)
         if episode.number == self.log.number:
             self.log.add_episode(episode)
 
-    def hear_status(self, status: StatusSeen, arrival: Arrival) -> None:
+    def hear_status(self, status: StatusSeen, arrival: Moment) -> None:
         self.log.add_status(status)
 
-    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Arrival) -> None:
+    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
         spent_ms = stages_seen(message.stages).inference_ms
-        self.log.add_command(Heard(command_of(message), arrival.ros_ns, spent_ms))
+        self.log.add_command(Heard(command_of(message), arrival.now_ns, spent_ms))
 
     def hear_inference(self, inference: Inference) -> None:
         self.log.add_inference(inference)
 
-    def hear_image(self, stamp_ns: int, arrival: Arrival) -> Keep | None:
+    def hear_image(self, stamp_ns: int, arrival: Moment) -> Keep | None:
         strip, step = self._strip, self.log.step_of(stamp_ns)
         if strip is None or step is None:
             return None

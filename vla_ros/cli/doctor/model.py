@@ -1,0 +1,77 @@
+"""The checks of what a large model needs: torch, a GPU with room for it, the checkpoint itself."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from vla_ros.cli.doctor.checks import Check, fail, ok, try_python, warn
+
+
+def torch() -> Check:
+    if importlib.util.find_spec("torch") is None:
+        return warn("torch", "missing: no VLA can run", "pip install '.[model]'")
+    good, text = try_python("import torch, transformers, safetensors; print(torch.__version__)")
+    if not good:
+        return fail("torch", text, "pip install '.[model]'")
+    return ok("torch", text)
+
+
+def gpu() -> Check:
+    """What a large model would run on."""
+    if importlib.util.find_spec("torch") is None:
+        return warn("GPU", "not looked for: torch is missing", "see the line of torch")
+    code = (
+        "import torch\n"
+        "if torch.cuda.is_available():\n"
+        "    p = torch.cuda.get_device_properties(0)\n"
+        "    torch.ones(8, device='cuda').sum().item()\n"
+        "    print(f'{p.name}, CUDA {torch.version.cuda}|{p.total_memory}')\n"
+        "else:\n"
+        "    print('none' if torch.version.cuda else 'none (this torch is the CPU build)')"
+    )
+    good, text = try_python(code)
+    if not good:
+        return fail("GPU", text, "compare the driver (nvidia-smi) with the CUDA of torch")
+    if text.startswith("none"):
+        return warn("GPU", text, f"fine for the small policy; {room_for(0)}")
+    found, _, memory = text.rpartition("|")
+    return ok("GPU", f"{found}, {int(memory) / 1e9:.1f} GB; {room_for(int(memory))}")
+
+
+def room_for(gpu_bytes: float) -> str:
+    """Whether OpenVLA-7B has room on a GPU, as `vla-ros roofline` counts; 0: there is none."""
+    from vla_ros.analysis.memory import memory_of
+    from vla_ros.analysis.models import OPENVLA
+    from vla_ros.analysis.work import Precision
+
+    need = memory_of(OPENVLA, Precision())
+    said = f"OpenVLA-7B in bf16 needs {need.total / 1e9:.1f} GB"
+    if not gpu_bytes:
+        return f"{said} of a GPU"
+    return f"{said} and {'fits' if need.fits(gpu_bytes) else 'does not fit'}"
+
+
+def checkpoint(name: str) -> Check:
+    """A model can be read: every tensor there, of the right shape. Loads it once, on the CPU."""
+    code = (
+        "import sys, torch\n"
+        "from vla_ros.engine.checkpoints.openvla import load_checkpoint\n"
+        "from vla_ros.engine.errors import CheckpointError\n"
+        "try:\n"
+        f"    c = load_checkpoint({name!r}, torch.device('cpu'), torch.bfloat16)\n"
+        "except (CheckpointError, OSError, ValueError) as error:\n"
+        "    sys.exit(' '.join(str(error).split()))\n"
+        "from vla_ros.analysis.memory import memory_of\n"
+        "from vla_ros.analysis.models import shape_of\n"
+        "from vla_ros.analysis.work import Precision\n"
+        "n = sum(t.numel() for t in c.tensors.values())\n"
+        "need = memory_of(shape_of(c.config, 'it'), Precision()).total / 1e9\n"
+        "keys = ', '.join(c.norm_stats) or 'none'\n"
+        "print(f'{c.directory}: {n / 1e6:.0f} M parameters, {need:.1f} GB in bf16,'\n"
+        "      f' unnorm_key {keys},'\n"
+        "      f' sha256 {c.sha256[:12]}')"
+    )
+    good, text = try_python(code, 600.0)
+    if not good:
+        return fail("checkpoint", text, "give a directory in OpenVLA's layout, with safetensors")
+    return ok("checkpoint", text)

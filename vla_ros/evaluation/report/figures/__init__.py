@@ -1,0 +1,1 @@
+"""The figures of the report, drawn with matplotlib as SVG."""

@@ -1,0 +1,65 @@
+"""The nodes' parameter tables as Markdown: `python -m vla_ros.nodes.describe` writes
+docs/reference/parameters.md, and a test holds the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vla_ros.nodes.bridge import node as bridge
+from vla_ros.nodes.common.parameters import Parameter
+from vla_ros.nodes.monitor import node as monitor
+from vla_ros.nodes.policy import parameters as policy_parameters
+
+_HEAD = """# Parameters
+
+Written by `python -m vla_ros.nodes.describe > docs/reference/parameters.md`.
+
+"fixed" parameters are read-only: give them at start, in a parameter file or with `-p`. All
+others may be set while the node runs; a bad value is refused with the reason and nothing
+changes. Defaults are in `config/policy.yaml`, `config/bridge.yaml` and `config/monitor.yaml`.
+"""
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"`{value}`" if value else "empty"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(f"{v:g}" for v in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _allowed(row: Parameter) -> str:
+    if row.choices:
+        return ", ".join(f"`{choice}`" for choice in row.choices)
+    if row.low is not None and row.high is not None:
+        return f"{row.low:g} to {row.high:g}"
+    return ""
+
+
+def table(rows: Sequence[Parameter]) -> str:
+    """One Markdown table."""
+    lines = ["| name | default | allowed | fixed | meaning |", "|---|---|---|---|---|"]
+    for row in rows:
+        fixed = "yes" if row.fixed else ""
+        lines.append(
+            f"| `{row.name}` | {_value(row.default)} | {_allowed(row)} | {fixed} | {row.text} |"
+        )
+    return "\n".join(lines)
+
+
+def document() -> str:
+    """The whole page."""
+    parts = [_HEAD]
+    for name, rows in (
+        ("policy", policy_parameters.TABLE),
+        ("bridge", bridge.TABLE),
+        ("monitor", monitor.TABLE),
+    ):
+        parts.append(f"## {name}\n\n{table(rows)}\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(document(), end="")

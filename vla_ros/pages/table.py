@@ -1,0 +1,69 @@
+"""A table of a page, as data: ``table.html.j2`` shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_HIGH = 13  # px of a bar
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A share with its interval, all 0..1: a bar to ``rate`` on a light full scale of ``width``
+    px, and a whisker."""
+
+    rate: float
+    low: float
+    high: float
+    width: int = 76
+
+    @property
+    def height(self) -> int:
+        return _HIGH
+
+    def x(self, value: float) -> float:
+        """Where a share lies, px."""
+        return 0.5 + min(max(value, 0.0), 1.0) * (self.width - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell. ``kind``: "" number, "l" text, "w" text that wraps, "b" bar, "k" head that wraps.
+
+    ``aside``: smaller, behind the text; in a head below it, where the text itself may have lines.
+    ``shade`` 0..1: how blue the background is.
+    """
+
+    text: str
+    kind: str = ""
+    aside: str = ""
+    bar: Bar | None = None
+    shade: float | None = None
+
+    @property
+    def background(self) -> str:
+        """A colour that is always light enough for black text."""
+        part = min(max(self.shade or 0.0, 0.0), 1.0)
+        red, green, blue = (round(255 - part * (255 - end)) for end in (140, 185, 222))
+        return f"rgb({red},{green},{blue})"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of a table. ``kind``: "" plain, "g" heads a group, "t" a total."""
+
+    cells: tuple[Cell, ...]
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A head and rows of as many cells."""
+
+    heads: tuple[Cell, ...]
+    lines: tuple[Line, ...]
+
+
+def cell(value: object, kind: str = "") -> Cell:
+    """A cell of plain text."""
+    return Cell(str(value), kind)

@@ -1,0 +1,190 @@
+"""The report of a replay as one page: no script, nothing loaded from anywhere.
+
+Shows the verdict, where the time went in both runs, every dimension of the actions of both runs
+over the frames, and the differences in numbers. The words are in ``replay.html.j2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from vla_ros.core import STAGES
+from vla_ros.pages import render
+from vla_ros.pages.table import Cell, Line, Table
+from vla_ros.replay.compare import DIMENSIONS, Comparison
+from vla_ros.replay.report import Report, Side
+from vla_ros.timing import Distribution
+
+_UNITS = ("m", "m", "m", "rad", "rad", "rad", "(0 closed, 1 open)")
+_COLOURS = ("#9aa5b1", "#c9b458", "#7fb8ad", "#4878a8", "#33658a", "#86bbd8", "#b8c4bb")
+_RUNS = (("#e0a458", 4.0), ("#1d4e89", 1.2))  # before: wide and pale; now: on top of it
+_WIDE, _HIGH, _PAD = 300, 90, 4  # one plot, px
+_LONGEST = 640.0  # px of the longest bar of stages
+_MOST_POINTS = 1500  # of one line
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stage in a bar: from ``x``, ``width`` wide, px; ``ms`` is its median."""
+
+    stage: str
+    colour: str
+    x: float
+    width: float
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """One bar a run, cut into the stages; all on one scale."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+    total_ms: float
+
+    @property
+    def end(self) -> float:
+        """Where it ends, px."""
+        last = self.pieces[-1]
+        return last.x + last.width
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One run in a plot: its points as SVG wants them."""
+
+    points: str
+    colour: str
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One dimension of the actions over time."""
+
+    caption: str
+    curves: tuple[Curve, ...]
+    wide: int = _WIDE
+    high: int = _HIGH
+
+
+def page(report: Report) -> str:
+    """The whole page, HTML 5."""
+    sides = [side for side in (report.before, report.now) if side is not None]
+    found = report.comparison
+    return render(
+        Path(__file__).parent,
+        "replay.html.j2",
+        title=f"Replay of {report.bag}",
+        report=report,
+        mood="none" if found is None else "good" if report.within else "bad",
+        found=found,
+        differences=_differences(found) if found is not None and found.largest else None,
+        runs=_runs(sides),
+        stages=_stages(sides),
+        stage_key=list(zip(STAGES, _COLOURS, strict=True)),
+        plots=_plots(sides),
+        run_key=[(s.name, colour) for s, (colour, _) in zip(sides, _of(sides), strict=True)],
+    )
+
+
+def _differences(found: Comparison) -> Table:
+    heads = (Cell(""), *map(Cell, DIMENSIONS))
+    cells = (Cell(f"{off:.3g}") for off in found.max_abs_diff)
+    return Table(heads, (Line((Cell("largest difference"), *cells)),))
+
+
+def _runs(sides: Sequence[Side]) -> Table:
+    """What each run was of, and its times."""
+    lines: list[Line] = []
+
+    def add(label: str, values: Sequence[str], kind: str = "") -> None:
+        lines.append(Line((Cell(label), *(Cell(value, "l") for value in values)), kind))
+
+    for name in ("policy", "schedule", "checkpoint", "checkpoint_sha256", "device", "dtype"):
+        values = [str(getattr(side.run, name)) for side in sides]
+        if name == "checkpoint_sha256":
+            values = [value[:16] for value in values]
+        if any(values):
+            add(name.replace("_", " "), values)
+    add("actions", [str(len(side.run.actions)) for side in sides])
+    add("rate", [f"{side.rate_hz:.1f} Hz" if side.rate_hz else "–" for side in sides])
+    add("times, ms", ["p50 / p95 / p99 / max" for _ in sides], "g")
+    add("observation age", [_ms(side.age) for side in sides])
+    for stage in STAGES:
+        add(stage, [_ms(side.stages[stage]) for side in sides])
+    add("inference", [_ms(side.inference) for side in sides])
+    if sides[-1].run.answer_ms.count:
+        add("frame to answer", ["–"] * (len(sides) - 1) + [_ms(sides[-1].run.answer_ms)])
+    return Table((Cell(""), *(Cell(side.name, "l") for side in sides)), tuple(lines))
+
+
+def _ms(spread: Distribution) -> str:
+    if not spread.count:
+        return "–"
+    return " / ".join(f"{getattr(spread, name):.1f}" for name in ("p50", "p95", "p99", "max"))
+
+
+def _stages(sides: Sequence[Side]) -> list[Stages]:
+    sums = [sum(spread.p50 for spread in side.stages.values()) for side in sides]
+    scale = _LONGEST / max([*sums, 1e-9])
+    bars = []
+    for side, total in zip(sides, sums, strict=True):
+        medians = [side.stages[stage].p50 for stage in STAGES]
+        begins = accumulate(medians, initial=0.0)
+        pieces = (
+            Piece(stage, colour, 90.0 + scale * begin, scale * ms, ms)
+            for stage, colour, begin, ms in zip(STAGES, _COLOURS, begins, medians, strict=False)
+        )
+        bars.append(Stages(side.name, tuple(pieces), total))
+    return bars
+
+
+def _of(sides: Sequence[Side]) -> Sequence[tuple[str, float]]:
+    """Colour and width of each run's line; a run alone is drawn as the one of now."""
+    return _RUNS[-len(sides) :]
+
+
+def _plots(sides: Sequence[Side]) -> list[Plot]:
+    """Every dimension over time; none when nobody acted."""
+    stamps = [key[0] for side in sides for key in side.run.actions]
+    if not stamps:
+        return []
+    span = (min(stamps), max(stamps))
+    plots = []
+    for i, name in enumerate(DIMENSIONS):
+        series = [_series(side, i) for side in sides]
+        values = np.concatenate([s[1] for s in series])
+        low, high = float(values.min()), float(values.max())
+        curves = (
+            Curve(_points(s, span, (low, high)), *style)
+            for s, style in zip(series, _of(sides), strict=True)
+        )
+        plots.append(Plot(f"{name}: {low:.3g} to {high:.3g} {_UNITS[i]}", tuple(curves)))
+    return plots
+
+
+def _series(side: Side, dimension: int) -> tuple[list[int], list[float]]:
+    """(stamps, values), thinned to what a plot can show."""
+    found = sorted(side.run.actions.items())
+    found = found[:: max(1, len(found) // _MOST_POINTS)]
+    return [key[0] for key, _ in found], [said.action[dimension] for _, said in found]
+
+
+def _points(
+    series: tuple[list[int], list[float]], span: tuple[int, int], limits: tuple[float, float]
+) -> str:
+    begin, end = span
+    low, high = limits
+    across = (_WIDE - 2 * _PAD) / max(end - begin, 1)
+    up = (_HIGH - 2 * _PAD) / (high - low) if high > low else 0.0
+    middle = 0.0 if high > low else _HIGH / 2 - _PAD
+    return " ".join(
+        f"{_PAD + (stamp - begin) * across:.1f},{_HIGH - _PAD - middle - (value - low) * up:.1f}"
+        for stamp, value in zip(*series, strict=True)
+    )
