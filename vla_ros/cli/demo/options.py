@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.bringup.graph_file import GraphSpec, parse_overrides
-from vla_ros.cli.defaults import CHECKPOINT, DRAFT_CHECKPOINT, default_checkpoint
-from vla_ros.engine.options import SCHEDULES
+from vla_ros.cli.defaults import CHECKPOINT, DRAFT_CHECKPOINT, SCHEDULES, default_checkpoint
 from vla_ros.errors import UserError
 from vla_ros.sim.goals import COLOURS
 
