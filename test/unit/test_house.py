@@ -80,6 +80,13 @@ def test_the_engine_knows_no_simulation():
     assert not [line for path in rooms for line in offences(path, SIMULATORS)]
 
 
+def test_what_is_written_does_not_know_who_reads_it():
+    """replay/ reads what recording/ writes, and the other way round nothing."""
+    readers = ("vla_ros.replay", "vla_ros.nodes.replay", "vla_ros.cli.replay")
+    writers = files("recording", "nodes/recorder", "nodes/common")
+    assert not [line for path in writers for line in offences(path, readers)]
+
+
 def test_the_command_line_starts_without_ros_or_torch():
     """`vla-ros --help` and `vla-ros bench` must work where only numpy and PyYAML are."""
     heavy = ("rclpy", "torch", "mujoco", "transformers", "matplotlib")

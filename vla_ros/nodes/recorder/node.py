@@ -37,7 +37,7 @@ from vla_ros.recording.bag_file import Record, Topic
 from vla_ros.recording.flight import FlightLimits, FlightRecorder
 from vla_ros.recording.run_info import RunInfo
 from vla_ros.recording.sink import MB, BagSink, SinkLimits
-from vla_ros.replay.typestore import typestore
+from vla_ros.recording.typestore import typestore
 from vla_ros.resources import version
 from vla_ros.timing import SECOND, SystemClock
 
