@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from vla_ros.bringup.typed import of_type
 from vla_ros.errors import UserError
 from vla_ros.resources import config_path
 
@@ -222,9 +223,7 @@ def _with_overrides(
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
                 raise UserError(f"node {spec.name} has no parameter {name!r}{hint}")
-            before = known.get(name)
-            # ROS parameters are typed: 10 is not 10.0.
-            values[name] = float(value) if _is_int(value) and type(before) is float else value
+            values[name] = of_type(known.get(name), value, f"{spec.name}.{name}")
         changed.append(dataclasses.replace(spec, parameters=values))
     return tuple(changed)
 
@@ -293,7 +292,3 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = value
     return flat
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
