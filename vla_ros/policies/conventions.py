@@ -46,23 +46,21 @@ class Conventions:
 
 
 def conventions_of(checkpoint: str, suite: str = "", unnorm_key: str = "") -> Conventions:
-    """The conventions of a directory, hub id or ``random:<preset>``.
+    """The conventions of a directory, hub id or ``random:<preset>``; looks at all of it.
 
     ``suite``: the LIBERO suite to be evaluated, or "". ``unnorm_key``: somebody's own choice.
-    PolicyRefused: there is no such checkpoint, or its statistics fit neither.
+    PolicyRefused: there is no such checkpoint, it could not be loaded, or its statistics fit
+    neither.
     """
     if checkpoint.startswith("random:"):
         return Conventions("", CONTROLLER_UNITS, "default", False)
-    from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
-    from vla_ros.engine.checkpoints.parse import read_config
+    from vla_ros.engine.checkpoints.openvla import inspect_checkpoint
 
     try:
-        directory = resolve(checkpoint)
-        config, raw = read_config(directory)
-        stats = norm_stats_of(directory, raw)
+        layout = inspect_checkpoint(checkpoint)
     except (ValueError, OSError) as error:
         raise PolicyRefused(str(error)) from error
-    return conventions_from(stats, suite, unnorm_key, config.images)
+    return conventions_from(layout.norm_stats, suite, unnorm_key, layout.config.images)
 
 
 def conventions_from(

@@ -10,7 +10,7 @@ import pytest
 
 from support.engine import tiny_config
 from vla_ros.core import Command, CommandKind
-from vla_ros.engine.checkpoints.config import config_json
+from vla_ros.engine.checkpoints.random import norm_stats, write_random
 from vla_ros.policies.base import PolicyRefused
 from vla_ros.policies.conventions import CONTROLLER_UNITS, conventions_from, conventions_of
 from vla_ros.sim.commands import environment_action
@@ -64,12 +64,12 @@ def test_ones_own_key_wins():
     assert conventions_from(stats, "libero_goal", "bridge_orig").preprocessing == "default"
 
 
-def test_a_directory_is_asked_without_its_weights(tmp_path: Path):
-    raw = config_json(tiny_config(), {"pretrained": {}})
-    (tmp_path / "config.json").write_text(json.dumps(raw))
+def test_a_directory_is_asked(tmp_path: Path):
+    bounds = norm_stats()["random"]
+    write_random(tmp_path, tiny_config(), seed=1, stats={"pretrained": bounds})
     assert conventions_of(str(tmp_path)).unnorm_key == "pretrained"
     stats = tmp_path / "dataset_statistics.json"  # of a fine-tune: it overrides the other
-    stats.write_text(json.dumps({"libero_spatial_no_noops": {}}))
+    stats.write_text(json.dumps({"libero_spatial_no_noops": bounds}))
     assert conventions_of(str(tmp_path), "libero_spatial").preprocessing == "libero"
 
 
