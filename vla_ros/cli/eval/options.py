@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vla_ros.cli.defaults import CHECKPOINT, DRAFT_CHECKPOINT, default_checkpoint
+from vla_ros.cli.defaults import (
+    CHECKPOINT,
+    DRAFT_CHECKPOINT,
+    default_checkpoint,
+    refuse_unreadable,
+)
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
@@ -189,6 +194,7 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros.policies.conventions import conventions_of
 
     usable_device(args.device)
+    refuse_unreadable(args.checkpoint)
     found = conventions_of(args.checkpoint, args.suite, args.unnorm_key)
     known = "" if args.checkpoint.startswith("random:") else fingerprint(resolve(args.checkpoint))
     return {
