@@ -30,11 +30,5 @@ class Generate(Schedule):
                 do_sample=False,
             )
         tokens = out[0].tolist()
-        request.stages.mark("prefill")  # generate() does not tell the two apart
-        request.stages.mark("decode")
-        return Decoded(
-            stamp_ns=request.stamp_ns,
-            timeline=request.stages.resolve(),
-            tokens=tuple(tokens),
-            target_passes=self.count,
-        )
+        request.stages.mark("prefill")  # generate() does not tell it from decode
+        return request.answer(tokens, self.count)
