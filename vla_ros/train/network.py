@@ -15,7 +15,7 @@ from torch import nn
 
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.openvla import LANGUAGE, Tensors, text_shapes
-from vla_ros.engine.decoders.llama import Decoder
+from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.heads import ParallelHeads
 from vla_ros.engine.packed.attention import Attention
 from vla_ros.engine.vision.towers import Vision
@@ -112,7 +112,7 @@ class Network(nn.Module):
         Returns [B, R, V], [B, R, C] and [B, patches, W].
         """
         batch, device = len(ids), ids.device
-        decoder = Decoder(
+        decoder = LlamaDecoder(
             self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
         )
         features = self.vision.vision_backbone((pixels.flatten(0, 1),))
@@ -143,7 +143,7 @@ class Network(nn.Module):
         """
         assert self.heads is not None
         batch = len(ids)
-        decoder = Decoder(
+        decoder = LlamaDecoder(
             self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
         )
         features = self.vision.vision_backbone((pixels.flatten(0, 1),))

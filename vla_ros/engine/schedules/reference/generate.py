@@ -33,12 +33,5 @@ class Generate(Schedule):
             )
             best = torch.cat([logits.amax(-1) for logits in out.logits])  # NaN and inf go through
         tokens = out.sequences[0].tolist()
-        request.stages.mark("prefill")  # generate() does not tell the two apart
-        request.stages.mark("decode")
-        return Decoded(
-            stamp_ns=request.stamp_ns,
-            timeline=request.stages.resolve(),
-            tokens=tuple(tokens),
-            finite=bool(best.isfinite().all()),
-            target_passes=self.count,
-        )
+        request.stages.mark("prefill")  # generate() does not tell it from decode
+        return request.answer(tokens, self.count, finite=bool(best.isfinite().all()))
