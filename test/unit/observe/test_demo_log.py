@@ -159,7 +159,8 @@ def test_an_episode_in_which_every_action_was_blocked_is_measured_from_its_first
     log.add_status(blocked, at(20))
     end = replace(EPISODE, running=False, ended="failure", step=40, stamp_ns=at(40).now_ns)
     log.add_episode(end, at(40))
-    log.add_status(replace(blocked, actions_blocked=45), at(41))
+    # It rests by then, which is no part of the episode, but its counts are.
+    log.add_status(replace(blocked, actions_blocked=45, reason=EPISODE_OVER), at(41))
     log.add_status(replace(blocked, actions_blocked=99), at(60))  # of what came afterwards
     measured = log.measure(PUBLISHERS, at(70))
     assert (measured.blocked, measured.last_block) == (40, said)

@@ -49,6 +49,7 @@ class EpisodeLog:
         self._commands: list[tuple[CommandSeen, Moment]] = []
         self._frames: list[tuple[int, Moment]] = []
         self._statuses: list[tuple[StatusSeen, Moment]] = []
+        self._told: list[tuple[StatusSeen, Moment]] = []  # and those between episodes
         self._answers: list[tuple[int, int, int]] = []  # stamp, passes, actions
         self._begin_ns = 0  # stamp from which the newest episode runs
         self._begun = False
@@ -64,7 +65,7 @@ class EpisodeLog:
     def counted(self) -> bool:
         """The policy has told its counts since the end of the episode."""
         end = self._end
-        return end is not None and any(a.steady_ns >= end.steady_ns for _, a in self._statuses)
+        return end is not None and any(a.steady_ns >= end.steady_ns for _, a in self._told)
 
     def add_episode(self, episode: Episode, arrival: Moment) -> None:
         """A status of the bridge; another number begins another episode."""
@@ -77,10 +78,11 @@ class EpisodeLog:
         self.episode = episode
 
     def add_status(self, status: StatusSeen, arrival: Moment) -> None:
-        """The policy's. That it rests once the episode is over is no part of the episode."""
-        if status.between_episodes:
-            return
-        self._statuses.append((status, arrival))
+        """The policy's. That it rests once the episode is over is no part of the episode; what
+        it has counted by then is."""
+        self._told.append((status, arrival))
+        if not status.between_episodes:
+            self._statuses.append((status, arrival))
 
     def add_command(self, command: CommandSeen, arrival: Moment) -> None:
         self._commands.append((command, arrival))
@@ -130,8 +132,8 @@ class EpisodeLog:
         """With the policy's own counts: from before the begin to its first word after the end."""
         if not before:
             return measured
-        after = [s for s, a in self._statuses if a.steady_ns >= last_ns]
-        first, newest = before[0][0], (after or [self._statuses[-1][0]])[0]
+        after = [s for s, a in self._told if a.steady_ns >= last_ns]
+        first, newest = before[0][0], (after or [self._told[-1][0]])[0]
         return replace(
             measured,
             worker_restarts=newest.worker_restarts - first.worker_restarts,
