@@ -73,7 +73,7 @@ lock: ## write the lock file anew from the extras in setup.py
 
 clean: ## remove what was built, keep .venv
 	@rm -rf build dist install log ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@rm -rf vla_ros/msg vla_ros/srv vla_ros/*.so
+	@rm -rf vla_ros/msg vla_ros/srv vla_ros/action vla_ros/*.so
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 
 distclean: clean ## remove .venv too

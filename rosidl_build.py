@@ -1,9 +1,9 @@
-"""Build the interfaces in msg/ and srv/ from setup.py, without CMake.
+"""Build the interfaces in msg/, srv/ and action/ from setup.py, without CMake.
 
 It calls the generator classes that rosidl_generate_interfaces() calls, compiles their C into
 the libraries that rosidl looks up by name, and puts the Python modules beside them:
 
-    vla_ros/msg/*.py, vla_ros/srv/*.py
+    vla_ros/msg/*.py, vla_ros/srv/*.py, vla_ros/action/*.py
     vla_ros/libvla_ros__rosidl_generator_c.so
     vla_ros/libvla_ros__rosidl_typesupport_introspection_c.so
     vla_ros/libvla_ros__rosidl_typesupport_fastrtps_c.so
@@ -38,6 +38,7 @@ INTROSPECTION = "rosidl_typesupport_introspection_c"
 TYPESUPPORT = "rosidl_typesupport_c"
 OUT = Path("build/rosidl")
 MADE = OUT / "made.json"  # what is in OUT, and from what
+KINDS = ("msg", "srv", "action")
 
 
 def _add_ros_to_path() -> None:
@@ -82,7 +83,7 @@ class Interfaces:
         return sorted(Path(kind).glob(f"*.{kind}"))
 
     def definitions(self) -> list[str]:
-        return [str(path) for kind in ("msg", "srv") for path in self.sources(kind)]
+        return [str(path) for kind in KINDS for path in self.sources(kind)]
 
     def idl(self, kind: str) -> list[str]:
         """Generated interface descriptions, which `ros2 interface` and type hashes use."""
@@ -92,7 +93,7 @@ class Interfaces:
     def data_files(self) -> list[tuple[str, list[str]]]:
         """What goes into share/: definitions and the entries of the ament index."""
         installed, index = [], []
-        for kind in ("msg", "srv"):
+        for kind in KINDS:
             both = [str(p) for p in self.sources(kind)] + self.idl(kind)
             installed.append((f"share/{self.package}/{kind}", both))
             index += [f"{kind}/{Path(p).name}" for p in both if not p.endswith(".json")]
@@ -140,6 +141,7 @@ class Interfaces:
 
     def generate(self, prefixes: list[Path]) -> dict[str, list[str]]:
         """Translate the interfaces to C and Python; C sources by library name."""
+        from rosidl_adapter.action import convert_action_to_idl
         from rosidl_adapter.msg import convert_msg_to_idl
         from rosidl_adapter.srv import convert_srv_to_idl
         from rosidl_generator_c.cli import GenerateC
@@ -151,7 +153,8 @@ class Interfaces:
         root = OUT.absolute() / self.package
         shutil.rmtree(OUT, ignore_errors=True)
         idl = []
-        for kind, convert in (("msg", convert_msg_to_idl), ("srv", convert_srv_to_idl)):
+        converters = (convert_msg_to_idl, convert_srv_to_idl, convert_action_to_idl)
+        for kind, convert in zip(KINDS, converters, strict=True):
             for source in self.sources(kind):
                 convert(Path.cwd(), self.package, source, root / kind)
                 idl.append(f"{root}:{kind}/{source.stem}.idl")
@@ -238,10 +241,10 @@ class BuildInterfaces(build_ext):
 
     def _modules(self, root: Path) -> list[Path]:
         package = root / self.interfaces.package
-        return [path for kind in ("msg", "srv") for path in sorted((package / kind).glob("*.py"))]
+        return [path for kind in KINDS for path in sorted((package / kind).glob("*.py"))]
 
     def _copy_modules(self, root: Path) -> None:
-        for kind in ("msg", "srv"):
+        for kind in KINDS:
             shutil.rmtree(root / self.interfaces.package / kind, ignore_errors=True)
         for module in self._modules(OUT):
             target = root / module.relative_to(OUT)

@@ -1,7 +1,7 @@
 """Packaging of vla_ros: the Python package, its messages, launch files and parameters.
 
 One file serves `pip install '.[ros]'` in a plain venv and `colcon build` (ament_python).
-Building the interfaces in msg/ and srv/ is the business of rosidl_build.py.
+Building the interfaces in msg/, srv/ and action/ is the business of rosidl_build.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
+from rosidl_build import KINDS as INTERFACE_KINDS  # noqa: E402
 from rosidl_build import BuildInterfaces, Interfaces, generators_found  # noqa: E402
 
 PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of the version
@@ -40,7 +41,14 @@ TEST = [
 ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]
 INTERFACES = Interfaces(
     NAME,
-    dependencies=("builtin_interfaces", "geometry_msgs", "service_msgs", "std_msgs"),
+    dependencies=(
+        "action_msgs",
+        "builtin_interfaces",
+        "geometry_msgs",
+        "service_msgs",
+        "std_msgs",
+        "unique_identifier_msgs",
+    ),
 )
 
 
@@ -86,7 +94,9 @@ setup(
     description=" ".join(PACKAGE.findtext("description").split()),
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=find_packages(include=[NAME, f"{NAME}.*"], exclude=[f"{NAME}.msg", f"{NAME}.srv"]),
+    packages=find_packages(
+        include=[NAME, f"{NAME}.*"], exclude=[f"{NAME}.{kind}" for kind in INTERFACE_KINDS]
+    ),
     package_data={NAME: ["py.typed", *(f"**/*.{kind}" for kind in KINDS)]},
     data_files=[
         (f"share/{NAME}", ["package.xml"]),
@@ -99,7 +109,14 @@ setup(
     cmdclass={"build_ext": BuildExt},
     zip_safe=False,
     setup_requires=[] if generators_found() else [*ROS, "numpy"],
-    install_requires=["setuptools", "numpy>=1.24", "Pillow>=10", "PyYAML>=6.0", "jinja2>=3.1"],
+    install_requires=[
+        "setuptools",
+        "numpy>=1.24",
+        "Pillow>=10",
+        "PyYAML>=6.0",
+        "rich>=13.0",
+        "jinja2>=3.1",
+    ],
     extras_require={
         "ros": ROS,
         "model": [

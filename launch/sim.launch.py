@@ -56,6 +56,12 @@ def arguments() -> list[DeclareLaunchArgument]:
             choices=["realtime", "lockstep"],
             description="realtime: the world does not wait; lockstep: it waits for every answer",
         ),
+        DeclareLaunchArgument(
+            "auto_reset",
+            default_value="true",
+            choices=["true", "false"],
+            description="Episodes follow each other; false: bridge/reset asks for the next",
+        ),
         *(
             DeclareLaunchArgument(
                 name, default_value="", description=f"{description}; empty: as in the file"
@@ -76,6 +82,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         for name, kind, _ in OVERRIDES
         if given(name)
     }
+    always = {"mode": given("mode"), "auto_reset": given("auto_reset") == "true"}
     files = filter(None, map(given, ("bridge_params_file", "extra_bridge_params_file")))
     return [
         Node(
@@ -85,7 +92,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             namespace=given("namespace"),
             output="screen",
             emulate_tty=True,
-            parameters=[*files, {**overrides, "mode": given("mode")}],
+            parameters=[*files, overrides | always],
             arguments=["--ros-args", "--log-level", given("log_level")],
             on_exit=end_with_it,
         )

@@ -28,9 +28,9 @@ LIBERO = ROOT / "requirements" / "libero.txt"
 WHEEL_PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]  # CPythons with ROS 2 wheels
 LOCKED_PYTHON = (3, 11)
 EXTRAS = ("model", "sim", "replay", "train", "plots", "dev")
-SOURCES = ("vla_ros", "msg", "srv", "launch", "config")
+SOURCES = ("vla_ros", "msg", "srv", "action", "launch", "config")
 SOURCE_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "package.xml", "rosidl_build.py")
-GENERATED = ("vla_ros/msg/", "vla_ros/srv/")
+GENERATED = ("vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
 
 
 class SetupError(Exception):

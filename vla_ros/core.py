@@ -124,7 +124,11 @@ class Inference:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """What a loaded policy says about itself."""
+    """What a loaded policy says about itself.
+
+    ``conventions``: how its outputs and inputs are read, for the log; ``contradiction``: where it
+    was told otherwise than its checkpoint says. One line each, or "".
+    """
 
     name: str
     schedule: str = "none"
@@ -135,6 +139,9 @@ class PolicyInfo:
     pipeline_depth: int = 1  # calls of step() from an observation to its action
     chunk_length: int = 1  # actions an inference returns
     max_tokens: int = 0
+    cameras: int = 1  # 2: it needs the wrist image too
+    conventions: str = ""
+    contradiction: str = ""
 
 
 class PolicyState(IntEnum):
@@ -146,6 +153,10 @@ class PolicyState(IntEnum):
     RUNNING = 3
     HOLD = 4
     FAULT = 5
+
+
+#: How the reason of a policy that is WAITING begins between two episodes of a simulation.
+EPISODE_OVER = "the episode is over"
 
 
 class CommandKind(IntEnum):

@@ -2,4 +2,7 @@
 
 
 class UserError(Exception):
-    """Something the user can put right. Printed as one line; the exit status is 2."""
+    """Something the user can put right. Printed as one line; the exit status is 2.
+
+    What a room refuses by a name of its own (a checkpoint, a plan, a data set) is one of these.
+    """

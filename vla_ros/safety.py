@@ -210,23 +210,23 @@ class Gated:
     far: bool = False
 
 
-class Refused(ValueError):
+class ActionRefused(ValueError):
     """An action that must not be published; the message says why."""
 
 
 def refuse_unless_numbers(action: Floats) -> None:
-    """Raise :class:`Refused` unless the action is 7 finite numbers."""
+    """Raise :class:`ActionRefused` unless the action is 7 finite numbers."""
     if np.shape(action) != (ACTION_DIM,):
-        raise Refused(f"action has shape {np.shape(action)}, not ({ACTION_DIM},)")
+        raise ActionRefused(f"action has shape {np.shape(action)}, not ({ACTION_DIM},)")
     if not np.isfinite(action).all():
-        raise Refused("action has values that are not finite")
+        raise ActionRefused("action has values that are not finite")
 
 
 def gate(action: Floats, before: tuple[Floats, ...], limits: Limits) -> Gated:
     """Hold a new action to its limits.
 
     ``before`` are the actions published last, newest first, at most two are used. Returns the
-    action, clamped where it exceeded its bounds, jump or jerk. Raises :class:`Refused`.
+    action, clamped where it exceeded its bounds, jump or jerk. Raises :class:`ActionRefused`.
     """
     refuse_unless_numbers(action)
     low, high = np.asarray(limits.low), np.asarray(limits.high)

@@ -1,6 +1,7 @@
 """`vla-ros up`: real nodes come up, say why not, and end cleanly."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -13,7 +14,8 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from support.nodes import Program, run_cli
 from support.wait import wait_until
 from vla_ros.bringup.graph import Graph, GraphFailed
-from vla_ros.msg import PolicyStatus
+from vla_ros.bringup.graph_file import GraphSpec
+from vla_ros.msg import EpisodeStatus, PolicyStatus
 from vla_ros.nodes.common.qos import LATCHED
 
 MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
@@ -55,6 +57,24 @@ def test_up_activates_the_policy_and_ends_cleanly_on_sigint(up, ros):
         assert line in graph.log
 
 
+def test_up_sim_with_the_shipped_policy_solves_one_task_after_another(up, ros):
+    """Nothing but a checkpoint is said: its units are its own, and an end is not a fault."""
+    pytest.importorskip("torch")
+    pytest.importorskip("mujoco")
+    task = ("-p", "bridge.task=reach_green_cube", "-p", "bridge.image_size=128")
+    vla = ("-p", "policy.policy=vla", "-p", "policy.checkpoint=shipped:tabletop")
+    graph = up("sim", *vla, *task, "-p", "policy.num_threads=1", "-p", "bridge.reset_pause_s=1.0")
+    episodes = ros.inbox(EpisodeStatus, "/bridge/episode", LATCHED)
+    final = (EpisodeStatus.STATE_SUCCESS, EpisodeStatus.STATE_FAILURE)
+    for number in (1, 2):
+        end = episodes.wait(lambda m, n=number: m.episode == n and m.state in final, timeout=60)
+        assert end.state == EpisodeStatus.STATE_SUCCESS, end.reason
+        assert end.initial_state == number - 1
+    graph.wait_for_log("the checkpoint is read so: statistics 'tabletop', one unit is [1, 1, ")
+    assert re.search(r"episode 1 of reach_green_cube: success after \d+ steps; the next", graph.log)
+    assert "camera: no image for" not in graph.log
+
+
 def test_a_refused_configuration_says_why_and_ends_everything(up):
     graph = up("policy", "-p", "policy.max_age_s=0.06")
     assert graph.wait(30) == 1
@@ -71,8 +91,8 @@ def test_a_bad_parameter_says_which(up):
 
 def test_the_death_of_a_node_ends_the_graph(ros_env):
     lines = []
-    graph = Graph.load(
-        "policy.up.yaml", environment=ros_env, on_line=lambda node, line: lines.append(line)
+    graph = Graph(
+        GraphSpec.load("policy"), environment=ros_env, on_line=lambda node, line: lines.append(line)
     )
     with graph.start():
         monitor, policy = graph.pid("monitor"), graph.pid("policy")
@@ -93,8 +113,8 @@ def test_a_node_that_ignores_signals_is_killed(ros_env, monkeypatch):
         module, "ENDING", ((signal.SIGINT, 2.0), (signal.SIGTERM, 0.3), (signal.SIGKILL, 2.0))
     )
     said = []
-    graph = Graph.load(
-        "policy.up.yaml", environment=ros_env, on_line=lambda *_: None, say=said.append
+    graph = Graph(
+        GraphSpec.load("policy"), environment=ros_env, on_line=lambda *_: None, say=said.append
     )
     graph.start()
     os.kill(graph.pid("policy"), signal.SIGSTOP)

@@ -8,6 +8,8 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.nodes import Program
+from support.wait import wait_until
+from vla_ros.action import ExecuteInstruction
 from vla_ros.msg import ActionCommand
 from vla_ros.srv import ResetEpisode
 
@@ -43,6 +45,50 @@ def test_a_message_and_a_service_between_two_processes(ros, ros_env):
     assert np.allclose(got.action, np.arange(7) * 0.1)
     assert (got.schedule, got.stages.total) == ("K=3", 12.5)
     assert answer.success and answer.message == "stack -1"
+
+
+SERVER = """
+import rclpy
+from rclpy.action import ActionServer
+from vla_ros.action import ExecuteInstruction
+from vla_ros.msg import Percentiles
+
+rclpy.init()
+node = rclpy.create_node("server")
+
+def execute(goal):
+    feedback = ExecuteInstruction.Feedback(state=3, actions=7)
+    feedback.observation_age = Percentiles(p50=0.05, count=7)
+    goal.publish_feedback(feedback)
+    goal.succeed()
+    result = ExecuteInstruction.Result(outcome=ExecuteInstruction.Result.OUTCOME_SUCCESS)
+    result.message = f"did {goal.request.instruction}"
+    return result
+
+ActionServer(node, ExecuteInstruction, "execute", execute)
+rclpy.spin(node)
+"""
+
+
+def test_an_action_between_two_processes(ros, ros_env):
+    from rclpy.action import ActionClient
+
+    server = Program("server", [sys.executable, "-c", SERVER], ros_env)
+    heard = []
+    client = ActionClient(ros.node, ExecuteInstruction, "execute")
+    try:
+        goal = ExecuteInstruction.Goal(instruction="push the cube", time_limit_s=2.0)
+        wait_until(client.server_is_ready, 15, "the action server")
+        sent = client.send_goal_async(goal, feedback_callback=heard.append)
+        wait_until(sent.done, 15, "the goal to be accepted")
+        ended = sent.result().get_result_async()
+        wait_until(lambda: ended.done() and heard, 15, "result and feedback")
+    finally:
+        client.destroy()
+        server.kill()
+    result = ended.result().result
+    assert (result.outcome, result.message) == (result.OUTCOME_SUCCESS, "did push the cube")
+    assert (heard[0].feedback.actions, heard[0].feedback.observation_age.p50) == (7, 0.05)
 
 
 def test_checked_fields_refuse_a_wrong_length():

@@ -19,7 +19,7 @@ from PIL import Image as Pillow
 
 from support.nodes import run_cli
 from vla_ros.bringup.environment import python_path
-from vla_ros.cli.demo.card import WIDTH
+from vla_ros.console.streams import WIDTH
 
 pytestmark = pytest.mark.ros
 TIMEOUT_S = 150.0
@@ -73,6 +73,8 @@ def test_the_scripted_policy_solves_a_task_in_real_time(
     # Every control period had a new action or counts as missed.
     periods = result["actions"] + result["missed_deadlines"]
     assert periods == pytest.approx(20.0 * result["episode_s"], abs=3)
+    assert result["stages_ms"]["vision"]["p50"] is None  # the expert sees nothing
+    assert result["actions_blocked"] == 0
     box = out.splitlines()[:-1]
     assert {len(line) for line in box} == {WIDTH}
     assert "SOLVED" in out
@@ -99,6 +101,26 @@ def test_the_trained_policy_does_what_the_sentence_says(env: dict[str, str]) -> 
     assert (result["policy"], result["checkpoint"]) == ("vla", "shipped:tabletop")
     assert result["success"] is True
     assert result["action_rate_hz"] >= 10.0
+    assert 1.0 <= result["passes_per_action"] <= 7.0
+
+
+def test_actions_that_were_all_blocked_are_named_and_what_was_not_measured_is_null(
+    env: dict[str, str],
+) -> None:
+    late = ("-p", "bridge.image_delay_ms=300", "--schedule", "actionflow")  # 350 ms of pipeline
+    code, out, err = run_demo(env, *late, "--task", TASK, "--json")
+    assert code == 1, err
+    result = result_of(out)
+    assert result["actions"] == 0
+    assert result["actions_blocked"] > 50
+    assert "ms old, max_age is 500 ms" in result["last_block"]
+    assert f"{result['actions_blocked']} actions blocked; the last: its evidence" in out
+    assert set(result["observation_age_ms"].values()) == {None}
+    assert result["achieved_rate_hz"] is result["missed_deadlines"] is None
+    assert result["episode_s"] == pytest.approx(6.0, abs=1.0)
+    assert 10.0 < result["camera_rate_hz"] < 22.0
+    assert result["passes_per_action"] == pytest.approx(1.0)
+    assert " 0.00  " not in out.replace("new actions            0.00", "")
 
 
 @pytest.mark.slow

@@ -23,15 +23,12 @@ from vla_ros.evaluation.direct import DirectRunner
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
 from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
-from vla_ros.policies.conventions import CONTROLLER_UNITS
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 
 TASK = "reach_red_cube"  # the shortest
 SCRIPTED = Setup(policy="scripted", image_size=64)
 REALTIME = replace(SCRIPTED, mode=Mode.REALTIME)
-RANDOM = Setup(
-    checkpoint="random:small", action_scale=CONTROLLER_UNITS, image_size=64, max_steps=10
-)
+RANDOM = Setup(checkpoint="random:small", image_size=64, max_steps=10)
 PLAIN = Variant("plain")
 AUTOREGRESSIVE = Variant("autoregressive", schedule="autoregressive")
 

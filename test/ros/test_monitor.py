@@ -23,8 +23,8 @@ from support.wait import wait_until
 from vla_ros.core import STAGES
 from vla_ros.msg import ActionCommand, MonitorReport, PolicyStatus
 from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import to_time
-from vla_ros.nodes.monitor.convert import BadMessage, header_stamp
+from vla_ros.nodes.common.convert import BadMessage, to_time
+from vla_ros.nodes.monitor.convert import header_stamp
 from vla_ros.nodes.monitor.node import TABLE
 from vla_ros.resources import config_path
 from vla_ros.timing import MS

@@ -1,5 +1,6 @@
 """The parameter files say what the nodes declare, with the nodes' own defaults."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,8 @@ import yaml
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or use its wheels")
 
-from vla_ros.nodes.common import describe
-from vla_ros.nodes.policy.parameters import TABLE
+from vla_ros.nodes import describe
+from vla_ros.nodes.policy.parameters import TABLE, spec_of
 from vla_ros.resources import config_path
 
 
@@ -26,6 +27,27 @@ def test_every_parameter_is_described_and_its_default_allowed(row):
         assert row.default in row.choices
     if row.low is not None:
         assert row.low <= row.default <= row.high
+
+
+DEFAULTS = {row.name: row.default for row in TABLE}
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "threads"), [("cpu", 0, 2), ("cpu", 3, 3), ("cuda:0", 0, 0)]
+)
+def test_a_model_on_the_cpu_leaves_half_of_it_to_the_others(monkeypatch, device, given, threads):
+    """Also with `up` and launch, which know nothing of the machine."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(5)))
+    assert spec_of({**DEFAULTS, "device": device, "num_threads": given}).num_threads == threads
+
+
+def test_what_a_checkpoint_says_is_only_overridden_by_what_is_given():
+    spec = spec_of(DEFAULTS)
+    assert (spec.action_scale, spec.center_crop, spec.preprocessing) == (None, None, None)
+    given = {"action_scale": [0.1] * 6, "center_crop": "never", "preprocessing": "libero"}
+    spec = spec_of({**DEFAULTS, **given})
+    assert (spec.action_scale, spec.center_crop) == ((0.1,) * 6, False)
+    assert spec.preprocessing == "libero"
 
 
 def test_the_reference_page_is_the_tables():

@@ -104,6 +104,8 @@ def test_run_time_changes_are_checked_as_a_whole(start_policy):
     assert set_together(rig.ros, bounds_low=[-2e-4] * 6, bounds_high=[3e-4] * 6) == (True, "")
     assert set_together(rig.ros, max_age_s=0.25, silence_after_s=0.2) == (True, "")
     rig.expect(lambda s: s.max_age_ms == 250.0)
+    assert rig.ros.set_parameter("/policy", "latency_window_s", 3.0) == (True, "")
+    rig.latency.wait_new(lambda m: m.window_s == 3.0)
     with rig.filming():
         rig.expect(State.RUNNING)
         moved = rig.commands.messages[rig.wait_for(CommandKind.POLICY)]

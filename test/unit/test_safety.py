@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from vla_ros import safety
 from vla_ros.core import GRIPPER, PolicyState, StalePolicy
-from vla_ros.safety import Gripper, Limits, Refused, Safety
+from vla_ros.safety import ActionRefused, Gripper, Limits, Safety
 from vla_ros.timing import SECOND
 
 LIMITS = Limits()
@@ -20,7 +20,7 @@ STATES = st.sampled_from(list(PolicyState))
 def test_gate_lets_only_bounded_finite_actions_through(action, before):
     before = [np.clip(b, -0.05, 0.05) for b in before]
     if not np.isfinite(action).all():
-        with pytest.raises(Refused, match="not finite"):
+        with pytest.raises(ActionRefused, match="not finite"):
             safety.gate(action, tuple(before), LIMITS)
         return
     gated = safety.gate(action, tuple(before), LIMITS)
@@ -47,7 +47,7 @@ def test_a_little_beyond_the_bounds_is_clamped_and_does_not_count():
 
 @pytest.mark.parametrize("shape", [(), (6,), (8,), (1, 7)])
 def test_gate_refuses_other_shapes(shape):
-    with pytest.raises(Refused, match="shape"):
+    with pytest.raises(ActionRefused, match="shape"):
         safety.gate(np.zeros(shape), (), LIMITS)
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.wait import wait_until
 from vla_ros.sim.env import AGENTVIEW, RefusedAction, UnknownTask
 from vla_ros.sim.episode import EpisodeRunner
-from vla_ros.sim.episode_state import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
+from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.timing import SystemClock
 

@@ -22,7 +22,7 @@ NOTES = {"flow": "for planning: this project's engine runs no flow models"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Requirements:
     """What the robot needs: frames and commands a second, and the oldest evidence allowed (s)."""
 
     camera_hz: float
@@ -101,7 +101,7 @@ def from_bench(bench: BenchFile) -> tuple[Candidate, ...]:
     )  # fmt: skip
 
 
-def judge(candidate: Candidate, limits: Limits) -> Verdict:
+def judge(candidate: Candidate, limits: Requirements) -> Verdict:
     """Hold one schedule against the limits.
 
     Every command needs an action of its own, so an answer must serve n = ceil(control rate /
@@ -124,7 +124,7 @@ def judge(candidate: Candidate, limits: Limits) -> Verdict:
     return Verdict(c, run.rate_hz, commands, usual, age, tuple(missing))
 
 
-def advise(candidates: Iterable[Candidate], limits: Limits) -> tuple[Verdict, ...]:
+def advise(candidates: Iterable[Candidate], limits: Requirements) -> tuple[Verdict, ...]:
     """All candidates judged. Those that meet the limits first, the lossless before the lossy,
     the freshest evidence (on average) first; then the others by how few limits they miss."""
 

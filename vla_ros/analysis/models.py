@@ -124,7 +124,7 @@ def load_model(name: str) -> ModelShape:
     if name.startswith("random:"):
         raise ValueError(f"no model {name!r}: the known shapes are {', '.join(MODELS)}")
     try:
-        from vla_ros.engine.checkpoints.config import read_config
+        from vla_ros.engine.checkpoints.parse import read_config
         from vla_ros.engine.errors import CheckpointError
     except ImportError as error:
         raise ValueError(f"reading {name} needs the engine's packages: {error}") from None

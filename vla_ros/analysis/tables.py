@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from vla_ros.analysis.advice import Limits, Verdict
+from vla_ros.analysis.advice import Requirements, Verdict
 from vla_ros.analysis.compare import Efficiency
 from vla_ros.analysis.devices import Device
 from vla_ros.analysis.memory import Memory
@@ -216,7 +216,7 @@ def device_list(devices: Iterable[Device]) -> str:
     return "\n\n".join(blocks)
 
 
-def verdict_table(verdicts: Sequence[Verdict], limits: Limits) -> str:
+def verdict_table(verdicts: Sequence[Verdict], limits: Requirements) -> str:
     """Advice, best first."""
     rows = [
         (

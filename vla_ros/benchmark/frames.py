@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from vla_ros.core import Image
+from vla_ros.errors import UserError
 
 
 def load_frames(path: Path) -> list[Image]:
-    """uint8 ``images`` [N, h, w, 3] of an .npz file, in order."""
-    with np.load(path, allow_pickle=False) as archive:
-        if "images" not in archive:
-            raise ValueError(f"{path} has no array 'images': there is {', '.join(archive)}")
-        images = archive["images"]
-    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
-        raise ValueError(
-            f"{path}: images are {images.dtype} {images.shape}, not uint8 [N, h, w, 3]"
-        )
+    """uint8 ``images`` [N, h, w, 3] of an .npz file, in order. OSError, UserError."""
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise UserError(f"{path}: no .npz file, such as numpy.savez writes")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if "images" not in archive:
+                raise UserError(f"{path} has no array 'images': there is {', '.join(archive)}")
+            images = archive["images"]
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not len(images):
+        found = f"images are {images.dtype} {images.shape}"
+        raise UserError(f"{path}: {found}, not uint8 [N, h, w, 3] with N above 0")
     return list(images)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +19,13 @@ from vla_ros.engine.schedules.base import Schedule
 from vla_ros.timing import SystemClock
 
 CLOCK = SystemClock()
+
+#: what is done, how many frames of it, of how many (0: not counted)
+Report = Callable[[str, int, int], None]
+
+
+def silent(text: str, done: int, total: int) -> None:
+    """The report of who wants none."""
 
 
 @dataclass(slots=True)
@@ -71,6 +78,7 @@ def run_rows(
     images: Sequence[Image],
     warm_up: int,
     cpu_clock: bool,
+    report: Report = silent,
 ) -> dict[str, Samples]:
     """Every frame through every row, frame by frame; the first ``warm_up`` are not counted."""
     cuda = engine.model.device.type == "cuda"
@@ -79,6 +87,7 @@ def run_rows(
     gc.disable()
     try:
         for stamp, image in enumerate(images):
+            report("warming up" if stamp < warm_up else "measuring", stamp, len(images))
             for name, schedule in rows.items():
                 spent, wall, decoded = _timed(engine, schedule, stamp, image, cpu_clock, cuda)
                 if decoded is not None:

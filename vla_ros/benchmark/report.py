@@ -1,4 +1,4 @@
-"""The benchmark as a table, as JSON and as a picture."""
+"""The benchmark as cells of a table, as JSON and as a picture."""
 
 from __future__ import annotations
 
@@ -7,43 +7,40 @@ import math
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from vla_ros.benchmark.measure import RowResult
 
+
+class Column(NamedTuple):
+    """A field of a row, its head and how it is written."""
+
+    field: str
+    head: str
+    form: str
+
+
 COLUMNS = (
-    ("median_ms", "median ms", "{:.1f}"),
-    ("p95_ms", "p95 ms", "{:.1f}"),
-    ("rate_hz", "rate Hz", "{:.1f}"),
-    ("latency_ms", "latency ms", "{:.1f}"),
-    ("passes_per_action", "passes", "{:.2f}"),
-    ("acceptance", "accepted", "{:.2f}"),
-    ("speedup_vs_generate", "x generate", "{:.2f}"),
-    ("speedup_vs_autoregressive", "x own AR", "{:.2f}"),
-    ("token_match", "tokens =", "{:.3f}"),
-    ("peak_memory_mb", "peak MB", "{:.0f}"),
+    Column("median_ms", "median\nms", "{:.1f}"),
+    Column("p95_ms", "p95\nms", "{:.1f}"),
+    Column("rate_hz", "rate\nHz", "{:.1f}"),
+    Column("latency_ms", "latency\nms", "{:.1f}"),
+    Column("passes_per_action", "passes", "{:.2f}"),
+    Column("acceptance", "drafts\ntaken", "{:.2f}"),
+    Column("speedup_vs_generate", "times\ngen.", "{:.2f}"),
+    Column("speedup_vs_autoregressive", "times\nAR", "{:.2f}"),
+    Column("token_match", "tokens\nsame", "{:.3f}"),
+    Column("peak_memory_mb", "peak\nMB", "{:.0f}"),
 )
 
 
-def table(rows: Mapping[str, RowResult]) -> str:
-    """One line a row; "-" where a figure does not apply, "lossy" behind the lossy ones."""
-    width = max(len(name) for name in rows) + 1
-    head = " " * width + "".join(f"{title:>12}" for _, title, _ in COLUMNS)
-    lines = [head]
-    for name, row in rows.items():
-        values = asdict(row)
-        cells = [_cell(values[key], form) for key, _, form in COLUMNS]
-        note = "" if row.lossless else "  lossy"
-        lines.append(f"{name:<{width}}" + "".join(f"{c:>12}" for c in cells) + note)
-    return "\n".join(lines)
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "-" if value is None or math.isnan(value) else form.format(value)
+def cell(row: RowResult, column: Column) -> str:
+    """What stands in the table; "-" where a figure does not apply."""
+    value = getattr(row, column.field)
+    return "-" if value is None or math.isnan(value) else column.form.format(value)
 
 
 def json_line(result: Mapping[str, Any]) -> str:

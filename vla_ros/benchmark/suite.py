@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from vla_ros.benchmark import measure
 from vla_ros.benchmark.frames import drifting_frames, load_frames, repeat_to
 from vla_ros.benchmark.margins import Matches
-from vla_ros.benchmark.measure import RowResult, run_rows, summarise
+from vla_ros.benchmark.measure import Report, RowResult, run_rows, silent, summarise
 from vla_ros.benchmark.oracle import HitDrafter
 from vla_ros.benchmark.rows import ROWS, Setting, make_row
 from vla_ros.engine.checkpoints.openvla import Checkpoint
@@ -22,6 +23,7 @@ from vla_ros.engine.engine import Engine, open_checkpoint
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.schedules.speculative import Speculative
 from vla_ros.engine.tokens import MAX_TEXT
+from vla_ros.errors import UserError
 
 INSTRUCTION = "pick up the red cube and place it on the plate"
 SWEEP_TOKENS = (7, 16, 24, 32)
@@ -77,36 +79,51 @@ def open_for(name: str, options: BenchOptions) -> Checkpoint:
     return open_checkpoint(name, options.seed, device, dtype)
 
 
-def run_bench(options: BenchOptions) -> BenchResult:
-    """Measure the rows on one model. Raises CheckpointError and ValueError as the engine does."""
+def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
+    """Measure the rows on one model. ``report`` is called between frames, when no clock runs.
+
+    UserError: unusable frames, or a checkpoint and options that do not go together.
+    """
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     unknown = sorted(set(options.rows) - set(ROWS))
     if unknown:
-        raise ValueError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(ROWS)}")
-    checkpoint = open_for(options.checkpoint, options)
-    needs_draft = {"vanilla_speculative", "speculative_model"} & set(options.rows)
-    draft = open_for(options.draft, options) if needs_draft else checkpoint
-    engine = Engine(checkpoint, _engine_options(options))
+        raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(ROWS)}")
     recorded = load_frames(options.frames) if options.frames else drifting_frames(options.timed)
     images = repeat_to(recorded, options.warm_up + options.timed)
+    report(f"loading {options.checkpoint}", 0, 0)
+    with _refused():
+        checkpoint = open_for(options.checkpoint, options)
+        needs_draft = {"vanilla_speculative", "speculative_model"} & set(options.rows)
+        draft = open_for(options.draft, options) if needs_draft else checkpoint
+        engine = Engine(checkpoint, _engine_options(options))
     engine.reset(options.instruction)
-    answers = _answers(engine, images)
+    answers = _answers(engine, images, report)
     setting = Setting(engine, checkpoint, draft, answers)
-    rows = {name: make_row(name, setting) for name in options.rows}
+    with _refused():
+        rows = {name: make_row(name, setting) for name in options.rows}
     request = engine.request(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
     for schedule in rows.values():
         schedule.instruct(options.instruction)
         if engine.model.capture is not None:
             schedule.prepare(request)
-    samples = run_rows(engine, rows, images, options.warm_up, options.cpu_clock)
+    samples = run_rows(engine, rows, images, options.warm_up, options.cpu_clock, report)
     reference = samples["generate"].tokens if "generate" in samples else {}
     matches = Matches(engine, images, reference)
     results = {name: summarise(name, schedule, samples, matches) for name, schedule in rows.items()}
     return BenchResult(results, _shapes(engine, options))
 
 
-def _answers(engine: Engine, images: Sequence[Any]) -> dict[int, tuple[int, ...]]:
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    """The engine says by a ValueError what does not fit; while measuring that would be a bug."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _answers(engine: Engine, images: Sequence[Any], report: Report) -> dict[int, tuple[int, ...]]:
     """Tokens by stamp that a draft of just these tokens confirms in one pass.
 
     In bf16 the tokens of single passes are not always those of a verified draft (another
@@ -118,6 +135,7 @@ def _answers(engine: Engine, images: Sequence[Any]) -> dict[int, tuple[int, ...]
     drafter = HitDrafter(answers, model.device)
     speculative = Speculative(model, tokens, longest, drafter, Exact())
     for stamp, image in enumerate(images):
+        report("asking the model", stamp, len(images))
         plain = measure.answer(engine, engine.schedule, stamp, image)
         assert plain is not None
         answers[stamp] = plain.tokens
@@ -157,7 +175,7 @@ def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
     }
 
 
-def run_sweep(options: BenchOptions) -> list[BenchResult]:
+def run_sweep(options: BenchOptions, report: Report = silent) -> list[BenchResult]:
     """The main rows over action lengths and prompt lengths (random weights only)."""
     out = []
     for tokens in SWEEP_TOKENS:
@@ -165,14 +183,20 @@ def run_sweep(options: BenchOptions) -> list[BenchResult]:
             text = " ".join((INSTRUCTION + " ").split() * (words // 10))
             rows = tuple(r for r in SWEEP_ROWS if r in options.rows)
             step = replace(options, tokens=tokens, instruction=text, rows=rows)
-            out.append(run_bench(step))
+            out.append(run_bench(step, _about(f"{tokens} tokens, {words} words", report)))
     return out
 
 
-def run_ablation(options: BenchOptions) -> dict[str, BenchResult]:
+def run_ablation(options: BenchOptions, report: Report = silent) -> dict[str, BenchResult]:
     """The main rows with torch.compile on nothing, vision, decoder and both."""
     rows = tuple(r for r in ABLATION_ROWS if r in options.rows)
-    return {
-        "+".join(parts) or "eager": run_bench(replace(options, compile=parts, rows=rows))
-        for parts in ABLATION
-    }
+    out = {}
+    for parts in ABLATION:
+        name = "+".join(parts) or "eager"
+        step = replace(options, compile=parts, rows=rows)
+        out[name] = run_bench(step, _about(name, report))
+    return out
+
+
+def _about(run: str, report: Report) -> Report:
+    return lambda text, done, total: report(f"{run}: {text}", done, total)

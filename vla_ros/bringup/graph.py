@@ -1,6 +1,6 @@
 """A graph of nodes as processes: start, bring up, watch, end.
 
-    with Graph.load("sim.up.yaml", {"policy": {"policy": "zero"}}).start() as graph:
+    with Graph(GraphSpec.load("sim", {"policy": {"policy": "zero"}})).start() as graph:
         while graph.ended() is None:
             time.sleep(0.1)
 
@@ -14,13 +14,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from vla_ros.bringup.environment import defaults, prepare
-from vla_ros.bringup.graph_file import GraphSpec, NodeSpec, Overrides
+from vla_ros.bringup.graph_file import GraphSpec, NodeSpec
 from vla_ros.bringup.process import NodeExit, NodeProcess
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ class Stopped(Exception):
 
 def print_line(node: str, line: str) -> None:
     """The default for log lines: to stderr, with the node's name in front."""
-    print(f"[{node}] {line}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"[{node}] {line}\n")  # whole: print() writes the end of a line by itself
+    sys.stderr.flush()
 
 
 class Graph:
@@ -83,35 +83,6 @@ class Graph:
         self._before_activate = before_activate
         self._processes: dict[str, NodeProcess] = {}
         self._exits: tuple[NodeExit, ...] = ()
-
-    @staticmethod
-    def load(
-        path: str | Path,
-        overrides: Overrides | None = None,
-        *,
-        namespace: str = "",
-        log_level: str | None = None,
-        environment: Mapping[str, str] | None = None,
-        on_line: LogLine = print_line,
-        say: Say | None = None,
-        remappings: Sequence[str] = (),
-        configure_timeout_s: float = 600.0,
-        interrupted: Callable[[], bool] = lambda: False,
-        before_activate: Callable[[], None] = lambda: None,
-    ) -> Graph:
-        """A graph from a file; see :meth:`GraphSpec.load` and :class:`Graph`."""
-        spec = GraphSpec.load(
-            path, overrides, namespace=namespace, log_level=log_level, remappings=remappings
-        )
-        return Graph(
-            spec,
-            environment=environment,
-            on_line=on_line,
-            say=say,
-            configure_timeout_s=configure_timeout_s,
-            interrupted=interrupted,
-            before_activate=before_activate,
-        )
 
     def __enter__(self) -> Graph:
         return self

@@ -25,6 +25,9 @@ from typing import Any
 
 import yaml
 
+from vla_ros.bringup.names import check_namespace, remapping
+from vla_ros.bringup.shipped_graphs import find_graph_file
+from vla_ros.bringup.typed import of_type
 from vla_ros.errors import UserError
 from vla_ros.resources import config_path
 
@@ -74,6 +77,10 @@ class NodeSpec:
                 found |= _flatten(body.get("ros__parameters") or {})
         return found
 
+    def values(self) -> dict[str, Any]:
+        """Every parameter that its files and the graph set; the graph wins."""
+        return {**self.file_parameters(), **self.parameters}
+
 
 @dataclass(frozen=True, slots=True)
 class GraphSpec:
@@ -103,6 +110,7 @@ class GraphSpec:
         Raises:
             UserError: one line that names the file and what is wrong in it.
         """
+        check_namespace(namespace)
         file = find_graph_file(path)
         content = _read_yaml(file)
         _known_keys(content, ("nodes", "parameters", "log_level"), str(file))
@@ -123,23 +131,6 @@ class GraphSpec:
     def node(self, name: str) -> NodeSpec:
         """One node by name."""
         return next(spec for spec in self.nodes if spec.name == name)
-
-
-def find_graph_file(path: str | Path) -> Path:
-    """The file itself, or the one of that name in config/."""
-    given = Path(path)
-    if given.is_file():
-        return given
-    if len(given.parts) == 1:
-        for name in (given.name, f"{given.name}.up.yaml"):
-            try:
-                return config_path(name)
-            except FileNotFoundError:
-                continue
-    if given.is_dir():
-        raise UserError(f"{given} is a directory; name a graph file such as sim.up.yaml")
-    known = sorted(p.name for p in config_path("fastdds_shm.xml").parent.glob("*.up.yaml"))
-    raise UserError(f"no graph file {str(path)!r}; shipped ones: {', '.join(known)}")
 
 
 def parse_overrides(items: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -194,6 +185,7 @@ def _node(
         raise UserError(f"{place}: parameter_files must be a list of file names")
     remappings = _mapping(body.get("remappings"), f"{place}.remappings")
     own = str(body.get("namespace", "") or "")
+    check_namespace(own, f"{place}: namespace")
     return NodeSpec(
         name=name,
         executable=executable,
@@ -213,31 +205,28 @@ def _with_overrides(
     for node in overrides:
         if node not in names:
             raise UserError(f"{source} has no node {node!r}; it has {', '.join(names)}")
-    changed = []
-    for spec in specs:
-        known = {**spec.file_parameters(), **spec.parameters}
-        values = dict(spec.parameters)
-        for name, value in overrides.get(spec.name, {}).items():
-            if name not in known and name not in _OF_EVERY_NODE:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
-                raise UserError(f"node {spec.name} has no parameter {name!r}{hint}")
-            before = known.get(name)
-            # ROS parameters are typed: 10 is not 10.0.
-            values[name] = float(value) if _is_int(value) and type(before) is float else value
-        changed.append(dataclasses.replace(spec, parameters=values))
-    return tuple(changed)
+    return tuple(with_parameters(spec, overrides.get(spec.name, {})) for spec in specs)
+
+
+def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
+    """The node with these parameters too. UserError: it has none of that name."""
+    known = spec.values()
+    values = dict(spec.parameters)
+    for name, value in given.items():
+        if name not in known and name not in _OF_EVERY_NODE:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+            raise UserError(f"node {spec.name} has no parameter {name!r}{hint}")
+        values[name] = of_type(known.get(name), value, f"{spec.name}.{name}")
+    return dataclasses.replace(spec, parameters=values)
 
 
 def _with_remappings(
     specs: tuple[NodeSpec, ...], items: Iterable[str], source: str
 ) -> tuple[NodeSpec, ...]:
     for item in items:
-        where, equals, new = item.replace(":=", "=").partition("=")
-        node, colon, old = where.rpartition(":")
-        if not (equals and old and new):
-            raise UserError(f"-r {item}: write FROM=TO, such as image=/camera/image_raw")
-        if colon and node not in [spec.name for spec in specs]:
+        node, old, new = remapping(item)
+        if node and node not in [spec.name for spec in specs]:
             names = ", ".join(spec.name for spec in specs)
             raise UserError(f"{source} has no node {node!r}; it has {names}")
         specs = tuple(
@@ -293,7 +282,3 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = value
     return flat
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

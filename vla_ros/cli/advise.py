@@ -19,7 +19,7 @@ from vla_ros.cli.roofline.options import (
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.analysis.advice import Candidate, Limits, Verdict
+    from vla_ros.analysis.advice import Candidate, Requirements, Verdict
 
 DESCRIPTION = """\
 Name the schedules that give a command for every control tick on evidence young enough: the
@@ -61,11 +61,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(args: argparse.Namespace) -> int:
     """Judge and print. Returns the exit status."""
     from vla_ros.analysis import report, tables
-    from vla_ros.analysis.advice import Limits, advise
+    from vla_ros.analysis.advice import Requirements, advise
 
     check_draft_options(args)
     try:
-        limits = Limits(args.camera_hz, args.control_hz, args.max_age_ms / 1e3)
+        limits = Requirements(args.camera_hz, args.control_hz, args.max_age_ms / 1e3)
     except ValueError as error:
         raise UserError(str(error)) from None
     source, candidates = _candidates(args)
@@ -118,7 +118,7 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
     return source, from_roofline(roomy)
 
 
-def _conclusion(best: Verdict, limits: Limits) -> str:
+def _conclusion(best: Verdict, limits: Requirements) -> str:
     own = best.parameters or "an engine that runs it, and"
     line = f"best: {own} control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
     if not best.candidate.lossless:
@@ -126,7 +126,7 @@ def _conclusion(best: Verdict, limits: Limits) -> str:
     return line
 
 
-def _nothing(limits: Limits) -> str:
+def _nothing(limits: Requirements) -> str:
     line = "none meets the limits: lower --control-hz or raise --max-age-ms"
     if limits.camera_hz < limits.control_hz:
         line += (

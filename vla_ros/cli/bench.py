@@ -10,13 +10,21 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_ros.console.progress import Progress
+from vla_ros.console.streams import show, text_of
+from vla_ros.console.tables import Table
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
+    from vla_ros.benchmark.measure import RowResult
     from vla_ros.benchmark.suite import BenchOptions, BenchResult
+
+SPARE = ("p95\nms", "tokens\nsame", "drafts\ntaken")  # columns where there is no room
+FILE_WIDTH = 160  # of bench.txt
 
 #: checkpoint, draft, device, dtype, threads, and whether CPU time is the clock
 PRESETS: dict[str, dict[str, Any]] = {
@@ -60,19 +68,18 @@ def add_parser(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError as error:
         raise UserError("torch is not installed: pip install torch transformers") from error
-    from vla_ros.engine.errors import CheckpointError
+    from vla_ros.engine.device import usable_device
 
     options = _options(args)
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"preset {args.preset} needs a GPU, torch finds none: try --device cpu")
-    try:
-        text, result, rows = _measure(args, options)
-    except (CheckpointError, ValueError) as error:
-        raise UserError(str(error)) from error
-    _print(args, options, text, result, rows)
+    usable_device(options.device)
+    if args.output:
+        args.output.mkdir(parents=True, exist_ok=True)  # not after an hour of measuring
+    with Progress() as progress:
+        runs, figures = _measure(args, options, progress)
+    _print(args, options, runs, figures)
     return 0
 
 
@@ -103,38 +110,53 @@ def _options(args: argparse.Namespace) -> BenchOptions:
 
 
 def _measure(
-    args: argparse.Namespace, options: BenchOptions
-) -> tuple[str, dict[str, Any], BenchResult]:
-    """The text, the JSON, and the run that the picture shows."""
+    args: argparse.Namespace, options: BenchOptions, progress: Progress
+) -> tuple[dict[str, BenchResult], dict[str, Any]]:
+    """The runs by what to say over their tables, and the JSON."""
     from vla_ros.benchmark import suite
-    from vla_ros.benchmark.report import table
+
+    def report(text: str, done: int, total: int) -> None:
+        progress.update(text, text, done, total)
 
     if args.sweep:
-        runs = suite.run_sweep(options)
-        parts = [f"{_shape_line(r)}\n{table(r.rows)}" for r in runs]
-        return "\n\n".join(parts), {"sweep": [r.as_json() for r in runs]}, runs[0]
+        runs = suite.run_sweep(options, report)
+        return {_shapes(run): run for run in runs}, {"sweep": [run.as_json() for run in runs]}
     if args.compile_ablation:
-        ablation = suite.run_ablation(options)
-        parts = [f"compiled: {name}\n{table(r.rows)}" for name, r in ablation.items()]
-        found = {name: r.as_json() for name, r in ablation.items()}
-        return "\n\n".join(parts), {"compile_ablation": found}, ablation["eager"]
-    result = suite.run_bench(options)
-    return f"{_shape_line(result)}\n{table(result.rows)}", result.as_json(), result
+        ablation = suite.run_ablation(options, report)
+        found = {name: run.as_json() for name, run in ablation.items()}
+        named = {f"compiled: {name}": run for name, run in ablation.items()}
+        return named, {"compile_ablation": found}
+    result = suite.run_bench(options, report)
+    return {_shapes(result): result}, result.as_json()
 
 
-def _shape_line(result: BenchResult) -> str:
+def _table(rows: Mapping[str, RowResult]) -> Table:
+    """One line a row, with a star behind the lossy ones."""
+    from vla_ros.benchmark.report import COLUMNS, cell
+
+    columns = [c for c in COLUMNS if any(cell(row, c) != "-" for row in rows.values())]
+    shown = [
+        (name if row.lossless else f"{name} *", *(cell(row, column) for column in columns))
+        for name, row in rows.items()
+    ]
+    return Table(("* lossy", *(column.head for column in columns)), shown, SPARE)
+
+
+def _shapes(result: BenchResult) -> str:
     shapes = result.shapes
     return (
-        f"{shapes['parameters'] / 1e6:.0f}M parameters, {shapes['vision_tokens']} vision tokens,"
-        f" {shapes['prompt_tokens']} prompt tokens, {shapes['action_tokens']} action tokens,"
-        f" {shapes['timed']} frames after {shapes['warm_up']} of warm-up"
+        f"{shapes['parameters'] / 1e6:.0f}M parameters; tokens: {shapes['vision_tokens']} vision,"
+        f" {shapes['prompt_tokens']} prompt, {shapes['action_tokens']} action;"
+        f" {shapes['warm_up']} + {shapes['timed']} frames"
     )
 
 
 def _print(
-    args: argparse.Namespace, options: BenchOptions, text: str, result: dict[str, Any],
-    shown: BenchResult,
-) -> None:  # fmt: skip
+    args: argparse.Namespace,
+    options: BenchOptions,
+    runs: Mapping[str, BenchResult],
+    figures: Mapping[str, Any],
+) -> None:
     import torch
 
     from vla_ros.benchmark.report import json_line, machine, picture
@@ -150,19 +172,19 @@ def _print(
         "clock": "cpu time" if options.cpu_clock else "wall time",
         "machine": machine(torch.device(options.device)),
     }
-    line = json_line({**head, **result})
-    titled = "\n".join([
-        f"{options.checkpoint} on {head['machine']['cpu']}" if options.device == "cpu"
-        else f"{options.checkpoint} on {head['machine'].get('gpu', options.device)}",
+    line = json_line({**head, **figures})
+    where = head["machine"]["cpu" if options.device == "cpu" else "gpu"]
+    title = [
+        f"{options.checkpoint} on {where}",
         f"{options.dtype}, {head['threads']} threads, {head['clock']}; one call a frame",
-    ])  # fmt: skip
-    text = f"{titled}\n{text}"
+    ]
+    parts = [part for name, run in runs.items() for part in (name, _table(run.rows), "")]
     if not args.json:
-        print(text, end="\n\n")
+        show(*title, *parts)
     if args.output:
-        args.output.mkdir(parents=True, exist_ok=True)
-        (args.output / "bench.txt").write_text(f"$ {head['command']}\n{text}\n")
+        text = text_of(f"$ {head['command']}", *title, *parts, width=FILE_WIDTH)
+        (args.output / "bench.txt").write_text(f"{text.rstrip()}\n")
         (args.output / "bench.json").write_text(json.dumps(json.loads(line), indent=1) + "\n")
-        if not picture(shown.rows, titled, args.output / "bench.png"):
+        if not picture(next(iter(runs.values())).rows, "\n".join(title), args.output / "bench.png"):
             print("no picture: matplotlib is not installed", file=sys.stderr)
     print(line)

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vla_ros.console.bar import bar
 from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 
@@ -56,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if not 16 <= args.image_size <= 256:
         raise UserError(f"--image-size {args.image_size}: give 16 to 256 pixels")
     try:
-        from vla_ros.sim.env import SimError
-        from vla_ros.train import TrainError
+        from vla_ros.engine.checkpoints.openvla import resolve
         from vla_ros.train.data.collection import CollectOptions, collect, episode_seed, totals
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim,train]' in the checkout") from error
@@ -69,21 +67,19 @@ def run(args: argparse.Namespace) -> int:
         wrist=args.wrist,
         policy=args.policy,
     )
-    progress = Progress()
-    failed = 0
     try:
         episode_seed(options, args.demos - 1)
-        for made in collect(options, args.out, args.workers):
-            failed += made.report.failed
-            progress.update(
-                "collect",
-                f"{bar(made.shards_done, made.shards)} shards, {failed} failed demonstrations"
-                " discarded",
-            )
-    except (TrainError, SimError, ValueError) as error:
+    except ValueError as error:
         raise UserError(str(error)) from error
-    finally:
-        progress.end()
+    if args.policy:
+        resolve(args.policy)
+    kept = failed = 0
+    with Progress() as progress:
+        for made in collect(options, args.out, args.workers):
+            kept += made.report.kept
+            failed += made.report.failed
+            said = f"shards: {kept} demonstrations, {failed} failed and discarded"
+            progress.update("collect", said, made.shards_done, made.shards)
     demonstrations, frames = totals(args.out)
     size = sum(path.stat().st_size for path in args.out.glob("*.hdf5")) / 1e6
     print(f"{args.out}: {demonstrations} demonstrations, {frames} frames, {size:.1f} MB")

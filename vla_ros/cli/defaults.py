@@ -1,7 +1,9 @@
-"""The models that commands use when none is named: the small ones that come with the package."""
+"""The models that commands use when none is named, and whether one that is named can be read."""
 
 from collections.abc import Sequence
 from typing import Final
+
+from vla_ros.errors import UserError
 
 CHECKPOINT: Final = "shipped:tabletop"
 DRAFT_CHECKPOINT: Final = "shipped:tabletop-draft"
@@ -14,3 +16,19 @@ def default_checkpoint(schedules: Sequence[str | None]) -> str:
     ``parallel`` needs OpenVLA-OFT's architecture, every other one OpenVLA's.
     """
     return CHUNK_CHECKPOINT if list(schedules) == ["parallel"] else CHECKPOINT
+
+
+def refuse_unreadable(checkpoint: str) -> None:
+    """Raise UserError for a checkpoint that cannot be loaded, before anything is started for it.
+
+    Reads all of it once, in the memory of one tensor at a time; the small ones of this package
+    and random weights are known to be whole.
+    """
+    from vla_ros.engine.checkpoints.openvla import inspect_checkpoint
+
+    if checkpoint.startswith(("random:", "shipped:")):
+        return
+    try:
+        inspect_checkpoint(checkpoint)
+    except (OSError, ValueError) as error:
+        raise UserError(str(error)) from error

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.errors import UserError
-
 if TYPE_CHECKING:
     from vla_ros.cli.doctor.checks import Check
 
@@ -52,12 +50,7 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare or list; returns the exit status."""
-    from vla_ros.sim.env import SimError
-
-    try:
-        return _setup(args.assets) if args.what == "setup" else _tasks(args.suite)
-    except SimError as error:
-        raise UserError(str(error)) from None
+    return _setup(args.assets) if args.what == "setup" else _tasks(args.suite)
 
 
 def _tasks(suite: str) -> int:

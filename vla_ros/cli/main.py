@@ -1,6 +1,10 @@
 """`vla-ros`: finds the verb, imports only that verb, runs it.
 
 Exit status: 0 done, 1 it ran and failed, 2 wrong usage or a bad file, 130 interrupted.
+
+What the user can put right ends every verb with one line, here and nowhere else: a
+:class:`~vla_ros.errors.UserError`, and an OSError about a file (not there, not a folder, no
+permission, disk full). Everything else is an error of the program and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
+from vla_ros.console import streams
 from vla_ros.errors import UserError
 
 #: verb → one line for `vla-ros --help`; in vla_ros/cli/<verb>.py or vla_ros/cli/<verb>/
@@ -22,6 +27,7 @@ VERBS = {
     "doctor": "check this machine: every line ok, or what to do about it",
     "record": "record a running policy into a bag",
     "replay": "play a bag into a policy and compare what it says",
+    "convert": "make a checkpoint that the engine reads of a released one",
     "bench": "measure the inference engine, without ROS",
     "eval": "measure success over many episodes",
     "libero": "prepare the LIBERO benchmark, list its tasks",
@@ -38,7 +44,8 @@ class Parser(argparse.ArgumentParser):
     """Wrong usage is one line on stderr and exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        streams.error(self.prog, f"{message} (see {self.prog} --help)")
+        self.exit(2)
 
 
 def available() -> list[str]:
@@ -74,18 +81,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser, module = make_parser(chosen)
     args = parser.parse_args(arguments)
     assert module is not None  # argparse refused an unknown verb
+    who = f"vla-ros {args.verb}"
     try:
         status: int = module.run(args)
         return status
-    except UserError as error:
-        print(f"vla-ros {args.verb}: {error}", file=sys.stderr)
+    except UserError as wrong:
+        streams.error(who, wrong)
         return 2
     except KeyboardInterrupt:
-        print(f"vla-ros {args.verb}: interrupted", file=sys.stderr)
+        streams.error(who, "interrupted")
         return 130
     except BrokenPipeError:  # the reader of our output (head, less) went away
         sys.stderr.close()
         return 1
+    except OSError as wrong:
+        if wrong.filename is None:
+            raise
+        streams.error(who, f"{wrong.filename}: {_said(wrong)}")
+        return 2
+
+
+def _said(wrong: OSError) -> str:
+    """What the system says of a file, and what it means where that is not plain."""
+    if isinstance(wrong, FileExistsError | NotADirectoryError):
+        return "there is a file of this name, and a folder is needed"
+    return wrong.strerror or type(wrong).__name__
 
 
 if __name__ == "__main__":

@@ -7,9 +7,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
-from vla_ros.bringup.graph_file import LOG_LEVELS, NodeSpec, parse_overrides
+from vla_ros.bringup.graph_file import LOG_LEVELS, NodeSpec, parse_overrides, with_parameters
+from vla_ros.bringup.names import check_namespace, remapping
+from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 from vla_ros.resources import config_path
 
@@ -90,14 +93,25 @@ def run(args: argparse.Namespace) -> int:
 
     prepare()
     try:
-        from vla_ros.nodes.recorder.node import main
+        from vla_ros.nodes.recorder.node import RecorderNode, main
     except ImportError as error:
         raise UserError(f"{error}; `vla-ros doctor` says what to install") from None
     if args.seconds is not None:
         end = threading.Timer(args.seconds, os.kill, (os.getpid(), signal.SIGINT))
         end.daemon = True
         end.start()
-    return main([sys.argv[0], *command])
+    with Progress() as progress:
+
+        def make() -> RecorderNode:
+            node = RecorderNode(progress.say)
+            node.every(0.5, lambda: progress.update("", f"{node.said}, {node.seconds:.0f} s"))
+            return node
+
+        def close(node: RecorderNode) -> None:
+            progress.end()
+            node.close()
+
+        return main([sys.argv[0], *command], make, close)
 
 
 def node_arguments(args: argparse.Namespace) -> list[str]:
@@ -106,6 +120,7 @@ def node_arguments(args: argparse.Namespace) -> list[str]:
 
     if args.output is not None and args.output.exists():
         raise UserError(f"--output {args.output}: exists already; a recording overwrites nothing")
+    check_namespace(args.namespace)
     values: dict[str, object] = {
         "output": str(args.output) if args.output else None,
         "record": False if args.flight_only else None,
@@ -114,18 +129,25 @@ def node_arguments(args: argparse.Namespace) -> list[str]:
         "extra_topics": ", ".join(_topic(text) for text in args.topic) or None,
     }
     given = {name: value for name, value in values.items() if value is not None}
-    given |= parse_overrides([f"recorder.{item}" for item in args.param]).get("recorder", {})
     spec = NodeSpec(
         "recorder",
         "recorder",
         (config_path("recorder.yaml"),),
         given,
-        dict(_remapping(item) for item in args.remap),
+        dict(remapping(item)[1:] for item in args.remap),
         args.namespace,
         log_level=args.log_level,
     )
-    words = command_line(spec)
+    words = command_line(with_parameters(spec, _parameters(args.param)))
     return words[words.index("--ros-args") :]
+
+
+def _parameters(items: list[str]) -> Mapping[str, object]:
+    for item in items:
+        name, equals, _ = item.partition("=")
+        if not (name.strip() and equals):
+            raise UserError(f"-p {item}: write PARAMETER=VALUE, such as flush_s=0.5")
+    return parse_overrides(f"recorder.{item.strip()}" for item in items).get("recorder", {})
 
 
 def _topic(text: str) -> str:
@@ -133,10 +155,3 @@ def _topic(text: str) -> str:
     if not (name and colon and kind.count("/") == 2):
         raise UserError(f"--topic {text}: write NAME:TYPE, such as /tf:tf2_msgs/msg/TFMessage")
     return f"{name} {kind}"
-
-
-def _remapping(text: str) -> tuple[str, str]:
-    old, equals, new = text.replace(":=", "=").partition("=")
-    if not (old and equals and new):
-        raise UserError(f"-r {text}: write FROM=TO, such as image=/camera/image_raw")
-    return old, new

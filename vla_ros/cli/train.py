@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.console.bar import bar
 from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 
@@ -87,22 +86,20 @@ def run(args: argparse.Namespace) -> int:
     try:
         import torch
 
-        from vla_ros.engine.errors import CheckpointError
-        from vla_ros.sim.env import SimError
-        from vla_ros.train import TrainError
+        from vla_ros.engine.device import usable_device
         from vla_ros.train.memory import keep_freed_memory
         from vla_ros.train.run import Machine, Reporter
         from vla_ros.train.run import run as train
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[model,train]' in the checkout") from error
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = usable_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if args.workers < 1:
         raise UserError("--workers must be at least 1")
     if args.threads:
         torch.set_num_threads(args.threads)
-    if device == "cpu":
+    if device.type == "cpu":
         keep_freed_memory()
-    machine = Machine(torch.device(device), args.workers, args.save_every, args.compile)
+    machine = Machine(device, args.workers, args.save_every, args.compile)
     progress = Progress()
     stop = _Stop(args.minutes)
     try:
@@ -113,8 +110,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.out / 'policy'}: {'done' if ended.done else 'not done yet: run it again'}")
         if args.check and not stop.asked:
             _check(args, progress, ended.families)
-    except (TrainError, SimError, CheckpointError) as error:
-        raise UserError(str(error)) from error
     finally:
         progress.end()
         stop.restore()
@@ -156,41 +151,36 @@ class _Stop:
 
 
 class _Show:
-    """The line that says how far a run is; losses are smoothed."""
+    """The line that says how far a run is; losses are smoothed, the speed is in samples."""
 
     def __init__(self, progress: Progress, steps: int) -> None:
         self._progress, self._steps = progress, steps
-        self._start: tuple[int, float] | None = None
+        self._began = False
         self._loss = self._patch = self._place = self._error = float("nan")
 
     def __call__(self, step: Step) -> None:
-        if self._start is None:
-            self._start = (step.step, time.monotonic())
+        if not self._began:
+            self._began = True
             self._loss, self._error = step.loss, step.error
             self._patch, self._place = step.patch_loss, step.place_loss
         self._loss += 0.05 * (step.loss - self._loss)
         self._patch += 0.05 * (step.patch_loss - self._patch)
         self._place += 0.05 * (step.place_loss - self._place)
         self._error += 0.05 * (step.error - self._error)
-        first, since = self._start
-        pace = (time.monotonic() - since) / max(step.step - first, 1)
-        left = pace * (self._steps - step.step)
-        self._progress.update(
-            "train",
-            f"{bar(step.step, self._steps, left)}, loss {self._loss:.3f},"
-            f" error {self._error:.3f}, patches {self._patch:.3f}, places {self._place:.3f},"
-            f" {step.samples_per_s:.0f} samples/s",
-        )
+        said = f"loss {self._loss:.3f} error {self._error:.3f} {step.samples_per_s:.0f}/s"
+        said += f" patch {self._patch:.3f} place {self._place:.3f}"
+        self._progress.update("train", said, step.step, self._steps)
 
 
 def _check(args: argparse.Namespace, progress: Progress, families: tuple[Family, ...]) -> None:
     from vla_ros.train.check import check, success_by_family
 
     outcomes = []
+    total = args.check * len(families)
     for outcome in check(str(args.out / "policy"), args.check, families, args.workers):
         outcomes.append(outcome)
         said = [f"{f} {good}/{n}" for f, (good, n) in success_by_family(outcomes).items()]
-        progress.update("check", f"held-out states, succeeded: {', '.join(said)}")
+        progress.update("check", f"held-out: {', '.join(said)}", len(outcomes), total)
     progress.end()
     for family, (good, count) in success_by_family(outcomes).items():
         print(f"{family}: {good} of {count} held-out episodes succeeded")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
+import textwrap
 import threading
 import time
+from pathlib import Path
 
 from vla_ros.bringup.graph_file import LOG_LEVELS, GraphSpec, parse_overrides
+from vla_ros.bringup.shipped_graphs import shipped_graphs, title_of
+from vla_ros.console.streams import error
 from vla_ros.errors import UserError
 
 DESCRIPTION = """\
@@ -20,6 +23,9 @@ Unless they are set, it sets ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST (only this 
 graph) and FASTDDS_DEFAULT_PROFILES_FILE (the profile that camera images need)."""
 
 EPILOG = """\
+graphs:
+{graphs}
+
 examples:
   vla-ros up sim                                   simulation, policy and monitor
   vla-ros up sim -p policy.policy=scripted         ... with the scripted expert
@@ -35,10 +41,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "up",
         help="start a graph of nodes from a file",
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=EPILOG.format(graphs="\n".join(map(_told, shipped_graphs().items()))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("graph", help="a graph file, or the name of a shipped one: sim, policy")
+    parser.add_argument("graph", help="a graph file, or the name of a shipped one, see below")
     parser.add_argument(
         "-p",
         "--param",
@@ -67,6 +73,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--list", action="store_true", help="show what would start, and end")
 
 
+def _told(graph: tuple[str, Path]) -> str:
+    name, file = graph
+    said = f"  {name:<10} {title_of(file)}"
+    return textwrap.fill(said, 80, subsequent_indent=" " * 13)
+
+
 def run(args: argparse.Namespace) -> int:
     """Start, wait, end. Returns the exit status."""
     if args.seconds is not None and not args.seconds > 0:
@@ -92,10 +104,9 @@ def describe(spec: GraphSpec) -> str:
     lines = [f"{spec.source}"]
     for node in spec.nodes:
         kind = "lifecycle node" if node.lifecycle else "node"
-        lines.append(f"{node.full_name}: {kind} vla_ros.nodes.{node.executable}")
+        lines.append(f"{node.full_name}: {kind} vla_ros.nodes.{node.executable}.node")
         lines += [f"  {old} -> {new}" for old, new in node.remappings.items()]
-        values = {**node.file_parameters(), **node.parameters}
-        lines += [f"  {name}: {value!r}" for name, value in values.items()]
+        lines += [f"  {name}: {value!r}" for name, value in node.values().items()]
     return "\n".join(lines)
 
 
@@ -112,8 +123,8 @@ def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
             graph.check()
     except Stopped:
         pass
-    except GraphFailed as error:
-        print(f"vla-ros up: {error}", file=sys.stderr)
+    except GraphFailed as wrong:
+        error("vla-ros up", wrong)
         failed = True
     exits = graph.stop()
     for ended in exits:

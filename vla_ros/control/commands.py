@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from vla_ros import safety
-from vla_ros.control.actions import Answer, Candidate
+from vla_ros.control.queue import Answer, ChunkAction
 from vla_ros.core import ACTION_DIM, GRIPPER, STAGES, Command, CommandKind, Floats, Instruction
 from vla_ros.safety import Gripper, Limits
 from vla_ros.timing import MS, Moment
@@ -36,7 +36,7 @@ def total_ms(answer: Answer, now: Moment, sim_time: bool) -> float:
     return transport + (now.steady_ns - answer.received_steady_ns) / MS
 
 
-def order_of(candidate: Candidate) -> tuple[int, int]:
+def order_of(candidate: ChunkAction) -> tuple[int, int]:
     """Commands must be published in this order and never twice: frame, then place in chunk."""
     return candidate.answer.inference.stamp_ns, candidate.index
 
@@ -97,7 +97,7 @@ class CommandMaker:
             valid_until_ns=stamp + limits.max_age_ns,
         )
 
-    def accounted(self, command: Command, candidate: Candidate, now: Moment) -> Command:
+    def accounted(self, command: Command, candidate: ChunkAction, now: Moment) -> Command:
         """The same command with its place in the chunk and where its time went."""
         answer = candidate.answer
         return replace(

@@ -9,7 +9,7 @@ from vla_ros.core import Command, Instruction, Observation
 from vla_ros.safety import Safety
 
 
-class Outlet(Protocol):
+class ControlOutlet(Protocol):
     """Where the loop's decisions go. Every call is made with the loop's lock held."""
 
     def submit(self, observation: Observation, instruction: Instruction) -> None:
@@ -26,7 +26,7 @@ class Outlet(Protocol):
 
 
 @dataclass(slots=True)
-class Counters:
+class ControlCounts:
     """Counts since configuration, as PolicyStatus.msg reports them."""
 
     frames_received: int = 0
@@ -37,4 +37,10 @@ class Counters:
     stops_published: int = 0
     missed_deadlines: int = 0
     actions_blocked: int = 0
+    last_block: str = ""
     actions_clamped: int = 0
+
+    def blocked(self, reason: str) -> None:
+        """One action more that the gate stopped."""
+        self.actions_blocked += 1
+        self.last_block = reason

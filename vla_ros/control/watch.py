@@ -9,13 +9,11 @@ from vla_ros.timing import MS, SECOND, Moment
 class ClockWatch:
     """Compares the clock of the stamps with the steady one, tick by tick. Not thread-safe.
 
-    In simulated time (``sim_time``) the clock may run at any rate, but not backwards; in
-    lock-step it may stand still too, since the world waits.
+    In simulated time (``sim_time``) the clock may run at any rate, but not backwards.
     """
 
-    def __init__(self, sim_time: bool, lockstep: bool, steady_ns: int) -> None:
+    def __init__(self, sim_time: bool, steady_ns: int) -> None:
         self._sim_time = sim_time
-        self._lockstep = lockstep
         self._last: Moment | None = None
         self._moved_ns = steady_ns
 
@@ -35,8 +33,8 @@ class ClockWatch:
         return None
 
     def stands_still(self, now: Moment, limits: Limits) -> str | None:
-        """Why the robot must hold, or None."""
+        """Why the robot must hold, or None. No question for a world that waits, in lock-step."""
         still_ns = now.steady_ns - self._moved_ns
-        if self._sim_time and not self._lockstep and still_ns > limits.max_age_ns:
+        if self._sim_time and still_ns > limits.max_age_ns:
             return f"/clock has stood still for {still_ns / SECOND:.1f} s"
         return None

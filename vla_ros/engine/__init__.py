@@ -1,9 +1,24 @@
-"""The inference engine: one packed forward pass, every schedule. No ROS, no simulator here."""
+"""The inference engine: one packed forward pass, every schedule. No ROS, no simulator here.
+
+What needs torch is imported when it is asked for: options and errors are for everybody.
+"""
 
 from __future__ import annotations
 
-from vla_ros.engine.engine import Engine, load_engine
+from typing import TYPE_CHECKING, Any
+
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.options import EngineOptions
 
+if TYPE_CHECKING:
+    from vla_ros.engine.engine import Engine, load_engine
+
 __all__ = ["CheckpointError", "Engine", "EngineOptions", "InvalidAction", "load_engine"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Engine", "load_engine"):
+        from vla_ros.engine import engine
+
+        return getattr(engine, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

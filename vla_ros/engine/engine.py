@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
+from vla_ros.engine.cameras import camera_pixels
 from vla_ros.engine.checkpoints.openvla import Checkpoint, load_checkpoint
 from vla_ros.engine.checkpoints.random import PREFIX, load_random
 from vla_ros.engine.errors import CheckpointError, InvalidAction
@@ -79,7 +80,7 @@ class Engine:
                 raise ValueError(f"the instruction has {len(ids)} tokens, the most is {MAX_TEXT}")
             self.schedule.instruct(text)
             self._prompt, self._text = self.model.prompt(ids), text
-        self.schedule.reset()
+        self.schedule.forget()
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
         """Answer an observation; None while a pipelined schedule fills.
@@ -99,27 +100,17 @@ class Engine:
         if self._prompt is None:
             raise RuntimeError("no instruction yet: call reset(text) before step()")
         stages = StageTimer(timeline, clock, self.model.device)
-        pixels = self._pixels(observation)
+        pixels = camera_pixels(self._preprocess, observation, self.model.config.images)
         stages.mark("preprocess")
         features = self.model.features(pixels)
         prompt = self.model.sequence(self._prompt, self.model.project(features))
         stages.mark("vision")
         return Request(observation.stamp_ns, prompt, stages, pixels, features, observation)
 
-    def _pixels(self, observation: Observation) -> tuple[torch.Tensor, ...]:
-        views = [self._preprocess(observation.image)]
-        if self.model.config.images == 2:
-            if observation.wrist_image is None:
-                raise ValueError("this checkpoint needs a wrist image, the observation has none")
-            views.append(self._preprocess(observation.wrist_image))
-        if len(views) == 1:
-            return views[0]
-        return tuple(torch.cat(per_tower) for per_tower in zip(*views, strict=True))
-
     def inference(self, decoded: Decoded) -> Inference:
         """Check and de-normalise what a schedule decoded."""
         if not decoded.finite:
-            self.schedule.sanitise()
+            self.schedule.forget(damaged=True)
             raise InvalidAction("a logit is not finite: the weights or the image are damaged")
         if decoded.actions is None:
             if len(decoded.tokens) != self._tokens:
@@ -148,19 +139,36 @@ class Engine:
 def _normaliser(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser:
     slack = 1e-8 if checkpoint.config.parallel else 0.0
     minmax = checkpoint.config.minmax
-    found = read_normaliser(checkpoint.norm_stats, options.unnorm_key, minmax=minmax, slack=slack)
+    found = read_normaliser(
+        checkpoint.norm_stats, options.unnorm_key, minmax=minmax, slack=slack,
+        source=str(checkpoint.directory),
+    )  # fmt: skip
     if options.action_dim is not None and found.dim != options.action_dim:
         raise CheckpointError(
             f"the checkpoint's actions have {found.dim} dimensions, wanted {options.action_dim}"
+        )
+    if checkpoint.config.parallel and found.dim != checkpoint.config.action_dim:
+        raise CheckpointError(
+            f"{checkpoint.directory}: the head gives {checkpoint.config.action_dim} values an"
+            f" action, the statistics have {found.dim}"
         )
     return found
 
 
 def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser | None:
-    if checkpoint.config.proprio_dim == 0:
+    wanted, where = checkpoint.config.proprio_dim, str(checkpoint.directory)
+    if wanted == 0:
         return None
-    minmax = checkpoint.config.minmax
-    return read_normaliser(checkpoint.norm_stats, options.unnorm_key, part="proprio", minmax=minmax)
+    found = read_normaliser(
+        checkpoint.norm_stats, options.unnorm_key, part="proprio",
+        minmax=checkpoint.config.minmax, source=where,
+    )  # fmt: skip
+    if found.dim != wanted:
+        raise CheckpointError(
+            f"{where}: the model takes {wanted} values of robot state, its statistics have"
+            f" {found.dim}"
+        )
+    return found
 
 
 def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from vla_ros.errors import UserError
 
-class CheckpointError(ValueError):
-    """A checkpoint cannot be used: missing, extra or wrong tensors, unknown key, wrong size."""
+
+class CheckpointError(UserError, ValueError):
+    """A checkpoint cannot be used: missing, extra or wrong tensors, unknown key, wrong size.
+
+    The message names the file, says what is wrong with it and what to do. A verb that does not
+    catch it ends with that line and status 2.
+    """
 
 
 class InvalidAction(RuntimeError):

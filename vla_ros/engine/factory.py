@@ -58,9 +58,17 @@ def make_schedule(parts: ScheduleParts) -> Schedule:
     if name == "vanilla_speculative":
         separate = _model_drafter(parts, share=False)
         return VanillaSpeculative(model, tokens, longest, separate, options.gamma or 6)
+    unordered = options.acceptance == "relaxed" or options.draft_extrapolation == "linear"
+    if unordered and not model.actions.ordered:
+        raise ValueError(
+            "relaxed acceptance and linear drafts need bins that lie beside each other:"
+            " this checkpoint's tokens are codes of a VQ-VAE"
+        )
     acceptance = make_acceptance(options, model.actions, parts.action_dim, model.device)
     drafter = make_drafter(parts, acceptance)
-    return Speculative(model, tokens, longest, drafter, acceptance, options.gamma)
+    return Speculative(
+        model, tokens, longest, drafter, acceptance, options.gamma, options.fixed_shapes
+    )
 
 
 def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
@@ -74,7 +82,8 @@ def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
         parts.model.device,
         acceptance.close,
         options.draft_extrapolation,
-        options.adaptive_draft,
+        # In fixed shapes a longer draft costs nothing, and no length may rest on the past.
+        options.adaptive_draft and not options.fixed_shapes,
         parts.model.dtype,
     )
 

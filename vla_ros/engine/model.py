@@ -14,6 +14,7 @@ import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig
 from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.codes import action_tokens
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.decoders.llama import Decoder
 from vla_ros.engine.packed.attention import Attention, PackedAttention, choose_rope_write
@@ -22,7 +23,6 @@ from vla_ros.engine.packed.pack import PackLayout, Plan
 from vla_ros.engine.packed.planner import Planner
 from vla_ros.engine.packed.ring import Ring
 from vla_ros.engine.packed.varlen import PAGE, VarlenAttention, choose_varlen
-from vla_ros.engine.tokens import ActionTokens
 from vla_ros.engine.vision.towers import Vision
 
 SPAN = 32  # on a GPU, a tail looks at a multiple of this many ring entries
@@ -79,7 +79,7 @@ class VLAModel:
         self.config: ModelConfig = checkpoint.config
         self.device, self.dtype = device, dtype
         self.tensors = checkpoint.tensors
-        self.actions = ActionTokens(self.config.action_vocab, self.config.bins)
+        self.actions = action_tokens(self.config, checkpoint.tensors)
         self.vision = _vision(self.config, checkpoint.tensors)
         self.decoder: DecoderLike = _decoder(options.backend, self.config.text, self.tensors)
         self.rope_write = choose_rope_write(device, self.config.text.head_dim)

@@ -33,7 +33,9 @@ class EngineOptions:
     square, see :mod:`vla_ros.engine.vision.images`.
     ``draft_checkpoint``, ``draft_extrapolation``, ``adaptive_draft`` belong to the drafters,
     ``relax_bins`` to ``relaxed`` acceptance, ``temperature`` to ``sampling``; ``gamma`` is the
-    longest draft (``None``: the rest of the action). ``seed`` seeds random weights and sampling.
+    longest draft (``None``: the rest of the action). ``fixed_shapes`` gives every pass of
+    speculation the shape of the longest draft, so that the tokens of an episode depend on nothing
+    before it in bf16 too (in fp32 they never do). ``seed`` seeds random weights and sampling.
     ``attention`` "varlen" is one variable-length call for a whole pack (flash-attn, or torch's).
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
     "vision", "decoder". ``threads`` sets torch's intra-op threads.
@@ -58,6 +60,7 @@ class EngineOptions:
     relax_bins: int = 0
     temperature: float = 1.0
     gamma: int | None = None
+    fixed_shapes: bool = False
     cuda_graphs: bool = True
     compile: tuple[str, ...] = ()
     threads: int | None = None

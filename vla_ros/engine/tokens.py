@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from vla_ros.core import Floats
 from vla_ros.engine.checkpoints.config import ModelConfig
+from vla_ros.engine.checkpoints.files import AGAIN, refuse_broken
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _CHAT = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant"
@@ -39,40 +43,53 @@ def prompt_text(style: str, instruction: str) -> str:
 
 
 class PromptTokenizer:
-    """Turns an instruction into prompt ids with the checkpoint's own tokenizer.
+    """Turns an instruction into prompt ids with the checkpoint's own ``tokenizer.json``.
 
-    Reads ``tokenizer.json``; without one, transformers' AutoTokenizer (never remote code).
+    CheckpointError: there is none, it is damaged, or it belongs to another model. A SentencePiece
+    ``tokenizer.model`` alone is refused: what reads it today gives other ids than the family was
+    trained with ("In" for "▁In").
     """
 
     def __init__(self, directory: Path, config: ModelConfig) -> None:
         self._config = config
-        path = directory / "tokenizer.json"
-        if path.is_file():
-            from tokenizers import Tokenizer
-
-            tokenizer = Tokenizer.from_file(str(path))
-            self._encode = lambda text: tokenizer.encode(text).ids
-        elif (directory / "tokenizer.model").is_file():
-            from transformers import AutoTokenizer
-
-            auto = AutoTokenizer.from_pretrained(str(directory), trust_remote_code=False)
-            self._encode = lambda text: auto(text)["input_ids"]
-        else:
-            raise CheckpointError(f"no tokenizer.json or tokenizer.model in {directory}")
+        self._path = directory / "tokenizer.json"
+        self._tokenizer = _read_tokenizer(self._path)
 
     def __call__(self, instruction: str) -> list[int]:
         """Ids of the prompt: the first one (BOS) goes before the image, the rest behind it."""
         config = self._config
-        ids = list(self._encode(prompt_text(config.prompt_style, instruction)))
+        encoded = self._tokenizer.encode(prompt_text(config.prompt_style, instruction))
+        ids = list(encoded.ids)
+        if len(ids) < 2 or max(ids) >= config.text.vocab_size:
+            raise CheckpointError(
+                f"{self._path} gives {len(ids)} ids up to {max(ids, default=-1)}, the model has"
+                f" {config.text.vocab_size}: they do not belong together"
+            )
+        if ids[0] not in self._tokenizer.get_added_tokens_decoder():
+            raise CheckpointError(
+                f"{self._path} begins a prompt with {encoded.tokens[0]!r}, no special token: the"
+                " image goes behind <s> or <|im_start|>; copy the base model's tokenizer.json"
+            )
         empty = config.empty_token_id
         if empty is not None and ids[-1] != empty:
             ids.append(empty)
-        if len(ids) < 2 or max(ids) >= config.text.vocab_size:
-            raise CheckpointError(
-                f"the tokenizer gives {len(ids)} ids up to {max(ids, default=-1)},"
-                f" the model has {config.text.vocab_size}: they do not belong together"
-            )
         return ids
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    if not path.exists():
+        others = [n for n in ("tokenizer.model", "vocab.json") if (path.parent / n).exists()]
+        beside = f", only {others[0]}, which this engine does not read" if others else ""
+        raise CheckpointError(f"no {path}{beside}: copy the base model's tokenizer.json there")
+    refuse_broken(path)
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises plain Exception
+        raise CheckpointError(
+            f"{path} is no tokenizer of this format ({' '.join(str(error).split())}): {AGAIN}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +103,7 @@ class ActionTokens:
 
     vocab: int  # V, the tokenizer's length (32000 for Llama-2, 151921 for MiniVLA)
     bins: int = 256
+    ordered: ClassVar[bool] = True  # neighbouring tokens are neighbouring values
 
     @property
     def first(self) -> int:
@@ -106,14 +124,18 @@ class ActionTokens:
         edges = np.linspace(-1.0, 1.0, self.bins)
         return [int(t) for t in self.vocab - np.digitize(np.clip(values, -1.0, 1.0), edges)]
 
-    def decode(self, tokens: Sequence[int]) -> Floats:
-        """Values in [-1, 1] of action tokens; raises InvalidAction for any other token."""
+    def refuse_others(self, tokens: Sequence[int]) -> None:
+        """Raise InvalidAction where one is no action token."""
         wrong = [t for t in tokens if not self.is_action(t)]
         if wrong:
             raise InvalidAction(
                 f"token {wrong[0]} is no action token ({self.first} to {self.vocab - 1}):"
                 " is this checkpoint trained for actions?"
             )
+
+    def decode(self, tokens: Sequence[int]) -> Floats:
+        """Values in [-1, 1] of action tokens; raises InvalidAction for any other token."""
+        self.refuse_others(tokens)
         edges = np.linspace(-1.0, 1.0, self.bins)
         centres = (edges[:-1] + edges[1:]) / 2.0
         index = np.clip(self.vocab - 1 - np.asarray(tokens), 0, self.bins - 2)
@@ -154,28 +176,46 @@ def read_normaliser(
     part: str = "action",
     minmax: bool = False,
     slack: float = 0.0,
+    source: str = "the checkpoint",
 ) -> Normaliser:
-    """Statistics of ``unnorm_key`` (``None``: the only one there is).
+    """Statistics of ``unnorm_key`` (``None``: the only one there is); ``source`` is their file.
 
-    Raises CheckpointError with the list of keys when the key is not there or ambiguous.
+    Raises CheckpointError with the list of keys when the key is not there or ambiguous, and
+    where its numbers are none.
     """
     keys = ", ".join(sorted(norm_stats)) or "none"
     if unnorm_key is None:
         if len(norm_stats) != 1:
-            raise CheckpointError(f"unnorm_key is needed; the checkpoint has: {keys}")
+            raise CheckpointError(f"unnorm_key is needed; {source} has: {keys}")
         unnorm_key = next(iter(norm_stats))
     if unnorm_key not in norm_stats:
-        raise CheckpointError(f"unnorm_key {unnorm_key!r} is unknown; the checkpoint has: {keys}")
-    stats = norm_stats[unnorm_key].get(part, {})
+        raise CheckpointError(f"unnorm_key {unnorm_key!r} is unknown; {source} has: {keys}")
+    where = f"{source}: norm_stats[{unnorm_key!r}][{part!r}]"
+    stats = norm_stats[unnorm_key].get(part) or {}
+    if not isinstance(stats, Mapping):
+        raise CheckpointError(f"{where} is no object")
     names = ("min", "max") if minmax else ("q01", "q99")
     missing = [name for name in names if name not in stats]
     if missing:
-        raise CheckpointError(
-            f"norm_stats[{unnorm_key!r}][{part!r}] lacks {', '.join(missing)};"
-            f" there is {', '.join(stats) or 'nothing'}"
-        )
-    low, high = (np.asarray(stats[name], dtype=np.float64) for name in names)
-    mask = np.asarray(stats.get("mask", [True] * len(low)), dtype=bool)
+        there = ", ".join(stats) or "nothing"
+        raise CheckpointError(f"{where} lacks {', '.join(missing)}; there is {there}")
+    low, high = (_numbers(stats[name], f"{where}[{name!r}]") for name in names)
+    mask = stats.get("mask", [True] * len(low))
+    if not isinstance(mask, list) or not all(flag in (0, 1) for flag in mask):
+        raise CheckpointError(f"{where}['mask'] is no list of true and false")
     if not len(low) == len(high) == len(mask):
-        raise CheckpointError(f"norm_stats[{unnorm_key!r}][{part!r}] has lists of unequal length")
-    return Normaliser(low, high, mask, slack)
+        raise CheckpointError(f"{where} has lists of unequal length")
+    return Normaliser(low, high, np.asarray(mask, dtype=bool), slack)
+
+
+def _numbers(values: object, where: str) -> Floats:
+    """A list of finite numbers."""
+    numbers = isinstance(values, list) and all(
+        isinstance(v, int | float) and not isinstance(v, bool) for v in values
+    )
+    if not numbers or not values:
+        raise CheckpointError(f"{where} is no list of numbers")
+    found = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(found).all():
+        raise CheckpointError(f"{where} holds NaN or infinity")
+    return found

@@ -27,12 +27,9 @@ def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
         dtype=setup.dtype,
         unnorm_key=setup.unnorm_key,
         seed=setup.seed,
-        action_scale=setup.action_scale,
         num_threads=setup.threads,
         warmup_count=WARM_UP,
         warmup_size=(setup.image_size, setup.image_size),
-        center_crop=setup.center_crop,
-        preprocessing=setup.preprocessing,
         delay_frames=variant.delay_frames,
     )
 

@@ -1,7 +1,7 @@
 """Episodes in lock-step without ROS: the bridge's world and the policy node's loop, in one thread.
 
 The world is :class:`vla_ros.sim.episode.EpisodeRunner`, the loop with its gate
-:class:`vla_ros.control.Control`, the policy is asked by the worker's own
+:class:`vla_ros.control.LockstepControl`, the policy is asked by the worker's own
 :class:`vla_ros.executor.serve.Server`: what the graph does, without its messages, so the actions
 are the same to the last bit.
 """
@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from types import TracebackType
 
-from vla_ros.control import Control
-from vla_ros.control.actions import Answer
+from vla_ros.control import LockstepControl
+from vla_ros.control.queue import Answer
 from vla_ros.core import Command, Inference, Instruction, Observation, PolicyState
 from vla_ros.evaluation.brain import check_age, limits_of, policy_spec
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
@@ -21,13 +21,14 @@ from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
 from vla_ros.evaluation.tally import Tally, is_an_end, reason_of
 from vla_ros.evaluation.worlds import config_of
-from vla_ros.executor.messages import ErrorKind, Request
+from vla_ros.executor.messages import ErrorKind, FrameRequest
 from vla_ros.executor.serve import Server, last_line, warm_up
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.safety import Limits, Safety
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
-from vla_ros.sim.episode import SIM_START_NS, EpisodeRunner
-from vla_ros.sim.episode_state import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView
+from vla_ros.sim.episode import EpisodeRunner
+from vla_ros.sim.episode.lockstep import SIM_START_NS
+from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView
 from vla_ros.timing import MS, SECOND, SystemClock
 
 
@@ -92,8 +93,8 @@ class DirectRunner:
             return self._acting[1]
         self._acting = None  # before the next is loaded: both may not fit
         assert self._world is not None
-        limits = limits_of(self._setup, variant, self._world.spec)
         try:
+            limits = limits_of(self._setup, variant, self._world.spec)
             brain = Brain(self._setup, variant, limits)
         except (PolicyRefused, ValueError) as error:
             raise RunnerFailed(str(error)) from error
@@ -118,14 +119,8 @@ class Brain:
         self.asked: tuple[float, Inference | None] | None = None  # since the stage looked last
         self.error = ""
         self.publish_to: Callable[[Command], None] = lambda command: None
-        self.control = Control(
-            limits,
-            policy.info,
-            self.clock,
-            self,
-            lockstep=True,
-            sim_time=True,
-            replan_interval=variant.replan_interval,
+        self.control = LockstepControl(
+            limits, self.clock, self, replan_interval=variant.replan_interval
         )
         self.control.activate()
 
@@ -143,7 +138,7 @@ class Brain:
         began = self.clock.steady_ns()
         self._sequence += 1
         try:
-            result = self._server.answer(Request(self._sequence, observation, instruction))
+            result = self._server.answer(FrameRequest(self._sequence, observation, instruction))
         except Exception as error:
             self.error = last_line(error)
             raise  # the episode's runner ends it with this

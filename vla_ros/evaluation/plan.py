@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from vla_ros.errors import UserError
 from vla_ros.evaluation.records import Job, Setup, Variant
 from vla_ros.sim.env import Task
 from vla_ros.sim.goals import Family
@@ -15,7 +16,7 @@ TABLETOP = "tabletop"
 FAMILIES = tuple(family.value for family in Family)  # from easy to hard
 
 
-class PlanError(ValueError):
+class PlanError(UserError, ValueError):
     """An evaluation that cannot be: one line that says why."""
 
 

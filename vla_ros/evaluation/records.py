@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.env import SimError, check_image_size
+from vla_ros.sim.episode.state import Mode
 
 POLICIES = ("vla", "scripted", "zero")
 ROUTES = ("ros", "direct")
+CONTROL_PERIOD_S = 0.05  # of every environment there is
+MAX_DELAY_MS = 10_000.0  # of the bridge's images
 QUANTILES = tuple(range(0, 101, 5))  # per cent, of a Spread
 
 T = TypeVar("T")
@@ -78,9 +81,12 @@ class Variant:
     def __post_init__(self) -> None:
         if not self.label or "/" in self.label:
             raise ValueError(f"variant label {self.label!r}: must not be empty or have a slash")
-        for name in ("relaxed_distance", "replan_interval", "delay_frames", "image_delay_ms"):
+        for name in ("relaxed_distance", "replan_interval", "delay_frames"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: must be 0 or more")
+        if not 0 <= self.image_delay_ms <= MAX_DELAY_MS:
+            said = f"image_delay_ms is {self.image_delay_ms:g}: must be 0 to {MAX_DELAY_MS:g}"
+            raise ValueError(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +95,13 @@ class Setup:
 
     ``checkpoint_sha256`` is "" without a checkpoint, ``unnorm_key`` "" where the checkpoint
     has one. ``seed`` is the first of the jobs' and that of the policy (sampling, random weights).
-    ``action_scale`` makes m and rad of the first six de-normalised values; it, ``unnorm_key``,
-    ``center_crop``, ``preprocessing`` and ``wrist`` are as :mod:`vla_ros.policies.conventions`
-    tells. ``ungated``: with that module's UNGATED, for published protocols that have no gate.
-    ``threads`` are the policy's, 0 the library's own choice. ``wrist``: the wrist camera is
-    rendered and shown. ``max_steps`` 0: the tasks' own limits. ``max_age_s`` bounds the age of
-    the evidence before a variant's own delays, see :func:`vla_ros.evaluation.plan.age_limit_s`.
+    ``action_scale``, ``center_crop`` and ``preprocessing`` are what the policy reads from its
+    checkpoint (:mod:`vla_ros.policies.conventions`), written down for the reader, and so that
+    episodes under other ones are never mixed in. ``ungated``: with that module's UNGATED, for
+    published protocols that have no gate. ``threads`` are the policy's, 0 the library's own
+    choice. ``wrist``: the wrist camera is rendered and shown. ``max_steps`` 0: the tasks' own
+    limits. ``max_age_s`` bounds the age of the evidence before a variant's own delays, see
+    :func:`vla_ros.evaluation.plan.age_limit_s`.
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
 
@@ -125,6 +132,13 @@ class Setup:
             raise ValueError(f"policy is {self.policy!r}: give one of {', '.join(POLICIES)}")
         if self.route not in ROUTES:
             raise ValueError(f"route is {self.route!r}: give one of {', '.join(ROUTES)}")
+        try:
+            check_image_size(self.image_size)
+        except SimError as error:
+            raise ValueError(str(error)) from None
+        if not CONTROL_PERIOD_S < self.max_age_s < float("inf"):
+            least = f"must be above {CONTROL_PERIOD_S:g}, the control period"
+            raise ValueError(f"max_age_s is {self.max_age_s:g}: {least}")
         if self.route == "direct" and self.mode is not Mode.LOCKSTEP:
             raise ValueError("without ROS there is lock-step only")
 

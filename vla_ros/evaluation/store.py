@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from vla_ros.errors import UserError
 from vla_ros.evaluation.records import (
     Record,
     Setup,
@@ -28,7 +29,7 @@ from vla_ros.evaluation.records import (
 RUN, EPISODES = "run.json", "episodes.jsonl"
 
 
-class StoreError(ValueError):
+class StoreError(UserError, ValueError):
     """A directory that cannot be used: one line that says why."""
 
 

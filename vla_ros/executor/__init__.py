@@ -5,10 +5,10 @@ from vla_ros.executor.messages import (
     ErrorKind,
     Event,
     FrameRefused,
-    Limits,
     Ready,
     Result,
     WorkerGaveUp,
+    WorkerLimits,
     WorkerLost,
     WorkerReady,
 )
@@ -18,10 +18,10 @@ __all__ = [
     "Event",
     "Executor",
     "FrameRefused",
-    "Limits",
     "Ready",
     "Result",
     "WorkerGaveUp",
+    "WorkerLimits",
     "WorkerLost",
     "WorkerReady",
 ]

@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 
 from vla_ros.core import Instruction, Observation
 from vla_ros.executor.mailbox import Doorbell, MailboxWriter
-from vla_ros.executor.messages import Event, FrameRefused, Limits, Ready, Result
+from vla_ros.executor.messages import Event, FrameRefused, Ready, Result, WorkerLimits
 from vla_ros.executor.supervisor import Supervisor
 from vla_ros.executor.watchdog import Watchdog
 from vla_ros.executor.wire import HEAD_ROOM, encode_request
@@ -40,7 +40,7 @@ class Executor:
         self,
         spec: PolicySpec,
         clock: Clock,
-        limits: Limits,
+        limits: WorkerLimits,
         on_result: Callable[[Result], None],
         on_event: Callable[[Event], None],
         loader: Loader = load_policy,

@@ -22,7 +22,7 @@ class ErrorKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WorkerLimits:
     """How long and how often.
 
     ``hang_timeout_s``: a request unanswered for longer means that the worker hangs.
@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class FrameRequest:
     """One frame as the worker finds it: complete in itself."""
 
     sequence: int

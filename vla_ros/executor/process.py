@@ -17,8 +17,8 @@ import subprocess
 import sys
 
 from vla_ros.executor.mailbox import Doorbell, MailboxWriter
-from vla_ros.executor.wire import Report, Reports
-from vla_ros.executor.worker import Loader, Task
+from vla_ros.executor.wire import ReportStream, WorkerReport
+from vla_ros.executor.worker import Loader, WorkerTask
 from vla_ros.policies.base import PolicySpec
 
 _BOOT = (
@@ -39,9 +39,9 @@ class WorkerProcess:
         bell: Doorbell,
         after: int,
     ) -> None:
-        task = Task(spec, loader, after, mailbox.head_room, mailbox.array_room)
+        task = WorkerTask(spec, loader, after, mailbox.head_room, mailbox.array_room)
         boot = pickle.dumps(task)
-        self._reports = Reports()
+        self._reports = ReportStream()
         self.channel, theirs = socket.socketpair()
         try:
             inherited = (theirs.fileno(), mailbox.fileno(), bell.fileno())
@@ -65,7 +65,7 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def read(self, steady_ns: int) -> list[Report] | None:
+    def read(self, steady_ns: int) -> list[WorkerReport] | None:
         """Reports that have come, perhaps none; None once the worker has closed its end.
 
         Raises ValueError when it sent something that is no report.

@@ -8,7 +8,7 @@ from collections import deque
 import numpy as np
 
 from vla_ros.core import Inference, Instruction, Observation, Timeline
-from vla_ros.executor.messages import ErrorKind, Ready, Request, Result
+from vla_ros.executor.messages import ErrorKind, FrameRequest, Ready, Result
 from vla_ros.policies.base import InvalidAction, Policy, PolicyRefused, PolicySpec
 from vla_ros.timing import MS, Clock
 
@@ -25,7 +25,7 @@ class Server:
         self._instruction: Instruction | None = None
         self._received: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED)
 
-    def answer(self, request: Request) -> Result:
+    def answer(self, request: FrameRequest) -> Result:
         """The result of one request; an exception other than the expected two passes through."""
         observation = request.observation
         if request.instruction != self._instruction:
@@ -45,7 +45,7 @@ class Server:
                 raise
             return self._result(request, None, ErrorKind.MEMORY, last_line(error))
 
-    def _step(self, request: Request, timeline: Timeline) -> Inference | None:
+    def _step(self, request: FrameRequest, timeline: Timeline) -> Inference | None:
         try:
             return self._policy.step(request.observation, timeline, self._clock)
         except Exception as error:
@@ -58,7 +58,7 @@ class Server:
 
     def _result(
         self,
-        request: Request,
+        request: FrameRequest,
         inference: Inference | None,
         error: ErrorKind = ErrorKind.NONE,
         text: str = "",

@@ -15,16 +15,16 @@ from concurrent.futures import Future
 from vla_ros.executor.mailbox import Doorbell, MailboxWriter
 from vla_ros.executor.messages import (
     Event,
-    Limits,
     Ready,
     Result,
     WorkerGaveUp,
+    WorkerLimits,
     WorkerLost,
     WorkerReady,
 )
 from vla_ros.executor.process import WorkerProcess
 from vla_ros.executor.watchdog import RespawnBudget, Watchdog
-from vla_ros.executor.wire import Failed, Refused, Report
+from vla_ros.executor.wire import LoadRefused, WorkerFailed, WorkerReport
 from vla_ros.executor.worker import Loader
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.timing import MS, SECOND, Clock
@@ -44,7 +44,7 @@ class Supervisor(threading.Thread):
         spec: PolicySpec,
         loader: Loader,
         clock: Clock,
-        limits: Limits,
+        limits: WorkerLimits,
         mailbox: MailboxWriter,
         bell: Doorbell,
         watchdog: Watchdog,
@@ -154,7 +154,7 @@ class Supervisor(threading.Thread):
         for report in reports:
             self._take(report, now)
 
-    def _take(self, report: Report, now: int) -> None:
+    def _take(self, report: WorkerReport, now: int) -> None:
         match report:
             case Result():
                 self._watchdog.answered(report.sequence, now)
@@ -166,10 +166,10 @@ class Supervisor(threading.Thread):
                     self._call(self._on_event, WorkerReady(report))
                 else:
                     self.first.set_result(report)
-            case Refused():  # trying again would end the same way
+            case LoadRefused():  # trying again would end the same way
                 self._bury(now)
                 self._give_up(report.reason)
-            case Failed():
+            case WorkerFailed():
                 self._last_words = report.reason
 
     def _watch(self, now: int) -> None:

@@ -16,27 +16,27 @@ import numpy as np
 
 from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Pose, Timeline
 from vla_ros.executor.mailbox import Bytes, Letter
-from vla_ros.executor.messages import ErrorKind, FrameRefused, Ready, Request, Result
+from vla_ros.executor.messages import ErrorKind, FrameRefused, FrameRequest, Ready, Result
 
 HEAD_ROOM = 256 * 1024  # bytes for text, poses and joint values of one request
 REPORT_LIMIT = 16 * 1024 * 1024  # bytes of one report; more is garbage
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LoadRefused:
     """The worker could not load the policy."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WorkerFailed:
     """The worker is about to end because of an exception."""
 
     reason: str
 
 
-Report = Ready | Refused | Failed | Result
+WorkerReport = Ready | LoadRefused | WorkerFailed | Result
 
 
 def encode_request(
@@ -66,7 +66,7 @@ def encode_request(
         raise FrameRefused(f"the instruction is not valid Unicode: {error}") from error
 
 
-def decode_request(letter: Letter) -> Request:
+def decode_request(letter: Letter) -> FrameRequest:
     """What ``encode_request`` was given, from the reader's own copies."""
     head = json.loads(letter.head)
     images = [a.reshape(s) for a, s in zip(letter.arrays, head["shapes"], strict=True)]
@@ -82,10 +82,10 @@ def decode_request(letter: Letter) -> Request:
             k: Pose((v[0], v[1], v[2]), (v[3], v[4], v[5], v[6])) for k, v in head["poses"].items()
         },
     )
-    return Request(letter.sequence, observation, Instruction(head["text"], head["epoch"]))
+    return FrameRequest(letter.sequence, observation, Instruction(head["text"], head["epoch"]))
 
 
-def encode_report(report: Report) -> bytes:
+def encode_report(report: WorkerReport) -> bytes:
     """One report, length first."""
     body: dict[str, Any] = {"kind": type(report).__name__}
     if isinstance(report, Result):
@@ -140,7 +140,7 @@ def _inference_from_json(body: dict[str, Any]) -> Inference:
     )
 
 
-def decode_report(data: bytes, returned_steady_ns: int) -> Report:
+def decode_report(data: bytes, returned_steady_ns: int) -> WorkerReport:
     """One report without its length."""
     try:
         return _report(json.loads(data), returned_steady_ns)
@@ -148,7 +148,7 @@ def decode_report(data: bytes, returned_steady_ns: int) -> Report:
         raise ValueError(f"not a report: {error!r}") from error
 
 
-def _report(body: dict[str, Any], returned_steady_ns: int) -> Report:
+def _report(body: dict[str, Any], returned_steady_ns: int) -> WorkerReport:
     match body.pop("kind"):
         case "Result":
             inference = body.pop("inference")
@@ -164,20 +164,20 @@ def _report(body: dict[str, Any], returned_steady_ns: int) -> Report:
             return result
         case "Ready":
             return Ready(**(body | {"info": PolicyInfo(**body["info"])}))
-        case "Refused":
-            return Refused(str(body["reason"]))
-        case "Failed":
-            return Failed(str(body["reason"]))
+        case "LoadRefused":
+            return LoadRefused(str(body["reason"]))
+        case "WorkerFailed":
+            return WorkerFailed(str(body["reason"]))
     raise ValueError("not a report: unknown kind")
 
 
-class Reports:
+class ReportStream:
     """Cuts a stream of bytes into reports. Raises ValueError at the first byte of garbage."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
-    def feed(self, data: bytes, steady_ns: int) -> list[Report]:
+    def feed(self, data: bytes, steady_ns: int) -> list[WorkerReport]:
         """Every report that is complete once ``data`` has come at ``steady_ns``."""
         self._pending += data
         reports = []

@@ -22,9 +22,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vla_ros.executor.mailbox import Doorbell, MailboxReader
-from vla_ros.executor.messages import ErrorKind, Request, Result
+from vla_ros.executor.messages import ErrorKind, FrameRequest, Result
 from vla_ros.executor.serve import Server, last_line, warm_up
-from vla_ros.executor.wire import Failed, Refused, Report, decode_request, encode_report
+from vla_ros.executor.wire import (
+    LoadRefused,
+    WorkerFailed,
+    WorkerReport,
+    decode_request,
+    encode_report,
+)
 from vla_ros.policies.base import Policy, PolicyRefused, PolicySpec
 from vla_ros.timing import SystemClock
 
@@ -32,7 +38,7 @@ Loader = Callable[[PolicySpec], Policy]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class WorkerTask:
     """What a worker is told at its start. ``after``: requests up to this number are void."""
 
     spec: PolicySpec
@@ -70,12 +76,12 @@ def main(channel_fd: int, memory_fd: int, bell_fd: int) -> None:
         os._exit(code)  # no interpreter shutdown: a broken CUDA context would hang in it
 
 
-def _receive_task(channel: socket.socket) -> Task:
+def _receive_task(channel: socket.socket) -> WorkerTask:
     """The parent's own pickle, read before anything else can reach the channel."""
     with channel.makefile("rb") as stream:
         (length,) = struct.unpack("<I", stream.read(4))
         task = pickle.loads(stream.read(length))
-    assert isinstance(task, Task)
+    assert isinstance(task, WorkerTask)
     return task
 
 
@@ -88,21 +94,23 @@ def _end_with_parent(channel: socket.socket) -> None:
     os._exit(0)
 
 
-def _send(channel: socket.socket, report: Report) -> None:
+def _send(channel: socket.socket, report: WorkerReport) -> None:
     channel.sendall(encode_report(report))
 
 
-def _load(task: Task, channel: socket.socket) -> Server | None:
+def _load(task: WorkerTask, channel: socket.socket) -> Server | None:
     clock = SystemClock()
     try:
         policy = task.loader(task.spec)
         ready = warm_up(policy, task.spec, os.getpid(), clock)
     except PolicyRefused as error:
-        _send(channel, Refused(last_line(error)))
+        _send(channel, LoadRefused(last_line(error)))
         return None
     except Exception as error:
         traceback.print_exc()
-        _send(channel, Refused(f"policy {task.spec.name!r} cannot be loaded: {last_line(error)}"))
+        _send(
+            channel, LoadRefused(f"policy {task.spec.name!r} cannot be loaded: {last_line(error)}")
+        )
         return None
     _send(channel, ready)
     return Server(policy, clock)
@@ -127,12 +135,12 @@ def _serve(
             traceback.print_exc()
             reason = last_line(error)
             _send(channel, _failed(request, reason))
-            _send(channel, Failed(reason))
+            _send(channel, WorkerFailed(reason))
             return
         _send(channel, result)
 
 
-def _failed(request: Request, reason: str) -> Result:
+def _failed(request: FrameRequest, reason: str) -> Result:
     observation = request.observation
     return Result(
         sequence=request.sequence,

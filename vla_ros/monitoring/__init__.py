@@ -2,30 +2,28 @@
 
 from vla_ros.monitoring.monitor import Judgement, Monitor
 from vla_ros.monitoring.seen import (
-    Arrival,
     CommandSeen,
     Diagnostic,
+    GraphReport,
     LatencySeen,
     Level,
     MonitorConfig,
     PublisherSeen,
-    Report,
     StagesSeen,
     StatusSeen,
     worst,
 )
 
 __all__ = [
-    "Arrival",
     "CommandSeen",
     "Diagnostic",
+    "GraphReport",
     "Judgement",
     "LatencySeen",
     "Level",
     "Monitor",
     "MonitorConfig",
     "PublisherSeen",
-    "Report",
     "StagesSeen",
     "StatusSeen",
     "worst",

@@ -6,9 +6,9 @@ Frames are judged by their stamps alone; no pixel is looked at. Not thread-safe.
 from __future__ import annotations
 
 from vla_ros.monitoring.clocks import ClockOffset
-from vla_ros.monitoring.seen import Arrival, MonitorConfig
-from vla_ros.monitoring.tally import Tally
-from vla_ros.timing import MS, SECOND, Window
+from vla_ros.monitoring.seen import MonitorConfig
+from vla_ros.monitoring.tally import EventTally
+from vla_ros.timing import MS, SECOND, Moment, Window
 
 #: A stamp this far ahead of its receipt (or a quarter of T, if less) proves foreign clocks.
 EPSILON_NS = 5 * MS
@@ -20,9 +20,9 @@ class CameraWatch:
     def __init__(self, config: MonitorConfig, steady_ns: int) -> None:
         self._config = config
         self._fresh = Window(config.window_s)
-        self.repeated = Tally(config.window_s)
-        self.out_of_order = Tally(config.window_s)
-        self.ahead = Tally(config.window_s)
+        self.repeated = EventTally(config.window_s)
+        self.out_of_order = EventTally(config.window_s)
+        self.ahead = EventTally(config.window_s)
         self._stamp_ns: int | None = None
         self._received_ns: int | None = None
         self._last_frame_ns = self._last_fresh_ns = steady_ns
@@ -34,7 +34,7 @@ class CameraWatch:
         """The control period T, for ε = min(5 ms, T/4)."""
         self.epsilon_ns = min(EPSILON_NS, period_ns // 4) if period_ns > 0 else EPSILON_NS
 
-    def frame(self, stamp_ns: int, arrival: Arrival) -> None:
+    def frame(self, stamp_ns: int, arrival: Moment) -> None:
         """One image, by its stamp and its receipt."""
         steady = arrival.steady_ns
         self.frames += 1
@@ -53,18 +53,18 @@ class CameraWatch:
         if not self._config.sim_time:
             self._compare_clocks(stamp_ns, arrival)
 
-    def _follow_clock(self, stamp_ns: int, arrival: Arrival) -> None:
+    def _follow_clock(self, stamp_ns: int, arrival: Moment) -> None:
         """A ROS clock that was set back starts the comparison of stamps anew."""
-        received, self._received_ns = self._received_ns, arrival.ros_ns
-        if received is not None and arrival.ros_ns < received - self.epsilon_ns:
+        received, self._received_ns = self._received_ns, arrival.now_ns
+        if received is not None and arrival.now_ns < received - self.epsilon_ns:
             self.clock_resets += 1
             self.offset.clear()
             if self._stamp_ns is not None and stamp_ns < self._stamp_ns:
                 self._stamp_ns = None
 
-    def _compare_clocks(self, stamp_ns: int, arrival: Arrival) -> None:
-        self.offset.add(arrival.steady_ns, arrival.ros_ns - stamp_ns)
-        if stamp_ns - arrival.ros_ns > self.epsilon_ns:
+    def _compare_clocks(self, stamp_ns: int, arrival: Moment) -> None:
+        self.offset.add(arrival.steady_ns, arrival.now_ns - stamp_ns)
+        if stamp_ns - arrival.now_ns > self.epsilon_ns:
             self.ahead.add(arrival.steady_ns)
 
     def rate_hz(self, steady_ns: int) -> float:

@@ -11,7 +11,7 @@ from collections import deque
 from itertools import combinations
 from statistics import median
 
-from vla_ros.monitoring.tally import Tally
+from vla_ros.monitoring.tally import EventTally
 from vla_ros.timing import MS, SECOND
 
 MINUTE = 60 * SECOND
@@ -52,7 +52,7 @@ class ClockOffset:
         self._minima: deque[tuple[int, float]] = deque(maxlen=self.BUCKETS)
         self._bucket = 0
         self._open: tuple[int, float] | None = None
-        self.jumps = Tally(window_s)
+        self.jumps = EventTally(window_s)
 
     def add(self, steady_ns: int, offset_ns: int) -> None:
         """One frame: ``offset_ns`` is its receipt minus its stamp."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vla_ros.core import STAGES, CommandKind, PolicyState
-from vla_ros.monitoring.seen import Arrival, CommandSeen, MonitorConfig, StatusSeen
-from vla_ros.monitoring.tally import Tally
-from vla_ros.timing import MS, SECOND, Distribution, Window
+from vla_ros.monitoring.seen import CommandSeen, MonitorConfig, StatusSeen
+from vla_ros.monitoring.tally import EventTally
+from vla_ros.timing import MS, SECOND, Distribution, Moment, Window
 
 STAGE_TOLERANCE_MS = 0.1
 MAX_WRITERS = 16  # sequences remembered, so that strangers cannot fill the memory
@@ -40,16 +40,16 @@ class CommandWatch:
         self._period_errors = Window(window)
         self._inference = Window(window)
         self._stages = {stage: Window(window) for stage in STAGES}
-        self.missed = Tally(window)  # periods without a new action
-        self.stale = Tally(window)  # actions older than max_age when published
-        self.lost = Tally(window)  # gaps in the sequence
-        self.jumbled = Tally(window)  # sequence numbers that did not rise
-        self.stage_errors = Tally(window)  # stages that miss their total
+        self.missed = EventTally(window)  # periods without a new action
+        self.stale = EventTally(window)  # actions older than max_age when published
+        self.lost = EventTally(window)  # gaps in the sequence
+        self.jumbled = EventTally(window)  # sequence numbers that did not rise
+        self.stage_errors = EventTally(window)  # stages that miss their total
         self._last: dict[bytes, _Last] = {}
         self._last_ns = steady_ns
         self.commands = self.actions = 0
 
-    def command(self, seen: CommandSeen, arrival: Arrival, status: StatusSeen | None) -> None:
+    def command(self, seen: CommandSeen, arrival: Moment, status: StatusSeen | None) -> None:
         """One command; ``status`` is the policy's newest, which tells T and max_age."""
         steady = arrival.steady_ns
         self.commands += 1
@@ -59,7 +59,7 @@ class CommandWatch:
         if seen.observed_ns:
             age = seen.published_ns - seen.observed_ns
             self._ages_published.add(steady, age / MS)
-            received = arrival.ros_ns
+            received = arrival.now_ns
             if self.config.sim_time:  # our /clock may lag; a receipt is after the publication
                 received = max(received, seen.published_ns)
             self._ages_arrived.add(steady, (received - seen.observed_ns) / MS)
@@ -83,7 +83,7 @@ class CommandWatch:
             self.stage_errors.add(steady)
 
     def _follow_sequence(
-        self, seen: CommandSeen, arrival: Arrival, status: StatusSeen | None
+        self, seen: CommandSeen, arrival: Moment, status: StatusSeen | None
     ) -> None:
         """Gaps, period errors and silent periods, against the command before of this writer."""
         last = self._last.get(seen.publisher)

@@ -13,10 +13,10 @@ from vla_ros.monitoring.camera import CameraWatch
 from vla_ros.monitoring.commands import CommandWatch, running
 from vla_ros.monitoring.seen import (
     Diagnostic,
+    GraphReport,
     LatencySeen,
     Level,
     MonitorConfig,
-    Report,
     StatusSeen,
     worst,
 )
@@ -39,7 +39,7 @@ class Facts:
 
     config: MonitorConfig
     steady_ns: int
-    report: Report
+    report: GraphReport
     camera: CameraWatch
     commands: CommandWatch
     writers: Writers
@@ -131,11 +131,13 @@ def camera(facts: Facts) -> Diagnostic:
     found, watch, steady = _Findings("camera"), facts.camera, facts.steady_ns
     silent, frozen = watch.silent_s(steady), watch.frozen_s(steady)
     timeout = facts.config.camera_timeout_s
-    # While the policy does not look, a silent camera harms nobody.
-    looking = facts.status is not None and facts.status.state > PolicyState.INACTIVE
-    if silent > timeout:
+    # While nothing moves, a silent camera harms nobody.
+    moving = facts.status is not None and facts.status.state > PolicyState.WAITING
+    if facts.status is not None and facts.status.between_episodes:
+        pass  # there is nothing to be seen
+    elif silent > timeout:
         known = f"no image for {silent:.1f} s" if watch.frames else "no image yet"
-        found.add(Level.ERROR if looking else Level.WARN, known)
+        found.add(Level.ERROR if moving else Level.WARN, known)
     elif frozen > timeout:
         found.add(Level.ERROR, f"stamps stand still for {frozen:.1f} s while images arrive")
     if repeated := watch.repeated.recent(steady):

@@ -8,26 +8,25 @@ from vla_ros.monitoring.camera import CameraWatch
 from vla_ros.monitoring.commands import CommandWatch
 from vla_ros.monitoring.diagnosis import Facts, diagnose
 from vla_ros.monitoring.seen import (
-    Arrival,
     CommandSeen,
     Diagnostic,
+    GraphReport,
     LatencySeen,
     Level,
     MonitorConfig,
     PublisherSeen,
-    Report,
     StatusSeen,
     worst,
 )
 from vla_ros.monitoring.writers import Writers, WriterWatch
-from vla_ros.timing import SECOND, Clock
+from vla_ros.timing import SECOND, Clock, Moment
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What the monitor says at one instant."""
 
-    report: Report
+    report: GraphReport
     diagnostics: tuple[Diagnostic, ...]
 
     @property
@@ -60,16 +59,16 @@ class Monitor:
         self.config = config
         self._commands.config = config
 
-    def camera(self, stamp_ns: int, arrival: Arrival) -> None:
+    def camera(self, stamp_ns: int, arrival: Moment) -> None:
         """One camera image, by its ``header.stamp``."""
         self._camera.frame(stamp_ns, arrival)
 
-    def command(self, seen: CommandSeen, arrival: Arrival) -> None:
+    def command(self, seen: CommandSeen, arrival: Moment) -> None:
         """One ActionCommand."""
         self._writers.sent(seen.publisher, arrival.steady_ns)
         self._commands.command(seen, arrival, self._status)
 
-    def status(self, seen: StatusSeen, arrival: Arrival) -> None:
+    def status(self, seen: StatusSeen, arrival: Moment) -> None:
         """One PolicyStatus; tells T and, unless configured, max_age from now on."""
         self._status, self._status_ns = seen, arrival.steady_ns
         self._camera.set_period(seen.period_ns)
@@ -101,10 +100,10 @@ class Monitor:
         diagnostics = diagnose(facts)
         return Judgement(_conclude(measured, diagnostics), diagnostics)
 
-    def _measure(self, steady: int, writers: Writers) -> Report:
+    def _measure(self, steady: int, writers: Writers) -> GraphReport:
         commands, status = self._commands, self._status
         stages = commands.stages(steady)
-        return Report(
+        return GraphReport(
             window_s=self.config.window_s,
             command_rate_hz=commands.command_rate_hz(steady),
             action_rate_hz=commands.action_rate_hz(steady),
@@ -132,7 +131,7 @@ class Monitor:
         )
 
 
-def _conclude(report: Report, diagnostics: tuple[Diagnostic, ...]) -> Report:
+def _conclude(report: GraphReport, diagnostics: tuple[Diagnostic, ...]) -> GraphReport:
     """The report with the worst level and one line a problem."""
     problems = tuple(
         f"{d.name.removeprefix('vla_ros: ')}: {d.message}"

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from vla_ros.core import STAGES, CommandKind, PolicyState
-from vla_ros.timing import Clock, Distribution
+from vla_ros.core import EPISODE_OVER, STAGES, CommandKind, PolicyState
+from vla_ros.timing import Distribution
 
 #: Stages of :data:`vla_ros.core.STAGES` that are the work of the model.
 INFERENCE_STAGES = ("preprocess", "vision", "prefill", "decode")
@@ -73,18 +73,6 @@ class MonitorConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """When a message was received, on both clocks."""
-
-    ros_ns: int
-    steady_ns: int
-
-    @classmethod
-    def now(cls, clock: Clock) -> Arrival:
-        return cls(clock.now_ns(), clock.steady_ns())
-
-
-@dataclass(frozen=True, slots=True)
 class StagesSeen:
     """Stage durations of one command in the order of STAGES, and the total, milliseconds."""
 
@@ -138,11 +126,18 @@ class StatusSeen:
     acceptance: tuple[float, ...] = ()
     epoch: int = 0
     actions_clamped: int = 0
+    actions_blocked: int = 0
+    last_block: str = ""
 
     @property
     def period_ns(self) -> int:
         """The control period T; 0 when the status does not say."""
         return round(1e9 / self.control_rate_hz) if self.control_rate_hz > 0 else 0
+
+    @property
+    def between_episodes(self) -> bool:
+        """A simulation has ended its episode and shows nothing until the next one."""
+        return self.state is PolicyState.WAITING and self.reason.startswith(EPISODE_OVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +167,7 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class GraphReport:
     """Mirror of MonitorReport.msg without the header; its comments give units and meaning."""
 
     window_s: float = 0.0

@@ -7,7 +7,7 @@ from collections import deque
 from vla_ros.timing import SECOND
 
 
-class Tally:
+class EventTally:
     """``total`` since the start; :meth:`recent` looks at the last ``window_s`` seconds."""
 
     def __init__(self, window_s: float, limit: int = 20_000) -> None:

@@ -13,7 +13,7 @@ MAX_FRAMES = 300  # when there are more, every second one goes
 _COLOURS = 255
 
 
-class Recorder:
+class Film:
     """Images with their stamps, at even distances. Not thread-safe.
 
     Raises UserError for a file name of another kind or in a folder that does not exist.

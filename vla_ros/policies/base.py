@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.errors import UserError
 from vla_ros.timing import Clock
 
 POLICIES = ("zero", "scripted", "replay", "vla")
+Scale = tuple[float, float, float, float, float, float]  # m, m, m, rad, rad, rad of one unit
 
 
 class InvalidAction(RuntimeError):
     """The policy's output is no action: NaN, a non-action token, too short. One clear line."""
 
 
-class PolicyRefused(RuntimeError):
+class PolicyRefused(UserError, RuntimeError):
     """The policy cannot be loaded as configured. One clear line: what is wrong, what to do."""
 
 
@@ -51,12 +53,14 @@ class Policy(Protocol):
 class PolicySpec:
     """Everything that says which policy to load. Picklable; validated once, here.
 
-    ``checkpoint`` ... ``dtype`` and ``unnorm_key`` (empty: the only one there is) concern
-    ``vla``, and so do ``schedule_options``: further fields of ``engine.EngineOptions`` by
-    name, such as ``{"drafter": "temporal", "gamma": 3}``. ``action_scale`` multiplies the
-    first six de-normalised values into metres and radians. ``preprocessing`` is "default" or
-    "libero", see :mod:`vla_ros.engine.vision.images`. ``replay_file`` is the .npy or
-    .npz file of ``replay``, ``replay_loop`` whether it starts over at its end.
+    ``checkpoint`` ... ``dtype`` concern ``vla``, and so do ``schedule_options``: further fields
+    of ``engine.EngineOptions`` by name, such as ``{"drafter": "temporal", "gamma": 3}``.
+    ``unnorm_key`` ... ``preprocessing`` belong to the checkpoint: empty or None is as it says
+    (:mod:`vla_ros.policies.conventions`), anything else wins over it. ``action_scale``
+    multiplies the first six de-normalised values into metres and radians; ``center_crop`` and
+    ``preprocessing`` ("default", "libero") see :mod:`vla_ros.engine.vision.images`.
+    ``replay_file`` is the .npy or .npz file of ``replay``, ``replay_loop`` whether it starts
+    over at its end.
     ``num_threads`` limits the worker's compute threads (0: the libraries' own choice).
     ``warmup_count`` inferences on a synthetic ``warmup_size`` (height, width) image are made
     and timed before the worker says that it is ready; policies without a model make none.
@@ -70,16 +74,16 @@ class PolicySpec:
     device: str = "cpu"
     dtype: str = "float32"
     unnorm_key: str = ""
+    action_scale: Scale | None = None
+    center_crop: bool | None = None
+    preprocessing: str | None = None
     seed: int = 0
-    action_scale: tuple[float, float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
     replay_file: str = ""
     replay_loop: bool = True
     num_threads: int = 0
     warmup_count: int = 3
     warmup_size: tuple[int, int] = (256, 256)
     cuda_graphs: bool = True
-    center_crop: bool = False
-    preprocessing: str = "default"
     delay_frames: int = 0
 
     def __post_init__(self) -> None:
@@ -90,8 +94,9 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "replay" and not self.replay_file:
             raise PolicyRefused("policy 'replay' needs replay_file: a .npy or .npz of [N, 7]")
-        if len(self.action_scale) != 6 or not all(
-            math.isfinite(s) and s != 0.0 for s in self.action_scale
+        scale = self.action_scale
+        if scale is not None and not (
+            len(scale) == 6 and all(math.isfinite(s) and s != 0.0 for s in scale)
         ):
             raise PolicyRefused("action_scale must be 6 finite numbers other than 0")
         if min(self.num_threads, self.warmup_count, self.delay_frames) < 0:

@@ -1,24 +1,33 @@
 """What the people who trained a checkpoint took for granted, told by its action statistics.
 
+The one place that knows: whoever runs a VLA has its units, statistics, image steps and cameras
+from here, and what a :class:`vla_ros.policies.base.PolicySpec` gives explicitly wins.
+
 The published LIBERO protocol (openvla ``experiments/robot/libero/run_libero_eval.py``, the same
 in openvla-oft): statistics under the suite's name, else ``<suite>_no_noops``; actions in the
 controller's units; images mirrored, through JPEG, Lanczos-3 and the centre crop; the gripper's
 side decides, wherever in 0..1 it is. How far 0..1 is from its middle does not matter to
 LIBERO's gripper, which moves at one speed by the sign of 1 - 2 g; so commands carry g as it is.
+
+Statistics do not name their unit. Most data sets of Open X-Embodiment are in m and rad of one
+control period, and so they are taken, unless they reach further than an arm moves in one: RT-1's
+(3 Hz) reach 0.23, those in a controller's own units 0.7 and more (DROID, VIOLA).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from vla_ros.policies.base import PolicyRefused
+from vla_ros.policies.base import PolicyRefused, PolicySpec, Scale
 
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one unit of LIBERO's controller
 LIBERO_SUITE = "libero_"  # what the names of LIBERO's data sets begin with
-CONTROLLER_UNITS = (POSITION_SCALE,) * 3 + (ROTATION_SCALE,) * 3
-PHYSICAL_UNITS = (1.0,) * 6
+RANDOM = "random"  # random:<preset>, and the name of its statistics
+CONTROLLER_UNITS: Final[Scale] = (POSITION_SCALE,) * 3 + (ROTATION_SCALE,) * 3
+PHYSICAL_UNITS: Final[Scale] = (1.0,) * 6
+LONGEST_STEP = 0.5  # statistics that reach further are not in metres
 
 #: Parameters of the policy node that take its gate out of an evaluation by the published
 #: protocol, which has none: the gripper follows every change of side at once, and actions
@@ -32,29 +41,63 @@ UNGATED: Final[Mapping[str, float | int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
-    """Settings of ``PolicySpec`` and of the policy node that follow from a checkpoint.
+    """Settings of a policy that follow from its checkpoint.
 
-    ``unnorm_key``: the statistics to use. ``action_scale`` [6]: m and rad of one unit.
-    ``cameras``: 2 where the model looks through the wrist camera too.
+    ``unnorm_key``: the statistics to use. ``action_scale`` [6]: m and rad of one unit, and
+    ``units`` in words how that is known. ``cameras``: 2 where the model looks through the wrist
+    camera too.
     """
 
     unnorm_key: str
-    action_scale: tuple[float, float, float, float, float, float]
+    action_scale: Scale
     preprocessing: str
     center_crop: bool
     cameras: int = 1
+    units: str = ""
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        scale = ", ".join(f"{unit:g}" for unit in self.action_scale)
+        crop = "with" if self.center_crop else "without"
+        return (
+            f"statistics '{self.unnorm_key}', one unit is [{scale}] m and rad ({self.units}),"
+            f" images {self.preprocessing} {crop} centre crop, cameras {self.cameras}"
+        )
 
 
-def conventions_of(checkpoint: str, suite: str = "", unnorm_key: str = "") -> Conventions:
-    """The conventions of a directory, hub id or ``random:<preset>``.
+def settle(spec: PolicySpec) -> tuple[Conventions, str]:
+    """What the VLA of ``spec`` is run with: what the spec gives, the rest as its checkpoint says.
 
-    ``suite``: the LIBERO suite to be evaluated, or "". ``unnorm_key``: somebody's own choice.
-    PolicyRefused: there is no such checkpoint, or its statistics fit neither.
+    The second is one line about where the spec contradicts the checkpoint, or "".
+    PolicyRefused: see :func:`conventions_of`.
     """
-    if checkpoint.startswith("random:"):
-        return Conventions("", CONTROLLER_UNITS, "default", False)
-    from vla_ros.engine.checkpoints.config import read_config
+    told = conventions_of(spec.checkpoint, "", spec.unnorm_key, spec.action_scale)
+    given: dict[str, Any] = {
+        name: getattr(spec, name)
+        for name in ("action_scale", "preprocessing", "center_crop")
+        if getattr(spec, name) is not None
+    }
+    against = {name: getattr(told, name) for name in given if given[name] != getattr(told, name)}
+    words = [f"{name} {given[name]}, not the checkpoint's {own}" for name, own in against.items()]
+    if "action_scale" in against:
+        given["units"] = "as given"
+    return replace(told, **given), "; ".join(words)
+
+
+def conventions_of(
+    checkpoint: str, suite: str = "", unnorm_key: str = "", action_scale: Scale | None = None
+) -> Conventions:
+    """The conventions of a directory, hub id or ``random:<preset>``; reads no weights.
+
+    ``suite``: the LIBERO suite to be evaluated, or "". ``unnorm_key`` and ``action_scale``:
+    somebody's own choice; the scale is used only where the statistics cannot be in metres.
+    PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
+    its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
+    """
+    if checkpoint.startswith(f"{RANDOM}:"):
+        return _of_statistics(unnorm_key or RANDOM, {}, 1, action_scale)
     from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
+    from vla_ros.engine.checkpoints.parse import read_config
 
     try:
         directory = resolve(checkpoint)
@@ -62,17 +105,48 @@ def conventions_of(checkpoint: str, suite: str = "", unnorm_key: str = "") -> Co
         stats = norm_stats_of(directory, raw)
     except (ValueError, OSError) as error:
         raise PolicyRefused(str(error)) from error
-    return conventions_from(stats, suite, unnorm_key, config.images)
+    return conventions_from(stats, suite, unnorm_key, config.images, action_scale)
 
 
 def conventions_from(
-    stats: Mapping[str, Any], suite: str = "", unnorm_key: str = "", cameras: int = 1
+    stats: Mapping[str, Any],
+    suite: str = "",
+    unnorm_key: str = "",
+    cameras: int = 1,
+    action_scale: Scale | None = None,
 ) -> Conventions:
     """The conventions that go with ``norm_stats``; see :func:`conventions_of`."""
     key = _choose(stats, suite, unnorm_key)
+    return _of_statistics(key, stats[key], cameras, action_scale)
+
+
+def _of_statistics(
+    key: str, stats: Mapping[str, Any], cameras: int, action_scale: Scale | None
+) -> Conventions:
     if key.startswith(LIBERO_SUITE):
-        return Conventions(key, CONTROLLER_UNITS, "libero", True, cameras)
-    return Conventions(key, PHYSICAL_UNITS, "default", False, cameras)
+        return Conventions(key, CONTROLLER_UNITS, "libero", True, cameras, "LIBERO's controller")
+    if key == RANDOM:
+        units = "as LIBERO's controller"
+        return Conventions(key, CONTROLLER_UNITS, "default", False, cameras, units)
+    if (reach := _reach(stats)) <= LONGEST_STEP:
+        units = f"its data reach {reach:g} a step: taken for m and rad"
+        return Conventions(key, PHYSICAL_UNITS, "default", False, cameras, units)
+    if action_scale is None:
+        raise PolicyRefused(
+            f"the action statistics of '{key}' reach {reach:g} a step: these are no metres, and"
+            " nothing says what they are; give action_scale, m and rad of one unit"
+        )
+    return Conventions(key, action_scale, "default", False, cameras, "as given")
+
+
+def _reach(stats: Mapping[str, Any]) -> float:
+    """The largest entry of a position, in the statistics' own unit; 0 where they have none.
+
+    The quantiles' where there are any: single outliers of RT-1 are 22 m.
+    """
+    action = stats.get("action", {})
+    names = ("q01", "q99") if "q99" in action else ("min", "max")
+    return max((abs(float(x)) for name in names for x in action.get(name, ())[:3]), default=0.0)
 
 
 def _choose(stats: Mapping[str, Any], suite: str, unnorm_key: str) -> str:

@@ -10,20 +10,24 @@ from vla_ros.core import GRIPPER, Inference, Instruction, Observation, PolicyInf
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine import InvalidAction as EngineInvalidAction
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
+from vla_ros.policies.conventions import Conventions, settle
 from vla_ros.timing import Clock
 
 
-def engine_options(spec: PolicySpec) -> EngineOptions:
-    """The engine's options that a spec asks for; raises PolicyRefused for unusable ones."""
+def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
+    """The engine's options that a spec asks for; raises PolicyRefused for unusable ones.
+
+    ``used``: what :func:`vla_ros.policies.conventions.settle` says of the spec.
+    """
     asked = {
         "checkpoint": spec.checkpoint,
         "device": spec.device,
         "dtype": spec.dtype,
         "schedule": spec.schedule,
-        "unnorm_key": spec.unnorm_key or None,
+        "unnorm_key": used.unnorm_key,
         "seed": spec.seed,
-        "center_crop": spec.center_crop,
-        "preprocessing": spec.preprocessing,
+        "center_crop": used.center_crop,
+        "preprocessing": used.preprocessing,
         "cuda_graphs": spec.cuda_graphs,
         "threads": spec.num_threads or None,
     }
@@ -42,23 +46,25 @@ def engine_options(spec: PolicySpec) -> EngineOptions:
 class VlaPolicy:
     """Scales the engine's actions into metres and radians, and keeps the gripper in [0, 1].
 
+    Units, statistics and image steps are the checkpoint's unless the spec gives them.
     An instruction that the model cannot take (too long for its prompt) makes every step
     raise InvalidAction until the next ``reset``.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        options = engine_options(spec)
+        used, contradiction = settle(spec)
         try:
-            self._engine = load_engine(options)
+            self._engine = load_engine(engine_options(spec, used))
         except (ValueError, OSError) as error:
             raise PolicyRefused(str(error)) from error
-        self._scale = np.array(spec.action_scale)
+        self._scale = np.array(used.action_scale)
         self._cannot = "no instruction was given"
-
-    @property
-    def info(self) -> PolicyInfo:
-        """What the engine says about its model."""
-        return self._engine.info
+        self.info: PolicyInfo = replace(
+            self._engine.info,
+            cameras=used.cameras,
+            conventions=str(used),
+            contradiction=contradiction,
+        )
 
     def reset(self, instruction: Instruction) -> None:
         """Forget pipeline, cache and drafts; take on ``instruction``."""
@@ -73,7 +79,7 @@ class VlaPolicy:
         """See :class:`vla_ros.policies.base.Policy`."""
         if self._cannot:
             raise InvalidAction(self._cannot)
-        if self._engine.model.config.images == 2 and observation.wrist_image is None:
+        if self.info.cameras == 2 and observation.wrist_image is None:
             raise InvalidAction("this checkpoint needs a wrist image and the frame has none")
         try:
             inference = self._engine.step(observation, timeline, clock)

@@ -75,11 +75,11 @@ class FlightRecorder:
     def __init__(
         self, folder: Path, limits: FlightLimits, clock: Clock, say: Callable[[str], None]
     ) -> None:
-        self._folder, self._limits, self._clock, self._say = folder, limits, clock, say
+        self.folder, self._limits, self._clock, self._say = folder, limits, clock, say
         self._ring = Ring(limits.seconds + limits.after_s, limits.bytes)
         self._pending: list[tuple[int, Path, RunInfo]] = []  # due at this steady time
         self._writers: list[threading.Thread] = []
-        self._bags = 0
+        self.bags = 0  # begun so far
 
     def add(self, record: Record) -> None:
         """Keep a message, for a while."""
@@ -90,12 +90,12 @@ class FlightRecorder:
 
         ``name`` becomes part of the bag's name ("hold", "fault").
         """
-        if self._bags >= self._limits.bags:
-            self._say(f"{name}: not written, there are {self._bags} flight records already")
+        if self.bags >= self._limits.bags:
+            self._say(f"{name}: not written, there are {self.bags} flight records already")
             return
-        self._bags += 1
+        self.bags += 1
         now = datetime.fromtimestamp(self._clock.now_ns() / SECOND, timezone.utc)
-        path = self._folder / f"flight_{now:%Y%m%d_%H%M%S_%f}_{name}"
+        path = self.folder / f"flight_{now:%Y%m%d_%H%M%S_%f}_{name}"
         due = self._clock.steady_ns() + round(self._limits.after_s * SECOND)
         self._pending.append((due, path, run))
 

@@ -54,6 +54,7 @@ class BagSink:
         self._queued = 0  # bytes
         self._stopping = False
         self.written = 0
+        self.bytes = 0  # of the messages written
         self.dropped = 0
         self.ended = ""  # why nothing is written any more
         self._warned_ns = -SECOND
@@ -103,6 +104,7 @@ class BagSink:
                 for record in records:
                     self._bag.write(record)
                     self.written += 1
+                    self.bytes += len(record.data)
                 if stopping:
                     break
                 now = self._clock.steady_ns()

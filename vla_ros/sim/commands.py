@@ -19,7 +19,7 @@ OPEN = 1.0  # gripper entry of a command
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class CommandCounts:
     """Counts of one episode, as EpisodeStatus.msg explains them."""
 
     applied: int = 0
@@ -53,7 +53,7 @@ class CommandInbox:
     """
 
     def __init__(self) -> None:
-        self.counters = Counters()
+        self.counters = CommandCounts()
         self.last_rejection = ""
         self._running = False
         self._start_ns = 0
@@ -64,7 +64,7 @@ class CommandInbox:
 
     def begin(self, start_ns: int, lockstep: bool) -> None:
         """A new episode whose first observation is stamped ``start_ns``."""
-        self.counters = Counters()
+        self.counters = CommandCounts()
         self.last_rejection = ""
         self._running, self._start_ns, self._lockstep = True, start_ns, lockstep
         self._awaited_ns = self._pending = None

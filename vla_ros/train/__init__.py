@@ -4,6 +4,8 @@
 itself needs is torch and the data set (h5py, Pillow). Nothing here imports ROS.
 """
 
+from vla_ros.errors import UserError
 
-class TrainError(Exception):
+
+class TrainError(UserError):
     """Something the user can put right: one clear line."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from vla_ros.analysis.advice import PARAMETERS, Limits, advise, from_bench
+from vla_ros.analysis.advice import PARAMETERS, Requirements, advise, from_bench
 from vla_ros.analysis.bench_file import kind_of, read_bench
 from vla_ros.analysis.compare import compare_schedules, compare_stages, fit_shape
 from vla_ros.analysis.devices import load_devices
@@ -154,7 +154,7 @@ def test_advice_from_a_measurement(tmp_path):
         "speculative_hit": row(9.0),
     }
     found = read_bench(write(tmp_path / "b.json", bench(rows)))
-    verdicts = advise(from_bench(found), Limits(30, 20, 0.2))
+    verdicts = advise(from_bench(found), Requirements(30, 20, 0.2))
     judged = {v.candidate.name: v for v in verdicts}
     assert "generate" not in judged  # a reference
     assert "speculative_hit" not in judged  # a bound
@@ -169,7 +169,7 @@ def test_a_pipeline_that_was_never_full_while_it_was_timed_is_as_deep_all_the_sa
     rows = {"autoregressive": row(30.0), "actionflow": row(10.0, latency_ms=None)}
     found = read_bench(write(tmp_path / "b.json", bench(rows)))
     assert found.rows["actionflow"].depth == 7
-    judged = {v.candidate.name: v for v in advise(from_bench(found), Limits(20, 20, 0.2))}
+    judged = {v.candidate.name: v for v in advise(from_bench(found), Requirements(20, 20, 0.2))}
     assert judged["actionflow"].missing == ("evidence up to 361 ms old",)
     assert judged["actionflow"].age_s == pytest.approx(6 * 0.05 + 0.011 + 0.05, abs=0.002)
     unknown = bench({"new": row(10.0, latency_ms=None)})
@@ -187,9 +187,11 @@ def test_a_lossy_schedule_stands_below_every_lossless_one_that_will_do(tmp_path)
         "speculative_relaxed": row(12.0, lossless=False, acceptance=0.9),
     }
     found = read_bench(write(tmp_path / "b.json", bench(rows)))
-    names = [v.candidate.name for v in advise(from_bench(found), Limits(20, 20, 0.2))]
+    names = [v.candidate.name for v in advise(from_bench(found), Requirements(20, 20, 0.2))]
     assert names == ["speculative_temporal", "autoregressive", "speculative_relaxed"]
-    verdicts = advise(from_bench(found), Limits(30, 30, 0.06))  # only the lossy one is fast enough
+    verdicts = advise(
+        from_bench(found), Requirements(30, 30, 0.06)
+    )  # only the lossy one is fast enough
     assert [(v.candidate.name, v.meets, v.candidate.lossless) for v in verdicts] == [
         ("speculative_relaxed", True, False),
         ("speculative_temporal", False, True),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.analysis.advice import Candidate, Limits, advise, from_roofline, judge
+from vla_ros.analysis.advice import Candidate, Requirements, advise, from_roofline, judge
 from vla_ros.analysis.devices import load_devices
 from vla_ros.analysis.models import MODELS
 from vla_ros.analysis.roofline import Roofline
@@ -115,7 +115,7 @@ def small_device():
 
 
 def test_on_a_fast_device_the_fresh_schedules_win_and_the_pipeline_is_too_old():
-    limits = Limits(camera_hz=30, control_hz=20, max_age_s=0.15)
+    limits = Requirements(camera_hz=30, control_hz=20, max_age_s=0.15)
     found = of("openvla-7b", "h200", draft=MODELS["minivla"]).values()
     verdicts = advise(from_roofline(found), limits)
     names = [v.candidate.name for v in verdicts]
@@ -126,13 +126,13 @@ def test_on_a_fast_device_the_fresh_schedules_win_and_the_pipeline_is_too_old():
 
 
 def test_on_a_slow_device_only_the_pipeline_reaches_the_rate():
-    limits = Limits(camera_hz=30, control_hz=7, max_age_s=1.5)
+    limits = Requirements(camera_hz=30, control_hz=7, max_age_s=1.5)
     verdicts = advise(from_roofline(of("openvla-7b", "orin-64").values()), limits)
     assert [v.candidate.name for v in verdicts if v.meets] == ["actionflow"]
 
 
 def test_a_chunk_serves_several_ticks_and_ages_meanwhile():
-    limits = Limits(camera_hz=10, control_hz=20, max_age_s=0.5)
+    limits = Requirements(camera_hz=10, control_hz=20, max_age_s=0.5)
     slow = Candidate("parallel", 0.2, 0.2, chunk=8)
     verdict = judge(slow, limits)
     assert verdict.answers_hz == pytest.approx(5.0)
@@ -144,13 +144,13 @@ def test_a_chunk_serves_several_ticks_and_ages_meanwhile():
 
 
 def test_a_slow_camera_feeds_no_fast_control():
-    verdict = judge(Candidate("autoregressive", 0.01, 0.01), Limits(10, 20, 1.0))
+    verdict = judge(Candidate("autoregressive", 0.01, 0.01), Requirements(10, 20, 1.0))
     assert verdict.missing == ("10.0 of 20 commands/s",)
-    assert judge(Candidate("autoregressive", 0.01, 0.01), Limits(20, 20, 1.0)).meets
+    assert judge(Candidate("autoregressive", 0.01, 0.01), Requirements(20, 20, 1.0)).meets
 
 
 def test_a_rare_slow_answer_counts():
-    limits = Limits(30, 20, 0.1)
+    limits = Requirements(30, 20, 0.1)
     assert judge(Candidate("speculative_temporal", 0.01, 0.02), limits).meets
     assert not judge(Candidate("speculative_temporal", 0.01, 0.2), limits).meets
 
@@ -158,4 +158,4 @@ def test_a_rare_slow_answer_counts():
 @pytest.mark.parametrize("values", [(0, 20, 1), (30, -1, 1), (30, 20, 0), (30, 20, float("nan"))])
 def test_limits_that_are_none(values):
     with pytest.raises(ValueError, match="above 0"):
-        Limits(*values)
+        Requirements(*values)

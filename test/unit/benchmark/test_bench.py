@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from vla_ros.benchmark.frames import drifting_frames, load_frames
 from vla_ros.benchmark.rows import ROWS
 from vla_ros.cli.main import main
+from vla_ros.errors import UserError
 
 KEYS = {
     "median_ms", "p95_ms", "rate_hz", "latency_ms", "passes_per_action", "acceptance",
@@ -47,7 +49,20 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert result["shapes"]["vision_tokens"] == 64
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "bench.json").read_text()) == result
-    assert "speculative_relaxed" in (tmp_path / "bench.txt").read_text()
+    assert "speculative_relaxed *" in (tmp_path / "bench.txt").read_text()
+    shown = printed.splitlines()[:-1]  # the last line is JSON
+    assert max(map(len, shown)) <= 80
+    assert {line.split()[0] for line in shown if line} >= set(ROWS)  # no name is cut in two
+
+
+def test_it_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--timed", "2", "--rows", "generate", "--json"]) == 0
+    out, said = capsys.readouterr()
+    assert len(out.splitlines()) == 1
+    assert [line.split("  ")[-1] for line in said.splitlines()[:3]] == [
+        *("loading random:small", "asking the model", "warming up"),
+    ]
+    assert re.search(r"^9/10.*  measuring$", said, re.MULTILINE)
 
 
 def test_in_bf16_differences_are_close_calls(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,12 +113,12 @@ def test_wrong_wishes_are_one_line_and_status_2(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SMALL, *words]) == 2
-    error = capsys.readouterr().err
+    *before, error = capsys.readouterr().err.splitlines()
     assert message in error
-    assert len(error.strip().splitlines()) == 1
+    assert all(line.startswith("loading") for line in before)
 
 
 def test_frames_of_another_kind_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "f.npz", pictures=np.zeros(3))
-    with pytest.raises(ValueError, match="no array 'images'"):
+    with pytest.raises(UserError, match="no array 'images'"):
         load_frames(tmp_path / "f.npz")

@@ -1,6 +1,7 @@
 """vla-ros: usage errors are one line and exit status 2; verbs load only what they need."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -89,7 +90,7 @@ def test_help_imports_neither_ros_nor_torch():
         "        main(words)\n"
         "    except SystemExit:\n"
         "        pass\n"
-        "heavy = {'rclpy', 'torch', 'mujoco', 'transformers'} & set(sys.modules)\n"
+        "heavy = {'rclpy', 'torch', 'mujoco', 'transformers', 'rich'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -117,3 +118,46 @@ def test_a_reader_that_goes_away_is_no_traceback():
             text=True,
         )
     assert "Traceback" not in done.stderr
+
+
+def test_help_of_up_lists_every_shipped_graph_with_its_own_words(capsys):
+    from vla_ros.resources import share
+
+    _, out, _ = run(capsys, "up", "--help")
+    names = [p.name.removesuffix(".up.yaml") for p in (share() / "config").glob("*.up.yaml")]
+    assert {"sim", "policy", "lockstep", "libero"} <= set(names)
+    lines = out.splitlines()
+    told = {line.split()[0]: line for line in lines[lines.index("graphs:") + 1 :] if line}
+    assert set(names) <= set(told)
+    assert "A simulated robot, a policy that moves it, and a monitor" in told["sim"]
+    assert "the simulation waits for every answer" in told["lockstep"]
+
+
+def test_help_of_demo_lists_every_task_and_every_schedule(capsys):
+    pytest.importorskip("mujoco", reason="mujoco is not installed")
+    from vla_ros.engine.options import SCHEDULES
+    from vla_ros.sim.goals import COLOURS
+    from vla_ros.sim.tasks import TASKS
+
+    _, out, _ = run(capsys, "demo", "--help")
+    told = out[out.index("\ntasks") :].split("\n\n")[0]
+    words = re.findall(r"[A-Za-z_]+_[A-Za-z_]+", told)
+    patterns = [word for word in words if "C" in word]
+    found = {
+        pattern.replace("C", c).replace("D", d)
+        for pattern in patterns
+        for c in COLOURS
+        for d in COLOURS
+        if "D" not in pattern or c != d
+    }
+    assert found == {task.name for task in TASKS}
+    assert all(f" {colour}" in told for colour in COLOURS)
+    schedules = out[out.index("\nschedules") :].split("\n\n")[0]
+    assert all(re.search(rf"\b{name}\b", schedules) for name in SCHEDULES)
+
+
+@pytest.mark.parametrize("verb", ["demo", "up", "record", "bench", "eval", "collect", "train"])
+def test_help_fits_a_narrow_terminal(capsys, monkeypatch, verb):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, verb, "--help")
+    assert [line for line in out.splitlines() if len(line) > 100] == []

@@ -1,109 +1,22 @@
 """The control loop with a clock that stands still unless told to move."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from vla_ros.control import Control
-from vla_ros.control.actions import Answer
+from unit.control.bench import Bench
 from vla_ros.control.commands import CommandMaker
 from vla_ros.core import (
-    Command,
+    EPISODE_OVER,
     CommandKind,
-    Inference,
     Instruction,
-    Observation,
-    PolicyInfo,
     PolicyState,
     StalePolicy,
-    Timeline,
 )
-from vla_ros.safety import Limits, Refused
-from vla_ros.timing import MS, SECOND, ManualClock, Moment
-
-IMAGE = np.zeros((8, 8, 3), np.uint8)
-
-
-@dataclass
-class Recorder:
-    """An Outlet that remembers."""
-
-    submitted: list = field(default_factory=list)
-    commands: list[Command] = field(default_factory=list)
-    states: list = field(default_factory=list)
-    warnings: list = field(default_factory=list)
-
-    def submit(self, observation, instruction):
-        self.submitted.append((observation, instruction))
-
-    def publish(self, command):
-        self.commands.append(command)
-
-    def changed(self, before, after):
-        self.states.append(after)
-
-    def warn(self, kind, text):
-        self.warnings.append((kind, text))
-
-
-class Bench:
-    """A control loop, its clock, and short words for what a test does with them."""
-
-    def __init__(self, *, lockstep=False, limits=None, **kwargs):
-        self.clock = ManualClock()
-        self.out = Recorder()
-        self.control = Control(
-            limits or Limits(),
-            PolicyInfo("zero"),
-            self.clock,
-            self.out,
-            lockstep=lockstep,
-            sim_time=kwargs.pop("sim_time", lockstep),
-            **kwargs,
-        )
-
-    def frame(self, stamp_ns=None, image=IMAGE):
-        stamp_ns = self.clock.now if stamp_ns is None else stamp_ns
-        observation = Observation(stamp_ns, self.clock.now, self.clock.steady, image)
-        self.control.offer(observation)
-        return observation
-
-    def answer(self, observation, action=None, epoch=None):
-        action = np.full((1, 7), 0.01) if action is None else np.atleast_2d(action)
-        timeline = Timeline(observation.received_steady_ns).mark("queue", self.clock.steady)
-        answer = Answer(
-            Inference(observation.stamp_ns, action, timeline.mark("decode", self.clock.steady)),
-            observation.received_ns,
-            observation.received_steady_ns,
-        )
-        epoch = self.control.instruction.epoch if epoch is None else epoch
-        self.control.result(epoch, answer)
-
-    def cycle(self, action=None):
-        """A frame, its action, one control period, a tick."""
-        self.answer(self.frame(), action)
-        return self.tick()
-
-    def tick(self, seconds=0.05):
-        self.clock.advance(seconds)
-        before = len(self.out.commands)
-        self.control.tick()
-        return self.out.commands[before:]
-
-    def running(self):
-        self.control.activate()
-        self.control.set_instruction("reach")
-        (command,) = self.cycle()
-        assert command.kind is CommandKind.POLICY
-        return self
-
-    @property
-    def state(self):
-        return self.control.safety.state
+from vla_ros.safety import ActionRefused, Limits
+from vla_ros.timing import MS, SECOND, Moment
 
 
 def test_nothing_is_published_before_the_first_action():
@@ -191,6 +104,7 @@ def test_an_answer_older_than_max_age_is_blocked():
     bench.answer(observation)
     assert all(c.kind is not CommandKind.POLICY for c in bench.tick(0.0))
     assert bench.control.counters.actions_blocked == 1
+    assert bench.control.counters.last_block == "its evidence is 600 ms old, max_age is 500 ms"
 
 
 def test_no_action_is_published_twice_or_out_of_order():
@@ -214,6 +128,8 @@ def test_what_is_not_finite_never_leaves_and_three_are_a_fault(bad):
     for _ in range(3):
         bench.cycle(action)
     assert bench.state is PolicyState.FAULT
+    assert bench.control.counters.last_block in bench.control.safety.reason
+    assert bench.control.counters.last_block
     assert all(np.isfinite(c.action).all() for c in bench.out.commands)
     bench.control.set_instruction("push")
     bench.cycle()
@@ -297,7 +213,7 @@ def test_a_simulation_that_starts_over_holds_and_its_frames_are_taken_again():
 @pytest.mark.parametrize("bad", [np.full(7, np.nan), np.zeros(6)])
 def test_no_command_is_made_of_what_is_no_action(bad):
     maker = CommandMaker(sim_time=False)
-    with pytest.raises(Refused):
+    with pytest.raises(ActionRefused):
         maker.make(CommandKind.STOP, bad, Moment(1, 1), Instruction("reach", 1), 0)
 
 
@@ -319,6 +235,18 @@ def test_silence_publishes_no_stop_and_hold_publishes_the_measured_pose():
     bench.running()
     stop = [c for _ in range(15) for c in bench.tick() if c.kind is CommandKind.STOP][0]
     assert stop.action[:6] == pytest.approx([0.4, 0.0, 0.3, 0.0, 0.0, 0.0])
+
+
+def test_silence_is_silence_for_poses_too():
+    limits = Limits(
+        stale_policy=StalePolicy.SILENCE, absolute=True, low=(-1.0,) * 6, high=(1.0,) * 6
+    )
+    bench = Bench(limits=limits)
+    bench.control.measured_pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    bench.running()
+    commands = [c for _ in range(30) for c in bench.tick()]
+    bench.control.shut_down()
+    assert commands and CommandKind.STOP not in [c.kind for c in bench.out.commands]
 
 
 def test_shut_down_says_one_last_word_and_nothing_after_it():
@@ -408,6 +336,7 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.bench = Bench()
         self.offered = []
+        self.rested_from = 0, 0
 
     @rule()
     def activate(self):
@@ -457,6 +386,23 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def reset(self):
         self.bench.control.reset()
+
+    @rule(number=st.integers(1, 2), step=st.integers(0, 1))
+    def episode_runs(self, number, step):
+        self.bench.control.episode_runs(number, step)
+
+    @rule(number=st.integers(1, 2))
+    def episode_over(self, number):
+        self.bench.control.episode_over(number, "success")
+
+    @invariant()
+    def between_episodes_one_command_stops_and_nothing_is_asked_for(self):
+        if EPISODE_OVER not in self.bench.control.safety.reason:
+            self.rested_from = len(self.bench.out.commands), len(self.bench.out.submitted)
+            return
+        commands, submitted = self.rested_from
+        assert [c.kind for c in self.bench.out.commands[commands:]] in ([], [CommandKind.STOP])
+        assert len(self.bench.out.submitted) == submitted
 
     @invariant()
     def what_was_published_is_safe(self):

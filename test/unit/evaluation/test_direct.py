@@ -19,9 +19,8 @@ from vla_ros.sim.tasks import TASKS
 from vla_ros.train.units import scales, to_environment
 
 PLAIN = Variant("plain")
-UNITS = (0.05,) * 3 + (0.5,) * 3
 SCRIPTED = Setup(policy="scripted", route="direct", image_size=64)
-RANDOM = replace(SCRIPTED, policy="vla", checkpoint="random:small", action_scale=UNITS, max_steps=9)
+RANDOM = replace(SCRIPTED, policy="vla", checkpoint="random:small", max_steps=9)
 EXACT = ("autoregressive", "speculative", "generate")
 
 

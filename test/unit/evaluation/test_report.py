@@ -22,7 +22,7 @@ from vla_ros.evaluation.report.failures import kind_of
 from vla_ros.evaluation.statistics import wilson
 from vla_ros.evaluation.strips import Strip, strip_paths
 from vla_ros.evaluation.summary import summary
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 from vla_ros.sim.tasks import TASKS
 
 NAMES = [task.name for task in TASKS]

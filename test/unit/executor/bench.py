@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from vla_ros.core import Instruction, Observation
-from vla_ros.executor import Event, Executor, Limits, Result
+from vla_ros.executor import Event, Executor, Result, WorkerLimits
 from vla_ros.executor.worker import Loader
 from vla_ros.policies import PolicySpec
 from vla_ros.timing import SystemClock
@@ -21,7 +21,7 @@ CLOCK = SystemClock()
 class Bench:
     """An executor, with queues behind its callbacks."""
 
-    def __init__(self, spec: PolicySpec, limits: Limits, loader: Loader) -> None:
+    def __init__(self, spec: PolicySpec, limits: WorkerLimits, loader: Loader) -> None:
         self.results: queue.Queue[Result] = queue.Queue()
         self.events: queue.Queue[Event] = queue.Queue()
         self.executor = Executor(

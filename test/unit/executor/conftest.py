@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from unit.executor.bench import Bench
-from vla_ros.executor import Limits
+from vla_ros.executor import WorkerLimits
 from vla_ros.executor.worker import Loader
 from vla_ros.policies import PolicySpec, load_policy
 
@@ -20,9 +20,9 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
     def make(
         loader: Loader = load_policy,
         spec: PolicySpec | None = None,
-        limits: Limits | None = None,
+        limits: WorkerLimits | None = None,
     ) -> Bench:
-        bench = Bench(spec or PolicySpec(), limits or Limits(), loader)
+        bench = Bench(spec or PolicySpec(), limits or WorkerLimits(), loader)
         made.append(bench)
         return bench
 

@@ -11,7 +11,7 @@ import pytest
 
 from unit.executor import faulty_policies as faulty
 from unit.executor.bench import MakeBench, alive
-from vla_ros.executor import ErrorKind, Limits, WorkerGaveUp, WorkerLost, WorkerReady
+from vla_ros.executor import ErrorKind, WorkerGaveUp, WorkerLimits, WorkerLost, WorkerReady
 from vla_ros.policies import PolicyRefused, PolicySpec
 
 
@@ -30,7 +30,7 @@ def test_killed_worker_is_replaced_and_answers_again(make_bench: MakeBench) -> N
 
 
 def test_stopped_worker_counts_as_hung(make_bench: MakeBench) -> None:
-    bench = make_bench(limits=Limits(hang_timeout_s=0.3))
+    bench = make_bench(limits=WorkerLimits(hang_timeout_s=0.3))
     pid = bench.executor.start(10).pid
     os.kill(pid, signal.SIGSTOP)
     time.sleep(0.5)  # nothing was asked, so nothing is missing
@@ -45,7 +45,7 @@ def test_stopped_worker_counts_as_hung(make_bench: MakeBench) -> None:
 
 
 def test_hanging_step_is_found_under_a_stream_of_frames(make_bench: MakeBench) -> None:
-    bench = make_bench(faulty.load_obedient, limits=Limits(hang_timeout_s=0.3))
+    bench = make_bench(faulty.load_obedient, limits=WorkerLimits(hang_timeout_s=0.3))
     bench.executor.start(10)
     bench.result(bench.ask())
     began = time.monotonic()
@@ -72,7 +72,7 @@ def test_request_that_killed_a_worker_is_not_given_to_the_next(make_bench: MakeB
 def test_gives_up_after_the_last_replacement_and_restarts_on_request(
     make_bench: MakeBench,
 ) -> None:
-    bench = make_bench(faulty.load_obedient, limits=Limits(max_respawns=2))
+    bench = make_bench(faulty.load_obedient, limits=WorkerLimits(max_respawns=2))
     bench.executor.start(10)
     for _ in range(2):
         bench.ask("raise")
@@ -164,7 +164,7 @@ def test_replacement_that_is_refused_gives_up_at_once(make_bench: MakeBench, tmp
 
 def test_replacement_that_never_loads_is_given_up(make_bench: MakeBench, tmp_path) -> None:
     spec = PolicySpec("replay", replay_file=str(tmp_path / "flag"))
-    limits = Limits(load_timeout_s=0.5, max_respawns=1)
+    limits = WorkerLimits(load_timeout_s=0.5, max_respawns=1)
     bench = make_bench(faulty.load_once_then_never, spec, limits)
     os.kill(bench.executor.start(10).pid, signal.SIGKILL)
     bench.event(WorkerLost)

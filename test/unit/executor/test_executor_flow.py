@@ -203,11 +203,11 @@ PARENT = """
 import sys, time
 import numpy as np
 from vla_ros.core import Instruction, Observation
-from vla_ros.executor import Executor, Limits
+from vla_ros.executor import Executor, WorkerLimits
 from vla_ros.policies import PolicySpec
 from vla_ros.timing import SystemClock
 from unit.executor import faulty_policies
-executor = Executor(PolicySpec(), SystemClock(), Limits(), lambda r: None, lambda e: None,
+executor = Executor(PolicySpec(), SystemClock(), WorkerLimits(), lambda r: None, lambda e: None,
                     loader=faulty_policies.load_obedient)
 print(executor.start(10).pid, flush=True)
 assert not [m for m in sys.modules if m.startswith("torch")]

@@ -7,7 +7,7 @@ import pytest
 
 from unit.executor.faulty_policies import Obedient, Pipelined
 from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Timeline
-from vla_ros.executor.messages import Request
+from vla_ros.executor.messages import FrameRequest
 from vla_ros.executor.serve import Server, last_line, warm_up
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.timing import MS, Clock, ManualClock
@@ -63,7 +63,7 @@ def test_receipts_of_an_old_epoch_are_forgotten() -> None:
     def ask(n: int, epoch: int) -> int:
         image = np.zeros((2, 2, 3), np.uint8)
         seen = Observation(n % 3, 100 + n, clock.steady_ns() - MS, image)
-        result = server.answer(Request(n, seen, Instruction("go", epoch)))
+        result = server.answer(FrameRequest(n, seen, Instruction("go", epoch)))
         return result.received_ns
 
     for n in range(3):

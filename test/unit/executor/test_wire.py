@@ -15,9 +15,9 @@ from vla_ros.executor.mailbox import Letter
 from vla_ros.executor.messages import ErrorKind, FrameRefused, Ready, Result
 from vla_ros.executor.wire import (
     REPORT_LIMIT,
-    Failed,
-    Refused,
-    Reports,
+    LoadRefused,
+    ReportStream,
+    WorkerFailed,
     decode_report,
     decode_request,
     encode_report,
@@ -71,8 +71,8 @@ REPORTS = (
     RESULT,
     Result(1, 2, 3, 4, 5, 6, None, ErrorKind.INVALID, "no", 0),
     Ready(PolicyInfo("vla", pipeline_depth=7), 42, 1.5, 2.5),
-    Refused("no such key"),
-    Failed("RuntimeError: x"),
+    LoadRefused("no such key"),
+    WorkerFailed("RuntimeError: x"),
 )
 
 
@@ -87,7 +87,7 @@ def equal(a: object, b: object) -> bool:
 @settings(max_examples=20, deadline=None)
 def test_reports_survive_any_cutting_of_the_stream(piece: int) -> None:
     stream = b"".join(map(encode_report, REPORTS))
-    reader = Reports()
+    reader = ReportStream()
     got = []
     for start in range(0, len(stream), piece):
         got += reader.feed(stream[start : start + piece], 0)
@@ -105,7 +105,7 @@ def test_return_time_is_the_readers() -> None:
 @settings(max_examples=200, deadline=None)
 def test_garbage_is_a_value_error_or_waits_for_more(data: bytes) -> None:
     with contextlib.suppress(ValueError):
-        assert Reports().feed(data, 0) == []
+        assert ReportStream().feed(data, 0) == []
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_reports_of_the_wrong_shape_are_value_errors(body: bytes) -> None:
 
 def test_endless_report_is_not_waited_for() -> None:
     with pytest.raises(ValueError, match="bytes"):
-        Reports().feed(struct.pack("<I", REPORT_LIMIT + 1), 0)
+        ReportStream().feed(struct.pack("<I", REPORT_LIMIT + 1), 0)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from vla_ros.core import STAGES, CommandKind, PolicyState
 from vla_ros.monitoring import (
-    Arrival,
     CommandSeen,
     Diagnostic,
     Level,
@@ -24,7 +23,7 @@ from vla_ros.monitoring import (
 )
 from vla_ros.monitoring.clocks import ClockOffset, SlidingMinimum
 from vla_ros.monitoring.commands import MAX_WRITERS
-from vla_ros.timing import MS, SECOND, ManualClock
+from vla_ros.timing import MS, SECOND, ManualClock, moment
 
 RUNNING = StatusSeen(PolicyState.RUNNING, control_rate_hz=20.0, max_age_ms=300.0)
 PERIOD = 0.05
@@ -43,11 +42,11 @@ class Graph:
 
     def status(self, status: StatusSeen = RUNNING) -> None:
         self.current = status
-        self.monitor.status(status, Arrival.now(self.clock))
+        self.monitor.status(status, moment(self.clock))
 
     def frame(self, delay_ms: float = 2.0, stamp_ns: int | None = None) -> None:
         stamp = self.clock.now - round(delay_ms * MS) if stamp_ns is None else stamp_ns
-        self.monitor.camera(stamp, Arrival.now(self.clock))
+        self.monitor.camera(stamp, moment(self.clock))
 
     def command(
         self,
@@ -68,7 +67,7 @@ class Graph:
             stages=stages or StagesSeen(rest, age_ms),
             publisher=publisher,
         )
-        self.monitor.command(seen, Arrival.now(self.clock))
+        self.monitor.command(seen, moment(self.clock))
 
     def run(self, periods: int, **command: object) -> None:
         for i in range(periods):
@@ -143,8 +142,8 @@ def test_held_commands_grow_old_without_being_stale_actions() -> None:
 
 def test_an_action_that_rests_on_nothing_is_stale() -> None:
     graph = Graph()
-    arrival = Arrival.now(graph.clock)
-    graph.monitor.command(CommandSeen(1, CommandKind.POLICY, arrival.ros_ns), arrival)
+    arrival = moment(graph.clock)
+    graph.monitor.command(CommandSeen(1, CommandKind.POLICY, arrival.now_ns), arrival)
     assert graph.report.stale_published == 1
     assert graph.report.age_at_publish.count == 0
 
@@ -404,12 +403,23 @@ def test_sliding_minimum_is_the_minimum_of_the_window(samples: list[tuple[int, f
     assert sliding.value(now + 2 * SECOND) is None
 
 
-def test_a_silent_camera_is_an_error_while_the_policy_looks() -> None:
-    graph = Graph(camera_timeout_s=0.5)
+@pytest.mark.parametrize("state", list(PolicyState), ids=lambda s: s.name)
+def test_a_silent_camera_is_an_error_while_something_may_move(state: PolicyState) -> None:
+    graph = Graph(replace(RUNNING, state=state), camera_timeout_s=0.5)
     graph.run(5)
     graph.clock.advance(0.6)
-    assert graph.diagnostic("camera").level is Level.ERROR
-    graph.status(replace(RUNNING, state=PolicyState.INACTIVE))
+    moving = state in (PolicyState.RUNNING, PolicyState.HOLD, PolicyState.FAULT)
+    assert graph.diagnostic("camera").level is (Level.ERROR if moving else Level.WARN)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_between_two_episodes_a_silent_camera_is_no_finding(seen: bool) -> None:
+    graph = Graph(camera_timeout_s=0.5)
+    graph.run(20 if seen else 0)
+    graph.status(replace(RUNNING, state=PolicyState.WAITING, reason="the episode is over: success"))
+    graph.clock.advance(2.0)
+    assert graph.diagnostic("camera").level is Level.OK
+    graph.status(replace(RUNNING, state=PolicyState.WAITING, reason="waits for a fresh frame"))
     assert graph.diagnostic("camera").level is Level.WARN
 
 

@@ -6,12 +6,14 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from vla_ros.core import CommandKind, PolicyState
-from vla_ros.monitoring import Arrival, CommandSeen, Level, PublisherSeen, StatusSeen
-from vla_ros.observe.demo.log import Episode, EpisodeLog, Measured
-from vla_ros.timing import MS, SECOND
+from vla_ros.core import EPISODE_OVER, CommandKind, Inference, PolicyState, Timeline
+from vla_ros.monitoring import CommandSeen, Level, PublisherSeen, StatusSeen
+from vla_ros.observe.demo.log import EpisodeLog, Measured
+from vla_ros.observe.episode import Episode
+from vla_ros.timing import MS, SECOND, Moment
 
 START = 1_000 * SECOND
 PERIOD = SECOND // 20
@@ -31,9 +33,9 @@ RUNNING = StatusSeen(PolicyState.RUNNING, control_rate_hz=20.0, max_age_ms=300.0
 PUBLISHERS = (PublisherSeen("/policy", b"p"),)
 
 
-def at(tick: float) -> Arrival:
+def at(tick: float) -> Moment:
     """Steady time counts from another origin than stamps."""
-    return Arrival(START + round(tick * PERIOD), 5 * SECOND + round(tick * PERIOD))
+    return Moment(START + round(tick * PERIOD), 5 * SECOND + round(tick * PERIOD))
 
 
 def command(tick: int, kind: CommandKind = CommandKind.POLICY, age_ms: float = 40.0) -> CommandSeen:
@@ -55,7 +57,7 @@ def scene(log: EpisodeLog) -> list[Callable[[], None]]:
         calls.append(lambda seen=seen: log.add_command(seen, at(seen.sequence - 100 + 0.05)))
     for i in range(-3, 45):
         calls.append(lambda i=i: log.add_frame(START + i * PERIOD, at(i + 0.1)))
-    end = replace(EPISODE, running=False, ended="success", step=40, stamp_ns=at(40.5).ros_ns)
+    end = replace(EPISODE, running=False, ended="success", step=40, stamp_ns=at(40.5).now_ns)
     calls.append(lambda: log.add_episode(end, at(40.5)))
     return calls
 
@@ -117,22 +119,91 @@ def test_held_and_stale_commands_of_the_episode_are_counted() -> None:
     assert log.measure(PUBLISHERS, at(5)).worker_restarts == 1
 
 
+def test_news_of_the_rest_that_overtake_the_end_change_no_figure() -> None:
+    rest = replace(RUNNING, state=PolicyState.WAITING, reason=f"{EPISODE_OVER}: success")
+    problems = []
+    for rests in (False, True):
+        log = EpisodeLog(lockstep=False)
+        log.add_status(RUNNING, at(-1))
+        log.add_episode(EPISODE, at(0))
+        for i in range(1, 11):
+            log.add_command(command(i, CommandKind.HELD if i % 2 else CommandKind.POLICY), at(i))
+        if rests:
+            log.add_status(rest, at(10.5))
+        end = replace(EPISODE, running=False, ended="success", stamp_ns=at(10.4).now_ns)
+        log.add_episode(end, at(10.6))
+        measured = log.measure(PUBLISHERS, at(60))
+        problems.append(measured.report.problems)
+        assert measured.status == RUNNING
+    assert problems[0] == problems[1] and "periods without a new action" in problems[0][0]
+
+
 def test_another_episode_begins_anew() -> None:
     log = EpisodeLog(lockstep=False)
     for call in scene(log):
         call()
-    log.add_episode(replace(EPISODE, number=2, running=True, stamp_ns=at(60).ros_ns), at(60))
+    log.add_episode(replace(EPISODE, number=2, running=True, stamp_ns=at(60).now_ns), at(60))
     assert log.measure(PUBLISHERS, at(61)).report.actions == 0
     log.add_command(command(62), at(62))
     assert log.measure(PUBLISHERS, at(63)).report.actions == 1
 
 
+def test_an_episode_in_which_every_action_was_blocked_is_measured_from_its_first_frame() -> None:
+    log = EpisodeLog(lockstep=False)
+    log.add_status(replace(RUNNING, state=PolicyState.WAITING, actions_blocked=5), at(-1))
+    log.add_episode(EPISODE, at(0))
+    for i in range(-3, 45):
+        log.add_frame(START + i * PERIOD, at(i + 0.1))
+    said = "its evidence is 652 ms old, max_age is 500 ms"
+    blocked = replace(RUNNING, state=PolicyState.WAITING, actions_blocked=25, last_block=said)
+    log.add_status(blocked, at(20))
+    end = replace(EPISODE, running=False, ended="failure", step=40, stamp_ns=at(40).now_ns)
+    log.add_episode(end, at(40))
+    log.add_status(replace(blocked, actions_blocked=45), at(41))
+    log.add_status(replace(blocked, actions_blocked=99), at(60))  # of what came afterwards
+    measured = log.measure(PUBLISHERS, at(70))
+    assert (measured.blocked, measured.last_block) == (40, said)
+    assert measured.wall_s == pytest.approx(39.9 * PERIOD / SECOND)
+    assert measured.report.camera_rate_hz == pytest.approx(20.0)
+    assert (measured.report.actions, measured.report.commands) == (0, 0)
+    assert measured.passes is None
+
+
 @pytest.mark.parametrize("begun", [True, False])
-def test_an_episode_without_actions_has_no_figures(begun: bool) -> None:
+def test_an_episode_of_which_nothing_was_seen_has_no_figures(begun: bool) -> None:
     log = EpisodeLog(lockstep=True)
     if begun:
         log.add_episode(EPISODE, at(0))
         log.add_command(command(1, CommandKind.STOP), at(1))
     measured = log.measure(PUBLISHERS, at(2))
     assert measured.report.commands == 0
-    assert measured.wall_s == 0.0
+    assert measured.wall_s is None
+    assert measured.blocked is None
+    assert measured.worker_restarts is None
+
+
+def answer(tick: float, passes: int, actions: int = 1) -> Inference:
+    return Inference(
+        START + round(tick * PERIOD), np.zeros((actions, 7)), Timeline(0), target_passes=passes
+    )
+
+
+def test_passes_are_those_of_the_episode_s_own_frames_and_shared_by_what_they_serve() -> None:
+    log = EpisodeLog(lockstep=False)
+    for call in scene(log):
+        call()
+    log.add_inference(answer(-2, 100))  # of the episode before
+    log.add_inference(answer(3, 2))
+    log.add_inference(answer(4, 5))
+    log.add_inference(answer(50, 100))  # of after its end
+    assert log.measure(PUBLISHERS, at(60)).passes == pytest.approx(3.5)
+    log.add_status(replace(RUNNING, pipeline_depth=7), at(60))
+    assert log.measure(PUBLISHERS, at(60)).passes == pytest.approx(0.5)
+
+
+def test_one_pass_for_a_chunk_serves_every_action_of_it() -> None:
+    log = EpisodeLog(lockstep=False)
+    for call in scene(log):
+        call()
+    log.add_inference(answer(3, 1, actions=8))
+    assert log.measure(PUBLISHERS, at(60)).passes == pytest.approx(1 / 8)

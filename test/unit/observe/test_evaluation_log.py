@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vla_ros.core import Command, CommandKind, Inference, PolicyState, Timeline
+from vla_ros.core import EPISODE_OVER, Command, CommandKind, Inference, PolicyState, Timeline
 from vla_ros.evaluation.records import Job, Setup
 from vla_ros.evaluation.tally import Tally
 from vla_ros.monitoring import StatusSeen
-from vla_ros.observe.demo.log import Episode
+from vla_ros.observe.episode import Episode
 from vla_ros.observe.evaluation.log import EvalLog, Heard
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 from vla_ros.timing import MS, SECOND
 
 LOCKSTEP, REALTIME = Setup(), Setup(mode=Mode.REALTIME)
@@ -151,6 +151,21 @@ def test_a_step_takes_the_newest_action_since_the_one_before() -> None:
     assert record.reason == "step limit"
 
 
+def test_what_the_camera_shows_after_the_end_is_no_step() -> None:
+    it = log(REALTIME)
+    for step in range(3):
+        it.add_frame(SECOND + step * PERIOD)
+        it.add_command(heard(SECOND + step * PERIOD, at_ns=SECOND + step * PERIOD + MS))
+    it.add_episode(over(2, 2))
+    for step in range(3, 40):  # the still world, and a policy that goes on
+        it.add_frame(SECOND + step * PERIOD)
+        it.add_command(heard(SECOND + step * PERIOD, at_ns=SECOND + step * PERIOD + MS))
+    record = it.record(JOB, 9.0)
+    assert it.steps == record.steps == record.age_ms.count == 2
+    assert it.step_of(SECOND + 2 * PERIOD) == 2
+    assert it.step_of(SECOND + 3 * PERIOD) is None
+
+
 def test_a_simulation_that_cannot_keep_up_is_named_also_where_the_task_was_solved() -> None:
     slow = "the simulation ran at 12.5 of 20 Hz"
     it = clocked()
@@ -174,6 +189,8 @@ def test_the_policy_s_state_counts_as_of_the_end_and_its_counters_as_of_afterwar
     before = replace(RUNNING, actions_clamped=7)
     it = clocked(before)
     it.add_status(StatusSeen(PolicyState.HOLD, "observation age 612 ms", actions_clamped=8))
+    rest = StatusSeen(PolicyState.WAITING, f"{EPISODE_OVER}: step limit", actions_clamped=9)
+    it.add_status(rest)  # the policy heard of the end before we did
     it.add_episode(over(5, 0))
     it.add_status(StatusSeen(PolicyState.WAITING, "waits", actions_clamped=10))
     record = it.record(JOB, 1.0)

@@ -12,7 +12,12 @@ from support.engine import tiny_config
 from vla_ros.core import Command, CommandKind
 from vla_ros.engine.checkpoints.config import config_json
 from vla_ros.policies.base import PolicyRefused
-from vla_ros.policies.conventions import CONTROLLER_UNITS, conventions_from, conventions_of
+from vla_ros.policies.conventions import (
+    CONTROLLER_UNITS,
+    PHYSICAL_UNITS,
+    conventions_from,
+    conventions_of,
+)
 from vla_ros.sim.commands import environment_action
 from vla_ros.sim.env import EnvSpec
 
@@ -75,6 +80,29 @@ def test_a_directory_is_asked_without_its_weights(tmp_path: Path):
 
 def test_random_weights_speak_the_controllers_units():
     assert conventions_of("random:small", "libero_object").action_scale == CONTROLLER_UNITS
+
+
+def quantiles(reach: float) -> dict:
+    ends = {"q01": [-reach / 2] * 6 + [0.0], "q99": [reach] * 6 + [1.0]}
+    return {"action": ends | {"min": [-22.0] * 7, "max": [22.0] * 7}}  # outliers tell nothing
+
+
+@pytest.mark.parametrize(("data", "reach"), [("bridge_orig", 0.0417), ("fractal", 0.2316)])
+def test_statistics_that_may_be_metres_are_taken_for_metres_and_it_is_said(data, reach):
+    found = conventions_from({data: quantiles(reach)})
+    assert found.action_scale == PHYSICAL_UNITS
+    assert str(found) == (
+        f"statistics '{data}', one unit is [1, 1, 1, 1, 1, 1] m and rad (its data reach {reach:g}"
+        " a step: taken for m and rad), images default without centre crop, cameras 1"
+    )
+
+
+def test_statistics_that_cannot_be_metres_need_somebody_who_knows_the_unit():
+    droid = {"droid": quantiles(0.7776)}
+    with pytest.raises(PolicyRefused, match=r"'droid' reach 0\.7776 a step: .* give action_scale"):
+        conventions_from(droid)
+    known = (0.075,) * 3 + (0.15,) * 3
+    assert conventions_from(droid, action_scale=known).action_scale == known
 
 
 def test_no_checkpoint_is_refused(tmp_path: Path):

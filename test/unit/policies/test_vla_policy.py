@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: no vla policy here")
 
+from support.engine import tiny_config
 from vla_ros.core import STAGES, Inference, Instruction, Observation, Timeline
+from vla_ros.engine.checkpoints.random import norm_stats, write_random
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
+from vla_ros.policies.conventions import settle
 from vla_ros.policies.vla import VlaPolicy, engine_options
 from vla_ros.timing import SystemClock
 
@@ -17,10 +22,8 @@ SCALE = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5)
 TASK = Instruction("pick up the red cube and place it on the plate", 0)
 
 
-def load(**fields) -> VlaPolicy:
-    policy = load_policy(
-        PolicySpec("vla", checkpoint="random:small", num_threads=1, seed=1, **fields)
-    )
+def load(checkpoint="random:small", **fields) -> VlaPolicy:
+    policy = load_policy(PolicySpec("vla", checkpoint=checkpoint, num_threads=1, seed=1, **fields))
     assert isinstance(policy, VlaPolicy)
     return policy
 
@@ -32,7 +35,7 @@ def step(policy: VlaPolicy) -> Inference | None:
 
 
 def test_actions_are_scaled_into_metres_and_radians() -> None:
-    plain, scaled = load(), load(action_scale=SCALE)
+    plain, scaled = load(action_scale=(1.0,) * 6), load(action_scale=SCALE)
     for policy in (plain, scaled):
         policy.reset(TASK)
     one, other = step(plain), step(scaled)
@@ -46,6 +49,50 @@ def test_actions_are_scaled_into_metres_and_radians() -> None:
     assert 0 <= one.actions[0, 6] <= 1
     assert [name for name, _ in one.timeline.marks] == list(STAGES[1:-1])
     assert plain.info.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "scale"), [("random:small", SCALE), ("shipped:tabletop", (1.0,) * 6)]
+)
+def test_the_units_are_the_checkpoint_s_own(checkpoint: str, scale: tuple[float, ...]) -> None:
+    own, given = load(checkpoint), load(checkpoint, action_scale=scale)
+    for policy in (own, given):
+        policy.reset(TASK)
+    one, other = step(own), step(given)
+    assert one is not None
+    assert other is not None
+    np.testing.assert_array_equal(one.actions, other.actions)
+    assert own.info.contradiction == given.info.contradiction == ""
+    words = ", ".join(f"{unit:g}" for unit in scale)
+    assert f"one unit is [{words}] m and rad" in own.info.conventions
+
+
+def test_what_is_given_wins_over_the_checkpoint_and_is_said() -> None:
+    policy = load(action_scale=(2.0,) * 6, center_crop=False, preprocessing="libero")
+    policy.reset(TASK)
+    one = step(policy)
+    assert one is not None
+    assert np.abs(one.actions[0, :6]).max() > 0.5  # controller units would be 0.5 at most
+    assert policy.info.contradiction == (
+        "action_scale (2.0, 2.0, 2.0, 2.0, 2.0, 2.0), not the checkpoint's"
+        " (0.05, 0.05, 0.05, 0.5, 0.5, 0.5); preprocessing libero, not the checkpoint's default"
+    )
+    assert "one unit is [2, 2, 2, 2, 2, 2] m and rad (as given)" in policy.info.conventions
+
+
+def test_a_fine_tune_on_libero_brings_its_image_steps_and_its_wrist_camera(tmp_path) -> None:
+    config = replace(tiny_config(), images=2)
+    stats = norm_stats()["random"]
+    write_random(tmp_path, config, 0, {"libero_goal_no_noops": stats})
+    spec = PolicySpec("vla", checkpoint=str(tmp_path), num_threads=1)
+    options = engine_options(spec, settle(spec)[0])
+    assert (options.preprocessing, options.center_crop) == ("libero", True)
+    assert options.unnorm_key == "libero_goal_no_noops"
+    policy = load(str(tmp_path))
+    assert policy.info.cameras == 2
+    policy.reset(TASK)
+    with pytest.raises(InvalidAction, match="needs a wrist image"):
+        step(policy)
 
 
 def test_task_that_the_model_cannot_take_makes_invalid_results_until_the_next() -> None:
@@ -85,6 +132,6 @@ def test_spec_fields_reach_the_engine() -> None:
         "vla", checkpoint="random:small", schedule="speculative", dtype="bfloat16", seed=4,
         schedule_options={"drafter": "temporal", "gamma": 3}, cuda_graphs=False,
     )  # fmt: skip
-    options = engine_options(spec)
+    options = engine_options(spec, settle(spec)[0])
     assert (options.schedule, options.gamma, options.dtype) == ("speculative", 3, "bfloat16")
-    assert (options.seed, options.cuda_graphs, options.unnorm_key) == (4, False, None)
+    assert (options.seed, options.cuda_graphs, options.unnorm_key) == (4, False, "random")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from support.sim import CountingEnvironment
 from vla_ros.core import Command, CommandKind
-from vla_ros.sim.commands import CommandInbox, Counters, environment_action
+from vla_ros.sim.commands import CommandCounts, CommandInbox, environment_action
 
 SPEC = CountingEnvironment().spec
 START = 1_000_000_000
@@ -53,7 +53,7 @@ def test_a_command_is_executed_once(inbox):
     assert inbox.take(START) is None
     assert inbox.offer(command(), START) == "it came before"
     assert inbox.take(START) is None
-    assert inbox.counters == Counters(rejected=1)
+    assert inbox.counters == CommandCounts(rejected=1)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_command_is_executed_once(inbox):
 def test_what_is_refused(inbox, bad, why):
     assert why in inbox.offer(bad, START + 10 * MS)
     assert inbox.take(START + 10 * MS) is None
-    assert inbox.counters == Counters(rejected=1)
+    assert inbox.counters == CommandCounts(rejected=1)
     assert why in inbox.last_rejection
 
 
@@ -86,7 +86,7 @@ def test_the_newer_of_two_counts_and_the_loss_is_counted(inbox):
     taken = inbox.take(START)
     assert taken is not None
     assert taken.sequence == 2
-    assert inbox.counters == Counters(superseded=1)
+    assert inbox.counters == CommandCounts(superseded=1)
     assert inbox.offer(command(1), START) == "a newer one came before it"
 
 
@@ -124,4 +124,4 @@ def test_outside_an_episode_nothing_counts(inbox):
     inbox.end()
     assert inbox.offer(command(), START) == ""
     assert inbox.take(START) is None
-    assert inbox.counters == Counters()
+    assert inbox.counters == CommandCounts()

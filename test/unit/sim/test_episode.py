@@ -11,8 +11,9 @@ from support.sim import CountingEnvironment
 from support.wait import wait_until
 from vla_ros.core import Command, CommandKind
 from vla_ros.sim.env import SimError, UnknownTask
-from vla_ros.sim.episode import MAX_RESENDS, EpisodeRunner
-from vla_ros.sim.episode_state import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
+from vla_ros.sim.episode import EpisodeRunner
+from vla_ros.sim.episode.lockstep import MAX_RESENDS
+from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
 from vla_ros.timing import SystemClock
 
 CLOCK = SystemClock()
@@ -274,6 +275,94 @@ def test_a_slower_camera(start):
     assert (len(policy.stamps), policy.blind) == (5, 2)  # steps 1 and 3 were not rendered
 
 
+# ------------------------------------------------------------------ between episodes
+
+PAUSE = EpisodeOptions(mode=Mode.REALTIME, auto_reset=True, reset_pause_s=0.5)
+
+
+class Frames(Policy):
+    """Also remembers what was seen, and in which state the episode was."""
+
+    def __init__(self):
+        super().__init__(lambda number, stamp: None)
+        self.seen = []
+
+    def observation(self, stamp_ns, observation):
+        super().observation(stamp_ns, observation)
+        images = {name: image.copy() for name, image in observation.images.items()}
+        self.seen.append((self.views[-1].state, images, observation.joint_positions.tolist()))
+
+
+@pytest.mark.parametrize("camera_hz", [0.0, 20.0])
+def test_a_camera_does_not_stop_when_a_task_ends(start, camera_hz):
+    """The world stands still, and is shown at the camera's rate with the time it is shown at."""
+    policy = Frames()
+    environment = CountingEnvironment(rate_hz=40)
+    options = EpisodeOptions(mode=Mode.REALTIME, camera_rate_hz=camera_hz)
+    runner, _ = start(policy, options, environment=environment)
+    ended(runner)
+    begin = time.monotonic()
+    shown = len(policy.seen)
+    wait_until(lambda: len(policy.seen) >= shown + 10, 5.0, "ten more frames")
+    assert time.monotonic() - begin > 0.8 * 10 / (camera_hz or 40)
+    after = policy.seen[shown:]
+    assert {state for state, _, _ in after} == {EpisodeState.SUCCESS}
+    assert len({images["agentview"].tobytes() for _, images, _ in after}) == 1
+    assert {int(images["agentview"].max()) for _, images, _ in after} == {4}  # as it ended
+    assert len(environment.actions) == 4
+    assert policy.stamps == sorted(set(policy.stamps))
+    assert policy.stamps[-1] > time.time_ns() - 200_000_000
+    runner.request(EpisodeRequest("wait"))
+    assert ended(runner, 2).step == 4
+    first = next(state for state, images, _ in policy.seen if images["agentview"].max() == 0)
+    assert first is EpisodeState.RUNNING  # nothing of the next episode is seen before it runs
+
+
+def test_real_time_pauses_before_the_next_episode_begins_by_itself(start):
+    policy = Frames()
+    runner, environment = start(policy, PAUSE)
+    assert ended(runner).next_s == 0.5
+    begin, shown = time.monotonic(), len(policy.seen)
+    wait_until(lambda: len(environment.resets) == 2, 5.0, "the next episode")
+    assert 0.3 < time.monotonic() - begin < 1.5
+    assert len(policy.seen) > shown + 20  # of 100 at 200 Hz
+    assert [state for _, state, _ in environment.resets] == [0, 1]
+
+
+def test_a_request_in_the_pause_comes_first(start):
+    policy = Frames()
+    runner, environment = start(policy, replace(PAUSE, reset_pause_s=30.0))
+    ended(runner)
+    runner.request(EpisodeRequest("count", 2))
+    assert ended(runner, 2).state is EpisodeState.SUCCESS
+    assert [state for _, state, _ in environment.resets] == [0, 2]
+
+
+def test_lock_step_has_no_time_to_pause_and_shows_nothing_more(start):
+    policy = Policy()
+    options = replace(LOCKSTEP, auto_reset=True, reset_pause_s=30.0)
+    _, environment = start(policy, options)
+    wait_until(lambda: len(environment.resets) >= 3, 5.0, "three episodes")
+    alone, _ = start(silent := Policy())
+    assert ended(alone).next_s is None
+    shown = len(silent.stamps)
+    time.sleep(0.1)
+    assert len(silent.stamps) == shown == 5
+
+
+def test_a_world_that_was_lost_is_not_shown(start):
+    class Broken(CountingEnvironment):
+        def step(self, action, render=True):
+            raise SimError("lost")
+
+    policy = Frames()
+    runner, environment = start(policy, PAUSE, environment=Broken())
+    assert ended(runner).next_s == 0.5
+    shown = len(policy.seen)
+    wait_until(lambda: len(environment.resets) == 2, 5.0, "the next episode")
+    assert shown == 1
+
+
 # ------------------------------------------------------------------ requests
 
 
@@ -334,7 +423,7 @@ def test_auto_reset_gives_up_on_a_simulation_that_is_always_lost(start):
 
     environment = Broken()
     runner, _ = start(Policy(), replace(LOCKSTEP, auto_reset=True), environment=environment)
-    ended(runner, 3)
+    assert ended(runner, 3).next_s is None
     assert len(environment.resets) == 3
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from support.train import data_set
 from vla_ros.cli.main import main
-from vla_ros.console.bar import bar, clock
 
 
 def test_train_says_where_the_policy_is(tmp_path, capsys):
@@ -17,10 +16,12 @@ def test_train_says_where_the_policy_is(tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.out.strip() == f"{tmp_path}/run/policy: done"
     assert re.search(
-        r"1/3.* loss \d+\.\d+, error \d\.\d+, patches \d+\.\d+, places \d+\.\d+, \d+ samples/s",
+        r"^1/3 +loss \d+\.\d+ error \d\.\d+ \d+/s patch \d+\.\d+ place \d+\.\d+$",
         shown.err,
+        re.MULTILINE,
     )
     assert "40 frames of 4 demonstrations" in shown.err
+    assert max(map(len, shown.err.splitlines())) <= 80
 
 
 def test_a_sitting_ends_after_its_minutes_and_the_next_goes_on(tmp_path, capsys):
@@ -52,9 +53,3 @@ def test_wrong_usage_is_one_line(arguments, said, tmp_path, monkeypatch, capsys)
     error = capsys.readouterr().err.strip()
     assert said in error and "\n" not in error
     assert not (tmp_path / "x").exists()  # nothing is claimed by a mistake
-
-
-def test_the_bar():
-    assert bar(5, 20) == "[#####               ] 5/20"
-    assert bar(20, 20, 0.0) == "[####################] 20/20, 0 s left"
-    assert [clock(s) for s in (42, 720, 11_100)] == ["42 s", "12 min", "3 h 05 min"]

@@ -1,255 +1,190 @@
-"""What `vla-ros demo` found out: one result, as a card of text and as one line of JSON.
-
-All figures are those of the episode alone, from the first action to the end: neither
-loading nor warm-up is in them.
-"""
+"""The result of a demo as a card: a dash is what was not measured."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import textwrap
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from vla_ros.cli.demo.result import PERCENTILES, DemoResult, Setup
+from vla_ros.console.streams import WIDTH
+from vla_ros.core import STAGES
+from vla_ros.monitoring.seen import INFERENCE_STAGES
 from vla_ros.timing import Distribution
 
-WIDTH = 72  # of the card, with its frame
-_LABEL = 18
-_RANDOM = "random"  # a checkpoint of weights drawn from a seed is called random:<size>
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.table import Table
+    from rich.text import Text
+
+_LABEL, _FIGURE = 18, 9  # columns
+_DASH = "-"
+_VERDICTS = {
+    "success": ("SOLVED", "bold green"),
+    "failure": ("NOT SOLVED", "bold red"),
+    "timeout": ("TIME-OUT", "bold red"),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What ran, and where."""
+class Card:
+    """To be printed by a rich console: with lines on a terminal, with + - | elsewhere."""
 
-    mode: str
-    policy: str
-    schedule: str
-    checkpoint: str
-    device: str
-    dtype: str
-    machine: str
-    version: str
+    def __init__(self, result: DemoResult) -> None:
+        self._result = result
 
-    @property
-    def can_solve(self) -> bool:
-        """Whether success can be asked for: nobody expects it of no policy or random weights."""
-        return self.policy != "zero" and not self.checkpoint.startswith(_RANDOM)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich import box
+        from rich.table import Table
 
-
-@dataclass(frozen=True, slots=True)
-class DemoResult:
-    """One episode. Rates in Hz, distributions in ms, ``episode_s`` in seconds of wall time.
-
-    ``ended``: how the episode ended, "success", "failure" or "timeout". ``trouble`` are
-    lines about the graph that the user should read (a node that did not end cleanly).
-    """
-
-    setup: Setup
-    task: str
-    instruction: str
-    ended: str
-    reason: str = ""
-    initial_state: int = 0
-    steps: int = 0
-    max_steps: int = 0
-    episode_s: float = 0.0
-    control_rate_hz: float = 0.0
-    max_age_ms: float = 0.0
-    achieved_rate_hz: float = 0.0
-    action_rate_hz: float = 0.0
-    camera_rate_hz: float = 0.0
-    observation_age: Distribution = Distribution()
-    inference: Distribution = Distribution()
-    stages: Mapping[str, Distribution] = field(default_factory=dict)
-    actions: int = 0
-    missed_deadlines: int = 0
-    stale_published: int = 0
-    lost_commands: int = 0
-    worker_restarts: int = 0
-    trouble: tuple[str, ...] = ()
-
-    @property
-    def success(self) -> bool:
-        """The simulation's own predicate said that the task is solved."""
-        return self.ended == "success"
-
-    @property
-    def graph_ok(self) -> bool:
-        """Actions were published, and none of them on evidence that was too old."""
-        return self.actions > 0 and self.stale_published == 0
-
-    @property
-    def exit_status(self) -> int:
-        """0: the graph ran properly and, where it can be expected, the task was solved."""
-        return int(not (self.graph_ok and (self.success or not self.setup.can_solve)))
+        card = Table(
+            box=box.ROUNDED if console.is_terminal else box.ASCII2,
+            show_header=False,
+            show_lines=True,
+            width=min(WIDTH, options.max_width),
+        )
+        card.add_column(overflow="fold")
+        for section in _sections(self._result):
+            card.add_row(section)
+        yield card
 
 
-def json_line(result: DemoResult) -> str:
-    """The result as one line of JSON."""
-    setup = result.setup
-    content = {
-        "success": result.success,
-        "graph_ok": result.graph_ok,
-        "judged_by": "task" if setup.can_solve else "graph",
-        "ended": result.ended,
-        "reason": result.reason,
-        "policy": setup.policy,
-        "schedule": setup.schedule,
-        "checkpoint": setup.checkpoint,
-        "device": setup.device,
-        "dtype": setup.dtype,
-        "mode": setup.mode,
-        "task": result.task,
-        "instruction": result.instruction,
-        "initial_state": result.initial_state,
-        "steps": result.steps,
-        "max_steps": result.max_steps,
-        "episode_s": round(result.episode_s, 3),
-        "control_rate_hz": result.control_rate_hz,
-        "achieved_rate_hz": round(result.achieved_rate_hz, 3),
-        "action_rate_hz": round(result.action_rate_hz, 3),
-        "camera_rate_hz": round(result.camera_rate_hz, 3),
-        "observation_age_ms": _percentiles(result.observation_age),
-        "inference_ms": _percentiles(result.inference),
-        "stages_ms": {name: _percentiles(d) for name, d in result.stages.items()},
-        "actions": result.actions,
-        "missed_deadlines": result.missed_deadlines,
-        "stale_published": result.stale_published,
-        "max_age_ms": result.max_age_ms,
-        "lost_commands": result.lost_commands,
-        "worker_restarts": result.worker_restarts,
-        "notes": list(result.trouble),
-        "machine": setup.machine,
-        "version": setup.version,
-    }
-    return json.dumps(content)
-
-
-def _percentiles(d: Distribution) -> dict[str, Any]:
-    return {name: round(getattr(d, name), 3) for name in ("p50", "p95", "p99", "max")}
-
-
-def card(result: DemoResult) -> str:
-    """The result as a box of text, numbers aligned."""
-    rule = "+" + "-" * (WIDTH - 2) + "+"
-    setup = result.setup
-    sections = [
-        [_ends("vla-ros demo", f"version {setup.version}")],
-        _episode(result),
-        _rates(result),
-        _times(result),
-        _counts(result),
-        _what_ran(setup),
-    ]
+def _sections(result: DemoResult) -> Iterable[RenderableType]:
+    yield _title(result.setup)
+    yield _facts(_episode(result))
+    yield _figures(_rates(result))
+    yield _times(result)
+    yield _figures(_counts(result))
+    yield _facts(_what_ran(result.setup))
     if result.trouble:
-        sections.append([piece for line in result.trouble for piece in _wrapped("note", line)])
-    lines = [rule]
-    for section in sections:
-        lines += [f"| {line:<{WIDTH - 4}} |" for line in section]
-        lines.append(rule)
-    return "\n".join(lines)
+        yield _facts([("note" if i == 0 else "", line) for i, line in enumerate(result.trouble)])
 
 
-def _ends(left: str, right: str) -> str:
-    return f"{left}{right:>{WIDTH - 4 - len(left)}}"
+# ---------------------------------------------------------------------------- how it is laid out
 
 
-def _row(label: str, value: str) -> str:
-    room = WIDTH - 4 - _LABEL
-    return f"{label:<{_LABEL}}{value if len(value) <= room else value[: room - 3] + '...'}"
+def _grid(*widths: int | None) -> Table:
+    """Columns of these widths; None takes what is left and breaks its lines."""
+    from rich.table import Table
+
+    grid = Table.grid(expand=True)
+    for width in widths:
+        if width is None:
+            grid.add_column(ratio=1, overflow="fold")
+        else:
+            grid.add_column(width=width, no_wrap=True)
+    return grid
 
 
-def _wrapped(label: str, value: str) -> list[str]:
-    """A row that continues below instead of being cut."""
-    pieces = textwrap.wrap(value, WIDTH - 4 - _LABEL) or [""]
-    return [_row(label if i == 0 else "", piece) for i, piece in enumerate(pieces)]
+def _facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """A name and what is to be said of it."""
+    from rich.text import Text
+
+    grid = _grid(_LABEL, None)
+    for label, said in rows:
+        grid.add_row(label, Text(said) if isinstance(said, str) else said)
+    return grid
 
 
-def _episode(result: DemoResult) -> list[str]:
-    verdict = {"success": "SOLVED", "failure": "NOT SOLVED", "timeout": "TIME-OUT"}[result.ended]
-    steps = f"{verdict}, step {result.steps} of {result.max_steps}, {result.episode_s:.1f} s"
-    lines = [
-        _row("task", f"{result.task}, initial state {result.initial_state}"),
-        *_wrapped("instruction", result.instruction),
-        _row("result", steps),
-    ]
+def _figures(rows: Iterable[tuple[str, str, str]]) -> Table:
+    """A name, a figure and a few words behind it."""
+    from rich.text import Text
+
+    grid = _grid(_LABEL, _FIGURE, 2, None)
+    for label, figure, words in rows:
+        grid.add_row(label, Text(figure, justify="right"), "", Text(words))
+    return grid
+
+
+def _title(setup: Setup) -> Table:
+    from rich.text import Text
+
+    grid = _grid(None, None)
+    left, right = Text("vla-ros demo", "bold"), Text(f"version {setup.version}", justify="right")
+    grid.add_row(left, right)
+    return grid
+
+
+# ---------------------------------------------------------------------------- what it says
+
+
+def _episode(result: DemoResult) -> Iterable[tuple[str, str | Text]]:
+    from rich.text import Text
+
+    yield "task", f"{result.task or _DASH}, initial state {_count(result.initial_state)}"
+    yield "instruction", result.instruction or _DASH
+    word, style = _VERDICTS[result.ended]
+    time = _DASH if result.episode_s is None else f"{result.episode_s:.1f} s"
+    steps = f", step {_count(result.steps)} of {_count(result.max_steps)}, {time}"
+    yield "result", Text.assemble((word, style), steps)
     if result.reason and not result.success:
-        lines += _wrapped("", result.reason)
+        yield "", result.reason
+    if result.blocked and not result.success:
+        yield "", f"{result.blocked} actions blocked; the last: {result.last_block}"
     if not result.setup.can_solve:
         who = "no policy" if result.setup.policy == "zero" else "random weights"
         fine = "ran properly" if result.graph_ok else "DID NOT RUN PROPERLY"
-        lines += _wrapped("", f"({who}: no success is expected; the graph {fine})")
-    return lines
+        yield "", f"({who}: no success is expected; the graph {fine})"
 
 
-def _rates(result: DemoResult) -> list[str]:
-    def rate(label: str, value: float, note: str) -> str:
-        return _row(label, f"{value:9.2f} Hz  {note}")
-
-    return [
-        rate("control rate", result.control_rate_hz, "asked for"),
-        rate("commands", result.achieved_rate_hz, "achieved"),
-        rate("new actions", result.action_rate_hz, ""),
-        rate("camera", result.camera_rate_hz, ""),
-    ]
+def _rates(result: DemoResult) -> Iterable[tuple[str, str, str]]:
+    yield "control rate", _rate(result.control_rate_hz), "Hz, asked for"
+    yield "commands", _rate(result.achieved_rate_hz), "Hz, achieved"
+    yield "new actions", _rate(result.action_rate_hz), "Hz"
+    yield "camera", _rate(result.camera_rate_hz), "Hz"
 
 
-def _times(result: DemoResult) -> list[str]:
-    heads = "".join(f"{name:>9}" for name in ("p50", "p95", "p99", "max"))
-    lines = [_row("milliseconds", heads)]
-    rows = {"observation age": result.observation_age, "inference": result.inference}
-    rows |= {f"  {name}": d for name, d in result.stages.items()}
-    for label, d in rows.items():
-        lines.append(_row(label, "".join(f"{v:9.2f}" for v in (d.p50, d.p95, d.p99, d.max))))
-    if result.setup.mode == "lockstep":
-        lines += _wrapped("", "(the world waits for every answer: ages are simulated time)")
-    return lines
+def _times(result: DemoResult) -> Table:
+    """The age of the evidence and the stages it consists of, the model's four together."""
+    from rich.text import Text
+
+    grid = _grid(_LABEL, *[_FIGURE] * len(PERCENTILES), None)
+    heads = [Text(name, "bold", justify="right") for name in PERCENTILES]
+    grid.add_row("milliseconds", *heads)
+    for label, spread in _breakdown(result):
+        grid.add_row(label, *[Text(_ms(spread, name), justify="right") for name in PERCENTILES])
+    if result.setup.mode != "lockstep":
+        return grid
+    whole = _grid(None)
+    whole.add_row(grid)
+    whole.add_row("(the world waits for every answer: ages are simulated time)")
+    return whole
 
 
-def _counts(result: DemoResult) -> list[str]:
-    counts = {
-        "new actions": (result.actions, ""),
-        "missed deadlines": (result.missed_deadlines, "periods without a new action"),
-        "stale published": (
-            result.stale_published,
-            f"older than {result.max_age_ms:.0f} ms; must be 0",
-        ),
-        "lost commands": (result.lost_commands, ""),
-        "worker restarts": (result.worker_restarts, ""),
-    }
-    return [_row(label, f"{n:9d}     {note}") for label, (n, note) in counts.items()]
+def _breakdown(result: DemoResult) -> Iterable[tuple[str, Distribution]]:
+    yield "observation age", result.observation_age
+    for stage in STAGES:
+        if stage == INFERENCE_STAGES[0]:
+            yield "  inference", result.inference
+        indent = "    " if stage in INFERENCE_STAGES else "  "
+        yield f"{indent}{stage}", result.stages.get(stage, Distribution())
 
 
-def _what_ran(setup: Setup) -> list[str]:
-    return [
-        _row("policy", f"{setup.policy}, schedule {setup.schedule}"),
-        *_wrapped("checkpoint", setup.checkpoint or "none"),
-        _row("device", f"{setup.device}, {setup.dtype}"),
-        _row("mode", setup.mode),
-        *_wrapped("machine", setup.machine),
-    ]
+def _counts(result: DemoResult) -> Iterable[tuple[str, str, str]]:
+    limit = _DASH if result.max_age_ms is None else f"{result.max_age_ms:.0f} ms"
+    yield "new actions", _count(result.actions), ""
+    yield "passes an action", _rate(result.passes), "of the model"
+    yield "missed deadlines", _count(result.missed_deadlines), "periods without a new action"
+    yield "blocked actions", _count(result.blocked), "stopped by the gate"
+    yield "stale published", _count(result.stale_published), f"older than {limit}; must be 0"
+    yield "lost commands", _count(result.lost_commands), ""
+    yield "worker restarts", _count(result.worker_restarts), ""
 
 
-def machine(device: str = "cpu") -> str:
-    """This machine in one line: processor, number of CPUs, GPU when one is used, versions."""
-    parts = [f"{_processor()}, {len(os.sched_getaffinity(0))} CPUs"]
-    if device.startswith("cuda"):
-        import torch
-
-        parts.append(torch.cuda.get_device_name(torch.device(device)))
-    parts.append(f"Linux {platform.release()}, Python {platform.python_version()}")
-    return "; ".join(parts)
+def _what_ran(setup: Setup) -> Iterable[tuple[str, str]]:
+    yield "policy", setup.policy
+    yield "schedule", setup.decoding or _DASH
+    yield "checkpoint", setup.checkpoint or "none"
+    yield "device", ", ".join(filter(None, (setup.device, setup.dtype))) or _DASH
+    yield "mode", setup.mode
+    yield "machine", setup.machine
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+def _count(value: int | None) -> str:
+    return _DASH if value is None else str(value)
+
+
+def _rate(value: float | None) -> str:
+    return _DASH if value is None else f"{value:.2f}"
+
+
+def _ms(spread: Distribution, name: str) -> str:
+    return f"{getattr(spread, name):.2f}" if spread.count else _DASH

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
-from vla_ros.bringup.graph_file import parse_overrides
-from vla_ros.cli.defaults import CHECKPOINT, DRAFT_CHECKPOINT, default_checkpoint
+from vla_ros.bringup.graph_file import GraphSpec, parse_overrides
+from vla_ros.cli.defaults import (
+    CHECKPOINT,
+    DRAFT_CHECKPOINT,
+    default_checkpoint,
+    refuse_unreadable,
+)
+from vla_ros.engine.options import SCHEDULES
 from vla_ros.errors import UserError
+from vla_ros.sim.goals import COLOURS
 
 RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
 POLICIES = ("vla", "scripted", "zero", "replay")
@@ -21,6 +28,12 @@ the policy do one task without a window, and print what was measured during the 
 The graph is local to this machine and in a ROS domain of its own: it cannot reach a robot."""
 
 EPILOG = """\
+tasks: C and D are two of {colours}
+  pick_C_cube, push_C_cube_left, push_C_cube_right, stack_C_on_D, reach_C_cube
+
+schedules:
+{schedules}
+
 examples:
   vla-ros demo                                  the small trained VLA solves a task
   vla-ros demo --schedule speculative --task push_blue_cube_left
@@ -40,7 +53,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "demo",
         help="run one simulated task through the whole graph and print a card",
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=EPILOG.format(
+            colours=", ".join(COLOURS),
+            schedules=textwrap.indent(textwrap.fill(", ".join(SCHEDULES), 76), "  "),
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -51,11 +67,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         default="realtime",
         help="realtime: the world does not wait (default); lockstep: every frame is answered",
     )
-    add("--task", metavar="NAME", help="a task of the tabletop, such as stack_red_on_blue")
+    add("--task", metavar="NAME", help="what to do, see below (default: pick_red_cube)")
     add("--initial-state", type=int, metavar="N", help="which fixed initial state")
     add("--seed", type=int, metavar="N", help="of the initial states and of random weights")
     add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
-    add("--schedule", metavar="NAME", help="vla: decoding schedule, such as actionflow")
+    add("--schedule", metavar="NAME", help="vla: how tokens are decoded, see below")
     add("--checkpoint", metavar="DIR", help=f"vla: model (default: {CHECKPOINT})")
     add("--device", help="vla: torch device, such as cuda:0")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="vla: of the weights")
@@ -100,6 +116,7 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "task": args.task,
         "initial_state": args.initial_state,
         "seed": args.seed,
+        "auto_reset": False,
     }
     found: dict[str, dict[str, Any]] = {"policy": policy, "bridge": bridge, "monitor": {}}
     if args.mode == "lockstep":
@@ -116,27 +133,13 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     """What a VLA needs to run well beside a simulation on one machine."""
-    from vla_ros.policies.conventions import PolicyRefused, conventions_of
-
     checkpoint = args.checkpoint or default_checkpoint([args.schedule])
-    try:
-        found = conventions_of(checkpoint)
-    except PolicyRefused as error:
-        raise UserError(f"--checkpoint {checkpoint}: {error}") from error
-    values: dict[str, Any] = {
-        "checkpoint": checkpoint,
-        "action_scale": list(found.action_scale),
-        "unnorm_key": found.unnorm_key,
-        "preprocessing": found.preprocessing,
-        "center_crop": found.center_crop,
-    }
+    refuse_unreadable(checkpoint)
+    values: dict[str, Any] = {"checkpoint": checkpoint}
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
         values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}
-    if (args.device or "cpu") == "cpu":
-        # Threads of the model on every CPU would starve the simulation and the control tick.
-        values["num_threads"] = max(1, len(os.sched_getaffinity(0)) // 2)
-        if values["checkpoint"].startswith("random"):
-            values["max_age_s"] = RANDOM_MAX_AGE_S
+    if (args.device or "cpu") == "cpu" and checkpoint.startswith("random"):
+        values["max_age_s"] = RANDOM_MAX_AGE_S
     return values
 
 
@@ -164,16 +167,38 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--timeout {args.timeout:g}: must be above 0, at most 3600 seconds")
     if args.domain_id is not None and not 0 <= args.domain_id <= 232:
         raise UserError(f"--domain-id {args.domain_id}: must be 0 to 232")
-    if args.task is not None:
-        _check_task(args.task, args.initial_state)
+    if args.schedule is not None:
+        _check_schedule(args.schedule)
 
 
-def _check_task(name: str, initial_state: int | None) -> None:
+def check_graph(spec: GraphSpec) -> None:
+    """What a node would refuse only once it was started. Raises UserError."""
+    policy, bridge = spec.node("policy").values(), spec.node("bridge").values()
+    if policy["policy"] == "vla":
+        _check_schedule(str(policy["schedule"]))
+        _check_device(str(policy["device"]))
+    if bridge["environment"] == "tabletop":
+        _check_task(str(bridge["task"]), int(bridge["initial_state"]))
+
+
+def _check_schedule(name: str) -> None:
+    if name not in SCHEDULES:
+        raise UserError(f"schedule {name}: there are {', '.join(SCHEDULES)}")
+
+
+def _check_device(name: str) -> None:
+    if name != "cpu":
+        from vla_ros.engine.device import usable_device
+
+        usable_device(name)
+
+
+def _check_task(name: str, initial_state: int) -> None:
     from vla_ros.sim.tasks import TASKS
 
     tasks = {task.name: task for task in TASKS}
     if name not in tasks:
-        raise UserError(f"--task {name}: no such task; there are: {', '.join(tasks)}")
+        raise UserError(f"task {name}: there are {', '.join(tasks)}")
     count = tasks[name].initial_states
-    if initial_state is not None and not 0 <= initial_state < count:
-        raise UserError(f"--initial-state {initial_state}: {name} has 0 to {count - 1}")
+    if not 0 <= initial_state < count:
+        raise UserError(f"initial state {initial_state}: {name} has 0 to {count - 1}")

@@ -9,42 +9,53 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vla_ros.bringup.domain import free_domain, isolate
-from vla_ros.cli.demo.card import DemoResult, Setup, card, json_line, machine
-from vla_ros.cli.demo.options import add_parser, parameters
+from vla_ros.bringup.graph_file import GraphSpec
+from vla_ros.cli.demo.card import Card
+from vla_ros.cli.demo.options import add_parser, check_graph, parameters
+from vla_ros.cli.demo.result import DemoResult, Setup, json_line
 from vla_ros.console.progress import Progress
+from vla_ros.console.streams import error, show
 from vla_ros.core import STAGES
+from vla_ros.evaluation.origin import machine
+from vla_ros.monitoring.seen import INFERENCE_STAGES
+from vla_ros.observe.episode import policy_in_words
+from vla_ros.observe.film import Film
 from vla_ros.resources import version
+from vla_ros.timing import Distribution
 
 if TYPE_CHECKING:
     from vla_ros.bringup.graph import Graph
+    from vla_ros.monitoring import StatusSeen
     from vla_ros.observe.demo.log import Measured
-    from vla_ros.observe.demo.watcher import Watcher
-    from vla_ros.observe.film import Recorder
+    from vla_ros.observe.demo.watcher import DemoWatcher
 
 __all__ = ["add_parser", "run"]
 
 GRAPH = "sim.up.yaml"
 CONNECT_S = 60.0  # for the simulation to start and every topic to be found
 SETTLE_S = 0.5  # after the end of the episode: for what is still on its way to us
+COUNTS_S = 1.2  # ... and for the policy's own counts, which it tells once a second
 NOT_STARTED = 3
 INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo. Returns the exit status, see `vla-ros demo --help`."""
-    overrides = parameters(args)
+    spec = GraphSpec.load(GRAPH, parameters(args))
+    check_graph(spec)
+    film = Film(args.gif) if args.gif else None
     domain = free_domain() if args.domain_id is None else args.domain_id
     isolate(domain)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        return _Demo(args, overrides, domain, stop).run()
-    except ImportError as error:
-        print(f"vla-ros demo: {error}; `vla-ros doctor` says what to install", file=sys.stderr)
+        return _Demo(args, spec, film, domain, stop).run()
+    except ImportError as missing:
+        error("vla-ros demo", f"{missing}; `vla-ros doctor` says what to install")
         return NOT_STARTED
 
 
@@ -54,55 +65,53 @@ class _Demo:
     def __init__(
         self,
         args: argparse.Namespace,
-        overrides: dict[str, dict[str, Any]],
+        spec: GraphSpec,
+        film: Film | None,
         domain: int,
         stop: threading.Event,
     ) -> None:
         self._args = args
-        self._overrides = overrides
+        self._spec = spec
+        self._film = film
         self._domain = domain
         self._stop = stop
         self._progress = Progress()
         self._log: deque[str] = deque(maxlen=30)
-        self._recorder: Recorder | None = None
         self._connect: Callable[[], None] = lambda: None
 
     def run(self) -> int:
         from vla_ros.bringup.environment import prepare
         from vla_ros.bringup.graph import Graph, GraphFailed, Stopped
-        from vla_ros.observe.film import Recorder
 
         prepare()
-        graph = Graph.load(
-            GRAPH,
-            self._overrides,
+        graph = Graph(
+            self._spec,
             on_line=self._on_line,
             say=self._progress.say,
             interrupted=self._stop.is_set,
             before_activate=lambda: self._connect(),
         )
-        self._recorder = Recorder(self._args.gif) if self._args.gif else None
         try:
             with graph:
                 seen = self._episode(graph)
                 trouble = [str(node) for node in graph.stop() if not node.clean]
         except Stopped:
             self._progress.end()
-            print("vla-ros demo: interrupted", file=sys.stderr)
+            error("vla-ros demo", "interrupted")
             return INTERRUPTED
-        except GraphFailed as error:
+        except GraphFailed as failed:
             self._progress.end()
             self._show_log()
-            print(f"vla-ros demo: {error}", file=sys.stderr)
+            error("vla-ros demo", failed)
             return NOT_STARTED
         return self._conclude(seen, trouble)
 
     def _episode(self, graph: Graph) -> Measured:
         """Bring everything up and follow the episode to its end."""
-        from vla_ros.observe.demo.watcher import Watcher
+        from vla_ros.observe.demo.watcher import DemoWatcher
 
         lockstep = self._args.mode == "lockstep"
-        with Watcher(self._domain, lockstep, self._recorder) as watcher:
+        with DemoWatcher(self._domain, lockstep, self._film) as watcher:
             self._connect = lambda: self._await_topics(graph, watcher)
             graph.start()
             until = time.monotonic() + self._args.timeout
@@ -111,9 +120,10 @@ class _Demo:
                 self._show(watcher)
             self._progress.end()
             time.sleep(SETTLE_S)
+            watcher.wait(watcher.counted, COUNTS_S - SETTLE_S)
             return watcher.measure()
 
-    def _await_topics(self, graph: Graph, watcher: Watcher) -> None:
+    def _await_topics(self, graph: Graph, watcher: DemoWatcher) -> None:
         """Nobody acts before we see all of it: DDS needs a moment to find the other nodes."""
         from vla_ros.bringup.graph import GraphFailed
 
@@ -131,25 +141,25 @@ class _Demo:
             raise Stopped
         graph.check()
 
-    def _show(self, watcher: Watcher) -> None:
+    def _show(self, watcher: DemoWatcher) -> None:
         seen = watcher.glance()
         state = seen.status.state.name if seen.status else "no policy heard yet"
         if seen.episode is None:
             self._progress.update(state, f"{state}; waiting for the simulation")
             return
-        self._progress.update(
-            state,
-            f"{state}  {seen.episode.task}  step {seen.episode.step} of {seen.episode.max_steps}"
-            f"  age {seen.age_ms:.0f} ms  {seen.rate_hz:.1f} Hz",
-        )
+        episode = seen.episode
+        age = "-" if seen.age_ms is None else f"{seen.age_ms:.0f}"
+        rate = "-" if seen.rate_hz is None else f"{seen.rate_hz:.1f}"
+        figures = f"step {episode.step} of {episode.max_steps}  age {age} ms  {rate} Hz"
+        self._progress.update(state, f"{state}  {episode.task}  {figures}")
 
     def _conclude(self, seen: Measured, trouble: list[str]) -> int:
-        result = _result(self._args, seen, trouble)
-        if self._recorder is not None:
-            self._progress.say(self._recorder.save())
+        result = _result(self._args, seen, trouble, self._spec)
+        if self._film is not None:
+            self._progress.say(self._film.save())
         if result.exit_status:
             self._show_log()
-        print(card(result), flush=True)
+        show(Card(result))
         if self._args.json:
             print(json_line(result), flush=True)
         return result.exit_status
@@ -166,46 +176,62 @@ class _Demo:
             print("\n".join(self._log), file=sys.stderr)
 
 
-def _result(args: argparse.Namespace, seen: Measured, trouble: list[str]) -> DemoResult:
+def _result(
+    args: argparse.Namespace, seen: Measured, trouble: list[str], spec: GraphSpec
+) -> DemoResult:
     status, episode, report = seen.status, seen.episode, seen.report
-    device = status.device if status else ""
     ended = (episode.ended if episode else "") or "timeout"
     reason = episode.reason if episode else "the bridge began no episode"
     if ended == "timeout":
-        state = f"policy {status.state.name}: {status.reason}" if status else "no policy was heard"
-        reason = f"not done within {args.timeout:g} s ({state})"
+        reason = f"not done within {args.timeout:g} s ({policy_in_words(status)})"
+    acted = report.actions > 0
     return DemoResult(
-        setup=Setup(
-            mode=args.mode,
-            policy=status.policy if status else args.policy,
-            schedule=status.schedule if status else "",
-            checkpoint=status.checkpoint if status else "",
-            device=device,
-            dtype=status.dtype if status else "",
-            machine=machine(device),
-            version=version(),
-        ),
+        setup=_setup(args, status, spec),
         task=episode.task if episode else args.task or "",
         instruction=episode.instruction if episode else "",
         ended=ended,
         reason=reason,
-        initial_state=episode.initial_state if episode else 0,
-        steps=episode.step if episode else 0,
-        max_steps=episode.max_steps if episode else 0,
+        initial_state=episode.initial_state if episode else None,
+        steps=episode.step if episode else None,
+        max_steps=episode.max_steps if episode else None,
         episode_s=seen.wall_s,
-        control_rate_hz=status.control_rate_hz if status else 0.0,
-        max_age_ms=status.max_age_ms if status else 0.0,
-        achieved_rate_hz=report.command_rate_hz,
+        control_rate_hz=status.control_rate_hz if status else None,
+        max_age_ms=status.max_age_ms if status else None,
+        achieved_rate_hz=report.command_rate_hz or None,
         # Over the whole episode: a few actions between two holds are no rate.
-        action_rate_hz=report.actions / seen.wall_s if seen.wall_s else 0.0,
-        camera_rate_hz=report.camera_rate_hz,
+        action_rate_hz=report.actions / seen.wall_s if seen.wall_s else None,
+        camera_rate_hz=report.camera_rate_hz or None,
         observation_age=report.age_at_publish,
         inference=report.inference,
-        stages={name: getattr(report, name) for name in STAGES},
+        stages={name: _spent(name, getattr(report, name)) for name in STAGES},
+        passes=seen.passes,
         actions=report.actions,
-        missed_deadlines=report.missed_deadlines,
+        missed_deadlines=report.missed_deadlines if acted else None,
+        blocked=seen.blocked,
+        last_block=seen.last_block if seen.blocked else "",
         stale_published=report.stale_published,
-        lost_commands=report.lost_commands,
+        lost_commands=report.lost_commands if report.commands else None,
         worker_restarts=seen.worker_restarts,
         trouble=(*report.problems, *trouble),
     )
+
+
+def _setup(args: argparse.Namespace, status: StatusSeen | None, spec: GraphSpec) -> Setup:
+    asked = spec.node("policy").values()
+    device = status.device if status else ""
+    return Setup(
+        mode=args.mode,
+        policy=status.policy if status else args.policy,
+        schedule=status.schedule if status else "",
+        checkpoint=status.checkpoint if status else "",
+        device=device,
+        dtype=status.dtype if status else "",
+        machine=machine(device),
+        version=version(),
+        asked=str(asked.get("schedule", "")) if args.policy == "vla" else "",
+    )
+
+
+def _spent(stage: str, spread: Distribution) -> Distribution:
+    """A stage of the model in which no time at all was spent is one that a policy has not."""
+    return Distribution() if stage in INFERENCE_STAGES and spread.max == 0.0 else spread

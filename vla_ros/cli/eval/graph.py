@@ -30,7 +30,7 @@ from vla_ros.evaluation.worlds import config_of
 from vla_ros.observe.evaluation.log import EvalLog
 from vla_ros.observe.evaluation.watcher import EvalWatcher
 from vla_ros.policies.conventions import UNGATED
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 
 GRAPH = "sim.up.yaml"
 NODES = ("bridge", "policy")  # a monitor would take time from them
@@ -204,8 +204,6 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
         "mode": setup.mode.value,
         "seed": setup.seed,
         "num_threads": setup.threads,
-        "use_wrist_image": setup.wrist,
-        "action_scale": list(setup.action_scale),
         "replan_interval": variant.replan_interval,
         "delay_frames": variant.delay_frames,
         "max_age_s": age_limit_s(setup, variant),
@@ -218,8 +216,6 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
             "device": setup.device,
             "dtype": setup.dtype,
             "unnorm_key": setup.unnorm_key,
-            "center_crop": setup.center_crop,
-            "preprocessing": setup.preprocessing,
             "schedule": variant.schedule or "autoregressive",
             "drafter": variant.drafter,
             "draft_checkpoint": variant.draft_checkpoint,
@@ -235,6 +231,7 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
         "image_size": setup.image_size,
         "wrist_camera": setup.wrist,
         "max_steps": setup.max_steps,
+        "auto_reset": False,
         "image_delay_ms": variant.image_delay_ms,
         "answer_timeout_s": ANSWER_TIMEOUT_S,
         "task": first.task,

@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vla_ros.cli.defaults import CHECKPOINT, DRAFT_CHECKPOINT, default_checkpoint
+from vla_ros.cli.defaults import (
+    CHECKPOINT,
+    DRAFT_CHECKPOINT,
+    default_checkpoint,
+    refuse_unreadable,
+)
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
@@ -153,8 +158,7 @@ def check(args: argparse.Namespace) -> None:
 def setup_of(args: argparse.Namespace, note: str) -> Setup:
     """What all episodes share; looks into the checkpoint. Raises UserError."""
     from vla_ros.evaluation.records import Setup
-    from vla_ros.policies.base import PolicyRefused
-    from vla_ros.sim.episode_state import Mode
+    from vla_ros.sim.episode.state import Mode
 
     shared: dict[str, Any] = {
         "environment": environment_of(args),
@@ -173,7 +177,7 @@ def setup_of(args: argparse.Namespace, note: str) -> Setup:
         if args.policy == "vla":
             shared |= _of_checkpoint(args)
         return Setup(**shared)
-    except (PolicyRefused, ValueError) as error:
+    except ValueError as error:
         raise UserError(str(error)) from error
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[model]' in the checkout") from error
@@ -186,8 +190,11 @@ def environment_of(args: argparse.Namespace) -> str:
 
 def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros.engine.checkpoints.openvla import fingerprint, resolve
+    from vla_ros.engine.device import usable_device
     from vla_ros.policies.conventions import conventions_of
 
+    usable_device(args.device)
+    refuse_unreadable(args.checkpoint)
     found = conventions_of(args.checkpoint, args.suite, args.unnorm_key)
     known = "" if args.checkpoint.startswith("random:") else fingerprint(resolve(args.checkpoint))
     return {

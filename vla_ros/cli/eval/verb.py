@@ -19,8 +19,8 @@ from vla_ros.cli.eval.options import (
     setup_of,
     variants_of,
 )
-from vla_ros.console.bar import bar
 from vla_ros.console.progress import Progress
+from vla_ros.console.streams import error, show
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,10 +41,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         from vla_ros.evaluation import origin
         from vla_ros.evaluation.runner import RunnerFailed
-        from vla_ros.evaluation.store import Store, StoreError
-        from vla_ros.sim.env import SimError
-    except ImportError as error:
-        raise UserError(f"{error}; `vla-ros doctor` says what to install") from error
+        from vla_ros.evaluation.store import Store
+    except ImportError as missing:
+        raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
     plan = _plan(args)
     out = args.out or Path("runs") / time.strftime("eval-%Y%m%d-%H%M%S")
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -53,13 +52,11 @@ def run(args: argparse.Namespace) -> int:
         with Store(out, plan.setup, plan.variants, _command()) as store:
             _play_all(args, plan, store, out)
             _conclude(args, plan.setup, store, out)
-    except (SimError, StoreError) as error:
-        raise UserError(str(error)) from error
-    except RunnerFailed as error:
-        print(f"vla-ros eval: {error}", file=sys.stderr)
+    except RunnerFailed as failed:
+        error("vla-ros eval", failed)
         return 1
     except KeyboardInterrupt:
-        print(f"\nvla-ros eval: the same command with --out {out} goes on", file=sys.stderr)
+        error("vla-ros eval", f"the same command with --out {out} goes on")
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -68,18 +65,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> Plan:
     from vla_ros.control import check_instruction
-    from vla_ros.evaluation.plan import Plan, PlanError, select_tasks
+    from vla_ros.evaluation.plan import Plan, select_tasks
     from vla_ros.evaluation.worlds import world_of
-    from vla_ros.sim.env import SimError
 
     try:
         check_instruction(args.instruction)
-        world = world_of(environment_of(args), args.suite)
-        tasks = select_tasks(world.tasks, args.tasks)
-        setup = setup_of(args, world.note)
-        return Plan(setup, variants_of(args), tasks, args.episodes, args.instruction)
-    except (PlanError, SimError, ValueError) as error:
-        raise UserError(str(error)) from error
+    except ValueError as wrong:
+        raise UserError(str(wrong)) from wrong
+    world = world_of(environment_of(args), args.suite)
+    tasks = select_tasks(world.tasks, args.tasks)
+    setup = setup_of(args, world.note)
+    return Plan(setup, variants_of(args), tasks, args.episodes, args.instruction)
 
 
 def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> None:
@@ -91,14 +87,14 @@ def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> 
     done = store.done
     strips = strip_paths(jobs)
     orders = [Order(job, strips.get(job.key(), "")) for job in jobs if job.key() not in done]
-    show = _Show(plan, store, len(orders))
-    show.update()
+    progress = _Show(plan, store)
+    progress.update()
     try:
         for played in _play(args, plan, orders):
             store.add(keep(played, out))
-            show.update()
+            progress.update()
     finally:
-        show.end()
+        progress.end()
 
 
 def _play(args: argparse.Namespace, plan: Plan, orders: list[Order]) -> Iterator[Played]:
@@ -134,32 +130,23 @@ def graph_runner(setup: Setup, variants: tuple[Variant, ...]) -> Runner:
 class _Show:
     """The line that says how far it is: all episodes, and success of the variant that plays."""
 
-    def __init__(self, plan: Plan, store: Store, missing: int) -> None:
+    def __init__(self, plan: Plan, store: Store) -> None:
         self._store = store
         self._total = len(plan.jobs())
-        self._before = self._total - missing
         self._known = {job.key() for job in plan.jobs()}
-        self._began = time.monotonic()
         self._progress = Progress()
 
     def update(self) -> None:
         from vla_ros.evaluation.statistics import wilson
 
         records = [r for r in self._store.records if r.job.key() in self._known]
-        done = len(records)
-        text = bar(done, self._total, self._left(done))
+        text = "episodes"
         if records:
             label = records[-1].job.variant
             own = [record.success for record in records if record.job.variant == label]
             low, high = (100 * end for end in wilson(sum(own), len(own)))
-            text += f"  {label}: {100 * sum(own) / len(own):.1f} % solved ({low:.0f} to {high:.0f})"
-        self._progress.update("all" if done == self._total else "", text)
-
-    def _left(self, done: int) -> float | None:
-        played = done - self._before
-        if played < 2:
-            return None
-        return (time.monotonic() - self._began) / played * (self._total - done)
+            text = f"{100 * sum(own) / len(own):.1f} % solved ({low:.0f} to {high:.0f}) {label}"
+        self._progress.update("eval", text, len(records), self._total)
 
     def end(self) -> None:
         self._progress.end()
@@ -167,7 +154,7 @@ class _Show:
 
 def _conclude(args: argparse.Namespace, setup: Setup, store: Store, out: Path) -> None:
     """Table, report, summary, and the line of JSON."""
-    from vla_ros.cli.eval.table import table
+    from vla_ros.cli.eval.table import tables
     from vla_ros.evaluation import origin
     from vla_ros.evaluation.report.page import write_report
     from vla_ros.evaluation.summary import summary
@@ -177,7 +164,7 @@ def _conclude(args: argparse.Namespace, setup: Setup, store: Store, out: Path) -
     figures |= {"code": origin.code(), "machine": origin.machine(setup.device)}
     (out / SUMMARY).write_text(json.dumps(figures, indent=1) + "\n")
     report = write_report(out, setup, store.variants, store.records, commands)
-    print(table(setup, store.variants, store.records))
+    show(*tables(setup, store.variants, store.records))
     if setup.note:
         print(f"\nnote: {setup.note}")
     print(f"\n{report}\n{out / SUMMARY}", flush=True)

@@ -5,24 +5,35 @@ No pickle and no remote code, ever: the engine reads tensors and JSON.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, read_config
+from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, config_json
+from vla_ros.engine.checkpoints.family import foreign_files
+from vla_ros.engine.checkpoints.files import read_json
+from vla_ros.engine.checkpoints.parse import read_config
 from vla_ros.engine.checkpoints.shipped import PREFIX as SHIPPED
 from vla_ros.engine.checkpoints.shipped import shipped
+from vla_ros.engine.checkpoints.weights import (
+    Shapes,
+    Stored,
+    check_shapes,
+    read_headers,
+    read_tensors,
+    sha256_of,
+    weight_files,
+)
 from vla_ros.engine.errors import CheckpointError
 
 Tensors = dict[str, torch.Tensor]
-Shapes = dict[str, tuple[int, ...]]
-LANGUAGE = "language_model."
-HEADS = ("action_head", "proprio_projector")  # of OFT checkpoints, beside the index
+LANGUAGE, VQ = "language_model.", "vq."
+STATISTICS = "dataset_statistics.json"
+WANTED_FROM_HUB = ("*.json", "*.safetensors", "tokenizer.model", "*.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,22 @@ class Checkpoint:
     norm_stats: Mapping[str, Any]
     directory: Path
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a directory holds, known from its JSON files and the headers of its weights."""
+
+    directory: Path
+    config: ModelConfig
+    norm_stats: Mapping[str, Any]
+    files: list[Path]
+    stored: Mapping[str, Stored]
+    wanted: Shapes
+
+    @property
+    def parameters(self) -> int:
+        return sum(int(torch.Size(shape).numel()) for shape in self.wanted.values())
 
 
 def resolve(name: str) -> Path:
@@ -49,27 +76,61 @@ def resolve(name: str) -> Path:
     if path.exists() or name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise CheckpointError(f"{name!r} is neither a directory nor a hub id (owner/name)")
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import HfApi, snapshot_download
     except ImportError as error:
         raise CheckpointError(
             f"{name!r} is no directory, and huggingface_hub is not installed"
         ) from error
-    wanted = ["*.json", "*.safetensors", "tokenizer.model", "*.txt"]
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
+        reason = foreign_files(HfApi().list_repo_files(name), name)
+        if reason is None:
+            return Path(snapshot_download(name, allow_patterns=list(WANTED_FROM_HUB)))
     except Exception as error:
-        raise CheckpointError(f"cannot download {name!r} from the hub: {error}") from error
+        said = " ".join(str(error).split())
+        raise CheckpointError(f"cannot download {name!r} from the hub: {said}") from error
+    raise CheckpointError(reason)
+
+
+def read_layout(directory: Path) -> Layout:
+    """Everything about a directory but its tensors. CheckpointError: it cannot be loaded."""
+    config, raw = read_config(directory)
+    stats = norm_stats_of(directory, raw)
+    files = weight_files(directory)
+    stored, wanted = read_headers(files), expected_shapes(config)
+    check_shapes(directory, stored, wanted, unused_names(config))
+    return Layout(directory, config, stats, files, stored, wanted)
 
 
 def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-    """Read a directory or hub id; tensors land on ``device`` as ``dtype``, checked."""
-    directory = resolve(name)
-    config, raw = read_config(directory)
-    files = _weight_files(directory)
-    tensors = _read(files, config, device, dtype)
-    return Checkpoint(
-        config, tensors, norm_stats_of(directory, raw), directory, _sha256(directory, files)
-    )
+    """Read a directory or hub id; tensors land on ``device`` as ``dtype``, checked.
+
+    CheckpointError names the file, what is wrong with it and what to do.
+    """
+    layout = read_layout(resolve(name))
+    tensors = {
+        name: tensor.float() if name.startswith(VQ) else tensor.to(device, dtype)
+        for name, tensor in read_tensors(layout.stored, layout.wanted)
+    }
+    digest = sha256_of(layout.directory, layout.files)
+    return Checkpoint(layout.config, tensors, layout.norm_stats, layout.directory, digest)
+
+
+def inspect_checkpoint(name: str) -> Layout:
+    """All that loading would find wrong, in the memory of one tensor at a time.
+
+    The tokenizer is tried too, and every data set's statistics. Raises CheckpointError as
+    :func:`load_checkpoint` does.
+    """
+    from vla_ros.engine.tokens import PromptTokenizer, read_normaliser
+
+    layout = read_layout(resolve(name))
+    for key in layout.norm_stats:
+        where, minmax = str(layout.directory), layout.config.minmax
+        read_normaliser(layout.norm_stats, key, minmax=minmax, source=where)
+    PromptTokenizer(layout.directory, layout.config)("pick up the red cube")
+    for _ in read_tensors(layout.stored, layout.wanted):
+        pass
+    return layout
 
 
 def norm_stats_of(directory: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,84 +138,35 @@ def norm_stats_of(directory: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
 
     Fine-tuned ones bring a ``dataset_statistics.json``, which overrides the other.
     """
-    path = directory / "dataset_statistics.json"
-    found: dict[str, Any] = raw.get("norm_stats") or {}
-    return json.loads(path.read_text()) if path.is_file() else found
+    path = directory / STATISTICS
+    if path.exists():
+        found, where = read_json(path), str(path)
+    else:
+        found, where = raw.get("norm_stats") or {}, f"norm_stats in {directory / 'config.json'}"
+    if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+        raise CheckpointError(f"{where}: wanted an object with an object for each data set")
+    if not found:
+        raise CheckpointError(
+            f"{directory} has no action statistics: neither norm_stats in its config.json nor"
+            f" a {STATISTICS}; copy the one of its training run there"
+        )
+    return found
 
 
 def fingerprint(directory: Path) -> str:
     """The ``sha256`` that :func:`load_checkpoint` will give, without loading."""
-    return _sha256(directory, _weight_files(directory))
+    return sha256_of(directory, weight_files(directory))
 
 
-def _weight_files(directory: Path) -> list[Path]:
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        files = [directory / name for name in names]
-        lost = [f.name for f in files if not f.is_file()]
-        if lost:
-            raise CheckpointError(f"{directory} lacks the shards {', '.join(lost)}")
-        heads = [directory / f"{name}.safetensors" for name in HEADS]
-        return files + [f for f in heads if f.is_file()]
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        present = ", ".join(sorted(p.name for p in directory.iterdir())[:20])
-        raise CheckpointError(
-            f"no .safetensors in {directory} (there is {present}):"
-            " convert .pt or .bin files first, this engine never unpickles"
-        )
-    return files
-
-
-def _read(
-    files: Iterable[Path], config: ModelConfig, device: torch.device, dtype: torch.dtype
-) -> Tensors:
-    from safetensors import safe_open
-
-    wanted, unused = expected_shapes(config), _unused_prefixes(config)
-    out: Tensors = {}
-    extra: list[str] = []
-    for path in files:
-        with safe_open(str(path), framework="pt") as shard:
-            for name in shard.keys():  # noqa: SIM118 (a safetensors handle is no dict)
-                if name in wanted:
-                    out[name] = shard.get_tensor(name).to(device, dtype)
-                elif not name.startswith(unused) and not name.endswith("rotary_emb.inv_freq"):
-                    extra.append(name)
-    check_tensors(out, wanted, extra)
-    return out
-
-
-def check_tensors(tensors: Tensors, wanted: Shapes, extra: Iterable[str] = ()) -> None:
-    """Raise CheckpointError listing every missing, extra or wrongly shaped tensor."""
-    wrong = [
-        f"{n} is {list(t.shape)}, wanted {list(wanted[n])}"
-        for n, t in tensors.items()
-        if tuple(t.shape) != wanted[n]
-    ]
-    lists = (
-        ("missing", [n for n in wanted if n not in tensors]),
-        ("extra", list(extra)),
-        ("wrong shape", wrong),
-    )
-    said = [f"{len(names)} {title}: {_shorten(names)}" for title, names in lists if names]
-    if said:
-        raise CheckpointError("the tensors do not fit config.json; " + "; ".join(said))
-
-
-def _shorten(names: list[str], limit: int = 12) -> str:
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + rest
-
-
-def _unused_prefixes(config: ModelConfig) -> tuple[str, ...]:
-    """Tensors that the family's checkpoints carry but its forward pass never reads."""
+def unused_names(config: ModelConfig) -> tuple[str, ...]:
+    """What names of tensors begin with that the family's checkpoints carry and never read."""
     out: list[str] = []
     for name, tower in zip(("featurizer", "fused_featurizer"), config.towers, strict=False):
         base = f"vision_backbone.{name}."
         out += [base + part for part in ("attn_pool.", "norm.", "head.", "fc_norm.")]
         out.append(f"{base}blocks.{tower.depth - 1}.")
+    if config.text.tied:
+        out.append(LANGUAGE + "lm_head.weight")  # a second copy of the embedding
     return tuple(out)
 
 
@@ -170,6 +182,10 @@ def expected_shapes(config: ModelConfig) -> Shapes:
         from vla_ros.engine.heads import head_shapes
 
         shapes.update(head_shapes(config))
+    if config.vq is not None:
+        from vla_ros.engine.codes import vq_shapes
+
+        shapes.update(vq_shapes(config))
     return shapes
 
 
@@ -196,14 +212,18 @@ def text_shapes(text: TextConfig) -> Shapes:
     return shapes
 
 
-def _sha256(directory: Path, files: Iterable[Path]) -> str:
-    """SHA-256 over config.json and all weights, in name order."""
-    digest = hashlib.sha256()
-    for path in (directory / "config.json", *sorted(files)):
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 22):
-                digest.update(block)
-    return digest.hexdigest()
+_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
+
+
+def check_tensors(
+    where: Path, tensors: Tensors, config: ModelConfig, unused: tuple[str, ...] = ()
+) -> None:
+    """Raise CheckpointError where they are not those of ``config``; ``where`` they come from."""
+    described = {
+        name: Stored(where, tuple(tensor.shape), _NAMES.get(tensor.dtype, str(tensor.dtype)))
+        for name, tensor in tensors.items()
+    }
+    check_shapes(where, described, expected_shapes(config), unused)
 
 
 def save_checkpoint(
@@ -216,11 +236,7 @@ def save_checkpoint(
     """Write a checkpoint directory that :func:`load_checkpoint` reads back."""
     from safetensors.torch import save_file
 
-    from vla_ros.engine.checkpoints.config import config_json
-
-    wanted = expected_shapes(config)
-    known = {n: t for n, t in tensors.items() if n in wanted}
-    check_tensors(known, wanted, [n for n in tensors if n not in wanted])
+    check_tensors(directory, tensors, config)
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(config_json(config, norm_stats), indent=1)
     (directory / "config.json").write_text(text + "\n")

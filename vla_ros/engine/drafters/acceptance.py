@@ -1,9 +1,9 @@
 """Which draft tokens stand: given the target's logits behind every draft token.
 
 ``exact`` is greedy matching (the same tokens as without a draft); ``sampling`` is rejection
-sampling (the same distribution; Leviathan et al. 2023, algorithm 1); ``relaxed`` keeps a draft
-within r bins of the target's own choice (Spec-VLA), never for the gripper: it loses exactness
-and says so.
+sampling (not the greedy tokens but, whatever the draft, the target's own distribution over the
+action tokens; Leviathan et al. 2023, algorithm 1); ``relaxed`` keeps a draft within r bins of the
+target's own choice (Spec-VLA), never for the gripper: it loses exactness and says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Verdict:
 class Acceptance(ABC):
     """A rule. ``judge`` reads the device once."""
 
-    lossless = True
+    #: whether the tokens are those of greedy decoding, whatever the draft
+    lossless: bool
 
     @abstractmethod
     def judge(self, logits: torch.Tensor, draft: Draft, start: int) -> Verdict:
@@ -68,6 +69,8 @@ class Greedy(Acceptance):
 class Exact(Greedy):
     """A draft token stands when it is the target's own choice."""
 
+    lossless = True
+
 
 class Relaxed(Greedy):
     """A draft token stands within ``bins`` bins of the target's own choice.
@@ -91,23 +94,32 @@ class Relaxed(Greedy):
 
 
 class Sampling(Acceptance):
-    """Rejection sampling at a temperature: the target's distribution, whatever the draft."""
+    """Rejection sampling at a temperature: the target's distribution, whatever the draft.
 
-    def __init__(self, temperature: float, seed: int, device: torch.device) -> None:
-        self._temperature = temperature
+    It is the distribution over the action tokens, given that one of them is said: no other token
+    is ever drawn. Draws go on from one episode to the next.
+    """
+
+    lossless = False
+
+    def __init__(
+        self, actions: ActionTokens, temperature: float, seed: int, device: torch.device
+    ) -> None:
+        self._actions, self._temperature = actions, temperature
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def judge(self, logits: torch.Tensor, draft: Draft, start: int) -> Verdict:
         count = len(draft.tokens)
         finite = logits.max(dim=-1).values.isfinite().all()
-        target = torch.softmax(logits.float() / self._temperature, dim=-1)
+        window = logits[:, self._actions.first : self._actions.vocab].float()
         # A broken row would make multinomial raise before the caller can be told.
-        target = torch.where(finite, target, torch.ones_like(target))
+        window = torch.where(finite, window / self._temperature, torch.zeros_like(window))
+        target = torch.softmax(window, dim=-1)
         rest = target.clone()
         stands = torch.zeros(0, dtype=torch.bool, device=logits.device)
         if count:
             stands, rest[:count] = self._reject(target[:count], draft)
-        fresh = torch.multinomial(rest, 1, generator=self._generator)[:, 0]
+        fresh = self._actions.first + torch.multinomial(rest, 1, generator=self._generator)[:, 0]
         flags = torch.cat((stands.long(), finite[None].long()))
         read = torch.cat((fresh, draft.tokens, flags)).tolist()
         new, drafted = read[: count + 1], read[count + 1 : 2 * count + 1]
@@ -118,12 +130,13 @@ class Sampling(Acceptance):
 
     def _reject(self, target: torch.Tensor, draft: Draft) -> tuple[torch.Tensor, torch.Tensor]:
         """Accept with min(1, p/q); what is drawn instead follows max(0, p - q), normalised."""
-        p = target.gather(1, draft.tokens[:, None])[:, 0]
+        drawn = (draft.tokens - self._actions.first)[:, None]
+        p = target.gather(1, drawn)[:, 0]
         if draft.probabilities is None:  # a draft without a distribution is certain of itself
             q = torch.ones_like(p)
-            rest = target.scatter(1, draft.tokens[:, None], 0.0)
+            rest = target.scatter(1, drawn, 0.0)
         else:
-            q = draft.probabilities.gather(1, draft.tokens[:, None])[:, 0]
+            q = draft.probabilities.gather(1, drawn)[:, 0]
             rest = (target - draft.probabilities).clamp_min(0.0)
         draw = torch.rand(p.shape, generator=self._generator, device=p.device)
         empty = rest.sum(-1, keepdim=True) <= 0  # p == q: never used, but multinomial looks
@@ -137,5 +150,5 @@ def make_acceptance(
     if options.acceptance == "relaxed":
         return Relaxed(actions, options.relax_bins, action_dim)
     if options.acceptance == "sampling":
-        return Sampling(options.temperature, options.seed, device)
+        return Sampling(actions, options.temperature, options.seed, device)
     return Exact()

@@ -15,8 +15,9 @@ from vla_ros.engine.request import Request
 class Draft:
     """``tokens`` int64 [d] of the target's vocabulary, on the device, d may be 0.
 
-    ``probabilities`` [d, V] is the distribution each token was drawn from, in the target's
-    vocabulary; None when the drafter has none (it is then taken to be certain).
+    ``probabilities`` [d, bins] is the distribution over the action tokens, in the order of their
+    ids, that each token was drawn from; None when the drafter has none (it is then taken to be
+    certain). Where the target samples, all tokens are action tokens.
     """
 
     tokens: torch.Tensor
@@ -44,5 +45,5 @@ class Drafter(ABC):
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
         """The finished action: what was said, and what the target itself chose."""
 
-    def reset(self) -> None:
-        """A new episode or instruction: forget the past."""
+    def forget(self, damaged: bool = False) -> None:
+        """Forget earlier actions: a new episode or instruction; see ``Schedule.forget``."""

@@ -1,7 +1,8 @@
 """A small VLA as the drafter: its greedy (or sampled) tokens, in the target's vocabulary.
 
 The two vocabularies meet in the action bins, so a draft is always an action token. Where the
-draft's vision towers are the target's, weights and all, it takes the target's features.
+draft's vision towers are the target's, weights and all, it takes the target's features. Of a
+target's two cameras a draft made for one sees the main one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from vla_ros.engine.cameras import camera_pixels
 from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.model import Prompt, VLAModel
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
@@ -18,12 +20,12 @@ from vla_ros.engine.tokens import PromptTokenizer
 from vla_ros.engine.vision.images import Preprocessor
 
 
-def towers_equal(one: VLAModel, other: VLAModel) -> bool:
-    """Same towers with the same weights: their features can be shared."""
-    if one.config.towers != other.config.towers or one.config.images != other.config.images:
+def towers_equal(target: VLAModel, draft: VLAModel) -> bool:
+    """Same pixels through the same towers, weights and all: the features are the same."""
+    if not target.config.sees_like(draft.config):
         return False
-    first = one.vision.vision_backbone.state_dict()
-    second = other.vision.vision_backbone.state_dict()
+    first = target.vision.vision_backbone.state_dict()
+    second = draft.vision.vision_backbone.state_dict()
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -32,6 +34,9 @@ class ModelDrafter(Drafter):
 
     ``temperature`` None drafts greedily; otherwise it draws and reports its distribution, as
     rejection sampling needs. ``share`` False runs its own vision even where it need not.
+
+    Where the draft's logits are not finite it guesses all the same (blindly, evenly when it
+    draws), and forgets what it computed once the action is done: the target judges every guess.
     """
 
     def __init__(
@@ -48,10 +53,9 @@ class ModelDrafter(Drafter):
         center_crop: bool = False,
         preprocessing: str = "default",
     ) -> None:
-        if draft.actions.bins != target.actions.bins:
-            raise ValueError("draft and target have different numbers of action bins")
+        _check(target, draft)
         self._target, self._draft, self._tokenizer = target, draft, tokenizer
-        self._same_pixels = target.config.towers == draft.config.towers
+        self._same_pixels = target.config.sees_like(draft.config)
         self.shares_vision = share and towers_equal(target, draft)
         self._preprocess = Preprocessor(
             draft.config, draft.device, draft.dtype, center_crop, preprocessing
@@ -67,6 +71,7 @@ class ModelDrafter(Drafter):
         self._length = 0  # prompt tokens in the KV
         self._fed = 0  # action tokens whose KV is valid
         self._start = 0
+        self._peaks: list[torch.Tensor] = []  # largest logits of this action's draft passes
 
     def instruct(self, text: str) -> None:
         ids = self._tokenizer(text)
@@ -79,6 +84,7 @@ class ModelDrafter(Drafter):
 
     def begin(self, request: Request) -> None:
         self._request, self._fed, self._length, self.passes = request, 0, 0, 0
+        self._peaks.clear()
 
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
         self._start = len(prefix)
@@ -99,6 +105,15 @@ class ModelDrafter(Drafter):
     def judged(self, draft: Sequence[int], accepted: int) -> None:
         # The last draft token was never fed, so it has no KV even when it stood.
         self._fed = self._start + min(accepted, max(len(draft) - 1, 0))
+
+    def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
+        # The device is idle here: the target's last verdict has just been read.
+        if self._peaks and not bool(torch.cat(self._peaks).isfinite().all()):
+            self.forget(damaged=True)
+
+    def forget(self, damaged: bool = False) -> None:
+        self._request = None
+        self.lane.ring.flush(damaged)
 
     def _catch_up(self, prefix: Sequence[int]) -> torch.Tensor:
         """Put prompt and the target's own tokens into the KV; logits behind them [1, V]."""
@@ -128,13 +143,16 @@ class ModelDrafter(Drafter):
         return self.lane.logits(prefill_layout(total, (total - 1,)), prompt, behind)
 
     def _features(self, request: Request) -> torch.Tensor:
+        """Of the draft's cameras, the first ones of the target's."""
+        config = self._draft.config
         if self.shares_vision and request.features is not None:
-            return request.features
+            return request.features[: config.patches]
         if self._same_pixels and request.pixels:
-            return self._draft.features(request.pixels)
+            return self._draft.features(tuple(p[: config.images] for p in request.pixels))
         if request.observation is None:
             raise RuntimeError("the draft model needs the image, the request has none")
-        return self._draft.features(self._preprocess(request.observation.image))
+        pixels = camera_pixels(self._preprocess, request.observation, config.images)
+        return self._draft.features(pixels)
 
     def _feed(self, tokens: torch.Tensor) -> torch.Tensor:
         count = len(tokens)
@@ -144,15 +162,31 @@ class ModelDrafter(Drafter):
         return self.lane.logits(layout, None, tokens)
 
     def _choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Bin [1] of the next draft token, and its distribution [1, V of the target]."""
+        """Bin [1] of the next draft token, and the distribution [1, bins] it was drawn from."""
         actions = self._draft.actions
         window = logits[:, actions.first : actions.vocab]  # token first + i is bin 255 - i
+        self._peaks.append(window.amax(-1))  # NaN and infinity come through
         if self._temperature is None:
             return actions.bins - 1 - window.argmax(-1), None
-        chances = torch.softmax(window.float() / self._temperature, dim=-1)
+        sound = window.isfinite().all()
+        even = torch.zeros_like(window, dtype=torch.float32)
+        window = torch.where(sound, window.float() / self._temperature, even)
+        chances = torch.softmax(window, dim=-1)
         drawn = torch.multinomial(chances, 1, generator=self._generator)[:, 0]
-        target = self._target.actions
-        width = self._target.config.text.vocab_size
-        whole = torch.zeros(1, width, device=logits.device)
-        whole[:, target.first : target.vocab] = chances
-        return actions.bins - 1 - drawn, whole
+        return actions.bins - 1 - drawn, chances
+
+
+def _check(target: VLAModel, draft: VLAModel) -> None:
+    """Raises ValueError when this model cannot draft for that one."""
+    if draft.actions.bins != target.actions.bins:
+        raise ValueError("draft and target have different numbers of action bins")
+    if draft.config.images > target.config.images:
+        raise ValueError(
+            f"the draft model needs {draft.config.images} cameras, the target has"
+            f" {target.config.images}: give a draft_checkpoint made for as many or fewer"
+        )
+    if draft.config.parallel:
+        raise ValueError(
+            "the draft model is an OFT checkpoint, which says no tokens: give another"
+            " draft_checkpoint"
+        )

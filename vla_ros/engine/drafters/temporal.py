@@ -31,7 +31,9 @@ class TemporalDrafter(Drafter):
     """``repeat`` proposes the last action's tokens, ``linear`` last + (last - one before).
 
     It extrapolates the target's own choices, never relaxed ones, so that relaxed acceptance
-    cannot feed on itself. ``close`` tells whether a guess would have stood.
+    cannot feed on itself. ``close`` tells whether a guess would have stood. ``adaptive`` makes a
+    draft as long as the statistics say; they outlive ``forget``, so a draft's length depends on
+    earlier episodes, and with it, in bf16, a close call between two tokens.
     """
 
     def __init__(
@@ -78,6 +80,6 @@ class TemporalDrafter(Drafter):
             out.append(moved if both else now)
         return out
 
-    def reset(self) -> None:
+    def forget(self, damaged: bool = False) -> None:
         """Forget the last action; what was learned about acceptance stays."""
         self._guess, self._last = (), ()

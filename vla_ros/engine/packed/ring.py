@@ -71,19 +71,16 @@ class Ring:
             raise RuntimeError(f"KV slot {slot} is not held by any request")
         self._live.remove(slot)
 
-    def flush(self) -> None:
-        """Free every slot. What they hold stays in memory but is behind no mask any more."""
+    def flush(self, damaged: bool = False) -> None:
+        """Free every slot. What they hold stays in memory, behind every mask.
+
+        ``damaged``: zero it too. After a non-finite value no mask helps: 0 * NaN = NaN.
+        """
         self._live.clear()
         self._next = 0
-
-    def clear(self) -> None:
-        """Free every slot and zero its content: after a non-finite value, since 0 * NaN = NaN."""
-        self.flush()
-        self._zero()
-
-    def _zero(self) -> None:
-        for tensor in self._storage:
-            tensor.zero_()
+        if damaged:
+            for tensor in self._storage:
+                tensor.zero_()
 
     def fill(self, slot: int, value: float) -> None:
         """Overwrite one slot (tests poison what must not be read)."""

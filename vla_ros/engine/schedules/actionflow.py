@@ -63,7 +63,7 @@ class ActionFlow(Schedule):
         try:
             logits = self.lane.logits(layout, request.prompt, tail)
         except Exception:
-            self.reset()  # or the slot would stay taken
+            self.forget()  # or the slot would stay taken
             raise
         request.stages.mark("prefill")
         for each in older:
@@ -87,11 +87,7 @@ class ActionFlow(Schedule):
             target_passes=self.count,
         )
 
-    def reset(self) -> None:
+    def forget(self, damaged: bool = False) -> None:
         self._flights.clear()
         self._choices = None
-        self.lane.ring.flush()
-
-    def sanitise(self) -> None:
-        self.reset()
-        self.lane.ring.clear()
+        self.lane.ring.flush(damaged)

@@ -38,5 +38,5 @@ class Autoregressive(Schedule):
             target_passes=self.count,
         )
 
-    def sanitise(self) -> None:
-        self.lane.ring.clear()
+    def forget(self, damaged: bool = False) -> None:
+        self.lane.ring.flush(damaged)

@@ -11,7 +11,8 @@ from vla_ros.engine.request import Decoded, Request
 class Schedule(ABC):
     """One way of filling packs. Called by one thread."""
 
-    #: whether its tokens are those of greedy decoding, whatever the input
+    #: whether its tokens are those of greedy decoding, whatever the input (in fp32: in bf16 a
+    #: product of another shape rounds otherwise, and a close call may go the other way)
     lossless: bool = True
 
     def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
@@ -27,7 +28,7 @@ class Schedule(ABC):
         """Take one request in; give the answer that is ready, or None while a pipeline fills."""
 
     def instruct(self, text: str) -> None:
-        """A new instruction; ``reset`` follows."""
+        """A new instruction; ``forget`` follows."""
 
     def prepare(self, request: Request) -> None:
         """Run every pack shape that may come once, so that no graph is captured in service.
@@ -35,9 +36,9 @@ class Schedule(ABC):
         Only schedules whose shapes depend on what they see need it.
         """
 
-    def reset(self) -> None:
-        """Forget everything about earlier requests."""
+    def forget(self, damaged: bool = False) -> None:
+        """Forget earlier requests: a new episode or instruction begins.
 
-    def sanitise(self) -> None:
-        """Reset after non-finite values: what they touched must not be read again."""
-        self.reset()
+        ``damaged``: a value was not finite. Then all memory that it may have touched, a drafter's
+        too, is zeroed: 0 * NaN is NaN even behind a mask.
+        """

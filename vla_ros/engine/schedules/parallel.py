@@ -76,5 +76,5 @@ class Parallel(Schedule):
             embedded: torch.Tensor = self._heads.proprio_projector(state)
         return embedded
 
-    def sanitise(self) -> None:
-        self.lane.ring.clear()
+    def forget(self, damaged: bool = False) -> None:
+        self.lane.ring.flush(damaged)

@@ -2,6 +2,9 @@
 
 The draft rides behind the prompt in the same pass, and a correction rides in the next
 verification, so an action never needs more than K target passes and a full hit needs one.
+
+In fp32 the tokens are those of decoding without drafts. In bf16 a draft's length, which changes
+the shape of a pass, can turn a close call; see docs/explanation/schedules.md.
 """
 
 from __future__ import annotations
@@ -38,8 +41,14 @@ class Tally:
         self.passes += 1
 
 
+FILLER = 0  # the token that fills a pass up; nothing sees it, and its row is not looked at
+
+
 class Speculative(Schedule):
-    """Draft, verify, keep: at least one token a pass, at most gamma + 1."""
+    """Draft, verify, keep: at least one token a pass, at most gamma + 1.
+
+    ``fixed_shapes``: every pass is filled up to the longest draft, so that there are two shapes.
+    """
 
     def __init__(
         self,
@@ -49,17 +58,20 @@ class Speculative(Schedule):
         drafter: Drafter,
         acceptance: Acceptance,
         gamma: int | None = None,
+        fixed_shapes: bool = False,
     ) -> None:
         super().__init__(model, tokens, max_prompt)
-        self.lane = model.lane(1, max_prompt + tokens)
         self.drafter, self.acceptance = drafter, acceptance
-        self.gamma = tokens - 1 if gamma is None else gamma
+        self.gamma = tokens - 1 if gamma is None else min(gamma, tokens - 1)
+        self._filler = torch.full((tokens,), FILLER, device=model.device) if fixed_shapes else None
+        self._entries = tokens + (self.gamma if fixed_shapes else 0)  # behind the prompt
+        self.lane = model.lane(1, max_prompt + self._entries)
         self.lossless = acceptance.lossless
 
     def step(self, request: Request) -> Decoded:
         self.drafter.begin(request)
         tally, length = Tally(self.count), len(request.prompt)
-        self.lane.fit(length + self.count)
+        self.lane.fit(length + self._entries)
         draft = self._draft(tally)
         logits = self._first_pass(request, draft.tokens)
         request.stages.mark("prefill")
@@ -87,24 +99,30 @@ class Speculative(Schedule):
 
     def _first_pass(self, request: Request, draft: torch.Tensor) -> torch.Tensor:
         """The prompt with a draft behind it -> logits [d + 1, V]."""
-        length = len(request.prompt)
-        total = length + len(draft)
+        length, fed = len(request.prompt), self._filled(draft, self.gamma)
+        total = length + len(fed)
         layout = prefill_layout(total, tuple(range(length - 1, total)))
-        return self.lane.logits(layout, request.prompt, draft if len(draft) else None)
+        logits = self.lane.logits(layout, request.prompt, fed if len(fed) else None)
+        return logits[: len(draft) + 1]
 
     def _next_pass(self, fed: torch.Tensor, start: int) -> torch.Tensor:
         """A correction with a draft behind it, from entry ``start`` on -> logits [t, V]."""
-        tail = chain(0, start, len(fed))
-        layout = PackLayout(rows=tuple(range(len(fed))), tail=tail)
-        return self.lane.logits(layout, None, fed)
+        whole = self._filled(fed, self.gamma + 1)
+        layout = PackLayout(rows=tuple(range(len(whole))), tail=chain(0, start, len(whole)))
+        return self.lane.logits(layout, None, whole)[: len(fed)]
+
+    def _filled(self, tokens: torch.Tensor, count: int) -> torch.Tensor:
+        """With fixed shapes, ``count`` tokens of which the first are these."""
+        if self._filler is None:
+            return tokens
+        return torch.cat((tokens, self._filler[: count - len(tokens)]))
 
     def prepare(self, request: Request) -> None:
-        longest = min(self.gamma, self.count - 1)
         filler = torch.zeros(self.count, dtype=torch.long, device=self.model.device)
-        self.lane.fit(len(request.prompt) + self.count)
-        for drafted in range(longest + 1):
+        self.lane.fit(len(request.prompt) + self._entries)
+        for drafted in range(self.gamma + 1):
             self._first_pass(request, filler[:drafted])
-        for fed in range(1, min(longest + 1, self.count - 1) + 1):
+        for fed in range(1, min(self.gamma + 1, self.count - 1) + 1):
             for done in {1, self.count - fed}:
                 self._next_pass(filler[:fed], len(request.prompt) + done - 1)
 
@@ -124,9 +142,6 @@ class Speculative(Schedule):
     def instruct(self, text: str) -> None:
         self.drafter.instruct(text)
 
-    def reset(self) -> None:
-        self.drafter.reset()
-
-    def sanitise(self) -> None:
-        self.reset()
-        self.lane.ring.clear()
+    def forget(self, damaged: bool = False) -> None:
+        self.drafter.forget(damaged)
+        self.lane.ring.flush(damaged)

@@ -28,7 +28,7 @@ from vla_ros.evaluation.report.tables import (
     variant_table,
 )
 from vla_ros.pages import render
-from vla_ros.sim.episode_state import Mode
+from vla_ros.sim.episode.state import Mode
 
 FILE = "report.html"
 _MODES = {

@@ -13,7 +13,7 @@ from vla_ros.core import Command, CommandKind
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses
 from vla_ros.nodes.common.convert import BadMessage, stamp_of, to_time
 from vla_ros.sim.env import SimObservation
-from vla_ros.sim.episode_state import EpisodeView
+from vla_ros.sim.episode.state import EpisodeView
 
 WORLD = "world"  # frame of the ground truth
 

@@ -30,11 +30,12 @@ from vla_ros.nodes.common.convert import BadMessage, to_time
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.spin import run
-from vla_ros.sim.env import AGENTVIEW, WRIST, SimError, SimObservation, UnknownTask
+from vla_ros.sim.env import AGENTVIEW, IMAGE_SIZES, WRIST, SimError, SimObservation, UnknownTask
 from vla_ros.sim.episode import EpisodeRunner
-from vla_ros.sim.episode_state import (
+from vla_ros.sim.episode.state import (
     EpisodeOptions,
     EpisodeRequest,
+    EpisodeState,
     EpisodeView,
     Mode,
 )
@@ -43,6 +44,7 @@ from vla_ros.sim.process import SimProcess
 from vla_ros.srv import ResetEpisode
 from vla_ros.timing import MS, SystemClock
 
+SIZES = (IMAGE_SIZES[0], IMAGE_SIZES[-1])
 TABLE = (
     P("environment", "tabletop", "Which simulation", choices=ENVIRONMENTS, fixed=True),
     P("suite", "", "libero: the suite its tasks are of; empty: all of them", fixed=True),
@@ -63,7 +65,7 @@ TABLE = (
         choices=("lockstep", "realtime"),
         fixed=True,
     ),
-    P("image_size", 256, "Pixels a side of every camera image", 16, 1024, fixed=True),
+    P("image_size", 256, "Pixels a side of every camera image", *SIZES, fixed=True),
     P("wrist_camera", True, "Also render and publish wrist_image", fixed=True),
     P(
         "camera_rate_hz",
@@ -83,6 +85,14 @@ TABLE = (
         fixed=True,
     ),
     P("auto_reset", False, "Begin the next initial state when an episode ends", fixed=True),
+    P(
+        "reset_pause_s",
+        3.0,
+        "realtime, auto_reset: between an episode's end and the next; the still world is shown",
+        0.0,
+        3600.0,
+        fixed=True,
+    ),
     P(
         "wait_for_policy",
         True,
@@ -132,7 +142,7 @@ class BridgeNode(Node):
         self.create_service(ResetEpisode, "~/reset", self._on_reset)
         # Steady: in lock-step this node is the one that makes ROS time pass.
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0, lambda: self.changed(self._runner.view()), clock=steady)
+        self.create_timer(1.0, lambda: self._publish_episode(self._runner.view()), clock=steady)
         self._thread = threading.Thread(target=self._runner.run, name="episode", daemon=True)
         self._thread.start()
 
@@ -153,6 +163,7 @@ class BridgeNode(Node):
         options = EpisodeOptions(
             mode=self._mode,
             auto_reset=values["auto_reset"],
+            reset_pause_s=values["reset_pause_s"],
             camera_rate_hz=values["camera_rate_hz"],
             answer_timeout_s=values["answer_timeout_s"],
         )
@@ -234,6 +245,12 @@ class BridgeNode(Node):
         self._policy.begin(instruction, interrupted, lambda: self.clock(self._stamp_ns))
 
     def changed(self, view: EpisodeView) -> None:
+        """The status goes out before anything that follows from it, and one line into the log."""
+        self._publish_episode(view)
+        if line := told(view, self.resolve_service_name("~/reset")):
+            self.get_logger().info(line)
+
+    def _publish_episode(self, view: EpisodeView) -> None:
         spec = self._runner.spec
         message = bridge_convert.episode_message(
             view, spec.name, self._mode.value, spec.control_rate_hz
@@ -245,6 +262,20 @@ class BridgeNode(Node):
 
     def rejected(self, reason: str) -> None:
         self.get_logger().warning(f"command not executed: {reason}", throttle_duration_sec=1.0)
+
+
+def told(view: EpisodeView, reset_service: str) -> str:
+    """The line about the begin or the end of an episode, and what comes next; "" in between."""
+    episode = f"episode {view.episode} of {view.request.task}"
+    if view.state is EpisodeState.RUNNING:
+        return f"{episode}: begins in initial state {view.request.initial_state}"
+    if view.state is EpisodeState.RESETTING:
+        return ""
+    comes = f"call {reset_service} to begin another"
+    if view.next_s is not None:
+        comes = f"the next begins in {view.next_s:g} s" if view.next_s else "the next begins"
+    why = f" ({view.reason})" if view.reason else ""
+    return f"{episode}: {view.state.name.lower()} after {view.step} steps{why}; {comes}"
 
 
 def _publish(messages: Sequence[tuple[Any, Any]]) -> None:

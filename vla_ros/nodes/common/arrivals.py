@@ -5,8 +5,7 @@ from __future__ import annotations
 from rclpy.node import Node
 from rclpy.subscription import MessageInfo
 
-from vla_ros.monitoring import Arrival
-from vla_ros.timing import SECOND, SystemClock
+from vla_ros.timing import SECOND, Moment, SystemClock
 
 
 class ArrivalClock:
@@ -23,7 +22,7 @@ class ArrivalClock:
     def now_ns(self) -> int:
         return int(self._ros.now().nanoseconds)
 
-    def arrival(self, info: MessageInfo) -> Arrival:
+    def arrival(self, info: MessageInfo) -> Moment:
         """Receipt of a message by the middleware; now, where it does not say.
 
         The middleware reads wall time. Simulated time cannot be counted back from it, since it
@@ -34,5 +33,5 @@ class ArrivalClock:
         # Read after the wall clock: a pause in between makes the receipt later, never too early.
         steady, now = self.steady_ns(), self.now_ns()
         if not 0 <= wall - received < SECOND:
-            return Arrival(now, steady)
-        return Arrival(now if self._simulated else received, steady - (wall - received))
+            return Moment(now, steady)
+        return Moment(now if self._simulated else received, steady - (wall - received))

@@ -26,5 +26,7 @@ STATE = _profile(5)
 ACTION = _profile(10)
 #: Instruction, status, episode: the newest one is for late joiners too.
 LATCHED = _profile(1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+#: The same for a reader that must miss none of the changes.
+EVERY_CHANGE = _profile(10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 #: Figures that nobody acts on.
 REPORT = _profile(10)

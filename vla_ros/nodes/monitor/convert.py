@@ -13,24 +13,20 @@ from vla_ros.core import STAGES, CommandKind, PolicyState
 from vla_ros.monitoring import (
     CommandSeen,
     Diagnostic,
+    GraphReport,
     LatencySeen,
     PublisherSeen,
-    Report,
     StagesSeen,
     StatusSeen,
 )
 from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus, Stages
-from vla_ros.nodes.common.convert import percentiles, stamp_of
+from vla_ros.nodes.common.convert import BadMessage, percentiles, stamp_of
 from vla_ros.timing import SECOND, Distribution
 
 #: Encapsulation of CDR: the stamp follows it at once in the plain encodings, XCDR 1 and 2.
 _BYTE_ORDER = {b"\x00\x00": ">", b"\x00\x01": "<", b"\x00\x06": ">", b"\x00\x07": "<"}
 _STAMP_END = 12  # four bytes of encapsulation, int32 seconds, uint32 nanoseconds
 _GID_BYTES = 16
-
-
-class BadMessage(ValueError):
-    """A message that says nothing the monitor can use; the text says why in one line."""
 
 
 def header_stamp(raw: bytes) -> int:
@@ -104,6 +100,8 @@ def status_seen(message: PolicyStatus) -> StatusSeen:
         acceptance=tuple(_finite(value) for value in message.acceptance),
         epoch=message.epoch,
         actions_clamped=message.actions_clamped,
+        actions_blocked=message.actions_blocked,
+        last_block=message.last_block,
     )
 
 
@@ -117,10 +115,10 @@ def publisher_seen(endpoint: TopicEndpointInfo) -> PublisherSeen:
     return PublisherSeen(name, gid_of(endpoint.endpoint_gid))
 
 
-def report_message(report: Report) -> MonitorReport:
+def report_message(report: GraphReport) -> MonitorReport:
     """The caller stamps it."""
     out = MonitorReport()
-    for name in Report.__slots__:
+    for name in GraphReport.__slots__:
         value = getattr(report, name)
         if isinstance(value, Distribution):
             value = percentiles(value)

@@ -24,14 +24,15 @@ from rclpy.parameter import Parameter
 from rclpy.subscription import MessageInfo
 from sensor_msgs.msg import CompressedImage, Image
 
-from vla_ros.monitoring import Arrival, Judgement, Level, Monitor, MonitorConfig
+from vla_ros.monitoring import Judgement, Level, Monitor, MonitorConfig
 from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus
 from vla_ros.nodes.common import qos, spin
 from vla_ros.nodes.common.arrivals import ArrivalClock
+from vla_ros.nodes.common.convert import BadMessage
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.monitor import convert
-from vla_ros.timing import SECOND
+from vla_ros.timing import SECOND, moment
 
 REPORT_PERIOD_NS = SECOND
 
@@ -122,7 +123,7 @@ class MonitorNode(Node):
     def _on_image(self, raw: bytes, info: MessageInfo) -> None:
         try:
             stamp = convert.header_stamp(raw)
-        except convert.BadMessage as error:
+        except BadMessage as error:
             self._complain(f"image dropped: {error}")
             return
         self._monitor.camera(stamp, self._time.arrival(info))
@@ -132,7 +133,7 @@ class MonitorNode(Node):
         gid = info.get("publisher_gid")
         try:
             seen = convert.command_seen(message, convert.gid_of(gid["data"]) if gid else b"")
-        except convert.BadMessage as error:
+        except BadMessage as error:
             self._complain(f"command ignored: {error}")
             return
         self._monitor.command(seen, arrival)
@@ -140,10 +141,10 @@ class MonitorNode(Node):
     def _on_status(self, message: PolicyStatus) -> None:
         try:
             seen = convert.status_seen(message)
-        except convert.BadMessage as error:
+        except BadMessage as error:
             self._complain(str(error))
             return
-        self._monitor.status(seen, Arrival.now(self._time))
+        self._monitor.status(seen, moment(self._time))
 
     def _on_latency(self, message: Latency) -> None:
         self._monitor.latency(convert.latency_seen(message))

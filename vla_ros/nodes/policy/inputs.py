@@ -12,10 +12,12 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 from vla_ros.control import Control, check_instruction
-from vla_ros.control.assemble import Assembler, Stamped
+from vla_ros.control.assembling import Assembler, Stamped
 from vla_ros.core import Observation
-from vla_ros.msg import NamedPoses
-from vla_ros.nodes.common import convert, qos
+from vla_ros.msg import EpisodeStatus, NamedPoses
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of, stamp_of
+from vla_ros.nodes.policy import convert
 from vla_ros.timing import Clock, moment
 
 Put = Callable[[Stamped[Any]], Observation | None]
@@ -56,6 +58,7 @@ class PolicyInputs:
         if control.limits.absolute:
             self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE)
         self._listen(String, "instruction", self._on_instruction, qos.LATCHED, raw=True)
+        self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
     def close(self) -> None:
         for subscription in self._open:
@@ -75,8 +78,8 @@ class PolicyInputs:
 
     def _pixels(self, message: Image | CompressedImage) -> Any:
         if isinstance(message, CompressedImage):
-            return convert.decompressed(message, self._most)
-        return convert.image_of(message, self._most)
+            return decompressed(message, self._most)
+        return image_of(message, self._most)
 
     def _stream(self, read: Callable[[Any], Any], put: Put) -> Callable[[Any], None]:
         """A callback that validates one stream and offers the observation it completes."""
@@ -84,8 +87,8 @@ class PolicyInputs:
         def callback(message: Any) -> None:
             received = moment(self._clock)
             try:
-                part = Stamped(convert.stamp_of(message.header.stamp), received, read(message))
-            except convert.BadMessage as error:
+                part = Stamped(stamp_of(message.header.stamp), received, read(message))
+            except BadMessage as error:
                 self._control.drop(str(error))
                 return
             observation = put(part)
@@ -98,7 +101,7 @@ class PolicyInputs:
         """Where the end effector is: what stale_policy 'hold' keeps."""
         try:
             pose = convert.pose_action_of(message)
-        except convert.BadMessage as error:
+        except BadMessage as error:
             self._control.drop(str(error))
             return
         with self._control.lock:
@@ -113,3 +116,10 @@ class PolicyInputs:
             return
         if self._control.set_instruction(text):
             log.info(f"instruction: '{text}'" if text else "instruction: stop")
+
+    def _on_episode(self, message: EpisodeStatus) -> None:
+        """Of a simulation; nobody publishes it on a robot."""
+        if message.state == EpisodeStatus.STATE_RUNNING:
+            self._control.episode_runs(message.episode, message.step)
+        elif message.state in (EpisodeStatus.STATE_SUCCESS, EpisodeStatus.STATE_FAILURE):
+            self._control.episode_over(message.episode, message.reason or "success")

@@ -18,14 +18,14 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
-from vla_ros.control import Counters, check_instruction
+from vla_ros.control import ControlCounts, check_instruction
 from vla_ros.core import Instruction, PolicyInfo, PolicyState
-from vla_ros.nodes.common import convert
 from vla_ros.nodes.common.parameters import check_values, declare
 from vla_ros.nodes.common.spin import run
+from vla_ros.nodes.policy.convert import status_message
 from vla_ros.nodes.policy.parameters import TABLE, limits_of, spec_of
 from vla_ros.nodes.policy.runtime import PolicyRuntime
-from vla_ros.nodes.policy.topics import PolicyTopics, status_message
+from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicyRefused
 from vla_ros.safety import Safety
 
@@ -162,22 +162,23 @@ class PolicyNode(LifecycleNode):
 
     def publish_status(self) -> None:
         """Callable from any thread."""
-        message = self.runtime.status() if self.runtime is not None else None
-        if message is None:
-            info = PolicyInfo(self.spec.name, self.spec.schedule)
-            message = status_message(self._idle, Instruction("", 0), info, Counters(), self.limits)
-        message.header.stamp = convert.to_time(self.clock.now_ns())
-        self.topics.status(message)
+        if self.runtime is not None:
+            self.runtime.report_status()
+            return
+        info = PolicyInfo(self.spec.name, self.spec.schedule)
+        counts = ControlCounts()
+        message = status_message(self._idle, Instruction("", 0), info, counts, self.limits)
+        self.topics.status(message, self.clock.now_ns())
 
     # ------------------------------------------------------------------ services
 
     def _on_stop(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         said = "stopped: give a new instruction to go on"
-        return self._serve(response, lambda runtime: runtime.loop.stop(), said)
+        return self._serve(response, lambda runtime: runtime.control.stop(), said)
 
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         said = "reset: a new episode begins"
-        return self._serve(response, lambda runtime: runtime.loop.reset(), said)
+        return self._serve(response, lambda runtime: runtime.control.reset(), said)
 
     def _on_recover(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         said = "recovered: waits for a fresh action"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from vla_ros.core import StalePolicy
@@ -18,6 +19,7 @@ _SCHEDULES = (
     "naive_pipe",
     "vanilla_speculative",
 )
+_CROP = {"auto": None, "always": True, "never": False}
 _UNIT = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5)
 
 TABLE = (
@@ -55,23 +57,30 @@ TABLE = (
         fixed=True,
     ),
     P("unnorm_key", "", "vla: whose action statistics to use; empty: the only ones", fixed=True),
-    P("center_crop", False, "vla: crop as for fine-tunes with crop augmentation", fixed=True),
+    P(
+        "center_crop",
+        "auto",
+        "vla: crop as for fine-tunes with crop augmentation; auto: as its statistics say",
+        choices=tuple(_CROP),
+        fixed=True,
+    ),
     P(
         "preprocessing",
-        "default",
-        "vla: images as the checkpoint's processor wants them, or as in the published LIBERO"
-        " evaluations: mirror, JPEG, Lanczos-3",
-        choices=("default", "libero"),
+        "auto",
+        "vla: images as the checkpoint's processor wants them (default), or as in the published"
+        " LIBERO evaluations: mirror, JPEG, Lanczos-3; auto: as its statistics say",
+        choices=("auto", "default", "libero"),
         fixed=True,
     ),
     P("cuda_graphs", True, "vla: capture the packed passes on CUDA", fixed=True),
     P("seed", 0, "vla: seed of random weights and of sampling", 0, 2**31 - 1, fixed=True),
-    P("num_threads", 0, "Threads of the worker; 0: torch decides", 0, 256, fixed=True),
+    P("num_threads", 0, "Threads of the worker; 0: half of the CPUs, so that the control tick and"
+      " the cameras have the others; on a GPU torch decides", 0, 256, fixed=True),
     P(
         "action_scale",
-        [1.0] * 6,
-        "What one unit of the policy's first six numbers is, in m and rad;"
-        " LIBERO checkpoints: 0.05 and 0.5",
+        [0.0] * 6,
+        "vla: what one unit of its first six numbers is, in m and rad; zeros: as its checkpoint"
+        " says, which is 0.05 and 0.5 for LIBERO's",
         fixed=True,
     ),
     P("replay_file", "", "replay: .npy or .npz of float64 [N, 7] in m, rad, 0..1", fixed=True),
@@ -86,7 +95,8 @@ TABLE = (
     P("camera_rate_hz", 20.0, "Rate of the camera, for the age budget", 0.1, 1000.0, fixed=True),
     P("image_transport", "raw", "Image or CompressedImage", choices=("raw", "compressed"),
       fixed=True),
-    P("use_wrist_image", False, "Whether a frame needs a wrist image", fixed=True),
+    P("use_wrist_image", False, "Frames need a wrist image; they do where the checkpoint looks"
+      " through two cameras", fixed=True),
     P("use_joint_states", False, "Whether a frame needs joint states", fixed=True),
     P("max_image_pixels", 1920 * 1200, "Larger images are dropped", 64, 7680 * 4320, fixed=True),
     P("detect_frozen", True, "Hold on a camera that repeats its pixels; off in simulation",
@@ -166,14 +176,19 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         device=values["device"],
         dtype=values["dtype"],
         unnorm_key=values["unnorm_key"],
+        action_scale=tuple(values["action_scale"]) if any(values["action_scale"]) else None,
+        center_crop=_CROP[values["center_crop"]],
+        preprocessing=None if values["preprocessing"] == "auto" else values["preprocessing"],
         seed=values["seed"],
-        action_scale=tuple(values["action_scale"]),
         replay_file=values["replay_file"],
         replay_loop=values["replay_loop"],
-        num_threads=values["num_threads"],
+        num_threads=values["num_threads"] or _threads(values["device"]),
         warmup_count=values["warmup_count"],
         cuda_graphs=values["cuda_graphs"],
-        center_crop=values["center_crop"],
-        preprocessing=values["preprocessing"],
         delay_frames=values["delay_frames"],
     )
+
+
+def _threads(device: str) -> int:
+    """Of a model that shares the CPUs with everybody else; 0: torch decides."""
+    return max(1, len(os.sched_getaffinity(0)) // 2) if device == "cpu" else 0

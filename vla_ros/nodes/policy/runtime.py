@@ -13,37 +13,23 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
-from vla_ros.control import Control, check_instruction
-from vla_ros.control.actions import Answer
+from vla_ros.control import check_instruction, make_control
 from vla_ros.control.ticker import Ticker
-from vla_ros.core import Command, CommandKind, Instruction, Observation, PolicyState
-from vla_ros.executor import Executor
-from vla_ros.executor import Limits as ExecutorLimits
-from vla_ros.executor.messages import (
-    ErrorKind,
-    Event,
-    FrameRefused,
-    Result,
-    WorkerGaveUp,
-    WorkerLost,
-)
-from vla_ros.msg import PolicyStatus
-from vla_ros.nodes.common import convert
+from vla_ros.core import PolicyState
+from vla_ros.executor import Executor, Ready, WorkerLimits
+from vla_ros.nodes.policy.budget import hang_timeout_s, refuse_unless_met
+from vla_ros.nodes.policy.convert import status_message
+from vla_ros.nodes.policy.figures import LatencyWindows
 from vla_ros.nodes.policy.inputs import PolicyInputs
-from vla_ros.nodes.policy.topics import (
-    Acceptance,
-    LatencyWindows,
-    PolicyTopics,
-    Throttle,
-    status_message,
-)
+from vla_ros.nodes.policy.link import PolicyLink
+from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicySpec
-from vla_ros.safety import Limits, Safety, least_max_age_s
+from vla_ros.safety import Limits
 from vla_ros.timing import Clock
 
 
 class PolicyRuntime:
-    """One loaded policy and everything around it. It is the Outlet of its control loop.
+    """One loaded policy and everything around it.
 
     Construction loads and warms up, and blocks. Raises PolicyRefused or ValueError, in one
     line, for a policy that cannot be loaded or limits that it cannot meet; nothing is left
@@ -64,73 +50,86 @@ class PolicyRuntime:
         changed_state: Callable[[], None],
         ending: threading.Event,
     ) -> None:
-        self._log = node.get_logger()
+        log = node.get_logger()
         self._values = values
-        self._limits = limits
         self._clock = clock
         self._topics = topics
-        self._changed_state = changed_state
         self._lockstep = values["mode"] == "lockstep"
-        self._restarts = 0
-        self._throttle = Throttle()
-        self._windows = LatencyWindows(values["latency_window_s"])
-        self._acceptance = Acceptance()
         self._ticker: Ticker | None = None
-        self.control: Control | None = None
-        room = ExecutorLimits(
-            load_timeout_s=values["load_timeout_s"],
-            max_image_bytes=2 * 3 * values["max_image_pixels"],
-        )
-        self._log.info(f"loading policy '{spec.name}' ...")
-        self._executor = Executor(spec, clock, room, self._on_result, self._on_event)
-        self._ready = self._executor.start(values["load_timeout_s"], ending)
-        self._worker_pid = self._ready.pid  # 0: there is none
-        try:
-            self.check(limits)
-        except ValueError:
-            self._executor.close()
-            raise
-        self._executor.set_hang_timeout(self._hang_timeout_s())
-        self.control = Control(
+        self._windows = LatencyWindows(values["latency_window_s"])
+        self._link = PolicyLink(log, clock, topics, self._windows, changed_state)
+        log.info(f"loading policy '{spec.name}' ...")
+        ready = self._start_worker(spec, limits, ending)
+        self.control = make_control(
             limits,
-            self._ready.info,
+            ready.info,
             clock,
-            self,
+            self._link,
             lockstep=self._lockstep,
             sim_time=sim_time,
             detect_frozen=values["detect_frozen"],
             replan_interval=values["replan_interval"],
+            inference_s=ready.inference_p99_ms / 1e3,
         )
-        self.control.inference_s = self._inference_s
+        self._link.attach(self._executor, ready, self.control)
         topics.open(limits, clocked=not self._lockstep)
         poses = spec.name == "scripted"
-        self._inputs = PolicyInputs(node, values, clock, self.control, poses=poses)
+        wrist = values["use_wrist_image"] or ready.info.cameras == 2
+        needs = {**values, "use_wrist_image": wrist}
+        self._inputs = PolicyInputs(node, needs, clock, self.control, poses=poses)
         if values["instruction"]:
             self.control.set_instruction(check_instruction(values["instruction"]))
-        self._log.info(
-            f"ready: {spec.name}, schedule {self._ready.info.schedule}, device"
-            f" {self._ready.info.device}, inference {self._ready.inference_p50_ms:.1f} ms"
-            f" (p99 {self._ready.inference_p99_ms:.1f} ms)"
+        log.info(
+            f"ready: {spec.name}, schedule {ready.info.schedule}, device {ready.info.device},"
+            f" inference {ready.inference_p50_ms:.1f} ms (p99 {ready.inference_p99_ms:.1f} ms)"
         )
+        if ready.info.conventions:
+            log.info(f"the checkpoint is read so: {ready.info.conventions}")
+        if ready.info.contradiction:
+            log.warning(f"overridden: {ready.info.contradiction}")
+
+    def _start_worker(self, spec: PolicySpec, limits: Limits, ending: threading.Event) -> Ready:
+        room = WorkerLimits(
+            load_timeout_s=self._values["load_timeout_s"],
+            max_image_bytes=2 * 3 * self._values["max_image_pixels"],
+        )
+        link = self._link
+        self._executor = Executor(spec, self._clock, room, link.on_result, link.on_event)
+        ready = self._executor.start(self._values["load_timeout_s"], ending)
+        try:
+            self._refuse_unless_met(limits, ready)
+        except ValueError:
+            self._executor.close()
+            raise
+        self._set_hang_timeout(limits, ready)
+        return ready
 
     # ------------------------------------------------------------------ its life
 
     def activate(self) -> None:
-        self.loop.activate()
-        self._ticker = Ticker(self._limits.period_ns, self._tick, self._tick_failed)
+        self.control.activate()
+        period_ns = self.control.limits.period_ns
+        self._ticker = self._link.ticker = Ticker(period_ns, self._tick, self._tick_failed)
         self._ticker.start()
 
     def deactivate(self) -> None:
         """Nothing is published after this."""
-        self.loop.deactivate()
+        self.control.deactivate()
+        self._link.ticker = None
         if self._ticker is not None:
             self._ticker.stop()
             self._ticker = None
 
     def last_word(self) -> None:
         """Publish the stale policy's command and see that it gets out."""
-        self.loop.shut_down()
+        self.control.shut_down()
         self._topics.flush(0.2)
+
+    def recover(self) -> None:
+        """Leave FAULT, with a new worker, or HOLD."""
+        if self.control.safety.state is PolicyState.FAULT:
+            self._executor.restart()
+        self.control.recover()
 
     def close(self) -> None:
         """End the worker and take the topics away."""
@@ -139,161 +138,63 @@ class PolicyRuntime:
         self._executor.close(0.5)
         self._topics.close()
 
-    @property
-    def loop(self) -> Control:
-        assert self.control is not None
-        return self.control
+    def _tick(self, error_ns: int) -> None:
+        with self.control.lock:
+            self.control.tick()
+            self._windows.tick(error_ns, self._clock.steady_ns())
+
+    def _tick_failed(self, error: Exception) -> None:
+        self._link.warn("tick", f"control tick failed: {type(error).__name__}: {error}")
 
     # ------------------------------------------------------------------ limits
 
-    @property
-    def _inference_s(self) -> float:
-        """L, the 99th percentile of inference at warm-up."""
-        return self._ready.inference_p99_ms / 1e3
-
-    def _hang_timeout_s(self) -> float:
-        """max(3 L, 5 T, A) + T. Before A the robot still moves on valid evidence: a worker that
-        is merely slow, on a busy machine, must not be killed for it."""
-        if self._values["hang_timeout_s"] > 0.0:
-            return float(self._values["hang_timeout_s"])
-        period = self._limits.period_s
-        return max(3 * self._inference_s, 5 * period, self._limits.max_age_s) + period
-
     def check(self, limits: Limits) -> None:
         """Raise ValueError for limits that the loaded policy cannot meet."""
-        if (
-            self.control is not None
-            and self.control.safety.active
-            and limits.control_rate_hz != self._limits.control_rate_hz
-        ):
+        other_rate = limits.control_rate_hz != self.control.limits.control_rate_hz
+        if other_rate and self.control.safety.active:
             raise ValueError("control_rate_hz cannot change while active: deactivate first")
-        info = self._ready.info
-        # In lock-step the world waits: inference does not make its evidence older.
-        inference_s = 0.0 if self._lockstep else self._inference_s
-        kept = min(self._values["replan_interval"] or info.chunk_length, info.chunk_length)
-        least = least_max_age_s(limits, info.pipeline_depth, inference_s, kept)
-        if limits.max_age_s < least:
-            raise ValueError(
-                f"max_age_s {limits.max_age_s:g} cannot be met: camera period"
-                f" {1e3 / limits.camera_rate_hz:.0f} ms, {info.pipeline_depth - 1} frames of"
-                f" pipeline and {kept} actions at {limits.period_s * 1e3:.0f} ms, inference"
-                f" {inference_s * 1e3:.0f} ms need at least {least:.3f}"
-            )
+        self._refuse_unless_met(limits, self._link.ready)
 
     def apply(self, values: Mapping[str, Any], limits: Limits) -> None:
-        """Use other limits from now on; they have passed :meth:`check`."""
-        if limits.control_rate_hz != self._limits.control_rate_hz:
+        """Use other values from now on; they have passed :meth:`check`."""
+        if limits.control_rate_hz != self.control.limits.control_rate_hz:
             self._topics.close()  # the deadline that a writer offers cannot change
             self._topics.open(limits, clocked=not self._lockstep)
-        self._values, self._limits = values, limits
-        with self.loop.lock:
-            self.loop.limits = limits
-        self._executor.set_hang_timeout(self._hang_timeout_s())
+        self._values = values
+        with self.control.lock:
+            self.control.limits = limits
+            self._windows.span(values["latency_window_s"])
+        self._set_hang_timeout(limits, self._link.ready)
 
-    # ------------------------------------------------------------------ services
+    def _refuse_unless_met(self, limits: Limits, ready: Ready) -> None:
+        inference_s = 0.0 if self._lockstep else ready.inference_p99_ms / 1e3
+        refuse_unless_met(limits, ready.info, inference_s, self._values["replan_interval"])
 
-    def recover(self) -> None:
-        """Leave FAULT, with a new worker, or HOLD."""
-        if self.loop.safety.state is PolicyState.FAULT:
-            self._executor.restart()
-        self.loop.recover()
+    def _set_hang_timeout(self, limits: Limits, ready: Ready) -> None:
+        given = float(self._values["hang_timeout_s"])
+        seconds = given or hang_timeout_s(limits, ready.inference_p99_ms / 1e3)
+        self._executor.set_hang_timeout(seconds)
 
-    # ------------------------------------------------------------------ the worker
-
-    def _on_result(self, result: Result) -> None:
-        """On the worker's reader thread."""
-        loop = self.control
-        if loop is None:
-            return
-        if result.error is ErrorKind.INVALID:
-            loop.invalid(result.epoch, result.error_text)
-        elif result.error is ErrorKind.MEMORY:
-            loop.fault(f"out of memory: {result.error_text}")
-        elif result.error is ErrorKind.FAILED:
-            self._log.error(f"the policy failed: {result.error_text}")
-        elif result.inference is None:
-            loop.result(result.epoch, None)
-        else:
-            answer = Answer(result.inference, result.received_ns, result.received_steady_ns)
-            self._acceptance.add(answer)
-            loop.result(result.epoch, answer)
-            if self._ticker is not None:
-                self._ticker.arrived(self._clock.steady_ns())
-            self._topics.chunk(
-                convert.chunk_message(answer, result, self._ready.info, self._limits.period_s),
-                self._clock.now_ns(),
-            )
-
-    def _on_event(self, event: Event) -> None:
-        """On the worker's reader thread: the worker came or went."""
-        loop = self.control
-        if loop is None:
-            return
-        if isinstance(event, WorkerLost):
-            self._restarts += 1
-            self._worker_pid = 0
-            loop.worker_lost(event.reason)
-            self._log.error(f"worker lost: {event.reason}")
-        elif isinstance(event, WorkerGaveUp):
-            loop.fault(event.reason)
-        else:
-            self._ready, self._worker_pid = event.ready, event.ready.pid
-            self._log.info(f"worker is back, pid {event.ready.pid}")
-            loop.worker_ready()
-        self._changed_state()
-
-    # ------------------------------------------------------------------ Outlet
-
-    def submit(self, observation: Observation, instruction: Instruction) -> None:
-        try:
-            self._executor.submit(observation, instruction)
-        except FrameRefused as error:
-            self.loop.drop(str(error))
-
-    def publish(self, command: Command) -> None:
-        self._topics.command(command, self._ready.info, self._limits.period_s)
-        if command.kind is CommandKind.POLICY:
-            self._windows.command(command, self._clock.steady_ns())
-
-    def changed(self, before: Safety, after: Safety) -> None:
-        if after.state is PolicyState.FAULT and before.state is not after.state:
-            self._executor.halt()  # until recover: what is broken must not go on computing
-            self._worker_pid = 0
-        if before.state != after.state:
-            line = f"{before.state.name} -> {after.state.name}: {after.reason}"
-            # rclpy allows one severity a line of source, and raises for a second one.
-            if after.state in (PolicyState.HOLD, PolicyState.FAULT):
-                self._log.error(line)
-            else:
-                self._log.info(line)
-        self._changed_state()
-
-    def warn(self, kind: str, text: str) -> None:
-        if line := self._throttle.text(kind, text):
-            self._log.warning(line)
-
-    # ------------------------------------------------------------------ tick and report
-
-    def _tick(self, error_ns: int) -> None:
-        self.loop.tick()
-        self._windows.tick(error_ns, self._clock.steady_ns())
-
-    def _tick_failed(self, error: Exception) -> None:
-        self.warn("tick", f"control tick failed: {type(error).__name__}: {error}")
+    # ------------------------------------------------------------------ report
 
     def report_latency(self) -> None:
-        if self.loop.safety.active:
-            self._topics.latency(self._windows, self._clock.now_ns(), self._clock.steady_ns())
+        with self.control.lock:
+            message = self._windows.message(self._clock.steady_ns())
+        if self.control.safety.active:
+            self._topics.latency(message, self._clock.now_ns())
 
-    def status(self) -> PolicyStatus | None:
-        """The status; None while still being constructed."""
-        if self.control is None:
-            return None
-        loop = self.control
-        out = status_message(
-            loop.safety, loop.instruction, self._ready.info, loop.counters, self._limits
-        )
-        out.worker_pid = self._worker_pid
-        out.worker_restarts = self._restarts
-        out.acceptance = self._acceptance.shares()
-        return out
+    def report_status(self) -> None:
+        """Publish the status. Under the loop's lock: a newer one never goes out before it."""
+        control, link = self.control, self._link
+        with control.lock:
+            out = status_message(
+                control.safety,
+                control.instruction,
+                link.ready.info,
+                control.counters,
+                control.limits,
+            )
+            out.worker_pid = link.worker_pid
+            out.worker_restarts = link.worker_restarts
+            out.acceptance = link.drafts.shares()
+            self._topics.status(out, self._clock.now_ns())

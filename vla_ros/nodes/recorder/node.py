@@ -44,7 +44,7 @@ from vla_ros.recording.flight import FlightLimits, FlightRecorder
 from vla_ros.recording.run_info import RunInfo
 from vla_ros.recording.sink import MB, BagSink, SinkLimits
 from vla_ros.resources import version
-from vla_ros.timing import SystemClock
+from vla_ros.timing import SECOND, SystemClock
 
 ASKED = ("policy", "bridge", "monitor")  # nodes whose parameters are kept
 _BAD = {PolicyState.HOLD: "hold", PolicyState.FAULT: "fault"}
@@ -66,10 +66,15 @@ TABLE = (
 
 
 class RecorderNode(Node):
-    """See the module's text. ValueError: a bad parameter, or a folder that cannot be used."""
+    """See the module's text. ValueError: a bad parameter, or a folder that cannot be used.
 
-    def __init__(self) -> None:
+    ``say`` gets one line for what it begins and ends, also from the threads that write; None:
+    they are lines of its log.
+    """
+
+    def __init__(self, say: Callable[[str], None] | None = None) -> None:
         super().__init__("recorder")
+        self._say = say or self.get_logger().info
         values = declare(self, TABLE)
         clock = SystemClock()
         self._created = datetime.now(timezone.utc)
@@ -83,12 +88,11 @@ class RecorderNode(Node):
         topics = [*TOPICS, *parse_topics(values["extra_topics"])]
         for name, kind in topics:
             self._listen(name, kind)
-        # Steady: /clock may stand still.
-        steady = RclpyClock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(0.1, self._poll, clock=steady)
-        self.create_timer(1.0, self._asked.ask, clock=steady)
-        where = str(self._sink.path) if self._sink else "flight records only"
-        self.get_logger().info(f"recording: {where}")
+        self.every(0.1, self._poll)
+        self.every(1.0, self._asked.ask)
+        self._begun_ns = clock.steady_ns()
+        only = "" if self._sink is not None else "flight records only, into "
+        self._say(f"recording: {only}{self._where()}")
 
     # ------------------------------------------------------------------ what is written
 
@@ -115,7 +119,32 @@ class RecorderNode(Node):
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"flight_folder: {error}") from None
-        return FlightRecorder(folder, limits, clock, self.get_logger().info)
+        return FlightRecorder(folder, limits, clock, self._say)
+
+    def every(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call again and again, by the steady clock: /clock may stand still."""
+        self.create_timer(seconds, call, clock=RclpyClock(clock_type=ClockType.STEADY_TIME))
+
+    def _where(self) -> str:
+        if self._sink is not None:
+            return str(self._sink.path)
+        return str(self._flight.folder) if self._flight is not None else ""
+
+    @property
+    def said(self) -> str:
+        """How much was written so far."""
+        parts = []
+        if self._sink is not None:
+            parts = [f"{self._sink.written} messages", f"{self._sink.bytes / MB:.1f} MB"]
+            parts += [f"{self._sink.dropped} not recorded"] if self._sink.dropped else []
+        if self._flight is not None and (self._flight.bags or self._sink is None):
+            parts.append(f"{self._flight.bags} flight records")
+        return ", ".join(parts)
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has recorded."""
+        return (SystemClock().steady_ns() - self._begun_ns) / SECOND
 
     def _warn(self, text: str) -> None:
         self.get_logger().warning(text)
@@ -200,23 +229,25 @@ class RecorderNode(Node):
 
     def close(self) -> None:
         """Write everything that is still held, and close the bags."""
+        seconds = self.seconds
         if self._flight is not None:
             self._flight.poll(finish=True)
         if self._sink is None:
+            self._say(f"{self.said}: {self._where()}")
             return
-        done = self._sink.close()
-        text = f"{self._sink.written} messages in {self._sink.path}"
-        if self._sink.dropped:
-            text += f", {self._sink.dropped} not recorded"
-        if not done:
-            text += "; the disk did not take the rest in time, the bag has no index"
-        self.get_logger().info(text)
+        if not self._sink.close():
+            self._warn("the disk did not take the rest in time: the bag has no index")
+        self._say(f"{self.said} in {seconds:.0f} s: {self._where()}")
 
 
-def main(args: Sequence[str] | None = None) -> int:
+def main(
+    args: Sequence[str] | None = None,
+    make: Callable[[], RecorderNode] = RecorderNode,
+    before_end: Callable[[RecorderNode], None] = RecorderNode.close,
+) -> int:
     """Record until SIGINT or SIGTERM, then 0; 2 for a bad parameter."""
-    make: Callable[[], SingleThreadedExecutor] = SingleThreadedExecutor
-    return run(lambda _: RecorderNode(), RecorderNode.close, args, make)
+    executor: Callable[[], SingleThreadedExecutor] = SingleThreadedExecutor
+    return run(lambda _: make(), before_end, args, executor)
 
 
 if __name__ == "__main__":

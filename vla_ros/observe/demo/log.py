@@ -3,59 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from vla_ros.core import CommandKind
+from vla_ros.core import CommandKind, Inference
 from vla_ros.monitoring import (
-    Arrival,
     CommandSeen,
+    GraphReport,
     Monitor,
     MonitorConfig,
     PublisherSeen,
-    Report,
     StatusSeen,
 )
-from vla_ros.timing import SECOND, ManualClock
+from vla_ros.observe.episode import Episode
+from vla_ros.timing import SECOND, ManualClock, Moment
 
 LONGEST_EPISODE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """One EpisodeStatus. ``ended``: "success", "failure", or empty while it goes on.
-
-    ``achieved_rate_hz``: control steps per second of wall time, to be ``control_rate_hz``.
-    ``applied`` of the ``step`` steps executed a new action of the policy.
-    """
-
-    number: int
-    stamp_ns: int
-    running: bool
-    ended: str
-    reason: str
-    task: str
-    instruction: str
-    initial_state: int
-    step: int
-    max_steps: int
-    control_rate_hz: float = 0.0
-    achieved_rate_hz: float = 0.0
-    applied: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
-    """One episode, from its first action to its end (or to now, while it goes on).
+    """One episode, from its first action (without one: its first frame) to its end, or to now
+    while it goes on. None is what was not measured; in ``report`` that is a count of 0.
 
-    ``wall_s`` is its length by the steady clock, ``worker_restarts`` those within it.
+    ``wall_s`` is its length by the steady clock. ``worker_restarts`` and ``blocked``, the actions
+    that the gate stopped, are those within it, ``last_block`` why the last one was. ``passes`` of
+    the target model an action: one that serves several frames or a chunk is shared by them.
     """
 
     episode: Episode | None
     status: StatusSeen | None
-    report: Report
-    wall_s: float = 0.0
-    worker_restarts: int = 0
+    report: GraphReport = GraphReport()
+    wall_s: float | None = None
+    worker_restarts: int | None = None
+    blocked: int | None = None
+    last_block: str = ""
+    passes: float | None = None
 
 
 class EpisodeLog:
@@ -63,12 +46,13 @@ class EpisodeLog:
 
     def __init__(self, lockstep: bool) -> None:
         self._config = MonitorConfig(window_s=LONGEST_EPISODE_S, sim_time=lockstep)
-        self._commands: list[tuple[CommandSeen, Arrival]] = []
-        self._frames: list[tuple[int, Arrival]] = []
-        self._statuses: list[tuple[StatusSeen, Arrival]] = []
+        self._commands: list[tuple[CommandSeen, Moment]] = []
+        self._frames: list[tuple[int, Moment]] = []
+        self._statuses: list[tuple[StatusSeen, Moment]] = []
+        self._answers: list[tuple[int, int, int]] = []  # stamp, passes, actions
         self._begin_ns = 0  # stamp from which the newest episode runs
         self._begun = False
-        self._end: Arrival | None = None
+        self._end: Moment | None = None
         self.episode: Episode | None = None
 
     @property
@@ -76,59 +60,100 @@ class EpisodeLog:
         """The policy's newest."""
         return self._statuses[-1][0] if self._statuses else None
 
-    def add_episode(self, episode: Episode, arrival: Arrival) -> None:
+    @property
+    def counted(self) -> bool:
+        """The policy has told its counts since the end of the episode."""
+        end = self._end
+        return end is not None and any(a.steady_ns >= end.steady_ns for _, a in self._statuses)
+
+    def add_episode(self, episode: Episode, arrival: Moment) -> None:
         """A status of the bridge; another number begins another episode."""
         if self.episode is None or self.episode.number != episode.number:
             self._begin_ns, self._begun, self._end = 0, False, None
         if episode.running and not self._begun:
             self._begin_ns, self._begun = episode.stamp_ns, True
         if episode.ended and self._end is None:
-            self._end = Arrival(episode.stamp_ns, arrival.steady_ns)
+            self._end = Moment(episode.stamp_ns, arrival.steady_ns)
         self.episode = episode
 
-    def add_status(self, status: StatusSeen, arrival: Arrival) -> None:
+    def add_status(self, status: StatusSeen, arrival: Moment) -> None:
+        """The policy's. That it rests once the episode is over is no part of the episode."""
+        if status.between_episodes:
+            return
         self._statuses.append((status, arrival))
 
-    def add_command(self, command: CommandSeen, arrival: Arrival) -> None:
+    def add_command(self, command: CommandSeen, arrival: Moment) -> None:
         self._commands.append((command, arrival))
 
-    def add_frame(self, stamp_ns: int, arrival: Arrival) -> None:
+    def add_frame(self, stamp_ns: int, arrival: Moment) -> None:
         """One camera image, by its stamp."""
         self._frames.append((stamp_ns, arrival))
 
-    def measure(self, publishers: tuple[PublisherSeen, ...], now: Arrival) -> Measured:
+    def add_inference(self, inference: Inference) -> None:
+        """What the policy said of one frame."""
+        said = inference.stamp_ns, inference.target_passes, len(inference.actions)
+        self._answers.append(said)
+
+    def measure(self, publishers: tuple[PublisherSeen, ...], now: Moment) -> Measured:
         """Judge what belongs to the episode. ``publishers``: writers of the action topic."""
         end = self._end or now
-        commands = self._commands_until(end)
-        if not commands:
-            return Measured(self.episode, self.status, Report())
-        begin = commands[0][1].steady_ns
-        last = max(commands[-1][1].steady_ns, end.steady_ns)
-        clock = ManualClock(steady=begin, now=end.ros_ns)
+        commands, frames = self._commands_until(end), self._frames_until(end)
+        if not (commands or frames):
+            return Measured(self.episode, self.status)
+        begin = (commands or frames)[0][1].steady_ns
+        last = max([end.steady_ns, *(arrival.steady_ns for _, arrival in commands[-1:])])
+        clock = ManualClock(steady=begin, now=end.now_ns)
         monitor = Monitor(self._config, clock)
         monitor.publishers(publishers)
         before = [s for s in self._statuses if s[1].steady_ns <= begin] or self._statuses[:1]
         during = [s for s in self._statuses if begin < s[1].steady_ns <= last]
-        frames = [f for f in self._frames if begin <= f[1].steady_ns <= last]
         events: list[tuple[int, Callable[[], None]]] = []
         events += [(a.steady_ns, partial(monitor.status, s, a)) for s, a in before[-1:] + during]
         events += [(a.steady_ns, partial(monitor.command, c, a)) for c, a in commands]
-        events += [(a.steady_ns, partial(monitor.camera, f, a)) for f, a in frames]
+        shown = [f for f in frames if begin <= f[1].steady_ns <= last]
+        events += [(a.steady_ns, partial(monitor.camera, f, a)) for f, a in shown]
         for _, take in sorted(events, key=lambda event: event[0]):
             take()
         clock.steady = last
-        restarts = [status.worker_restarts for status, _ in before[-1:] + during] or [0]
-        return Measured(
+        measured = Measured(
             self.episode,
             self.status,
             monitor.judge().report,
             (last - begin) / SECOND,
-            restarts[-1] - restarts[0],
+            passes=self._passes(end),
+        )
+        return self._counted(measured, before[-1:], last)
+
+    def _counted(
+        self, measured: Measured, before: list[tuple[StatusSeen, Moment]], last_ns: int
+    ) -> Measured:
+        """With the policy's own counts: from before the begin to its first word after the end."""
+        if not before:
+            return measured
+        after = [s for s, a in self._statuses if a.steady_ns >= last_ns]
+        first, newest = before[0][0], (after or [self._statuses[-1][0]])[0]
+        return replace(
+            measured,
+            worker_restarts=newest.worker_restarts - first.worker_restarts,
+            blocked=newest.actions_blocked - first.actions_blocked,
+            last_block=newest.last_block,
         )
 
-    def _commands_until(self, end: Arrival) -> list[tuple[CommandSeen, Arrival]]:
+    def _passes(self, end: Moment) -> float | None:
+        within = [a for a in self._answers if self._begin_ns <= a[0] <= end.now_ns]
+        passes, actions = sum(a[1] for a in within), sum(a[2] for a in within)
+        depth = self.status.pipeline_depth if self.status else 1
+        return passes / actions / max(depth, 1) if passes and actions else None
+
+    def _frames_until(self, end: Moment) -> list[tuple[int, Moment]]:
+        """The episode's images, by their stamps."""
+        if not self._begun:
+            return []
+        return [f for f in self._frames if self._begin_ns <= f[0] <= end.now_ns]
+
+    def _commands_until(self, end: Moment) -> list[tuple[CommandSeen, Moment]]:
         """The episode's commands, from its first action on, by their stamps."""
-        within = [c for c in self._commands if self._begin_ns <= c[0].published_ns <= end.ros_ns]
+        within = [c for c in self._commands if self._begin_ns <= c[0].published_ns <= end.now_ns]
         kinds = [command.kind for command, _ in within]
         if not self._begun or CommandKind.POLICY not in kinds:
             return []

@@ -4,54 +4,48 @@ It writes down what it receives and judges afterwards, by the stamps: topics ove
 other, and on a busy machine the end of an episode may be read before its commands. The
 figures begin with the first action of the episode and end with the episode.
 
-Callbacks run in a thread of their own, see :mod:`vla_ros.observe.listener`.
+Callbacks run in a thread of their own, see :mod:`vla_ros.observe.watcher`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
-from rclpy.serialization import deserialize_message
 from rclpy.subscription import MessageInfo
-from sensor_msgs.msg import Image
 
-from vla_ros.monitoring import Arrival, CommandSeen, StatusSeen
-from vla_ros.msg import ActionCommand, EpisodeStatus, PolicyStatus
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import image_of, stamp_of
+from vla_ros.core import Inference
+from vla_ros.monitoring import CommandSeen, StatusSeen
+from vla_ros.msg import ActionCommand
 from vla_ros.nodes.monitor import convert
-from vla_ros.observe.demo.log import Episode, EpisodeLog, Measured
-from vla_ros.observe.film import Recorder
-from vla_ros.observe.listener import Listener, deep
-from vla_ros.timing import MS, SECOND
+from vla_ros.observe.demo.log import EpisodeLog, Measured
+from vla_ros.observe.episode import Episode
+from vla_ros.observe.film import Film
+from vla_ros.observe.watcher import EpisodeWatcher, Keep
+from vla_ros.timing import MS, SECOND, Moment, moment
 
-MAX_PIXELS = 1920 * 1200
 _RATE_OVER = 40  # commands
 
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """How things stand, for a line of progress."""
+    """How things stand, for a line of progress. None: there was no command to tell it by."""
 
     episode: Episode | None
     status: StatusSeen | None
-    age_ms: float  # observation age of the newest command when it was published
-    rate_hz: float  # of the newest commands
+    age_ms: float | None  # observation age of the newest command when it was published
+    rate_hz: float | None  # of the newest commands
 
 
-class Watcher(Listener):
+class DemoWatcher(EpisodeWatcher):
     """Joins the graph of ``domain``; use it with `with`."""
 
-    def __init__(self, domain: int, lockstep: bool, recorder: Recorder | None = None) -> None:
+    def __init__(self, domain: int, lockstep: bool, film: Film | None = None) -> None:
         super().__init__("demo", domain, lockstep)
         self._log = EpisodeLog(lockstep)
         self._recent: deque[tuple[CommandSeen, int]] = deque(maxlen=_RATE_OVER)
-        self._recorder = recorder
-        self.listen(Image, "image", self._on_image, deep(qos.IMAGE_SUB, 10), raw=True)
-        self.listen(ActionCommand, "policy/action", self._on_command, deep(qos.ACTION, 1000))
-        self.listen(PolicyStatus, "policy/status", self._on_status, deep(qos.LATCHED, 100))
-        self.listen(EpisodeStatus, "bridge/episode", self._on_episode, deep(qos.LATCHED, 100))
+        self._film = film
         self.start()
 
     @property
@@ -60,12 +54,16 @@ class Watcher(Listener):
         with self.bell:
             return self._log.episode is not None and bool(self._log.episode.ended)
 
+    def counted(self) -> bool:
+        """The policy has told its counts since the end. Ask with the bell."""
+        return self._log.counted
+
     def glance(self) -> Glance:
         """Of this instant."""
         with self.bell:
-            episode, status = self._log.episode, self._log.status
+            episode, status = self._log.episode, self.status
             recent = list(self._recent)
-        age_ms = rate_hz = 0.0
+        age_ms = rate_hz = None
         if recent and recent[-1][0].observed_ns:
             age_ms = (recent[-1][0].published_ns - recent[-1][0].observed_ns) / MS
         if len(recent) > 1 and recent[-1][1] > recent[0][1]:
@@ -78,54 +76,29 @@ class Watcher(Listener):
         listed = self.node.get_publishers_info_by_topic(topic)
         publishers = tuple(convert.publisher_seen(info) for info in listed)
         with self.bell:
-            return self._log.measure(publishers, Arrival.now(self.clock))
+            return self._log.measure(publishers, moment(self.clock))
 
-    def _on_episode(self, message: EpisodeStatus) -> None:
-        with self.bell:
-            before = self._log.episode
-            self._log.add_episode(episode_of(message), Arrival.now(self.clock))
-            if before is not None and before.number != message.episode and self._recorder:
-                self._recorder.clear()
+    def hear_episode(self, episode: Episode, arrival: Moment) -> None:
+        before = self._log.episode
+        self._log.add_episode(episode, arrival)
+        if before is not None and before.number != episode.number and self._film is not None:
+            self._film.clear()
 
-    def _on_status(self, message: PolicyStatus) -> None:
-        with self.bell:
-            self._log.add_status(convert.status_seen(message), Arrival.now(self.clock))
+    def hear_status(self, status: StatusSeen, arrival: Moment) -> None:
+        self._log.add_status(status, arrival)
 
-    def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:
+    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
         gid = info.get("publisher_gid")
         seen = convert.command_seen(message, convert.gid_of(gid["data"]) if gid else b"")
-        arrival = self.clock.arrival(info)
-        with self.bell:
-            self._log.add_command(seen, arrival)
-            self._recent.append((seen, arrival.steady_ns))
+        self._log.add_command(seen, arrival)
+        self._recent.append((seen, arrival.steady_ns))
 
-    def _on_image(self, raw: bytes, info: MessageInfo) -> None:
-        stamp = convert.header_stamp(raw)
-        with self.bell:
-            self._log.add_frame(stamp, self.clock.arrival(info))
-            episode = self._log.episode
-        going_on = episode is not None and not episode.ended
-        if self._recorder is not None and going_on and self._recorder.wants():
-            self._recorder.add(stamp, image_of(deserialize_message(raw, Image), MAX_PIXELS))
+    def hear_inference(self, inference: Inference) -> None:
+        self._log.add_inference(inference)
 
-
-def episode_of(message: EpisodeStatus) -> Episode:
-    """What the message says."""
-    return Episode(
-        number=message.episode,
-        stamp_ns=stamp_of(message.header.stamp),
-        running=message.state == EpisodeStatus.STATE_RUNNING,
-        ended={
-            EpisodeStatus.STATE_SUCCESS: "success",
-            EpisodeStatus.STATE_FAILURE: "failure",
-        }.get(message.state, ""),
-        reason=message.reason,
-        task=message.task,
-        instruction=message.instruction,
-        initial_state=message.initial_state,
-        step=message.step,
-        max_steps=message.max_steps,
-        control_rate_hz=message.control_rate_hz,
-        achieved_rate_hz=message.achieved_rate_hz,
-        applied=message.actions_applied,
-    )
+    def hear_image(self, stamp_ns: int, arrival: Moment) -> Keep | None:
+        self._log.add_frame(stamp_ns, arrival)
+        film, episode = self._film, self._log.episode
+        if film is None or episode is None or episode.ended or not film.wants():
+            return None
+        return partial(film.add, stamp_ns)

@@ -13,8 +13,8 @@ from vla_ros.core import Command, CommandKind, Inference, PolicyState
 from vla_ros.evaluation.records import Job, Record, Setup
 from vla_ros.evaluation.tally import Tally, is_an_end, reason_of
 from vla_ros.monitoring import StatusSeen
-from vla_ros.observe.demo.log import Episode
-from vla_ros.sim.episode_state import Mode
+from vla_ros.observe.episode import Episode, policy_in_words
+from vla_ros.sim.episode.state import Mode
 from vla_ros.timing import MS, SECOND
 
 SLOW = 0.95  # of the control rate: a simulation below it does not run in real time
@@ -57,7 +57,7 @@ class EvalLog:
         """The policy's. What it does once the episode is over is no part of it; its counters
         are told only then."""
         self._newest = status
-        if not self.ended:
+        if not self.ended and not status.between_episodes:
             self._status = status
 
     def add_command(self, heard: Heard) -> None:
@@ -84,8 +84,7 @@ class EvalLog:
     @property
     def policy(self) -> str:
         """The same for a person."""
-        status = self._status
-        return f"policy {status.state.name}: {status.reason}" if status else "no policy was heard"
+        return policy_in_words(self._status)
 
     @property
     def progress(self) -> tuple[bool, int, int]:
@@ -109,7 +108,7 @@ class EvalLog:
 
     def step_of(self, stamp_ns: int) -> int | None:
         """After how many control steps a frame of this stamp was seen; None: in no episode."""
-        if self.episode is None or not self._begun or stamp_ns < self._first_ns:
+        if self.episode is None or not self._begun or not self._within(stamp_ns):
             return None
         return max(0, round((stamp_ns - self.begin_ns) * self.episode.control_rate_hz / SECOND))
 
@@ -118,6 +117,11 @@ class EvalLog:
         """No frame of the episode is older. In real time the first one is captured a moment
         before the bridge says that the episode runs."""
         return self.begin_ns - (0 if self._lockstep else _SLACK_NS)
+
+    def _within(self, stamp_ns: int) -> bool:
+        """Whether a frame of this stamp was shown during the episode, and not after its end."""
+        over = self.ended and self.episode is not None and stamp_ns > self.episode.stamp_ns
+        return stamp_ns >= self._first_ns and not over
 
     # ------------------------------------------------------------------ the record
 
@@ -171,7 +175,7 @@ class EvalLog:
             yield heard, heard.command.latest_ns
 
     def _frames_within(self) -> list[int]:
-        return sorted({frame for frame in self._frames if frame >= self._first_ns})
+        return sorted({frame for frame in self._frames if self._within(frame)})
 
     def _clocked_steps(self) -> Iterator[tuple[Heard | None, int]]:
         """Real time: a step takes the newest action that came since the step before it."""

@@ -1,40 +1,41 @@
 """A node that begins the episodes of an evaluation at a bridge and writes down what it hears.
 
-Callbacks run in a thread of their own, see :mod:`vla_ros.observe.listener`.
+Callbacks run in a thread of their own, see :mod:`vla_ros.observe.watcher`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from rcl_interfaces.srv import SetParametersAtomically
 from rclpy.parameter import Parameter
-from rclpy.serialization import deserialize_message
 from rclpy.subscription import MessageInfo
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
-from vla_ros.core import Inference, PolicyState, Timeline
+from vla_ros.core import Inference, PolicyState
 from vla_ros.evaluation.records import Job, Setup
 from vla_ros.evaluation.strips import Strip
 from vla_ros.monitoring import StatusSeen
-from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, PolicyStatus
+from vla_ros.msg import ActionCommand
 from vla_ros.nodes.bridge.convert import command_of
 from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import image_of, stamp_of
-from vla_ros.nodes.monitor import convert as monitor_convert
-from vla_ros.observe.demo.watcher import MAX_PIXELS, episode_of
+from vla_ros.nodes.monitor.convert import header_stamp, stages_seen
+from vla_ros.observe.episode import Episode
 from vla_ros.observe.evaluation.log import EvalLog, Heard
-from vla_ros.observe.listener import Listener, deep
-from vla_ros.sim.episode_state import Mode
+from vla_ros.observe.listener import deep
+from vla_ros.observe.watcher import EpisodeWatcher, Keep
+from vla_ros.sim.episode.state import Mode
 from vla_ros.srv import ResetEpisode
+from vla_ros.timing import Moment
 
 ANSWER_S = 10.0  # longest wait for a service
 COMPLETE_S = 3.0  # after the end of an episode: for what is still on its way to us
 
 
-class EvalWatcher(Listener):
+class EvalWatcher(EpisodeWatcher):
     """Joins the graph of ``domain``; use it with `with`. ``delay_s``: of what the bridge shows.
 
     ``strip``: of the episode that the bridge begins by itself.
@@ -46,19 +47,13 @@ class EvalWatcher(Listener):
         super().__init__("eval", domain, setup.mode is Mode.LOCKSTEP)
         self._setup = setup
         self._delay_s = delay_s
-        self._status: StatusSeen | None = None
         self._strip = strip
         self.log = EvalLog(setup, 0, None)
         make = self.node.create_client
         self._set = make(SetParametersAtomically, "bridge/set_parameters_atomically")
         self._begin = make(ResetEpisode, "bridge/reset")
         self._reset = make(Trigger, "policy/reset")
-        self.listen(Image, "image", self._on_image, deep(qos.IMAGE_SUB, 10), raw=True)
         self.listen(JointState, "joint_states", self._on_frame, deep(qos.STATE, 100), raw=True)
-        self.listen(ActionCommand, "policy/action", self._on_command, deep(qos.ACTION, 1000))
-        self.listen(ActionChunk, "policy/action_chunk", self._on_chunk, deep(qos.REPORT, 1000))
-        self.listen(PolicyStatus, "policy/status", self._on_status, deep(qos.LATCHED, 100))
-        self.listen(EpisodeStatus, "bridge/episode", self._on_episode, deep(qos.LATCHED, 100))
         self.start()
 
     # ------------------------------------------------------------------ from the caller
@@ -103,9 +98,9 @@ class EvalWatcher(Listener):
         """Let the policy rest until the next episode; it says then what it counted."""
         with self.bell:
             self._strip = None
-            epoch = self._status.epoch if self._status else 0
+            epoch = self.status.epoch if self.status else 0
         self.call(self._reset, Trigger.Request(), ANSWER_S, check)
-        self.wait(lambda: self._status is not None and self._status.epoch > epoch, COMPLETE_S)
+        self.wait(lambda: self.status is not None and self.status.epoch > epoch, COMPLETE_S)
 
     @property
     def steps(self) -> int:
@@ -123,54 +118,32 @@ class EvalWatcher(Listener):
 
     def _take_up(self, number: int) -> None:
         if number > self.log.number:
-            self.log = EvalLog(self._setup, number, self._status)
+            self.log = EvalLog(self._setup, number, self.status)
 
     # ------------------------------------------------------------------ what is heard
 
-    def _on_episode(self, message: EpisodeStatus) -> None:
-        with self.bell:
-            self._take_up(message.episode)
-            if message.episode == self.log.number:
-                self.log.add_episode(episode_of(message))
-            self.bell.notify_all()
+    def hear_episode(self, episode: Episode, arrival: Moment) -> None:
+        self._take_up(episode.number)
+        if episode.number == self.log.number:
+            self.log.add_episode(episode)
 
-    def _on_status(self, message: PolicyStatus) -> None:
-        with self.bell:
-            self._status = monitor_convert.status_seen(message)
-            self.log.add_status(self._status)
-            self.bell.notify_all()
+    def hear_status(self, status: StatusSeen, arrival: Moment) -> None:
+        self.log.add_status(status)
 
-    def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:
-        stages = monitor_convert.stages_seen(message.stages)
-        arrival = self.clock.arrival(info)
-        heard = Heard(command_of(message), arrival.ros_ns, stages.inference_ms)
-        with self.bell:
-            self.log.add_command(heard)
-            self.bell.notify_all()
+    def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
+        spent_ms = stages_seen(message.stages).inference_ms
+        self.log.add_command(Heard(command_of(message), arrival.now_ns, spent_ms))
 
-    def _on_chunk(self, message: ActionChunk) -> None:
-        inference = Inference(
-            stamp_ns=stamp_of(message.observation_stamp),
-            actions=message.actions,
-            timeline=Timeline(0),
-            tokens=tuple(map(int, message.tokens)),
-            target_passes=message.target_passes,
-            draft_passes=message.draft_passes,
-            drafted=tuple(map(int, message.drafted)),
-            accepted=tuple(map(int, message.accepted)),
-        )
-        with self.bell:
-            self.log.add_inference(inference)
-            self.bell.notify_all()
+    def hear_inference(self, inference: Inference) -> None:
+        self.log.add_inference(inference)
+
+    def hear_image(self, stamp_ns: int, arrival: Moment) -> Keep | None:
+        strip, step = self._strip, self.log.step_of(stamp_ns)
+        if strip is None or step is None:
+            return None
+        return partial(strip.add, step=step)
 
     def _on_frame(self, raw: bytes) -> None:
         with self.bell:
-            self.log.add_frame(monitor_convert.header_stamp(raw))
+            self.log.add_frame(header_stamp(raw))
             self.bell.notify_all()
-
-    def _on_image(self, raw: bytes) -> None:
-        with self.bell:
-            strip = self._strip
-            step = self.log.step_of(monitor_convert.header_stamp(raw))
-        if strip is not None and step is not None:
-            strip.add(image_of(deserialize_message(raw, Image), MAX_PIXELS), step)

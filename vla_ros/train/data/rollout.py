@@ -15,8 +15,8 @@ import numpy as np
 
 from vla_ros.core import Floats, Image, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.checkpoints.config import read_config
 from vla_ros.engine.checkpoints.openvla import resolve
+from vla_ros.engine.checkpoints.parse import read_config
 from vla_ros.engine.vision.images import fit
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
 from vla_ros.sim.factory import EnvConfig

@@ -135,7 +135,7 @@ def shards(directory: Path) -> list[Path]:
 
 def read_info(path: Path) -> SetInfo:
     """What a shard says about its data set."""
-    with h5py.File(path) as file:
+    with _opened(path) as file:
         raw: dict[str, Any] = json.loads(file["data"].attrs["env_args"])
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
     return SetInfo(**values)
@@ -143,13 +143,13 @@ def read_info(path: Path) -> SetInfo:
 
 def read_tracks(path: Path) -> list[Track]:
     """Every demonstration of a shard, without images."""
-    with h5py.File(path) as file:
+    with _opened(path) as file:
         return [_track(group) for group in _groups(file)]
 
 
 def read_images(path: Path, camera: str) -> Iterator[Image]:
     """The images of one camera, a demonstration after the other, in the order of the tracks."""
-    with h5py.File(path) as file:
+    with _opened(path) as file:
         for group in _groups(file):
             yield codec.decode(group[f"obs/{camera}"][()].tobytes())
 
@@ -165,6 +165,14 @@ def digest(paths: Iterable[Path]) -> str:
         for array in (*arrays, *(track.pixels[name] for name in sorted(track.pixels))):
             whole.update(array.tobytes())
     return whole.hexdigest()
+
+
+def _opened(path: Path) -> Any:
+    """TrainError: the file cannot be read, or is none of HDF5."""
+    try:
+        return h5py.File(path)
+    except OSError as error:
+        raise TrainError(f"{path} cannot be read: {error}") from error
 
 
 def _groups(file: Any) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from support.engine import (
     tiny_config,
 )
 from vla_ros.core import Timeline
+from vla_ros.engine import InvalidAction
 from vla_ros.engine.checkpoints.random import write_random
 from vla_ros.engine.drafters.acceptance import Exact, Relaxed, Sampling, Verdict
 from vla_ros.engine.drafters.base import Draft
@@ -25,6 +28,7 @@ from vla_ros.engine.packed.pack import PackLayout, prefill_layout
 from vla_ros.engine.tokens import ActionTokens
 
 V = 12
+ALL = ActionTokens(V, V)  # every token is an action token
 
 
 def draft(tokens: list[int], probabilities: torch.Tensor | None = None) -> Draft:
@@ -45,7 +49,7 @@ def test_exact_keeps_the_matching_prefix_and_one_token_more() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("rule", [Exact(), Sampling(1.0, 0, CPU)])
+@pytest.mark.parametrize("rule", [Exact(), Sampling(ALL, 1.0, 0, CPU)])
 def test_a_broken_logit_is_reported(rule: Exact | Sampling, value: float) -> None:
     logits = logits_for([3, 4])
     logits[1, 0] = value
@@ -53,12 +57,19 @@ def test_a_broken_logit_is_reported(rule: Exact | Sampling, value: float) -> Non
 
 
 def test_relaxed_keeps_near_drafts_but_not_a_gripper() -> None:
-    rule = Relaxed(ActionTokens(V, V), bins=2, action_dim=3)
+    rule = Relaxed(ALL, bins=2, action_dim=3)
     verdict = rule.judge(logits_for([3, 4, 9, 6]), draft([5, 4, 8]), 0)
     assert verdict.tokens == (5, 4, 9)  # position 2 is the gripper: 8 is not 9
     assert verdict.own == (3, 4, 9)
     assert rule.judge(logits_for([3, 4]), draft([6]), 0).tokens == (3,)  # 3 bins off
     assert not rule.lossless
+
+
+def test_only_exact_acceptance_says_what_greedy_decoding_says() -> None:
+    assert Exact().lossless
+    assert not Sampling(ALL, 1.0, 0, CPU).lossless
+    assert engine_of(tiny(), "speculative").schedule.lossless
+    assert not engine_of(tiny(), "speculative", acceptance="sampling").schedule.lossless
 
 
 def chi_square(counts: np.ndarray, chances: np.ndarray) -> float:
@@ -79,17 +90,19 @@ def chi_square(counts: np.ndarray, chances: np.ndarray) -> float:
 
 @pytest.mark.parametrize("certain", [True, False])
 def test_sampling_draws_the_targets_distribution_whatever_the_draft(certain: bool) -> None:
+    """Over the action tokens, the last V of a vocabulary that is mostly something else."""
     torch.manual_seed(0)
-    rule, generator = Sampling(0.7, 1, CPU), torch.Generator().manual_seed(2)
-    logits = torch.randn(3, V) * 1.5
-    wanted = torch.softmax(logits / 0.7, -1).numpy()
+    actions = ActionTokens(20 + V, V)
+    rule, generator = Sampling(actions, 0.7, 1, CPU), torch.Generator().manual_seed(2)
+    logits = torch.randn(3, 20 + V + 5) * 1.5
+    wanted = torch.softmax(logits[:, 20 : 20 + V] / 0.7, -1).numpy()
     guess = torch.softmax(torch.randn(2, V), -1)
-    likely = logits[:2].argmax(-1)
+    likely = 20 + logits[:2, 20 : 20 + V].argmax(-1)
     first, second = np.zeros(V), np.zeros((V, V))
     for _ in range(12_000):
-        tokens = torch.multinomial(guess, 1, generator=generator)[:, 0]
+        tokens = 20 + torch.multinomial(guess, 1, generator=generator)[:, 0]
         offered = Draft(likely, None) if certain else Draft(tokens, guess)
-        out = rule.judge(logits, offered, 0).tokens
+        out = [t - 20 for t in rule.judge(logits, offered, 0).tokens]
         first[out[0]] += 1
         if len(out) > 1:
             second[out[0], out[1]] += 1
@@ -119,22 +132,40 @@ def test_sampled_actions_follow_the_models_distribution(
     for _ in range(5_000 if drafter == "temporal" else 2_000):
         tokens = engine.schedule.step(request).tokens  # type: ignore[union-attr]
         counts[tokens[:2]] = counts.get(tokens[:2], 0) + 1
-    lane, length = engine.model.lane(1, 300), len(request.prompt)
+    lane, length, actions = engine.model.lane(1, 300), len(request.prompt), engine.model.actions
     first = lane.logits(prefill_layout(length, (length - 1,)), request.prompt, None)[0]
-    one = torch.softmax(first / 0.25, -1)
+    one = torch.softmax(first[actions.first : actions.vocab] / 0.25, -1)
     observed, chances = [], []
-    for token in one.topk(4).indices.tolist():
-        layout = PackLayout((length,), length + 1)
+    for place in one.topk(4).indices.tolist():
+        token, layout = actions.first + place, PackLayout((length,), length + 1)
         behind = lane.logits(layout, request.prompt, torch.tensor([token]))[0]
-        two = torch.softmax(behind / 0.25, -1)
+        two = torch.softmax(behind[actions.first : actions.vocab] / 0.25, -1)
         for other in two.topk(4).indices.tolist():
-            observed.append(counts.get((token, other), 0))
-            chances.append(float(one[token] * two[other]))
+            observed.append(counts.get((token, actions.first + other), 0))
+            chances.append(float(one[place] * two[other]))
     total = sum(counts.values())
     observed.append(total - sum(observed))
     chances.append(1 - sum(chances))
     assert chances[0] < 0.9  # not a foregone conclusion
     assert chi_square(np.array(observed, float), np.array(chances)) > 1e-3
+
+
+@pytest.mark.parametrize("drafter", ["temporal", "model"])
+def test_a_text_token_is_never_drawn(drafter: str, tmp_path: Path) -> None:
+    """However loud it is; greedy decoding would say it, and refuse it."""
+    write_random(tmp_path, tiny_config("qwen2_tied"), seed=9)
+    checkpoint = tiny(seed=5)
+    head = checkpoint.tensors["language_model.lm_head.weight"]
+    head[100] = head[900] * 50
+    head[101] = -head[100]
+    engine = engine_of(
+        checkpoint, "speculative", acceptance="sampling", drafter=drafter,
+        draft_checkpoint=str(tmp_path),
+    )  # fmt: skip
+    answers = play(engine, stream(12, {0: TEXTS[0]}))
+    assert all(engine.model.actions.is_action(t) for a in answers.values() for t in a.tokens)
+    with pytest.raises(InvalidAction, match="is no action token"):
+        play(engine_of(checkpoint), stream(12, {0: TEXTS[0]}))
 
 
 @pytest.mark.parametrize("bins", [0, 2, 9])

@@ -8,8 +8,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
-from vla_ros.engine.checkpoints.random import SMALL_VOCAB, random_tensors, write_random
+from support.engine import (
+    CLOCK,
+    CPU,
+    TEXTS,
+    engine_of,
+    images,
+    observation,
+    play,
+    stream,
+    tiny,
+    tiny_config,
+)
+from vla_ros.core import Observation, Timeline
+from vla_ros.engine.checkpoints.random import (
+    SMALL_VOCAB,
+    in_memory,
+    random_tensors,
+    write_random,
+)
 from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.model import ModelDrafter
 from vla_ros.engine.drafters.statistics import AcceptanceStatistics
@@ -36,7 +53,7 @@ def test_repeat_proposes_the_last_action() -> None:
     drafter.observe([31900, 31800, 31999], [31900, 31800, 31999])
     assert tokens(drafter, [], 2) == [31900, 31800]
     assert tokens(drafter, [5], 2) == [31800, 31999]
-    drafter.reset()
+    drafter.forget()
     assert tokens(drafter, [], 2) == []
 
 
@@ -183,3 +200,49 @@ def test_rejected_drafts_leave_no_trace_in_the_drafts_memory(tmp_path: Path, gam
     play(engine, stream(8, {0: TEXTS[0]}))
     assert len(seen) > 16
     assert all(seen)
+
+
+def two_cameras(count: int) -> list[Observation]:
+    """Frames whose wrist image has nothing to do with the main one."""
+    main, wrist = list(images(count, seed=1)), list(images(count, seed=2))
+    return [
+        replace(observation(i, a), wrist_image=b)
+        for i, (a, b) in enumerate(zip(main, wrist, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("sight", ["features", "pixels", "own pixels"])
+def test_a_draft_of_one_camera_sees_the_main_one_of_two(tmp_path: Path, sight: str) -> None:
+    """It says what it says as a draft of a target that has the main camera only."""
+    one, target = tiny_config(), replace(tiny_config(), images=2)
+    if sight == "own pixels":
+        one = replace(one, resize="letterbox")
+    write_random(tmp_path / "draft", one, seed=2 if sight == "features" else 3)
+    found = []
+    for config in (target, tiny_config()):
+        checkpoint = in_memory(config, 2, CPU, torch.float32)
+        engine = engine_of(
+            checkpoint, "speculative", drafter="model", draft_checkpoint=str(tmp_path / "draft")
+        )
+        drafter = engine.schedule.drafter
+        assert drafter.shares_vision is (sight == "features")
+        engine.reset(TEXTS[0])
+        drafts = []
+        for seen in two_cameras(3):
+            request = engine.request(seen, Timeline(0), CLOCK)
+            drafter.begin(request)
+            drafts.append(drafter.propose([], 6).tokens.tolist())
+            if config is target:
+                assert engine.schedule.step(request).target_passes <= 7
+        found.append(drafts)
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][2]
+
+
+def test_drafts_that_cannot_draft_are_refused_in_one_line(tmp_path: Path) -> None:
+    write_random(tmp_path / "two", replace(tiny_config(), images=2), seed=2)
+    with pytest.raises(ValueError, match="needs 2 cameras, the target has 1: give a draft_check"):
+        engine_with_draft(tmp_path / "two", 2)
+    write_random(tmp_path / "oft", replace(tiny_config(), parallel=True, chunk=2), seed=2)
+    with pytest.raises(ValueError, match="an OFT checkpoint, which says no tokens"):
+        engine_with_draft(tmp_path / "oft", 2)

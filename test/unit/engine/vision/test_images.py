@@ -30,6 +30,31 @@ def test_letterbox_pads_with_its_colour() -> None:
     np.testing.assert_array_equal(out[8:56], PHOTO)
 
 
+def test_letterbox_pads_both_ends_alike_and_cuts_an_odd_line_again() -> None:
+    """48 x 63: seven lines above and seven below make 62, which is scaled to 62 x 63 and cut."""
+    photo = PHOTO[:, :63]
+    out = fit(photo, 62, "letterbox", (10, 20, 30))
+    padded = np.full((62, 63, 3), (10, 20, 30), np.uint8)
+    padded[7:55] = photo
+    np.testing.assert_array_equal(out, padded[:, :62])  # round(0.5) is 0
+
+
+def test_resize_crop_cuts_the_long_side_to_a_whole_number() -> None:
+    """torchvision: int(32 * 299 / 224) is 42 where rounding says 43."""
+    photo = RNG.integers(0, 256, (224, 299, 3), dtype=np.uint8)
+    scaled = PILImage.fromarray(photo).resize((42, 32), PILImage.Resampling.BICUBIC)
+    np.testing.assert_array_equal(
+        fit(photo, 32, "resize-crop", (0, 0, 0)), np.asarray(scaled)[:, 5:37]
+    )
+
+
+def test_the_interpolation_is_the_one_asked_for() -> None:
+    for name in ("nearest", "bilinear", "lanczos"):
+        kernel = PILImage.Resampling[name.upper()]
+        wanted = np.asarray(PILImage.fromarray(PHOTO).resize((32, 32), kernel))
+        np.testing.assert_array_equal(fit(PHOTO, 32, "resize-naive", (0, 0, 0), name), wanted)
+
+
 def test_resize_crop_keeps_the_middle() -> None:
     out = fit(PHOTO, 48, "resize-crop", (0, 0, 0))
     np.testing.assert_array_equal(out, PHOTO[:, 8:56])

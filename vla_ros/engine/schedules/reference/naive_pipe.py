@@ -118,5 +118,5 @@ class NaivePipe(Schedule):
         values, choices = logits.max(dim=-1)
         return choices.tolist(), values.isfinite().tolist()
 
-    def reset(self) -> None:
+    def forget(self, damaged: bool = False) -> None:
         self._older.clear()

@@ -38,6 +38,8 @@ class VanillaSpeculative(Schedule):
         request.stages.mark("prefill")
         while len(tally.tokens) < self.count and tally.finite:
             known = self._round(known, tally, length)
+        if tally.finite:
+            self.drafter.observe(tally.tokens, tally.own)
         request.stages.mark("decode")
         return Decoded(
             stamp_ns=request.stamp_ns,
@@ -77,12 +79,9 @@ class VanillaSpeculative(Schedule):
     def instruct(self, text: str) -> None:
         self.drafter.instruct(text)
 
-    def reset(self) -> None:
-        self.drafter.reset()
-
-    def sanitise(self) -> None:
-        self.reset()
-        self.lane.ring.clear()
+    def forget(self, damaged: bool = False) -> None:
+        self.drafter.forget(damaged)
+        self.lane.ring.flush(damaged)
 
 
 def _read(logits: torch.Tensor) -> tuple[list[int], bool]:

@@ -1,4 +1,4 @@
-"""The nodes' parameter tables as Markdown: `python -m vla_ros.nodes.common.describe` writes
+"""The nodes' parameter tables as Markdown: `python -m vla_ros.nodes.describe` writes
 docs/reference/parameters.md, and a test holds the two together."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from vla_ros.nodes.policy import parameters as policy_parameters
 
 _HEAD = """# Parameters
 
-Written by `python -m vla_ros.nodes.common.describe > docs/reference/parameters.md`.
+Written by `python -m vla_ros.nodes.describe > docs/reference/parameters.md`.
 
 "fixed" parameters are read-only: give them at start, in a parameter file or with `-p`. All
 others may be set while the node runs; a bad value is refused with the reason and nothing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol
 
-from vla_ros.sim.commands import Counters
+from vla_ros.sim.commands import CommandCounts
 from vla_ros.sim.env import SimObservation
 
 
@@ -43,7 +43,10 @@ class EpisodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeView:
-    """The episode as it stands. ``reason`` is one line, empty while all is well."""
+    """The episode as it stands. ``reason`` is one line, empty while all is well.
+
+    ``next_s``: after the end, seconds from it until the next begins by itself; None: on request.
+    """
 
     state: EpisodeState
     request: EpisodeRequest
@@ -52,20 +55,23 @@ class EpisodeView:
     step: int
     max_steps: int
     achieved_rate_hz: float
-    counters: Counters
+    counters: CommandCounts
     reason: str = ""
+    next_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOptions:
     """How episodes are run. ``camera_rate_hz`` 0 renders every step (lock-step always does).
 
-    ``answer_timeout_s`` is the least time before an unanswered frame is shown again; twice
-    the slowest of the last answers counts where that is longer.
+    With ``auto_reset`` the next initial state follows an episode, in real time after
+    ``reset_pause_s``. ``answer_timeout_s`` is the least time before an unanswered frame is shown
+    again; twice the slowest of the last answers counts where that is longer.
     """
 
     mode: Mode = Mode.LOCKSTEP
     auto_reset: bool = False
+    reset_pause_s: float = 0.0
     camera_rate_hz: float = 0.0
     answer_timeout_s: float = 1.0
 

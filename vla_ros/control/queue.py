@@ -17,7 +17,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ChunkAction:
     """One action that may be published next."""
 
     answer: Answer
@@ -50,13 +50,13 @@ class ActionQueue:
         """Take a new answer; one that was still waiting is replaced by it."""
         self._newer = answer
 
-    def take(self) -> Candidate | None:
+    def take(self) -> ChunkAction | None:
         """The next action, or None if there is no new one."""
         if self.exhausted and self._newer is not None:
             self._current, self._index, self._newer = self._newer, 0, None
         if self._current is None or self.exhausted:
             return None
-        candidate = Candidate(self._current, self._index)
+        candidate = ChunkAction(self._current, self._index)
         self._index += 1
         return candidate
 

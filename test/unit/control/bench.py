@@ -1,0 +1,94 @@
+"""A control loop with a clock that stands still unless told to move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vla_ros.control import make_control
+from vla_ros.control.queue import Answer
+from vla_ros.core import Command, CommandKind, Inference, Observation, PolicyInfo, Timeline
+from vla_ros.safety import Limits
+from vla_ros.timing import ManualClock
+
+IMAGE = np.zeros((8, 8, 3), np.uint8)
+
+
+@dataclass
+class Recorder:
+    """An Outlet that remembers."""
+
+    submitted: list = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    states: list = field(default_factory=list)
+    warnings: list = field(default_factory=list)
+
+    def submit(self, observation, instruction):
+        self.submitted.append((observation, instruction))
+
+    def publish(self, command):
+        self.commands.append(command)
+
+    def changed(self, before, after):
+        self.states.append(after)
+
+    def warn(self, kind, text):
+        self.warnings.append((kind, text))
+
+
+class Bench:
+    """A control loop, its clock, and short words for what a test does with them."""
+
+    def __init__(self, *, lockstep=False, limits=None, **kwargs):
+        self.lockstep = lockstep
+        self.clock = ManualClock()
+        self.out = Recorder()
+        self.control = make_control(
+            limits or Limits(),
+            PolicyInfo("zero"),
+            self.clock,
+            self.out,
+            lockstep=lockstep,
+            sim_time=kwargs.pop("sim_time", lockstep),
+            **kwargs,
+        )
+
+    def frame(self, stamp_ns=None, image=IMAGE):
+        stamp_ns = self.clock.now if stamp_ns is None else stamp_ns
+        observation = Observation(stamp_ns, self.clock.now, self.clock.steady, image)
+        self.control.offer(observation)
+        return observation
+
+    def answer(self, observation, action=None, epoch=None):
+        action = np.full((1, 7), 0.01) if action is None else np.atleast_2d(action)
+        timeline = Timeline(observation.received_steady_ns).mark("queue", self.clock.steady)
+        answer = Answer(
+            Inference(observation.stamp_ns, action, timeline.mark("decode", self.clock.steady)),
+            observation.received_ns,
+            observation.received_steady_ns,
+        )
+        epoch = self.control.instruction.epoch if epoch is None else epoch
+        self.control.result(epoch, answer)
+
+    def cycle(self, action=None):
+        """A frame, its action, one control period, a tick."""
+        self.answer(self.frame(), action)
+        return self.tick()
+
+    def tick(self, seconds=0.05):
+        self.clock.advance(seconds)
+        before = len(self.out.commands)
+        self.control.tick()
+        return self.out.commands[before:]
+
+    def running(self):
+        self.control.activate()
+        self.control.set_instruction("reach")
+        (command,) = self.cycle()
+        assert command.kind is CommandKind.POLICY
+        return self
+
+    @property
+    def state(self):
+        return self.control.safety.state

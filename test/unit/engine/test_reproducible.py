@@ -1,0 +1,66 @@
+"""In bf16 the shapes of passes matter: with fixed ones an episode does not depend on the past."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from support.engine import TEXTS, Event, engine_of, play, stream, tiny, tiny_config
+from vla_ros.engine import Engine
+
+STILL = [replace(stream(1, {0: TEXTS[0]})[0], stamp=i, text=None if i else TEXTS[0])
+         for i in range(40)]  # fmt: skip
+RESTLESS = [
+    Event(i, stream(1, {}, seed=100 + i)[0].image, None if i else TEXTS[1]) for i in range(40)
+]
+HISTORIES: list[list[Event]] = [[], STILL, RESTLESS]
+EPISODE = stream(16, {0: TEXTS[0]}, seed=3)
+
+
+def bf16_engine(language: str, **options: object) -> Engine:
+    checkpoint = tiny(tiny_config(language), seed=9)
+    low = {n: t.bfloat16() for n, t in checkpoint.tensors.items()}
+    return engine_of(replace(checkpoint, tensors=low), "speculative", dtype="bfloat16", **options)
+
+
+def after(engine: Engine, history: list[Event]):  # type: ignore[no-untyped-def]
+    """Tokens, draft counts, logits and shapes of the episode after a history."""
+    play(engine, history)
+    bits: list[bytes] = []
+    shapes: set[tuple[int, ...]] = set()
+    judge, plan = engine.schedule.acceptance.judge, engine.schedule.lane.planner.plan
+
+    def record(logits, draft, start):  # type: ignore[no-untyped-def]
+        bits.append(logits.view(torch.int16).numpy().tobytes())
+        return judge(logits, draft, start)
+
+    def look(layout):  # type: ignore[no-untyped-def]
+        shapes.add((layout.prefill, len(layout.tail), len(layout.rows)))
+        return plan(layout)
+
+    engine.schedule.acceptance.judge = record
+    engine.schedule.lane.planner.plan = look  # type: ignore[method-assign]
+    answers = play(engine, EPISODE)
+    assert len(answers) == len(EPISODE)
+    found = [(a.tokens, a.drafted, a.accepted) for a in answers.values()]
+    return found, bits, shapes
+
+
+@pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
+@pytest.mark.parametrize("gamma", [None, 3])
+def test_fixed_shapes_give_the_same_bits_whatever_came_before(
+    language: str, gamma: int | None
+) -> None:
+    runs = [after(bf16_engine(language, gamma=gamma, fixed_shapes=True), h) for h in HISTORIES]
+    assert runs[0] == runs[1] == runs[2]
+    longest = gamma or 6
+    assert sorted(s[1:] for s in runs[0][2]) == [(0, longest + 1), (longest + 1, longest + 1)]
+    assert any(sum(accepted) for _, _, accepted in runs[0][0])  # drafts were tried, and stood
+
+
+def test_without_them_a_drafts_length_remembers_earlier_episodes() -> None:
+    runs = [after(bf16_engine("llama_gqa"), h) for h in (STILL, RESTLESS)]
+    assert [drafted for _, drafted, _ in runs[0][0]] != [drafted for _, drafted, _ in runs[1][0]]
+    assert len(runs[0][2]) > 2

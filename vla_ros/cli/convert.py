@@ -1,0 +1,54 @@
+"""`vla-ros convert`: a released checkpoint made into one that the engine reads."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from vla_ros.errors import UserError
+
+DESCRIPTION = """\
+Make a checkpoint that the engine reads of one as it was released. SOURCE is
+  a run of prismatic (MiniVLA is released so, OpenVLA is trained so),
+  an OpenVLA-OFT release, with its heads in .pt files,
+  a LoRA adapter, merged into --base,
+  OpenVLA's own layout with its weights in pytorch_model*.bin.
+What it is, is seen from its files. Pickles are read by torch's weights_only loader in a process
+of its own: none can run code. TARGET appears when it is complete and has been read back.
+"""
+
+
+def add_parser(verbs: Any) -> None:
+    """Declare the verb's options."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "convert",
+        help="make a checkpoint that the engine reads of a released one",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("source", type=Path, metavar="SOURCE", help="a directory on this machine")
+    add("target", type=Path, metavar="TARGET", help="the directory to write; it must not exist")
+    add("--tokenizer", type=Path, help="tokenizer.json of the language model (prismatic runs)")
+    add("--base", type=Path, help="the model that an adapter was trained on")
+    add("--vq", type=Path, help="the VQ-VAE of a MiniVLA that speaks in its codes")
+    add("--step", help="which of several checkpoints or heads (the newest; of heads the only one)")
+    add("--chunk", type=int, help="actions of a chunk (OFT; 8 LIBERO, 5 Bridge, 25 ALOHA)")
+    add("--images", type=int, choices=(1, 2), help="cameras (OFT; 2 LIBERO, 1 Bridge)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert and say what came of it."""
+    try:
+        from vla_ros.engine.checkpoints.convert import ConvertOptions, convert
+    except ImportError as error:
+        raise UserError(f"{error}: pip install '.[model]' in the checkout") from error
+    if args.chunk is not None and args.chunk < 1:
+        raise UserError("--chunk needs at least 1")
+    options = ConvertOptions(args.tokenizer, args.base, args.vq, args.step, args.chunk, args.images)
+    done = convert(args.source.expanduser(), args.target.expanduser(), options)
+    print(done.summary)
+    keys = ", ".join(done.layout.norm_stats)
+    print(f"{args.target}: {done.layout.parameters / 1e6:.0f} M parameters, unnorm_key {keys}")
+    return 0

@@ -1,0 +1,142 @@
+"""The publish gate: every command leaves the control loop here, and only here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vla_ros import safety
+from vla_ros.control.commands import CommandMaker, order_of
+from vla_ros.control.outlet import ControlOutlet
+from vla_ros.control.queue import Answer, ChunkAction
+from vla_ros.control.state import LoopState
+from vla_ros.core import ACTION_DIM, GRIPPER, Command, CommandKind, Floats, PolicyState
+from vla_ros.safety import Gripper
+from vla_ros.timing import MS, Moment
+
+
+class PublishGate:
+    """Decides by state, order, age and limits what is published. Not thread-safe.
+
+    ``moved``: whether an action went out since the start or :meth:`forget`. ``last``: the newest
+    command of this epoch.
+    """
+
+    def __init__(self, loop: LoopState, outlet: ControlOutlet, sim_time: bool) -> None:
+        self._loop = loop
+        self._outlet = outlet
+        self._sim_time = sim_time
+        self._commands = CommandMaker(sim_time)
+        self._evidence: Answer | None = None  # what the last action rests on
+        self._last_order = (0, -1)
+        self.moved = False
+        self.last: Command | None = None
+
+    def clear(self) -> None:
+        """A new epoch: nothing is known to be fresh, and the robot is at rest."""
+        self._evidence = None
+        self.last = None
+        self._commands.rest(self._loop.limits.absolute)
+
+    def forget(self) -> None:
+        """A new episode: nothing was set in motion yet, and the gripper is as at the start."""
+        self._commands.gripper = Gripper()
+        self.moved = False
+
+    def let_through(self, action: ChunkAction | None, now: Moment) -> bool:
+        """Publish ``action``; without one that may be, no motion while the evidence lasts.
+
+        False: nothing was published and the state is none that moves; what is said then is the
+        loop's to decide.
+        """
+        if action is not None and self._admits(action, now) and self._publish_action(action, now):
+            return True
+        return self._hold_still(now)
+
+    def stop(self, now: Moment) -> None:
+        """Publish what keeps the robot where it is: no displacement, or the held pose."""
+        loop = self._loop
+        still = loop.held_pose if loop.limits.absolute else np.zeros(ACTION_DIM)
+        if still is not None:
+            loop.counters.stops_published += 1
+            self._send(CommandKind.STOP, still, now)
+
+    def again(self) -> None:
+        """Publish the last command under a new number: it was lost on the way."""
+        if self.last is not None:
+            self._publish(self._commands.again(self.last))
+
+    def _admits(self, action: ChunkAction, now: Moment) -> bool:
+        """Whether the action is newer than all before it and its evidence fresh enough."""
+        limits, age = self._loop.limits, self._age_ns(action.answer, now)
+        if self._evidence is not None and order_of(action) <= self._last_order:
+            reason = "an action of this or a later frame was published already"
+        elif age > limits.max_age_ns:
+            reason = f"its evidence is {age / MS:.0f} ms old, max_age is"
+            reason += f" {limits.max_age_ns / MS:.0f} ms"
+        else:
+            return True
+        self._loop.counters.blocked(reason)
+        self._outlet.warn("blocked", f"action blocked: {reason}")
+        return False
+
+    def _publish_action(self, action: ChunkAction, now: Moment) -> bool:
+        """Hold a fresh action to its limits and publish it if the state then allows it."""
+        loop = self._loop
+        gated = safety.gate(action.action, self._commands.before, loop.limits)
+        if gated.clamped:
+            loop.counters.actions_clamped += 1
+            self._outlet.warn("clamped", f"action clamped to its {gated.clamped}")
+        loop.become(safety.after_valid(loop.safety, loop.limits, gated.far, now.steady_ns))
+        if loop.safety.state is not PolicyState.RUNNING:
+            return False
+        self._commands.gripper = safety.steady_gripper(
+            self._commands.gripper, float(gated.action[GRIPPER]), now.now_ns, loop.limits
+        )
+        self._evidence, self._last_order = action.answer, order_of(action)
+        self.moved = True
+        loop.counters.actions_published += 1
+        self._send(CommandKind.POLICY, gated.action, now, action)
+        return True
+
+    def _hold_still(self, now: Moment) -> bool:
+        """A HELD command while the evidence of the last action lasts; HOLD when it does not."""
+        loop = self._loop
+        if loop.safety.state is not PolicyState.RUNNING or self._evidence is None:
+            return False
+        age = self._age_ns(self._evidence, now)
+        if age > loop.limits.max_age_ns:
+            reason = f"observation age {age / MS:.0f} ms exceeds max_age"
+            reason += f" {loop.limits.max_age_ns / MS:.0f} ms"
+            loop.become(safety.hold(loop.safety, reason, now.steady_ns))
+            return False
+        loop.counters.missed_deadlines += 1
+        loop.counters.held_published += 1
+        self._send(CommandKind.HELD, self._commands.still(loop.limits.absolute), now)
+        return True
+
+    def _age_ns(self, answer: Answer, now: Moment) -> int:
+        return safety.age_ns(
+            now.now_ns,
+            answer.inference.stamp_ns,
+            now.steady_ns,
+            answer.received_steady_ns,
+            self._sim_time,
+        )
+
+    def _send(
+        self, kind: CommandKind, action: Floats, now: Moment, origin: ChunkAction | None = None
+    ) -> None:
+        """Make a command that says what it rests on, and publish it."""
+        loop = self._loop
+        latest_ns = loop.latest.stamp_ns if loop.latest is not None else 0
+        command = self._commands.make(kind, action, now, loop.instruction, latest_ns)
+        if kind is not CommandKind.STOP and self._evidence is not None:
+            command = self._commands.resting_on(command, self._evidence, loop.limits)
+        if origin is not None:
+            command = self._commands.accounted(command, origin, now)
+        self._publish(command)
+
+    def _publish(self, command: Command) -> None:
+        """The last line before the topic."""
+        self.last = command
+        self._outlet.publish(command)

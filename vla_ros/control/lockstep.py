@@ -1,0 +1,126 @@
+"""The control loop of a simulation that waits: every frame is answered once.
+
+The answer goes out as soon as the action is there, and once more when the frame comes again:
+one of the two was lost on the way. The tick publishes nothing. Time is the simulation's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vla_ros.control.loop import Control
+from vla_ros.control.outlet import ControlOutlet
+from vla_ros.control.queue import Answer, ChunkAction
+from vla_ros.core import Observation, PolicyState
+from vla_ros.safety import Limits
+from vla_ros.timing import Clock, Moment, moment
+
+
+class LockstepControl(Control):
+    """See the module's text."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Clock,
+        outlet: ControlOutlet,
+        *,
+        detect_frozen: bool = False,
+        replan_interval: int = 0,
+    ) -> None:
+        super().__init__(
+            limits,
+            clock,
+            outlet,
+            sim_time=True,
+            detect_frozen=detect_frozen,
+            replan_interval=replan_interval,
+        )
+        self._told = False  # whether any instruction was ever given
+
+    def set_instruction(self, text: str) -> bool:
+        with self.lock:
+            self._told = True
+            return super().set_instruction(text)
+
+    def offer(self, observation: Observation) -> None:
+        """Answer a frame at once where that needs no new inference; ask the worker otherwise."""
+        with self.lock:
+            self.counters.frames_received += 1
+            if self._came_before(observation):
+                self._answer_again(observation)
+            elif self._take_in(observation) and self.safety.active:
+                if self._stopped:
+                    self._stop(self._now())
+                elif not self._queue.exhausted:
+                    self._answer(self._queue.take())
+                else:
+                    self._request(observation)
+
+    def result(self, epoch: int, answer: Answer | None) -> None:
+        with self.lock:
+            if self._keep(epoch, answer):
+                self._answer(self._queue.take())
+
+    def invalid(self, epoch: int, reason: str) -> None:
+        with self.lock:
+            super().invalid(epoch, reason)
+            if self._is_current(epoch):
+                self._answer(None)
+
+    def _end_episode(self) -> None:
+        """The frame that is with the worker is answered first, so that what is counted does not
+        depend on which was quicker, the answer or the news of the end."""
+        if not self._awaits_answer:
+            self._rest()
+
+    def tick(self) -> None:
+        """Watch; answers are not a matter of time."""
+        with self.lock:
+            if self.safety.active:
+                now = moment(self._clock)
+                self._watch_clock(now)
+                self._watch_pixels(now)
+
+    def _answer(self, action: ChunkAction | None) -> None:
+        """Answer the newest frame, with the action if there is one and it may be published."""
+        now = self._now()
+        if not self._gate.let_through(action, now):
+            self._stop(now)
+        if self._episode.over and not self._resting:
+            self._rest()
+
+    def _came_before(self, observation: Observation) -> bool:
+        return self.latest is not None and observation.stamp_ns == self.latest.stamp_ns
+
+    def _answer_again(self, observation: Observation) -> None:
+        """The same answer, if there is one yet: a frame that comes again asks for no other."""
+        last = self._gate.last
+        if not self.safety.active:
+            return
+        if last is not None and last.latest_ns == observation.stamp_ns:
+            self._gate.again()
+        elif self._stopped:  # the frame came before the empty instruction did
+            self._stop(self._now())
+
+    @property
+    def _awaits_answer(self) -> bool:
+        """Whether the newest frame is with the worker."""
+        if self.latest is None or self._stopped or not self.instruction.text:
+            return False
+        last = self._gate.last
+        return last is None or last.latest_ns != self.latest.stamp_ns
+
+    @property
+    def _stopped(self) -> bool:
+        """There is nothing to do and there will not be: told to stop, or FAULT."""
+        told = self._told and not self.instruction.text
+        return told or self.safety.state is PolicyState.FAULT
+
+    def _now(self) -> Moment:
+        """This instant, at least that of the newest frame, which may have overtaken /clock: what
+        is decided by time must not depend on that."""
+        now = moment(self._clock)
+        if self.latest is None:
+            return now
+        return replace(now, now_ns=max(now.now_ns, self.latest.stamp_ns))

@@ -1,0 +1,40 @@
+"""Which control loop to run."""
+
+from __future__ import annotations
+
+from vla_ros.control.lockstep import LockstepControl
+from vla_ros.control.loop import Control
+from vla_ros.control.outlet import ControlOutlet
+from vla_ros.control.realtime import RealtimeControl
+from vla_ros.core import PolicyInfo
+from vla_ros.safety import Limits
+from vla_ros.timing import Clock
+
+
+def make_control(
+    limits: Limits,
+    info: PolicyInfo,
+    clock: Clock,
+    outlet: ControlOutlet,
+    *,
+    lockstep: bool = False,
+    sim_time: bool = False,
+    detect_frozen: bool = False,
+    replan_interval: int = 0,
+    inference_s: float = 0.0,
+) -> Control:
+    """The loop in lock-step, whose time is always simulated, or in real time."""
+    if lockstep:
+        return LockstepControl(
+            limits, clock, outlet, detect_frozen=detect_frozen, replan_interval=replan_interval
+        )
+    return RealtimeControl(
+        limits,
+        info,
+        clock,
+        outlet,
+        sim_time=sim_time,
+        detect_frozen=detect_frozen,
+        replan_interval=replan_interval,
+        inference_s=inference_s,
+    )

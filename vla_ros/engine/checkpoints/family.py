@@ -1,0 +1,93 @@
+"""What a directory is that this engine does not read as it stands, and what to do about it.
+
+Judged by names of files and by ``config.json`` alone, before any tensor is read: a run of
+prismatic, OpenVLA-OFT with heads in ``.pt`` files, an adapter, pickled weights, a policy of
+another family, a plain language model.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vla_ros.engine.checkpoints.files import names_in, read_json
+from vla_ros.engine.errors import CheckpointError
+
+CONVERT = "vla-ros convert"
+PICKLES = ("pytorch_model*.bin", "model*.pt", "model*.pth", "consolidated*.pth")
+OFT_PARTS = "*--*_checkpoint.pt"
+#: What this engine reads, for the messages that refuse anything else.
+READS = "this engine reads OpenVLA, OpenVLA-OFT and MiniVLA"
+
+
+def refuse_foreign(directory: Path) -> None:
+    """Raise CheckpointError where ``directory`` is known to be something else."""
+    reason = foreign_files(sorted(p.name for p in directory.iterdir()), str(directory))
+    if reason is None and (directory / "config.json").is_file():
+        reason = foreign_config(read_json(directory / "config.json"), str(directory))
+    if reason is None and not (directory / "config.json").exists():
+        reason = f"no config.json in {directory}: there is {names_in(directory)}"
+    if reason is not None:
+        raise CheckpointError(reason)
+
+
+def foreign_files(names: Iterable[str], where: str) -> str | None:
+    """What the names of the files of ``where`` say against reading it; None: nothing."""
+    present = set(names)
+    if parts := sorted(fnmatch.filter(present, OFT_PARTS)):
+        return (
+            f"{where} is an OpenVLA-OFT release, its heads are in {parts[0]} and are not read"
+            f" from there: run `{CONVERT} {where} TARGET` first"
+        )
+    safetensors = fnmatch.filter(present, "*.safetensors")
+    if "adapter_config.json" in present and "config.json" not in present:
+        return (
+            f"{where} is a LoRA adapter without its base model:"
+            f" run `{CONVERT} {where} TARGET --base BASE` to merge the two"
+        )
+    if "model.safetensors" not in present and "model.safetensors.index.json" not in present:
+        pickles = sorted(n for p in PICKLES for n in fnmatch.filter(present, p))
+        if pickles and not [n for n in safetensors if not n.startswith("adapter_")]:
+            return (
+                f"{where} has its weights in {pickles[0]}, a pickle, which this engine never"
+                f" reads: run `{CONVERT} {where} TARGET` to make safetensors of it"
+            )
+    if gguf := sorted(fnmatch.filter(present, "*.gguf")):
+        return f"{where} holds {gguf[0]}, weights for llama.cpp: give the original safetensors"
+    if "model_index.json" in present and "config.json" not in present:
+        return f"{where} is a pipeline of diffusers: {READS}"
+    return None
+
+
+def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
+    """What a ``config.json`` says against reading ``where`` as it stands; None: nothing."""
+    if isinstance(raw.get("vla"), Mapping) or isinstance(raw.get("model"), Mapping):
+        return (
+            f"{where} is a training run of prismatic (OpenVLA's and MiniVLA's own layout):"
+            f" run `{CONVERT} {where} TARGET --tokenizer tokenizer.json` first"
+        )
+    if "vision_backbone_id" in raw or ("vision_config" in raw and "text_config" in raw):
+        kind = raw.get("model_type", "openvla")
+        return None if kind in ("openvla", "prismatic") else _other(where, kind)
+    if isinstance(raw.get("type"), str) and ("input_features" in raw or "output_features" in raw):
+        return f"{where} is a policy of lerobot, of type {raw['type']!r}: {READS}"
+    architectures = raw.get("architectures")
+    names = [str(a) for a in architectures] if isinstance(architectures, list) else []
+    if any(name.endswith(("CausalLM", "LMHeadModel")) for name in names):
+        return (
+            f"{where} is a language model ({names[0]}) without vision or actions:"
+            f" give a checkpoint that was trained on top of it; {READS}"
+        )
+    if isinstance(raw.get("model_type"), str):
+        return (
+            None
+            if raw["model_type"] in ("openvla", "prismatic")
+            else _other(where, raw["model_type"])
+        )
+    return None
+
+
+def _other(where: str, kind: object) -> str:
+    return f"{where}/config.json says model_type {str(kind)[:60]!r}: {READS}"

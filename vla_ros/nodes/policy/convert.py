@@ -1,0 +1,179 @@
+"""Between the policy node's messages and nouns. What comes in is validated first."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from geometry_msgs.msg import PoseStamped, TwistStamped
+from sensor_msgs.msg import JointState
+
+from vla_ros import core
+from vla_ros.control import ControlCounts
+from vla_ros.control.queue import Answer
+from vla_ros.core import STAGES, Command, Instruction, PolicyInfo, Pose
+from vla_ros.executor.messages import Result
+from vla_ros.msg import ActionChunk, ActionCommand, Latency, NamedPoses, PolicyStatus, Stages
+from vla_ros.nodes.common.convert import BadMessage, percentiles, quoted, to_time
+from vla_ros.safety import Limits, Safety
+from vla_ros.timing import Distribution
+
+# ------------------------------------------------------------------------------ in
+
+
+def text_of(serialized: bytes) -> str:
+    """The text of a serialized std_msgs/String. Raises :class:`BadMessage`.
+
+    rclpy cuts a string at its first NUL and replaces what is no UTF-8, so what it hands over
+    may read well although the sender said something else.
+    """
+    order: Literal["little", "big"] = "little" if serialized[1:2] == b"\x01" else "big"
+    length = int.from_bytes(serialized[4:8], order)  # of the text and the NUL that ends it
+    text = serialized[8 : 8 + length]
+    if len(serialized) < 8 or length == 0 or len(text) != length or text[-1] != 0:
+        raise BadMessage("text is cut short")
+    try:
+        return text[:-1].decode()
+    except UnicodeDecodeError as error:
+        raise BadMessage(f"text is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def proprio_of(message: JointState) -> core.Floats:
+    """Float64 [n]: the positions in the message's own order. Raises :class:`BadMessage`."""
+    positions = np.asarray(message.position, dtype=np.float64)
+    if positions.size > 64:
+        raise BadMessage(f"joint state has {positions.size} positions, at most 64")
+    if not np.isfinite(positions).all():
+        raise BadMessage("joint state has positions that are not finite")
+    return positions
+
+
+def poses_of(message: NamedPoses) -> dict[str, Pose]:
+    """Ground truth by name. Raises :class:`BadMessage`."""
+    if len(message.names) != len(message.poses):
+        raise BadMessage(f"{len(message.names)} names for {len(message.poses)} poses")
+    poses = {
+        name: Pose(
+            (pose.position.x, pose.position.y, pose.position.z),
+            (pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w),
+        )
+        for name, pose in zip(message.names, message.poses, strict=True)
+    }
+    for name, pose in poses.items():
+        if not np.isfinite((*pose.position, *pose.quaternion)).all():
+            raise BadMessage(f"the pose of {quoted(name)} is not finite")
+    return poses
+
+
+def pose_action_of(message: PoseStamped) -> core.Floats:
+    """A measured pose as an absolute action, float64 [7]: x y z in m, axis-angle in rad, and a
+    gripper of 0, which the command replaces by the last one. Raises :class:`BadMessage`."""
+    p, q = message.pose.position, message.pose.orientation
+    vector, w = np.array([q.x, q.y, q.z]), float(q.w)
+    norm, sine = float(np.hypot(np.linalg.norm(vector), w)), float(np.linalg.norm(vector))
+    out = np.array([p.x, p.y, p.z, 0.0, 0.0, 0.0, 0.0])
+    if not np.isfinite(out).all() or not np.isfinite(norm) or abs(norm - 1.0) > 1e-3:
+        raise BadMessage("measured pose is not finite, or its quaternion not of length 1")
+    if sine > 1e-9:
+        # The shorter way round: q and -q are the same rotation.
+        sign = 1.0 if w >= 0.0 else -1.0
+        out[3:6] = sign * vector / sine * 2.0 * np.arctan2(sine, abs(w))
+    return out
+
+
+# ------------------------------------------------------------------------------ out
+
+
+def _stages(command: Command) -> Stages:
+    out = Stages(total=command.total_ms)
+    for stage in STAGES:
+        setattr(out, stage, float(command.stages_ms.get(stage, 0.0)))
+    return out
+
+
+def command_message(command: Command, info: PolicyInfo, frame_id: str) -> ActionCommand:
+    """The message of a command that has passed the gate: 7 finite numbers, always."""
+    out = ActionCommand()
+    out.header.stamp = to_time(command.published_ns)
+    out.header.frame_id = frame_id
+    out.observation_stamp = to_time(command.stamp_ns)
+    out.receive_stamp = to_time(command.received_ns)
+    out.latest_observation_stamp = to_time(command.latest_ns)
+    out.valid_until = to_time(command.valid_until_ns)
+    out.sequence = command.sequence
+    out.epoch = command.epoch
+    out.kind = int(command.kind)
+    out.chunk_index = command.chunk_index
+    out.chunk_length = command.chunk_length
+    out.pipeline_depth = info.pipeline_depth
+    out.schedule = info.schedule
+    out.instruction_hash = command.instruction_digest
+    # Without field checks rclpy would send uninitialised memory for a shorter array.
+    if command.action.shape != (core.ACTION_DIM,) or not np.isfinite(command.action).all():
+        raise ValueError(f"command is not {core.ACTION_DIM} finite numbers: {command.action}")
+    out.action = np.asarray(command.action, dtype=np.float64)
+    out.stages = _stages(command)
+    return out
+
+
+def chunk_message(answer: Answer, result: Result, info: PolicyInfo, period_s: float) -> ActionChunk:
+    """Everything one inference returned; the caller stamps it."""
+    inference = answer.inference
+    out = ActionChunk()
+    out.observation_stamp = to_time(inference.stamp_ns)
+    out.receive_stamp = to_time(answer.received_ns)
+    out.epoch = result.epoch
+    out.schedule = info.schedule
+    out.instruction_hash = result.instruction_digest
+    out.length = len(inference.actions)
+    out.period_s = period_s
+    out.actions = inference.actions.astype(np.float64).ravel().tolist()
+    out.tokens = list(inference.tokens)
+    out.target_passes = inference.target_passes
+    out.draft_passes = inference.draft_passes
+    out.drafted = list(inference.drafted)
+    out.accepted = list(inference.accepted)
+    return out
+
+
+def twist_message(command: Command, frame_id: str, period_s: float) -> TwistStamped:
+    """The displacement as a velocity over one control period: MoveIt Servo's input."""
+    out = TwistStamped()
+    out.header.stamp = to_time(command.published_ns)
+    out.header.frame_id = frame_id
+    velocity = (command.action[:6] / period_s).tolist()
+    out.twist.linear.x, out.twist.linear.y, out.twist.linear.z = velocity[:3]
+    out.twist.angular.x, out.twist.angular.y, out.twist.angular.z = velocity[3:]
+    return out
+
+
+def latency_message(
+    windows: dict[str, Distribution], last: Command | None, window_s: float
+) -> Latency:
+    """Stage latencies over a window; ``windows`` is keyed by the message's field names."""
+    out = Latency(window_s=window_s)
+    if last is not None:
+        out.last = _stages(last)
+    for name, distribution in windows.items():
+        setattr(out, name, percentiles(distribution))
+    return out
+
+
+def status_message(
+    safety: Safety,
+    instruction: Instruction,
+    info: PolicyInfo,
+    counters: ControlCounts,
+    limits: Limits,
+) -> PolicyStatus:
+    """The part of the status that follows from the loop's state; the caller stamps it."""
+    out = PolicyStatus(state=int(safety.state), reason=safety.reason)
+    out.policy, out.schedule = info.name, info.schedule
+    out.checkpoint, out.checkpoint_sha256 = info.checkpoint, info.checkpoint_sha256
+    out.device, out.dtype = info.device, info.dtype
+    out.pipeline_depth, out.chunk_length = info.pipeline_depth, info.chunk_length
+    out.instruction, out.epoch = instruction.text, instruction.epoch
+    out.control_rate_hz, out.max_age_ms = limits.control_rate_hz, limits.max_age_s * 1e3
+    for name in ControlCounts.__slots__:
+        setattr(out, name, getattr(counters, name))
+    return out

@@ -1,0 +1,142 @@
+"""Between the control loop and its surroundings: frames to the worker, its answers to the loop,
+commands to the topics, changes to the log.
+
+Threads: the methods of the outlet are called with the loop's lock held, by whoever called the
+loop; :meth:`PolicyLink.on_result` and :meth:`PolicyLink.on_event` by the worker's reader,
+without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vla_ros.control import Control
+from vla_ros.control.queue import Answer
+from vla_ros.control.ticker import Ticker
+from vla_ros.core import Command, CommandKind, Instruction, Observation, PolicyState
+from vla_ros.executor import (
+    ErrorKind,
+    Event,
+    Executor,
+    FrameRefused,
+    Ready,
+    Result,
+    WorkerGaveUp,
+    WorkerLost,
+)
+from vla_ros.nodes.policy.convert import chunk_message
+from vla_ros.nodes.policy.figures import DraftShares, LatencyWindows
+from vla_ros.nodes.policy.throttle import Throttle
+from vla_ros.nodes.policy.topics import PolicyTopics
+from vla_ros.safety import Safety
+from vla_ros.timing import Clock
+
+
+class PolicyLink:
+    """The control loop's outlet and the executor's listener. Of use after :meth:`attach`.
+
+    ``ready`` is what the worker said last of its policy, ``worker_pid`` 0 where there is none.
+    ``ticker`` is told of answers while there is one.
+    """
+
+    executor: Executor
+    ready: Ready
+
+    def __init__(
+        self,
+        log: Any,
+        clock: Clock,
+        topics: PolicyTopics,
+        windows: LatencyWindows,
+        changed_state: Callable[[], None],
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._topics = topics
+        self._windows = windows
+        self._changed_state = changed_state
+        self._throttle = Throttle()
+        self._control: Control | None = None
+        self.drafts = DraftShares()
+        self.ticker: Ticker | None = None
+        self.worker_pid = 0
+        self.worker_restarts = 0
+
+    def attach(self, executor: Executor, ready: Ready, control: Control) -> None:
+        """From now on frames, answers and commands flow."""
+        self.executor, self.ready, self.worker_pid = executor, ready, ready.pid
+        self._control = control
+
+    # ------------------------------------------------------------------ outlet of the loop
+
+    def submit(self, observation: Observation, instruction: Instruction) -> None:
+        try:
+            self.executor.submit(observation, instruction)
+        except FrameRefused as error:
+            assert self._control is not None
+            self._control.drop(str(error))
+
+    def publish(self, command: Command) -> None:
+        self._topics.command(command, self.ready.info)
+        if command.kind is CommandKind.POLICY:
+            self._windows.command(command, self._clock.steady_ns())
+
+    def changed(self, before: Safety, after: Safety) -> None:
+        if after.state is PolicyState.FAULT and before.state is not after.state:
+            self.executor.halt()  # until recover: what is broken must not go on computing
+            self.worker_pid = 0
+        if before.state != after.state:
+            line = f"{before.state.name} -> {after.state.name}: {after.reason}"
+            # rclpy allows one severity a line of source, and raises for a second one.
+            if after.state in (PolicyState.HOLD, PolicyState.FAULT):
+                self._log.error(line)
+            else:
+                self._log.info(line)
+        self._changed_state()
+
+    def warn(self, kind: str, text: str) -> None:
+        if line := self._throttle.text(kind, text):
+            self._log.warning(line)
+
+    # ------------------------------------------------------------------ the worker
+
+    def on_result(self, result: Result) -> None:
+        control = self._control
+        if control is None:
+            return
+        if result.error is ErrorKind.INVALID:
+            control.invalid(result.epoch, result.error_text)
+        elif result.error is ErrorKind.MEMORY:
+            control.fault(f"out of memory: {result.error_text}")
+        elif result.error is ErrorKind.FAILED:
+            self._log.error(f"the policy failed: {result.error_text}")
+        elif result.inference is None:
+            control.result(result.epoch, None)
+        else:
+            answer = Answer(result.inference, result.received_ns, result.received_steady_ns)
+            with control.lock:
+                self.drafts.add(answer)
+                control.result(result.epoch, answer)
+            if (ticker := self.ticker) is not None:
+                ticker.arrived(self._clock.steady_ns())
+            chunk = chunk_message(answer, result, self.ready.info, control.limits.period_s)
+            self._topics.chunk(chunk, self._clock.now_ns())
+
+    def on_event(self, event: Event) -> None:
+        """The worker came or went."""
+        control = self._control
+        if control is None:
+            return
+        if isinstance(event, WorkerLost):
+            self.worker_restarts += 1
+            self.worker_pid = 0
+            control.worker_lost(event.reason)
+            self._log.error(f"worker lost: {event.reason}")
+        elif isinstance(event, WorkerGaveUp):
+            control.fault(event.reason)
+        else:
+            self.ready, self.worker_pid = event.ready, event.ready.pid
+            self._log.info(f"worker is back, pid {event.ready.pid}")
+            control.worker_ready()
+        self._changed_state()

@@ -1,0 +1,46 @@
+"""Messages of an episode as its frozen views."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vla_ros.core import Inference, Timeline
+from vla_ros.msg import ActionChunk, EpisodeStatus
+from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.observe.episode import Episode
+
+_ENDED = {EpisodeStatus.STATE_SUCCESS: "success", EpisodeStatus.STATE_FAILURE: "failure"}
+
+
+def episode_of(message: EpisodeStatus) -> Episode:
+    """What the bridge says of its episode."""
+    return Episode(
+        number=message.episode,
+        stamp_ns=stamp_of(message.header.stamp),
+        running=message.state == EpisodeStatus.STATE_RUNNING,
+        ended=_ENDED.get(message.state, ""),
+        reason=message.reason,
+        task=message.task,
+        instruction=message.instruction,
+        initial_state=message.initial_state,
+        step=message.step,
+        max_steps=message.max_steps,
+        control_rate_hz=message.control_rate_hz,
+        achieved_rate_hz=message.achieved_rate_hz,
+        applied=message.actions_applied,
+    )
+
+
+def inference_of(message: ActionChunk) -> Inference:
+    """What the policy said of one frame; the time it took is in its commands."""
+    length = message.length or 1
+    return Inference(
+        stamp_ns=stamp_of(message.observation_stamp),
+        actions=np.asarray(message.actions, np.float64).reshape(length, -1),
+        timeline=Timeline(0),
+        tokens=tuple(map(int, message.tokens)),
+        target_passes=message.target_passes,
+        draft_passes=message.draft_passes,
+        drafted=tuple(map(int, message.drafted)),
+        accepted=tuple(map(int, message.accepted)),
+    )
