@@ -22,7 +22,7 @@ from rosbags.rosbag2.storage_mcap import MAXSIZE, McapReader
 from vla_ros.recording.chunks import DamagedChunk
 
 _MAGIC = b"\x89MCAP0\r\n"
-_HEADER, _FOOTER, _DATA_END = 0x01, 0x02, 0x0F
+_FOOTER, _DATA_END = 0x02, 0x0F
 _REORDER = 2_000  # messages that may lie between two that came in the other order ...
 _REORDER_BYTES = 64 << 20  # ... and their size
 

@@ -23,7 +23,7 @@ from vla_ros.msg import ActionChunk, ActionCommand, NamedPoses, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import stamp_of, to_time
 from vla_ros.nodes.common.peer import Peer
-from vla_ros.replay.frames import Part
+from vla_ros.replay.parts import Part
 from vla_ros.replay.recorded import said_of
 from vla_ros.replay.run import Said
 
