@@ -153,6 +153,7 @@ def _engine_options(options: BenchOptions) -> EngineOptions:
         checkpoint=options.checkpoint,
         device=options.device,
         dtype=options.dtype,
+        schedule="autoregressive",  # what the rows are drafted and compared with
         unnorm_key=options.unnorm_key,
         action_dim=None,
         seed=options.seed,

@@ -1,10 +1,14 @@
-"""The models that commands use when none is named, and whether one that is named can be read."""
+"""What commands use when nothing is named: the small models that come with the package and the
+fastest schedule that changes nothing; and whether a model that is named can be read."""
 
 from collections.abc import Sequence
 from typing import Final
 
+from vla_ros.engine.options import SCHEDULES as OF_THE_ENGINE
 from vla_ros.errors import UserError
 
+SCHEDULE: Final = "auto"
+SCHEDULES: Final = tuple(dict.fromkeys((SCHEDULE, *OF_THE_ENGINE)))
 CHECKPOINT: Final = "shipped:tabletop"
 DRAFT_CHECKPOINT: Final = "shipped:tabletop-draft"
 CHUNK_CHECKPOINT: Final = "shipped:tabletop-oft"

@@ -114,6 +114,7 @@ class Brain:
         policy = load_policy(spec)
         warm_up(policy, spec, os.getpid(), self.clock)
         check_age(limits, variant, policy.info.pipeline_depth, policy.info.chunk_length)
+        self.schedule = policy.info.schedule
         self._server = Server(policy, self.clock)
         self._sequence = 0
         self.asked: tuple[float, Inference | None] | None = None  # since the stage looked last
@@ -245,6 +246,7 @@ class _Stage:
             reason=reason_of(success, view.reason, safety.state, safety.reason, self._tally.moved),
             max_steps=view.max_steps,
             wall_s=(self._ended_ns - self._began_ns) / SECOND,
+            schedule=self._brain.schedule,
             clamped=control.counters.actions_clamped - self._clamped,
             error=self._brain.error or broke,
         )

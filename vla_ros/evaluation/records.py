@@ -172,6 +172,7 @@ class Record:
     ``age_ms``: age of the evidence of every executed action of the policy at its execution
     (in lock-step in simulated time). ``inference_ms``: time of the policy per frame.
     ``drafted`` and ``accepted``: draft tokens per action dimension, empty without a drafter.
+    ``schedule``: how it was decoded, with "auto" resolved; "" without a model.
     ``passes``: of the target model over ``frames`` frames that it answered. ``held``: steps
     without an action of the policy. ``clamped``: actions changed by the gate.
     ``action_digest``: SHA-256, in hex, of the executed actions (m, rad, gripper 0 to 1 as the
@@ -189,6 +190,7 @@ class Record:
     rate_hz: float = 0.0
     age_ms: Spread = Spread()
     inference_ms: Spread = Spread()
+    schedule: str = ""
     drafted: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
     passes: int = 0

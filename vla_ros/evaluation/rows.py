@@ -11,6 +11,7 @@ from vla_ros.evaluation.plan import FAMILIES, group_of
 from vla_ros.evaluation.records import Record, Spread, Variant
 from vla_ros.evaluation.statistics import pooled, wilson
 
+AUTO = "auto"
 DIMENSIONS = ("x", "y", "z", "rx", "ry", "rz", "gripper")
 
 
@@ -71,9 +72,11 @@ class Row:
     ``steps``: median of the solved episodes, None without one. ``same``: episodes with the same
     executed actions as the first variant's, and episodes that both have. ``solved``: the drafts
     of the solved episodes; a policy that fails often repeats itself, which is easy to draft.
+    ``schedule``: how its frames were decoded, which "auto" leaves open.
     """
 
     variant: Variant
+    schedule: str
     all: Outcome
     groups: Mapping[str, Outcome]
     tasks: Mapping[str, Outcome]
@@ -85,6 +88,12 @@ class Row:
     drafts: Drafts
     solved: Drafts
     same: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        """The variant's label, and the schedule that was picked where it says "auto"."""
+        picked = self.variant.schedule == AUTO and self.schedule != AUTO
+        return f"{self.variant.label} ({self.schedule})" if picked else self.variant.label
 
 
 _Key = tuple[str, int, int, str]
@@ -117,6 +126,7 @@ def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str],
     both = [r for r in records if first.get(_key(r)) and r.action_digest]
     return Row(
         variant=variant,
+        schedule=next((r.schedule for r in records if r.schedule), variant.schedule),
         all=Outcome.of(records),
         groups=_outcomes(records, lambda r: group_of(r.job.task, other)),
         tasks=_outcomes(records, lambda r: r.job.task),

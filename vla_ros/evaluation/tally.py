@@ -11,6 +11,7 @@ from vla_ros.core import ACTION_DIM, Command, CommandKind, Inference, PolicyStat
 from vla_ros.evaluation.records import Job, Record, Spread
 from vla_ros.timing import MS
 
+NO_SCHEDULE = "none"  # what a policy without a model says of itself
 #: how an episode that nobody solved ends in the words of sim/episode.py -> in a record's
 _ENDS = (("not solved within", "step limit"), ("the task can no longer be solved", "out of reach"))
 
@@ -72,6 +73,7 @@ class Tally:
         reason: str,
         max_steps: int,
         wall_s: float,
+        schedule: str = "",
         clamped: int = 0,
         error: str = "",
     ) -> Record:
@@ -86,6 +88,7 @@ class Tally:
             rate_hz=self._moved / wall_s if wall_s > 0 else 0.0,
             age_ms=Spread.of(self._ages_ms),
             inference_ms=Spread.of(self._inference_ms),
+            schedule="" if schedule == NO_SCHEDULE else schedule,
             drafted=tuple(self._drafted),
             accepted=tuple(self._accepted),
             passes=self._passes,

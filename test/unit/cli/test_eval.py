@@ -33,7 +33,7 @@ def labels(*words: str) -> list[str]:
 def test_every_combination_is_a_variant_with_a_name_of_its_own():
     pytest.importorskip("torch")
     c = ("--checkpoint", "random:small")
-    assert labels(*c) == ["autoregressive"]
+    assert labels(*c) == ["auto"]
     assert labels("--policy", "scripted", "--delay-frames", "0,2") == ["scripted", "scripted,d=2"]
     assert labels(*c, "--schedule", "speculative,actionflow", "--relaxed", "1,15") == [
         "speculative",
@@ -51,7 +51,7 @@ def test_every_combination_is_a_variant_with_a_name_of_its_own():
         "parallel,S=8",
     ]
     late = ("--mode", "realtime", "--image-delay-ms", "0,50")
-    assert labels(*c, *late) == ["autoregressive", "autoregressive,delay=50ms"]
+    assert labels(*c, *late) == ["auto", "auto,delay=50ms"]
 
 
 def test_without_a_checkpoint_the_shipped_policies_are_played():

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("mujoco")
 
 from vla_ros.core import Inference
+from vla_ros.engine.options import SCHEDULES
 from vla_ros.evaluation import direct
 from vla_ros.evaluation.direct import DirectRunner
 from vla_ros.evaluation.records import Job, Setup, Variant
@@ -135,12 +136,22 @@ def test_lossless_schedules_give_the_same_actions_and_tokens():
         (records[0].action_digest, records[0].token_digest)
     }
     assert records[0].token_digest
+    assert [record.schedule for record in records] == list(EXACT)
     assert records[0].passes == 7 * records[0].frames == 7 * 9
     drafting = records[1]
     assert drafting.passes < records[0].passes
     assert drafting.drafted[:6] == (8,) * 6  # every frame but the first; the last needs no draft
     assert all(a <= d for a, d in zip(drafting.accepted, drafting.drafted, strict=True))
     assert sum(drafting.accepted) == 7 * 9 - drafting.passes
+
+
+@pytest.mark.skipif("auto" not in SCHEDULES, reason="this engine picks no schedule by itself")
+def test_a_picked_schedule_is_recorded_by_its_name():
+    pytest.importorskip("torch")
+    picked = play(RANDOM, Variant("auto", "auto"))
+    assert picked.schedule in set(SCHEDULES) - {"auto"}
+    plain = play(RANDOM, Variant("plain", "autoregressive"))
+    assert picked.action_digest == plain.action_digest  # it changes nothing
 
 
 @pytest.mark.parametrize("schedule", ["actionflow", "naive_pipe"])

@@ -1,8 +1,11 @@
 """The figures of an evaluation as JSON."""
 
 import json
+from dataclasses import replace
 
 from support.evaluations import evaluation
+from vla_ros.cli.eval.table import tables
+from vla_ros.console.streams import text_of
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Setup, Variant
 from vla_ros.evaluation.summary import summary
@@ -34,6 +37,20 @@ def test_its_figures_are_sums_of_the_records():
     assert figures["variants"]["speculative"]["drafted"] == [
         sum(d) for d in zip(*drafted, strict=True)
     ]
+
+
+def test_a_schedule_that_was_picked_is_called_by_its_name():
+    auto = Variant("auto,d=2", "auto", delay_frames=2)
+    records = [replace(r, schedule="speculative") for r in evaluation((auto,), TASKS, 3)]
+    figures = summary(SETUP, (auto,), records)
+    assert (figures["schedule"], figures["schedule_asked"]) == ("speculative", "auto")
+    assert (
+        text_of(*tables(SETUP, (auto,), records))
+        .splitlines()[1]
+        .startswith("auto,d=2 (speculative)")
+    )
+    old = [replace(r, schedule="") for r in records]  # of an evaluation before it was recorded
+    assert summary(SETUP, (auto,), old)["schedule"] == "auto"
 
 
 def test_without_an_episode_there_is_no_rate():

@@ -11,10 +11,10 @@ from vla_ros.bringup.graph_file import GraphSpec, parse_overrides
 from vla_ros.cli.defaults import (
     CHECKPOINT,
     DRAFT_CHECKPOINT,
+    SCHEDULES,
     default_checkpoint,
     refuse_unreadable,
 )
-from vla_ros.engine.options import SCHEDULES
 from vla_ros.errors import UserError
 from vla_ros.sim.goals import COLOURS
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vla_ros.cli.defaults import (
     CHECKPOINT,
     DRAFT_CHECKPOINT,
+    SCHEDULE,
+    SCHEDULES,
     default_checkpoint,
     refuse_unreadable,
 )
@@ -95,7 +97,7 @@ def _policy(add: Callable[..., Any]) -> None:
 
 def _variants(add: Callable[..., Any]) -> None:
     words = listed(str)
-    add("--schedule", type=words, metavar="S,..", help="vla: decoding schedules (autoregressive)")
+    add("--schedule", type=words, metavar="S,..", help=f"vla: decoding schedules ({SCHEDULE})")
     add("--drafter", type=words, default=["temporal"], metavar="D,..", help="temporal, model")
     add("--draft-checkpoint", default="", metavar="C", help="of drafter model; not needed for"
         f" {CHECKPOINT}")  # fmt: skip
@@ -249,13 +251,13 @@ def _suffix(replan: int, frames: int, delay_ms: float) -> str:
 
 def _decodings(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Label and fields of every way to decode."""
-    from vla_ros.engine.options import ACCEPTANCES, DRAFTERS, SCHEDULES
+    from vla_ros.engine.options import ACCEPTANCES, DRAFTERS
     from vla_ros.evaluation.brain import DRAFTING
 
     if args.policy != "vla":
         yield args.policy, {}
         return
-    for schedule in args.schedule or ["autoregressive"]:
+    for schedule in args.schedule or [SCHEDULE]:
         _known("schedule", schedule, SCHEDULES)
         if schedule not in DRAFTING:
             yield schedule, {"schedule": schedule}

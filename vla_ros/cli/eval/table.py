@@ -30,13 +30,13 @@ def tables(
     ]
     shown.append(Table(("task", *_OUTCOME), _tasks(rows[0], setup.suite)))
     if len(rows) > 1:
-        shown += ["", f"families and tasks: {rows[0].variant.label}; the others are in the report"]
+        shown += ["", f"families and tasks: {rows[0].name}; the others are in the report"]
     return tuple(shown)
 
 
 def _variant(row: Row) -> tuple[str, ...]:
     rates = f"{row.age.p50:.0f} ms", f"{row.rate_hz:.1f} Hz", f"{100 * row.held:.1f} %"
-    return (row.variant.label, *_outcome(row.all), *rates)
+    return (row.name, *_outcome(row.all), *rates)
 
 
 def _tasks(row: Row, suite: str) -> Iterator[tuple[str, ...]]:

@@ -61,7 +61,7 @@ def names(of: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _variant(row: Row, more: str = "") -> Cell:
-    return Cell(plain(row.variant.label) + more, "l")
+    return Cell(plain(row.name) + more, "l")
 
 
 # ----------------------------------------------------------------------------- variants

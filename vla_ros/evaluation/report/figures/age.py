@@ -82,7 +82,7 @@ def age_figure(rows: Sequence[Row]) -> Markup:
 
 def schedule_of(row: Row) -> str:
     """What decides the colour of a variant."""
-    return row.variant.schedule or row.variant.label
+    return row.schedule or row.variant.label
 
 
 def apart(values: Sequence[float], step: float, room: float) -> list[float]:
