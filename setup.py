@@ -141,7 +141,8 @@ setup(
             "tqdm>=4.60",
             "huggingface_hub>=0.20",
         ],
-        "replay": ["rosbags>=0.11,<0.12"],
+        # backports.zstd is rosbags' own; bags are compressed with it.
+        "replay": ["rosbags>=0.11,<0.12", "backports.zstd>=1.0; python_version < '3.14'"],
         "train": ["h5py>=3.10", "Pillow>=11.3"],
         "plots": ["matplotlib>=3.8"],
         "test": TEST,

@@ -50,6 +50,16 @@ def test_what_a_checkpoint_says_is_only_overridden_by_what_is_given():
     assert spec.preprocessing == "libero"
 
 
+def test_by_default_the_engine_picks_the_schedule_and_is_told_what_drafting_needs():
+    values = {row.name: row.default for row in TABLE} | {"policy": "vla", "checkpoint": "x"}
+    spec = spec_of(values | {"gamma": 3, "draft_checkpoint": "y"})
+    assert spec.schedule == "auto"
+    assert (spec.schedule_options["gamma"], spec.schedule_options["draft_checkpoint"]) == (3, "y")
+    drafting = spec_of(values | {"gamma": 3, "draft_checkpoint": "y", "schedule": "speculative"})
+    assert spec.schedule_options == drafting.schedule_options
+    assert spec_of(values | {"schedule": "actionflow"}).schedule_options == {}
+
+
 def test_the_reference_page_is_the_tables():
     page = Path(__file__).parents[2] / "docs" / "reference" / "parameters.md"
     assert page.read_text() == describe.document()

@@ -13,7 +13,7 @@ from PIL import Image as Pillow
 from rosbags.rosbag2 import StoragePlugin, Writer
 
 from vla_ros.core import Image
-from vla_ros.replay.typestore import typestore
+from vla_ros.recording.typestore import typestore
 
 STORE = typestore()
 SECOND = 1_000_000_000

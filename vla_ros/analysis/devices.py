@@ -10,8 +10,6 @@ from typing import Any
 
 from vla_ros.analysis.work import COMPUTE
 
-RATES = ("achieved", "peak")
-
 
 @dataclass(frozen=True, slots=True)
 class Rate:

@@ -11,8 +11,6 @@ from vla_ros.analysis.memory import Memory, memory_of
 from vla_ros.analysis.shapes import ModelShape
 from vla_ros.analysis.work import Op, Precision
 
-ACCOUNTINGS = ("stage", "operator")
-
 
 @dataclass(frozen=True, slots=True)
 class StageTime:

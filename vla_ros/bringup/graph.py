@@ -44,7 +44,8 @@ class Stopped(Exception):
 
 def print_line(node: str, line: str) -> None:
     """The default for log lines: to stderr, with the node's name in front."""
-    print(f"[{node}] {line}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"[{node}] {line}\n")  # whole: print() writes the end of a line by itself
+    sys.stderr.flush()
 
 
 class Graph:

@@ -27,6 +27,7 @@ import yaml
 
 from vla_ros.bringup.names import check_namespace, remapping
 from vla_ros.bringup.shipped_graphs import find_graph_file
+from vla_ros.bringup.typed import of_type
 from vla_ros.errors import UserError
 from vla_ros.resources import config_path
 
@@ -216,9 +217,7 @@ def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
             raise UserError(f"node {spec.name} has no parameter {name!r}{hint}")
-        # ROS parameters are typed: 10 is not 10.0.
-        whole = _is_int(value) and type(known.get(name)) is float
-        values[name] = float(value) if whole else value
+        values[name] = of_type(known.get(name), value, f"{spec.name}.{name}")
     return dataclasses.replace(spec, parameters=values)
 
 
@@ -283,7 +282,3 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = value
     return flat
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,10 +1,11 @@
-"""What commands use when nothing is named: the small models that come with the package, and the
-fastest schedule that changes nothing for a checkpoint."""
+"""What commands use when nothing is named: the small models that come with the package and the
+fastest schedule that changes nothing; and whether a model that is named can be read."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from vla_ros.engine.options import SCHEDULES as OF_THE_ENGINE
+from vla_ros.errors import UserError
 
 SCHEDULE: Final = "auto"
 SCHEDULES: Final = tuple(dict.fromkeys((SCHEDULE, *OF_THE_ENGINE)))
@@ -19,3 +20,19 @@ def default_checkpoint(schedules: Sequence[str | None]) -> str:
     ``parallel`` needs OpenVLA-OFT's architecture, every other one OpenVLA's.
     """
     return CHUNK_CHECKPOINT if list(schedules) == ["parallel"] else CHECKPOINT
+
+
+def refuse_unreadable(checkpoint: str) -> None:
+    """Raise UserError for a checkpoint that cannot be loaded, before anything is started for it.
+
+    Reads all of it once, in the memory of one tensor at a time; the small ones of this package
+    and random weights are known to be whole.
+    """
+    from vla_ros.engine.checkpoints.openvla import inspect_checkpoint
+
+    if checkpoint.startswith(("random:", "shipped:")):
+        return
+    try:
+        inspect_checkpoint(checkpoint)
+    except (OSError, ValueError) as error:
+        raise UserError(str(error)) from error

@@ -104,7 +104,7 @@ def describe(spec: GraphSpec) -> str:
     lines = [f"{spec.source}"]
     for node in spec.nodes:
         kind = "lifecycle node" if node.lifecycle else "node"
-        lines.append(f"{node.full_name}: {kind} vla_ros.nodes.{node.executable}")
+        lines.append(f"{node.full_name}: {kind} vla_ros.nodes.{node.executable}.node")
         lines += [f"  {old} -> {new}" for old, new in node.remappings.items()]
         lines += [f"  {name}: {value!r}" for name, value in node.values().items()]
     return "\n".join(lines)

@@ -1,12 +1,12 @@
-"""What may come in: frames and instructions, refused with one line that says why."""
+"""What may come in: frames, instructions, inferences; refused with one line that says why."""
 
 from __future__ import annotations
 
 import unicodedata
 import zlib
 
-from vla_ros.core import Observation
-from vla_ros.safety import Limits
+from vla_ros.core import Inference, Observation
+from vla_ros.safety import ActionRefused, Limits, refuse_unless_numbers
 from vla_ros.timing import MS, SECOND
 
 MAX_INSTRUCTION = 1000  # characters; the longest of the LIBERO benchmark has 130
@@ -29,6 +29,14 @@ def check_instruction(text: str) -> str:
         if unicodedata.category(character) in ("Cc", "Cf", "Cs"):
             raise ValueError(f"instruction has the control character U+{ord(character):04X}")
     return text
+
+
+def check_inference(inference: Inference) -> None:
+    """Raise :class:`ActionRefused` unless there are actions, each of 7 finite numbers."""
+    if len(inference.actions) == 0:
+        raise ActionRefused("the policy returned no action")
+    for action in inference.actions:
+        refuse_unless_numbers(action)
 
 
 class FrameCheck:

@@ -54,13 +54,16 @@ class LockstepControl(Control):
                     self._stop(self._now())
                 elif not self._queue.exhausted:
                     self._answer(self._queue.take())
-                else:
-                    self._request(observation)
+                elif self._may_ask:
+                    self._outlet.submit(observation, self.instruction)
 
     def result(self, epoch: int, answer: Answer | None) -> None:
         with self.lock:
-            if self._keep(epoch, answer):
+            if answer is not None and self._accepts(epoch, answer.inference):
+                self._queue.put(answer)
                 self._answer(self._queue.take())
+            elif answer is None and self._is_current(epoch):
+                self._answer(self._queue.take())  # a pipeline fills
 
     def invalid(self, epoch: int, reason: str) -> None:
         with self.lock:

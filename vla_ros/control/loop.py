@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from vla_ros import safety
 from vla_ros.control.episodes import EpisodeCourse
 from vla_ros.control.gate import PublishGate
-from vla_ros.control.intake import FrameCheck
+from vla_ros.control.intake import FrameCheck, check_inference
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import ActionQueue, Answer
 from vla_ros.control.state import LoopState
@@ -195,14 +195,14 @@ class Control(LoopState, ABC):
 
     def _resubmit(self) -> None:
         """Show the newest frame again: after an instruction change, or to a new worker."""
-        if self.latest is not None:
-            self._request(self.latest)
+        if self.latest is not None and self._may_ask:
+            self._outlet.submit(self.latest, self.instruction)
 
-    def _request(self, observation: Observation) -> None:
-        """Hand a frame to the worker if there is something to do."""
+    @property
+    def _may_ask(self) -> bool:
+        """Whether there is something to ask the worker for."""
         able = self.safety.active and self.safety.state is not PolicyState.FAULT
-        if able and not self._resting and self.instruction.text:
-            self._outlet.submit(observation, self.instruction)
+        return able and not self._resting and bool(self.instruction.text)
 
     # ------------------------------------------------------------------ the worker
 
@@ -238,17 +238,15 @@ class Control(LoopState, ABC):
     def _is_current(self, epoch: int) -> bool:
         return self.safety.active and epoch == self.instruction.epoch
 
-    def _keep(self, epoch: int, answer: Answer | None) -> bool:
-        """Queue an answer; False for one that is void or no action."""
+    def _accepts(self, epoch: int, inference: Inference) -> bool:
+        """Whether the inference is of the current epoch, and its actions are some."""
         if not self._is_current(epoch):
             return False
-        if answer is not None:
-            try:
-                _check(answer.inference)
-            except safety.ActionRefused as error:
-                self.invalid(epoch, str(error))
-                return False
-            self._queue.put(answer)
+        try:
+            check_inference(inference)
+        except safety.ActionRefused as error:
+            self.invalid(epoch, str(error))
+            return False
         return True
 
     # ------------------------------------------------------------------ watchdogs
@@ -269,10 +267,3 @@ class Control(LoopState, ABC):
         if self._frames.frozen_for(now.steady_ns):
             reason = "the camera's pixels have not changed for 1 s"
             self.become(safety.hold(self.safety, reason, now.steady_ns))
-
-
-def _check(inference: Inference) -> None:
-    if len(inference.actions) == 0:
-        raise safety.ActionRefused("the policy returned no action")
-    for action in inference.actions:
-        safety.refuse_unless_numbers(action)

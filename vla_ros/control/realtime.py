@@ -47,12 +47,13 @@ class RealtimeControl(Control):
     def offer(self, observation: Observation) -> None:
         with self.lock:
             self.counters.frames_received += 1
-            if self._take_in(observation):
-                self._request(observation)
+            if self._take_in(observation) and self._may_ask:
+                self._outlet.submit(observation, self.instruction)
 
     def result(self, epoch: int, answer: Answer | None) -> None:
         with self.lock:
-            self._keep(epoch, answer)
+            if answer is not None and self._accepts(epoch, answer.inference):
+                self._queue.put(answer)
 
     def tick(self) -> None:
         """Watch, then publish one command."""

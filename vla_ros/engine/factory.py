@@ -93,7 +93,7 @@ def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:
     if options.draft_checkpoint is None:
         raise ValueError("a draft model is asked for: give draft_checkpoint")
     checkpoint = parts.load_draft(options.draft_checkpoint)
-    draft = VLAModel(checkpoint, target.device, target.dtype)
+    draft = VLAModel(checkpoint, target.device, target.dtype, target.options)
     sampling = options.schedule == "speculative" and options.acceptance == "sampling"
     return ModelDrafter(
         target,

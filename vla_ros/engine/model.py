@@ -1,48 +1,27 @@
 """A loaded model: vision, decoder and the cached prompt, on one device.
 
-A :class:`Lane` is a KV ring with the passes over it; every schedule has its own, and running
-one pack on a lane is the only way into the decoder.
+Every schedule makes itself a :class:`~vla_ros.engine.packed.lane.Lane` of it, and running a pack
+on a lane is the only way into the decoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.codes import action_tokens
+from vla_ros.engine.decoders.base import Decoder, Hidden
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
-from vla_ros.engine.decoders.llama import Decoder
-from vla_ros.engine.packed.attention import Attention, PackedAttention, choose_rope_write
-from vla_ros.engine.packed.graphs import Capture, CudaCapture, GraphCache, GraphedVision
-from vla_ros.engine.packed.pack import PackLayout, Plan
-from vla_ros.engine.packed.planner import Planner
+from vla_ros.engine.decoders.llama import LlamaDecoder
+from vla_ros.engine.packed.backends import choose_backend
+from vla_ros.engine.packed.graphs import Capture, CudaCapture, GraphedVision
+from vla_ros.engine.packed.lane import BUCKET, Lane
 from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.packed.varlen import PAGE, VarlenAttention, choose_varlen
 from vla_ros.engine.vision.towers import Vision
-
-SPAN = 32  # on a GPU, a tail looks at a multiple of this many ring entries
-BUCKET = 16  # with graphs, prefills are padded to a multiple, so few lengths need a graph
-
-
-class DecoderLike(Protocol):
-    """What a decoder backend offers; see :class:`~vla_ros.engine.decoders.llama.Decoder`."""
-
-    config: TextConfig
-
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor: ...
-
-    def hidden(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
-    ) -> torch.Tensor: ...
-
-    def logits(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
-    ) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +30,6 @@ class Prompt:
 
     first: torch.Tensor
     rest: torch.Tensor
-    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +53,24 @@ class VLAModel:
         dtype: torch.dtype,
         options: ModelOptions | None = None,
     ) -> None:
-        options = options or ModelOptions()
+        self.options = options = options or ModelOptions()
         self.config: ModelConfig = checkpoint.config
         self.device, self.dtype = device, dtype
         self.tensors = checkpoint.tensors
         self.actions = action_tokens(self.config, checkpoint.tensors)
         self.vision = _vision(self.config, checkpoint.tensors)
-        self.decoder: DecoderLike = _decoder(options.backend, self.config.text, self.tensors)
-        self.rope_write = choose_rope_write(device, self.config.text.head_dim)
-        varlen = options.attention == "varlen"
-        self.varlen = choose_varlen(device, dtype) if varlen else None
+        self.decoder: Decoder = _decoder(options.backend, self.config.text, self.tensors)
+        head_dim = self.config.text.head_dim
+        self.attention = choose_backend(device, dtype, head_dim, options.attention)
         self.capture = options.capture
         if device.type == "cuda" and options.cuda_graphs:
             self.capture = CudaCapture()
         self._see: Callable[[tuple[torch.Tensor, ...]], torch.Tensor] = self.vision.features
-        self.run_logits = self.decoder.logits
+        self._hidden: Hidden = self.decoder.hidden
         if "vision" in options.compile:
             self._see = torch.compile(self._see)
-        self.compiled = "decoder" in options.compile
-        if self.compiled:
-            self.run_logits = torch.compile(self.run_logits)
+        if "decoder" in options.compile:
+            self._hidden = torch.compile(self._hidden)
         if self.capture is not None:
             self._see = GraphedVision(self._see, self.capture)
 
@@ -113,108 +89,27 @@ class VLAModel:
         """Embed the fixed parts of a prompt once."""
         with torch.inference_mode():
             embedded = self.decoder.embed(torch.tensor(ids, device=self.device))
-        return Prompt(embedded[:1], embedded[1:], tuple(ids))
+        return Prompt(embedded[:1], embedded[1:])
 
     def sequence(self, prompt: Prompt, patches: torch.Tensor) -> torch.Tensor:
         """[first token][patches][rest of the text] -> embeddings [n, C]."""
         return torch.cat((prompt.first, patches, prompt.rest))
 
-    def lane(self, slots: int, slot_length: int) -> Lane:
-        """A KV ring of its own."""
+    def lane(self, slots: int, slot_length: int, window: range | None = None) -> Lane:
+        """A KV ring of its own; ``window`` names the tokens to choose among, None all of them."""
         text = self.config.text
-        bucket = 1 if self.capture is None else BUCKET
-        page = PAGE if self.varlen is not None and self.device.type == "cuda" else bucket
-        length = _round_up(slot_length, page)
+        page = max(self.attention.page, 1 if self.capture is None else BUCKET)
+        length = -(-slot_length // page) * page
         ring = Ring(
             text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device
         )
-        return Lane(self, ring, bucket)
+        return Lane(self.decoder, self._hidden, ring, self.attention, self.capture, window)
 
 
-class Lane:
-    """One KV ring of a model and the passes over it."""
-
-    def __init__(self, model: VLAModel, ring: Ring, bucket: int = 1) -> None:
-        self.model, self.ring, self._bucket = model, ring, bucket
-        mask_dtype = torch.float32 if model.device.type == "cpu" else model.dtype
-        cpu = model.device.type == "cpu"
-        self.planner = Planner(
-            ring,
-            mask_dtype,
-            None if cpu else SPAN,
-            varlen=model.varlen is not None,
-            host_slots=not model.compiled,
-        )
-        self._run = self._logits
-        if model.capture is not None:
-            self._run = GraphCache(self._logits, model.capture)
-
-    def fit(self, entries: int) -> None:
-        """Tell the lane how many entries the coming requests need.
-
-        On a CPU, where tails read whole slots, the ring then takes a shape that wastes little.
-        With graphs its shape is fixed.
-        """
-        wanted = min(_round_up(entries, SPAN // 2), self.ring.longest)
-        if self._bucket > 1 or wanted == self.ring.slot_length or self.ring.live:
-            return
-        self.ring.resize(wanted)
-        self.planner.forget()
-
-    def logits(
-        self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Run one pack: prompt embeddings [n, C], then tokens int64 [t] -> logits [R, V].
-
-        The tokens are the end of the prefill (a draft behind its prompt) and then the tail,
-        in the layout's order.
-        """
-        if layout.prefill and layout.causal and self._bucket > 1:
-            layout = replace(layout, pad=-layout.prefill % self._bucket)
-        plan = self.planner.plan(layout)
-        with torch.inference_mode():
-            return self._run(plan, self._embed(layout, prompt, tokens))
-
-    def hidden(self, layout: PackLayout, x: torch.Tensor) -> torch.Tensor:
-        """Run one pack of embeddings [T, C] -> hidden states [R, C] (heads other than tokens)."""
-        plan = self.planner.plan(layout)
-        with torch.inference_mode():
-            attention = self._attention(plan)
-            return self.model.decoder.hidden(x, plan.positions, attention, plan.rows)
-
-    def _embed(
-        self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
-    ) -> torch.Tensor:
-        parts = [] if prompt is None else [prompt]
-        behind = None if tokens is None else self.model.decoder.embed(tokens)
-        if layout.pad:
-            draft = layout.prefill - sum(len(p) for p in parts)
-            if behind is not None and draft:
-                parts.append(behind[:draft])
-                behind = behind[draft:] if len(behind) > draft else None
-            parts.append(parts[0].new_zeros(layout.pad, parts[0].shape[1]))
-        if behind is not None:
-            parts.append(behind)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _logits(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
-        return self.model.run_logits(x, plan.positions, self._attention(plan), plan.rows)
-
-    def _attention(self, plan: Plan) -> Attention:
-        varlen = self.model.varlen
-        if varlen is not None:
-            return VarlenAttention(self.ring, plan, varlen, self.model.rope_write)
-        return PackedAttention(self.ring, plan, self.model.rope_write)
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def _decoder(backend: str, config: TextConfig, tensors: dict[str, torch.Tensor]) -> DecoderLike:
+def _decoder(backend: str, config: TextConfig, tensors: dict[str, torch.Tensor]) -> Decoder:
     if backend == "transformers":
         return TransformersDecoder(config, tensors)
-    return Decoder(config, tensors)
+    return LlamaDecoder(config, tensors)
 
 
 def _vision(config: ModelConfig, tensors: dict[str, torch.Tensor]) -> Vision:

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from vla_ros.core import Observation, Timeline
 from vla_ros.engine.stages import StageTimer
-
-
-@dataclass(slots=True)
-class Request:
-    """One frame to be answered.
-
-    ``prompt`` is [n, C], vision included; ``pixels``, ``features`` and ``observation`` are
-    there for a draft model and for heads; ``stages`` carries the request's own timeline
-    through the pipeline.
-    """
-
-    stamp_ns: int
-    prompt: torch.Tensor
-    stages: StageTimer
-    pixels: tuple[torch.Tensor, ...] = ()
-    features: torch.Tensor | None = None
-    observation: Observation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +33,48 @@ class Decoded:
 
 
 @dataclass(slots=True)
+class Request:
+    """One frame to be answered.
+
+    ``prompt`` is [n, C], vision included; ``pixels``, ``features`` and ``observation`` are
+    there for a draft model and for heads; ``stages`` carries the request's own timeline
+    through the pipeline.
+    """
+
+    stamp_ns: int
+    prompt: torch.Tensor
+    stages: StageTimer
+    pixels: tuple[torch.Tensor, ...] = ()
+    features: torch.Tensor | None = None
+    observation: Observation | None = None
+
+    def answer(self, tokens: Sequence[int], target_passes: int, *, finite: bool = True) -> Decoded:
+        """What came of this request; its last stage, decode, ends here."""
+        self.stages.mark("decode")
+        return Decoded(
+            stamp_ns=self.stamp_ns,
+            timeline=self.stages.resolve(),
+            tokens=tuple(tokens),
+            finite=finite,
+            target_passes=target_passes,
+        )
+
+
+@dataclass(slots=True)
 class Reading:
-    """Greedy choices that are still on the device; ``read`` is the one host sync."""
+    """Choices of passes that are still on the device; ``read`` is the one host sync."""
 
-    values: list[torch.Tensor] = field(default_factory=list)
-    tokens: list[torch.Tensor] = field(default_factory=list)
+    choices: list[torch.Tensor] = field(default_factory=list)
+    maxima: list[torch.Tensor] = field(default_factory=list)
 
-    def add(self, logits: torch.Tensor) -> torch.Tensor:
-        """Greedy tokens [R] of logits [R, V], kept for the reading."""
-        values, tokens = logits.max(dim=-1)
-        self.values.append(values)
-        self.tokens.append(tokens)
-        return tokens
+    def add(self, choices: torch.Tensor, maxima: torch.Tensor) -> torch.Tensor:
+        """Keep what a lane's ``run`` gave; returns the choices."""
+        self.choices.append(choices)
+        self.maxima.append(maxima)
+        return choices
 
     def read(self) -> tuple[list[int], bool]:
-        """The tokens, and whether all logits were finite (max lets NaN and +inf through)."""
-        finite = torch.cat(self.values).isfinite().all()
-        packed = torch.cat((*self.tokens, finite[None].long())).tolist()
+        """The tokens, and whether all logits were finite (a maximum lets NaN and +inf through)."""
+        finite = torch.cat(self.maxima).isfinite().all()
+        packed = torch.cat((*self.choices, finite[None].long())).tolist()
         return packed[:-1], bool(packed[-1])

@@ -109,8 +109,13 @@ class ActionTokens:
     def first(self) -> int:
         return self.vocab - self.bins
 
+    @property
+    def window(self) -> range:
+        """The action tokens."""
+        return range(self.first, self.vocab)
+
     def is_action(self, token: int) -> bool:
-        return self.first <= token < self.vocab
+        return token in self.window
 
     def to_bin(self, token: int) -> int:
         """Bin of an action token, 0 (value -1) to 255 (value 1)."""

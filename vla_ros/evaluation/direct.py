@@ -93,8 +93,8 @@ class DirectRunner:
             return self._acting[1]
         self._acting = None  # before the next is loaded: both may not fit
         assert self._world is not None
-        limits = limits_of(self._setup, variant, self._world.spec)
         try:
+            limits = limits_of(self._setup, variant, self._world.spec)
             brain = Brain(self._setup, variant, limits)
         except (PolicyRefused, ValueError) as error:
             raise RunnerFailed(str(error)) from error

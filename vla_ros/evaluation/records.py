@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from vla_ros.sim.env import SimError, check_image_size
 from vla_ros.sim.episode.state import Mode
 
 POLICIES = ("vla", "scripted", "zero")
 ROUTES = ("ros", "direct")
+CONTROL_PERIOD_S = 0.05  # of every environment there is
+MAX_DELAY_MS = 10_000.0  # of the bridge's images
 QUANTILES = tuple(range(0, 101, 5))  # per cent, of a Spread
 
 T = TypeVar("T")
@@ -78,9 +81,12 @@ class Variant:
     def __post_init__(self) -> None:
         if not self.label or "/" in self.label:
             raise ValueError(f"variant label {self.label!r}: must not be empty or have a slash")
-        for name in ("relaxed_distance", "replan_interval", "delay_frames", "image_delay_ms"):
+        for name in ("relaxed_distance", "replan_interval", "delay_frames"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: must be 0 or more")
+        if not 0 <= self.image_delay_ms <= MAX_DELAY_MS:
+            said = f"image_delay_ms is {self.image_delay_ms:g}: must be 0 to {MAX_DELAY_MS:g}"
+            raise ValueError(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,13 @@ class Setup:
             raise ValueError(f"policy is {self.policy!r}: give one of {', '.join(POLICIES)}")
         if self.route not in ROUTES:
             raise ValueError(f"route is {self.route!r}: give one of {', '.join(ROUTES)}")
+        try:
+            check_image_size(self.image_size)
+        except SimError as error:
+            raise ValueError(str(error)) from None
+        if not CONTROL_PERIOD_S < self.max_age_s < float("inf"):
+            least = f"must be above {CONTROL_PERIOD_S:g}, the control period"
+            raise ValueError(f"max_age_s is {self.max_age_s:g}: {least}")
         if self.route == "direct" and self.mode is not Mode.LOCKSTEP:
             raise ValueError("without ROS there is lock-step only")
 

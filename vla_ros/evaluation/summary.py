@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vla_ros.evaluation.records import Record, Setup, Spread, Variant
-from vla_ros.evaluation.report.rows import Drafts, Outcome, Row, rows_of
+from vla_ros.evaluation.rows import Drafts, Outcome, Row, rows_of
 
 
 def summary(

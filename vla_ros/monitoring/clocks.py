@@ -2,12 +2,15 @@
 
 The smallest δ of a window is the quickest transport plus the clocks' offset. Transport is
 never negative, so δ < −ε proves that the clocks are not synchronised; a smallest δ that
-keeps moving shows that they drift apart.
+keeps moving shows that they drift apart, and one that moves at once and stays that one of them
+was set. A busy processor moves it too, but spreads the frames as it does.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
@@ -39,45 +42,81 @@ class SlidingMinimum:
         self._rising.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """The frames of one stretch of time, milliseconds.
+
+    ``floor`` is the smallest δ, met at ``at_ns``. ``reach`` is ten times the distance from there
+    to the tenth percentile: as wide as the delays would be if they were spread evenly. A clock
+    that is set lifts all frames alike; a load that lifts the quickest ones spreads the others
+    further still, so what it does stays within reach.
+    """
+
+    at_ns: int
+    floor: float
+    reach: float
+
+    @classmethod
+    def of(cls, frames: list[tuple[float, int]]) -> _Bucket:
+        """Of (δ, steady time) of at least one frame; few frames say nothing of their spread."""
+        frames = sorted(frames)
+        floor, at_ns = frames[0]
+        tenth = len(frames) // 10
+        return cls(at_ns, floor, 10 * (frames[tenth][0] - floor) if tenth else math.inf)
+
+
 class ClockOffset:
-    """Windowed minimum of δ, its drift, and its jumps. Values in milliseconds."""
+    """Windowed minimum of δ, its drift, and its jumps. Values in milliseconds.
+
+    A jump is seen within 40 s: three buckets in a row whose floors all lie on one side of those
+    of up to six before (three at least), by more than ``jump_ms``, than the floors of either
+    group differ among themselves, and than either group's reach (the median of its buckets').
+    That is the smallest jump that can be seen: ``jump_ms`` for a camera whose frames take the
+    same time each, more for one whose delays vary, as on a busy processor.
+    """
 
     BUCKET_NS = 10 * SECOND
     BUCKETS = 30  # five minutes of history
-    ENOUGH = 12  # two minutes: one for each half
+    ENOUGH = 12  # for a drift: two minutes
+    BEFORE, AFTER = 6, 3  # for a jump
 
     def __init__(self, window_s: float, jump_ms: float) -> None:
         self._window = SlidingMinimum(window_s)
         self._jump_ms = jump_ms
-        self._minima: deque[tuple[int, float]] = deque(maxlen=self.BUCKETS)
-        self._bucket = 0
-        self._open: tuple[int, float] | None = None
+        self._closed: deque[_Bucket] = deque(maxlen=self.BUCKETS)
+        self._number = 0
+        self._open: list[tuple[float, int]] = []
         self.jumps = EventTally(window_s)
+        self.last_jump_ms = 0.0
 
     def add(self, steady_ns: int, offset_ns: int) -> None:
         """One frame: ``offset_ns`` is its receipt minus its stamp."""
         offset = offset_ns / MS
         self._window.add(steady_ns, offset)
-        bucket = steady_ns // self.BUCKET_NS
-        if self._open is None or bucket != self._bucket:
-            self._close_bucket()
-            self._bucket, self._open = bucket, (steady_ns, offset)
-        elif offset < self._open[1]:
-            self._open = (steady_ns, offset)
+        number = steady_ns // self.BUCKET_NS
+        if number != self._number and self._open:
+            self._closed.append(_Bucket.of(self._open))
+            self._open.clear()
+            self._look_for_jump(steady_ns)
+        self._number = number
+        self._open.append((offset, steady_ns))
 
-    def _close_bucket(self) -> None:
-        if self._open is None:
+    def _look_for_jump(self, steady_ns: int) -> None:
+        closed = list(self._closed)
+        after, before = closed[-self.AFTER :], closed[-self.BEFORE - self.AFTER : -self.AFTER]
+        if len(before) < self.AFTER:
             return
-        if self._minima and abs(self._open[1] - self._minima[-1][1]) > self._jump_ms:
-            self.jumps.add(self._open[0])
-            self._minima.clear()
-        self._minima.append(self._open)
+        jump = _between(before, after) or -_between(after, before)
+        if abs(jump) > max(self._jump_ms, _uncertainty(before), _uncertainty(after)):
+            self.jumps.add(steady_ns)
+            self.last_jump_ms = jump
+            self._closed = deque(after, maxlen=self.BUCKETS)
 
     def clear(self) -> None:
-        """Forget everything but the number of jumps: the clock was set."""
+        """Forget everything but the jumps: the clock was set."""
         self._window.clear()
-        self._minima.clear()
-        self._open = None
+        self._closed.clear()
+        self._open.clear()
 
     def smallest_ms(self, steady_ns: int) -> float | None:
         return self._window.value(steady_ns)
@@ -88,12 +127,22 @@ class ClockOffset:
         Each half's slope is the median of the slopes between its points (Theil–Sen), so that
         a busy moment does not count; a step in one half (another load) is not a drift.
         """
-        points = list(self._minima)
+        points = [(bucket.at_ns, bucket.floor) for bucket in self._closed]
         if len(points) < self.ENOUGH:
             return 0.0
         middle = len(points) // 2
         first, second = _slope(points[:middle]), _slope(points[middle:])
         return min(first, second, key=abs) if first * second > 0 else 0.0
+
+
+def _between(low: list[_Bucket], high: list[_Bucket]) -> float:
+    """By how much all floors of ``high`` lie above all of ``low``; 0 where they overlap."""
+    return max(0.0, min(b.floor for b in high) - max(b.floor for b in low))
+
+
+def _uncertainty(group: list[_Bucket]) -> float:
+    floors = [bucket.floor for bucket in group]
+    return max(max(floors) - min(floors), median(bucket.reach for bucket in group))
 
 
 def _slope(points: list[tuple[int, float]]) -> float:

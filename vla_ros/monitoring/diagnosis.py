@@ -171,7 +171,10 @@ def _clocks(facts: Facts, found: _Findings) -> None:
             "future; synchronise the camera's clock (chrony, PTP)",
         )
     if jumps := watch.offset.jumps.recent(facts.steady_ns):
-        found.add(Level.WARN, f"the camera's clock or ours was set {jumps} times")
+        last = watch.offset.last_jump_ms
+        found.add(
+            Level.WARN, f"the camera's clock or ours was set {jumps} times, last by {last:+.1f} ms"
+        )
     drift = watch.offset.drift_ms_per_min()
     if abs(drift) > facts.config.drift_ms_per_min:
         found.add(Level.WARN, f"camera clock drifts by {drift:+.1f} ms/min")

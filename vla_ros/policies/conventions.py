@@ -87,12 +87,12 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
 def conventions_of(
     checkpoint: str, suite: str = "", unnorm_key: str = "", action_scale: Scale | None = None
 ) -> Conventions:
-    """The conventions of a directory, hub id or ``random:<preset>``.
+    """The conventions of a directory, hub id or ``random:<preset>``; reads no weights.
 
     ``suite``: the LIBERO suite to be evaluated, or "". ``unnorm_key`` and ``action_scale``:
     somebody's own choice; the scale is used only where the statistics cannot be in metres.
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
-    its units are.
+    its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
     """
     if checkpoint.startswith(f"{RANDOM}:"):
         return _of_statistics(unnorm_key or RANDOM, {}, 1, action_scale)

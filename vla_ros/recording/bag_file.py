@@ -1,7 +1,8 @@
 """One bag on disk, in MCAP, that stays readable however the recording ends.
 
-Messages are collected in chunks; :meth:`BagFile.flush` ends the chunk and hands everything
-to the operating system, so whatever kills the process later can only take what came since.
+Messages are collected in chunks, each compressed (zstd) with a checksum; :meth:`BagFile.flush`
+ends the chunk and hands everything to the operating system, so whatever kills the process later
+can only take what came since.
 `rosbags` writes the index when the bag is closed; a bag that never was closed is read by
 scanning it (:mod:`vla_ros.replay.unfinished`).
 """
@@ -22,10 +23,11 @@ from rosbags.interfaces import (
     QosReliability,
     QosTime,
 )
-from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
+from vla_ros.recording.chunks import compress
 from vla_ros.recording.run_info import FILE, KEY, RunInfo
-from vla_ros.replay.typestore import typestore
+from vla_ros.recording.typestore import typestore
 
 _FOREVER = QosTime(2147483647, 4294967295)
 
@@ -60,7 +62,9 @@ class BagFile:
             raise FileExistsError(f"{path} exists already: a recording overwrites nothing")
         self.path = path
         self._writer = Writer(path, version=9, storage_plugin=StoragePlugin.MCAP)
+        self._writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
         self._writer.open()
+        self._storage.compressor = compress
         self._connections: dict[str, Connection] = {}
         self._pending = False
         self.set_run(run)

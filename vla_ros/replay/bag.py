@@ -22,9 +22,10 @@ from rosbags.rosbag2 import Reader, ReaderError
 from rosbags.typesys import get_types_from_idl, get_types_from_msg
 from rosbags.typesys.store import Typestore
 
+from vla_ros.recording.chunks import DamagedChunk
 from vla_ros.recording.run_info import FILE, KEY, RunInfo
+from vla_ros.recording.typestore import PACKAGE, ros_types, typestore
 from vla_ros.replay.errors import BagError
-from vla_ros.replay.typestore import PACKAGE, ros_types, typestore
 from vla_ros.replay.unfinished import UnfinishedMcap
 from vla_ros.timing import SECOND
 
@@ -161,7 +162,7 @@ class Bag:
                 chosen = [c for c in reader.connections if c.topic in wanted]
                 for connection, stamp, data in reader.messages(chosen) if chosen else ():
                     yield BagMessage(connection.topic, connection.msgtype, stamp, bytes(data))
-            except (ReaderError, OSError, ValueError, struct.error) as error:
+            except (ReaderError, DamagedChunk, OSError, ValueError, struct.error) as error:
                 raise BagError(f"{self.path}: damaged: {_line(error)}") from None
             finally:
                 if reader is not shared:

@@ -7,9 +7,6 @@ Images are read from the disk as they are needed, everything else is held in mem
 
 from __future__ import annotations
 
-import bisect
-import struct
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +14,7 @@ import numpy as np
 
 from vla_ros.replay.bag import Bag, BagMessage
 from vla_ros.replay.errors import BagError
+from vla_ros.replay.parts import Part, header_stamp, lookup
 from vla_ros.replay.topics import Picked
 from vla_ros.timing import MS, SECOND
 
@@ -45,19 +43,6 @@ class Frames:
         """Of the camera, by the median distance of two frames; 0 for a single one."""
         stamps = np.array([t.stamp_ns for t in self.times], dtype=np.int64)
         return float(SECOND / np.median(np.diff(stamps))) if len(stamps) > 1 else 0.0
-
-    @property
-    def span_s(self) -> float:
-        return (self.times[-1].stamp_ns - self.times[0].stamp_ns) / SECOND
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One serialized message of a frame, and what it is of: "image", "joint_states", ..."""
-
-    role: str
-    stamp_ns: int
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +131,6 @@ def _check_image(bag: Bag, picked: Picked, message: BagMessage, encodings: Colle
         )
 
 
-def header_stamp(bag: Bag, message: BagMessage) -> int:
-    """The stamp of a message that begins with a header, read without the rest of it.
-
-    BagError: the message is shorter than a header.
-    """
-    if len(message.data) < 12:
-        raise BagError(f"{bag.path}: a message on {message.topic} is cut short")
-    order = "<" if message.data[1] & 1 else ">"
-    sec, nanosec = struct.unpack_from(f"{order}iI", message.data, 4)
-    return int(sec) * SECOND + int(nanosec)
-
-
-def restamped(data: bytes, stamp_ns: int) -> bytes:
-    """The same message with another stamp in its header."""
-    out = bytearray(data)
-    struct.pack_into(f"{'<' if data[1] & 1 else '>'}iI", out, 4, *divmod(stamp_ns, SECOND))
-    return bytes(out)
-
-
 def read_frames(
     bag: Bag, picked: Picked, frames: Frames, needs: Sequence[str], slop_ns: int
 ) -> Iterator[Frame]:
@@ -173,7 +139,7 @@ def read_frames(
 
     BagError: the bag has no message of a role at all.
     """
-    lookups = [_lookup(bag, picked, role) for role in needs]
+    lookups = [lookup(bag, picked, role) for role in needs]
     name = picked.topics["image"].name
     expected = iter(frames.times)
     due = next(expected)
@@ -182,7 +148,7 @@ def read_frames(
         stamp = header_stamp(bag, message)
         if (stamp, message.stamp_ns) != (due.stamp_ns, due.at_ns):
             continue
-        found = [lookup.nearest(stamp, slop_ns) for lookup in lookups]
+        found = [one.nearest(stamp, slop_ns) for one in lookups]
         companions = [part for part in found if part is not None]
         oldest = min([stamp, *(p.stamp_ns for p in companions if p.role == "wrist_image")])
         parts = (*companions, Part("image", stamp, message.data))
@@ -192,63 +158,6 @@ def read_frames(
         if following is None:
             return
         due = following
-
-
-def require(picked: Picked, needs: Sequence[str]) -> None:
-    """BagError: the bag has no topic for something that the policy needs."""
-    for role in needs:
-        if picked.name(role) is None:
-            raise BagError(
-                f"the policy needs {role}, which the bag lacks: name its topic with -r"
-                f" {role}=TOPIC, or choose another policy"
-            )
-
-
-def _lookup(bag: Bag, picked: Picked, role: str) -> _Held | _Streamed:
-    require(picked, [role])
-    name = picked.topics[role].name
-    return _Streamed(bag, role, name) if role == "wrist_image" else _Held(bag, role, name)
-
-
-class _Held:
-    """Small messages, all in memory, in any order."""
-
-    def __init__(self, bag: Bag, role: str, name: str) -> None:
-        self._role = role
-        found = {header_stamp(bag, m): m.data for m in bag.messages([name])}
-        self._stamps = sorted(found)
-        self._data = found
-
-    def nearest(self, stamp: int, slop_ns: int) -> Part | None:
-        i = bisect.bisect_left(self._stamps, stamp)
-        near = self._stamps[max(0, i - 1) : i + 1]
-        return _nearest(self._role, stamp, slop_ns, [(s, self._data[s]) for s in near])
-
-
-class _Streamed:
-    """Images, read along with the frames; ``nearest`` must be asked in the order of stamps."""
-
-    def __init__(self, bag: Bag, role: str, name: str) -> None:
-        self._role = role
-        self._messages = ((header_stamp(bag, m), m.data) for m in bag.messages([name]))
-        self._near: deque[tuple[int, bytes]] = deque()
-
-    def nearest(self, stamp: int, slop_ns: int) -> Part | None:
-        while not self._near or self._near[-1][0] < stamp + slop_ns:
-            following = next(self._messages, None)
-            if following is None:
-                break
-            self._near.append(following)
-        while self._near and self._near[0][0] < stamp - slop_ns:
-            self._near.popleft()
-        return _nearest(self._role, stamp, slop_ns, list(self._near))
-
-
-def _nearest(role: str, stamp: int, slop_ns: int, near: list[tuple[int, bytes]]) -> Part | None:
-    if not near:
-        return None
-    best, data = min(near, key=lambda item: (abs(item[0] - stamp), item[0]))
-    return Part(role, best, data) if abs(best - stamp) <= slop_ns else None
 
 
 def lacking(frame: Frame, needs: Sequence[str], slop_ns: int) -> str:

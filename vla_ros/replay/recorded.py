@@ -77,25 +77,28 @@ def _run(bag: Bag, said: list[Said], tokens: dict[int, tuple[int, ...]], depth: 
 
 
 def _said(message: Any, at_ns: int, bag: Bag) -> Said:
-    action = tuple(float(number) for number in message.action)
-    if len(action) != ACTION_DIM:
-        raise BagError(f"{bag.path}: a recorded action has {len(action)} numbers, not {ACTION_DIM}")
+    if len(message.action) != ACTION_DIM:
+        count = len(message.action)
+        raise BagError(f"{bag.path}: a recorded action has {count} numbers, not {ACTION_DIM}")
     try:
-        kind = CommandKind(int(message.kind))
+        return said_of(message, at_ns)
     except ValueError:
         raise BagError(f"{bag.path}: a recorded command has the kind {message.kind}") from None
+
+
+def said_of(message: Any, at_ns: int) -> Said:
+    """An ActionCommand of rosbags or of rclpy. ValueError: a kind that nobody knows."""
     return Said(
-        kind=kind,
+        kind=CommandKind(int(message.kind)),
         observed_ns=stamp_ns(message.observation_stamp),
         latest_ns=stamp_ns(message.latest_observation_stamp),
         published_ns=stamp_ns(message.header.stamp),
         at_ns=at_ns,
-        action=action,
+        action=tuple(float(number) for number in message.action),
         epoch=int(message.epoch),
         chunk_index=int(message.chunk_index),
         schedule=str(message.schedule),
         stages_ms={stage: float(getattr(message.stages, stage)) for stage in STAGES},
-        total_ms=float(message.stages.total),
     )
 
 

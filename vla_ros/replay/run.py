@@ -31,7 +31,6 @@ class Said:
     chunk_index: int = 0
     schedule: str = ""
     stages_ms: Mapping[str, float] = field(default_factory=dict)
-    total_ms: float = 0.0
 
     @property
     def key(self) -> Key:

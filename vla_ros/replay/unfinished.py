@@ -7,6 +7,7 @@ files without an index; MCAP's record framing is in https://mcap.dev/spec.
 
 from __future__ import annotations
 
+import bisect
 import copy
 import heapq
 import struct
@@ -18,8 +19,10 @@ from rosbags.interfaces import Connection
 from rosbags.rosbag2.errors import ReaderError
 from rosbags.rosbag2.storage_mcap import MAXSIZE, McapReader
 
+from vla_ros.recording.chunks import DamagedChunk
+
 _MAGIC = b"\x89MCAP0\r\n"
-_HEADER, _FOOTER, _DATA_END = 0x01, 0x02, 0x0F
+_FOOTER, _DATA_END = 0x02, 0x0F
 _REORDER = 2_000  # messages that may lie between two that came in the other order ...
 _REORDER_BYTES = 64 << 20  # ... and their size
 
@@ -42,10 +45,8 @@ class UnfinishedMcap(McapReader):
         if self.bio.read(len(_MAGIC)) != _MAGIC:
             raise ReaderError("it is no MCAP file")
         self.data_start = self.bio.tell()
-        self.data_end = _last_complete(self.bio)
-        self.bio.seek(0, 2)
-        self.lost_bytes = self.bio.tell() - self.data_end
-        self.meta_scan()
+        self._scan(self.bio)
+        self.lost_bytes = self.bio.seek(0, 2) - self.data_end
         if self.statistics is None or self.statistics.message_count == 0:
             raise ReaderError("it was cut off before its first message")
         counts = self.statistics.channel_message_counts
@@ -57,6 +58,18 @@ class UnfinishedMcap(McapReader):
             end_time=end + 1,
             message_count=self.statistics.message_count,
         )
+
+    def _scan(self, file: BinaryIO) -> None:
+        """Find the end of what is good: the last complete record, or the one before a chunk that
+        cannot be unpacked."""
+        begins = _records(file)
+        while begins:
+            self.data_end = begins[-1]
+            try:
+                self.meta_scan()
+                return
+            except (ReaderError, DamagedChunk):
+                del begins[bisect.bisect_left(begins, file.tell()) :]
 
     def messages(
         self, connections: Collection[Connection], start: int | None = None, stop: int | None = None
@@ -78,14 +91,14 @@ class UnfinishedMcap(McapReader):
             yield heapq.heappop(held)[2]
 
 
-def _last_complete(file: BinaryIO) -> int:
-    """Where the last complete record before the summary ends."""
+def _records(file: BinaryIO) -> list[int]:
+    """Where the complete records before the summary begin, and where the last of them ends."""
     size = file.seek(0, 2)
-    position = len(_MAGIC)
-    while position + 9 <= size:
-        file.seek(position)
+    found = [len(_MAGIC)]
+    while found[-1] + 9 <= size:
+        file.seek(found[-1])
         kind, length = struct.unpack("<BQ", file.read(9))
-        if kind in (_FOOTER, _DATA_END) or position + 9 + length > size:
+        if kind in (_FOOTER, _DATA_END) or found[-1] + 9 + length > size:
             break
-        position += 9 + length
-    return position
+        found.append(found[-1] + 9 + length)
+    return found

@@ -26,6 +26,8 @@ WRIST = "wrist"
 GRIPPER_OPEN = -1.0  # gripper entry of an environment action
 GRIPPER_CLOSE = 1.0
 
+IMAGE_SIZES = range(16, 1025)  # pixels a side that an environment renders
+
 _NAMED = 40  # most task names in a message
 
 
@@ -39,6 +41,13 @@ class UnknownTask(SimError):
 
 class RefusedAction(SimError):
     """An action of the wrong shape, not finite, or after the end. The world did not move."""
+
+
+def check_image_size(pixels: int) -> None:
+    """SimError for a size that no environment renders."""
+    if pixels not in IMAGE_SIZES:
+        least, most = IMAGE_SIZES[0], IMAGE_SIZES[-1]
+        raise SimError(f"image_size must be {least} to {most} pixels, not {pixels}")
 
 
 @dataclass(frozen=True, slots=True)

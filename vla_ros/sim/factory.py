@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vla_ros.sim.env import Environment, SimError
+from vla_ros.sim.env import Environment, SimError, check_image_size
 from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
 from vla_ros.sim.libero.suites import SUITES
 from vla_ros.sim.process import SimTimeouts
@@ -28,8 +28,7 @@ class EnvConfig:
         if self.name not in ENVIRONMENTS:
             known = ", ".join(ENVIRONMENTS)
             raise SimError(f"no environment '{self.name}'; there are: {known}")
-        if not 16 <= self.image_size <= 1024:
-            raise SimError(f"image_size must be 16 to 1024 pixels, not {self.image_size}")
+        check_image_size(self.image_size)
         suites = SUITES if self.name == "libero" else ()
         if self.suite and self.suite not in suites:
             known = f"; there are: {', '.join(suites)}" if suites else ""

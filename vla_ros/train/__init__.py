@@ -1,11 +1,6 @@
 """Demonstrations of the scripted expert, and behaviour cloning of the small policies.
 
-`demonstrate`, `collection`, `rollout` and `check` run the simulation; everything that training
-itself needs is torch and the data set (h5py, Pillow). Nothing here imports ROS.
+``data``, below everything else here, makes and reads demonstrations; of it `collection` and
+`rollout`, and `check` here, run the simulation. What training itself needs is torch and the data
+set (h5py, Pillow). Nothing here imports ROS.
 """
-
-from vla_ros.errors import UserError
-
-
-class TrainError(UserError):
-    """Something the user can put right: one clear line."""

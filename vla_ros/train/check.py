@@ -23,8 +23,8 @@ from vla_ros.train.data.rollout import (
     shared_policy,
 )
 from vla_ros.train.data.seeds import validation_seed
-from vla_ros.train.units import scales, to_environment
-from vla_ros.train.workers import pool
+from vla_ros.train.data.units import scales, to_environment
+from vla_ros.train.data.workers import pool
 
 
 @dataclass(frozen=True, slots=True)

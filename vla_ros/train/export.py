@@ -14,8 +14,8 @@ import torch
 from vla_ros.engine.checkpoints.openvla import save_checkpoint
 from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
 from vla_ros.train.data.frames import Frames
+from vla_ros.train.data.units import norm_stats
 from vla_ros.train.network import Network
-from vla_ros.train.units import norm_stats
 
 RECORD_FILE = "training.json"
 

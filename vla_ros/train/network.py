@@ -7,7 +7,6 @@ included, so a checkpoint is the state of this module.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -15,41 +14,14 @@ from torch import nn
 
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.openvla import LANGUAGE, Tensors, text_shapes
-from vla_ros.engine.decoders.llama import Decoder
+from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.heads import ParallelHeads
 from vla_ros.engine.packed.attention import Attention
 from vla_ros.engine.vision.towers import Vision
+from vla_ros.train.data.layout import Layout
 
 _POSITION_SCALE = 0.5  # of the sin-cos embedding against patch embeddings at the start
 _POSITION_BASE = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A tree of two levels: ``common`` tokens (patches included), then ``branches`` of ``length``
-    tokens that see the common part and themselves: many sentences on one image for the price of
-    one prefill."""
-
-    common: int
-    branches: int = 0
-    length: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.common + self.branches * self.length
-
-    def positions(self, device: torch.device) -> torch.Tensor:
-        """int64 [total]; every branch goes on from the end of the common part."""
-        first = torch.arange(self.common, device=device)
-        branch = torch.arange(self.common, self.common + self.length, device=device)
-        return torch.cat((first, branch.repeat(self.branches)))
-
-    def mask(self, device: torch.device) -> torch.Tensor:
-        """bool [total, total]: row sees column."""
-        place = torch.arange(self.total, device=device)
-        branch = torch.where(place < self.common, -1, (place - self.common) // max(self.length, 1))
-        shared = (branch[None] == -1) | (branch[:, None] == branch[None])
-        return shared & (place[:, None] >= place[None])
 
 
 class BatchedAttention(Attention):
@@ -112,7 +84,7 @@ class Network(nn.Module):
         Returns [B, R, V], [B, R, C] and [B, patches, W].
         """
         batch, device = len(ids), ids.device
-        decoder = Decoder(
+        decoder = LlamaDecoder(
             self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
         )
         features = self.vision.vision_backbone((pixels.flatten(0, 1),))
@@ -143,7 +115,7 @@ class Network(nn.Module):
         """
         assert self.heads is not None
         batch = len(ids)
-        decoder = Decoder(
+        decoder = LlamaDecoder(
             self.config.text, self.text_tensors(), max_positions=ids.shape[1] + self.config.patches
         )
         features = self.vision.vision_backbone((pixels.flatten(0, 1),))

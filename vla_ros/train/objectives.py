@@ -46,7 +46,7 @@ def make_objective(
     device: torch.device,
     compiled: bool = False,
 ) -> Objective:
-    """The objective that belongs to the network's architecture. TrainError: unfit data."""
+    """The objective that belongs to the network's architecture. UserError: unfit data."""
     config, tokenize = network.config, _Tokenize(network.config.prompt_style)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.dtype == "bfloat16")
     if config.parallel:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vla_ros.train import TrainError
+from vla_ros.errors import UserError
 
 OPTIONS_FILE = "train.json"
 DECAYS = ("sqrt", "cosine")
@@ -52,9 +52,9 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.branches) < 1:
-            raise TrainError("steps, batch and branches must be at least 1")
+            raise UserError("steps, batch and branches must be at least 1")
         if self.decay not in DECAYS:
-            raise TrainError(f"decay is {self.decay!r}: give one of {', '.join(DECAYS)}")
+            raise UserError(f"decay is {self.decay!r}: give one of {', '.join(DECAYS)}")
 
     def rate(self, step: int) -> float:
         """Learning rate of a step: linear warm-up, then down to nothing at the end."""
@@ -82,7 +82,7 @@ def claim(options: TrainOptions, directory: Path) -> None:
 def verify(options: TrainOptions, directory: Path) -> None:
     """Check that the options are those of the run in ``directory``, where there is one.
 
-    TrainError names what differs: half a run with one recipe and half with another is neither.
+    UserError names what differs: half a run with one recipe and half with another is neither.
     """
     path = directory / OPTIONS_FILE
     if not path.exists():
@@ -92,7 +92,7 @@ def verify(options: TrainOptions, directory: Path) -> None:
     differing = sorted(name for name in wanted if wanted[name] != there.get(name))
     if differing:
         said = ", ".join(f"{name} {there.get(name)}" for name in differing)
-        raise TrainError(f"the run in {directory} has {said}: keep that, or take another --out")
+        raise UserError(f"the run in {directory} has {said}: keep that, or take another --out")
 
 
 def options_json(options: TrainOptions) -> dict[str, Any]:

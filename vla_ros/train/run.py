@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from vla_ros.errors import UserError
 from vla_ros.sim.goals import Family
-from vla_ros.train import TrainError
 from vla_ros.train.options import TrainOptions, claim, verify
 from vla_ros.train.trainer import Progress, Trainer
 
@@ -97,7 +97,7 @@ def _correct(
     try:
         from vla_ros.train.data.collection import CollectOptions, collect
     except ImportError as error:
-        raise TrainError(f"on-policy rounds need the simulation: {error}") from error
+        raise UserError(f"on-policy rounds need the simulation: {error}") from error
     policy = trainer.directory / f"policy-round-{number}"
     if not policy.exists():
         trainer.export(policy)

@@ -15,7 +15,7 @@ import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.openvla import load_checkpoint
-from vla_ros.train import TrainError
+from vla_ros.errors import UserError
 from vla_ros.train.arch import ARCHITECTURES
 from vla_ros.train.data.frames import Frames, load_frames
 from vla_ros.train.export import export
@@ -45,7 +45,7 @@ class Progress:
 class Trainer:
     """A run in ``directory``; begins where the last sitting's saved state ends.
 
-    TrainError: the data does not fit the model.
+    UserError: the data does not fit the model.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Trainer:
         )
         entry = Entry(self.step, action, patch, place, error, rate)
         if entry.loss != entry.loss:
-            raise TrainError(f"the loss of step {self.step} is no number: lower --learning-rate")
+            raise UserError(f"the loss of step {self.step} is no number: lower --learning-rate")
         self.step += 1
         return entry
 
@@ -175,7 +175,7 @@ class Trainer:
         if self.options.init_from:
             source = load_checkpoint(self.options.init_from, torch.device("cpu"), torch.float32)
             if (source.config.towers, source.config.text) != (self.config.towers, self.config.text):
-                raise TrainError(f"{self.options.init_from} has other sizes than this model")
+                raise UserError(f"{self.options.init_from} has other sizes than this model")
             self.network.load_tensors(source.tensors)
         if self.options.vision_from:
             self._borrow_vision()
@@ -183,7 +183,7 @@ class Trainer:
     def _borrow_vision(self) -> None:
         source = load_checkpoint(self.options.vision_from, torch.device("cpu"), torch.float32)
         if source.config.towers != self.config.towers:
-            raise TrainError(f"{self.options.vision_from} has other vision towers than this model")
+            raise UserError(f"{self.options.vision_from} has other vision towers than this model")
         backbone = self.network.vision.vision_backbone
         prefix = "vision_backbone."
         backbone.load_state_dict({n: source.tensors[prefix + n] for n in backbone.state_dict()})
@@ -202,5 +202,5 @@ class Trainer:
 def model_config(options: TrainOptions) -> ModelConfig:
     """The model that the options name, with one or two cameras."""
     if options.arch not in ARCHITECTURES:
-        raise TrainError(f"arch is {options.arch!r}: give one of {', '.join(ARCHITECTURES)}")
+        raise UserError(f"arch is {options.arch!r}: give one of {', '.join(ARCHITECTURES)}")
     return replace(ARCHITECTURES[options.arch], images=2 if options.wrist else 1)

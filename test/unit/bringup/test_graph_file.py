@@ -130,6 +130,33 @@ def test_overrides_are_read_as_yaml():
     }
 
 
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ("bridge.image_size=2.5", "bridge.image_size: must be a whole number such as 256, not 2.5"),
+        ("bridge.auto_reset=maybe", "bridge.auto_reset: must be true or false, not 'maybe'"),
+        ("bridge.image_delay_ms=soon", "bridge.image_delay_ms: must be a number such as 0.0"),
+        ("policy.center_crop=true", "policy.center_crop: must be text such as 'auto', not True"),
+        ("policy.bounds_low=1", "policy.bounds_low: must be a list such as [-0.05"),
+        ("bridge.image_size=", "bridge.image_size: must be a whole number such as 256, not ''"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(item, says):
+    """rcl drops a value whose type is not that of the parameter file, without a word."""
+    with pytest.raises(UserError) as caught:
+        GraphSpec.load("sim", parse_overrides([item]))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_value_that_means_the_type_becomes_it():
+    given = ["bridge.task=3", "bridge.image_delay_ms=1e2", "policy.bounds_low=[0, -1, 0, 0, 0, 0]"]
+    graph = GraphSpec.load("sim", parse_overrides(given))
+    assert graph.node("bridge").parameters["task"] == "3"  # of a suite of LIBERO
+    assert graph.node("bridge").parameters["image_delay_ms"] == 100.0
+    assert all(type(value) is float for value in graph.node("policy").parameters["bounds_low"])
+
+
 def test_shipped_graphs_by_their_short_name():
     assert [node.name for node in GraphSpec.load("policy").nodes] == ["monitor", "policy"]
     assert GraphSpec.load("sim.up.yaml").node("policy").lifecycle

@@ -107,13 +107,13 @@ def test_too_few_tokens_are_refused() -> None:
 def test_a_failed_pass_does_not_cost_a_slot() -> None:
     engine = engine_of(tiny(), "actionflow")
     engine.reset(TEXTS[0])
-    logits = engine.schedule.lane.logits
+    run = engine.schedule.lane.run
     for _ in range(9):  # more often than there are slots
         step(engine)
-        engine.schedule.lane.logits = lambda *_: 1 / 0
+        engine.schedule.lane.run = lambda *_: 1 / 0
         with pytest.raises(ZeroDivisionError):
             step(engine)
-        engine.schedule.lane.logits = logits
+        engine.schedule.lane.run = run
     assert [step(engine, stamp) is None for stamp in range(7)] == [True] * 6 + [False]
 
 

@@ -30,18 +30,15 @@ def after(engine: Engine, history: list[Event]):  # type: ignore[no-untyped-def]
     play(engine, history)
     bits: list[bytes] = []
     shapes: set[tuple[int, ...]] = set()
-    judge, plan = engine.schedule.acceptance.judge, engine.schedule.lane.planner.plan
+    run = engine.schedule.lane.run
 
-    def record(logits, draft, start):  # type: ignore[no-untyped-def]
-        bits.append(logits.view(torch.int16).numpy().tobytes())
-        return judge(logits, draft, start)
-
-    def look(layout):  # type: ignore[no-untyped-def]
+    def record(layout, prompt, tokens):  # type: ignore[no-untyped-def]
+        choices, maxima = run(layout, prompt, tokens)
+        bits.append(maxima.view(torch.int16).numpy().tobytes())
         shapes.add((layout.prefill, len(layout.tail), len(layout.rows)))
-        return plan(layout)
+        return choices, maxima
 
-    engine.schedule.acceptance.judge = record
-    engine.schedule.lane.planner.plan = look  # type: ignore[method-assign]
+    engine.schedule.lane.run = record
     answers = play(engine, EPISODE)
     assert len(answers) == len(EPISODE)
     found = [(a.tokens, a.drafted, a.accepted) for a in answers.values()]

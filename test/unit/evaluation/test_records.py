@@ -73,6 +73,11 @@ def test_a_field_of_another_version_is_one_line():
     [
         (lambda: Variant("a/b"), "slash"),
         (lambda: Variant("a", delay_frames=-1), "delay_frames"),
+        (lambda: Variant("a", image_delay_ms=float("nan")), "image_delay_ms is nan"),
+        (lambda: Variant("a", image_delay_ms=1e9), "image_delay_ms is 1e\\+09: must be 0 to 10000"),
+        (lambda: Setup(image_size=0), "image_size must be 16 to 1024 pixels, not 0"),
+        (lambda: Setup(max_age_s=-1.0), r"max_age_s is -1: must be above 0\.05"),
+        (lambda: Setup(max_age_s=float("nan")), "max_age_s is nan"),
         (lambda: Setup(policy="replay"), "policy is 'replay'"),
         (lambda: Setup(route="bus"), "route"),
         (lambda: Setup(route="direct", mode=Mode.REALTIME), "lock-step only"),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from support.evaluations import evaluation
 from vla_ros.evaluation.records import Job, Record, Spread, Variant
-from vla_ros.evaluation.report.rows import Row, rows_of
 from vla_ros.evaluation.report.sweeps import DELAY, KINDS, RELAXED, REPLAN, sweeps
+from vla_ros.evaluation.rows import Row, rows_of
 
 pytest.importorskip("matplotlib")
 from vla_ros.evaluation.report.figures.age import age_figure, apart

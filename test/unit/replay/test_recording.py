@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip(
     "rosbags", reason="rosbags is not installed: pip install '.[replay]' in the checkout"
 )
 
+from rosbags.rosbag2 import Reader
+
 from support.bags import STORE, picture, task
 from support.bags import image as frame
 from support.wait import wait_until
-from vla_ros.recording.bag_file import Record, Topic
+from vla_ros.recording.bag_file import BagFile, Record, Topic
 from vla_ros.recording.flight import FlightLimits, FlightRecorder, Ring
 from vla_ros.recording.run_info import RunInfo
 from vla_ros.recording.sink import MB, BagSink, SinkLimits
 from vla_ros.replay.bag import Bag
+from vla_ros.replay.errors import BagError
 from vla_ros.timing import SECOND, ManualClock, SystemClock
 
 IMAGE = Topic("/image", "sensor_msgs/msg/Image")
 TASK = Topic("/instruction", "std_msgs/msg/String", latched=True)
+ZSTD = b"\x28\xb5\x2f\xfd"  # how its frames begin
 LIMITS = SinkLimits(free_bytes=0, flush_s=0.1)
 
 RECORDER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
-from vla_ros.recording.bag_file import Record, Topic
+from vla_ros.recording.bag_file import BagFile, Record, Topic
 from vla_ros.recording.run_info import RunInfo
 from vla_ros.recording.sink import BagSink, SinkLimits
 from vla_ros.timing import SystemClock
@@ -41,9 +47,9 @@ def warn(text):
 limits = SinkLimits(free_bytes=0, flush_s=0.1)
 sink = BagSink(Path(sys.argv[1]), RunInfo(policy="vla"), limits, SystemClock(), warn)
 topic = Topic("/image", "sensor_msgs/msg/Image")
-data = bytes(20_000)
 longest = 0.0
 for i in range(int(sys.argv[2])):
+    data = os.urandom(20_000)  # nothing makes this smaller
     began = time.monotonic()
     sink.put(Record(topic, (i + 1) * 10_000_000, data))
     longest = max(longest, time.monotonic() - began)
@@ -59,6 +65,13 @@ def record(i, data=None):
     content = frame(i, picture(i)).content
     raw = data or bytes(STORE.serialize_cdr(content, IMAGE.kind))
     return Record(IMAGE, i, raw)
+
+
+def plain(i):
+    """A picture as a simulation gives it: large areas of one colour."""
+    rgb = np.zeros((128, 128, 3), np.uint8)
+    rgb[i : 2 * i] = i
+    return frame(i, rgb).content
 
 
 def recorder(path: Path, count: int, limit: int | None = None) -> subprocess.Popen[str]:
@@ -87,6 +100,77 @@ def test_a_finished_bag_says_what_it_is_of(tmp_path):
         assert bag.notes == []
     with pytest.raises(FileExistsError, match="overwrites nothing"):
         BagSink(tmp_path / "bag", run, LIMITS, SystemClock(), print)
+
+
+def test_a_bag_is_compressed_chunk_by_chunk_and_gives_back_every_byte(tmp_path):
+    sink = BagSink(tmp_path / "bag", RunInfo(), LIMITS, SystemClock(), print)
+    flat = [record(i, data=bytes(STORE.serialize_cdr(plain(i), IMAGE.kind))) for i in range(1, 9)]
+    noise = [record(i) for i in range(9, 12)]  # which nothing can make smaller
+    for one in (*flat, *noise):
+        sink.put(one)
+    assert sink.close()
+    raw = sum(len(one.data) for one in (*flat, *noise))
+    assert (tmp_path / "bag" / "bag.mcap").stat().st_size < 0.2 * raw
+    with Reader(
+        tmp_path / "bag" / "bag.mcap"
+    ) as reader:  # somebody else's, who knows nothing of us
+        assert {chunk.compression for chunk in reader.storage.chunks} == {"zstd"}
+        assert [data for _, _, data in reader.messages()] == [r.data for r in (*flat, *noise)]
+    with Bag(tmp_path / "bag") as bag:
+        assert [m.data for m in bag.messages(["/image"])] == [r.data for r in (*flat, *noise)]
+
+
+@pytest.mark.parametrize("share", [0.12, 0.3, 0.5, 0.77, 0.99])
+def test_a_compressed_bag_is_read_up_to_any_cut(tmp_path, share):
+    bag = BagFile(tmp_path / "bag", RunInfo())
+    data = {i: np.random.default_rng(i).bytes(20_000) for i in range(1, 81)}
+    for i in data:
+        bag.write(record(i, data=data[i]))
+        if i % 8 == 0:
+            bag.flush()
+    bag.abandon()
+    file = tmp_path / "bag" / "bag.mcap"
+    whole = file.stat().st_size
+    os.truncate(file, round(whole * share))
+    with Bag(tmp_path / "bag") as left:
+        found = list(left.messages(["/image"]))
+        assert [m.stamp_ns for m in found] == list(range(1, len(found) + 1))
+        assert len(found) % 8 == 0
+        assert 80 * share - 8 <= len(found) <= 80 * share
+        assert all(m.data == data[m.stamp_ns] for m in found)
+        assert "not closed properly" in left.notes[0]
+
+
+def damaged(path: Path, finished: bool) -> Path:
+    """A bag of five chunks of eight messages; a byte of the second chunk fell over."""
+    bag = BagFile(path, RunInfo())
+    for i in range(1, 41):
+        bag.write(record(i, data=bytes(STORE.serialize_cdr(plain(i), IMAGE.kind))))
+        if i % 8 == 0:
+            bag.flush()
+    bag.close() if finished else bag.abandon()
+    file = path / f"{path.name}.mcap"
+    content = bytearray(file.read_bytes())
+    begin = content.index(ZSTD)
+    content[content.index(ZSTD, begin + 1) + 40] ^= 0x10
+    file.write_bytes(content)
+    return path
+
+
+def test_a_damaged_chunk_of_a_whole_bag_is_one_line(tmp_path):
+    with (
+        pytest.raises(BagError, match="damaged") as caught,
+        Bag(damaged(tmp_path / "b", True)) as b,
+    ):
+        list(b.messages(["/image"]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bag_that_nobody_closed_is_read_up_to_a_damaged_chunk(tmp_path):
+    """What a power cut leaves: the file is long enough, and the disk has not what it should."""
+    with Bag(damaged(tmp_path / "bag", finished=False)) as left:
+        assert [m.stamp_ns for m in left.messages(["/image"])] == list(range(1, 9))
+        assert "8 messages" in left.notes[0]
 
 
 def test_a_killed_recorder_leaves_a_bag_that_lacks_its_last_moment_only(tmp_path):

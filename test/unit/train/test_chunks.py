@@ -14,17 +14,17 @@ from vla_ros.engine.checkpoints.openvla import load_checkpoint, save_checkpoint
 from vla_ros.engine.checkpoints.random import random_tensors
 from vla_ros.engine.checkpoints.small_tokenizer import build_tokenizer, write_tokenizer
 from vla_ros.engine.tokens import prompt_text
+from vla_ros.errors import UserError
 from vla_ros.sim.goals import parse_instruction
-from vla_ros.train import TrainError
 from vla_ros.train.arch import ARCHITECTURES
 from vla_ros.train.data.chunk_batches import ChunkBatches
 from vla_ros.train.data.frames import load_frames
 from vla_ros.train.data.shards import Demonstration, write_shard
+from vla_ros.train.data.units import norm_stats
 from vla_ros.train.data.wordings import wordings
 from vla_ros.train.network import Network
 from vla_ros.train.options import TrainOptions
 from vla_ros.train.run import Machine, Reporter, run
-from vla_ros.train.units import norm_stats
 
 CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-oft"]
@@ -101,7 +101,7 @@ def test_only_rounds_are_nothing_to_learn_chunks_from(tmp_path):
     (tmp_path / "set").mkdir()
     write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, [acted])
     frames = load_frames([tmp_path / "set"], SIZE, 1, CONFIG.chunk)
-    with pytest.raises(TrainError, match="demonstrations"):
+    with pytest.raises(UserError, match="demonstrations"):
         batches(frames)
 
 
@@ -115,6 +115,7 @@ def test_the_engine_says_what_the_network_says_whatever_the_padding(tmp_path):
     count = CONFIG.chunk * 7
     image = next(images(1, seed=3, still=0.0))
     seen = observation(1, image)
+    engine.reset(SENTENCES[0])
     pixels = engine.request(seen, Timeline(CLOCK.steady_ns()), CLOCK).pixels[0]
     sentences = (SENTENCES[0], "grasp the red cube and put it onto the plate")
     prompts = [tokenize(text) for text in sentences]
@@ -170,5 +171,5 @@ def test_weights_of_another_size_are_refused(tmp_path):
     first = TrainOptions((str(data),), "tiny-draft", 1, batch=4, warmup=1)
     run(first, tmp_path / "draft", Machine(CPU), QUIET)
     begun = str(tmp_path / "draft" / "policy")
-    with pytest.raises(TrainError, match="other sizes"):
+    with pytest.raises(UserError, match="other sizes"):
         run(replace(first, arch="tiny", init_from=begun), tmp_path / "run", Machine(CPU), QUIET)

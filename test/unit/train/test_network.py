@@ -11,8 +11,9 @@ from vla_ros.engine.checkpoints.random import random_tensors
 from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
 from vla_ros.timing import SystemClock
 from vla_ros.train.arch import ARCHITECTURES
-from vla_ros.train.network import Layout, Network, sincos
-from vla_ros.train.units import norm_stats
+from vla_ros.train.data.layout import Layout
+from vla_ros.train.data.units import norm_stats
+from vla_ros.train.network import Network, sincos
 
 CPU = torch.device("cpu")
 CLOCK = SystemClock()

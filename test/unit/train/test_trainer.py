@@ -12,7 +12,7 @@ import torch
 from support.train import SENTENCES, SIZE, data_set
 from vla_ros.core import Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.train import TrainError
+from vla_ros.errors import UserError
 from vla_ros.train.journal import Entry, Journal, read_journal
 from vla_ros.train.options import TrainOptions
 from vla_ros.train.run import Machine, Reporter, run
@@ -114,7 +114,7 @@ def test_the_checkpoint_says_how_it_was_made(data, tmp_path):
 
 def test_another_recipe_needs_another_directory(data, tmp_path):
     run(options(data, steps=2), tmp_path / "run", Machine(CPU), QUIET)
-    with pytest.raises(TrainError, match=r"batch 8.*another --out"):
+    with pytest.raises(UserError, match=r"batch 8.*another --out"):
         run(
             TrainOptions((str(data),), "tiny", 2, batch=4, warmup=2),
             tmp_path / "run",
@@ -138,7 +138,7 @@ def test_a_draft_keeps_its_target_s_vision_tower(data, tmp_path):
 
 
 def test_an_unknown_architecture_names_the_known_ones(data, tmp_path):
-    with pytest.raises(TrainError, match="small"):
+    with pytest.raises(UserError, match="small"):
         Trainer(TrainOptions((str(data),), "huge"), tmp_path, CPU)
 
 

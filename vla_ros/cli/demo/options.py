@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.bringup.graph_file import GraphSpec, parse_overrides
-from vla_ros.cli.defaults import CHECKPOINT, DRAFT_CHECKPOINT, SCHEDULES, default_checkpoint
+from vla_ros.cli.defaults import (
+    CHECKPOINT,
+    DRAFT_CHECKPOINT,
+    SCHEDULES,
+    default_checkpoint,
+    refuse_unreadable,
+)
 from vla_ros.errors import UserError
 from vla_ros.sim.goals import COLOURS
 
@@ -127,14 +133,8 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     """What a VLA needs to run well beside a simulation on one machine."""
-    from vla_ros.engine.checkpoints.openvla import CheckpointError, resolve
-
     checkpoint = args.checkpoint or default_checkpoint([args.schedule])
-    if not checkpoint.startswith("random:"):
-        try:
-            resolve(checkpoint)  # before a graph is started for nothing
-        except CheckpointError as error:
-            raise UserError(f"--checkpoint {checkpoint}: {error}") from error
+    refuse_unreadable(checkpoint)
     values: dict[str, Any] = {"checkpoint": checkpoint}
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
         values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}

@@ -14,6 +14,7 @@ from vla_ros.cli.defaults import (
     SCHEDULE,
     SCHEDULES,
     default_checkpoint,
+    refuse_unreadable,
 )
 from vla_ros.errors import UserError
 
@@ -195,6 +196,7 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros.policies.conventions import conventions_of
 
     usable_device(args.device)
+    refuse_unreadable(args.checkpoint)
     found = conventions_of(args.checkpoint, args.suite, args.unnorm_key)
     known = "" if args.checkpoint.startswith("random:") else fingerprint(resolve(args.checkpoint))
     return {

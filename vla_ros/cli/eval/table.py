@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vla_ros.console.tables import Table
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Record, Setup, Variant
-from vla_ros.evaluation.report.rows import Outcome, Row, rows_of
+from vla_ros.evaluation.rows import Outcome, Row, rows_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -118,11 +118,15 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
 def inspect_checkpoint(name: str) -> Layout:
     """All that loading would find wrong, in the memory of one tensor at a time.
 
-    The tokenizer is tried too. Raises CheckpointError as :func:`load_checkpoint` does.
+    The tokenizer is tried too, and every data set's statistics. Raises CheckpointError as
+    :func:`load_checkpoint` does.
     """
-    from vla_ros.engine.tokens import PromptTokenizer
+    from vla_ros.engine.tokens import PromptTokenizer, read_normaliser
 
     layout = read_layout(resolve(name))
+    for key in layout.norm_stats:
+        where, minmax = str(layout.directory), layout.config.minmax
+        read_normaliser(layout.norm_stats, key, minmax=minmax, source=where)
     PromptTokenizer(layout.directory, layout.config)("pick up the red cube")
     for _ in read_tensors(layout.stored, layout.wanted):
         pass

@@ -60,13 +60,12 @@ def _call_packed(
 
 
 class TransformersDecoder:
-    """The interface of :class:`~vla_ros.engine.decoders.llama.Decoder` on transformers' classes."""
+    """A :class:`~vla_ros.engine.decoders.base.Decoder` of transformers' classes."""
 
     def __init__(self, config: TextConfig, tensors: dict[str, torch.Tensor]) -> None:
         from transformers import AttentionInterface
 
         AttentionInterface.register(_NAME, _call_packed)
-        self.config = config
         self.causal_lm = build_causal_lm(config, tensors)
         # The name is not among transformers' mask functions, so it makes no mask of its own.
         self.causal_lm.set_attn_implementation(_NAME)
@@ -74,26 +73,17 @@ class TransformersDecoder:
 
     @property
     def head(self) -> torch.Tensor:
-        """The language model head [V, C]."""
         weight: torch.Tensor = self.causal_lm.lm_head.weight
         return weight
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """int64 [T] -> [T, C]."""
         return F.embedding(tokens, self.embedding)
 
     def hidden(
         self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
     ) -> torch.Tensor:
-        """Embeddings [T, C] -> hidden states after the final norm [R, C]."""
         out = self.causal_lm.model(
             inputs_embeds=x[None], position_ids=positions[None], use_cache=False, packed=attention
         )
         states: torch.Tensor = out.last_hidden_state[0]
         return states[rows]
-
-    def logits(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
-    ) -> torch.Tensor:
-        """Embeddings [T, C] -> logits [R, V]."""
-        return F.linear(self.hidden(x, positions, attention, rows), self.head)

@@ -29,8 +29,8 @@ class Layer:
     down: torch.Tensor
 
 
-class Decoder:
-    """Embeddings in, logits out. Stateless: K and V live where the attention puts them."""
+class LlamaDecoder:
+    """See :class:`~vla_ros.engine.decoders.base.Decoder`."""
 
     def __init__(
         self,
@@ -49,17 +49,14 @@ class Decoder:
 
     @property
     def head(self) -> torch.Tensor:
-        """The language model head [V, C]."""
         return self._head
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """int64 [T] -> [T, C]."""
         return F.embedding(tokens, self.embedding)
 
     def hidden(
         self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
     ) -> torch.Tensor:
-        """Embeddings [T, C] -> hidden states after the final norm [R, C] of the rows asked for."""
         cfg = self.config
         heads = Heads(cfg.heads, cfg.kv_heads)
         cos, sin = self._cos[positions], self._sin[positions]
@@ -71,12 +68,6 @@ class Decoder:
             gate, up = F.linear(self._norm(x, layer.norm2), layer.gate_up).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, layer.down)
         return self._norm(x[rows], self._final_norm)
-
-    def logits(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
-    ) -> torch.Tensor:
-        """Embeddings [T, C] -> logits [R, V]."""
-        return F.linear(self.hidden(x, positions, attention, rows), self._head)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_eps)

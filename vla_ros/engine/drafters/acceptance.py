@@ -15,6 +15,8 @@ import torch
 
 from vla_ros.engine.drafters.base import Draft
 from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.packed.lane import Lane
+from vla_ros.engine.packed.pack import PackLayout
 from vla_ros.engine.tokens import ActionTokens
 
 
@@ -33,15 +35,38 @@ class Verdict:
     finite: bool
 
 
+#: what a pass shows a rule: tensors of a row each for every place that was asked for
+Seen = tuple[torch.Tensor, ...]
+
+
 class Acceptance(ABC):
-    """A rule. ``judge`` reads the device once."""
+    """A rule: it runs a pass for what it must see of it, and says what that makes of a draft."""
 
     #: whether the tokens are those of greedy decoding, whatever the draft
     lossless: bool
+    #: the tokens that are ever said; None: all of them
+    window: range | None = None
 
     @abstractmethod
-    def judge(self, logits: torch.Tensor, draft: Draft, start: int) -> Verdict:
-        """Logits [d + 1, V] for the positions start ... start + d against a draft of d tokens."""
+    def verify(
+        self,
+        lane: Lane,
+        layout: PackLayout,
+        prompt: torch.Tensor | None,
+        tokens: torch.Tensor | None,
+    ) -> Seen:
+        """Run a pack of the target's, see ``Lane.run``; nothing is read from the device."""
+
+    @abstractmethod
+    def judge(self, seen: Seen, draft: Draft, start: int) -> Verdict:
+        """What was seen at the places start ... start + d, against a draft of d >= 1 tokens.
+
+        Reads the device once.
+        """
+
+    @abstractmethod
+    def plain(self, seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:
+        """Without a draft: the token [1] and its logit [1], on the device."""
 
     def close(self, draft: int, own: int, position: int) -> bool:
         """Would this draft token stand, given the target's own choice?"""
@@ -51,9 +76,18 @@ class Acceptance(ABC):
 class Greedy(Acceptance):
     """Judges against the target's argmax; what is close enough is ``close``'s business."""
 
-    def judge(self, logits: torch.Tensor, draft: Draft, start: int) -> Verdict:
-        values, choices = logits.max(dim=-1)
-        finite = values.isfinite().all()[None].long()
+    def verify(
+        self,
+        lane: Lane,
+        layout: PackLayout,
+        prompt: torch.Tensor | None,
+        tokens: torch.Tensor | None,
+    ) -> Seen:
+        return lane.run(layout, prompt, tokens)
+
+    def judge(self, seen: Seen, draft: Draft, start: int) -> Verdict:
+        choices, maxima = seen
+        finite = maxima.isfinite().all()[None].long()
         read = torch.cat((choices, draft.tokens, finite)).tolist()
         own, drafted = read[: len(choices)], read[len(choices) : -1]
         accepted = 0
@@ -64,6 +98,10 @@ class Greedy(Acceptance):
         tokens = (*drafted[:accepted], own[accepted])
         kept = tuple(own[: accepted + 1])
         return Verdict(tokens, kept, tuple(drafted), accepted, bool(read[-1]))
+
+    def plain(self, seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:
+        choice, maximum = seen
+        return choice, maximum
 
 
 class Exact(Greedy):
@@ -105,21 +143,24 @@ class Sampling(Acceptance):
     def __init__(
         self, actions: ActionTokens, temperature: float, seed: int, device: torch.device
     ) -> None:
-        self._actions, self._temperature = actions, temperature
+        self.window, self._temperature = actions.window, temperature
+        self._first = actions.first
         self._generator = torch.Generator(device).manual_seed(seed)
 
-    def judge(self, logits: torch.Tensor, draft: Draft, start: int) -> Verdict:
+    def verify(
+        self,
+        lane: Lane,
+        layout: PackLayout,
+        prompt: torch.Tensor | None,
+        tokens: torch.Tensor | None,
+    ) -> Seen:
+        return (lane.logits(layout, prompt, tokens),)
+
+    def judge(self, seen: Seen, draft: Draft, start: int) -> Verdict:
+        target, finite = self._distribution(seen)
         count = len(draft.tokens)
-        finite = logits.max(dim=-1).values.isfinite().all()
-        window = logits[:, self._actions.first : self._actions.vocab].float()
-        # A broken row would make multinomial raise before the caller can be told.
-        window = torch.where(finite, window / self._temperature, torch.zeros_like(window))
-        target = torch.softmax(window, dim=-1)
-        rest = target.clone()
-        stands = torch.zeros(0, dtype=torch.bool, device=logits.device)
-        if count:
-            stands, rest[:count] = self._reject(target[:count], draft)
-        fresh = self._actions.first + torch.multinomial(rest, 1, generator=self._generator)[:, 0]
+        stands, rest = self._reject(target[:count], draft)
+        fresh = self._draw(torch.cat((rest, target[count:])))
         flags = torch.cat((stands.long(), finite[None].long()))
         read = torch.cat((fresh, draft.tokens, flags)).tolist()
         new, drafted = read[: count + 1], read[count + 1 : 2 * count + 1]
@@ -128,9 +169,24 @@ class Sampling(Acceptance):
         tokens = (*drafted[:accepted], new[accepted])
         return Verdict(tokens, tokens, tuple(drafted), accepted, bool(read[-1]))
 
+    def plain(self, seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:
+        target, _ = self._distribution(seen)
+        return self._draw(target), seen[0].amax(-1)
+
+    def _distribution(self, seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:
+        """[R, bins] over the action tokens, and whether all logits were finite."""
+        (logits,) = seen
+        finite = logits.amax(-1).isfinite().all()
+        scaled = logits.float() / self._temperature
+        # A broken row would make multinomial raise before the caller can be told.
+        return torch.where(finite, scaled, torch.zeros_like(scaled)).softmax(-1), finite
+
+    def _draw(self, chances: torch.Tensor) -> torch.Tensor:
+        return self._first + torch.multinomial(chances, 1, generator=self._generator)[:, 0]
+
     def _reject(self, target: torch.Tensor, draft: Draft) -> tuple[torch.Tensor, torch.Tensor]:
         """Accept with min(1, p/q); what is drawn instead follows max(0, p - q), normalised."""
-        drawn = (draft.tokens - self._actions.first)[:, None]
+        drawn = (draft.tokens - self._first)[:, None]
         p = target.gather(1, drawn)[:, 0]
         if draft.probabilities is None:  # a draft without a distribution is certain of itself
             q = torch.ones_like(p)

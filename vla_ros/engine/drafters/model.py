@@ -19,6 +19,9 @@ from vla_ros.engine.request import Request
 from vla_ros.engine.tokens import PromptTokenizer
 from vla_ros.engine.vision.images import Preprocessor
 
+#: what a lane takes: a layout, the prompt's embeddings or none, tokens or none
+Pass = tuple[PackLayout, torch.Tensor | None, torch.Tensor | None]
+
 
 def towers_equal(target: VLAModel, draft: VLAModel) -> bool:
     """Same pixels through the same towers, weights and all: the features are the same."""
@@ -62,7 +65,8 @@ class ModelDrafter(Drafter):
         )
         self._max_text = max_text
         longest = draft.config.patches + max_text
-        self.lane = draft.lane(1, longest + positions)
+        self.lane = draft.lane(1, longest + positions, draft.actions.window)
+        self._shift = target.actions.first - draft.actions.first  # token + shift: the same bin
         self._temperature = temperature
         self._generator = torch.Generator(draft.device).manual_seed(seed)
         self._prompt: Prompt | None = None
@@ -71,7 +75,7 @@ class ModelDrafter(Drafter):
         self._length = 0  # prompt tokens in the KV
         self._fed = 0  # action tokens whose KV is valid
         self._start = 0
-        self._peaks: list[torch.Tensor] = []  # largest logits of this action's draft passes
+        self._maxima: list[torch.Tensor] = []  # largest logits of this action's draft passes
 
     def instruct(self, text: str) -> None:
         ids = self._tokenizer(text)
@@ -84,23 +88,22 @@ class ModelDrafter(Drafter):
 
     def begin(self, request: Request) -> None:
         self._request, self._fed, self._length, self.passes = request, 0, 0, 0
-        self._peaks.clear()
+        self._maxima.clear()
 
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
         self._start = len(prefix)
+        layout, prompt, fed = self._catch_up(prefix)
         tokens: list[torch.Tensor] = []
-        probabilities: list[torch.Tensor] = []
-        logits = self._catch_up(prefix)
+        chances: list[torch.Tensor] = []
         while True:
-            bins, chances = self._choose(logits)
-            tokens.append(self._target.actions.vocab - 1 - bins)
-            if chances is not None:
-                probabilities.append(chances)
+            choice, chance = self._choose(layout, prompt, fed)
+            tokens.append(choice + self._shift)
+            if chance is not None:
+                chances.append(chance)
             if len(tokens) == limit:
                 break
-            logits = self._feed(self._draft.actions.vocab - 1 - bins)
-        whole = torch.cat(probabilities) if probabilities else None
-        return Draft(torch.cat(tokens), whole)
+            layout, prompt, fed = self._behind(1), None, choice
+        return Draft(torch.cat(tokens), torch.cat(chances) if chances else None)
 
     def judged(self, draft: Sequence[int], accepted: int) -> None:
         # The last draft token was never fed, so it has no KV even when it stood.
@@ -108,20 +111,30 @@ class ModelDrafter(Drafter):
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
         # The device is idle here: the target's last verdict has just been read.
-        if self._peaks and not bool(torch.cat(self._peaks).isfinite().all()):
+        if self._maxima and not bool(torch.cat(self._maxima).isfinite().all()):
             self.forget(damaged=True)
 
     def forget(self, damaged: bool = False) -> None:
         self._request = None
         self.lane.ring.flush(damaged)
 
-    def _catch_up(self, prefix: Sequence[int]) -> torch.Tensor:
-        """Put prompt and the target's own tokens into the KV; logits behind them [1, V]."""
+    def _catch_up(self, prefix: Sequence[int]) -> Pass:
+        """The pass that puts prompt and the target's own tokens into the KV."""
         missing = [self._own_token(t) for t in prefix[self._fed :]]
         tokens = torch.tensor(missing, dtype=torch.long, device=self._draft.device)
-        if self._length == 0:
-            return self._prefill(tokens)
-        return self._feed(tokens)
+        if self._length:
+            return self._behind(len(missing)), None, tokens
+        prompt = self._see()
+        self._length, self._fed = len(prompt), len(missing)
+        self.lane.fit(len(prompt) + self._positions)
+        total = len(prompt) + len(missing)
+        return prefill_layout(total, (total - 1,)), prompt, tokens if missing else None
+
+    def _behind(self, count: int) -> PackLayout:
+        """``count`` tokens more, of which the last is asked what comes next."""
+        layout = PackLayout(rows=(count - 1,), tail=chain(0, self._length + self._fed, count))
+        self._fed += count
+        return layout
 
     def _own_token(self, token: int) -> int:
         """The draft's token of a target token; what is no action maps to bin 0."""
@@ -129,18 +142,13 @@ class ModelDrafter(Drafter):
         index = actions.to_bin(token) if actions.is_action(token) else 0
         return self._draft.actions.from_bin(index)
 
-    def _prefill(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _see(self) -> torch.Tensor:
+        """The prompt of this frame [n, C]."""
         assert self._request is not None
         if self._prompt is None:
             raise RuntimeError("the draft model has no instruction yet")
         patches = self._draft.project(self._features(self._request))
-        prompt = self._draft.sequence(self._prompt, patches)
-        self._length, self._fed = len(prompt), len(tokens)
-        total = len(prompt) + len(tokens)
-        self.lane.fit(len(prompt) + self._positions)
-        self.passes += 1
-        behind = tokens if len(tokens) else None
-        return self.lane.logits(prefill_layout(total, (total - 1,)), prompt, behind)
+        return self._draft.sequence(self._prompt, patches)
 
     def _features(self, request: Request) -> torch.Tensor:
         """Of the draft's cameras, the first ones of the target's."""
@@ -154,26 +162,22 @@ class ModelDrafter(Drafter):
         pixels = camera_pixels(self._preprocess, request.observation, config.images)
         return self._draft.features(pixels)
 
-    def _feed(self, tokens: torch.Tensor) -> torch.Tensor:
-        count = len(tokens)
-        layout = PackLayout(rows=(count - 1,), tail=chain(0, self._length + self._fed, count))
-        self._fed += count
+    def _choose(
+        self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run a pass -> the next action token [1], and the distribution [1, bins] behind it."""
         self.passes += 1
-        return self.lane.logits(layout, None, tokens)
-
-    def _choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Bin [1] of the next draft token, and the distribution [1, bins] it was drawn from."""
-        actions = self._draft.actions
-        window = logits[:, actions.first : actions.vocab]  # token first + i is bin 255 - i
-        self._peaks.append(window.amax(-1))  # NaN and infinity come through
         if self._temperature is None:
-            return actions.bins - 1 - window.argmax(-1), None
-        sound = window.isfinite().all()
-        even = torch.zeros_like(window, dtype=torch.float32)
-        window = torch.where(sound, window.float() / self._temperature, even)
-        chances = torch.softmax(window, dim=-1)
+            choice, maximum = self.lane.run(layout, prompt, tokens)
+            self._maxima.append(maximum)
+            return choice, None
+        logits = self.lane.logits(layout, prompt, tokens).float()
+        self._maxima.append(logits.amax(-1))
+        even = torch.zeros_like(logits)
+        logits = torch.where(logits.isfinite().all(), logits / self._temperature, even)
+        chances = torch.softmax(logits, dim=-1)
         drawn = torch.multinomial(chances, 1, generator=self._generator)[:, 0]
-        return actions.bins - 1 - drawn, chances
+        return self._draft.actions.first + drawn, chances
 
 
 def _check(target: VLAModel, draft: VLAModel) -> None:

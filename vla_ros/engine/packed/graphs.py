@@ -12,8 +12,9 @@ import torch
 
 from vla_ros.engine.packed.pack import PackShape, Plan
 
-Capture = Callable[[Callable[[], torch.Tensor]], Callable[[], torch.Tensor]]
-Pass = Callable[[Plan, torch.Tensor], torch.Tensor]
+Outputs = tuple[torch.Tensor, ...]
+Capture = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
+Pass = Callable[[Plan, torch.Tensor], Outputs]
 
 WARM_UP = 3
 
@@ -27,7 +28,7 @@ class CudaCapture:
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, function: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -38,7 +39,7 @@ class CudaCapture:
         with torch.cuda.graph(graph, pool=self._pool):
             result = function()
 
-        def replay() -> torch.Tensor:
+        def replay() -> Outputs:
             graph.replay()
             return result
 
@@ -53,12 +54,13 @@ class GraphedPass:
         self._loaded: Plan | None = None
         self._replay = capture(lambda: run(self._plan, self._x))
 
-    def __call__(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, plan: Plan, x: torch.Tensor) -> Outputs:
         if plan is not self._loaded:
             self._plan.load(plan)
             self._loaded = plan
         self._x.copy_(x)
-        return self._replay().clone()  # the next replay of any graph may use this memory
+        # The next replay of any graph may use this memory.
+        return tuple(output.clone() for output in self._replay())
 
 
 class GraphCache:
@@ -71,7 +73,7 @@ class GraphCache:
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def __call__(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, plan: Plan, x: torch.Tensor) -> Outputs:
         graph = self._graphs.get(plan.shape)
         if graph is None:
             graph = GraphedPass(self._run, plan, x, self._capture)
@@ -87,12 +89,12 @@ class GraphedVision:
     ) -> None:
         self._run, self._capture = run, capture
         self._pixels: tuple[torch.Tensor, ...] = ()
-        self._replay: Callable[[], torch.Tensor] | None = None
+        self._replay: Callable[[], Outputs] | None = None
 
     def __call__(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         if self._replay is None:
             self._pixels = tuple(p.clone() for p in pixels)
-            self._replay = self._capture(lambda: self._run(self._pixels))
+            self._replay = self._capture(lambda: (self._run(self._pixels),))
         for buffer, fresh in zip(self._pixels, pixels, strict=True):
             buffer.copy_(fresh)
-        return self._replay().clone()  # a pipelined schedule may hold on to it
+        return self._replay()[0].clone()  # a pipelined schedule may hold on to it

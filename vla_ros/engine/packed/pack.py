@@ -1,9 +1,9 @@
 """The one primitive: a pack of tokens that goes through the decoder as one sequence.
 
 A pack is a fresh *prefill* (its tokens attend to each other only) followed by a *tail*: single
-tokens, draft chains or draft trees of any live requests. Tail tokens are laid out as a grid
-[slots, m], so that their attention is one batched product of every slot's queries with that
-slot's keys, a view of the ring: no gathering, no copies, static shapes, no host sync.
+tokens, draft chains or draft trees of any live requests. The tail tokens of one request lie
+together, so a pack is a few sequences, each of so many queries against so many entries of one KV
+slot; how that becomes products and masks is the business of the attention.
 
 A :class:`PackLayout` says what a pack looks like, a :class:`Plan` is the same as tensors; neither
 depends on token values. :mod:`vla_ros.engine.packed.planner` turns one into the other.
@@ -11,7 +11,7 @@ depends on token values. :mod:`vla_ros.engine.packed.planner` turns one into the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -34,8 +34,8 @@ class TailToken:
 class PackLayout:
     """What a pack looks like; two equal layouts share one plan.
 
-    ``prefill`` tokens go to ``slot`` from entry 0 on, ``rows`` are the tokens whose logits are
-    wanted. ``causal`` is False for parallel decoding, where the prefill sees all of itself.
+    ``prefill`` tokens go to ``slot`` from entry 0 on, ``rows`` are the tokens that are asked what
+    comes next. ``causal`` is False for parallel decoding, where the prefill sees all of itself.
     ``pad`` tokens at the prefill's end only round its length up: later tokens of the slot
     overwrite their entries before anything can see them.
     """
@@ -50,65 +50,31 @@ class PackLayout:
 
 @dataclass(frozen=True, slots=True)
 class PackShape:
-    """The part of a layout that fixes tensor shapes: what a captured CUDA graph belongs to."""
+    """The part of a layout that fixes tensor shapes: what a captured CUDA graph belongs to.
+
+    ``prefill`` counts its padding; ``sequences`` the prefill too. ``width`` is the most queries
+    of a sequence of the tail, ``span`` the ring entries the tail looks at, rounded up.
+    """
 
     prefill: int
     tail: int
-    width: int
     rows: int
-    causal: bool
-    span: int = 0  # ring entries the tail looks at: up to its last one, rounded up
-    sequences: int = 0  # of variable-length attention, 0 without
+    sequences: int
+    width: int = 0
+    span: int = 0
+    causal: bool = True
+    tree: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Varlen:
-    """A pack as sequences for variable-length attention: the prefill, then each slot's tail.
-
-    int32: ``starts`` [N + 1] of the queries, ``used`` [N] entries each sequence looks at,
-    ``pages`` [N, 1] its slot.
-    """
-
-    starts: torch.Tensor
-    used: torch.Tensor
-    pages: torch.Tensor
-    longest_query: int
-    longest_key: int
-
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self.starts, self.used, self.pages
-
-
-def sequences(layout: PackLayout) -> list[tuple[int, int, int]] | None:
-    """(slot, queries, entries seen) of each sequence; None where a pack has trees in it.
-
-    A slot's tail must lie together and see all before it.
-    """
-    out: list[tuple[int, int, int]] = []
-    front = layout.prefill + layout.pad
-    if front:
-        out.append((layout.slot, front, front))
-    for token in layout.tail:
-        if token.sees is not None:
-            return None
-        if out and out[-1][0] == token.slot and out[-1][2] == token.index:
-            out[-1] = (token.slot, out[-1][1] + 1, token.index + 1)
-        elif any(slot == token.slot for slot, _, _ in out):
-            return None
-        else:
-            out.append((token.slot, 1, token.index + 1))
-    return out
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A layout as tensors on the device. T = prefill (with pad) + tail; m = grid width.
+    """A layout as tensors on the device. T = prefill + tail, N sequences.
 
-    ``positions``, ``slot``, ``index`` are int64 [T]; ``rows`` int64 [R]; ``grid`` int64
-    [slots * m]: the token in each grid cell (idle cells repeat some token); ``cells`` int64
-    [tail]: the cell of each tail token; ``mask`` additive [slots, 1, m, span]. All
-    integers are views of ``flat``, so that a CUDA graph is fed with one copy. ``front_slot`` is
-    the prefill's slot where the host may know it: on a CPU a slice is copied faster than indices.
+    int64, and views of ``flat``, so that a CUDA graph is fed with one copy: ``positions``,
+    ``slot``, ``index`` [T] and ``rows`` [R] per token, and ``sequences`` [N, 3]: slot, queries,
+    entries that the last query sees; the one before it sees one less, and so on. The prefill, if
+    any, is the first. Only where there are draft trees, ``tree`` bool [tail, span] says what each
+    token of the tail sees.
     """
 
     shape: PackShape
@@ -117,41 +83,27 @@ class Plan:
     slot: torch.Tensor
     index: torch.Tensor
     rows: torch.Tensor
-    grid: torch.Tensor | None = None
-    cells: torch.Tensor | None = None
-    mask: torch.Tensor | None = None
-    front_slot: int | None = None
-    varlen: Varlen | None = None
+    sequences: torch.Tensor
+    tree: torch.Tensor | None = None
 
     @staticmethod
-    def of(shape: PackShape, flat: torch.Tensor, mask: torch.Tensor | None) -> Plan:
+    def of(shape: PackShape, flat: torch.Tensor, tree: torch.Tensor | None = None) -> Plan:
         """Cut ``flat`` into the plan's integer tensors."""
         total = shape.prefill + shape.tail
-        if mask is None:
-            positions, slot, index, rows = flat.split([total] * 3 + [shape.rows])
-            return Plan(shape, flat, positions, slot, index, rows)
-        sizes = [total] * 3 + [shape.rows, mask.shape[0] * mask.shape[2], shape.tail]
-        positions, slot, index, rows, grid, cells = flat.split(sizes)
-        return Plan(shape, flat, positions, slot, index, rows, grid, cells, mask)
+        sizes = [total, total, total, shape.rows, 3 * shape.sequences]
+        positions, slot, index, rows, sequences = flat.split(sizes)
+        return Plan(shape, flat, positions, slot, index, rows, sequences.view(-1, 3), tree)
 
     def copy(self) -> Plan:
         """The same plan in memory of its own."""
-        mask = None if self.mask is None else self.mask.clone()
-        plan, own = Plan.of(self.shape, self.flat.clone(), mask), self.varlen
-        if own is None:
-            return plan
-        starts, used, pages = (t.clone() for t in own.tensors())
-        copied = Varlen(starts, used, pages, own.longest_query, own.longest_key)
-        return replace(plan, varlen=copied)
+        tree = None if self.tree is None else self.tree.clone()
+        return Plan.of(self.shape, self.flat.clone(), tree)
 
     def load(self, other: Plan) -> None:
         """Take over the content of a plan of the same shape."""
         self.flat.copy_(other.flat)
-        if self.mask is not None and other.mask is not None:
-            self.mask.copy_(other.mask)
-        if self.varlen is not None and other.varlen is not None:
-            for mine, theirs in zip(self.varlen.tensors(), other.varlen.tensors(), strict=True):
-                mine.copy_(theirs)
+        if self.tree is not None and other.tree is not None:
+            self.tree.copy_(other.tree)
 
 
 def chain(slot: int, start: int, count: int) -> tuple[TailToken, ...]:

@@ -51,6 +51,14 @@ class Ring:
         self._view(slot_length)
 
     @property
+    def device(self) -> torch.device:
+        return self._storage[0].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._storage[0].dtype
+
+    @property
     def live(self) -> frozenset[int]:
         """Slots that belong to a request now."""
         return frozenset(self._live)

@@ -2,24 +2,51 @@
 
 Uses flash-attn where it is installed, else torch's own ``varlen_attn``; both want CUDA and fp16
 or bf16. :func:`varlen_reference` is the same call in plain torch: what tests compare with, and
-what runs elsewhere. Draft trees do not fit (every query must see a prefix of its slot); their
-packs have no :class:`~vla_ros.engine.packed.pack.Varlen` and take the masked path.
+what runs elsewhere. Draft trees do not fit: every query must see a prefix of its slot.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from vla_ros.engine.packed.attention import PackedAttention, RopeWrite
-from vla_ros.engine.packed.pack import Plan, Varlen
+from vla_ros.engine.packed.pack import Plan
 from vla_ros.engine.packed.ring import Ring
 
 PAGE = 256  # flash-attn wants pages of a multiple of this many entries
 
-VarlenCall = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Varlen, float, bool], torch.Tensor]
+
+class Sequences(NamedTuple):
+    """A pack as the calls want it: N sequences, int32.
+
+    ``starts`` [N + 1] of the queries; ``used`` [N] entries that each sequence looks at, ``ends``
+    [N + 1] their running sum; ``pages`` [N, 1] its slot; the longest of each kind.
+    """
+
+    starts: torch.Tensor
+    used: torch.Tensor
+    ends: torch.Tensor
+    pages: torch.Tensor
+    longest_query: int
+    longest_key: int
+
+
+VarlenCall = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, Sequences, float, bool], torch.Tensor
+]
+
+
+def as_sequences(plan: Plan) -> Sequences:
+    """On the plan's device; the longest ones are fixed by its shape, as a graph needs it."""
+    shape, (slot, queries, seen) = plan.shape, plan.sequences.int().unbind(1)
+    starts, ends = (F.pad(x.cumsum(0, dtype=torch.int32), (1, 0)) for x in (queries, seen))
+    longest = max(shape.prefill, shape.width), max(shape.prefill, shape.span)
+    return Sequences(starts, seen, ends, slot[:, None], *longest)
 
 
 class VarlenAttention(PackedAttention):
@@ -29,17 +56,14 @@ class VarlenAttention(PackedAttention):
         self, ring: Ring, plan: Plan, call: VarlenCall, rope_write: RopeWrite | None = None
     ) -> None:
         super().__init__(ring, plan, rope_write)
-        self._call = call
+        self._call, self._sequences = call, as_sequences(plan)
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        plan = self._plan
-        if plan.varlen is None:
-            return super().attend(layer, q, k, v, scale)
         keys = self._ring.keys[layer].transpose(1, 2)  # [slots, S, Hkv, D]: pages
         values = self._ring.values[layer].transpose(1, 2)
-        return self._call(q, keys, values, plan.varlen, scale, plan.shape.causal)
+        return self._call(q, keys, values, self._sequences, scale, self._plan.shape.causal)
 
 
 def choose_varlen(device: torch.device, dtype: torch.dtype) -> VarlenCall:
@@ -53,7 +77,7 @@ def varlen_torch(
     q: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    varlen: Varlen,
+    sequences: Sequences,
     scale: float,
     causal: bool,
 ) -> torch.Tensor:
@@ -61,9 +85,10 @@ def varlen_torch(
     from torch.nn.attention.varlen import varlen_attn
 
     out = varlen_attn(
-        q.contiguous(), keys, values, varlen.starts, None, varlen.longest_query,
-        varlen.longest_key, scale=scale, window_size=(-1, 0 if causal else -1),
-        enable_gqa=q.shape[1] != keys.shape[2], seqused_k=varlen.used, block_table=varlen.pages,
+        q.contiguous(), keys, values, sequences.starts, None, sequences.longest_query,
+        sequences.longest_key, scale=scale, window_size=(-1, 0 if causal else -1),
+        enable_gqa=q.shape[1] != keys.shape[2], seqused_k=sequences.used,
+        block_table=sequences.pages,
     )  # fmt: skip
     assert isinstance(out, torch.Tensor)
     return out
@@ -73,17 +98,16 @@ def varlen_flash(
     q: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    varlen: Varlen,
+    sequences: Sequences,
     scale: float,
     causal: bool,
 ) -> torch.Tensor:
     """flash_attn_varlen_func; grouped queries are its own business."""
     from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
 
-    ends = torch.nn.functional.pad(varlen.used.cumsum(0, dtype=torch.int32), (1, 0))
     out: torch.Tensor = flash_attn_varlen_func(
-        q.contiguous(), keys, values, varlen.starts, ends, varlen.longest_query,
-        varlen.longest_key, softmax_scale=scale, causal=causal, block_table=varlen.pages,
+        q.contiguous(), keys, values, sequences.starts, sequences.ends, sequences.longest_query,
+        sequences.longest_key, softmax_scale=scale, causal=causal, block_table=sequences.pages,
     )  # fmt: skip
     return out
 
@@ -92,13 +116,14 @@ def varlen_reference(
     q: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    varlen: Varlen,
+    sequences: Sequences,
     scale: float,
     causal: bool,
 ) -> torch.Tensor:
     """q [T, H, D], pages [slots, S, Hkv, D] -> [T, H, D], a sequence at a time."""
     out = torch.empty_like(q)
-    starts, used, pages = (x.tolist() for x in (varlen.starts, varlen.used, varlen.pages[:, 0]))
+    starts, used = sequences.starts.tolist(), sequences.used.tolist()
+    pages = sequences.pages[:, 0].tolist()
     group = q.shape[1] // keys.shape[2]
     for number, (page, count) in enumerate(zip(pages, used, strict=True)):
         begin, end = starts[number], starts[number + 1]

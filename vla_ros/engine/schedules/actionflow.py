@@ -29,7 +29,7 @@ class Flight:
 
     @property
     def count(self) -> int:
-        return len(self.reading.tokens)
+        return len(self.reading.choices)
 
 
 class ActionFlow(Schedule):
@@ -61,7 +61,7 @@ class ActionFlow(Schedule):
         # tokens are this pass's tail as they lie: no gathering, and nothing read by the host.
         tail = None if self._choices is None or not older else self._choices[: len(older)]
         try:
-            logits = self.lane.logits(layout, request.prompt, tail)
+            choices, maxima = self.lane.run(layout, request.prompt, tail)
         except Exception:
             self.forget()  # or the slot would stay taken
             raise
@@ -69,23 +69,15 @@ class ActionFlow(Schedule):
         for each in older:
             each.request.stages.mark("decode")
         older.appendleft(flight)
-        values, self._choices = logits.max(dim=-1)
+        self._choices = choices
         for row, each in enumerate(older):
-            each.reading.values.append(values[row : row + 1])
-            each.reading.tokens.append(self._choices[row : row + 1])
+            each.reading.add(choices[row : row + 1], maxima[row : row + 1])
         return self._finish(older.pop()) if len(older) == self.count else None
 
     def _finish(self, flight: Flight) -> Decoded:
         self.lane.ring.release(flight.slot)
         tokens, finite = flight.reading.read()
-        flight.request.stages.mark("decode")  # reading the result
-        return Decoded(
-            stamp_ns=flight.request.stamp_ns,
-            timeline=flight.request.stages.resolve(),
-            tokens=tuple(tokens),
-            finite=finite,
-            target_passes=self.count,
-        )
+        return flight.request.answer(tokens, self.count, finite=finite)
 
     def forget(self, damaged: bool = False) -> None:
         self._flights.clear()

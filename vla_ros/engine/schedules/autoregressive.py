@@ -22,21 +22,14 @@ class Autoregressive(Schedule):
         length = len(request.prompt)
         self.lane.fit(length + self.count)
         reading = Reading()
-        logits = self.lane.logits(prefill_layout(length, (length - 1,)), request.prompt, None)
-        token = reading.add(logits)
+        layout = prefill_layout(length, (length - 1,))
+        token = reading.add(*self.lane.run(layout, request.prompt, None))
         request.stages.mark("prefill")
         for number in range(self.count - 1):
             layout = PackLayout(rows=(0,), tail=chain(0, length + number, 1))
-            token = reading.add(self.lane.logits(layout, None, token))
+            token = reading.add(*self.lane.run(layout, None, token))
         tokens, finite = reading.read()
-        request.stages.mark("decode")
-        return Decoded(
-            stamp_ns=request.stamp_ns,
-            timeline=request.stages.resolve(),
-            tokens=tuple(tokens),
-            finite=finite,
-            target_passes=self.count,
-        )
+        return request.answer(tokens, self.count, finite=finite)
 
     def forget(self, damaged: bool = False) -> None:
         self.lane.ring.flush(damaged)

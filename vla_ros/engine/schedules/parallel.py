@@ -7,6 +7,8 @@ action value, and the stop token; the states from the last prompt token on feed 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -45,15 +47,7 @@ class Parallel(Schedule):
         with torch.inference_mode():
             actions = self._heads.action_head(states)
             finite = bool(actions.isfinite().all())  # the one host sync
-        request.stages.mark("decode")
-        return Decoded(
-            stamp_ns=request.stamp_ns,
-            timeline=request.stages.resolve(),
-            tokens=(),
-            finite=finite,
-            target_passes=1,
-            actions=actions,
-        )
+        return replace(request.answer((), 1, finite=finite), actions=actions)
 
     def _sequence(self, request: Request) -> torch.Tensor:
         if self._proprio is None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Record
-from vla_ros.evaluation.report.rows import Row, plain
 from vla_ros.evaluation.report.tables import NONE, names
+from vla_ros.evaluation.rows import Row, plain
 from vla_ros.pages.table import Cell, Line, Table, cell
 
 _REASONS = 7  # columns of reasons; the rest is summed up

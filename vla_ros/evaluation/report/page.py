@@ -18,7 +18,6 @@ from vla_ros.evaluation import origin
 from vla_ros.evaluation.records import Record, Setup, Variant
 from vla_ros.evaluation.report.failures import failure_table, variant_failures
 from vla_ros.evaluation.report.figures.canvas import available
-from vla_ros.evaluation.report.rows import Row, plain, rows_of
 from vla_ros.evaluation.report.strips import strips
 from vla_ros.evaluation.report.sweeps import KINDS, sweeps
 from vla_ros.evaluation.report.tables import (
@@ -27,6 +26,7 @@ from vla_ros.evaluation.report.tables import (
     task_tables,
     variant_table,
 )
+from vla_ros.evaluation.rows import Row, plain, rows_of
 from vla_ros.pages import render
 from vla_ros.sim.episode.state import Mode
 

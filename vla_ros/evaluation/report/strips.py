@@ -10,7 +10,7 @@ from pathlib import Path
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Record
 from vla_ros.evaluation.report.failures import kind_of
-from vla_ros.evaluation.report.rows import difficulty, plain
+from vla_ros.evaluation.rows import difficulty, plain
 
 _TYPES = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}
 _LARGEST = 1_000_000  # bytes of a picture

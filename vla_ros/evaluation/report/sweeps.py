@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vla_ros.evaluation.records import Variant
-from vla_ros.evaluation.report.rows import Row
+from vla_ros.evaluation.rows import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Spread
-from vla_ros.evaluation.report.rows import DIMENSIONS, Drafts, Outcome, Row, plain
+from vla_ros.evaluation.rows import DIMENSIONS, Drafts, Outcome, Row, plain
 from vla_ros.pages.table import Bar, Cell, Line, Table, cell
 
 NONE = "–"

@@ -30,7 +30,7 @@ from vla_ros.nodes.common.convert import BadMessage, to_time
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.spin import run
-from vla_ros.sim.env import AGENTVIEW, WRIST, SimError, SimObservation, UnknownTask
+from vla_ros.sim.env import AGENTVIEW, IMAGE_SIZES, WRIST, SimError, SimObservation, UnknownTask
 from vla_ros.sim.episode import EpisodeRunner
 from vla_ros.sim.episode.state import (
     EpisodeOptions,
@@ -44,6 +44,7 @@ from vla_ros.sim.process import SimProcess
 from vla_ros.srv import ResetEpisode
 from vla_ros.timing import MS, SystemClock
 
+SIZES = (IMAGE_SIZES[0], IMAGE_SIZES[-1])
 TABLE = (
     P("environment", "tabletop", "Which simulation", choices=ENVIRONMENTS, fixed=True),
     P("suite", "", "libero: the suite its tasks are of; empty: all of them", fixed=True),
@@ -64,7 +65,7 @@ TABLE = (
         choices=("lockstep", "realtime"),
         fixed=True,
     ),
-    P("image_size", 256, "Pixels a side of every camera image", 16, 1024, fixed=True),
+    P("image_size", 256, "Pixels a side of every camera image", *SIZES, fixed=True),
     P("wrist_camera", True, "Also render and publish wrist_image", fixed=True),
     P(
         "camera_rate_hz",

@@ -11,6 +11,7 @@ from vla_ros.policies.base import POLICIES, PolicySpec
 from vla_ros.safety import Limits
 
 _SCHEDULES = (
+    "auto",
     "autoregressive",
     "actionflow",
     "speculative",
@@ -20,6 +21,8 @@ _SCHEDULES = (
     "vanilla_speculative",
 )
 _CROP = {"auto": None, "always": True, "never": False}
+#: Schedules that draft, or may come to.
+_DRAFTING = ("auto", "speculative", "vanilla_speculative")
 _UNIT = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5)
 
 TABLE = (
@@ -27,7 +30,8 @@ TABLE = (
     P("policy", "zero", "Which policy to run", choices=POLICIES, fixed=True),
     P("checkpoint", "", "vla: directory in OpenVLA's layout, hub id, shipped:tabletop (the"
       " built-in simulation's), or random:small", fixed=True),
-    P("schedule", "autoregressive", "vla: decoding schedule", choices=_SCHEDULES, fixed=True),
+    P("schedule", "auto", "vla: decoding schedule; auto: the fastest that changes nothing for this"
+      " checkpoint", choices=_SCHEDULES, fixed=True),
     P("drafter", "temporal", "speculative: who drafts", choices=("temporal", "model"), fixed=True),
     P("draft_checkpoint", "", "speculative with drafter 'model': its checkpoint", fixed=True),
     P(
@@ -155,7 +159,7 @@ def limits_of(values: dict[str, Any]) -> Limits:
 def spec_of(values: dict[str, Any]) -> PolicySpec:
     """Which policy to load. Raises PolicyRefused with the reason."""
     options: dict[str, str | int | float | bool] = {}
-    if values["schedule"] in ("speculative", "vanilla_speculative"):
+    if values["schedule"] in _DRAFTING:
         options = {
             "drafter": values["drafter"],
             "draft_extrapolation": values["draft_extrapolation"],

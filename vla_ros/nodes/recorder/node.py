@@ -10,7 +10,6 @@ Threads: all callbacks run in the node's executor and only queue; see
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from rclpy.clock import ClockType
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import ReliabilityPolicy
 from rclpy.serialization import deserialize_message
 from rclpy.subscription import MessageInfo
 
@@ -33,33 +32,20 @@ from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.spin import run
 from vla_ros.nodes.recorder.parameters import ParameterCollector
+from vla_ros.nodes.recorder.topics import (
+    STATUS,
+    TOPICS,
+    message_type_of,
+    parse_topics,
+    profile_of,
+)
 from vla_ros.recording.bag_file import Record, Topic
 from vla_ros.recording.flight import FlightLimits, FlightRecorder
 from vla_ros.recording.run_info import RunInfo
 from vla_ros.recording.sink import MB, BagSink, SinkLimits
-from vla_ros.replay.typestore import typestore
 from vla_ros.resources import version
 from vla_ros.timing import SECOND, SystemClock
 
-STATUS = "policy/status"
-#: What is recorded, by the names of the graph; the type follows, and * marks latched topics.
-TOPICS = (
-    ("image", "sensor_msgs/msg/Image"),
-    ("wrist_image", "sensor_msgs/msg/Image"),
-    ("image/compressed", "sensor_msgs/msg/CompressedImage"),
-    ("wrist_image/compressed", "sensor_msgs/msg/CompressedImage"),
-    ("joint_states", "sensor_msgs/msg/JointState"),
-    ("ground_truth", "vla_ros/msg/NamedPoses"),
-    ("instruction", "std_msgs/msg/String*"),
-    ("policy/action", "vla_ros/msg/ActionCommand"),
-    ("policy/action_chunk", "vla_ros/msg/ActionChunk"),
-    (STATUS, "vla_ros/msg/PolicyStatus*"),
-    ("policy/latency", "vla_ros/msg/Latency"),
-    ("monitor/report", "vla_ros/msg/MonitorReport"),
-    ("bridge/episode", "vla_ros/msg/EpisodeStatus*"),
-    ("/diagnostics", "diagnostic_msgs/msg/DiagnosticArray"),
-    ("/clock", "rosgraph_msgs/msg/Clock"),
-)
 ASKED = ("policy", "bridge", "monitor")  # nodes whose parameters are kept
 _BAD = {PolicyState.HOLD: "hold", PolicyState.FAULT: "fault"}
 
@@ -99,7 +85,7 @@ class RecorderNode(Node):
             raise ValueError("record and flight are both false: nothing to do")
         self._state: int | None = None
         self._asked = ParameterCollector(self, ASKED, self._parameters_known)
-        topics = [*TOPICS, *_parse_topics(values["extra_topics"])]
+        topics = [*TOPICS, *parse_topics(values["extra_topics"])]
         for name, kind in topics:
             self._listen(name, kind)
         self.every(0.1, self._poll)
@@ -168,7 +154,7 @@ class RecorderNode(Node):
     def _listen(self, name: str, kind: str) -> None:
         """Subscribe reliably, to lose nothing; a writer that cannot do that is heard as well."""
         topic = Topic(self.resolve_topic_name(name), kind.rstrip("*"), kind.endswith("*"))
-        message_type = _message_type(topic.kind)
+        message_type = message_type_of(topic.kind)
         status = name == STATUS
 
         def on_message(data: bytes, info: MessageInfo) -> None:
@@ -181,7 +167,7 @@ class RecorderNode(Node):
             if status:
                 self._on_status(data)
 
-        reliable = _profile(topic.latched, ReliabilityPolicy.RELIABLE)
+        reliable = profile_of(topic.latched, ReliabilityPolicy.RELIABLE)
         events = SubscriptionEventCallbacks(incompatible_qos=lambda _: again())
         subscription: Any = None
         replaced = False
@@ -191,7 +177,7 @@ class RecorderNode(Node):
             nonlocal replaced
             if not replaced:
                 replaced = True
-                modest = _profile(False, ReliabilityPolicy.BEST_EFFORT)
+                modest = profile_of(False, ReliabilityPolicy.BEST_EFFORT)
                 self.create_subscription(message_type, topic.name, on_message, modest, raw=True)
                 self.destroy_subscription(subscription)
 
@@ -252,36 +238,6 @@ class RecorderNode(Node):
         if not self._sink.close():
             self._warn("the disk did not take the rest in time: the bag has no index")
         self._say(f"{self.said} in {seconds:.0f} s: {self._where()}")
-
-
-def _profile(latched: bool, reliability: ReliabilityPolicy) -> QoSProfile:
-    durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
-    return QoSProfile(
-        history=HistoryPolicy.KEEP_LAST, depth=100, reliability=reliability, durability=durability
-    )
-
-
-def _parse_topics(text: str) -> list[tuple[str, str]]:
-    """(name, type) of 'NAME TYPE, NAME TYPE'; ValueError for anything else."""
-    found = []
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        words = item.split()
-        if len(words) != 2:
-            raise ValueError(f"extra_topics: '{item}' is not 'NAME TYPE'")
-        name, kind = words
-        if kind not in typestore().fielddefs:
-            raise ValueError(f"extra_topics: the type '{kind}' cannot be written into a bag")
-        found.append((name, kind))
-    return found
-
-
-def _message_type(kind: str) -> Any:
-    """The class of "sensor_msgs/msg/Image"; ValueError when its package is not installed."""
-    package, _, name = kind.split("/")
-    try:
-        return getattr(importlib.import_module(f"{package}.msg"), name)
-    except (ImportError, AttributeError):
-        raise ValueError(f"no message type {kind} is installed") from None
 
 
 def main(

@@ -9,31 +9,27 @@ it under one condition.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
-from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.node import Node
 from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from vla_ros.core import STAGES, CommandKind, PolicyState
+from vla_ros.core import PolicyState
 from vla_ros.msg import ActionChunk, ActionCommand, NamedPoses, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import stamp_of, to_time
-from vla_ros.replay.frames import Part
+from vla_ros.nodes.common.peer import Peer
+from vla_ros.replay.parts import Part
+from vla_ros.replay.recorded import said_of
 from vla_ros.replay.run import Said
 
 _ACTIVE = (PolicyState.WAITING, PolicyState.RUNNING, PolicyState.HOLD)
 _READY_S = 20.0
 _LEARN_S = 10.0
-_LOOK_S = 0.1  # how often a wait looks for other reasons to end
 _FIRST_RESEND_S, _LAST_RESEND_S = 0.2, 2.0
 
 
@@ -41,7 +37,7 @@ class ReplayFailed(RuntimeError):
     """The policy node did not do its part; one line says what."""
 
 
-class PolicyLink:
+class PolicyLink(Peer):
     """A connection to the policy node of ``domain``. Use it with `with`.
 
     ``check`` is called often while it waits; it raises when the node has ended.
@@ -55,26 +51,19 @@ class PolicyLink:
         lockstep: bool,
         check: Callable[[], None],
     ) -> None:
+        super().__init__("replay", domain)
         self._check = check
         self._lockstep = lockstep
-        self._bell = threading.Condition()
         self.said: list[Said] = []
         self.tokens: dict[int, tuple[int, ...]] = {}
         self.status: PolicyStatus | None = None
         self._answered: set[int] = set()  # stamps of the frames that were answered
         self._chunks = 0
-        self._context = Context()
-        self._context.init(args=[], domain_id=domain)
-        self._node = Node("replay", context=self._context, start_parameter_services=False)
         self._make_topics(roles, compressed)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._spin, name="replay", daemon=True)
-        self._thread.start()
+        self.start()
 
     def _make_topics(self, roles: Sequence[str], compressed: bool) -> None:
-        node = self._node
+        node = self.node
         picture, suffix = (CompressedImage, "/compressed") if compressed else (Image, "")
         kinds: dict[str, tuple[Any, str, Any]] = {
             "image": (picture, f"image{suffix}", qos.IMAGE_PUB),
@@ -90,21 +79,6 @@ class PolicyLink:
         node.create_subscription(ActionChunk, "policy/action_chunk", self._on_chunk, qos.REPORT)
         node.create_subscription(PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
 
-    def __enter__(self) -> PolicyLink:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join(timeout=2.0)
-        self._executor.shutdown(timeout_sec=0.5)
-        self._node.destroy_node()
-        self._context.try_shutdown()
-
     # ------------------------------------------------------------------ to the policy
 
     def wait_ready(self) -> None:
@@ -117,7 +91,7 @@ class PolicyLink:
             return (
                 active
                 and all(publisher.get_subscription_count() for publisher in heard)
-                and self._node.count_publishers("policy/action") > 0
+                and self.node.count_publishers("policy/action") > 0
                 and self._reset.service_is_ready()
             )
 
@@ -133,10 +107,7 @@ class PolicyLink:
         if self._lockstep:
             self.clock(clock_ns)
         if reset:
-            future = self._reset.call_async(Trigger.Request())
-            future.add_done_callback(lambda _: self._ring())
-            if not self._until(future.done, _LEARN_S) or not future.result().success:
-                raise ReplayFailed(f"the policy could not be reset{self._state()}")
+            self._reset_policy()
         self._instruction.publish(String(data=instruction))
 
         def knows() -> bool:
@@ -149,6 +120,14 @@ class PolicyLink:
 
         if not self._until(knows, _LEARN_S):
             raise ReplayFailed(f"the policy did not take up its instruction{self._state()}")
+
+    def _reset_policy(self) -> None:
+        try:
+            answer = self.call(self._reset, Trigger.Request(), _LEARN_S, self._check)
+        except TimeoutError as error:
+            raise ReplayFailed(f"the policy could not be reset: {error}{self._state()}") from None
+        if not answer.success:
+            raise ReplayFailed(f"the policy could not be reset: {answer.message}{self._state()}")
 
     def clock(self, stamp_ns: int) -> None:
         """Let simulated time be this."""
@@ -190,65 +169,32 @@ class PolicyLink:
     # ------------------------------------------------------------------ from the policy
 
     def _on_command(self, message: ActionCommand) -> None:
-        said = _said(message)
-        with self._bell:
+        said = said_of(message, time.monotonic_ns())
+        with self.bell:
             again = self._lockstep and said.latest_ns in self._answered
             if not again:  # the answer to a frame that was shown twice comes twice
                 self.said.append(said)
             self._answered.add(said.latest_ns)
-            self._bell.notify_all()
+            self.bell.notify_all()
 
     def _on_chunk(self, message: ActionChunk) -> None:
-        with self._bell:
+        with self.bell:
             self._chunks += 1
             if len(message.tokens):
                 self.tokens[stamp_of(message.observation_stamp)] = tuple(map(int, message.tokens))
-            self._bell.notify_all()
+            self.bell.notify_all()
 
     def _on_status(self, message: PolicyStatus) -> None:
-        with self._bell:
+        with self.bell:
             self.status = message
-            self._bell.notify_all()
+            self.bell.notify_all()
 
     # ------------------------------------------------------------------ small things
 
-    def _ring(self) -> None:
-        with self._bell:
-            self._bell.notify_all()
-
     def _until(self, true: Callable[[], bool], timeout_s: float) -> bool:
-        until = time.monotonic() + timeout_s
-        while (left := until - time.monotonic()) > 0:
-            with self._bell:
-                if self._bell.wait_for(true, min(_LOOK_S, left)):
-                    return True
-            self._check()
-        return true()
+        return self.wait(true, timeout_s, self._check)
 
     def _state(self) -> str:
         if self.status is None:
             return "; nothing was heard of it"
         return f"; it is {PolicyState(self.status.state).name}: {self.status.reason}"
-
-    def _spin(self) -> None:
-        while not self._over.is_set():
-            try:
-                self._executor.spin_once(timeout_sec=0.1)
-            except ExternalShutdownException:
-                return
-
-
-def _said(message: ActionCommand) -> Said:
-    return Said(
-        kind=CommandKind(message.kind),
-        observed_ns=stamp_of(message.observation_stamp),
-        latest_ns=stamp_of(message.latest_observation_stamp),
-        published_ns=stamp_of(message.header.stamp),
-        at_ns=time.monotonic_ns(),
-        action=tuple(float(number) for number in message.action),
-        epoch=message.epoch,
-        chunk_index=message.chunk_index,
-        schedule=message.schedule,
-        stages_ms={stage: float(getattr(message.stages, stage)) for stage in STAGES},
-        total_ms=float(message.stages.total),
-    )

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from vla_ros.core import PolicyState
 from vla_ros.nodes.replay.driver import PolicyLink, ReplayFailed
-from vla_ros.replay.frames import Frame, Part, restamped
+from vla_ros.replay.frames import Frame
+from vla_ros.replay.parts import Part, restamped
 from vla_ros.replay.plan import Begin
 from vla_ros.replay.run import Run, Said
 from vla_ros.timing import MS, SECOND, Window

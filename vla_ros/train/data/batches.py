@@ -12,10 +12,10 @@ from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.sim.goals import COLOURS, Family, Goal, cube
 from vla_ros.train.data.frames import Frames
+from vla_ros.train.data.layout import Layout
 from vla_ros.train.data.pictures import Pictures, mixed
+from vla_ros.train.data.places import NOWHERE, places_of
 from vla_ros.train.data.wordings import wordings
-from vla_ros.train.loss import NOWHERE, places_of
-from vla_ros.train.network import Layout
 
 
 @dataclass(frozen=True, slots=True)

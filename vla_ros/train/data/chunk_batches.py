@@ -15,7 +15,7 @@ import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.schedules.parallel import STOP_TOKEN
-from vla_ros.train import TrainError
+from vla_ros.errors import UserError
 from vla_ros.train.data.batches import family_weights, goal_weights
 from vla_ros.train.data.frames import Frames
 from vla_ros.train.data.pictures import Pictures, mixed
@@ -43,7 +43,7 @@ _OTHERS = 0.5  # share of images that come with another sentence than the one th
 
 
 class ChunkBatches:
-    """Draws batches of ``size``. TrainError: there is no frame where the expert acted."""
+    """Draws batches of ``size``. UserError: there is no frame where the expert acted."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ChunkBatches:
         self._pictures = Pictures(self._frames, config, seed, shift, device)
         self._chances, self._others = family_weights(frames), goal_weights(frames)
         if not frames.expert.any():
-            raise TrainError("chunks are learned from demonstrations, and there are none")
+            raise UserError("chunks are learned from demonstrations, and there are none")
         self._prompts = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
         self._goal = frames.goal.cpu()
 

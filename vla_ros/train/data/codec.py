@@ -14,7 +14,7 @@ from PIL import Image as PILImage
 from PIL import features
 
 from vla_ros.core import Image
-from vla_ros.train import TrainError
+from vla_ros.errors import UserError
 
 QUALITY = 60
 _SPEED = 8  # 0 slow and small to 10
@@ -53,4 +53,4 @@ def decode(data: bytes) -> Image:
 
 def _need_avif() -> None:
     if not features.check("avif"):
-        raise TrainError("this Pillow has no AVIF: pip install 'Pillow>=11.3'")
+        raise UserError("this Pillow has no AVIF: pip install 'Pillow>=11.3'")

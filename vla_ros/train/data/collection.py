@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from vla_ros.core import Floats
+from vla_ros.errors import UserError
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, EnvSpec, SimObservation, Task
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.goals import Family, instruction_of, parse_instruction
-from vla_ros.train import TrainError
 from vla_ros.train.data.noise import Disturbance
 from vla_ros.train.data.projection import Projection
 from vla_ros.train.data.relabel import INSTRUCTIONS, labels
@@ -42,9 +42,9 @@ from vla_ros.train.data.shards import (
     read_tracks,
     write_shard,
 )
+from vla_ros.train.data.units import scales, to_environment
 from vla_ros.train.data.wordings import wordings
-from vla_ros.train.units import scales, to_environment
-from vla_ros.train.workers import pool
+from vla_ros.train.data.workers import pool
 
 OPTIONS_FILE = "collection.json"
 OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")
@@ -100,7 +100,7 @@ class Made:
 def collect(options: CollectOptions, directory: Path, workers: int = 1) -> Iterator[Made]:
     """Make every shard that is missing, yielding after each.
 
-    TrainError: ``directory`` holds a collection with other options.
+    UserError: ``directory`` holds a collection with other options.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _claim(options, directory)
@@ -256,7 +256,7 @@ def _claim(options: CollectOptions, directory: Path) -> None:
     differing = sorted(name for name in wanted if wanted[name] != there.get(name))
     if differing:
         said = ", ".join(f"{name} {there.get(name)}" for name in differing)
-        raise TrainError(f"{directory} holds a collection with {said}: take another directory")
+        raise UserError(f"{directory} holds a collection with {said}: take another directory")
 
 
 def _path(directory: Path, number: int) -> Path:

@@ -12,8 +12,8 @@ import torch
 
 from vla_ros.core import GRIPPER
 from vla_ros.engine.vision.images import fit
+from vla_ros.errors import UserError
 from vla_ros.sim.goals import Goal, parse_instruction
-from vla_ros.train import TrainError
 from vla_ros.train.data.shards import (
     EXPERT,
     SetInfo,
@@ -24,7 +24,7 @@ from vla_ros.train.data.shards import (
     read_tracks,
     shards,
 )
-from vla_ros.train.units import to_values
+from vla_ros.train.data.units import to_values
 
 _STILL = 1e-3  # environment units: no motion is asked for
 _SETTLED = 5e-4  # m between two frames: the fingers have stopped
@@ -72,7 +72,7 @@ def load_frames(
 ) -> Frames:
     """Read, filter and resize every demonstration of the data sets, in a fixed order.
 
-    TrainError: nothing there, or the sets do not fit together or the model's cameras.
+    UserError: nothing there, or the sets do not fit together or the model's cameras.
     """
     paths = [path for directory in directories for path in shards(directory)]
     info = _common_info(paths, images)
@@ -144,9 +144,9 @@ def _common_info(paths: Sequence[Path], images: int) -> SetInfo:
     infos = [read_info(path) for path in paths]
     for path, info in zip(paths, infos, strict=True):
         if info != infos[0]:
-            raise TrainError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
+            raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
     if len(infos[0].cameras) < images:
-        raise TrainError(
+        raise UserError(
             f"the model needs {images} cameras, {paths[0].parent} has"
             f" {', '.join(infos[0].cameras)}: collect with --wrist"
         )

@@ -9,7 +9,7 @@ import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.train.data.frames import Frames
-from vla_ros.train.loss import patch_labels
+from vla_ros.train.data.places import patch_labels
 
 _LIGHT = 0.1  # largest relative change of brightness and contrast
 _GRAIN = 0.01  # standard deviation of pixel noise, of 1

@@ -14,7 +14,7 @@ from vla_ros.core import Floats, Pose
 from vla_ros.sim.expert import advise
 from vla_ros.sim.goals import instruction_of
 from vla_ros.sim.tasks import GOALS
-from vla_ros.train.units import to_environment
+from vla_ros.train.data.units import to_environment
 
 #: the sentences of the G columns of a data set's labels
 INSTRUCTIONS: tuple[str, ...] = tuple(instruction_of(goal) for goal in GOALS.values())

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vla_ros.core import Image
-from vla_ros.train import TrainError
+from vla_ros.errors import UserError
 from vla_ros.train.data import codec
 
 Float32 = npt.NDArray[np.float32]
@@ -126,10 +126,10 @@ def _write(group: Any, demonstration: Demonstration) -> None:
 
 
 def shards(directory: Path) -> list[Path]:
-    """The shards of a data set, in order. TrainError: there are none."""
+    """The shards of a data set, in order. UserError: there are none."""
     found = sorted(directory.glob(f"*{SUFFIX}")) if directory.is_dir() else []
     if not found:
-        raise TrainError(f"no {SUFFIX} shards in {directory}: make some with `vla-ros collect`")
+        raise UserError(f"no {SUFFIX} shards in {directory}: make some with `vla-ros collect`")
     return found
 
 
@@ -168,11 +168,11 @@ def digest(paths: Iterable[Path]) -> str:
 
 
 def _opened(path: Path) -> Any:
-    """TrainError: the file cannot be read, or is none of HDF5."""
+    """UserError: the file cannot be read, or is none of HDF5."""
     try:
         return h5py.File(path)
     except OSError as error:
-        raise TrainError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {error}") from error
 
 
 def _groups(file: Any) -> list[Any]:

@@ -42,10 +42,9 @@ def logits_for(tokens: list[int], vocab: int = V) -> torch.Tensor:
 
 
 def test_exact_keeps_the_matching_prefix_and_one_token_more() -> None:
-    verdict = Exact().judge(logits_for([3, 4, 9, 6]), draft([3, 4, 5]), 0)
+    verdict = Exact().judge(seen(logits_for([3, 4, 9, 6])), draft([3, 4, 5]), 0)
     assert verdict == Verdict((3, 4, 9), (3, 4, 9), (3, 4, 5), 2, True)
-    assert Exact().judge(logits_for([3, 4]), draft([3]), 0).tokens == (3, 4)  # the bonus
-    assert Exact().judge(logits_for([3]), draft([]), 2).tokens == (3,)
+    assert Exact().judge(seen(logits_for([3, 4])), draft([3]), 0).tokens == (3, 4)  # the bonus
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -53,15 +52,17 @@ def test_exact_keeps_the_matching_prefix_and_one_token_more() -> None:
 def test_a_broken_logit_is_reported(rule: Exact | Sampling, value: float) -> None:
     logits = logits_for([3, 4])
     logits[1, 0] = value
-    assert not rule.judge(logits, draft([3]), 0).finite
+    shown = seen(logits) if isinstance(rule, Exact) else (logits,)
+    assert not rule.judge(shown, draft([3]), 0).finite
+    assert not rule.plain(tuple(rows[1:] for rows in shown))[1].isfinite()
 
 
 def test_relaxed_keeps_near_drafts_but_not_a_gripper() -> None:
     rule = Relaxed(ALL, bins=2, action_dim=3)
-    verdict = rule.judge(logits_for([3, 4, 9, 6]), draft([5, 4, 8]), 0)
+    verdict = rule.judge(seen(logits_for([3, 4, 9, 6])), draft([5, 4, 8]), 0)
     assert verdict.tokens == (5, 4, 9)  # position 2 is the gripper: 8 is not 9
     assert verdict.own == (3, 4, 9)
-    assert rule.judge(logits_for([3, 4]), draft([6]), 0).tokens == (3,)  # 3 bins off
+    assert rule.judge(seen(logits_for([3, 4])), draft([6]), 0).tokens == (3,)  # 3 bins off
     assert not rule.lossless
 
 
@@ -70,6 +71,12 @@ def test_only_exact_acceptance_says_what_greedy_decoding_says() -> None:
     assert not Sampling(ALL, 1.0, 0, CPU).lossless
     assert engine_of(tiny(), "speculative").schedule.lossless
     assert not engine_of(tiny(), "speculative", acceptance="sampling").schedule.lossless
+
+
+def seen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a greedy rule sees of logits."""
+    maxima, choices = logits.max(-1)
+    return choices, maxima
 
 
 def chi_square(counts: np.ndarray, chances: np.ndarray) -> float:
@@ -90,19 +97,18 @@ def chi_square(counts: np.ndarray, chances: np.ndarray) -> float:
 
 @pytest.mark.parametrize("certain", [True, False])
 def test_sampling_draws_the_targets_distribution_whatever_the_draft(certain: bool) -> None:
-    """Over the action tokens, the last V of a vocabulary that is mostly something else."""
     torch.manual_seed(0)
     actions = ActionTokens(20 + V, V)
     rule, generator = Sampling(actions, 0.7, 1, CPU), torch.Generator().manual_seed(2)
-    logits = torch.randn(3, 20 + V + 5) * 1.5
-    wanted = torch.softmax(logits[:, 20 : 20 + V] / 0.7, -1).numpy()
+    logits = torch.randn(3, V) * 1.5  # of the action tokens, which begin with number 20
+    wanted = torch.softmax(logits / 0.7, -1).numpy()
     guess = torch.softmax(torch.randn(2, V), -1)
-    likely = 20 + logits[:2, 20 : 20 + V].argmax(-1)
+    likely = 20 + logits[:2].argmax(-1)
     first, second = np.zeros(V), np.zeros((V, V))
     for _ in range(12_000):
         tokens = 20 + torch.multinomial(guess, 1, generator=generator)[:, 0]
         offered = Draft(likely, None) if certain else Draft(tokens, guess)
-        out = [t - 20 for t in rule.judge(logits, offered, 0).tokens]
+        out = [t - 20 for t in rule.judge((logits,), offered, 0).tokens]
         first[out[0]] += 1
         if len(out) > 1:
             second[out[0], out[1]] += 1
@@ -111,6 +117,17 @@ def test_sampling_draws_the_targets_distribution_whatever_the_draft(certain: boo
     after = second.sum(0)
     assert after.sum() > 500
     assert chi_square(after, wanted[1]) > 1e-3
+
+
+def test_sampling_without_a_draft_draws_the_same() -> None:
+    torch.manual_seed(0)
+    rule, logits = Sampling(ActionTokens(20 + V, V), 0.7, 1, CPU), torch.randn(1, V) * 1.5
+    counts = np.zeros(V)
+    for _ in range(4_000):
+        token, peak = rule.plain((logits,))
+        counts[int(token) - 20] += 1
+    assert peak == logits.max()
+    assert chi_square(counts, torch.softmax(logits[0] / 0.7, -1).numpy()) > 1e-3
 
 
 @pytest.mark.parametrize("drafter", ["temporal", "model"])

@@ -27,6 +27,7 @@ from vla_ros.engine.checkpoints.random import (
     random_tensors,
     write_random,
 )
+from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.model import ModelDrafter
 from vla_ros.engine.drafters.statistics import AcceptanceStatistics
@@ -109,7 +110,7 @@ def test_with_graphs_no_shape_is_new_in_service() -> None:
     captured = []
 
     def capture(function):  # type: ignore[no-untyped-def]
-        captured.append(function().shape)
+        captured.append(function())
         return function
 
     model = VLAModel(tiny(seed=2), CPU, torch.float32, ModelOptions(capture=capture))
@@ -246,3 +247,15 @@ def test_drafts_that_cannot_draft_are_refused_in_one_line(tmp_path: Path) -> Non
     write_random(tmp_path / "oft", replace(tiny_config(), parallel=True, chunk=2), seed=2)
     with pytest.raises(ValueError, match="an OFT checkpoint, which says no tokens"):
         engine_with_draft(tmp_path / "oft", 2)
+
+
+def test_a_draft_model_runs_as_its_target_does(tmp_path: Path) -> None:
+    """Backend, attention and graphs that were chosen reach the draft too."""
+    write_random(tmp_path / "twin", tiny_config(), seed=2)
+    options = {"backend": "transformers", "attention": "varlen", "cuda_graphs": False}
+    engine = engine_with_draft(tmp_path / "twin", 2, gamma=6, **options)
+    draft = engine.schedule.drafter._draft
+    assert isinstance(draft.decoder, TransformersDecoder)
+    assert draft.options == engine.model.options == ModelOptions(**options)  # type: ignore[arg-type]
+    answers = play(engine, stream(6, {0: TEXTS[0]}))
+    assert {a.target_passes for a in answers.values()} == {1}

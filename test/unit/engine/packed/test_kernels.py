@@ -54,12 +54,15 @@ def compare(heads: Heads, dtype: torch.dtype, tolerance: float) -> None:
 
 def compare_engines() -> None:
     """The whole engine with the kernel in place says what it says without."""
-    from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
+    from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
+    from vla_ros.engine.packed import backends
 
     checkpoint = tiny(tiny_config("llama_gqa"), dim=2, seed=1)
-    engine, plain = engine_of(checkpoint, "actionflow"), engine_of(checkpoint, "actionflow")
-    assert engine.model.rope_write is not None
-    plain.model.rope_write = None
+    engine = engine_of(checkpoint, "actionflow")
+    assert backends.choose_rope_write(CPU, 16) is not None
+    backends.triton_runs = lambda device: False  # type: ignore[assignment]
+    plain = engine_of(checkpoint, "actionflow")
+    assert backends.choose_rope_write(CPU, 16) is None
     events = stream(4, {0: TEXTS[0]})
     one, other = play(engine, events), play(plain, events)
     assert len(one) == 3

@@ -9,17 +9,25 @@ from hypothesis import strategies as st
 
 from support.engine import CPU, tiny, tiny_config
 from vla_ros.engine.decoders.hugging_face import build_causal_lm
-from vla_ros.engine.model import Lane, ModelOptions, VLAModel
-from vla_ros.engine.packed.attention import masked_products, masked_sdpa
-from vla_ros.engine.packed.pack import PackLayout, TailToken, chain, prefill_layout, sequences
-from vla_ros.engine.packed.planner import Planner
+from vla_ros.engine.model import ModelOptions, VLAModel
+from vla_ros.engine.packed.attention import Backend
+from vla_ros.engine.packed.lane import Lane
+from vla_ros.engine.packed.masked import MaskedAttention, masked_products, masked_sdpa
+from vla_ros.engine.packed.pack import PackLayout, TailToken, chain, prefill_layout
+from vla_ros.engine.packed.varlen import as_sequences
 
 LANGUAGES = ["llama_mha", "llama_gqa", "qwen2_tied"]
+ATTENTIONS = ["sdpa", "gpu", "varlen"]
 
 
-def model_of(language: str, seed: int = 0, **options: object) -> VLAModel:
-    chosen = ModelOptions(**options)  # type: ignore[arg-type]
-    return VLAModel(tiny(tiny_config(language), seed=seed), CPU, torch.float32, chosen)
+def model_of(language: str, attention: str = "sdpa", **options: object) -> VLAModel:
+    """``attention`` "gpu" is what a GPU does for "sdpa", where a CPU does something else."""
+    kind = "sdpa" if attention == "gpu" else attention
+    chosen = ModelOptions(attention=kind, **options)  # type: ignore[arg-type]
+    model = VLAModel(tiny(tiny_config(language)), CPU, torch.float32, chosen)
+    if attention == "gpu":
+        model.attention = Backend(MaskedAttention)
+    return model
 
 
 def dense(model: VLAModel, tokens: list[int]) -> torch.Tensor:
@@ -46,26 +54,44 @@ def test_prefill_equals_transformers(language: str) -> None:
     close(logits, dense(model, tokens))
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_part_of_a_mixed_pack_equals_its_own_sequence(language: str) -> None:
+def test_every_part_of_a_mixed_pack_equals_its_own_sequence(language: str, attention: str) -> None:
     """A fresh prefill, a single token of one request and a chain of three of another."""
-    model = model_of(language)
+    model = model_of(language, attention)
     lane = model.lane(3, 32)
     one, two, fresh = list(range(3, 13)), list(range(40, 47)), list(range(70, 79))
     for slot, tokens in ((0, one), (2, two)):
         lane.logits(prefill_layout(len(tokens), (0,), slot), embed(model, tokens), None)
     layout = PackLayout(
         rows=tuple(range(13)), prefill=9, slot=1,
-        tail=(*chain(2, 7, 2), *chain(0, 10, 1), TailToken(2, 9)),
+        tail=(*chain(2, 7, 3), *chain(0, 10, 1)),
     )  # fmt: skip
-    logits = lane.logits(layout, embed(model, fresh), torch.tensor([100, 101, 200, 102]))
+    logits = lane.logits(layout, embed(model, fresh), torch.tensor([100, 101, 102, 200]))
     close(logits[:9], dense(model, fresh))
-    close(logits[[9, 10, 12]], dense(model, [*two, 100, 101, 102])[7:])
-    close(logits[11], dense(model, [*one, 200])[-1])
+    close(logits[9:12], dense(model, [*two, 100, 101, 102])[7:])
+    close(logits[12], dense(model, [*one, 200])[-1])
 
 
-def test_a_draft_tree_sees_its_own_branch_only() -> None:
-    model = model_of("llama_gqa")
+def test_a_greedy_pass_gives_choices_and_their_logits() -> None:
+    """Over all tokens, or over a window of them."""
+    model, tokens = model_of("llama_mha"), list(range(5, 25))
+    layout = prefill_layout(20, tuple(range(10, 20)))
+    wanted = dense(model, tokens)[10:]
+    for window in (None, range(704, 960), range(3, 30)):
+        lane = model.lane(1, 32, window)
+        choices, maxima = lane.run(layout, embed(model, tokens), None)
+        where = slice(None) if window is None else slice(window.start, window.stop)
+        best = wanted[:, where].max(-1)
+        assert choices.tolist() == (best.indices + (where.start or 0)).tolist()
+        close(maxima, best.values)
+        close(lane.logits(layout, embed(model, tokens), None), wanted[:, where])
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_draft_tree_sees_its_own_branch_only(attention: str, graphs: bool) -> None:
+    model = model_of("llama_gqa", attention, capture=(lambda f: f) if graphs else None)
     lane = model.lane(1, 32)
     prompt, n = list(range(3, 13)), 10
     lane.logits(prefill_layout(n, (0,)), embed(model, prompt), None)
@@ -77,6 +103,8 @@ def test_a_draft_tree_sees_its_own_branch_only() -> None:
         TailToken(0, 13, 11, (*seen, 11, 13)),  # 80 behind 60
     )
     layout = PackLayout(rows=(0, 1, 2, 3), tail=tail)
+    other = PackLayout(rows=(0, 1, 2, 3), tail=(*tail[:3], TailToken(0, 13, 11, (*seen, 10, 13))))
+    lane.logits(other, None, torch.tensor([50, 60, 70, 80]))  # of the same shape, another tree
     logits = lane.logits(layout, None, torch.tensor([50, 60, 70, 80]))
     close(logits[2], dense(model, [*prompt, 50, 70])[-1])
     close(logits[3], dense(model, [*prompt, 60, 80])[-1])
@@ -89,7 +117,7 @@ def test_a_draft_tree_sees_its_own_branch_only() -> None:
 @given(data=st.data())
 def test_any_pack_equals_its_sequences_and_reads_nothing_else(data: st.DataObject) -> None:
     """Random requests in random slots, everything else in the ring poisoned."""
-    model = model_of("llama_gqa")
+    model = model_of("llama_gqa", data.draw(st.sampled_from(ATTENTIONS)))
     slots = data.draw(st.integers(2, 4))
     lane = model.lane(slots, 24)
     for slot in range(slots):
@@ -131,27 +159,22 @@ def test_variable_length_attention_sees_the_same(language: str) -> None:
         layout = PackLayout(tuple(range(13)), 9, 1, (*chain(2, 8, 3), *chain(0, 8, 1)))
         tokens = torch.tensor([100, 101, 102, 200])
         results.append(lane.logits(layout, embed(model, list(range(70, 79))), tokens))
-        found = lane.planner.plan(layout).varlen
-        assert (found is None) is (model is plain)
-    assert found is not None
-    assert found.starts.tolist() == [0, 9, 12, 13]
+        plan = lane.planner.plan(layout)
+    assert plan.sequences.tolist() == [[1, 9, 9], [2, 3, 11], [0, 1, 9]]  # slot, queries, seen
+    found = as_sequences(plan)
+    assert (found.starts.tolist(), found.ends.tolist()) == ([0, 9, 12, 13], [0, 9, 20, 29])
     assert (found.used.tolist(), found.pages[:, 0].tolist()) == ([9, 11, 9], [1, 2, 0])
+    assert found.longest_query == 9 <= found.longest_key
     close(results[1], results[0])
 
 
-def test_trees_and_scattered_chains_are_no_sequences() -> None:
-    assert sequences(PackLayout((0,), tail=(TailToken(0, 5, 4, (0, 1)),))) is None
-    scattered = (TailToken(0, 5), TailToken(1, 5), TailToken(0, 6))
-    assert sequences(PackLayout((0,), tail=scattered)) is None
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "varlen"])
+@pytest.mark.parametrize("attention", ATTENTIONS)
 def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -> None:
     """The path of CUDA graphs, with a capture that only runs the function again."""
     shapes = []
 
     def capture(function):  # type: ignore[no-untyped-def]
-        shapes.append(function().shape)
+        shapes.append(function()[0].shape)
         return function
 
     plain = model_of("llama_mha")
@@ -168,8 +191,8 @@ def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -
             second = lane.logits(tail, None, torch.tensor([802, 803])).clone()
             results.append(torch.cat((first, second)))
         close(results[1], results[0])
-    # Lengths 19, 22, 32 share a bucket, 35 has its own; the tail is one shape throughout.
-    assert len(shapes) == 3
+    # Lengths 19, 22, 32 share a bucket, 35 has its own; tails look at 32 entries or at all 48.
+    assert len(shapes) == 4
 
 
 @pytest.mark.parametrize("heads", [2, 6])
@@ -182,17 +205,30 @@ def test_the_gpus_masked_attention_is_the_cpus(heads: int) -> None:
 
 
 def test_a_tail_that_looks_at_part_of_its_slot_sees_the_same() -> None:
-    """On a GPU a tail's span is rounded up to a few steps, here to 8 of 32 entries."""
-    model = model_of("llama_gqa")
+    """On a GPU, to its last entry rounded up; a CPU reads the whole slot."""
     results = []
-    for step in (None, 8):
-        lane = model.lane(2, 32)
-        lane.planner = Planner(lane.ring, torch.float32, step)
+    for attention in ("sdpa", "gpu"):
+        model = model_of("llama_gqa", attention)
+        lane = model.lane(2, 80)
+        lane.ring.fill(0, 1e6)
         lane.logits(prefill_layout(9, (8,)), embed(model, list(range(3, 12))), None)
         layout = PackLayout((0, 1), tail=chain(0, 9, 2))
-        assert lane.planner.plan(layout).shape.span == (16 if step else 32)
+        assert lane.planner.plan(layout).shape.span == 32
         results.append(lane.logits(layout, None, torch.tensor([5, 6])))
     close(*results)
+
+
+def test_a_lane_takes_the_length_that_wastes_little() -> None:
+    """Where tails read whole slots; not while a request is alive, nor longer than it was made."""
+    lane, fixed = (model_of("llama_mha", a).lane(1, 100) for a in ("sdpa", "gpu"))
+    layout = PackLayout((0,), tail=chain(0, 5, 1))
+    lane.run(layout, None, torch.tensor([5]))
+    for each in (lane, fixed):
+        each.fit(33)
+    assert (lane.ring.slot_length, fixed.ring.slot_length) == (48, 100)
+    lane.run(layout, None, torch.tensor([5]))
+    lane.fit(1000)
+    assert lane.ring.slot_length == 100
 
 
 def test_equal_layouts_share_a_plan() -> None:
@@ -210,6 +246,8 @@ def test_equal_layouts_share_a_plan() -> None:
         (PackLayout((0,), tail=(TailToken(5, 1),)), r"slots \[5\], the ring has 2"),
         (PackLayout((0,), 4, 1, (TailToken(1, 4),)), "same slot"),
         (PackLayout((0,), tail=(TailToken(0, 4), TailToken(0, 4))), "same KV entry"),
+        (PackLayout((0,), tail=(*chain(0, 4, 1), *chain(1, 4, 1), *chain(0, 5, 1))), "together"),
+        (PackLayout((0,), tail=(TailToken(0, 4), TailToken(0, 6))), "does not follow"),
     ],
 )
 def test_layouts_that_do_not_fit_are_refused(layout: PackLayout, message: str) -> None:

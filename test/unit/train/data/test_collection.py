@@ -13,9 +13,9 @@ pytest.importorskip("mujoco")
 from support.train import SIZE
 from vla_ros.cli.main import main
 from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.errors import UserError
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.goals import Family, parse_instruction
-from vla_ros.train import TrainError
 from vla_ros.train.arch import ARCHITECTURES
 from vla_ros.train.check import check, success_by_family
 from vla_ros.train.data import collection
@@ -23,9 +23,9 @@ from vla_ros.train.data.collection import CollectOptions, collect, episode_of, m
 from vla_ros.train.data.rollout import EnginePolicy, shared_environment
 from vla_ros.train.data.seeds import TRAINING
 from vla_ros.train.data.shards import digest, read_images, read_tracks, shards
+from vla_ros.train.data.units import norm_stats, scales, to_environment
 from vla_ros.train.options import TrainOptions
 from vla_ros.train.run import Machine, Reporter, round_directory, run
-from vla_ros.train.units import norm_stats, scales, to_environment
 
 REACH = CollectOptions(2, families=("reach",), image_size=SIZE, per_shard=1)
 
@@ -100,7 +100,7 @@ def test_workers_make_the_same_files(reach, tmp_path):
 
 
 def test_other_options_need_another_directory(reach):
-    with pytest.raises(TrainError, match="image_size 32"):
+    with pytest.raises(UserError, match="image_size 32"):
         next(collect(replace(REACH, image_size=64), reach))
 
 
@@ -181,6 +181,6 @@ def test_collect_says_what_it_made(tmp_path, capsys):
     assert main(arguments) == 0
     shown = capsys.readouterr()
     assert re.search(r": 1 demonstrations, \d+ frames, \d\.\d MB", shown.out)
-    assert "1/1 shards, 0 failed demonstrations discarded" in shown.err
+    assert "1/1  shards: 1 demonstrations, 0 failed and discarded" in shown.err
     assert main(arguments) == 0  # there already
     assert capsys.readouterr().out == shown.out

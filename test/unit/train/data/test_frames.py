@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from support.train import INFO, OBJECTS, SENTENCES, SIZE, data_set, demonstration
+from vla_ros.errors import UserError
 from vla_ros.sim.goals import parse_instruction
-from vla_ros.train import TrainError
 from vla_ros.train.data.frames import load_frames, worth_training
 from vla_ros.train.data.relabel import INSTRUCTIONS
 from vla_ros.train.data.shards import write_shard
@@ -62,12 +62,12 @@ def test_another_size_moves_pixels_along(tmp_path):
 def test_sets_that_do_not_fit_together_are_refused(tmp_path):
     first = data_set(tmp_path / "first", shards=1)
     second = data_set(tmp_path / "second", 1, replace(INFO, scale=(0.1,) * 6))
-    with pytest.raises(TrainError, match="does not fit"):
+    with pytest.raises(UserError, match="does not fit"):
         load_frames([first, second], SIZE, 1)
 
 
 def test_a_model_of_two_images_needs_both(tmp_path):
-    with pytest.raises(TrainError, match="--wrist"):
+    with pytest.raises(UserError, match="--wrist"):
         load_frames([data_set(tmp_path / "set", shards=1)], SIZE, 2)
 
 

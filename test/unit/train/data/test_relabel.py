@@ -7,7 +7,7 @@ from vla_ros.sim.expert import Expert
 from vla_ros.sim.goals import Family, Goal, instruction_of
 from vla_ros.sim.tasks import GOALS
 from vla_ros.train.data.relabel import INSTRUCTIONS, labels
-from vla_ros.train.units import scales, to_environment
+from vla_ros.train.data.units import scales, to_environment
 
 pytest.importorskip("mujoco")
 

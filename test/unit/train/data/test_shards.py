@@ -6,7 +6,7 @@ import pytest
 h5py = pytest.importorskip("h5py", exc_type=ImportError)
 
 from support.train import INFO, demonstration
-from vla_ros.train import TrainError
+from vla_ros.errors import UserError
 from vla_ros.train.data.shards import (
     digest,
     read_images,
@@ -83,5 +83,5 @@ def test_the_digest_tells_labels_apart(written, tmp_path):
 
 
 def test_no_shards_says_how_to_make_some(tmp_path):
-    with pytest.raises(TrainError, match="vla-ros collect"):
+    with pytest.raises(UserError, match="vla-ros collect"):
         shards(tmp_path)

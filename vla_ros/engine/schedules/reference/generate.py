@@ -28,13 +28,10 @@ class Generate(Schedule):
                 attention_mask=mask,
                 max_new_tokens=self.count,
                 do_sample=False,
+                return_dict_in_generate=True,
+                output_logits=True,
             )
-        tokens = out[0].tolist()
-        request.stages.mark("prefill")  # generate() does not tell the two apart
-        request.stages.mark("decode")
-        return Decoded(
-            stamp_ns=request.stamp_ns,
-            timeline=request.stages.resolve(),
-            tokens=tuple(tokens),
-            target_passes=self.count,
-        )
+            best = torch.cat([logits.amax(-1) for logits in out.logits])  # NaN and inf go through
+        tokens = out.sequences[0].tolist()
+        request.stages.mark("prefill")  # generate() does not tell it from decode
+        return request.answer(tokens, self.count, finite=bool(best.isfinite().all()))

@@ -98,14 +98,7 @@ class NaivePipe(Schedule):
         if len(self._older[0].tokens) < self.count:
             return None
         done = self._older.pop(0)
-        done.request.stages.mark("decode")
-        return Decoded(
-            stamp_ns=done.request.stamp_ns,
-            timeline=done.request.stages.resolve(),
-            tokens=tuple(done.tokens),
-            finite=done.finite,
-            target_passes=self.count,
-        )
+        return done.request.answer(done.tokens, self.count, finite=done.finite)
 
     def _pass(self, fresh: Growing) -> tuple[list[int], list[bool]]:
         decoder, device, older = self.model.decoder, self.model.device, self._older
@@ -114,7 +107,8 @@ class NaivePipe(Schedule):
         ends = [r.length + len(r.tokens) - 1 for r in older]
         positions = torch.tensor([*range(fresh.length), *ends], device=device)
         rows = torch.arange(fresh.length - 1, len(x), device=device)
-        logits = decoder.logits(x, positions, GatheredAttention(fresh, older), rows)
+        states = decoder.hidden(x, positions, GatheredAttention(fresh, older), rows)
+        logits = F.linear(states, decoder.head)
         values, choices = logits.max(dim=-1)
         return choices.tolist(), values.isfinite().tolist()
 

@@ -9,82 +9,55 @@ from __future__ import annotations
 
 import torch
 
-from vla_ros.engine.drafters.acceptance import Exact
+from vla_ros.engine.drafters.acceptance import Exact, Seen
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.request import Decoded, Reading, Request
-from vla_ros.engine.schedules.base import Schedule
-from vla_ros.engine.schedules.speculative import Tally
+from vla_ros.engine.request import Request
+from vla_ros.engine.schedules.growing_action import GrowingAction
+from vla_ros.engine.schedules.speculative import Speculative
 
 
-class VanillaSpeculative(Schedule):
+class VanillaSpeculative(Speculative):
     """Verify a draft, then feed the correction alone; repeat."""
 
     def __init__(
         self, model: VLAModel, tokens: int, max_prompt: int, drafter: Drafter, gamma: int = 6
     ) -> None:
-        super().__init__(model, tokens, max_prompt)
-        self.lane = model.lane(1, max_prompt + tokens)
-        self.drafter, self.gamma, self._exact = drafter, gamma, Exact()
+        super().__init__(model, tokens, max_prompt, drafter, Exact(), gamma)
 
-    def step(self, request: Request) -> Decoded:
-        self.drafter.begin(request)
-        tally, length = Tally(self.count), len(request.prompt)
-        self.lane.fit(length + self.count)
-        layout = prefill_layout(length, (length - 1,))
-        known = self.lane.logits(layout, request.prompt, None)  # logits behind all tokens so far
-        tally.passes += 1
+    def _decode(self, request: Request, action: GrowingAction) -> None:
+        length = len(request.prompt)
+        known = self._run(prefill_layout(length, (length - 1,)), action, request.prompt, None)
         request.stages.mark("prefill")
-        while len(tally.tokens) < self.count and tally.finite:
-            known = self._round(known, tally, length)
-        if tally.finite:
-            self.drafter.observe(tally.tokens, tally.own)
-        request.stages.mark("decode")
-        return Decoded(
-            stamp_ns=request.stamp_ns,
-            timeline=request.stages.resolve(),
-            tokens=tuple(tally.tokens),
-            finite=tally.finite,
-            target_passes=tally.passes,
-            draft_passes=self.drafter.passes,
-            drafted=tuple(tally.drafted),
-            accepted=tuple(tally.accepted),
-            own=tuple(tally.own),
-        )
+        while len(action) < self.count and action.finite:
+            known = self._round(known, length, action)
 
-    def _round(self, known: torch.Tensor, tally: Tally, length: int) -> torch.Tensor:
-        done = len(tally.tokens)
-        left = self.count - done
-        if left == 1:
-            tokens, finite = _read(known)
-            tally.tokens += tokens
-            tally.finite &= finite
-            return known
-        draft = self.drafter.propose(tally.tokens, min(self.gamma, left - 1))
+    def _round(self, known: Seen, length: int, action: GrowingAction) -> Seen:
+        """A draft verified; ``known`` is what the target says behind all tokens so far."""
+        draft = self._draft(action)
         count = len(draft.tokens)
-        tail = chain(0, length + done, count)
-        layout = PackLayout(rows=tuple(range(count)), tail=tail)
-        logits = torch.cat((known, self.lane.logits(layout, None, draft.tokens)))
-        verdict = self._exact.judge(logits, draft, done)
-        self.drafter.judged(verdict.draft, verdict.accepted)
-        tally.add(verdict)
-        if len(tally.tokens) >= self.count or not tally.finite:
+        if count:
+            tail = chain(0, length + len(action), count)
+            behind = self._run(
+                PackLayout(tuple(range(count)), tail=tail), action, None, draft.tokens
+            )
+            known = tuple(torch.cat(rows) for rows in zip(known, behind, strict=True))
+        self._take(known, draft, action)
+        if len(action) >= self.count or not action.finite:
             return known
-        last = torch.tensor(tally.tokens[-1:], device=self.model.device)
-        alone = PackLayout(rows=(0,), tail=chain(0, length + len(tally.tokens) - 1, 1))
-        tally.passes += 1
-        return self.lane.logits(alone, None, last)
+        alone = PackLayout(rows=(0,), tail=chain(0, length + len(action) - 1, 1))
+        return self._run(alone, action, None, action.last(self.model.device))
 
-    def instruct(self, text: str) -> None:
-        self.drafter.instruct(text)
+    def _run(
+        self,
+        layout: PackLayout,
+        action: GrowingAction,
+        prompt: torch.Tensor | None,
+        tokens: torch.Tensor | None,
+    ) -> Seen:
+        action.passes += 1
+        return self.acceptance.verify(self.lane, layout, prompt, tokens)
 
-    def forget(self, damaged: bool = False) -> None:
-        self.drafter.forget(damaged)
-        self.lane.ring.flush(damaged)
-
-
-def _read(logits: torch.Tensor) -> tuple[list[int], bool]:
-    reading = Reading()
-    reading.add(logits)
-    return reading.read()
+    def prepare(self, request: Request) -> None:
+        """Nothing: as the original, it meets its shapes as they come."""

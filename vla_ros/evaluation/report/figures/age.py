@@ -21,8 +21,8 @@ from vla_ros.evaluation.report.figures.canvas import (
     title,
 )
 from vla_ros.evaluation.report.figures.labels import Label, place
-from vla_ros.evaluation.report.rows import Row
 from vla_ros.evaluation.report.sweeps import KINDS, Sweep, sweeps
+from vla_ros.evaluation.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from vla_ros.analysis.plots import COLOURS, MARKERS
-from vla_ros.evaluation.report.rows import plain
+from vla_ros.evaluation.rows import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

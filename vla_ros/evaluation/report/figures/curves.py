@@ -18,8 +18,8 @@ from vla_ros.evaluation.report.figures.canvas import (
     title,
 )
 from vla_ros.evaluation.report.figures.labels import Label, end_labels
-from vla_ros.evaluation.report.rows import DIMENSIONS
 from vla_ros.evaluation.report.sweeps import RELAXED, Sweep
+from vla_ros.evaluation.rows import DIMENSIONS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from vla_ros.evaluation.report.figures.canvas import (
     svg,
     title,
 )
-from vla_ros.evaluation.report.rows import Row
+from vla_ros.evaluation.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

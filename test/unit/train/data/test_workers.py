@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from vla_ros.train.workers import pool
+from vla_ros.train.data.workers import pool
 
 PARENT = """
 import os, time
-from vla_ros.train.workers import pool
+from vla_ros.train.data.workers import pool
 
 if __name__ == "__main__":
     with pool(1) as processes:

@@ -5,7 +5,7 @@ from vla_ros.core import Command, CommandKind
 from vla_ros.engine.tokens import ActionTokens, read_normaliser
 from vla_ros.sim.commands import environment_action
 from vla_ros.sim.env import EnvSpec
-from vla_ros.train.units import norm_stats, scales, to_environment, to_values
+from vla_ros.train.data.units import norm_stats, scales, to_environment, to_values
 
 SPEC = EnvSpec("tabletop", (), ("agentview",), 32)
 PHYSICAL = [

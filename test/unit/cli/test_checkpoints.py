@@ -1,0 +1,79 @@
+"""A checkpoint that cannot be used: every verb ends with one line and status 2, doctor with 1."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from support.engine import tiny_config
+from support.strange import CASES
+from vla_ros.cli.doctor import checks, model
+from vla_ros.cli.main import main
+from vla_ros.engine.checkpoints.random import write_random
+
+VERBS = {
+    "bench": ("--rows", "autoregressive", "--timed", "1", "--warm-up", "0", "--dtype", "float32"),
+    "eval": ("--no-ros", "--episodes", "1"),
+    "demo": (),
+}
+SOME = (
+    "cut config", "a data set is a list", "no q01", "NaN", "one byte short", "a pickle with code",
+    "cut tokenizer", "OpenVLA-OFT", "a run of prismatic", "an adapter", "lerobot smolvla",
+)  # fmt: skip
+
+
+@pytest.fixture
+def strange(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    write_random(tmp_path / "it", tiny_config(towers="fused"), seed=1)
+    CASES[request.param][0](tmp_path / "it")
+    return tmp_path / "it"
+
+
+@pytest.mark.parametrize("strange", SOME, indirect=True)
+@pytest.mark.parametrize("verb", VERBS)
+def test_one_line_and_status_2(
+    verb: str,
+    strange: Path,
+    request: pytest.FixtureRequest,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(strange.parent)  # where eval would write
+    assert main([verb, *VERBS[verb], "--checkpoint", str(strange)]) == 2
+    said = capfd.readouterr().err.strip().splitlines()
+    lines = [line for line in said if not line.startswith("loading ")]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"vla-ros {verb}: ")
+    assert str(strange) in lines[0]
+    case = request.node.callspec.params["strange"]
+    assert re.search(CASES[case][1], lines[0])
+
+
+@pytest.mark.parametrize("strange", ["one byte short"], indirect=True)
+def test_a_model_in_the_roofline_too(strange: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copyfile(strange / "config.json", strange / "whole.json")
+    (strange / "config.json").write_text("{")
+    assert main(["roofline", "--model", str(strange), "--device", "rtx-4090"]) == 2
+    assert "config.json is no JSON" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("strange", ["NaN", "OpenVLA-OFT", "one byte short"], indirect=True)
+def test_doctor_finds_it_and_says_what_to_do(strange: Path, request: pytest.FixtureRequest) -> None:
+    found = model.checkpoint(str(strange))
+    assert found.level is checks.Level.FAIL
+    case = request.node.callspec.params["strange"]
+    assert re.search(CASES[case][1], found.found)
+
+
+def test_doctor_describes_a_good_one(tmp_path: Path) -> None:
+    write_random(tmp_path / "it", tiny_config(), seed=1)
+    found = model.checkpoint(str(tmp_path / "it"))
+    assert found.level is checks.Level.OK
+    assert re.search(
+        r"it: 0 M parameters, 1.0 GB in bf16, unnorm_key random, sha256 \w{12}$", found.found
+    )

@@ -1,0 +1,120 @@
+"""Damaged and foreign directories: one line each, with the file, what is wrong, what to do."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from support.engine import CLOCK, observation, tiny_config
+from support.strange import CASES, NORM, WEIGHTS
+from vla_ros.core import Timeline
+from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.checkpoints import weights
+from vla_ros.engine.checkpoints.openvla import inspect_checkpoint
+from vla_ros.engine.checkpoints.random import write_random
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("good") / "it"
+    write_random(path, tiny_config(towers="fused"), seed=1)
+    return path
+
+
+@pytest.fixture
+def make(good: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """The directory of a case."""
+
+    def made(case: str) -> Path:
+        directory = tmp_path / "it"
+        shutil.copytree(good, directory)
+        CASES[case][0](directory)
+        return directory
+
+    return made
+
+
+def test_there_are_at_least_forty() -> None:
+    assert len(CASES) >= 40
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_says_what_is_wrong_when_it_is_loaded_and_when_it_is_looked_at(
+    case: str, make: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The engine, and what doctor asks, which never holds more than one tensor."""
+    directory = make(case)
+    for attempt in (
+        lambda: load_engine(EngineOptions(checkpoint=str(directory))).reset("pick up the cube"),
+        lambda: inspect_checkpoint(str(directory)),
+    ):
+        with pytest.raises(CheckpointError, match=CASES[case][1]) as error:
+            attempt()
+        said = str(error.value)
+        assert "\n" not in said
+        assert str(directory) in said
+        assert len(said) < 1000
+    assert "code ran" not in "".join(capfd.readouterr())
+
+
+def test_a_good_one_is_looked_at_without_a_word(good: Path) -> None:
+    layout = inspect_checkpoint(str(good))
+    assert list(layout.norm_stats) == ["random"]
+    assert layout.parameters > 100_000
+
+
+def test_looking_holds_one_tensor_at_a_time(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def finite(tensor: torch.Tensor) -> bool:
+        nonlocal most
+        most = max(most, sum(ref() is not None for ref in alive))
+        alive.append(weakref.ref(tensor))
+        return True
+
+    monkeypatch.setattr(weights, "all_finite", finite)
+    inspect_checkpoint(str(good))
+    assert len(alive) > 50
+    assert most <= 2
+
+
+@pytest.mark.parametrize("case", ["NaN", "infinity"])
+def test_a_draft_is_looked_at_as_well(case: str, make: Callable[[str], Path], good: Path) -> None:
+    options = EngineOptions(
+        checkpoint=str(good), schedule="speculative", drafter="model",
+        draft_checkpoint=str(make(case)),
+    )  # fmt: skip
+    with pytest.raises(CheckpointError, match=r"projector.fc1.weight holds NaN"):
+        load_engine(options)
+
+
+def test_files_on_the_hub_are_judged_before_they_are_downloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An OFT release's heads are no safetensors: without them it would act as plain OpenVLA."""
+    import huggingface_hub
+
+    names = ["config.json", WEIGHTS, "action_head--150000_checkpoint.pt"]
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda self, name: names)
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *a, **k: pytest.fail("took it")
+    )
+    with pytest.raises(CheckpointError, match="moojink/oft is an OpenVLA-OFT release"):
+        load_engine(EngineOptions(checkpoint="moojink/oft"))
+
+
+def test_generate_blames_the_logits_and_not_token_0(good: Path) -> None:
+    """transformers' generate takes token 0 where every logit is NaN."""
+    engine = load_engine(EngineOptions(checkpoint=str(good), schedule="generate"))
+    with torch.inference_mode():
+        engine.model.tensors[NORM].fill_(float("nan"))
+    engine.reset("pick up the cube")
+    with pytest.raises(InvalidAction, match="a logit is not finite"):
+        engine.step(observation(1, np.zeros((32, 32, 3), np.uint8)), Timeline(0), CLOCK)

@@ -1,0 +1,20 @@
+"""What every node is made of stands below every node."""
+
+import ast
+from pathlib import Path
+
+import vla_ros
+
+COMMON = Path(vla_ros.__file__).parent / "nodes" / "common"
+ALLOWED = ("vla_ros.core", "vla_ros.timing", "vla_ros.msg", "vla_ros.nodes.common")
+
+
+def test_common_imports_core_timing_messages_and_itself():
+    for path in COMMON.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vla_ros"):
+                named = [f"{node.module}.{alias.name}" for alias in node.names]
+                wrong = [name for name in named if not name.startswith(ALLOWED)]
+                assert not wrong, f"{path.name} imports {wrong}"
+            elif isinstance(node, ast.Import):
+                assert not [n.name for n in node.names if n.name.startswith("vla_ros")], path

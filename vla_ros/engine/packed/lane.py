@@ -1,0 +1,132 @@
+"""A lane: one KV ring of a decoder, and the passes over it. The only way into the decoder.
+
+A pass is: the plan of a layout, the embeddings of its tokens, the decoder over the attention that
+the plan asks for, and for every row what comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+
+import torch
+import torch.nn.functional as F
+
+from vla_ros.engine.decoders.base import Decoder, Hidden
+from vla_ros.engine.packed.attention import Attention, Backend
+from vla_ros.engine.packed.graphs import Capture, GraphCache, Pass
+from vla_ros.engine.packed.pack import PackLayout, Plan
+from vla_ros.engine.packed.planner import PLANS, Planner
+from vla_ros.engine.packed.ring import Ring
+
+MakeAttention = Callable[[Plan], Attention]
+
+BUCKET = 16  # with graphs, prefills are padded to a multiple, so few lengths need a graph
+
+
+class Lane:
+    """Runs packs.
+
+    ``hidden`` is the decoder's, or that compiled. ``window`` names the tokens that it chooses
+    among, None all of them. With ``capture`` every pack shape becomes a graph.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        hidden: Hidden,
+        ring: Ring,
+        backend: Backend,
+        capture: Capture | None = None,
+        window: range | None = None,
+    ) -> None:
+        self.ring, self.backend, self.planner = ring, backend, Planner(ring)
+        self._decoder, self._decode = decoder, hidden
+        window = window or range(len(decoder.head))
+        self._first, self._head = window.start, decoder.head[window.start : window.stop]
+        self._bucket = 1 if capture is None else BUCKET
+        # A graph takes what its attention needs from its own plan, which changes under it.
+        make = partial(backend.make, ring)
+        self._attention: MakeAttention = make if capture else lru_cache(PLANS)(make)
+        self._choose: Pass = self._choices
+        self._score: Pass = self._logits
+        if capture is not None:
+            self._choose = GraphCache(self._choices, capture)
+            self._score = GraphCache(self._logits, capture)
+
+    def run(
+        self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run one pack -> the greedy choices int64 [R] and their logits [R], on the device.
+
+        ``prompt`` is embeddings [n, C], the prefill's or its beginning; ``tokens`` int64 [t] are
+        its end (a draft behind its prompt) and then the tail, in the layout's order. A row that
+        was not finite has a logit that is not finite.
+        """
+        choices, maxima = self._pass(self._choose, layout, prompt, tokens)
+        return choices, maxima
+
+    def logits(
+        self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The same -> logits [R, window], where a choice is not enough."""
+        (logits,) = self._pass(self._score, layout, prompt, tokens)
+        return logits
+
+    def hidden(self, layout: PackLayout, x: torch.Tensor) -> torch.Tensor:
+        """Run one pack of embeddings [T, C] -> hidden states [R, C] (heads other than tokens)."""
+        with torch.inference_mode():
+            return self._states(self.planner.plan(layout), x)
+
+    def _pass(
+        self,
+        answer: Pass,
+        layout: PackLayout,
+        prompt: torch.Tensor | None,
+        tokens: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, ...]:
+        if layout.prefill and layout.causal and self._bucket > 1:
+            layout = replace(layout, pad=-layout.prefill % self._bucket)
+        plan = self.planner.plan(layout)
+        with torch.inference_mode():
+            return answer(plan, self._embed(layout, prompt, tokens))
+
+    def _embed(
+        self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> torch.Tensor:
+        """[prompt][draft behind it][padding][tail] -> [T, C]."""
+        parts = [] if prompt is None else [prompt]
+        if tokens is not None:
+            parts.append(self._decoder.embed(tokens))
+        x = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if not layout.pad:
+            return x
+        padding = x.new_zeros(layout.pad, x.shape[1])
+        return torch.cat((x[: layout.prefill], padding, x[layout.prefill :]))
+
+    def _states(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
+        return self._decode(x, plan.positions, self._attention(plan), plan.rows)
+
+    def _logits(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (F.linear(self._states(plan, x), self._head),)
+
+    def _choices(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (logits,) = self._logits(plan, x)
+        maxima, choices = logits.max(dim=-1)
+        return choices + self._first, maxima
+
+    def fit(self, entries: int) -> None:
+        """Tell the lane how many entries the coming requests need.
+
+        Where tails read whole slots, the ring then takes a shape that wastes little. With graphs
+        its shape is fixed.
+        """
+        step = max(self.backend.page, BUCKET)
+        wanted = min(-(-entries // step) * step, self.ring.longest)
+        if not self.backend.whole_slots or self._bucket > 1 or self.ring.live:
+            return
+        if wanted != self.ring.slot_length:
+            self.ring.resize(wanted)
+            self.planner.forget()
+            self._attention = lru_cache(PLANS)(partial(self.backend.make, self.ring))
