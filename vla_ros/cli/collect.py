@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(str(error)) from error
     if args.policy:
         resolve(args.policy)
+    args.out.mkdir(parents=True, exist_ok=True)
     kept = failed = 0
     with Progress() as progress:
         there = len(list(args.out.glob(f"*{SUFFIX}")))
