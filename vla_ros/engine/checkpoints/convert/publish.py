@@ -25,6 +25,7 @@ def publishing(target: Path) -> Iterator[Path]:
     try:
         scratch.mkdir(parents=True)
         yield scratch
+        _share(scratch)
         scratch.rename(target)
     except CheckpointError as error:
         raise CheckpointError(str(error).replace(str(scratch), str(target))) from error
@@ -32,3 +33,11 @@ def publishing(target: Path) -> Iterator[Path]:
         raise CheckpointError(f"cannot write {target}: {error}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _share(scratch: Path) -> None:
+    """Readable as any new file is: safetensors writes for its owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in scratch.iterdir():
+        path.chmod(0o666 & ~mask)

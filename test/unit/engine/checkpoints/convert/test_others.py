@@ -135,6 +135,8 @@ def test_the_verb_says_what_it_read_and_what_it_wrote(
     said = capsys.readouterr().out
     assert "action_head--150000_checkpoint.pt" in said
     assert "unnorm_key libero_spatial_no_noops" in said
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert len(modes) == 1  # the weights as readable as the rest
 
 
 @pytest.mark.parametrize(
