@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from vla_ros.engine.errors import CheckpointError
 
 
@@ -29,8 +31,9 @@ def publishing(target: Path) -> Iterator[Path]:
         scratch.rename(target)
     except CheckpointError as error:
         raise CheckpointError(str(error).replace(str(scratch), str(target))) from error
-    except OSError as error:
-        raise CheckpointError(f"cannot write {target}: {error}") from error
+    except (OSError, SafetensorError) as error:
+        said = " ".join(str(error).split())
+        raise CheckpointError(f"cannot write {target}: {said}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
