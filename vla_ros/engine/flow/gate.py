@@ -18,6 +18,7 @@ import torch
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.config import SMOLVLM2_500M, FlowConfig
 from vla_ros.engine.flow.reading import Fields, read_json
+from vla_ros.engine.flow.solver import Euler
 from vla_ros.engine.flow.tables import POSITION_TABLES, patch_positions, time_table
 from vla_ros.engine.flow.text import state_bins
 
@@ -63,7 +64,7 @@ def read_discrete(directory: Path, config: FlowConfig) -> Discrete:
 
 def discrete_json(config: FlowConfig, table: str = "exact") -> dict[str, object]:
     """The content of ``discrete.json`` for a checkpoint that is written here."""
-    out: dict[str, object] = {"position_table": table, "time_table": _times(config)}
+    out: dict[str, object] = {"position_table": table, "time_table": _times(config, config.steps)}
     if config.kind == "smolvla":
         out["position_ids"] = position_ids(config, table).tolist()
     if config.kind == "pi05":
@@ -89,7 +90,9 @@ def check_discrete(config: FlowConfig, stored: Discrete, where: str) -> torch.Te
         values = np.asarray(stored.state_values, dtype=np.float32)
         _same(where, "state bins", stored.state_bins, state_bins(values).tolist())
     if stored.time_table is not None:
-        _same(where, "time table", stored.time_table, _times(config))
+        width = config.shapes.expert.hidden_size
+        steps = max(1, len(stored.time_table) // width)  # others may be asked for
+        _same(where, "values of the time table", stored.time_table, _times(config, steps))
     return ids
 
 
@@ -100,8 +103,8 @@ def known_discrete(config: FlowConfig) -> Discrete:
     return Discrete()
 
 
-def _times(config: FlowConfig) -> list[int]:
-    times = tuple(1.0 - k / config.steps for k in range(config.steps))
+def _times(config: FlowConfig, steps: int) -> list[int]:
+    times = Euler(steps).times
     width = config.shapes.expert.hidden_size
     table = time_table(times, width, config.min_period, config.max_period)
     return [int(v) for v in (table * TIME_SCALE).round().flatten().tolist()]

@@ -75,8 +75,8 @@ def noise_for(seed: int, stamp_ns: int, horizon: int, width: int) -> torch.Tenso
 
     Drawn on the CPU, so every device starts from the same noise.
     """
-    digest = hashlib.blake2b(f"{seed} {stamp_ns}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+    digest = hashlib.blake2b(f"{seed} {stamp_ns}".encode(), digest_size=4).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))  # 32 bits count
     return torch.randn(horizon, width, generator=generator)
 
 
