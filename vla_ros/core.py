@@ -135,6 +135,7 @@ class PolicyInfo:
     pipeline_depth: int = 1  # calls of step() from an observation to its action
     chunk_length: int = 1  # actions an inference returns
     max_tokens: int = 0
+    state_dim: int = 0  # values of robot state that an observation must have
 
 
 class PolicyState(IntEnum):

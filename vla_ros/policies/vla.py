@@ -73,7 +73,7 @@ class VlaPolicy:
         """See :class:`vla_ros.policies.base.Policy`."""
         if self._cannot:
             raise InvalidAction(self._cannot)
-        if self._engine.model.config.images == 2 and observation.wrist_image is None:
+        if self._engine.cameras == 2 and observation.wrist_image is None:
             raise InvalidAction("this checkpoint needs a wrist image and the frame has none")
         try:
             inference = self._engine.step(observation, timeline, clock)

@@ -50,6 +50,7 @@ class FlowEngine:
             device=str(policy.model.device),
             dtype=options.dtype,
             chunk_length=config.horizon,
+            state_dim=config.state_dim,
         )
 
     @property
@@ -131,12 +132,18 @@ def check_layout(config: FlowConfig, action_dim: int | None) -> None:
 def flow_source(checkpoint: str) -> Path | str | None:
     """What to load where ``checkpoint`` is a flow policy: a folder or ``random:<preset>``.
 
-    None: it is not one. The dispatch of ``load_engine``.
+    None: it is neither.
     """
     if checkpoint.startswith(PREFIX):
         return checkpoint if checkpoint.removeprefix(PREFIX) in PRESETS else None
     directory = resolve(checkpoint)
     return directory if is_flow(directory) else None
+
+
+def load_flow(options: EngineOptions) -> FlowEngine | None:
+    """The dispatch of ``load_engine``: None where the checkpoint is no flow policy."""
+    source = flow_source(options.checkpoint)
+    return None if source is None else load_flow_engine(source, options)
 
 
 def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
