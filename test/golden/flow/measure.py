@@ -1,7 +1,7 @@
 """Time SmolVLA at its published size (450 M, two views, 10 steps) on a CPU, by phase.
 
-    PYTHONPATH=. .venv/bin/python test/golden/flow/measure.py ours float32
-    env/bin/python test/golden/flow/measure.py lerobot float32
+    PYTHONPATH=. .venv/bin/python test/golden/flow/measure.py ours float32 [REPEATS [PRESET]]
+    env/bin/python test/golden/flow/measure.py lerobot float32 [REPEATS]
 
 Random weights. LeRobot's interpreter is that of requirements.txt. Prints one line of JSON: the
 median milliseconds of processor time (which other programs on the machine disturb least; with one
@@ -42,12 +42,12 @@ def report(name: str, dtype: str, repeat: int, phases: dict[str, Callable[[], An
                       "peak_MB": round(peak)}))  # fmt: skip
 
 
-def ours(dtype: str, repeat: int) -> None:
+def ours(dtype: str, repeat: int, preset: str = "smolvla") -> None:
     from vla_ros.engine.flow.random import load_random_flow
 
-    policy = load_random_flow("random:smolvla", 0, torch.device("cpu"), getattr(torch, dtype))
+    policy = load_random_flow(f"random:{preset}", 0, torch.device("cpu"), getattr(torch, dtype))
     model, config = policy.model, policy.config
-    pixels = torch.rand(VIEWS, 3, 512, 512) * 2 - 1
+    pixels = torch.rand(VIEWS, 3, config.image_size, config.image_size) * 2 - 1
     ids, state = torch.arange(WORDS), torch.zeros(config.state_width)
     noise = torch.randn(config.horizon, config.action_width)
     features = model.see(pixels)
@@ -60,7 +60,7 @@ def ours(dtype: str, repeat: int) -> None:
         prefix[0] = model.prefill(model.see(pixels), ids, state)
         model.integrate(prefix[0], None, noise)
 
-    report("ours", dtype, repeat, {
+    report(f"ours, {preset}", dtype, repeat, {
         "vision": lambda: model.see(pixels),
         "prefix": prefill,
         "step": lambda: model.velocity(prefix[0], noise, 3, begin=False),
@@ -69,7 +69,7 @@ def ours(dtype: str, repeat: int) -> None:
     })  # fmt: skip
 
 
-def lerobot(dtype: str, repeat: int) -> None:
+def lerobot(dtype: str, repeat: int, _: str = "smolvla") -> None:
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -140,5 +140,6 @@ def lerobot(dtype: str, repeat: int) -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    who, kind = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "float32"
-    {"ours": ours, "lerobot": lerobot}[who](kind, int(sys.argv[3]) if len(sys.argv) > 3 else 3)
+    words = dict(enumerate(sys.argv[1:]))
+    run_it = {"ours": ours, "lerobot": lerobot}[words[0]]
+    run_it(words.get(1, "float32"), int(words.get(2, "3")), words.get(3, "smolvla"))

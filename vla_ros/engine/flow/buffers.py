@@ -94,9 +94,6 @@ class Captured:
         self._capture = capture
         self._replays: dict[Hashable, Callable[[], torch.Tensor]] = {}
 
-    def __len__(self) -> int:
-        return len(self._replays)
-
     def __call__(self, key: Hashable, function: Callable[[], torch.Tensor]) -> torch.Tensor:
         if self._capture is None:
             return function()

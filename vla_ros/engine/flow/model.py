@@ -33,6 +33,7 @@ class FlowModel(ABC):
     """
 
     layers: list[Layer]
+    prefix_is_masked = False  # rows of the prefix that do not see all the others
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class FlowModel(ABC):
         """The language model over the prefix; of the last layer only K and V are needed."""
         text, length, x = self.config.shapes.text, span.length, span.x
         cos, sin = self._rope.cos[:length], self._rope.sin[:length]
-        mask = span.prefix_mask if self.padded or self._prefix_is_masked else None
+        mask = span.prefix_mask if self.padded or self.prefix_is_masked else None
         for layer, keys, values in zip(self.layers, span.keys, span.values, strict=True):
             heads = text.heads if len(layer.out) else 0
             qkv = F.linear(norm(x, text.rms_eps), layer.qkv)
@@ -148,8 +149,6 @@ class FlowModel(ABC):
                 x = x + F.linear(attend(q, k, v, mask), layer.out)
                 x = x + mlp(norm(x, text.rms_eps), layer, text)
         return x
-
-    _prefix_is_masked = False
 
     def _lay_masks(self, span: Span, count: int) -> None:
         """Write both masks for a prefix of ``count`` valid rows."""

@@ -41,7 +41,7 @@ _EXPERT = "vlm_with_expert.lm_expert."
 class SmolVlaModel(FlowModel):
     """One loaded SmolVLA."""
 
-    _prefix_is_masked = True
+    prefix_is_masked = True
 
     def __init__(
         self,
