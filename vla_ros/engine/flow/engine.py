@@ -12,7 +12,7 @@ from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
 from vla_ros.engine.checkpoints.openvla import resolve
 from vla_ros.engine.checkpoints.random import PREFIX
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.flow.config import FlowConfig
+from vla_ros.engine.flow.config import FlowConfig, read_flow_config
 from vla_ros.engine.flow.head import FlowHead
 from vla_ros.engine.flow.load import FlowPolicy, is_flow, load_folder
 from vla_ros.engine.flow.primitive import Guidance
@@ -156,6 +156,7 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
     if isinstance(source, str):
         policy = load_random_flow(source, options.seed, device, dtype, options.flow_steps, capture)
     else:
+        check_layout(read_flow_config(source), options.action_dim)  # before any weight is read
         policy = load_folder(
             source, device, dtype, tokenizer=options.tokenizer, steps=options.flow_steps,
             capture=capture,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.engine import CLOCK, images
 from vla_ros.core import Inference, Observation, Timeline
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.flow.config import flow_config_json
 from vla_ros.engine.flow.engine import FlowEngine, check_layout, flow_source, load_flow_engine
 from vla_ros.engine.flow.primitive import Guidance
 from vla_ros.engine.flow.random import PRESETS, STATE_DIM
@@ -185,6 +187,25 @@ def test_a_robot_that_does_not_fit_is_told_what_is_wanted_and_offered() -> None:
     ):
         check_layout(config, 7)
     check_layout(replace(config, cameras=("top",)), None)
+
+
+def test_a_folder_that_does_not_fit_is_refused_before_its_weights_are_read(tmp_path: Any) -> None:
+    config = flow_config_json(replace(PRESETS["pi0-small"], action_dim=6))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="7 values are wanted, the checkpoint has 6"):
+        load_flow_engine(tmp_path, EngineOptions(str(tmp_path)))
+
+
+def test_relative_actions_are_added_to_the_state() -> None:
+    engine = engine_of("pi0-small")
+    engine.reset(TEXT)
+    plain, observation = step(engine, seen(1)).actions, seen(1)
+    marks = (True, True, True, True, True, True, False)
+    processors = replace(engine.policy.processors, relative=marks)
+    object.__setattr__(engine.policy, "processors", processors)
+    assert observation.proprio is not None
+    moved = step(engine, observation).actions - plain
+    assert np.allclose(moved, observation.proprio[:7] * marks, atol=1e-6)
 
 
 def test_one_camera_needs_no_second_image() -> None:
