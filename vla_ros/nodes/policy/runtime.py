@@ -75,7 +75,8 @@ class PolicyRuntime:
         topics.open(limits, clocked=not self._lockstep)
         poses = spec.name == "scripted"
         wrist = values["use_wrist_image"] or ready.info.cameras == 2
-        needs = {**values, "use_wrist_image": wrist}
+        joints = values["use_joint_states"] or ready.info.state_dim > 0
+        needs = {**values, "use_wrist_image": wrist, "use_joint_states": joints}
         self._inputs = PolicyInputs(node, needs, clock, self.control, poses=poses)
         if values["instruction"]:
             self.control.set_instruction(check_instruction(values["instruction"]))
