@@ -18,6 +18,7 @@ from vla_ros.engine.errors import CheckpointError
 CONVERT = "vla-ros convert"
 PICKLES = ("pytorch_model*.bin", "model*.pt", "model*.pth", "consolidated*.pth")
 OFT_PARTS = "*--*_checkpoint.pt"
+RUNS = "checkpoints/*.pt"  # of prismatic
 #: What this engine reads, for the messages that refuse anything else.
 READS = "this engine reads OpenVLA, OpenVLA-OFT and MiniVLA"
 
@@ -34,13 +35,18 @@ def refuse_foreign(directory: Path) -> None:
 
 
 def foreign_files(names: Iterable[str], where: str) -> str | None:
-    """What the names of the files of ``where`` say against reading it; None: nothing."""
+    """What the names of files in ``where`` say against reading it; None: nothing.
+
+    Those of a directory, or, with their folders, those of a repository on the hub.
+    """
     present = set(names)
     if parts := sorted(fnmatch.filter(present, OFT_PARTS)):
         return (
             f"{where} is an OpenVLA-OFT release, its heads are in {parts[0]} and are not read"
             f" from there: run `{CONVERT} {where} TARGET` first"
         )
+    if fnmatch.filter(present, RUNS):
+        return _run_of_prismatic(where)
     safetensors = fnmatch.filter(present, "*.safetensors")
     if "adapter_config.json" in present and "config.json" not in present:
         return (
@@ -64,10 +70,7 @@ def foreign_files(names: Iterable[str], where: str) -> str | None:
 def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
     """What a ``config.json`` says against reading ``where`` as it stands; None: nothing."""
     if isinstance(raw.get("vla"), Mapping) or isinstance(raw.get("model"), Mapping):
-        return (
-            f"{where} is a training run of prismatic (OpenVLA's and MiniVLA's own layout):"
-            f" run `{CONVERT} {where} TARGET --tokenizer tokenizer.json` first"
-        )
+        return _run_of_prismatic(where)
     if "vision_backbone_id" in raw or ("vision_config" in raw and "text_config" in raw):
         kind = raw.get("model_type", "openvla")
         return None if kind in ("openvla", "prismatic") else _other(where, kind)
@@ -87,6 +90,13 @@ def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
             else _other(where, raw["model_type"])
         )
     return None
+
+
+def _run_of_prismatic(where: str) -> str:
+    return (
+        f"{where} is a training run of prismatic (OpenVLA's and MiniVLA's own layout):"
+        f" run `{CONVERT} {where} TARGET --tokenizer tokenizer.json` first"
+    )
 
 
 def _other(where: str, kind: object) -> str:
