@@ -47,18 +47,17 @@ def foreign_files(names: Iterable[str], where: str) -> str | None:
         )
     if fnmatch.filter(present, RUNS):
         return _run_of_prismatic(where)
-    safetensors = fnmatch.filter(present, "*.safetensors")
-    if "adapter_config.json" in present and "config.json" not in present:
-        return (
-            f"{where} is a LoRA adapter without its base model:"
-            f" run `{CONVERT} {where} TARGET --base BASE` to merge the two"
-        )
-    if "model.safetensors" not in present and "model.safetensors.index.json" not in present:
-        pickles = sorted(n for p in PICKLES for n in fnmatch.filter(present, p))
-        if pickles and not [n for n in safetensors if not n.startswith("adapter_")]:
+    weights = [n for n in present if n.endswith((".safetensors", ".safetensors.index.json"))]
+    if all(name.startswith("adapter_") for name in weights):
+        if pickles := sorted(n for p in PICKLES for n in fnmatch.filter(present, p)):
             return (
                 f"{where} has its weights in {pickles[0]}, a pickle, which this engine never"
                 f" reads: run `{CONVERT} {where} TARGET` to make safetensors of it"
+            )
+        if "adapter_config.json" in present:
+            return (
+                f"{where} is a LoRA adapter without its base model:"
+                f" run `{CONVERT} {where} TARGET --base BASE` to merge the two"
             )
     if gguf := sorted(fnmatch.filter(present, "*.gguf")):
         return f"{where} holds {gguf[0]}, weights for llama.cpp: give the original safetensors"
