@@ -25,7 +25,10 @@ COMMITS = {
     "transformers-openvla-oft": "bc339d9",
     "vq_bet_official": "09d4851",
 }
-CASES = ("openvla", "openvla-v01", "squares", "oft-libero", "oft-aloha", "minivla", "minivla-vq")
+CASES = (
+    "openvla", "openvla-lora", "openvla-v01", "squares", "oft-libero", "oft-aloha", "minivla",
+    "minivla-vq",
+)  # fmt: skip
 LEFT_OUT = ("tokenizer.model", "vocab.json", "merges.txt")  # large, and read by nobody here
 
 

@@ -98,18 +98,22 @@ def case(out: Path, fixtures: Path, backbone: str, llm: str, seed: int, **text: 
     processor = type(processor)(  # what a user runs is what was saved
         type(processor.image_processor).from_pretrained(out), processor.tokenizer
     )
-    reloaded = type(model).from_pretrained(out).eval()
+    say(out, type(model).from_pretrained(out).eval(), processor, PROMPTS[llm])
+
+
+def say(out: Path, model: Any, processor: Any, prompt: str) -> None:
+    """Write what the original says to every pair."""
     shown = pictures()
     found: dict[str, list[np.ndarray]] = {"pixels": [], "logits": [], "tokens": [], "actions": []}
     ids = {
-        f"ids_{i}": [*processor.tokenizer(PROMPTS[llm].format(text.lower())).input_ids, 29871]
+        f"ids_{i}": [*processor.tokenizer(prompt.format(text.lower())).input_ids, 29871]
         for i, text in enumerate(INSTRUCTIONS)
     }
     with torch.inference_mode():
         for number, text in pairs():
-            inputs = processor(PROMPTS[llm].format(text.lower()), Image.fromarray(shown[number]))
+            inputs = processor(prompt.format(text.lower()), Image.fromarray(shown[number]))
             wanted = torch.tensor([ids[f"ids_{INSTRUCTIONS.index(text)}"]])
-            said = reloaded.generate(
+            said = model.generate(
                 wanted, pixel_values=inputs["pixel_values"], max_new_tokens=7, do_sample=False,
                 return_dict_in_generate=True, output_scores=True,
             )  # fmt: skip
@@ -117,12 +121,33 @@ def case(out: Path, fixtures: Path, backbone: str, llm: str, seed: int, **text: 
             found["logits"].append(torch.stack(said.scores)[:, 0, 32000 - 256 : 32000].numpy())
             found["tokens"].append(said.sequences[0, -7:].numpy())
             found["actions"].append(
-                reloaded.predict_action(**inputs, unnorm_key="bridge_orig", do_sample=False)
+                model.predict_action(**inputs, unnorm_key="bridge_orig", do_sample=False)
             )
-    five = reloaded.predict_action(**inputs, unnorm_key="five", do_sample=False)
+    five = model.predict_action(**inputs, unnorm_key="five", do_sample=False)
     kept = {"pixels": 3, "logits": 5}  # of these some will do
     arrays = {name: np.stack(values[: kept.get(name)]) for name, values in found.items()}
     save(out, five=five, **ids, **arrays)
+
+
+def adapter(out: Path, base: Path, fixtures: Path) -> None:
+    """What vla-scripts/finetune.py trains and saves, and what the merged model says."""
+    from peft import LoraConfig, get_peft_model
+    from prismatic.extern.hf.modeling_prismatic import OpenVLAForActionPrediction
+    from prismatic.extern.hf.processing_prismatic import PrismaticImageProcessor, PrismaticProcessor
+
+    model = OpenVLAForActionPrediction.from_pretrained(base).eval()
+    config = LoraConfig(
+        r=2, lora_alpha=1, target_modules="all-linear", init_lora_weights="gaussian"
+    )
+    tuned = get_peft_model(model, config)
+    factors = torch.nn.ParameterDict(
+        {n.replace(".", "/"): p for n, p in tuned.named_parameters() if "lora_" in n}
+    )
+    randomise(factors, 5)
+    tuned.save_pretrained(out)
+    images = PrismaticImageProcessor.from_pretrained(base)
+    processor = PrismaticProcessor(images, llama_tokenizer(fixtures))
+    say(out, tuned.merge_and_unload().eval(), processor, PROMPTS["llama2-7b-pure"])
 
 
 def squares(out: Path, fixtures: Path) -> None:
@@ -146,6 +171,7 @@ def main(out: Path, clone: Path, fixtures: Path) -> None:
     case(out / "openvla", fixtures, "dinosiglip-vit-so-224px", "llama2-7b-pure", 1)
     case(out / "openvla-v01", fixtures, "siglip-vit-so400m", "vicuna-v15-7b", 2,
          num_key_value_heads=2, rope_theta=5e5)  # fmt: skip
+    adapter(out / "openvla-lora", out / "openvla", fixtures)
     squares(out / "squares", fixtures)
 
 

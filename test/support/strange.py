@@ -300,6 +300,9 @@ CASES: dict[str, tuple[Change, str]] = {
     "pickled weights": (only_pickled({"x": torch.ones(1)}), "pytorch_model.bin, a pickle.*convert"),
     "a pickle with code": (only_pickled(Trap()), "pytorch_model.bin, a pickle"),
     "an adapter": (then(other(None), only_an_adapter), "LoRA adapter.*--base BASE"),
+    "an adapter and its base's config": (
+        then(without(WEIGHTS), write("adapter_config.json", "{}")), "LoRA adapter.*--base BASE",
+    ),
     "weights for llama.cpp": (other(None, "q4.gguf"), "holds q4.gguf, weights for llama.cpp"),
     "a pipeline of diffusers": (other(None, "model_index.json"), "a pipeline of diffusers"),
     **{

@@ -18,6 +18,7 @@ from vla_ros.engine.errors import CheckpointError
 CONVERT = "vla-ros convert"
 PICKLES = ("pytorch_model*.bin", "model*.pt", "model*.pth", "consolidated*.pth")
 OFT_PARTS = "*--*_checkpoint.pt"
+RUNS = "checkpoints/*.pt"  # of prismatic
 #: What this engine reads, for the messages that refuse anything else.
 READS = "this engine reads OpenVLA, OpenVLA-OFT and MiniVLA"
 
@@ -34,25 +35,29 @@ def refuse_foreign(directory: Path) -> None:
 
 
 def foreign_files(names: Iterable[str], where: str) -> str | None:
-    """What the names of the files of ``where`` say against reading it; None: nothing."""
+    """What the names of files in ``where`` say against reading it; None: nothing.
+
+    Those of a directory, or, with their folders, those of a repository on the hub.
+    """
     present = set(names)
     if parts := sorted(fnmatch.filter(present, OFT_PARTS)):
         return (
             f"{where} is an OpenVLA-OFT release, its heads are in {parts[0]} and are not read"
             f" from there: run `{CONVERT} {where} TARGET` first"
         )
-    safetensors = fnmatch.filter(present, "*.safetensors")
-    if "adapter_config.json" in present and "config.json" not in present:
-        return (
-            f"{where} is a LoRA adapter without its base model:"
-            f" run `{CONVERT} {where} TARGET --base BASE` to merge the two"
-        )
-    if "model.safetensors" not in present and "model.safetensors.index.json" not in present:
-        pickles = sorted(n for p in PICKLES for n in fnmatch.filter(present, p))
-        if pickles and not [n for n in safetensors if not n.startswith("adapter_")]:
+    if fnmatch.filter(present, RUNS):
+        return _run_of_prismatic(where)
+    weights = [n for n in present if n.endswith((".safetensors", ".safetensors.index.json"))]
+    if all(name.startswith("adapter_") for name in weights):
+        if pickles := sorted(n for p in PICKLES for n in fnmatch.filter(present, p)):
             return (
                 f"{where} has its weights in {pickles[0]}, a pickle, which this engine never"
                 f" reads: run `{CONVERT} {where} TARGET` to make safetensors of it"
+            )
+        if "adapter_config.json" in present:
+            return (
+                f"{where} is a LoRA adapter without its base model:"
+                f" run `{CONVERT} {where} TARGET --base BASE` to merge the two"
             )
     if gguf := sorted(fnmatch.filter(present, "*.gguf")):
         return f"{where} holds {gguf[0]}, weights for llama.cpp: give the original safetensors"
@@ -64,10 +69,7 @@ def foreign_files(names: Iterable[str], where: str) -> str | None:
 def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
     """What a ``config.json`` says against reading ``where`` as it stands; None: nothing."""
     if isinstance(raw.get("vla"), Mapping) or isinstance(raw.get("model"), Mapping):
-        return (
-            f"{where} is a training run of prismatic (OpenVLA's and MiniVLA's own layout):"
-            f" run `{CONVERT} {where} TARGET --tokenizer tokenizer.json` first"
-        )
+        return _run_of_prismatic(where)
     if "vision_backbone_id" in raw or ("vision_config" in raw and "text_config" in raw):
         kind = raw.get("model_type", "openvla")
         return None if kind in ("openvla", "prismatic") else _other(where, kind)
@@ -87,6 +89,13 @@ def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
             else _other(where, raw["model_type"])
         )
     return None
+
+
+def _run_of_prismatic(where: str) -> str:
+    return (
+        f"{where} is a training run of prismatic (OpenVLA's and MiniVLA's own layout):"
+        f" run `{CONVERT} {where} TARGET --tokenizer tokenizer.json` first"
+    )
 
 
 def _other(where: str, kind: object) -> str:

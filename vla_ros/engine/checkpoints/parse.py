@@ -142,6 +142,8 @@ def _refuse_unbuilt(text: Fields) -> None:
 
 
 def _towers(top: Fields) -> tuple[TowerConfig, ...]:
+    if any(top.items("timm_override_act_layers")):
+        raise top.wrong("timm_override_act_layers", "null, the towers' own GELU")
     if top.raw.get("vision_config"):
         listed = top.inner("vision_config").items("towers")
         if not 1 <= len(listed) <= 2:

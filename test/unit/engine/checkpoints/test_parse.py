@@ -62,6 +62,7 @@ def test_the_language_model_s_kind_follows_from_the_backbone() -> None:
         ({"image_resize_strategy": "stretch"}, "image_resize_strategy is 'stretch'"),
         ({"vision_backbone_id": "clip-vit-l"}, "vision_backbone_id is 'clip-vit-l'"),
         ({"use_fused_vision_backbone": False}, "use_fused_vision_backbone is False"),
+        ({"timm_override_act_layers": ["quick_gelu"]}, "timm_override_act_layers is"),
         ({"n_action_bins": 0}, "n_action_bins is 0"),
         ({"parallel_decoding": "yes"}, "parallel_decoding is 'yes': wanted true or false"),
         ({"empty_token_id": 99999}, "empty_token_id 99999 is no token"),

@@ -95,19 +95,26 @@ def test_a_draft_is_looked_at_as_well(case: str, make: Callable[[str], Path], go
         load_engine(options)
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("action_head--150000_checkpoint.pt", "somebody/model is an OpenVLA-OFT release"),
+        ("checkpoints/step-122500.pt", "somebody/model is a training run of prismatic"),
+    ],
+)
 def test_files_on_the_hub_are_judged_before_they_are_downloaded(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, file: str, message: str
 ) -> None:
     """An OFT release's heads are no safetensors: without them it would act as plain OpenVLA."""
     import huggingface_hub
 
-    names = ["config.json", WEIGHTS, "action_head--150000_checkpoint.pt"]
+    names = ["config.json", WEIGHTS, file]
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda self, name: names)
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda *a, **k: pytest.fail("took it")
     )
-    with pytest.raises(CheckpointError, match="moojink/oft is an OpenVLA-OFT release"):
-        load_engine(EngineOptions(checkpoint="moojink/oft"))
+    with pytest.raises(CheckpointError, match=message):
+        load_engine(EngineOptions(checkpoint="somebody/model"))
 
 
 def test_without_a_network_a_download_of_before_is_read(

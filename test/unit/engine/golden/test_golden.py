@@ -117,6 +117,14 @@ def test_openvla(golden: Callable, name: str) -> None:
     np.testing.assert_allclose(answer.actions[0], given.expected["five"], atol=1e-9)
 
 
+def test_an_adapter_merged_into_openvla(golden: Callable, tmp_path: Path) -> None:
+    """peft's own file, on every linear layer of towers, projector and language model."""
+    base, given = golden("openvla"), golden("openvla-lora")
+    assert not np.array_equal(given.expected["tokens"], base.expected["tokens"])
+    convert(given.directory, tmp_path / "out", ConvertOptions(base=base.directory))
+    check(engine(tmp_path / "out", unnorm_key="bridge_orig"), given.expected)
+
+
 @pytest.mark.parametrize("schedule", ["actionflow", "speculative", "generate"])
 def test_every_schedule_says_what_the_original_says(golden: Callable, schedule: str) -> None:
     given = golden("openvla")

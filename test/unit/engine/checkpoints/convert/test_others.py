@@ -76,8 +76,8 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path, base: Path) -> N
     save_file({name: factors[name]}, path)
     with pytest.raises(CheckpointError, match="no pair of factors"):
         convert(tmp_path / "lora", tmp_path / "out", ConvertOptions(base=base))
-    save_file({"base_model.model.x.modules_to_save.weight": torch.ones(1)}, path)
-    with pytest.raises(CheckpointError, match="only lora_A and lora_B are merged"):
+    save_file({**factors, "base_model.model.x.modules_to_save.weight": torch.ones(1)}, path)
+    with pytest.raises(CheckpointError, match=r"holds x.modules_to_save.weight of \[1\], which is"):
         convert(tmp_path / "lora", tmp_path / "out", ConvertOptions(base=base))
 
 
@@ -98,6 +98,23 @@ def pickled(directory: Path, shards: int) -> dict[str, torch.Tensor]:
     index = directory / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
     return tensors
+
+
+def test_weights_that_peft_keeps_beside_its_factors_stand_for_the_base_s(
+    tmp_path: Path, base: Path
+) -> None:
+    """With all-linear it adapts the head too, and then keeps head and embedding as they are."""
+    wanted = adapter(tmp_path / "lora", base)
+    path = tmp_path / "lora" / "adapter_model.safetensors"
+    head, table = (f"language_model.{n}.weight" for n in ("lm_head", "model.embed_tokens"))
+    kept = torch.full_like(wanted[table], 0.5)
+    named = {f"base_model.model.{head}".replace(".weight", ".base_layer.weight"): wanted[head],
+             f"base_model.model.{table}": kept}  # fmt: skip
+    save_file({**load_file(path), **named}, path)
+    convert(tmp_path / "lora", tmp_path / "out", ConvertOptions(base=base))
+    merged = load(tmp_path / "out").tensors
+    assert torch.equal(merged[head], wanted[head])
+    assert torch.equal(merged[table], kept)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
