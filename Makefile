@@ -50,7 +50,7 @@ test: $(if $(LIBERO_ASSETS),libero,install) ## every check and every test (TESTS
 
 kernels: install ## the Triton kernels in Triton's interpreter, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.4"
-	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest unit/engine/test_kernels.py $(ARGS)
+	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest unit/engine/packed/test_kernels.py $(ARGS)
 
 check: ## format, lint, types
 	@echo "==> ruff format, ruff check, mypy"
