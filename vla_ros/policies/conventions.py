@@ -94,12 +94,15 @@ def conventions_of(
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
     its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
     """
-    if checkpoint.startswith(f"{RANDOM}:"):
-        return _of_statistics(unnorm_key or RANDOM, {}, 1, action_scale)
     from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
     from vla_ros.engine.checkpoints.parse import read_config
+    from vla_ros.engine.flow.engine import flow_source
 
     try:
+        if flow_source(checkpoint) is not None:
+            return _of_flow(checkpoint, action_scale)
+        if checkpoint.startswith(f"{RANDOM}:"):
+            return _of_statistics(unnorm_key or RANDOM, {}, 1, action_scale)
         directory = resolve(checkpoint)
         config, raw = read_config(directory)
         stats = norm_stats_of(directory, raw)
@@ -118,6 +121,14 @@ def conventions_from(
     """The conventions that go with ``norm_stats``; see :func:`conventions_of`."""
     key = _choose(stats, suite, unnorm_key)
     return _of_statistics(key, stats[key], cameras, action_scale)
+
+
+def _of_flow(checkpoint: str, action_scale: Scale | None) -> Conventions:
+    """A flow policy's own postprocessor restores its actions and tells no unit."""
+    if checkpoint.startswith(f"{RANDOM}:"):
+        return Conventions("", CONTROLLER_UNITS, "default", False, units="as LIBERO's controller")
+    scale, units = (PHYSICAL_UNITS, "taken for m and rad")
+    return Conventions("", action_scale or scale, "default", False, units=units)
 
 
 def _of_statistics(

@@ -24,7 +24,7 @@ def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
         "device": spec.device,
         "dtype": spec.dtype,
         "schedule": spec.schedule,
-        "unnorm_key": used.unnorm_key,
+        "unnorm_key": used.unnorm_key or None,
         "seed": spec.seed,
         "center_crop": used.center_crop,
         "preprocessing": used.preprocessing,

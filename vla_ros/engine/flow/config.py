@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.engine.checkpoints.config import SIGLIP_SO400M, TextConfig, TowerConfig
+from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.reading import Fields, read_json
+from vla_ros.engine.flow.reading import Fields
 
 FLOW_TYPES = ("pi0", "pi05", "smolvla")
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
+from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.config import FLOW_TYPES, FlowConfig, read_flow_config
 from vla_ros.engine.flow.gate import check_discrete, read_discrete
 from vla_ros.engine.flow.model import FlowModel
 from vla_ros.engine.flow.pi import PiModel, pi_expected
 from vla_ros.engine.flow.processors import Processors, read_processors
-from vla_ros.engine.flow.reading import read_json
 from vla_ros.engine.flow.smolvla import SmolVlaModel, smolvla_expected
 from vla_ros.engine.flow.text import PromptTokenizer
 from vla_ros.engine.flow.weights import Expected, FileWeights, Weights, sha256_of

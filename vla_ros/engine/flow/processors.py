@@ -15,9 +15,10 @@ from pathlib import Path
 
 import torch
 
+from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.config import ACTION, STATE, FlowConfig
-from vla_ros.engine.flow.reading import Fields, read_json
+from vla_ros.engine.flow.reading import Fields
 
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"

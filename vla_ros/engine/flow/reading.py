@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from vla_ros.engine.errors import CheckpointError
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``; CheckpointError for anything else."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} holds no JSON object")
-    return found
 
 
 class Fields:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.reading import read_json
 
 BINS = 256
 Ints = npt.NDArray[np.int64]

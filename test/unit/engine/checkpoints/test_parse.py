@@ -38,6 +38,7 @@ def test_what_text_config_leaves_out_is_its_class_s_default() -> None:
 
 def test_the_language_model_s_kind_follows_from_the_backbone() -> None:
     raw = {**OPENVLA, "llm_backbone_id": "qwen25-0_5b-extra", "text_config": {}}
+    raw["action_vocab"] = 151921
     config = parse_config(raw)
     assert (config.text.kind, config.text.vocab_size) == ("qwen2", 151936)
     assert (config.prompt_style, config.empty_token_id) == ("qwen", None)

@@ -12,7 +12,7 @@ from vla_ros.engine.flow.model import BUCKET, FlowModel
 from vla_ros.engine.flow.primitive import Guidance, Prefix
 
 KINDS = ("pi0", "pi05", "smolvla")
-Run = Callable[[], torch.Tensor]
+Run = Callable[[], tuple[torch.Tensor, ...]]
 
 
 class Again:
@@ -27,10 +27,10 @@ class Again:
         self.captured += 1
         result = function()
 
-        def replay() -> torch.Tensor:
+        def replay() -> tuple[torch.Tensor, ...]:
             self.replayed += 1
             fresh = function()
-            assert fresh.shape == result.shape
+            assert [t.shape for t in fresh] == [t.shape for t in result]
             return fresh
 
         return replay
