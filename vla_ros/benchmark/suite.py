@@ -92,7 +92,7 @@ def run_bench(options: BenchOptions) -> BenchResult:
     images = repeat_to(recorded, options.warm_up + options.timed)
     engine.reset(options.instruction)
     answers = _answers(engine, images)
-    setting = Setting(engine, checkpoint, draft, answers)
+    setting = Setting(engine, draft, answers)
     rows = {name: make_row(name, setting) for name in options.rows}
     request = engine.request(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
     for schedule in rows.values():
@@ -135,6 +135,7 @@ def _engine_options(options: BenchOptions) -> EngineOptions:
         checkpoint=options.checkpoint,
         device=options.device,
         dtype=options.dtype,
+        schedule="autoregressive",
         unnorm_key=options.unnorm_key,
         action_dim=None,
         seed=options.seed,
