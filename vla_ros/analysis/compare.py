@@ -12,6 +12,7 @@ from vla_ros.analysis.shapes import ModelShape
 
 #: rows that do the arithmetic of another schedule
 SAME_WORK = {
+    "auto": "speculative_temporal",
     "generate": "autoregressive",
     "naive_pipe": "actionflow",
     "speculative_relaxed": "speculative_temporal",

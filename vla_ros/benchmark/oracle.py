@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.drafters.temporal import TemporalDrafter
+from vla_ros.engine.model import VLAModel
 from vla_ros.engine.request import Request
 
 Answers = Mapping[int, tuple[int, ...]]  # by stamp
@@ -34,9 +36,14 @@ class MissDrafter(TemporalDrafter):
     Adaptive it shows what a bad draft costs in service; not adaptive, the true worst case.
     """
 
-    answers: Answers
+    def __init__(self, model: VLAModel, tokens: int, answers: Answers, *, adaptive: bool) -> None:
+        close = Exact().close
+        super().__init__(
+            model.actions, tokens, model.device, close, adaptive=adaptive, dtype=model.dtype
+        )
+        self._answers = answers
 
     def begin(self, request: Request) -> None:
         actions = self._actions
-        truth = self.answers[request.stamp_ns]
+        truth = self._answers[request.stamp_ns]
         self._guess = tuple(t + 1 if t + 1 < actions.vocab else t - 1 for t in truth)

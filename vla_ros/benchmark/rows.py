@@ -5,31 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from vla_ros.benchmark.oracle import Answers, HitDrafter, MissDrafter
 from vla_ros.engine.checkpoints.openvla import Checkpoint
-from vla_ros.engine.drafters.acceptance import Exact, Relaxed
-from vla_ros.engine.drafters.model import ModelDrafter
-from vla_ros.engine.drafters.temporal import TemporalDrafter
+from vla_ros.engine.drafters.acceptance import Exact
+from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.engine import Engine
+from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.heads import head_shapes
 from vla_ros.engine.model import VLAModel
-from vla_ros.engine.schedules.actionflow import ActionFlow
-from vla_ros.engine.schedules.autoregressive import Autoregressive
+from vla_ros.engine.schedules.auto import resolve
 from vla_ros.engine.schedules.base import Schedule
 from vla_ros.engine.schedules.parallel import Parallel
-from vla_ros.engine.schedules.reference.generate import Generate
-from vla_ros.engine.schedules.reference.naive_pipe import NaivePipe
-from vla_ros.engine.schedules.reference.vanilla_speculative import VanillaSpeculative
 from vla_ros.engine.schedules.speculative import Speculative
-from vla_ros.engine.tokens import MAX_TEXT, PromptTokenizer
+from vla_ros.engine.tokens import MAX_TEXT
 
 #: what to compare with, and what a user would choose; in the order of the table
 ROWS = (
     "generate",
     "autoregressive",
+    "auto",
     "naive_pipe",
     "actionflow",
     "vanilla_speculative",
@@ -41,7 +39,20 @@ ROWS = (
     "speculative_miss_always",
     "parallel",
 )
-RELAX_BINS = 2
+#: rows that are the engine's own schedules, with these options
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "generate": {"schedule": "generate"},
+    "autoregressive": {"schedule": "autoregressive"},
+    "auto": {"schedule": "auto"},
+    "naive_pipe": {"schedule": "naive_pipe"},
+    "actionflow": {"schedule": "actionflow"},
+    "vanilla_speculative": {"schedule": "vanilla_speculative", "draft_checkpoint": "the draft"},
+    "speculative_model": {
+        "schedule": "speculative", "drafter": "model", "draft_checkpoint": "the draft",
+    },
+    "speculative_temporal": {"schedule": "speculative"},
+    "speculative_relaxed": {"schedule": "speculative", "acceptance": "relaxed", "relax_bins": 2},
+}  # fmt: skip
 CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
 
 
@@ -50,7 +61,6 @@ class Setting:
     """What all rows share. ``answers`` are the model's own tokens, by stamp."""
 
     engine: Engine
-    checkpoint: Checkpoint
     draft: Checkpoint
     answers: Answers
 
@@ -63,52 +73,31 @@ class Setting:
 
 def make_row(name: str, setting: Setting) -> Schedule:
     """The schedule of a row."""
-    simple: Mapping[str, Callable[[VLAModel, int, int], Schedule]] = {
-        "generate": Generate,
-        "autoregressive": Autoregressive,
-        "naive_pipe": NaivePipe,
-        "actionflow": ActionFlow,
-    }
-    model, tokens, longest = setting.shape
-    if name in simple:
-        return simple[name](model, tokens, longest)
+    if name in OPTIONS:
+        return _engines_own(OPTIONS[name], setting)
     if name == "parallel":
         return _parallel(setting)
-    if name == "vanilla_speculative":
-        return VanillaSpeculative(model, tokens, longest, _draft_model(setting, share=False))
-    return _speculative(name, setting)
-
-
-def _speculative(name: str, setting: Setting) -> Speculative:
     model, tokens, longest = setting.shape
-    device, exact = model.device, Exact()
-    if name == "speculative_hit":
-        return Speculative(model, tokens, longest, HitDrafter(setting.answers, device), exact)
-    if name == "speculative_model":
-        drafter = _draft_model(setting, share=True)
-        return Speculative(model, tokens, longest, drafter, exact)
-    if name == "speculative_temporal":
-        temporal = TemporalDrafter(model.actions, tokens, device, exact.close, dtype=model.dtype)
-        return Speculative(model, tokens, longest, temporal, exact)
-    if name == "speculative_relaxed":
-        relaxed = Relaxed(model.actions, RELAX_BINS, setting.engine.normaliser.dim)
-        temporal = TemporalDrafter(model.actions, tokens, device, relaxed.close, dtype=model.dtype)
-        return Speculative(model, tokens, longest, temporal, relaxed)
-    if name in ("speculative_miss", "speculative_miss_always"):
-        adaptive = name == "speculative_miss"
-        miss = MissDrafter(
-            model.actions, tokens, device, exact.close, "repeat", adaptive, model.dtype
-        )
-        miss.answers = setting.answers
-        return Speculative(model, tokens, longest, miss, exact)
-    raise ValueError(f"row {name!r} is unknown: there are {', '.join(ROWS)}")
+    drafters: Mapping[str, Callable[[], Drafter]] = {
+        "speculative_hit": lambda: HitDrafter(setting.answers, model.device),
+        "speculative_miss": lambda: MissDrafter(model, tokens, setting.answers, adaptive=True),
+        "speculative_miss_always": lambda: MissDrafter(
+            model, tokens, setting.answers, adaptive=False
+        ),
+    }
+    if name not in drafters:
+        raise ValueError(f"row {name!r} is unknown: there are {', '.join(ROWS)}")
+    return Speculative(model, tokens, longest, drafters[name](), Exact())
 
 
-def _draft_model(setting: Setting, *, share: bool) -> ModelDrafter:
-    model, tokens, _ = setting.shape
-    draft = VLAModel(setting.draft, model.device, model.dtype)
-    tokenizer = PromptTokenizer(setting.draft.directory, draft.config)
-    return ModelDrafter(model, draft, tokenizer, tokens, MAX_TEXT, share=share)
+def _engines_own(options: Mapping[str, Any], setting: Setting) -> Schedule:
+    """What the engine makes of these options, on the shared model."""
+    model, tokens, longest = setting.shape
+    asked = resolve(replace(setting.engine.options, **options), model.config)
+    dim = setting.engine.normaliser.dim
+    return make_schedule(
+        ScheduleParts(model, asked, dim, tokens, longest, lambda name: setting.draft)
+    )
 
 
 def _parallel(setting: Setting) -> Parallel:

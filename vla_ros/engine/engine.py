@@ -19,6 +19,7 @@ from vla_ros.engine.flow.engine import FlowEngine, load_flow
 from vla_ros.engine.model import ModelOptions, Prompt, VLAModel
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.request import Decoded, Request
+from vla_ros.engine.schedules.auto import resolve
 from vla_ros.engine.schedules.base import Schedule
 from vla_ros.engine.stages import StageTimer
 from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer, read_normaliser
@@ -27,11 +28,14 @@ from vla_ros.timing import Clock
 
 
 class Engine:
-    """A loaded policy: one model, one schedule, one instruction at a time."""
+    """A loaded policy: one model, one schedule, one instruction at a time.
+
+    ``options`` and ``info`` name the schedule that runs, where the given options said "auto".
+    """
 
     def __init__(self, checkpoint: Checkpoint, options: EngineOptions) -> None:
         device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-        self.options = options
+        self.options = options = resolve(options, checkpoint.config)
         self.model = VLAModel(
             checkpoint,
             device,
@@ -107,12 +111,16 @@ class Engine:
         if self._prompt is None:
             raise RuntimeError("no instruction yet: call reset(text) before step()")
         stages = StageTimer(timeline, clock, self.model.device)
-        pixels = camera_pixels(self._preprocess, observation, self.model.config.images)
+        pixels = self.pixels(observation)
         stages.mark("preprocess")
         features = self.model.features(pixels)
         prompt = self.model.sequence(self._prompt, self.model.project(features))
         stages.mark("vision")
         return Request(observation.stamp_ns, prompt, stages, pixels, features, observation)
+
+    def pixels(self, observation: Observation) -> tuple[torch.Tensor, ...]:
+        """Preprocess: pixels [images, 3, s, s] per vision tower."""
+        return camera_pixels(self._preprocess, observation, self.model.config.images)
 
     def inference(self, decoded: Decoded) -> Inference:
         """Check and de-normalise what a schedule decoded."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DTYPES = ("float32", "bfloat16", "float16")
+AUTO = "auto"
 SCHEDULES = (
+    AUTO,
     "autoregressive",
     "actionflow",
     "speculative",
@@ -27,6 +29,7 @@ class EngineOptions:
     """Options of :func:`vla_ros.engine.load_engine`.
 
     ``checkpoint`` is a directory in OpenVLA's layout, a hub id, or ``random:<preset>``.
+    ``schedule`` "auto" is the fastest one that changes nothing the checkpoint says.
     ``unnorm_key`` names the data set whose statistics scale the actions; ``None`` takes the
     only one there is. ``action_dim`` is the size of one action, ``None`` accepts any.
     ``center_crop`` and ``preprocessing`` (default, libero) say how an image becomes a tower's
@@ -34,8 +37,9 @@ class EngineOptions:
     ``draft_checkpoint``, ``draft_extrapolation``, ``adaptive_draft`` belong to the drafters,
     ``relax_bins`` to ``relaxed`` acceptance, ``temperature`` to ``sampling``; ``gamma`` is the
     longest draft (``None``: the rest of the action). ``fixed_shapes`` gives every pass of
-    speculation the shape of the longest draft, so that the tokens of an episode depend on nothing
-    before it in bf16 too (in fp32 they never do). ``seed`` seeds random weights and sampling.
+    speculation the shape of the longest draft: to the bit, the tokens of an episode then depend
+    on nothing before it, where otherwise a close call in bf16 may. ``seed`` seeds random weights
+    and sampling.
     ``attention`` "varlen" is one variable-length call for a whole pack (flash-attn, or torch's).
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
     "vision", "decoder". ``threads`` sets torch's intra-op threads.
@@ -46,7 +50,7 @@ class EngineOptions:
     checkpoint: str
     device: str = "cpu"
     dtype: str = "float32"
-    schedule: str = "autoregressive"
+    schedule: str = AUTO
     unnorm_key: str | None = None
     seed: int = 0
     action_dim: int | None = 7
@@ -78,6 +82,8 @@ class EngineOptions:
         _one_of("backend", self.backend, BACKENDS)
         _one_of("preprocessing", self.preprocessing, PREPROCESSINGS)
         _one_of("attention", self.attention, ATTENTIONS)
+        if self.schedule == AUTO:
+            _changes_nothing(self)
         for component in self.compile:
             _one_of("compile", component, ("vision", "decoder"))
         if not self.checkpoint:
@@ -95,3 +101,17 @@ class EngineOptions:
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"{name} is {value!r}: give one of {', '.join(known)}")
+
+
+def _changes_nothing(options: EngineOptions) -> None:
+    asked = {
+        f"acceptance {options.acceptance!r}": options.acceptance != "exact",
+        f"drafter {options.drafter!r}": options.drafter != "temporal",
+        "a draft_checkpoint": options.draft_checkpoint is not None,
+    }
+    for what, given in asked.items():
+        if given:
+            raise ValueError(
+                f"schedule 'auto' changes nothing and needs no draft model: for {what} name the"
+                " schedule, such as speculative"
+            )

@@ -34,12 +34,14 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert tuple(rows) == ROWS
     assert all(set(row) >= KEYS for row in rows.values())
     exact = [n for n in ROWS if rows[n]["lossless"] and n != "parallel"]
-    assert len(exact) == 10
+    assert len(exact) == 11
     assert {rows[name]["token_match"] for name in exact} == {1.0}
     assert not rows["speculative_relaxed"]["lossless"]
     assert rows["speculative_hit"]["passes_per_action"] == 1
     assert rows["speculative_hit"]["acceptance"] == 1
     assert rows["speculative_miss_always"]["passes_per_action"] == 7
+    assert rows["auto"]["passes_per_action"] == rows["speculative_temporal"]["passes_per_action"]
+    assert rows["speculative_miss"]["acceptance"] is None  # never right, it never drafted
     assert rows["actionflow"]["passes_per_action"] == 1
     # The draft is the same random:small: always right, and still a pass more when not fused.
     assert rows["speculative_model"]["passes_per_action"] == 1

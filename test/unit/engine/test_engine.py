@@ -25,6 +25,9 @@ from support.engine import (
 from vla_ros.core import Timeline
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.checkpoints.random import in_memory
+from vla_ros.engine.drafters.acceptance import Exact
+from vla_ros.engine.drafters.temporal import TemporalDrafter
+from vla_ros.engine.schedules.speculative import Speculative
 
 IMAGE = next(images(1))
 
@@ -131,7 +134,11 @@ def test_the_instruction_is_tokenised_once() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schedule": "magic"}, "schedule is 'magic': give one of autoregressive"),
+        ({"schedule": "magic"}, "schedule is 'magic': give one of auto, autoregressive"),
+        ({"acceptance": "relaxed"}, "'auto' changes nothing.* for acceptance 'relaxed' name the"),
+        ({"acceptance": "sampling"}, "for acceptance 'sampling' name the schedule, such as spec"),
+        ({"drafter": "model"}, "needs no draft model: for drafter 'model' name the schedule"),
+        ({"draft_checkpoint": "x"}, "for a draft_checkpoint name the schedule, such as spec"),
         ({"dtype": "int8"}, "dtype is 'int8'"),
         ({"gamma": 0}, "gamma is 0: give at least 1"),
         ({"temperature": 0.0}, "temperature"),
@@ -142,6 +149,18 @@ def test_the_instruction_is_tokenised_once() -> None:
 def test_options_are_checked_at_once(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EngineOptions(**{"checkpoint": "random:small", **options})  # type: ignore[arg-type]
+
+
+def test_auto_is_the_default_and_names_what_runs() -> None:
+    assert EngineOptions(checkpoint="random:small").schedule == "auto"
+    token_policy = engine_of(tiny(), "auto")
+    assert isinstance(token_policy.schedule, Speculative)
+    assert isinstance(token_policy.schedule.drafter, TemporalDrafter)
+    assert isinstance(token_policy.schedule.acceptance, Exact)
+    assert token_policy.info.schedule == token_policy.options.schedule == "speculative"
+    oft = in_memory(replace(tiny_config(), parallel=True, chunk=2), 0, CPU, torch.float32)
+    assert engine_of(oft, "auto").info.schedule == "parallel"
+    assert engine_of(tiny(), "autoregressive").info.schedule == "autoregressive"
 
 
 def test_schedules_that_do_not_fit_the_checkpoint_are_refused() -> None:

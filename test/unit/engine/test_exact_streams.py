@@ -28,7 +28,7 @@ SCHEDULES = [
     ("naive_pipe", {}),
     ("speculative", {"draft_extrapolation": "repeat", "adaptive_draft": False}),
     ("speculative", {"draft_extrapolation": "linear", "adaptive_draft": False, "gamma": 3}),
-    ("speculative", {"adaptive_draft": True}),
+    ("auto", {}),
     ("speculative", {"drafter": "model", "draft_checkpoint": "DRAFT", "gamma": 4}),
     ("vanilla_speculative", {"draft_checkpoint": "DRAFT", "gamma": 4}),
 ]

@@ -43,7 +43,7 @@ def test_the_exported_engine_says_what_the_network_says(tmp_path, arch, cameras)
         for stamp, image in enumerate(images(4, seed=3, still=0.0)):
             seen = replace(observation(stamp, image), wrist_image=image[::-1].copy())
             answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
-            pixels = engine.request(seen, Timeline(CLOCK.steady_ns()), CLOCK).pixels[0]
+            pixels = engine.pixels(seen)[0]
             with torch.no_grad():
                 tokens = network.greedy(pixels, engine.tokenizer(sentence), 7)
             assert tuple(tokens) == answer.tokens

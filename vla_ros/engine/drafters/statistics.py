@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 DECAY = 0.9
-PRIOR = 0.75  # optimistic: a draft is tried before it is judged
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a draft as such, and of each of its tokens, in passes of a single token."""
+
+    draft: float
+    token: float
 
 
 class AcceptanceStatistics:
-    """Running rate (exponential, decay 0.9) at which each position's draft would stand.
+    """Rate at which each position's draft would stand: a mean whose weights decay by 0.9.
 
-    A position's rate is conditional on everything before it standing, so a draft's j-th token
-    is useful with the product of the first j rates.
+    Before the first outcome every rate is 0, so nothing is drafted unproven; the first outcome
+    then counts fully, the second about half, and so on, so a guess that is right is believed
+    soon. A position's rate is conditional on everything before it standing, so a draft's j-th
+    token is useful with the product of the first j rates.
     """
 
     def __init__(self, positions: int) -> None:
-        self._rates = [PRIOR] * positions
+        self._rates = [0.0] * positions
+        self._weight = 0.0  # of all outcomes together; a new one has 1
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -24,19 +35,19 @@ class AcceptanceStatistics:
 
     def update(self, stands: Sequence[bool]) -> None:
         """One action's outcome per position."""
+        self._weight = DECAY * self._weight + 1.0
         for position, stood in enumerate(stands):
-            rate = self._rates[position]
-            self._rates[position] = DECAY * rate + (1.0 - DECAY) * float(stood)
+            self._rates[position] += (float(stood) - self._rates[position]) / self._weight
 
-    def worthwhile(self, start: int, limit: int, cost: float) -> int:
-        """Longest draft from ``start`` whose last token still saves more than it costs.
+    def worthwhile(self, start: int, limit: int, cost: Cost) -> int:
+        """Length of the draft from ``start`` on that saves most; 0 where none saves anything.
 
-        ``cost`` is that of one more token in a pass, as a share of a pass of one token.
+        A draft's token saves a pass when it stands, and all before it.
         """
-        chance, length = 1.0, 0
-        for rate in self._rates[start : start + limit]:
+        chance, gain, best, length = 1.0, -cost.draft, 0.0, 0
+        for number, rate in enumerate(self._rates[start : start + limit], start=1):
             chance *= rate
-            if chance <= cost:
-                break
-            length += 1
+            gain += chance - cost.token
+            if gain > best:
+                best, length = gain, number
         return length

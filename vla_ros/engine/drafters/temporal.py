@@ -7,24 +7,36 @@ knows per position how often it would have been right, and drafts only where tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from vla_ros.engine.drafters.base import Draft, Drafter
-from vla_ros.engine.drafters.statistics import AcceptanceStatistics
+from vla_ros.engine.drafters.statistics import AcceptanceStatistics, Cost
 from vla_ros.engine.tokens import ActionTokens
 
-#: Cost of one more token behind a prompt, and in a pass without one, as a share of a pass of one
-#: token. That pass reads all weights for little arithmetic, so more tokens are nearly free; least
-#: so in fp32 on a CPU. Measured with `vla-ros bench` (speculative_miss_always) on a Xeon.
-FP32_CPU_COSTS, CPU_COSTS, GPU_COSTS = (0.08, 0.25), (0.02, 0.03), (0.01, 0.01)
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Of a draft behind a prompt, and of one behind a single token."""
+
+    prompt: Cost
+    alone: Cost
 
 
-def token_costs(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+#: A draft costs a look at the verdict (on a GPU a host sync) and some bookkeeping. A pass reads all
+#: weights for little arithmetic, so its further tokens are nearly free, least so in fp32 on a CPU.
+#: Measured with the rows of `vla-ros bench` on a Xeon; the GPU's are estimated, on the safe side.
+FP32_CPU = Costs(Cost(0.08, 0.08), Cost(0.08, 0.25))
+CPU = Costs(Cost(0.08, 0.03), Cost(0.08, 0.03))
+GPU = Costs(Cost(0.08, 0.01), Cost(0.08, 0.01))
+
+
+def costs_on(device: torch.device, dtype: torch.dtype) -> Costs:
     """The costs that apply here."""
     if device.type != "cpu":
-        return GPU_COSTS
-    return FP32_CPU_COSTS if dtype == torch.float32 else CPU_COSTS
+        return GPU
+    return FP32_CPU if dtype == torch.float32 else CPU
 
 
 class TemporalDrafter(Drafter):
@@ -48,7 +60,8 @@ class TemporalDrafter(Drafter):
     ) -> None:
         self._actions, self._device, self._close = actions, device, close
         self._linear, self._adaptive = extrapolation == "linear", adaptive
-        self._costs = token_costs(device, dtype)
+        self._costs = costs_on(device, dtype)
+        self._nothing = Draft(torch.zeros(0, dtype=torch.long, device=device))
         self._positions = positions
         self.statistics = AcceptanceStatistics(positions)
         self._guess: tuple[int, ...] = ()
@@ -57,9 +70,11 @@ class TemporalDrafter(Drafter):
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
         start, length = len(prefix), limit
         if self._adaptive:
-            cost = self._costs[0 if start == 0 else 1]
+            cost = self._costs.alone if start else self._costs.prompt
             length = self.statistics.worthwhile(start, limit, cost)
         guess = self._guess[start : start + length]
+        if not guess:
+            return self._nothing
         return Draft(torch.tensor(guess, dtype=torch.long, device=self._device))
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:

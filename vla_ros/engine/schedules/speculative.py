@@ -45,6 +45,7 @@ class Speculative(Schedule):
         self.gamma = tokens - 1 if gamma is None else min(gamma, tokens - 1)
         self._fixed = fixed_shapes
         self._filler = torch.full((tokens,), FILLER, device=model.device)
+        self._nothing = Draft(self._filler[:0])
         self._entries = tokens + (self.gamma if fixed_shapes else 0)  # behind the prompt
         self.lane = model.lane(1, max_prompt + self._entries, acceptance.window)
 
@@ -67,7 +68,8 @@ class Speculative(Schedule):
         self._take(seen, draft, action)
         while len(action) < self.count and action.finite:
             draft = self._draft(action)
-            fed = torch.cat((action.last(self.model.device), draft.tokens))
+            last = action.last(self.model.device)
+            fed = torch.cat((last, draft.tokens)) if len(draft.tokens) else last
             seen = self._next_pass(fed, length + len(action) - 1)
             action.passes += 1
             self._take(seen, draft, action)
@@ -75,7 +77,7 @@ class Speculative(Schedule):
     def _draft(self, action: GrowingAction) -> Draft:
         # The last token of an action needs no draft: it comes with its predecessor's pass.
         limit = min(self.gamma, self.count - 1 - len(action))
-        return self.drafter.propose(action, limit) if limit > 0 else Draft(self._filler[:0])
+        return self.drafter.propose(action, limit) if limit > 0 else self._nothing
 
     def _first_pass(self, request: Request, draft: torch.Tensor) -> Seen:
         """The prompt with a draft behind it -> what is seen in d + 1 rows."""

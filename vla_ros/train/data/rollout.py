@@ -15,9 +15,8 @@ import numpy as np
 
 from vla_ros.core import Floats, Image, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.checkpoints.openvla import resolve
-from vla_ros.engine.checkpoints.parse import read_config
 from vla_ros.engine.vision.images import fit
+from vla_ros.errors import UserError
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.timing import Clock, SystemClock
@@ -118,12 +117,9 @@ class EnginePolicy:
     """
 
     def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
-        config, _ = read_config(resolve(checkpoint))
-        # Speculation says what autoregressive decoding says, with fewer passes.
-        schedule = "parallel" if config.parallel else "speculative"
-        options = EngineOptions(checkpoint, dtype=dtype, schedule=schedule, threads=threads)
-        engine = load_engine(options)
-        assert isinstance(engine, Engine)  # read_config has read a token policy's
+        engine = load_engine(EngineOptions(checkpoint, dtype=dtype, threads=threads))
+        if not isinstance(engine, Engine):
+            raise UserError(f"{checkpoint} is a flow policy: demonstrations are of token policies")
         self.engine = engine
         self._clock: Clock = SystemClock()
         self._stamp = 0
@@ -144,7 +140,7 @@ class EnginePolicy:
             answer = self.engine.step(observation, timeline, self._clock)
         except InvalidAction:
             return None
-        assert answer is not None  # this schedule answers every frame
+        assert answer is not None  # the schedule that "auto" stands for answers every frame
         return answer.actions[0]
 
 

@@ -30,7 +30,7 @@ from vla_ros.engine.checkpoints.random import (
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.model import ModelDrafter
-from vla_ros.engine.drafters.statistics import AcceptanceStatistics
+from vla_ros.engine.drafters.statistics import AcceptanceStatistics, Cost
 from vla_ros.engine.drafters.temporal import TemporalDrafter
 from vla_ros.engine.model import ModelOptions, VLAModel
 from vla_ros.engine.schedules.speculative import Speculative
@@ -77,9 +77,32 @@ def test_statistics_choose_how_long_a_draft_pays() -> None:
         statistics.update([True, True, False, True])
     assert statistics.rates[0] > 0.99
     assert statistics.rates[2] < 0.01
-    assert statistics.worthwhile(0, 4, cost=0.2) == 2
-    assert statistics.worthwhile(2, 2, cost=0.2) == 0
-    assert statistics.worthwhile(3, 4, cost=0.2) == 1
+    assert statistics.worthwhile(0, 4, Cost(draft=0.1, token=0.2)) == 2
+    assert statistics.worthwhile(2, 2, Cost(0.1, 0.2)) == 0
+    assert statistics.worthwhile(3, 4, Cost(0.1, 0.2)) == 1
+    assert statistics.worthwhile(3, 4, Cost(0.9, 0.2)) == 0  # nor does it pay to ask
+
+
+def test_a_guess_is_believed_once_it_has_been_right() -> None:
+    """And not before: the first outcome counts fully, the second about half."""
+    statistics, free = AcceptanceStatistics(2), Cost(0.0, 0.0)
+    assert statistics.worthwhile(0, 2, free) == 0
+    statistics.update([True, False])
+    assert (statistics.rates, statistics.worthwhile(0, 2, free)) == ((1.0, 0.0), 1)
+    statistics.update([False, True])
+    assert statistics.rates == pytest.approx((0.9 / 1.9, 1.0 / 1.9))
+    for _ in range(80):
+        statistics.update([False, False])
+    statistics.update([True, False])
+    assert statistics.rates[0] == pytest.approx(0.1, abs=1e-3)
+
+
+def test_a_drafter_that_is_never_right_never_drafts() -> None:
+    """So that the default costs next to nothing where it does not help."""
+    drafter = temporal(adaptive=True)
+    for number in range(60):
+        assert tokens(drafter, [], 2) == []
+        drafter.observe([31800 + number] * 3, [31800 + number] * 3)
 
 
 def test_a_drafter_that_is_always_wrong_switches_itself_off_and_on_again() -> None:
@@ -98,8 +121,8 @@ def test_a_still_scene_costs_one_pass() -> None:
     events = stream(1, {0: TEXTS[0]})
     still = [replace(events[0], stamp=i, text=None if i else TEXTS[0]) for i in range(12)]
     answers = play(engine, still)
-    assert answers[0].target_passes == 7  # no draft yet
-    assert [answers[i].target_passes for i in range(1, 12)] == [1] * 11
+    assert [answers[i].target_passes for i in range(2)] == [7, 7]  # no guess, then one unproven
+    assert [answers[i].target_passes for i in range(2, 12)] == [1] * 10
     assert answers[5].drafted == answers[5].accepted == (1, 1, 1, 1, 1, 1, 0)
 
 
