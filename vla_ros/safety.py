@@ -194,10 +194,16 @@ _ROUNDING = 1e-9  # a rounding error is no excess
 
 @dataclass(frozen=True, slots=True)
 class Gripper:
-    """The gripper as last commanded and when (ROS time) it last changed sides."""
+    """The gripper as last commanded and when it last changed sides. ``known``: it was commanded
+    at all; until then ``value`` is a guess.
+
+    ``switched_ns`` is steady time, so that no clock that is set can freeze a gripper; in a
+    simulation it is the simulation's.
+    """
 
     value: float = 1.0
     switched_ns: int = -(1 << 62)
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +265,13 @@ def gate(action: Floats, before: tuple[Floats, ...], limits: Limits) -> Gated:
 
 def steady_gripper(gripper: Gripper, wanted: float, now_ns: int, limits: Limits) -> Gripper:
     """Hysteresis and dwell: small changes are ignored, and it changes sides (across 0.5) at
-    most once in ``gripper_dwell_s``."""
+    most once in ``gripper_dwell_s``. The first value is taken as it is."""
+    if not gripper.known:
+        return Gripper(wanted, now_ns, known=True)
     if abs(wanted - gripper.value) < limits.gripper_hysteresis:
         return gripper
     if (wanted > 0.5) == (gripper.value > 0.5):
         return replace(gripper, value=wanted)
-    if now_ns - gripper.switched_ns < limits.gripper_dwell_s * SECOND:
-        return gripper
-    return Gripper(wanted, now_ns)
+    if 0 <= now_ns - gripper.switched_ns < limits.gripper_dwell_s * SECOND:
+        return gripper  # a simulation that starts over has gone back in time
+    return Gripper(wanted, now_ns, known=True)

@@ -25,7 +25,7 @@ class PublishGate:
         self._loop = loop
         self._outlet = outlet
         self._sim_time = sim_time
-        self._commands = CommandMaker(sim_time)
+        self._commands = CommandMaker(sim_time, loop.lasting)
         self._evidence: Answer | None = None  # what the last action rests on
         self._last_order = (0, -1)
         self.moved = False
@@ -38,7 +38,8 @@ class PublishGate:
         self._commands.rest(self._loop.limits.absolute)
 
     def forget(self) -> None:
-        """A new episode: nothing was set in motion yet, and the gripper is as at the start."""
+        """A new activation or episode: nothing was set in motion yet, and nobody knows how the
+        gripper is."""
         self._commands.gripper = Gripper()
         self.moved = False
 
@@ -68,11 +69,15 @@ class PublishGate:
     def _admits(self, action: ChunkAction, now: Moment) -> bool:
         """Whether the action is newer than all before it and its evidence fresh enough."""
         limits, age = self._loop.limits, self._age_ns(action.answer, now)
+        ahead = action.answer.inference.stamp_ns - now.now_ns
+        tolerance = limits.period_ns if self._sim_time else limits.clock_tolerance_ns
         if self._evidence is not None and order_of(action) <= self._last_order:
             reason = "an action of this or a later frame was published already"
         elif age > limits.max_age_ns:
             reason = f"its evidence is {age / MS:.0f} ms old, max_age is"
             reason += f" {limits.max_age_ns / MS:.0f} ms"
+        elif ahead > tolerance:
+            reason = f"its evidence lies {ahead / MS:.0f} ms in the future: the clock went back"
         else:
             return True
         self._loop.counters.blocked(reason)
@@ -89,8 +94,10 @@ class PublishGate:
         loop.become(safety.after_valid(loop.safety, loop.limits, gated.far, now.steady_ns))
         if loop.safety.state is not PolicyState.RUNNING:
             return False
+        # A simulated world may stand still or hurry: there its own time counts.
+        at_ns = now.now_ns if self._sim_time else now.steady_ns
         self._commands.gripper = safety.steady_gripper(
-            self._commands.gripper, float(gated.action[GRIPPER]), now.now_ns, loop.limits
+            self._commands.gripper, float(gated.action[GRIPPER]), at_ns, loop.limits
         )
         self._evidence, self._last_order = action.answer, order_of(action)
         self.moved = True

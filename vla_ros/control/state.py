@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlCounts, ControlOutlet
 from vla_ros.core import Floats, Instruction, Observation, PolicyState
 from vla_ros.safety import Limits, Safety
@@ -15,14 +16,17 @@ class LoopState:
 
     ``measured_pose`` is where the end effector was last, float64 [7], and ``held_pose`` where it
     was when the state was entered: what ``stale_policy: hold`` keeps. ``latest`` is the newest
-    frame that was taken in.
+    frame that was taken in. ``lasting`` outlives this loop.
     """
 
-    def __init__(self, limits: Limits, clock: Clock, outlet: ControlOutlet) -> None:
+    def __init__(
+        self, limits: Limits, clock: Clock, outlet: ControlOutlet, lasting: Lasting
+    ) -> None:
         self.limits = limits
         self.counters = ControlCounts()
         self.safety = Safety(PolicyState.INACTIVE, "inactive", clock.steady_ns())
-        self.instruction = Instruction("", 0)
+        self.lasting = lasting
+        self.instruction = Instruction("", lasting.epoch)
         self.epoch_began_ns = clock.steady_ns()
         self.latest: Observation | None = None
         self.measured_pose: Floats | None = None
@@ -40,5 +44,6 @@ class LoopState:
 
     def begin_epoch(self, steady_ns: int) -> None:
         """What was computed so far is void from now on."""
-        self.instruction = replace(self.instruction, epoch=self.instruction.epoch + 1)
+        self.lasting.epoch += 1
+        self.instruction = replace(self.instruction, epoch=self.lasting.epoch)
         self.epoch_began_ns = steady_ns

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from unit.control.bench import Bench
 from vla_ros.control.commands import CommandMaker
+from vla_ros.control.lasting import Lasting
 from vla_ros.core import (
     EPISODE_OVER,
     CommandKind,
@@ -212,7 +213,7 @@ def test_a_simulation_that_starts_over_holds_and_its_frames_are_taken_again():
 
 @pytest.mark.parametrize("bad", [np.full(7, np.nan), np.zeros(6)])
 def test_no_command_is_made_of_what_is_no_action(bad):
-    maker = CommandMaker(sim_time=False)
+    maker = CommandMaker(sim_time=False, lasting=Lasting())
     with pytest.raises(ActionRefused):
         maker.make(CommandKind.STOP, bad, Moment(1, 1), Instruction("reach", 1), 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -58,6 +59,8 @@ class PolicyInputs:
         if control.limits.absolute:
             self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE)
         self._listen(String, "instruction", self._on_instruction, qos.LATCHED, raw=True)
+        # A writer that is VOLATILE does not match that reader; its stop must count all the same.
+        self._listen(String, "instruction", self._on_stop, qos.STOP, raw=True)
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
     def close(self) -> None:
@@ -116,6 +119,12 @@ class PolicyInputs:
             return
         if self._control.set_instruction(text):
             log.info(f"instruction: '{text}'" if text else "instruction: stop")
+
+    def _on_stop(self, serialized: bytes) -> None:
+        """Obeys the empty text and nothing else."""
+        with contextlib.suppress(ValueError):  # the other reader says so
+            if not check_instruction(convert.text_of(serialized)) and self._control.stop():
+                self._node.get_logger().info("instruction: stop")
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         """Of a simulation; nobody publishes it on a robot."""

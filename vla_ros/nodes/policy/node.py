@@ -19,12 +19,13 @@ from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
 from vla_ros.control import ControlCounts, check_instruction
+from vla_ros.control.lasting import Lasting
 from vla_ros.core import Instruction, PolicyInfo, PolicyState
 from vla_ros.nodes.common.parameters import check_values, declare
 from vla_ros.nodes.common.spin import run
 from vla_ros.nodes.policy.convert import status_message
 from vla_ros.nodes.policy.parameters import TABLE, limits_of, spec_of
-from vla_ros.nodes.policy.runtime import PolicyRuntime
+from vla_ros.nodes.policy.runtime import PolicyRuntime, WrongState
 from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicyRefused
 from vla_ros.safety import Safety
@@ -65,11 +66,13 @@ class PolicyNode(LifecycleNode):
         self.clock = NodeClock(self.get_clock())
         self.topics = PolicyTopics(self, self.values["frame_id"], self.values["publish_twist"])
         self.runtime: PolicyRuntime | None = None
+        self._lasting = Lasting()
         self._idle = _NOT_CONFIGURED
         self.create_timer(1.0, self._report, clock=RosClock(clock_type=ClockType.STEADY_TIME))
         self.add_on_set_parameters_callback(self._check_parameters)
         self.add_post_set_parameters_callback(self._apply_parameters)
         self.create_service(Trigger, "~/stop", self._on_stop)
+        self.create_service(Trigger, "~/resume", self._on_resume)
         self.create_service(Trigger, "~/recover", self._on_recover)
         self.create_service(Trigger, "~/reset", self._on_reset)
         self.publish_status()
@@ -87,6 +90,7 @@ class PolicyNode(LifecycleNode):
                 self.clock,
                 self.topics,
                 sim_time=self.sim_time,
+                lasting=self._lasting,
                 changed_state=self.publish_status,
                 ending=self._ending,
             )
@@ -173,27 +177,49 @@ class PolicyNode(LifecycleNode):
     # ------------------------------------------------------------------ services
 
     def _on_stop(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        said = "stopped: give a new instruction to go on"
-        return self._serve(response, lambda runtime: runtime.control.stop(), said)
+        if self.runtime is None:
+            return _answer(response, False, "not configured: nothing runs")
+        self.runtime.control.stop()
+        self.publish_status()
+        return _answer(response, True, "stopped: call ~/resume, or give another instruction")
+
+    def _on_resume(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        def resume(runtime: PolicyRuntime) -> str:
+            if not runtime.control.resume():
+                raise WrongState("nothing was stopped")
+            return f"resumed: '{runtime.control.instruction.text}'"
+
+        return self._serve(response, resume)
 
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        said = "reset: a new episode begins"
-        return self._serve(response, lambda runtime: runtime.control.reset(), said)
+        def reset(runtime: PolicyRuntime) -> str:
+            runtime.control.reset()
+            return "reset: a new episode begins"
+
+        return self._serve(response, reset)
 
     def _on_recover(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        said = "recovered: waits for a fresh action"
-        return self._serve(response, PolicyRuntime.recover, said)
+        return self._serve(response, PolicyRuntime.recover)
 
     def _serve(
-        self, response: Trigger.Response, call: Callable[[PolicyRuntime], None], said: str
+        self, response: Trigger.Response, call: Callable[[PolicyRuntime], str]
     ) -> Trigger.Response:
+        """What is only possible while active. ``call`` says what it did, or raises WrongState."""
         if self.runtime is None:
-            response.success, response.message = False, "not configured"
-            return response
-        call(self.runtime)
-        response.success, response.message = True, said
+            return _answer(response, False, "not configured")
+        try:
+            if not self.runtime.control.safety.active:
+                raise WrongState("not active: activate the node first")
+            said = call(self.runtime)
+        except WrongState as error:
+            return _answer(response, False, str(error))
         self.publish_status()
-        return response
+        return _answer(response, True, said)
+
+
+def _answer(response: Trigger.Response, success: bool, message: str) -> Trigger.Response:
+    response.success, response.message = success, message
+    return response
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from rclpy.lifecycle import LifecycleNode
 
 from vla_ros.control import check_instruction, make_control
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.ticker import Ticker
 from vla_ros.core import PolicyState
 from vla_ros.executor import Executor, Ready, WorkerLimits
@@ -26,6 +27,10 @@ from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicySpec
 from vla_ros.safety import Limits
 from vla_ros.timing import Clock
+
+
+class WrongState(Exception):
+    """What was asked for is not possible now; the text says why in one line."""
 
 
 class PolicyRuntime:
@@ -47,6 +52,7 @@ class PolicyRuntime:
         topics: PolicyTopics,
         *,
         sim_time: bool,
+        lasting: Lasting,
         changed_state: Callable[[], None],
         ending: threading.Event,
     ) -> None:
@@ -70,6 +76,7 @@ class PolicyRuntime:
             detect_frozen=values["detect_frozen"],
             replan_interval=values["replan_interval"],
             inference_s=ready.inference_p99_ms / 1e3,
+            lasting=lasting,
         )
         self._link.attach(self._executor, ready, self.control)
         topics.open(limits, clocked=not self._lockstep)
@@ -125,11 +132,16 @@ class PolicyRuntime:
         self.control.shut_down()
         self._topics.flush(0.2)
 
-    def recover(self) -> None:
-        """Leave FAULT, with a new worker, or HOLD."""
-        if self.control.safety.state is PolicyState.FAULT:
-            self._executor.restart()
-        self.control.recover()
+    def recover(self) -> str:
+        """Leave FAULT, with a new worker, or HOLD. WrongState: there is nothing to leave."""
+        control = self.control
+        with control.lock:
+            if control.safety.state not in (PolicyState.FAULT, PolicyState.HOLD):
+                raise WrongState(f"nothing to recover from: {control.safety.state.name}")
+            if control.safety.state is PolicyState.FAULT:
+                self._executor.restart()
+            control.recover()
+        return "recovered: waits for a fresh action"
 
     def close(self) -> None:
         """End the worker and take the topics away."""
