@@ -21,6 +21,7 @@ from std_srvs.srv import Trigger
 from vla_ros.control import ControlCounts, check_instruction
 from vla_ros.control.lasting import Lasting
 from vla_ros.core import Instruction, PolicyInfo, PolicyState
+from vla_ros.executor import WorkerGone
 from vla_ros.nodes.common.parameters import check_values, declare
 from vla_ros.nodes.common.spin import run
 from vla_ros.nodes.policy.convert import status_message
@@ -104,7 +105,11 @@ class PolicyNode(LifecycleNode):
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         assert self.runtime is not None
-        self.runtime.activate()
+        try:
+            self.runtime.activate()
+        except WorkerGone as error:
+            self.get_logger().error(f"activate refused: {error}")
+            return TransitionCallbackReturn.FAILURE
         return super().on_activate(state)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:

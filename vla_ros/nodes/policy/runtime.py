@@ -17,7 +17,7 @@ from vla_ros.control import check_instruction, make_control
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.ticker import Ticker
 from vla_ros.core import PolicyState
-from vla_ros.executor import Executor, Ready, WorkerLimits
+from vla_ros.executor import Executor, Ready, WorkerGone, WorkerLimits
 from vla_ros.nodes.policy.budget import hang_timeout_s, refuse_unless_met
 from vla_ros.nodes.policy.convert import status_message
 from vla_ros.nodes.policy.figures import LatencyWindows
@@ -114,7 +114,10 @@ class PolicyRuntime:
     # ------------------------------------------------------------------ its life
 
     def activate(self) -> None:
-        self.control.activate()
+        """With a new worker where there is none. Raises WorkerGone where none can be started."""
+        with self.control.lock:
+            self._link.need_worker()
+            self.control.activate()
         period_ns = self.control.limits.period_ns
         self._ticker = self._link.ticker = Ticker(period_ns, self._tick, self._tick_failed)
         self._ticker.start()
@@ -136,10 +139,13 @@ class PolicyRuntime:
         """Leave FAULT, with a new worker, or HOLD. WrongState: there is nothing to leave."""
         control = self.control
         with control.lock:
-            if control.safety.state not in (PolicyState.FAULT, PolicyState.HOLD):
+            held = control.safety.state in (PolicyState.FAULT, PolicyState.HOLD)
+            if not held and not self._link.deserted:
                 raise WrongState(f"nothing to recover from: {control.safety.state.name}")
-            if control.safety.state is PolicyState.FAULT:
-                self._executor.restart()
+            try:
+                self._link.need_worker()
+            except WorkerGone as error:
+                raise WrongState(str(error)) from None
             control.recover()
         return "recovered: waits for a fresh action"
 
