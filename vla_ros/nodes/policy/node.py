@@ -11,11 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock as RosClock
 from rclpy.clock import ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
+from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from vla_ros.control import ControlCounts, check_instruction
@@ -68,6 +71,7 @@ class PolicyNode(LifecycleNode):
         self.topics = PolicyTopics(self, self.values["frame_id"], self.values["publish_twist"])
         self.runtime: PolicyRuntime | None = None
         self._lasting = Lasting()
+        self._loading: threading.Thread | None = None  # while configure is under way
         self._idle = _NOT_CONFIGURED
         self.create_timer(1.0, self._report, clock=RosClock(clock_type=ClockType.STEADY_TIME))
         self.add_on_set_parameters_callback(self._check_parameters)
@@ -80,10 +84,48 @@ class PolicyNode(LifecycleNode):
 
     # ------------------------------------------------------------------ lifecycle
 
-    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Load the policy in its worker, warm it up, refuse what cannot be met."""
+    async def _LifecycleNodeMixin__on_change_state(
+        self, request: ChangeState.Request, response: ChangeState.Response
+    ) -> ChangeState.Response:
+        """rclpy's answer to ~/change_state, but configure runs beside the executor: weights load
+        for minutes, and status, get_state and stop must answer meanwhile.
+
+        rclpy has no hook for this; under another name of its own it configures as it would.
+        """
+        change = super()._LifecycleNodeMixin__on_change_state  # type: ignore[misc]
+        if self._loading is not None:
+            self.get_logger().error("refused: another transition is under way")
+            response.success = False
+            return response
+        number, label = request.transition.id, request.transition.label
+        if label != "configure" and (label or number != Transition.TRANSITION_CONFIGURE):
+            return change(request, response)
+        done: Future[ChangeState.Response] = Future(executor=self.executor)
+
+        def configure() -> None:
+            try:
+                change(request, response)
+            except Exception as error:
+                response.success = False
+                self.get_logger().error(f"configure failed: {type(error).__name__}: {error}")
+            done.set_result(response)
+
+        self._loading = threading.Thread(target=configure, name="configure", daemon=True)
+        self._loading.start()
         try:
-            self.runtime = PolicyRuntime(
+            await done
+        finally:
+            self._loading = None
+            self.publish_status()
+        return response
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Load the policy in its worker, warm it up, refuse what cannot be met. In a thread of
+        its own: see above."""
+        self._idle = Safety(PolicyState.UNCONFIGURED, "loads its policy")
+        self.publish_status()
+        try:
+            runtime = PolicyRuntime(
                 self,
                 self.values,
                 self.spec,
@@ -95,11 +137,14 @@ class PolicyNode(LifecycleNode):
                 changed_state=self.publish_status,
                 ending=self._ending,
             )
-        except (PolicyRefused, ValueError) as error:
-            self.get_logger().error(f"configure refused: {error}")
-            self._idle = Safety(PolicyState.UNCONFIGURED, f"refused: {error}")
+        except Exception as error:
+            expected = isinstance(error, (PolicyRefused, ValueError))
+            reason = str(error) if expected else f"{type(error).__name__}: {error}"
+            self.get_logger().error(f"configure refused: {reason}")
+            self._idle = Safety(PolicyState.UNCONFIGURED, f"refused: {reason}")
             self.publish_status()
             return TransitionCallbackReturn.FAILURE
+        self.runtime = runtime
         self.publish_status()
         return TransitionCallbackReturn.SUCCESS
 
@@ -138,6 +183,8 @@ class PolicyNode(LifecycleNode):
 
     def last_word(self) -> None:
         """At the end of the process: the stale policy's command, then the worker's end."""
+        if (loading := self._loading) is not None:
+            loading.join(0.5)  # it was told by `ending`
         if self.runtime is not None:
             self.runtime.last_word()
         self._release()
@@ -147,6 +194,12 @@ class PolicyNode(LifecycleNode):
     def _check_parameters(self, changes: list[Parameter]) -> SetParametersResult:
         """All or nothing: the changed set is checked as a whole."""
         values = self.values | {p.name: p.value for p in changes if p.name in _OWN}
+        if any(p.name == "use_sim_time" and p.value != self.sim_time for p in changes):
+            reason = "use_sim_time is given at the start: the clocks of a running loop stay"
+            return SetParametersResult(successful=False, reason=reason)
+        if self._loading is not None and any(p.name in _OWN for p in changes):
+            reason = "the policy is loading with the values it was given: wait until it is"
+            return SetParametersResult(successful=False, reason=reason)
         try:
             check_values(TABLE, values)
             limits = limits_of(values)
@@ -182,6 +235,9 @@ class PolicyNode(LifecycleNode):
     # ------------------------------------------------------------------ services
 
     def _on_stop(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        if self._loading is not None:
+            self._lasting.latch.close()
+            return _answer(response, True, "stopped: nothing starts before ~/resume")
         if self.runtime is None:
             return _answer(response, False, "not configured: nothing runs")
         self.runtime.control.stop()

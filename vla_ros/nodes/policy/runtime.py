@@ -62,14 +62,37 @@ class PolicyRuntime:
         self._topics = topics
         self._lockstep = values["mode"] == "lockstep"
         self._ticker: Ticker | None = None
+        self._inputs: PolicyInputs | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
         self._link = PolicyLink(log, clock, topics, self._windows, changed_state)
         log.info(f"loading policy '{spec.name}' ...")
-        ready = self._start_worker(spec, limits, ending)
+        self._executor = Executor(
+            spec, clock, self._room(), self._link.on_result, self._link.on_event
+        )
+        try:
+            ready = self._executor.start(values["load_timeout_s"], ending)
+            self._build(node, spec, limits, ready, sim_time, lasting)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _build(
+        self,
+        node: LifecycleNode,
+        spec: PolicySpec,
+        limits: Limits,
+        ready: Ready,
+        sim_time: bool,
+        lasting: Lasting,
+    ) -> None:
+        """Everything around the worker that is ready."""
+        values, log = self._values, node.get_logger()
+        self._refuse_unless_met(limits, ready)
+        self._set_hang_timeout(limits, ready)
         self.control = make_control(
             limits,
             ready.info,
-            clock,
+            self._clock,
             self._link,
             lockstep=self._lockstep,
             sim_time=sim_time,
@@ -79,11 +102,11 @@ class PolicyRuntime:
             lasting=lasting,
         )
         self._link.attach(self._executor, ready, self.control)
-        topics.open(limits, clocked=not self._lockstep)
+        self._topics.open(limits, clocked=not self._lockstep)
         poses = spec.name == "scripted"
         wrist = values["use_wrist_image"] or ready.info.cameras == 2
         needs = {**values, "use_wrist_image": wrist}
-        self._inputs = PolicyInputs(node, needs, clock, self.control, poses=poses)
+        self._inputs = PolicyInputs(node, needs, self._clock, self.control, poses=poses)
         if values["instruction"]:
             self.control.set_instruction(check_instruction(values["instruction"]))
         log.info(
@@ -95,21 +118,18 @@ class PolicyRuntime:
         if ready.info.contradiction:
             log.warning(f"overridden: {ready.info.contradiction}")
 
-    def _start_worker(self, spec: PolicySpec, limits: Limits, ending: threading.Event) -> Ready:
-        room = WorkerLimits(
+    def _room(self) -> WorkerLimits:
+        return WorkerLimits(
             load_timeout_s=self._values["load_timeout_s"],
             max_image_bytes=2 * 3 * self._values["max_image_pixels"],
         )
-        link = self._link
-        self._executor = Executor(spec, self._clock, room, link.on_result, link.on_event)
-        ready = self._executor.start(self._values["load_timeout_s"], ending)
-        try:
-            self._refuse_unless_met(limits, ready)
-        except ValueError:
-            self._executor.close()
-            raise
-        self._set_hang_timeout(limits, ready)
-        return ready
+
+    def _abandon(self) -> None:
+        """Leave nothing behind of what could not be made."""
+        if self._inputs is not None:
+            self._inputs.close()
+        self._topics.close()
+        self._executor.close()
 
     # ------------------------------------------------------------------ its life
 
@@ -152,8 +172,10 @@ class PolicyRuntime:
     def close(self) -> None:
         """End the worker and take the topics away."""
         self.deactivate()
-        self._inputs.close()
-        self._executor.close(0.5)
+        if self._inputs is not None:
+            self._inputs.close()
+        if not self._executor.close(0.5):
+            self._link.warn("close", "the worker does not end: is it stuck in a driver?")
         self._topics.close()
 
     def _tick(self, error_ns: int) -> None:
