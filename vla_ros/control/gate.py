@@ -87,7 +87,13 @@ class PublishGate:
     def _publish_action(self, action: ChunkAction, now: Moment) -> bool:
         """Hold a fresh action to its limits and publish it if the state then allows it."""
         loop = self._loop
-        gated = safety.gate(action.action, self._commands.before, loop.limits)
+        before = self._before(now)
+        if before is None:
+            reason = "a pose needs to know where the robot is: nothing fresh on measured_pose"
+            loop.counters.blocked(reason)
+            self._outlet.warn("blocked", f"action blocked: {reason}")
+            return False
+        gated = safety.gate(action.action, before, loop.limits)
         if gated.clamped:
             loop.counters.actions_clamped += 1
             self._outlet.warn("clamped", f"action clamped to its {gated.clamped}")
@@ -104,6 +110,17 @@ class PublishGate:
         loop.counters.actions_published += 1
         self._send(CommandKind.POLICY, gated.action, now, action)
         return True
+
+    def _before(self, now: Moment) -> tuple[Floats, ...] | None:
+        """What the next action is a change from. A pose that follows no other is one from where
+        the robot is; None: nobody knows."""
+        loop = self._loop
+        if not loop.limits.absolute or (
+            loop.safety.state is PolicyState.RUNNING and self._commands.before
+        ):
+            return self._commands.before
+        here = loop.fresh_pose(now)
+        return None if here is None else (here,)
 
     def _hold_still(self, now: Moment) -> bool:
         """A HELD command while the evidence of the last action lasts; HOLD when it does not."""

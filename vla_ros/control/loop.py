@@ -18,11 +18,11 @@ from vla_ros.control.intake import FrameCheck, check_inference
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import ActionQueue, Answer
-from vla_ros.control.state import LoopState
+from vla_ros.control.state import LoopState, Measured
 from vla_ros.control.watch import ClockWatch
-from vla_ros.core import EPISODE_OVER, Inference, Instruction, Observation, PolicyState
+from vla_ros.core import EPISODE_OVER, Floats, Inference, Instruction, Observation, PolicyState
 from vla_ros.safety import Limits, Safety
-from vla_ros.timing import Clock, Moment, moment
+from vla_ros.timing import MS, Clock, Moment, moment
 
 
 class Control(LoopState, ABC):
@@ -43,9 +43,8 @@ class Control(LoopState, ABC):
         replan_interval: int = 0,
         lasting: Lasting | None = None,
     ) -> None:
-        super().__init__(limits, clock, outlet, lasting or Lasting())
+        super().__init__(limits, clock, outlet, lasting or Lasting(), sim_time)
         self.lock = threading.RLock()
-        self._clock = clock
         self._queue = ActionQueue(replan_interval)
         self._gate = PublishGate(self, outlet, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
@@ -92,7 +91,10 @@ class Control(LoopState, ABC):
         """Publish the last word, the stale policy's command, and publish nothing after it."""
         with self.lock:
             if self.safety.active and self._gate.moved:
-                self._stop(moment(self._clock))
+                now = moment(self._clock)
+                if self.safety.state is PolicyState.RUNNING:
+                    self.held_pose = self.fresh_pose(now)  # it was on its way
+                self._stop(now)
             self.deactivate()
 
     def stop(self) -> bool:
@@ -226,6 +228,16 @@ class Control(LoopState, ABC):
             self.counters.last_drop = reason
             self._outlet.warn("frame", f"frame dropped: {reason}")
 
+    def measure(self, pose: Floats, stamp_ns: int, received: Moment) -> None:
+        """Where the end effector is, float64 [7]: of use with absolute poses."""
+        with self.lock:
+            tolerance = self.limits.period_ns if self._sim_time else self.limits.clock_tolerance_ns
+            age = received.now_ns - stamp_ns
+            if not -tolerance <= age <= self.limits.max_age_ns:
+                self.drop(f"the measured pose is {age / MS:.0f} ms old by its stamp")
+            elif self._measured is None or stamp_ns > self._measured.stamp_ns:
+                self._measured = Measured(pose, stamp_ns, received.steady_ns)
+
     def _take_in(self, observation: Observation) -> bool:
         """Whether this frame may be used; it is the newest one then."""
         if reason := self._frames.refuse(observation, self.limits):
@@ -309,7 +321,7 @@ class Control(LoopState, ABC):
             return False
         self._flush()
         self._frames.forget()
-        self.latest = None
+        self.latest = self._measured = None
         self._outlet.warn("clock", f"{reason}: everything in flight is void")
         self.become(safety.hold(self.safety, reason, now.steady_ns))
         return True

@@ -226,14 +226,21 @@ def test_a_simulated_clock_that_stands_still_holds():
     assert bench.state is PolicyState.HOLD and "/clock" in bench.control.safety.reason
 
 
+def measured(bench):
+    pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    bench.control.measure(pose, bench.clock.now, bench.moment())
+
+
 def test_silence_publishes_no_stop_and_hold_publishes_the_measured_pose():
     bench = Bench(limits=Limits(stale_policy=StalePolicy.SILENCE)).running()
     commands = [c for _ in range(30) for c in bench.tick()]
     assert all(c.kind is CommandKind.HELD for c in commands)
     limits = Limits(stale_policy=StalePolicy.HOLD, absolute=True, low=(-1.0,) * 6, high=(1.0,) * 6)
     bench = Bench(limits=limits)
-    bench.control.measured_pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    measured(bench)
     bench.running()
+    bench.clock.advance(0.4)
+    measured(bench)
     stop = [c for _ in range(15) for c in bench.tick() if c.kind is CommandKind.STOP][0]
     assert stop.action[:6] == pytest.approx([0.4, 0.0, 0.3, 0.0, 0.0, 0.0])
 
@@ -243,7 +250,7 @@ def test_silence_is_silence_for_poses_too():
         stale_policy=StalePolicy.SILENCE, absolute=True, low=(-1.0,) * 6, high=(1.0,) * 6
     )
     bench = Bench(limits=limits)
-    bench.control.measured_pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    measured(bench)
     bench.running()
     commands = [c for _ in range(30) for c in bench.tick()]
     bench.control.shut_down()

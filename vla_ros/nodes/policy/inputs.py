@@ -17,7 +17,13 @@ from vla_ros.control.assembling import Assembler, Stamped
 from vla_ros.core import Observation
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of, stamp_of
+from vla_ros.nodes.common.convert import (
+    BadMessage,
+    decompressed,
+    image_of,
+    quoted,
+    stamp_of,
+)
 from vla_ros.nodes.policy import convert
 from vla_ros.timing import Clock, moment
 
@@ -39,6 +45,7 @@ class PolicyInputs:
         self._node = node
         self._clock = clock
         self._control = control
+        self._frame_id = values["frame_id"]
         self._most = values["max_image_pixels"]
         wrist, joints = values["use_wrist_image"], values["use_joint_states"]
         slop_ns = control.limits.period_ns // 2
@@ -101,14 +108,17 @@ class PolicyInputs:
         return callback
 
     def _on_measured_pose(self, message: PoseStamped) -> None:
-        """Where the end effector is: what stale_policy 'hold' keeps."""
+        """Where the end effector is: what a first pose is measured from, and what stale_policy
+        'hold' keeps."""
+        received, frame = moment(self._clock), message.header.frame_id
         try:
+            if frame != self._frame_id:
+                raise BadMessage(f"measured_pose is in {quoted(frame)}, not in '{self._frame_id}'")
             pose = convert.pose_action_of(message)
         except BadMessage as error:
             self._control.drop(str(error))
             return
-        with self._control.lock:
-            self._control.measured_pose = pose
+        self._control.measure(pose, stamp_of(message.header.stamp), received)
 
     def _on_instruction(self, serialized: bytes) -> None:
         log = self._node.get_logger()

@@ -67,6 +67,8 @@ class PolicyNode(LifecycleNode):
         self.sim_time = bool(self.get_parameter("use_sim_time").value)
         if self.values["mode"] == "lockstep" and not self.sim_time:
             raise ValueError("mode 'lockstep' needs use_sim_time:=true and a /clock")
+        if self.values["publish_twist"] and self.limits.absolute:
+            raise ValueError("publish_twist needs action_space 'delta': a pose is no velocity")
         self.clock = NodeClock(self.get_clock())
         self.topics = PolicyTopics(self, self.values["frame_id"], self.values["publish_twist"])
         self.runtime: PolicyRuntime | None = None
