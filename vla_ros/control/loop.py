@@ -81,7 +81,7 @@ class Control(LoopState, ABC):
         """From the return of this call on nothing is published. The task is stopped: the next
         activation does not begin it unasked."""
         with self.lock:
-            if self.safety.active and self.instruction.text:
+            if self.safety.active:
                 self.lasting.latch.catch(self.instruction.text)
                 self.instruction = replace(self.instruction, text="")
             self._flush()
@@ -302,8 +302,9 @@ class Control(LoopState, ABC):
         return self.safety.active and epoch == self.instruction.epoch
 
     def _accepts(self, epoch: int, inference: Inference) -> bool:
-        """Whether the inference is of the current epoch, and its actions are some."""
-        if not self._is_current(epoch):
+        """Whether the inference is of the current epoch, and its actions are some. Without a task
+        nothing was asked, whoever answers."""
+        if not self._is_current(epoch) or not self.instruction.text:
             return False
         try:
             check_inference(inference)

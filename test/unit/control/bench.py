@@ -43,8 +43,8 @@ class Bench:
 
     def __init__(self, *, lockstep=False, limits=None, **kwargs):
         self.lockstep = lockstep
-        self.clock = ManualClock()
-        self.out = Recorder()
+        self.clock = kwargs.pop("clock", None) or ManualClock()
+        self.out = kwargs.pop("out", None) or Recorder()
         self.lasting = kwargs.pop("lasting", None) or Lasting()
         self.control = make_control(
             limits or Limits(),
