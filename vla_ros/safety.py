@@ -7,10 +7,12 @@ docs/explanation/safety.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vla_ros import rotation
 from vla_ros.core import ACTION_DIM, GRIPPER, Floats, PolicyState, StalePolicy
 from vla_ros.timing import MS, SECOND
 
@@ -22,6 +24,9 @@ class Limits:
     ``low`` and ``high`` bound the first six components. ``jump`` bounds the change from one
     command to the next and ``jerk`` the change of that change, both as fractions of the range
     ``high - low``: 1 and 2 can never be exceeded and so switch the check off.
+
+    Of poses (``absolute``) rotations are held to angles, by the shorter way round: within half of
+    the widest range around the middle of their bounds.
 
     ``clamp_limit`` actions in a row that had to be clamped are a HOLD. Bounds exceeded by at
     most ``clamp_tolerance`` of their range are clamped and not counted: a policy that regresses
@@ -194,10 +199,16 @@ _ROUNDING = 1e-9  # a rounding error is no excess
 
 @dataclass(frozen=True, slots=True)
 class Gripper:
-    """The gripper as last commanded and when (ROS time) it last changed sides."""
+    """The gripper as last commanded and when it last changed sides. ``known``: it was commanded
+    at all; until then ``value`` is a guess.
+
+    ``switched_ns`` is steady time, so that no clock that is set can freeze a gripper; in a
+    simulation it is the simulation's.
+    """
 
     value: float = 1.0
     switched_ns: int = -(1 << 62)
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,41 +240,67 @@ def gate(action: Floats, before: tuple[Floats, ...], limits: Limits) -> Gated:
     action, clamped where it exceeded its bounds, jump or jerk. Raises :class:`ActionRefused`.
     """
     refuse_unless_numbers(action)
-    low, high = np.asarray(limits.low), np.asarray(limits.high)
     out = np.array(action, dtype=np.float64)
     over: list[str] = []
     far = False
-
-    def confine(name: str, minimum: Floats, maximum: Floats, tolerance: float = 0.0) -> None:
-        nonlocal far
-        confined = np.clip(out[:GRIPPER], minimum, maximum)
-        excess = np.abs(confined - out[:GRIPPER])
+    for name, confined, tolerance in _confined(out, before, limits):
+        excess = _excess(out, confined, limits.absolute)
         if excess.max() > _ROUNDING:
             over.append(name)
-            far |= bool((excess > tolerance * (high - low) + _ROUNDING).any())
-        out[:GRIPPER] = confined
-
-    confine("bounds", low, high, limits.clamp_tolerance)
-    if before:
-        last = before[0][:GRIPPER]
-        change = limits.jump * (high - low)
-        confine("jump", last - change, last + change)
-        if len(before) > 1:
-            expected = 2 * last - before[1][:GRIPPER]
-            change = limits.jerk * (high - low)
-            confine("jerk", expected - change, expected + change)
-            confine("jerk", low, high)
+            far |= bool((excess > tolerance + _ROUNDING).any())
+            out[:GRIPPER] = confined
     out[GRIPPER] = min(max(out[GRIPPER], 0.0), 1.0)
     return Gated(out, ", ".join(dict.fromkeys(over)), far)
 
 
+def _confined(
+    out: Floats, before: tuple[Floats, ...], limits: Limits
+) -> Iterator[tuple[str, Floats, Floats]]:
+    """What limits there are, one after the other: a name, the six numbers of ``out`` (as it is by
+    then) within it, and how much of an excess is not counted."""
+    low, high = np.asarray(limits.low), np.asarray(limits.high)
+    middle, room = (low + high) / 2, (high - low) / 2
+    if limits.absolute:
+        room[3:] = room[3:].max()  # rotations are bounded by an angle: a ball, not a box
+    none = np.zeros(GRIPPER)
+
+    def within(centre: Floats, radius: Floats) -> Floats:
+        confined = np.clip(out[:GRIPPER], centre - radius, centre + radius)
+        if limits.absolute:
+            confined[3:] = rotation.towards(centre[3:], out[3:GRIPPER], float(radius[3]))
+        return confined
+
+    yield "bounds", within(middle, room), limits.clamp_tolerance * 2 * room
+    if not before:
+        return
+    last = before[0][:GRIPPER]
+    yield "jump", within(last, limits.jump * 2 * room), none
+    if len(before) > 1:
+        expected = 2 * last - before[1][:GRIPPER]
+        if limits.absolute:
+            turn = rotation.way(before[1][3:GRIPPER], last[3:])
+            expected[3:] = rotation.turned(last[3:], turn)
+        yield "jerk", within(expected, limits.jerk * 2 * room), none
+        yield "jerk", within(middle, room), none
+
+
+def _excess(out: Floats, confined: Floats, absolute: bool) -> Floats:
+    """By how much each of six numbers was beyond; rotations of poses by an angle."""
+    excess = np.abs(confined - out[:GRIPPER])
+    if absolute:
+        excess[3:] = np.linalg.norm(rotation.way(confined[3:], out[3:GRIPPER]))
+    return excess
+
+
 def steady_gripper(gripper: Gripper, wanted: float, now_ns: int, limits: Limits) -> Gripper:
     """Hysteresis and dwell: small changes are ignored, and it changes sides (across 0.5) at
-    most once in ``gripper_dwell_s``."""
+    most once in ``gripper_dwell_s``. The first value is taken as it is."""
+    if not gripper.known:
+        return Gripper(wanted, now_ns, known=True)
     if abs(wanted - gripper.value) < limits.gripper_hysteresis:
         return gripper
     if (wanted > 0.5) == (gripper.value > 0.5):
         return replace(gripper, value=wanted)
-    if now_ns - gripper.switched_ns < limits.gripper_dwell_s * SECOND:
-        return gripper
-    return Gripper(wanted, now_ns)
+    if 0 <= now_ns - gripper.switched_ns < limits.gripper_dwell_s * SECOND:
+        return gripper  # a simulation that starts over has gone back in time
+    return Gripper(wanted, now_ns, known=True)

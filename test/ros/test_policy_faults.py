@@ -104,3 +104,34 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_the_ticks_go_on(start_polic
     rig.expect(State.RUNNING)
     rig.wait_for(CommandKind.POLICY, len(rig.commands))
     rig.check_commands(A)
+
+
+def test_activation_starts_a_worker_where_a_fault_left_none(start_policy):
+    rig, _ = running(start_policy)
+    for _ in range(3):
+        rig.worker(signal.SIGKILL)
+        rig.expect(State.HOLD)
+        rig.expect(State.RUNNING)
+    rig.worker(signal.SIGKILL)
+    assert rig.expect(State.FAULT).worker_pid == 0
+    assert rig.ros.change_state("/policy", "deactivate")
+    assert rig.ros.change_state("/policy", "activate")
+    assert rig.call("resume")
+    assert rig.expect(State.RUNNING).worker_pid
+    rig.check_commands(A)
+
+
+def test_activation_starts_a_worker_where_one_gave_up_while_inactive(start_policy):
+    rig, _ = running(start_policy)
+    assert rig.ros.change_state("/policy", "deactivate")
+    for number in range(1, 4):
+        rig.expect(lambda s: s.worker_pid)
+        rig.worker(signal.SIGKILL)
+        rig.expect(lambda s, n=number: s.worker_restarts == n and s.worker_pid)
+    rig.worker(signal.SIGKILL)
+    gone = rig.expect(lambda s: "3 replacements" in s.reason)
+    assert (gone.state, gone.worker_pid) == (State.INACTIVE, 0)
+    assert rig.ros.change_state("/policy", "activate")
+    assert rig.call("resume")
+    assert rig.expect(State.RUNNING).worker_pid
+    rig.check_commands(A)

@@ -9,6 +9,9 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
@@ -140,6 +143,72 @@ def reject_all(rig):
     # Stopped: zero commands, no action, until there is a task again.
     kinds = {CommandKind(m.kind) for m in settled(rig, stopped)}
     assert kinds == {CommandKind.STOP}
-    rig.instruct("reach")
+    begin = len(rig.commands)
+    for _ in range(3):
+        rig.instruct("reach")  # by a node that repeats its sentence
+        time.sleep(0.2)
+    assert CommandKind.POLICY not in rig.kinds(begin)
+    assert rig.call("resume") == "resumed: 'reach'"
     rig.expect(State.RUNNING)
     rig.wait_for(CommandKind.POLICY, len(rig.commands))
+
+
+def test_a_stop_is_obeyed_from_a_volatile_publisher_and_nothing_else_is(start_policy):
+    rig = start_policy()
+    rig.bring_up("reach")
+    volatile = rig.ros.publisher(String, "instruction", 10)
+    rig.ros.wait_for_subscriber(volatile)
+    with rig.filming():
+        running = rig.expect(State.RUNNING)
+        volatile.publish(String(data="push"))
+        rig.wait_for(CommandKind.POLICY, len(rig.commands) + 10)
+        assert rig.status.last.instruction == "reach"
+        volatile.publish(String(data=" "))
+        stopped = rig.expect(lambda s: s.instruction == "")
+        assert (stopped.state, stopped.epoch) == (State.WAITING, running.epoch + 1)
+        rig.instruct("push")  # another one is a new task
+        rig.expect(State.RUNNING)
+    rig.check_commands()
+
+
+def test_activation_resumes_no_motion_unasked_also_after_a_cleanup(start_policy):
+    rig = start_policy()
+    rig.bring_up("reach")
+    with rig.filming():
+        rig.expect(State.RUNNING)
+        for transitions in (
+            ("deactivate", "activate"),
+            ("deactivate", "cleanup", "configure", "activate"),  # the topic still says "reach"
+        ):
+            for transition in transitions:
+                assert rig.ros.change_state("/policy", transition)
+            waiting = rig.expect(lambda s: "stopped" in s.reason)
+            begin = len(rig.commands)
+            time.sleep(1.0)
+            assert rig.kinds(begin) == []
+            assert rig.status.last.instruction == ""
+            assert rig.call("resume") == "resumed: 'reach'"
+            again = rig.expect(State.RUNNING)
+            assert again.epoch > waiting.epoch
+            rig.wait_for(CommandKind.POLICY, len(rig.commands))
+    rig.check_commands()  # numbers go on, also over the cleanup
+
+
+def test_a_service_in_the_wrong_state_says_why(start_policy):
+    rig = start_policy()
+
+    def says(service):
+        answer = rig.ros.call(Trigger, f"/policy/{service}")
+        return answer.success, answer.message
+
+    for service in ("stop", "resume", "reset", "recover"):
+        success, why = says(service)
+        assert not success and why.startswith("not configured")
+    assert rig.ros.change_state("/policy", "configure")
+    assert says("stop")[0], "a stop is never wrong"
+    for service in ("resume", "reset", "recover"):
+        assert says(service) == (False, "not active: activate the node first")
+    assert rig.ros.change_state("/policy", "activate")
+    assert says("resume") == (False, "nothing was stopped")
+    assert says("recover") == (False, "nothing to recover from: WAITING")
+    assert says("reset")[0]

@@ -96,6 +96,7 @@ def test_after_deactivate_nothing_is_published_also_under_load(start_policy):
         time.sleep(6 * T)
         assert len(rig.commands) == silent
         assert rig.ros.change_state("/policy", "activate")
+        rig.call("resume")
     rig.check_commands()
 
 
@@ -112,7 +113,8 @@ def test_transitions_under_load_do_not_deadlock(start_policy):
             assert rig.ros.change_state("/policy", transition), (i, transition)
             assert time.monotonic() - began < 4.0, (i, transition)
         rig.expect(State.WAITING)
-        rig.expect(State.RUNNING)  # the task is latched on its topic
+        rig.call("resume")
+        rig.expect(State.RUNNING)
     assert len(pids) == 4
     for transition in ("configure", "activate", "cleanup"):  # none of these from here
         assert not rig.ros.change_state("/policy", transition)

@@ -25,6 +25,10 @@ BAD_AT_START = [
     ({"policy": "magic"}, "policy is 'magic', must be one of zero, scripted, replay, vla"),
     ({"policy": "vla"}, "policy 'vla' needs a checkpoint"),
     ({"stale_policy": "hold"}, "stale_policy 'hold' needs action_space 'absolute'"),
+    (
+        {"action_space": "absolute", "stale_policy": "hold", "publish_twist": True},
+        "publish_twist needs action_space 'delta': a pose is no velocity",
+    ),
     ({"bounds_low": [-1.0, -1.0]}, "bounds_low and bounds_high need 6 values each"),
     ({"bounds_low": [1.0] * 6}, "every value of bounds_low must be below that of bounds_high"),
     ({"max_age_s": 0.04}, "max_age_s is 0.04, must be above the control period, 0.05 s"),

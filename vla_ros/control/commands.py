@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from vla_ros import safety
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.queue import Answer, ChunkAction
 from vla_ros.core import ACTION_DIM, GRIPPER, STAGES, Command, CommandKind, Floats, Instruction
 from vla_ros.safety import Gripper, Limits
@@ -45,12 +46,12 @@ class CommandMaker:
     """Numbers the commands of one loop and remembers what they said. Not thread-safe.
 
     ``before`` are the actions published last, newest first; ``gripper`` is what every command
-    carries, whatever its kind.
+    carries, whatever its kind. ``lasting`` counts on where an earlier loop ended.
     """
 
-    def __init__(self, sim_time: bool) -> None:
+    def __init__(self, sim_time: bool, lasting: Lasting) -> None:
         self._sim_time = sim_time
-        self._sequence = 0
+        self._lasting = lasting
         self.before: tuple[Floats, ...] = ()
         self.gripper = Gripper()
 
@@ -76,11 +77,10 @@ class CommandMaker:
         action = action.copy()
         action[GRIPPER] = self.gripper.value
         self.before = (action, *self.before[:1])
-        self._sequence += 1
         return Command(
             kind=kind,
             action=action,
-            sequence=self._sequence - 1,
+            sequence=self._number(),
             epoch=instruction.epoch,
             instruction_digest=instruction.digest,
             published_ns=now.now_ns,
@@ -110,5 +110,8 @@ class CommandMaker:
 
     def again(self, command: Command) -> Command:
         """The same command under a new number: its answer was lost on the way."""
-        self._sequence += 1
-        return replace(command, sequence=self._sequence - 1)
+        return replace(command, sequence=self._number())
+
+    def _number(self) -> int:
+        self._lasting.sequence += 1
+        return self._lasting.sequence - 1

@@ -25,7 +25,7 @@ class PublishGate:
         self._loop = loop
         self._outlet = outlet
         self._sim_time = sim_time
-        self._commands = CommandMaker(sim_time)
+        self._commands = CommandMaker(sim_time, loop.lasting)
         self._evidence: Answer | None = None  # what the last action rests on
         self._last_order = (0, -1)
         self.moved = False
@@ -38,7 +38,8 @@ class PublishGate:
         self._commands.rest(self._loop.limits.absolute)
 
     def forget(self) -> None:
-        """A new episode: nothing was set in motion yet, and the gripper is as at the start."""
+        """A new activation or episode: nothing was set in motion yet, and nobody knows how the
+        gripper is."""
         self._commands.gripper = Gripper()
         self.moved = False
 
@@ -68,11 +69,15 @@ class PublishGate:
     def _admits(self, action: ChunkAction, now: Moment) -> bool:
         """Whether the action is newer than all before it and its evidence fresh enough."""
         limits, age = self._loop.limits, self._age_ns(action.answer, now)
+        ahead = action.answer.inference.stamp_ns - now.now_ns
+        tolerance = limits.period_ns if self._sim_time else limits.clock_tolerance_ns
         if self._evidence is not None and order_of(action) <= self._last_order:
             reason = "an action of this or a later frame was published already"
         elif age > limits.max_age_ns:
             reason = f"its evidence is {age / MS:.0f} ms old, max_age is"
             reason += f" {limits.max_age_ns / MS:.0f} ms"
+        elif ahead > tolerance:
+            reason = f"its evidence lies {ahead / MS:.0f} ms in the future: the clock went back"
         else:
             return True
         self._loop.counters.blocked(reason)
@@ -82,21 +87,40 @@ class PublishGate:
     def _publish_action(self, action: ChunkAction, now: Moment) -> bool:
         """Hold a fresh action to its limits and publish it if the state then allows it."""
         loop = self._loop
-        gated = safety.gate(action.action, self._commands.before, loop.limits)
+        before = self._before(now)
+        if before is None:
+            reason = "a pose needs to know where the robot is: nothing fresh on measured_pose"
+            loop.counters.blocked(reason)
+            self._outlet.warn("blocked", f"action blocked: {reason}")
+            return False
+        gated = safety.gate(action.action, before, loop.limits)
         if gated.clamped:
             loop.counters.actions_clamped += 1
             self._outlet.warn("clamped", f"action clamped to its {gated.clamped}")
         loop.become(safety.after_valid(loop.safety, loop.limits, gated.far, now.steady_ns))
         if loop.safety.state is not PolicyState.RUNNING:
             return False
+        # A simulated world may stand still or hurry: there its own time counts.
+        at_ns = now.now_ns if self._sim_time else now.steady_ns
         self._commands.gripper = safety.steady_gripper(
-            self._commands.gripper, float(gated.action[GRIPPER]), now.now_ns, loop.limits
+            self._commands.gripper, float(gated.action[GRIPPER]), at_ns, loop.limits
         )
         self._evidence, self._last_order = action.answer, order_of(action)
         self.moved = True
         loop.counters.actions_published += 1
         self._send(CommandKind.POLICY, gated.action, now, action)
         return True
+
+    def _before(self, now: Moment) -> tuple[Floats, ...] | None:
+        """What the next action is a change from. A pose that follows no other is one from where
+        the robot is; None: nobody knows."""
+        loop = self._loop
+        if not loop.limits.absolute or (
+            loop.safety.state is PolicyState.RUNNING and self._commands.before
+        ):
+            return self._commands.before
+        here = loop.fresh_pose(now)
+        return None if here is None else (here,)
 
     def _hold_still(self, now: Moment) -> bool:
         """A HELD command while the evidence of the last action lasts; HOLD when it does not."""

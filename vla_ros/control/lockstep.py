@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.loop import Control
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import Answer, ChunkAction
@@ -27,6 +28,7 @@ class LockstepControl(Control):
         *,
         detect_frozen: bool = False,
         replan_interval: int = 0,
+        lasting: Lasting | None = None,
     ) -> None:
         super().__init__(
             limits,
@@ -35,6 +37,7 @@ class LockstepControl(Control):
             sim_time=True,
             detect_frozen=detect_frozen,
             replan_interval=replan_interval,
+            lasting=lasting,
         )
         self._told = False  # whether any instruction was ever given
 
@@ -42,6 +45,11 @@ class LockstepControl(Control):
         with self.lock:
             self._told = True
             return super().set_instruction(text)
+
+    def stop(self) -> bool:
+        with self.lock:
+            self._told = True
+            return super().stop()
 
     def offer(self, observation: Observation) -> None:
         """Answer a frame at once where that needs no new inference; ask the worker otherwise."""

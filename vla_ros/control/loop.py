@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 from vla_ros import safety
 from vla_ros.control.episodes import EpisodeCourse
 from vla_ros.control.gate import PublishGate
 from vla_ros.control.intake import FrameCheck, check_inference
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import ActionQueue, Answer
-from vla_ros.control.state import LoopState
+from vla_ros.control.state import LoopState, Measured
 from vla_ros.control.watch import ClockWatch
-from vla_ros.core import EPISODE_OVER, Inference, Instruction, Observation, PolicyState
+from vla_ros.core import EPISODE_OVER, Floats, Inference, Instruction, Observation, PolicyState
 from vla_ros.safety import Limits, Safety
-from vla_ros.timing import Clock, Moment, moment
+from vla_ros.timing import MS, Clock, Moment, moment
 
 
 class Control(LoopState, ABC):
@@ -39,16 +41,17 @@ class Control(LoopState, ABC):
         sim_time: bool,
         detect_frozen: bool = False,
         replan_interval: int = 0,
+        lasting: Lasting | None = None,
     ) -> None:
-        super().__init__(limits, clock, outlet)
+        super().__init__(limits, clock, outlet, lasting or Lasting(), sim_time)
         self.lock = threading.RLock()
-        self._clock = clock
         self._queue = ActionQueue(replan_interval)
         self._gate = PublishGate(self, outlet, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
         self._clock_watch = ClockWatch(sim_time, clock.steady_ns())
         self._episode = EpisodeCourse()
         self._resting = False  # between two episodes: nothing is asked for
+        self._no_worker = ""  # why there is none
 
     @abstractmethod
     def offer(self, observation: Observation) -> None:
@@ -65,15 +68,22 @@ class Control(LoopState, ABC):
     # ------------------------------------------------------------------ state
 
     def activate(self) -> None:
+        """Begin anew: what an earlier activation did to the gripper, or saw, counts no more."""
         with self.lock:
             self._begin()
             self._flush()
             self._frames.forget()
+            self.latest = None
+            self._gate.forget()
             self.become(Safety(PolicyState.WAITING, self._lacks(), self._clock.steady_ns()))
 
     def deactivate(self) -> None:
-        """From the return of this call on nothing is published."""
+        """From the return of this call on nothing is published. The task is stopped: the next
+        activation does not begin it unasked."""
         with self.lock:
+            if self.safety.active:
+                self.lasting.latch.catch(self.instruction.text)
+                self.instruction = replace(self.instruction, text="")
             self._flush()
             self.become(Safety(PolicyState.INACTIVE, "inactive", self._clock.steady_ns()))
 
@@ -81,12 +91,30 @@ class Control(LoopState, ABC):
         """Publish the last word, the stale policy's command, and publish nothing after it."""
         with self.lock:
             if self.safety.active and self._gate.moved:
-                self._stop(moment(self._clock))
+                now = moment(self._clock)
+                if self.safety.state is PolicyState.RUNNING:
+                    self.held_pose = self.fresh_pose(now)  # it was on its way
+                self._stop(now)
             self.deactivate()
 
-    def stop(self) -> None:
-        """Forget the task: the robot stands still until it is given a new instruction."""
-        self.set_instruction("")
+    def stop(self) -> bool:
+        """The robot stands still until :meth:`resume` or another instruction; the same one said
+        again does not start it. Returns whether there was a task."""
+        with self.lock:
+            self.lasting.latch.catch(self.instruction.text)
+            if not self.instruction.text:
+                return False
+            self._take_up("")
+            return True
+
+    def resume(self) -> bool:
+        """Go on with the task that was stopped. False: there is none."""
+        with self.lock:
+            latch = self.lasting.latch
+            if not latch.holds:
+                return False
+            self._take_up(latch.release() or self.instruction.text)
+            return True
 
     def recover(self) -> None:
         """Leave FAULT and HOLD: wait for a fresh action as after activation."""
@@ -97,8 +125,10 @@ class Control(LoopState, ABC):
                 self._resubmit()
 
     def reset(self) -> None:
-        """A new episode: flush everything, keep the instruction."""
+        """A new episode: flush everything, keep the instruction. What was stopped stays so until
+        it is told again."""
         with self.lock:
+            self.lasting.latch.new_episode()
             self._begin()
             self._flush()
             self._frames.forget()
@@ -151,7 +181,11 @@ class Control(LoopState, ABC):
         if self._resting:
             return f"{EPISODE_OVER}: {self._episode.over}"
         if not self.instruction.text:
+            if self.lasting.latch.holds:
+                return "stopped: waits for resume or another instruction"
             return "waits for an instruction"
+        if self._no_worker:
+            return self._no_worker
         return "waits for a fresh frame and a valid action"
 
     def _stop(self, now: Moment) -> None:
@@ -160,21 +194,32 @@ class Control(LoopState, ABC):
     # ------------------------------------------------------------------ task and frames
 
     def set_instruction(self, text: str) -> bool:
-        """A new task, or the empty text to stop. Returns whether it is another one.
+        """A new task, or the empty text to :meth:`stop`. Returns whether it is another one.
 
-        After the return no action of the old task will be published.
+        After the return no action of the old task will be published. A task that was stopped is
+        not begun again.
         """
         with self.lock:
+            if not text:
+                return self.stop()
+            if self.lasting.latch.withholds(text):
+                self._outlet.warn("stopped", "stopped: resume, or give another instruction")
+                return False
             if text == self.instruction.text:
                 return False
-            self.instruction = Instruction(text, self.instruction.epoch)
-            self._flush()
-            before = self.safety
-            self._wait(self._lacks())
-            if self.safety == before:
-                self._outlet.changed(before, before)  # whoever asked waits for the new epoch
-            self._resubmit()
+            self.lasting.latch.release()
+            self._take_up(text)
             return True
+
+    def _take_up(self, text: str) -> None:
+        """This is the task from now on."""
+        self.instruction = Instruction(text, self.instruction.epoch)
+        self._flush()
+        before = self.safety
+        self._wait(self._lacks())
+        if self.safety == before:
+            self._outlet.changed(before, before)  # whoever asked waits for the new epoch
+        self._resubmit()
 
     def drop(self, reason: str) -> None:
         """Count a frame that was refused; it refreshes no age."""
@@ -182,6 +227,16 @@ class Control(LoopState, ABC):
             self.counters.frames_dropped += 1
             self.counters.last_drop = reason
             self._outlet.warn("frame", f"frame dropped: {reason}")
+
+    def measure(self, pose: Floats, stamp_ns: int, received: Moment) -> None:
+        """Where the end effector is, float64 [7]: of use with absolute poses."""
+        with self.lock:
+            tolerance = self.limits.period_ns if self._sim_time else self.limits.clock_tolerance_ns
+            age = received.now_ns - stamp_ns
+            if not -tolerance <= age <= self.limits.max_age_ns:
+                self.drop(f"the measured pose is {age / MS:.0f} ms old by its stamp")
+            elif self._measured is None or stamp_ns > self._measured.stamp_ns:
+                self._measured = Measured(pose, stamp_ns, received.steady_ns)
 
     def _take_in(self, observation: Observation) -> bool:
         """Whether this frame may be used; it is the newest one then."""
@@ -223,24 +278,33 @@ class Control(LoopState, ABC):
                 self._flush()
                 steady = self._clock.steady_ns()
                 self.become(safety.enter(self.safety, PolicyState.FAULT, reason, steady))
+            else:
+                self.become(replace(self.safety, reason=f"inactive: {reason}"))
 
     def worker_lost(self, reason: str) -> None:
         """The worker is gone; another one is being started."""
         with self.lock:
+            self._no_worker = reason
             self._queue.clear()
             self.become(safety.hold(self.safety, reason, self._clock.steady_ns()))
+            if self.safety.state is PolicyState.WAITING:
+                self._wait(self._lacks())
 
     def worker_ready(self) -> None:
         """A new worker is there: show it the newest frame at once."""
         with self.lock:
+            self._no_worker = ""
+            if self.safety.state is PolicyState.WAITING:
+                self._wait(self._lacks())
             self._resubmit()
 
     def _is_current(self, epoch: int) -> bool:
         return self.safety.active and epoch == self.instruction.epoch
 
     def _accepts(self, epoch: int, inference: Inference) -> bool:
-        """Whether the inference is of the current epoch, and its actions are some."""
-        if not self._is_current(epoch):
+        """Whether the inference is of the current epoch, and its actions are some. Without a task
+        nothing was asked, whoever answers."""
+        if not self._is_current(epoch) or not self.instruction.text:
             return False
         try:
             check_inference(inference)
@@ -258,7 +322,7 @@ class Control(LoopState, ABC):
             return False
         self._flush()
         self._frames.forget()
-        self.latest = None
+        self.latest = self._measured = None
         self._outlet.warn("clock", f"{reason}: everything in flight is void")
         self.become(safety.hold(self.safety, reason, now.steady_ns))
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.lockstep import LockstepControl
 from vla_ros.control.loop import Control
 from vla_ros.control.outlet import ControlOutlet
@@ -22,11 +23,20 @@ def make_control(
     detect_frozen: bool = False,
     replan_interval: int = 0,
     inference_s: float = 0.0,
+    lasting: Lasting | None = None,
 ) -> Control:
-    """The loop in lock-step, whose time is always simulated, or in real time."""
+    """The loop in lock-step, whose time is always simulated, or in real time.
+
+    ``lasting``: of the loop before it, where its owner had one.
+    """
     if lockstep:
         return LockstepControl(
-            limits, clock, outlet, detect_frozen=detect_frozen, replan_interval=replan_interval
+            limits,
+            clock,
+            outlet,
+            detect_frozen=detect_frozen,
+            replan_interval=replan_interval,
+            lasting=lasting,
         )
     return RealtimeControl(
         limits,
@@ -37,4 +47,5 @@ def make_control(
         detect_frozen=detect_frozen,
         replan_interval=replan_interval,
         inference_s=inference_s,
+        lasting=lasting,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vla_ros import safety
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.loop import Control
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import Answer
@@ -32,6 +33,7 @@ class RealtimeControl(Control):
         detect_frozen: bool = False,
         replan_interval: int = 0,
         inference_s: float = 0.0,
+        lasting: Lasting | None = None,
     ) -> None:
         super().__init__(
             limits,
@@ -40,6 +42,7 @@ class RealtimeControl(Control):
             sim_time=sim_time,
             detect_frozen=detect_frozen,
             replan_interval=replan_interval,
+            lasting=lasting,
         )
         self._pipeline_depth = info.pipeline_depth
         self._inference_s = inference_s

@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from vla_ros import safety
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlCounts, ControlOutlet
 from vla_ros.core import Floats, Instruction, Observation, PolicyState
 from vla_ros.safety import Limits, Safety
-from vla_ros.timing import Clock
+from vla_ros.timing import Clock, Moment, moment
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Where the end effector was, float64 [7], and when."""
+
+    pose: Floats
+    stamp_ns: int
+    received_steady_ns: int
 
 
 class LoopState:
     """What the loop and its gate both look at. Guarded by the loop's lock.
 
-    ``measured_pose`` is where the end effector was last, float64 [7], and ``held_pose`` where it
-    was when the state was entered: what ``stale_policy: hold`` keeps. ``latest`` is the newest
-    frame that was taken in.
+    ``held_pose`` is where the end effector was when the state was entered, float64 [7]: what
+    ``stale_policy: hold`` keeps. None: nobody had said so, or long ago. ``latest`` is the newest
+    frame that was taken in. ``lasting`` outlives this loop.
     """
 
-    def __init__(self, limits: Limits, clock: Clock, outlet: ControlOutlet) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Clock,
+        outlet: ControlOutlet,
+        lasting: Lasting,
+        sim_time: bool,
+    ) -> None:
+        self._clock = clock
+        self._sim_time = sim_time
         self.limits = limits
         self.counters = ControlCounts()
         self.safety = Safety(PolicyState.INACTIVE, "inactive", clock.steady_ns())
-        self.instruction = Instruction("", 0)
+        self.lasting = lasting
+        self.instruction = Instruction("", lasting.epoch)
         self.epoch_began_ns = clock.steady_ns()
         self.latest: Observation | None = None
-        self.measured_pose: Floats | None = None
+        self._measured: Measured | None = None
         self.held_pose: Floats | None = None
         self._outlet = outlet
 
@@ -35,10 +56,20 @@ class LoopState:
         if (old.state, old.reason) == (new.state, new.reason):
             return
         if old.state != new.state:
-            self.held_pose = None if self.measured_pose is None else self.measured_pose.copy()
+            self.held_pose = self.fresh_pose(moment(self._clock))
         self._outlet.changed(old, new)
+
+    def fresh_pose(self, now: Moment) -> Floats | None:
+        """Where the end effector is, unless that was measured longer than ``max_age_s`` ago."""
+        if (m := self._measured) is None:
+            return None
+        age = safety.age_ns(
+            now.now_ns, m.stamp_ns, now.steady_ns, m.received_steady_ns, self._sim_time
+        )
+        return m.pose.copy() if age <= self.limits.max_age_ns else None
 
     def begin_epoch(self, steady_ns: int) -> None:
         """What was computed so far is void from now on."""
-        self.instruction = replace(self.instruction, epoch=self.instruction.epoch + 1)
+        self.lasting.epoch += 1
+        self.instruction = replace(self.instruction, epoch=self.lasting.epoch)
         self.epoch_began_ns = steady_ns

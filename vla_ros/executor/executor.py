@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 
 from vla_ros.core import Instruction, Observation
 from vla_ros.executor.mailbox import Doorbell, MailboxWriter
-from vla_ros.executor.messages import Event, FrameRefused, Ready, Result, WorkerLimits
+from vla_ros.executor.messages import Event, FrameRefused, Ready, Result, WorkerGone, WorkerLimits
 from vla_ros.executor.supervisor import Supervisor
 from vla_ros.executor.watchdog import Watchdog
 from vla_ros.executor.wire import HEAD_ROOM, encode_request
@@ -102,7 +102,12 @@ class Executor:
         self._bell.ring()
 
     def restart(self) -> None:
-        """Replace the worker and forget earlier losses. Returns at once; WorkerReady follows."""
+        """Replace the worker and forget earlier losses. Returns at once; WorkerReady follows.
+
+        Raises WorkerGone where nobody is left to do it: after :meth:`close`, or a bug.
+        """
+        if not self._supervisor.is_alive():
+            raise WorkerGone("the worker's supervisor has ended: clean up and configure again")
         self._supervisor.restart()
 
     def halt(self) -> None:

@@ -12,6 +12,10 @@ class FrameRefused(ValueError):
     """The frame cannot be handed to the worker: too large, or not uint8 [H, W, 3]."""
 
 
+class WorkerGone(RuntimeError):
+    """There is no worker, and none can be started any more."""
+
+
 class ErrorKind(str, Enum):
     """Why a result carries no inference."""
 

@@ -1,8 +1,9 @@
 """One worker process as its parent sees it: start, read, kill, reap. Never blocks.
 
-A fresh interpreter is started rather than a ``multiprocessing`` child: that would import
-the parent's main module (and with it ROS) again. Used by the supervisor's thread; ``kill``
-may be called from any thread.
+It leads a process group of its own, and the group ends with it: see
+:mod:`vla_ros.executor.guard`. A fresh interpreter is started rather than a ``multiprocessing``
+child: that would import the parent's main module (and with it ROS) again. Used by the
+supervisor's thread; ``kill`` may be called from any thread.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
 
 from vla_ros.executor.mailbox import Doorbell, MailboxWriter
 from vla_ros.executor.wire import ReportStream, WorkerReport
@@ -42,21 +45,26 @@ class WorkerProcess:
         task = WorkerTask(spec, loader, after, mailbox.head_room, mailbox.array_room)
         boot = pickle.dumps(task)
         self._reports = ReportStream()
+        self._reaping = threading.Lock()
         self.channel, theirs = socket.socketpair()
+        life, self._life = os.pipe()  # nobody else holds this end: it closes with this process
         try:
-            inherited = (theirs.fileno(), mailbox.fileno(), bell.fileno())
+            inherited = (theirs.fileno(), mailbox.fileno(), bell.fileno(), life)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, *map(str, inherited)],
+                [sys.executable, "-c", _BOOT, *map(str, (*inherited, os.getpid()))],
                 pass_fds=inherited,
                 env=_environment(spec),
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in a terminal reaches the parent only
+                # Ctrl-C in a terminal reaches the parent only, and what it starts is a group.
+                start_new_session=True,
             )
         except BaseException:
             self.channel.close()
+            os.close(self._life)
             raise
         finally:
             theirs.close()
+            os.close(life)
         self.channel.setblocking(False)
         with contextlib.suppress(OSError):  # it ended already: the next read says so
             self.channel.sendall(struct.pack("<I", len(boot)) + boot)
@@ -79,12 +87,29 @@ class WorkerProcess:
         return self._reports.feed(data, steady_ns) if data else None
 
     def kill(self) -> None:
-        """SIGKILL; does nothing if it has ended."""
-        self._process.kill()
+        """SIGKILL to it and all it started; does nothing if it has ended."""
+        with self._reaping:
+            self._kill_group()
 
     def ended(self) -> bool:
-        """Whether it is gone for good (and reaped)."""
-        return self._process.poll() is not None
+        """Whether it is gone for good (and reaped); what it started is killed then."""
+        with self._reaping:
+            if self._process.returncode is not None:
+                return True
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            with contextlib.suppress(ChildProcessError):  # reaped by somebody else
+                if os.waitid(os.P_PID, self.pid, flags) is None:
+                    return False
+            self._kill_group()
+            self._process.wait()
+            os.close(self._life)
+            return True
+
+    def _kill_group(self) -> None:
+        """Before it is reaped: until then its number is nobody else's."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def obituary(self) -> str:
         """How it ended, in words; waits a moment for the news."""
@@ -106,10 +131,11 @@ class WorkerProcess:
         return self._wait(timeout_s - patience)
 
     def _wait(self, timeout_s: float) -> bool:
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
+        until = time.monotonic() + timeout_s
+        while not self.ended():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.002)
         return True
 
 

@@ -1,9 +1,10 @@
 """The worker process: owns the device, answers the newest request, ends with its parent.
 
-It is started by :mod:`vla_ros.executor.process` with three inherited descriptors: the
+It is started by :mod:`vla_ros.executor.process` with four inherited descriptors: the
 channel (a stream socket: the task comes in, reports go out, its end means that the parent
-is gone), the mailbox's memory and its doorbell. SIGINT and SIGTERM are ignored: the parent
-decides. One daemon thread does nothing but wait for the channel's end.
+is gone), the mailbox's memory, its doorbell, and what :mod:`vla_ros.executor.guard` waits for,
+which sees to it that the worker ends even where its own threads cannot run. SIGINT and SIGTERM
+are ignored: the parent decides. One daemon thread does nothing but wait for the channel's end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vla_ros.executor.guard import end_with_parent
 from vla_ros.executor.mailbox import Doorbell, MailboxReader
 from vla_ros.executor.messages import ErrorKind, FrameRequest, Result
 from vla_ros.executor.serve import Server, last_line, warm_up
@@ -48,8 +50,9 @@ class WorkerTask:
     array_room: int
 
 
-def main(channel_fd: int, memory_fd: int, bell_fd: int) -> None:
+def main(channel_fd: int, memory_fd: int, bell_fd: int, life_fd: int, parent: int) -> None:
     """Run until the parent is gone or an exception ends it. Never returns."""
+    end_with_parent(parent, life_fd)
     faulthandler.enable()  # a crash in native code says where
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_ros.control import make_control
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.queue import Answer
 from vla_ros.core import Command, CommandKind, Inference, Observation, PolicyInfo, Timeline
 from vla_ros.safety import Limits
-from vla_ros.timing import ManualClock
+from vla_ros.timing import ManualClock, moment
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
 
@@ -42,8 +43,9 @@ class Bench:
 
     def __init__(self, *, lockstep=False, limits=None, **kwargs):
         self.lockstep = lockstep
-        self.clock = ManualClock()
-        self.out = Recorder()
+        self.clock = kwargs.pop("clock", None) or ManualClock()
+        self.out = kwargs.pop("out", None) or Recorder()
+        self.lasting = kwargs.pop("lasting", None) or Lasting()
         self.control = make_control(
             limits or Limits(),
             PolicyInfo("zero"),
@@ -51,6 +53,7 @@ class Bench:
             self.out,
             lockstep=lockstep,
             sim_time=kwargs.pop("sim_time", lockstep),
+            lasting=self.lasting,
             **kwargs,
         )
 
@@ -88,6 +91,18 @@ class Bench:
         (command,) = self.cycle()
         assert command.kind is CommandKind.POLICY
         return self
+
+    def running_either(self):
+        """As :meth:`running`, also in lock-step."""
+        self.control.activate()
+        self.control.set_instruction("reach")
+        self.answer(self.frame())
+        self.control.tick()
+        assert self.out.commands[-1].kind is CommandKind.POLICY
+        return self
+
+    def moment(self):
+        return moment(self.clock)
 
     @property
     def state(self):

@@ -124,6 +124,7 @@ def test_activation_begins_anew_and_inactive_nothing_is_said(bench):
     bench.control.episode_over(1, "success")
     assert bench.state is PolicyState.INACTIVE and len(bench.out.commands) == begin
     bench.control.activate()
+    bench.control.resume()
     assert bench.control.safety.reason == "waits for a fresh frame and a valid action"
     assert play(bench) == [POLICY] * 3
 

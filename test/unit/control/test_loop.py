@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from unit.control.bench import Bench
 from vla_ros.control.commands import CommandMaker
+from vla_ros.control.lasting import Lasting
 from vla_ros.core import (
-    EPISODE_OVER,
     CommandKind,
     Instruction,
     PolicyState,
@@ -212,7 +209,7 @@ def test_a_simulation_that_starts_over_holds_and_its_frames_are_taken_again():
 
 @pytest.mark.parametrize("bad", [np.full(7, np.nan), np.zeros(6)])
 def test_no_command_is_made_of_what_is_no_action(bad):
-    maker = CommandMaker(sim_time=False)
+    maker = CommandMaker(sim_time=False, lasting=Lasting())
     with pytest.raises(ActionRefused):
         maker.make(CommandKind.STOP, bad, Moment(1, 1), Instruction("reach", 1), 0)
 
@@ -225,14 +222,21 @@ def test_a_simulated_clock_that_stands_still_holds():
     assert bench.state is PolicyState.HOLD and "/clock" in bench.control.safety.reason
 
 
+def measured(bench):
+    pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    bench.control.measure(pose, bench.clock.now, bench.moment())
+
+
 def test_silence_publishes_no_stop_and_hold_publishes_the_measured_pose():
     bench = Bench(limits=Limits(stale_policy=StalePolicy.SILENCE)).running()
     commands = [c for _ in range(30) for c in bench.tick()]
     assert all(c.kind is CommandKind.HELD for c in commands)
     limits = Limits(stale_policy=StalePolicy.HOLD, absolute=True, low=(-1.0,) * 6, high=(1.0,) * 6)
     bench = Bench(limits=limits)
-    bench.control.measured_pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    measured(bench)
     bench.running()
+    bench.clock.advance(0.4)
+    measured(bench)
     stop = [c for _ in range(15) for c in bench.tick() if c.kind is CommandKind.STOP][0]
     assert stop.action[:6] == pytest.approx([0.4, 0.0, 0.3, 0.0, 0.0, 0.0])
 
@@ -242,7 +246,7 @@ def test_silence_is_silence_for_poses_too():
         stale_policy=StalePolicy.SILENCE, absolute=True, low=(-1.0,) * 6, high=(1.0,) * 6
     )
     bench = Bench(limits=limits)
-    bench.control.measured_pose = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 1.0])
+    measured(bench)
     bench.running()
     commands = [c for _ in range(30) for c in bench.tick()]
     bench.control.shut_down()
@@ -327,100 +331,3 @@ def test_in_lockstep_the_gripper_does_not_care_whether_the_clock_came_after_the_
 
     assert len(set(sides(late=0))) == 2
     assert sides(late=1) == sides(late=0)
-
-
-class AnyOrder(RuleBasedStateMachine):
-    """Whatever happens in whatever order, what is published is safe."""
-
-    def __init__(self):
-        super().__init__()
-        self.bench = Bench()
-        self.offered = []
-        self.rested_from = 0, 0
-
-    @rule()
-    def activate(self):
-        if not self.bench.control.safety.active:
-            self.bench.control.activate()
-
-    @rule()
-    def deactivate(self):
-        self.bench.control.deactivate()
-
-    @rule(text=st.sampled_from(["", "reach", "push"]))
-    def instruct(self, text):
-        self.bench.control.set_instruction(text)
-
-    @rule(offset=st.integers(-700, 20))
-    def frame(self, offset):
-        self.offered.append(
-            (
-                self.bench.frame(self.bench.clock.now + offset * MS),
-                self.bench.control.instruction.epoch,
-            )
-        )
-
-    @rule(back=st.integers(1, 3), value=st.floats(allow_nan=True), stale_epoch=st.booleans())
-    def answer(self, back, value, stale_epoch):
-        if len(self.offered) >= back:
-            observation, epoch = self.offered[-back]
-            current = self.bench.control.instruction.epoch
-            self.bench.answer(observation, np.full(7, value), epoch if stale_epoch else current)
-
-    @rule(seconds=st.floats(0.0, 0.7))
-    def tick(self, seconds):
-        self.bench.tick(seconds)
-
-    @rule(jump=st.floats(-2.0, 2.0))
-    def clock_jump(self, jump):
-        self.bench.clock.now += round(jump * SECOND)
-
-    @rule()
-    def lose_worker(self):
-        self.bench.control.worker_lost("killed")
-
-    @rule()
-    def recover(self):
-        self.bench.control.recover()
-
-    @rule()
-    def reset(self):
-        self.bench.control.reset()
-
-    @rule(number=st.integers(1, 2), step=st.integers(0, 1))
-    def episode_runs(self, number, step):
-        self.bench.control.episode_runs(number, step)
-
-    @rule(number=st.integers(1, 2))
-    def episode_over(self, number):
-        self.bench.control.episode_over(number, "success")
-
-    @invariant()
-    def between_episodes_one_command_stops_and_nothing_is_asked_for(self):
-        if EPISODE_OVER not in self.bench.control.safety.reason:
-            self.rested_from = len(self.bench.out.commands), len(self.bench.out.submitted)
-            return
-        commands, submitted = self.rested_from
-        assert [c.kind for c in self.bench.out.commands[commands:]] in ([], [CommandKind.STOP])
-        assert len(self.bench.out.submitted) == submitted
-
-    @invariant()
-    def what_was_published_is_safe(self):
-        limits, seen, epoch = self.bench.control.limits, set(), 0
-        for number, command in enumerate(self.bench.out.commands):
-            assert command.sequence == number
-            assert np.isfinite(command.action).all()
-            assert np.abs(command.action[:3]).max() <= 0.05 + 1e-9
-            assert command.epoch >= epoch
-            epoch = command.epoch
-            if command.kind is CommandKind.POLICY:
-                assert command.published_ns - command.stamp_ns <= limits.max_age_ns
-                key = (command.epoch, command.stamp_ns, command.chunk_index)
-                assert key not in seen
-                seen.add(key)
-            else:
-                assert not command.action[:6].any()
-
-
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from support.wait import wait_until
 from unit.executor import faulty_policies as faulty
 from unit.executor.bench import MakeBench, alive
-from vla_ros.executor import WorkerReady
+from vla_ros.executor import WorkerGone, WorkerReady
 
 
 def test_halt_kills_the_worker_without_an_event_until_restart(make_bench: MakeBench) -> None:
@@ -38,3 +40,11 @@ def test_halt_ends_a_worker_that_hangs_and_one_that_is_still_loading(
     assert bench.events.empty()
     bench.executor.restart()
     assert bench.event(WorkerReady).ready.pid != pid
+
+
+def test_an_executor_without_a_supervisor_says_so(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.executor.start(10)
+    bench.executor.close()
+    with pytest.raises(WorkerGone, match="configure again"):
+        bench.executor.restart()

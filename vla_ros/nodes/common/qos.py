@@ -26,7 +26,9 @@ STATE = _profile(5)
 ACTION = _profile(10)
 #: Instruction, status, episode: the newest one is for late joiners too.
 LATCHED = _profile(1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-#: The same for a reader that must miss none of the changes.
+#: Instructions that stop, from whoever says so, also where another one follows at once.
+STOP = _profile(10)
+#: The same as LATCHED for a reader that must miss none of the changes.
 EVERY_CHANGE = _profile(10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 #: Figures that nobody acts on.
 REPORT = _profile(10)

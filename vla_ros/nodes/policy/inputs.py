@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,13 @@ from vla_ros.control.assembling import Assembler, Stamped
 from vla_ros.core import Observation
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of, stamp_of
+from vla_ros.nodes.common.convert import (
+    BadMessage,
+    decompressed,
+    image_of,
+    quoted,
+    stamp_of,
+)
 from vla_ros.nodes.policy import convert
 from vla_ros.timing import Clock, moment
 
@@ -38,6 +45,7 @@ class PolicyInputs:
         self._node = node
         self._clock = clock
         self._control = control
+        self._frame_id = values["frame_id"]
         self._most = values["max_image_pixels"]
         wrist, joints = values["use_wrist_image"], values["use_joint_states"]
         slop_ns = control.limits.period_ns // 2
@@ -58,6 +66,8 @@ class PolicyInputs:
         if control.limits.absolute:
             self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE)
         self._listen(String, "instruction", self._on_instruction, qos.LATCHED, raw=True)
+        # A writer that is VOLATILE does not match that reader; its stop must count all the same.
+        self._listen(String, "instruction", self._on_stop, qos.STOP, raw=True)
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
     def close(self) -> None:
@@ -98,14 +108,17 @@ class PolicyInputs:
         return callback
 
     def _on_measured_pose(self, message: PoseStamped) -> None:
-        """Where the end effector is: what stale_policy 'hold' keeps."""
+        """Where the end effector is: what a first pose is measured from, and what stale_policy
+        'hold' keeps."""
+        received, frame = moment(self._clock), message.header.frame_id
         try:
+            if frame != self._frame_id:
+                raise BadMessage(f"measured_pose is in {quoted(frame)}, not in '{self._frame_id}'")
             pose = convert.pose_action_of(message)
         except BadMessage as error:
             self._control.drop(str(error))
             return
-        with self._control.lock:
-            self._control.measured_pose = pose
+        self._control.measure(pose, stamp_of(message.header.stamp), received)
 
     def _on_instruction(self, serialized: bytes) -> None:
         log = self._node.get_logger()
@@ -116,6 +129,12 @@ class PolicyInputs:
             return
         if self._control.set_instruction(text):
             log.info(f"instruction: '{text}'" if text else "instruction: stop")
+
+    def _on_stop(self, serialized: bytes) -> None:
+        """Obeys the empty text and nothing else."""
+        with contextlib.suppress(ValueError):  # the other reader says so
+            if not check_instruction(convert.text_of(serialized)) and self._control.stop():
+                self._node.get_logger().info("instruction: stop")
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         """Of a simulation; nobody publishes it on a robot."""

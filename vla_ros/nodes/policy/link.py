@@ -36,7 +36,8 @@ from vla_ros.timing import Clock
 class LoopLink:
     """The control loop's outlet and the executor's listener. Of use after :meth:`attach`.
 
-    ``ready`` is what the worker said last of its policy, ``worker_pid`` 0 where there is none.
+    ``ready`` is what the worker said last of its policy, ``worker_pid`` 0 where there is none,
+    ``deserted`` where none will come by itself.
     ``ticker`` is told of answers while there is one.
     """
 
@@ -62,6 +63,7 @@ class LoopLink:
         self.ticker: Ticker | None = None
         self.worker_pid = 0
         self.worker_restarts = 0
+        self.deserted = False
 
     def attach(self, executor: Executor, ready: Ready, control: Control) -> None:
         """From now on frames, answers and commands flow."""
@@ -86,6 +88,7 @@ class LoopLink:
         if after.state is PolicyState.FAULT and before.state is not after.state:
             self.executor.halt()  # until recover: what is broken must not go on computing
             self.worker_pid = 0
+            self.deserted = True
         if before.state != after.state:
             line = f"{before.state.name} -> {after.state.name}: {after.reason}"
             # rclpy allows one severity a line of source, and raises for a second one.
@@ -123,6 +126,17 @@ class LoopLink:
             chunk = chunk_message(answer, result, self.ready.info, control.limits.period_s)
             self._topics.chunk(chunk, self._clock.now_ns())
 
+    def need_worker(self) -> None:
+        """Start another worker where none would come by itself. With the loop's lock held.
+
+        Raises WorkerGone where that is not possible.
+        """
+        if self.deserted:
+            self.executor.restart()
+            self.deserted = False
+            assert self._control is not None
+            self._control.worker_lost("waits for a new worker to load")
+
     def on_event(self, event: Event) -> None:
         """The worker came or went."""
         control = self._control
@@ -134,6 +148,8 @@ class LoopLink:
             control.worker_lost(event.reason)
             self._log.error(f"worker lost: {event.reason}")
         elif isinstance(event, WorkerGaveUp):
+            self.worker_pid, self.deserted = 0, True
+            self._log.error(f"there is no worker: {event.reason}")
             control.fault(event.reason)
         else:
             self.ready, self.worker_pid = event.ready, event.ready.pid

@@ -11,20 +11,25 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock as RosClock
 from rclpy.clock import ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
+from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from vla_ros.control import ControlCounts, check_instruction
+from vla_ros.control.lasting import Lasting
 from vla_ros.core import Instruction, PolicyInfo, PolicyState
+from vla_ros.executor import WorkerGone
 from vla_ros.nodes.common.parameters import check_values, declare
 from vla_ros.nodes.common.spin import run
 from vla_ros.nodes.policy.convert import status_message
 from vla_ros.nodes.policy.parameters import TABLE, limits_of, spec_of
-from vla_ros.nodes.policy.runtime import PolicyRuntime
+from vla_ros.nodes.policy.runtime import PolicyRuntime, WrongState
 from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicyRefused
 from vla_ros.safety import Safety
@@ -62,24 +67,67 @@ class PolicyNode(LifecycleNode):
         self.sim_time = bool(self.get_parameter("use_sim_time").value)
         if self.values["mode"] == "lockstep" and not self.sim_time:
             raise ValueError("mode 'lockstep' needs use_sim_time:=true and a /clock")
+        if self.values["publish_twist"] and self.limits.absolute:
+            raise ValueError("publish_twist needs action_space 'delta': a pose is no velocity")
         self.clock = NodeClock(self.get_clock())
         self.topics = PolicyTopics(self, self.values["frame_id"], self.values["publish_twist"])
         self.runtime: PolicyRuntime | None = None
+        self._lasting = Lasting()
+        self._loading: threading.Thread | None = None  # while configure is under way
         self._idle = _NOT_CONFIGURED
         self.create_timer(1.0, self._report, clock=RosClock(clock_type=ClockType.STEADY_TIME))
         self.add_on_set_parameters_callback(self._check_parameters)
         self.add_post_set_parameters_callback(self._apply_parameters)
         self.create_service(Trigger, "~/stop", self._on_stop)
+        self.create_service(Trigger, "~/resume", self._on_resume)
         self.create_service(Trigger, "~/recover", self._on_recover)
         self.create_service(Trigger, "~/reset", self._on_reset)
         self.publish_status()
 
     # ------------------------------------------------------------------ lifecycle
 
-    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Load the policy in its worker, warm it up, refuse what cannot be met."""
+    async def _LifecycleNodeMixin__on_change_state(
+        self, request: ChangeState.Request, response: ChangeState.Response
+    ) -> ChangeState.Response:
+        """rclpy's answer to ~/change_state, but configure runs beside the executor: weights load
+        for minutes, and status, get_state and stop must answer meanwhile.
+
+        rclpy has no hook for this; under another name of its own it configures as it would.
+        """
+        change = super()._LifecycleNodeMixin__on_change_state  # type: ignore[misc]
+        if self._loading is not None:
+            self.get_logger().error("refused: another transition is under way")
+            response.success = False
+            return response
+        number, label = request.transition.id, request.transition.label
+        if label != "configure" and (label or number != Transition.TRANSITION_CONFIGURE):
+            return change(request, response)
+        done: Future[ChangeState.Response] = Future(executor=self.executor)
+
+        def configure() -> None:
+            try:
+                change(request, response)
+            except Exception as error:
+                response.success = False
+                self.get_logger().error(f"configure failed: {type(error).__name__}: {error}")
+            done.set_result(response)
+
+        self._loading = threading.Thread(target=configure, name="configure", daemon=True)
+        self._loading.start()
         try:
-            self.runtime = PolicyRuntime(
+            await done
+        finally:
+            self._loading = None
+            self.publish_status()
+        return response
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Load the policy in its worker, warm it up, refuse what cannot be met. In a thread of
+        its own: see above."""
+        self._idle = Safety(PolicyState.UNCONFIGURED, "loads its policy")
+        self.publish_status()
+        try:
+            runtime = PolicyRuntime(
                 self,
                 self.values,
                 self.spec,
@@ -87,20 +135,28 @@ class PolicyNode(LifecycleNode):
                 self.clock,
                 self.topics,
                 sim_time=self.sim_time,
+                lasting=self._lasting,
                 changed_state=self.publish_status,
                 ending=self._ending,
             )
-        except (PolicyRefused, ValueError) as error:
-            self.get_logger().error(f"configure refused: {error}")
-            self._idle = Safety(PolicyState.UNCONFIGURED, f"refused: {error}")
+        except Exception as error:
+            expected = isinstance(error, (PolicyRefused, ValueError))
+            reason = str(error) if expected else f"{type(error).__name__}: {error}"
+            self.get_logger().error(f"configure refused: {reason}")
+            self._idle = Safety(PolicyState.UNCONFIGURED, f"refused: {reason}")
             self.publish_status()
             return TransitionCallbackReturn.FAILURE
+        self.runtime = runtime
         self.publish_status()
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         assert self.runtime is not None
-        self.runtime.activate()
+        try:
+            self.runtime.activate()
+        except WorkerGone as error:
+            self.get_logger().error(f"activate refused: {error}")
+            return TransitionCallbackReturn.FAILURE
         return super().on_activate(state)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -129,6 +185,8 @@ class PolicyNode(LifecycleNode):
 
     def last_word(self) -> None:
         """At the end of the process: the stale policy's command, then the worker's end."""
+        if (loading := self._loading) is not None:
+            loading.join(0.5)  # it was told by `ending`
         if self.runtime is not None:
             self.runtime.last_word()
         self._release()
@@ -138,6 +196,12 @@ class PolicyNode(LifecycleNode):
     def _check_parameters(self, changes: list[Parameter]) -> SetParametersResult:
         """All or nothing: the changed set is checked as a whole."""
         values = self.values | {p.name: p.value for p in changes if p.name in _OWN}
+        if any(p.name == "use_sim_time" and p.value != self.sim_time for p in changes):
+            reason = "use_sim_time is given at the start: the clocks of a running loop stay"
+            return SetParametersResult(successful=False, reason=reason)
+        if self._loading is not None and any(p.name in _OWN for p in changes):
+            reason = "the policy is loading with the values it was given: wait until it is"
+            return SetParametersResult(successful=False, reason=reason)
         try:
             check_values(TABLE, values)
             limits = limits_of(values)
@@ -173,27 +237,52 @@ class PolicyNode(LifecycleNode):
     # ------------------------------------------------------------------ services
 
     def _on_stop(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        said = "stopped: give a new instruction to go on"
-        return self._serve(response, lambda runtime: runtime.control.stop(), said)
+        if self._loading is not None:
+            self._lasting.latch.close()
+            return _answer(response, True, "stopped: nothing starts before ~/resume")
+        if self.runtime is None:
+            return _answer(response, False, "not configured: nothing runs")
+        self.runtime.control.stop()
+        self.publish_status()
+        return _answer(response, True, "stopped: call ~/resume, or give another instruction")
+
+    def _on_resume(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        def resume(runtime: PolicyRuntime) -> str:
+            if not runtime.control.resume():
+                raise WrongState("nothing was stopped")
+            return f"resumed: '{runtime.control.instruction.text}'"
+
+        return self._serve(response, resume)
 
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        said = "reset: a new episode begins"
-        return self._serve(response, lambda runtime: runtime.control.reset(), said)
+        def reset(runtime: PolicyRuntime) -> str:
+            runtime.control.reset()
+            return "reset: a new episode begins"
+
+        return self._serve(response, reset)
 
     def _on_recover(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        said = "recovered: waits for a fresh action"
-        return self._serve(response, PolicyRuntime.recover, said)
+        return self._serve(response, PolicyRuntime.recover)
 
     def _serve(
-        self, response: Trigger.Response, call: Callable[[PolicyRuntime], None], said: str
+        self, response: Trigger.Response, call: Callable[[PolicyRuntime], str]
     ) -> Trigger.Response:
+        """What is only possible while active. ``call`` says what it did, or raises WrongState."""
         if self.runtime is None:
-            response.success, response.message = False, "not configured"
-            return response
-        call(self.runtime)
-        response.success, response.message = True, said
+            return _answer(response, False, "not configured")
+        try:
+            if not self.runtime.control.safety.active:
+                raise WrongState("not active: activate the node first")
+            said = call(self.runtime)
+        except WrongState as error:
+            return _answer(response, False, str(error))
         self.publish_status()
-        return response
+        return _answer(response, True, said)
+
+
+def _answer(response: Trigger.Response, success: bool, message: str) -> Trigger.Response:
+    response.success, response.message = success, message
+    return response
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -14,9 +14,10 @@ from typing import Any
 from rclpy.lifecycle import LifecycleNode
 
 from vla_ros.control import check_instruction, make_control
+from vla_ros.control.lasting import Lasting
 from vla_ros.control.ticker import Ticker
 from vla_ros.core import PolicyState
-from vla_ros.executor import Executor, Ready, WorkerLimits
+from vla_ros.executor import Executor, Ready, WorkerGone, WorkerLimits
 from vla_ros.nodes.policy.budget import hang_timeout_s, refuse_unless_met
 from vla_ros.nodes.policy.convert import status_message
 from vla_ros.nodes.policy.figures import LatencyWindows
@@ -26,6 +27,10 @@ from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicySpec
 from vla_ros.safety import Limits
 from vla_ros.timing import Clock
+
+
+class WrongState(Exception):
+    """What was asked for is not possible now; the text says why in one line."""
 
 
 class PolicyRuntime:
@@ -47,6 +52,7 @@ class PolicyRuntime:
         topics: PolicyTopics,
         *,
         sim_time: bool,
+        lasting: Lasting,
         changed_state: Callable[[], None],
         ending: threading.Event,
     ) -> None:
@@ -56,28 +62,52 @@ class PolicyRuntime:
         self._topics = topics
         self._lockstep = values["mode"] == "lockstep"
         self._ticker: Ticker | None = None
+        self._inputs: PolicyInputs | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
         self._link = LoopLink(log, clock, topics, self._windows, changed_state)
         log.info(f"loading policy '{spec.name}' ...")
-        ready = self._start_worker(spec, limits, ending)
+        self._executor = Executor(
+            spec, clock, self._room(), self._link.on_result, self._link.on_event
+        )
+        try:
+            ready = self._executor.start(values["load_timeout_s"], ending)
+            self._build(node, spec, limits, ready, sim_time, lasting)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _build(
+        self,
+        node: LifecycleNode,
+        spec: PolicySpec,
+        limits: Limits,
+        ready: Ready,
+        sim_time: bool,
+        lasting: Lasting,
+    ) -> None:
+        """Everything around the worker that is ready."""
+        values, log = self._values, node.get_logger()
+        self._refuse_unless_met(limits, ready)
+        self._set_hang_timeout(limits, ready)
         self.control = make_control(
             limits,
             ready.info,
-            clock,
+            self._clock,
             self._link,
             lockstep=self._lockstep,
             sim_time=sim_time,
             detect_frozen=values["detect_frozen"],
             replan_interval=values["replan_interval"],
             inference_s=ready.inference_p99_ms / 1e3,
+            lasting=lasting,
         )
         self._link.attach(self._executor, ready, self.control)
-        topics.open(limits, clocked=not self._lockstep)
+        self._topics.open(limits, clocked=not self._lockstep)
         poses = spec.name == "scripted"
         wrist = values["use_wrist_image"] or ready.info.cameras == 2
         joints = values["use_joint_states"] or ready.info.state_dim > 0
         needs = {**values, "use_wrist_image": wrist, "use_joint_states": joints}
-        self._inputs = PolicyInputs(node, needs, clock, self.control, poses=poses)
+        self._inputs = PolicyInputs(node, needs, self._clock, self.control, poses=poses)
         if values["instruction"]:
             self.control.set_instruction(check_instruction(values["instruction"]))
         log.info(
@@ -89,26 +119,26 @@ class PolicyRuntime:
         if ready.info.contradiction:
             log.warning(f"overridden: {ready.info.contradiction}")
 
-    def _start_worker(self, spec: PolicySpec, limits: Limits, ending: threading.Event) -> Ready:
-        room = WorkerLimits(
+    def _room(self) -> WorkerLimits:
+        return WorkerLimits(
             load_timeout_s=self._values["load_timeout_s"],
             max_image_bytes=2 * 3 * self._values["max_image_pixels"],
         )
-        link = self._link
-        self._executor = Executor(spec, self._clock, room, link.on_result, link.on_event)
-        ready = self._executor.start(self._values["load_timeout_s"], ending)
-        try:
-            self._refuse_unless_met(limits, ready)
-        except ValueError:
-            self._executor.close()
-            raise
-        self._set_hang_timeout(limits, ready)
-        return ready
+
+    def _abandon(self) -> None:
+        """Leave nothing behind of what could not be made."""
+        if self._inputs is not None:
+            self._inputs.close()
+        self._topics.close()
+        self._executor.close()
 
     # ------------------------------------------------------------------ its life
 
     def activate(self) -> None:
-        self.control.activate()
+        """With a new worker where there is none. Raises WorkerGone where none can be started."""
+        with self.control.lock:
+            self._link.need_worker()
+            self.control.activate()
         period_ns = self.control.limits.period_ns
         self._ticker = self._link.ticker = Ticker(period_ns, self._tick, self._tick_failed)
         self._ticker.start()
@@ -126,17 +156,27 @@ class PolicyRuntime:
         self.control.shut_down()
         self._topics.flush(0.2)
 
-    def recover(self) -> None:
-        """Leave FAULT, with a new worker, or HOLD."""
-        if self.control.safety.state is PolicyState.FAULT:
-            self._executor.restart()
-        self.control.recover()
+    def recover(self) -> str:
+        """Leave FAULT, with a new worker, or HOLD. WrongState: there is nothing to leave."""
+        control = self.control
+        with control.lock:
+            held = control.safety.state in (PolicyState.FAULT, PolicyState.HOLD)
+            if not held and not self._link.deserted:
+                raise WrongState(f"nothing to recover from: {control.safety.state.name}")
+            try:
+                self._link.need_worker()
+            except WorkerGone as error:
+                raise WrongState(str(error)) from None
+            control.recover()
+        return "recovered: waits for a fresh action"
 
     def close(self) -> None:
         """End the worker and take the topics away."""
         self.deactivate()
-        self._inputs.close()
-        self._executor.close(0.5)
+        if self._inputs is not None:
+            self._inputs.close()
+        if not self._executor.close(0.5):
+            self._link.warn("close", "the worker does not end: is it stuck in a driver?")
         self._topics.close()
 
     def _tick(self, error_ns: int) -> None:

@@ -1,0 +1,93 @@
+"""Configure takes minutes with a large model: the node answers meanwhile."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+from std_srvs.srv import Trigger
+
+from support.policy_client import moves
+from support.wait import wait_until
+from vla_ros.core import CommandKind
+from vla_ros.core import PolicyState as State
+
+
+def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
+    start_policy, tmp_path
+):
+    rig = start_policy(
+        policy="vla",
+        checkpoint="random:small",
+        schedule="autoregressive",
+        warmup_count=200,  # some seconds
+        num_threads=1,
+        max_age_s=5.0,
+        instruction="reach",
+    )
+    client = rig.ros.node.create_client(ChangeState, "/policy/change_state")
+    wait_until(client.service_is_ready, 10.0, "the node")
+    configure = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_CONFIGURE))
+    future = client.call_async(configure)
+    rig.node.wait_for_log("loading policy")
+    began = time.monotonic()
+    state = rig.ros.call(GetState, "/policy/get_state", GetState.Request(), 2.0).current_state
+    assert state.label == "configuring"
+    assert rig.ros.call(Trigger, "/policy/stop", timeout=2.0).success
+    rig.expect(lambda s: s.reason == "loads its policy", timeout=2.0)
+    assert not rig.ros.change_state("/policy", "configure", 2.0), "one at a time"
+    accepted, why = rig.ros.set_parameter("/policy", "max_age_s", 4.0)
+    assert not accepted and "loading" in why
+    assert time.monotonic() - began < 2.0 and not future.done()
+    wait_until(future.done, 60.0, "the end of configure")
+    assert future.result().success
+    assert rig.ros.change_state("/policy", "activate")
+    with rig.filming():
+        rig.expect(lambda s: s.state == State.WAITING and "stopped" in s.reason)
+        time.sleep(0.5)
+        assert rig.kinds() == []
+        assert rig.call("resume") == "resumed: 'reach'"
+        rig.wait_for(CommandKind.POLICY)
+
+
+def test_simulated_time_is_chosen_at_the_start(start_policy, tmp_path):
+    rig = start_policy(policy="replay", replay_file=moves(tmp_path))
+    rig.bring_up()
+    accepted, why = rig.ros.set_parameter("/policy", "use_sim_time", True)
+    assert not accepted and "given at the start" in why
+
+
+def test_what_goes_wrong_after_loading_leaves_no_worker(ros_env, monkeypatch):
+    """A bug, or a middleware that has no room for another reader: configure is refused."""
+    import os
+    import threading
+
+    import rclpy
+    from rclpy.lifecycle import TransitionCallbackReturn
+
+    from vla_ros.nodes.policy import runtime
+    from vla_ros.nodes.policy.node import PolicyNode
+
+    def fails(*_, **__):
+        raise RuntimeError("no room for another reader")
+
+    monkeypatch.setattr(runtime, "PolicyInputs", fails)
+    rclpy.init(args=["--ros-args", "-p", "policy:=zero"])
+    try:
+        node = PolicyNode(threading.Event())
+        before = set(os.listdir(f"/proc/{os.getpid()}/task"))
+        assert node.on_configure(None) == TransitionCallbackReturn.FAILURE
+        assert node.runtime is None and "no room" in node._idle.reason
+        children = f"/proc/{os.getpid()}/task/{{}}/children"
+        for task in os.listdir(f"/proc/{os.getpid()}/task"):
+            with open(children.format(task)) as listed:
+                assert listed.read() == ""
+        assert len(set(os.listdir(f"/proc/{os.getpid()}/task")) - before) == 0
+        node.destroy_node()
+    finally:
+        rclpy.try_shutdown()

@@ -1,0 +1,181 @@
+"""What survives deactivation, a stop and a cleanup: nothing that moves a robot by itself."""
+
+import numpy as np
+import pytest
+
+from unit.control.bench import Bench
+from vla_ros.core import GRIPPER, CommandKind, PolicyState
+from vla_ros.safety import Limits
+from vla_ros.timing import SECOND
+
+CLOSED = np.array([0.01] * 6 + [0.0])
+
+
+def test_activation_forgets_gripper_and_motion():
+    """A gripper opened by hand between two activations must not be closed by the second."""
+    bench = Bench().running()
+    bench.cycle(CLOSED)
+    bench.control.deactivate()
+    begin = len(bench.out.commands)
+    bench.control.activate()
+    for _ in range(30):
+        bench.tick()
+    bench.control.shut_down()
+    assert bench.out.commands[begin:] == [], "nothing before the first action"
+
+
+def test_the_first_gripper_of_an_activation_is_the_one_its_action_asked_for():
+    bench = Bench()
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    (command,) = bench.cycle(np.array([0.0] * 6 + [0.97]))
+    assert command.action[GRIPPER] == 0.97, "no hysteresis around a value nobody commanded"
+
+
+def test_a_gripper_dwells_on_the_steady_clock():
+    bench = Bench(limits=Limits(gripper_dwell_s=0.15)).running()  # gripper at 0.01: closed
+    bench.cycle(np.array([0.0] * 6 + [1.0]))
+    for _ in range(4):
+        bench.cycle(np.array([0.0] * 6 + [1.0]))
+    assert bench.out.commands[-1].action[GRIPPER] == 1.0
+    bench.clock.now -= 30 * SECOND  # the wall clock is set back
+    for _ in range(6):
+        bench.cycle(CLOSED)
+    assert bench.state is PolicyState.RUNNING
+    assert bench.out.commands[-1].action[GRIPPER] == 0.0
+
+
+def test_a_simulation_that_starts_over_leaves_the_gripper_free():
+    bench = Bench(sim_time=True).running()
+    for _ in range(4):
+        bench.cycle(np.array([0.0] * 6 + [1.0]))
+    bench.clock.now -= 300 * SECOND
+    for _ in range(8):
+        bench.cycle(CLOSED)
+    assert bench.state is PolicyState.RUNNING
+    assert bench.out.commands[-1].action[GRIPPER] == 0.0
+
+
+@pytest.mark.parametrize("lockstep", [False, True], ids=["realtime", "lockstep"])
+def test_evidence_from_the_future_moves_nothing(lockstep):
+    """The clock went back between the frame and its answer, and no tick has seen it yet."""
+    bench = Bench(lockstep=lockstep, sim_time=True).running_either()
+    bench.clock.advance(0.05)
+    observation = bench.frame()
+    bench.control.latest = None
+    bench.clock.now -= 50 * SECOND
+    bench.answer(observation)
+    begin = len(bench.out.commands)
+    if not lockstep:
+        bench.control._gate.let_through(bench.control._queue.take(), bench.moment())
+    kinds = [c.kind for c in bench.out.commands[begin - 1 if lockstep else begin :]]
+    assert CommandKind.POLICY not in kinds
+    assert "future" in bench.control.counters.last_block
+
+
+# ------------------------------------------------------------------------ a stop lasts
+
+
+def moves(bench, frames=4):
+    """Whether frames and their answers lead to an action."""
+    begin = len(bench.out.commands)
+    for _ in range(frames):
+        bench.clock.advance(0.05)
+        asked = len(bench.out.submitted)
+        observation = bench.frame()
+        if len(bench.out.submitted) > asked:
+            bench.answer(observation)
+        bench.control.tick()
+    return CommandKind.POLICY in [c.kind for c in bench.out.commands[begin:]]
+
+
+@pytest.fixture(params=[False, True], ids=["realtime", "lockstep"])
+def bench(request):
+    bench = Bench(lockstep=request.param)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    assert moves(bench)
+    return bench
+
+
+@pytest.mark.parametrize("how", ["service", "empty instruction"])
+def test_a_stop_lasts_while_its_instruction_is_repeated(bench, how):
+    if how == "service":
+        bench.control.stop()
+    else:
+        bench.control.set_instruction("")
+    for _ in range(3):
+        assert not bench.control.set_instruction("reach")
+        assert not moves(bench)
+    assert bench.state is PolicyState.WAITING
+    assert "stopped" in bench.control.safety.reason
+    bench.control.stop()  # again: what it interrupted is not forgotten
+    assert bench.control.resume()
+    assert bench.control.instruction.text == "reach" and moves(bench)
+
+
+def test_another_instruction_ends_a_stop_and_after_it_the_old_one_is_another(bench):
+    bench.control.stop()
+    assert bench.control.set_instruction("push") and moves(bench)
+    assert bench.control.set_instruction("reach") and moves(bench)
+
+
+def test_there_is_nothing_to_resume_where_nothing_was_stopped(bench):
+    assert not bench.control.resume()
+    bench.control.stop()
+    assert bench.control.resume() and not bench.control.resume()
+
+
+def test_reset_and_recover_do_not_end_a_stop_but_a_new_episode_takes_its_instruction(bench):
+    bench.control.stop()
+    bench.control.recover()
+    assert not bench.control.set_instruction("reach") and not moves(bench)
+    bench.control.reset()
+    assert not moves(bench), "a reset alone moves nothing"
+    assert bench.control.set_instruction("reach") and moves(bench)
+
+
+def test_activation_resumes_nothing_unasked(bench):
+    bench.control.deactivate()
+    bench.control.set_instruction("reach")  # an upstream node goes on repeating
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    assert not moves(bench) and "stopped" in bench.control.safety.reason
+    assert bench.control.resume() and moves(bench)
+
+
+def test_an_instruction_given_before_the_first_activation_is_obeyed():
+    bench = Bench()
+    bench.control.set_instruction("reach")
+    bench.control.activate()
+    assert moves(bench)
+
+
+def test_an_instruction_given_while_inactive_is_obeyed_if_it_is_another(bench):
+    bench.control.deactivate()
+    assert bench.control.set_instruction("push")
+    bench.control.activate()
+    assert moves(bench)
+
+
+def test_a_stop_while_nothing_is_known_yet_holds_back_whatever_comes():
+    bench = Bench()
+    bench.lasting.latch.close()  # stop was called while the weights loaded
+    assert not bench.control.set_instruction("reach")
+    bench.control.activate()
+    assert not bench.control.set_instruction("push") and not moves(bench)
+    assert bench.control.resume() and bench.control.instruction.text == "push" and moves(bench)
+
+
+def test_numbers_and_stops_outlive_a_cleanup(bench):
+    last, epoch = bench.out.commands[-1], bench.control.instruction.epoch
+    bench.control.deactivate()
+    again = Bench(lockstep=bench.lockstep, lasting=bench.lasting)
+    assert again.control.instruction.epoch > epoch
+    again.control.activate()
+    assert not again.control.set_instruction("reach"), "the latched topic says it again"
+    assert again.control.resume()
+    again.clock = again.control._clock
+    assert moves(again)
+    assert again.out.commands[0].sequence > last.sequence
+    assert again.out.commands[0].epoch > epoch

@@ -1,0 +1,47 @@
+"""Rotations as axis-angle vectors [3] in rad: the way from one to another, by the shorter side.
+
+Two vectors may be far apart and be the same rotation (all around pi), so neither their difference
+nor a bound on their components says how far a gripper turns. The angle of the relative rotation
+does: the distance on the manifold, 0..pi.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vla_ros.core import Floats
+
+
+def _quaternion(vector: Floats) -> tuple[float, Floats]:
+    """Scalar part and vector part [3]."""
+    angle = float(np.linalg.norm(vector))
+    if angle < 1e-12:
+        return 1.0, np.asarray(vector, np.float64) / 2
+    return float(np.cos(angle / 2)), vector / angle * np.sin(angle / 2)
+
+
+def _vector(w: float, v: Floats) -> Floats:
+    """The shorter way round: an angle of 0..pi."""
+    sine = float(np.linalg.norm(v))
+    if sine < 1e-12:
+        return np.zeros(3)
+    out: Floats = (v if w >= 0 else -v) / sine * 2 * np.arctan2(sine, abs(w))
+    return out
+
+
+def turned(rotation: Floats, by: Floats) -> Floats:
+    """``rotation`` followed by ``by``, which is seen from the turned frame."""
+    (w, v), (b, u) = _quaternion(rotation), _quaternion(by)
+    return _vector(w * b - float(v @ u), w * u + b * v + np.cross(v, u))
+
+
+def way(start: Floats, goal: Floats) -> Floats:
+    """What ``start`` must be turned by to be ``goal``; its length is the distance, 0..pi."""
+    return turned(-start, goal)
+
+
+def towards(start: Floats, goal: Floats, most: float) -> Floats:
+    """``goal``, or where ``most`` rad on the way to it end."""
+    needed = way(start, goal)
+    distance = float(np.linalg.norm(needed))
+    return goal if distance <= most else turned(start, needed * (most / distance))
