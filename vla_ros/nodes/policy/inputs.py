@@ -12,15 +12,18 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 from vla_ros.control import Control, check_instruction
-from vla_ros.control.assembling import Assembler, Stamped
+from vla_ros.control.assembling import Assembler, Lost, PairingWindow, Stamped
+from vla_ros.control.parts import PICTURES, STATES, Joints, Nearest, Part
 from vla_ros.core import Observation
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of, stamp_of
 from vla_ros.nodes.policy import convert
-from vla_ros.timing import Clock, moment
+from vla_ros.nodes.policy.needs import Needs
+from vla_ros.timing import SECOND, Clock, moment
 
 Put = Callable[[Stamped[Any]], Observation | None]
+_SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
 
 
 class PolicyInputs:
@@ -32,33 +35,50 @@ class PolicyInputs:
         values: Mapping[str, Any],
         clock: Clock,
         control: Control,
-        *,
-        poses: bool,
+        needs: Needs,
     ) -> None:
         self._node = node
         self._clock = clock
         self._control = control
         self._most = values["max_image_pixels"]
-        wrist, joints = values["use_wrist_image"], values["use_joint_states"]
-        slop_ns = control.limits.period_ns // 2
-        join = Assembler(slop_ns, wrist=wrist, proprio=joints, poses=poses)
+        self._slop_ns = round(values["pairing_slop_s"] * SECOND)
+        self._joints = Joints(needs.joint_names, needs.size)
+        self._names_told = 0
+        self._lost_ns: dict[str, int] = {}  # stream -> steady time of its last loss
+        self._open: list[Any] = []
+        parts: dict[str, Part] = {}
+        if needs.wrist:
+            parts["wrist_image"] = Nearest(PICTURES)
+        if needs.joints:
+            parts["joint_states"] = self._joints
+        if needs.ground_truth:
+            parts["ground_truth"] = Nearest(STATES)
+        self._join = Assembler(self._window, parts)
+        self._subscribe(values, parts)
+
+    def _subscribe(self, values: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
         compressed = values["image_transport"] == "compressed"
         kind, suffix = (CompressedImage, "/compressed") if compressed else (Image, "")
-        self._open: list[Any] = []
-        self._listen(kind, f"image{suffix}", self._stream(self._pixels, join.image), qos.IMAGE_SUB)
-        if wrist:
-            take = self._stream(self._pixels, join.wrist)
+        wanted = frozenset(self._joints.names)
+        take = self._stream(self._pixels, self._join.image)
+        self._listen(kind, f"image{suffix}", take, qos.IMAGE_SUB)
+        if "wrist_image" in parts:
+            take = self._part("wrist_image", self._pixels)
             self._listen(kind, f"wrist_image{suffix}", take, qos.IMAGE_SUB)
-        if joints:
-            take = self._stream(convert.proprio_of, join.proprio)
-            self._listen(JointState, "joint_states", take, qos.STATE)
-        if poses:
-            take = self._stream(convert.poses_of, join.poses)
+        if "joint_states" in parts:
+            take = self._part("joint_states", lambda m: convert.joints_of(m, wanted))
+            self._listen(JointState, "joint_states", take, qos.STATE_SUB)
+        if "ground_truth" in parts:
+            take = self._part("ground_truth", convert.poses_of)
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
-        if control.limits.absolute:
-            self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE)
+        if self._control.limits.absolute:
+            self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE_SUB)
         self._listen(String, "instruction", self._on_instruction, qos.LATCHED, raw=True)
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
+
+    def _window(self) -> PairingWindow:
+        limits = self._control.limits
+        return PairingWindow(self._slop_ns or limits.period_ns // 2, limits.max_age_ns)
 
     def close(self) -> None:
         for subscription in self._open:
@@ -88,14 +108,48 @@ class PolicyInputs:
             received = moment(self._clock)
             try:
                 part = Stamped(stamp_of(message.header.stamp), received, read(message))
+                observation = put(part)
             except BadMessage as error:
                 self._control.drop(str(error))
                 return
-            observation = put(part)
+            for lost in self._join.lost():
+                self._lose(lost, received.steady_ns)
             if observation is not None:
+                self._tell_of_names()
                 self._control.offer(observation)
 
         return callback
+
+    def _part(self, name: str, read: Callable[[Any], Any]) -> Callable[[Any], None]:
+        """A stream that is joined to images."""
+
+        def put(part: Stamped[Any]) -> Observation | None:
+            if part.stamp_ns <= 0:
+                raise BadMessage(f"the stamp of {name} is zero: its driver must fill header.stamp")
+            return self._join.add(name, part)
+
+        return self._stream(read, put)
+
+    def _tell_of_names(self) -> None:
+        """Once all that is wanted is there: what else is offered and left out."""
+        joints = self._joints
+        if len(joints.offered) == self._names_told:
+            return
+        self._names_told = len(joints.offered)
+        if joints.extra:
+            line = f"joint_states offers more than is wanted: {joints.wanted_and_offered}"
+            self._node.get_logger().info(line)
+
+    def _lose(self, lost: Lost, steady_ns: int) -> None:
+        """Count an image without a partner. The log says it once a stream, the status always."""
+        last = self._lost_ns.get(lost.stream)
+        self._lost_ns[lost.stream] = steady_ns
+        if last is None or steady_ns - last > _SAY_AGAIN_NS:
+            self._control.drop(lost.reason)
+            return
+        with self._control.lock:
+            self._control.counters.frames_dropped += 1
+            self._control.counters.last_drop = lost.reason
 
     def _on_measured_pose(self, message: PoseStamped) -> None:
         """Where the end effector is: what stale_policy 'hold' keeps."""

@@ -101,7 +101,12 @@ TABLE = (
       fixed=True),
     P("use_wrist_image", False, "Frames need a wrist image; they do where the checkpoint looks"
       " through two cameras", fixed=True),
-    P("use_joint_states", False, "Whether a frame needs joint states", fixed=True),
+    P("use_joint_states", False, "Frames need joint states; they do where joint_names are given"
+      " or the checkpoint takes the robot's state", fixed=True),
+    P("joint_names", [""], "Which joints make the robot's state, and their order; empty: a"
+      " message's positions as they come", fixed=True),
+    P("pairing_slop_s", 0.0, "How far the stamps of one frame's parts may lie apart; 0: half a"
+      " control period. A stream slower than the control rate needs half of its own", 0.0, 10.0),
     P("max_image_pixels", 1920 * 1200, "Larger images are dropped", 64, 7680 * 4320, fixed=True),
     P("detect_frozen", True, "Hold on a camera that repeats its pixels; off in simulation",
       fixed=True),

@@ -22,6 +22,7 @@ from vla_ros.nodes.policy.convert import status_message
 from vla_ros.nodes.policy.figures import LatencyWindows
 from vla_ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.nodes.policy.link import PolicyLink
+from vla_ros.nodes.policy.needs import needs_of
 from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicySpec
 from vla_ros.safety import Limits
@@ -73,10 +74,8 @@ class PolicyRuntime:
         )
         self._link.attach(self._executor, ready, self.control)
         topics.open(limits, clocked=not self._lockstep)
-        poses = spec.name == "scripted"
-        wrist = values["use_wrist_image"] or ready.info.cameras == 2
-        needs = {**values, "use_wrist_image": wrist}
-        self._inputs = PolicyInputs(node, needs, clock, self.control, poses=poses)
+        needs = needs_of(values, ready.info)
+        self._inputs = PolicyInputs(node, values, clock, self.control, needs)
         if values["instruction"]:
             self.control.set_instruction(check_instruction(values["instruction"]))
         log.info(
@@ -97,6 +96,7 @@ class PolicyRuntime:
         self._executor = Executor(spec, self._clock, room, link.on_result, link.on_event)
         ready = self._executor.start(self._values["load_timeout_s"], ending)
         try:
+            needs_of(self._values, ready.info)
             self._refuse_unless_met(limits, ready)
         except ValueError:
             self._executor.close()
