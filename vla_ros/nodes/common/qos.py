@@ -18,6 +18,8 @@ def _profile(
 
 #: Images in: only the newest counts, and any camera driver's writer matches.
 IMAGE_SUB = _profile(1, ReliabilityPolicy.BEST_EFFORT)
+#: Images in that are joined to others: an older one may be the one that fits.
+PART_SUB = _profile(5, ReliabilityPolicy.BEST_EFFORT)
 #: Images out: a reliable writer serves best-effort and reliable readers.
 IMAGE_PUB = _profile(1)
 #: Joint states and ground truth out, ground truth in.

@@ -18,8 +18,9 @@ from vla_ros.core import Observation
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of, stamp_of
+from vla_ros.nodes.common.images import image_topic
 from vla_ros.nodes.policy import convert
-from vla_ros.nodes.policy.needs import Needs
+from vla_ros.nodes.policy.needs import Camera, Needs
 from vla_ros.timing import SECOND, Clock, moment
 
 Put = Callable[[Stamped[Any]], Observation | None]
@@ -47,28 +48,24 @@ class PolicyInputs:
         self._lost_ns: dict[str, int] = {}  # stream -> steady time of its last loss
         self._open: list[Any] = []
         parts: dict[str, Part] = {}
-        if needs.wrist:
+        if needs.wrist is not None:
             parts["wrist_image"] = Nearest(PICTURES)
         if needs.joints:
             parts["joint_states"] = self._joints
         if needs.ground_truth:
             parts["ground_truth"] = Nearest(STATES)
         self._join = Assembler(self._window, parts)
-        self._subscribe(values, parts)
+        self._subscribe(needs)
 
-    def _subscribe(self, values: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
-        compressed = values["image_transport"] == "compressed"
-        kind, suffix = (CompressedImage, "/compressed") if compressed else (Image, "")
-        wanted = frozenset(self._joints.names)
-        take = self._stream(self._pixels, self._join.image)
-        self._listen(kind, f"image{suffix}", take, qos.IMAGE_SUB)
-        if "wrist_image" in parts:
-            take = self._part("wrist_image", self._pixels)
-            self._listen(kind, f"wrist_image{suffix}", take, qos.IMAGE_SUB)
-        if "joint_states" in parts:
+    def _subscribe(self, needs: Needs) -> None:
+        wanted = frozenset(needs.joint_names)
+        self._film(needs.main, self._stream(self._pixels, self._join.image), qos.IMAGE_SUB)
+        if needs.wrist is not None:
+            self._film(needs.wrist, self._part("wrist_image", self._pixels), qos.PART_SUB)
+        if needs.joints:
             take = self._part("joint_states", lambda m: convert.joints_of(m, wanted))
             self._listen(JointState, "joint_states", take, qos.STATE_SUB)
-        if "ground_truth" in parts:
+        if needs.ground_truth:
             take = self._part("ground_truth", convert.poses_of)
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
         if self._control.limits.absolute:
@@ -84,6 +81,10 @@ class PolicyInputs:
         for subscription in self._open:
             self._node.destroy_subscription(subscription)
         self._open.clear()
+
+    def _film(self, camera: Camera, callback: Callable[[Any], None], profile: QoSProfile) -> None:
+        kind, topic = image_topic(self._node, camera.topic, camera.transport)
+        self._listen(kind, topic, callback, profile)
 
     def _listen(
         self,

@@ -10,14 +10,23 @@ from vla_ros.core import PolicyInfo
 
 
 @dataclass(frozen=True, slots=True)
+class Camera:
+    """Where a camera's pictures are: the topic without its transport, "raw" or "compressed"."""
+
+    topic: str
+    transport: str
+
+
+@dataclass(frozen=True, slots=True)
 class Needs:
-    """The streams that a frame is joined from, beside the main image.
+    """The streams that a frame is joined from.
 
     ``joint_names`` pick and order the joints; empty: as the messages have them, ``size`` values
     (0: any number).
     """
 
-    wrist: bool
+    main: Camera
+    wrist: Camera | None
     joints: bool
     joint_names: tuple[str, ...]
     size: int
@@ -34,10 +43,25 @@ def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
             f"this checkpoint needs {info.proprio} values of robot state, joint_names has"
             f" {len(names)}"
         )
+    wrist = values["use_wrist_image"] or info.cameras == 2
     return Needs(
-        wrist=values["use_wrist_image"] or info.cameras == 2,
+        main=_camera(values, "main", "a policy looks through a main camera"),
+        wrist=_camera(values, "wrist", _why_wrist(info)) if wrist else None,
         joints=values["use_joint_states"] or bool(names) or info.proprio > 0,
         joint_names=names,
         size=info.proprio,
         ground_truth=info.name == "scripted",
     )
+
+
+def _camera(values: Mapping[str, Any], role: str, why: str) -> Camera:
+    topic, transport = values[f"cameras.{role}.topic"], values[f"cameras.{role}.transport"]
+    if not topic:
+        raise ValueError(f"cameras.{role}.topic is empty, and {why}: name the camera's topic")
+    return Camera(topic, values["image_transport"] if transport == "auto" else transport)
+
+
+def _why_wrist(info: PolicyInfo) -> str:
+    if info.cameras == 2:
+        return "this checkpoint looks through two cameras, main and wrist"
+    return "use_wrist_image is on"

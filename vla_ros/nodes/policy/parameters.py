@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from vla_ros.core import StalePolicy
+from vla_ros.nodes.common.images import TRANSPORTS
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.policies.base import POLICIES, PolicySpec
 from vla_ros.safety import Limits
@@ -97,8 +98,15 @@ TABLE = (
     P("mode", "realtime", "Clocked, or one answer a frame", choices=("realtime", "lockstep"),
       fixed=True),
     P("camera_rate_hz", 20.0, "Rate of the camera, for the age budget", 0.1, 1000.0, fixed=True),
-    P("image_transport", "raw", "Image or CompressedImage", choices=("raw", "compressed"),
-      fixed=True),
+    P("image_transport", "raw", "Image or CompressedImage, of cameras that say nothing else",
+      choices=TRANSPORTS, fixed=True),
+    P("cameras.main.topic", "image", "Topic of the main camera, without /compressed", fixed=True),
+    P("cameras.main.transport", "auto", "Of the main camera; auto: image_transport",
+      choices=("auto", *TRANSPORTS), fixed=True),
+    P("cameras.wrist.topic", "wrist_image", "Topic of the wrist camera, without /compressed;"
+      " empty: there is none, and a checkpoint that needs one is refused", fixed=True),
+    P("cameras.wrist.transport", "auto", "Of the wrist camera; auto: image_transport",
+      choices=("auto", *TRANSPORTS), fixed=True),
     P("use_wrist_image", False, "Frames need a wrist image; they do where the checkpoint looks"
       " through two cameras", fixed=True),
     P("use_joint_states", False, "Frames need joint states; they do where joint_names are given"
