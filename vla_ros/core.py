@@ -141,7 +141,6 @@ class PolicyInfo:
     chunk_length: int = 1  # actions an inference returns
     max_tokens: int = 0
     cameras: int = 1  # 2: it needs the wrist image too
-    proprio: int = 0  # values of the robot's own state that it needs
     conventions: str = ""
     contradiction: str = ""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +16,19 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
+from geometry_msgs.msg import PoseStamped
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
 
+from support.engine import tiny_config
 from support.nodes import Program
 from support.policy_client import PolicyRig
+from support.releases import oft_statistics
 from support.ros import RosPeer
 from support.wait import wait_until
 from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.nodes.common.convert import stamp_of, to_time
 from vla_ros.timing import MS, SECOND
 
 if TYPE_CHECKING:
@@ -146,6 +152,57 @@ def test_a_camera_that_is_lost_is_named_with_the_gap(meet):
     meeting.rig.expect(
         lambda s: s.last_drop.endswith("wrist_image has said nothing yet"), timeout=10.0
     )
+
+
+# ------------------------------------------------------------------------ OpenVLA-OFT's state
+
+
+@contextlib.contextmanager
+def posing(ros: RosPeer, rate: float = 100.0) -> Iterator[None]:
+    """Publish the end effector's pose, best effort, on the other robot's clock."""
+    publisher = ros.node.create_publisher(PoseStamped, "end_effector_pose", DEEP)
+    done = threading.Event()
+
+    def pose() -> None:
+        while not done.wait(1.0 / rate):
+            message = PoseStamped()
+            message.header.stamp = to_time(time.time_ns() - 4 * MS)
+            message.pose.position.x, message.pose.orientation.w = 0.3, 1.0
+            publisher.publish(message)
+
+    thread = threading.Thread(target=pose, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_an_oft_checkpoint_with_robot_state_runs_through_the_node(meet, ros, tmp_path):
+    config = replace(tiny_config(towers="fused"), parallel=True, chunk=8, proprio_dim=8, images=2)
+    write_random(tmp_path / "oft", config, seed=3, stats=oft_statistics(7, 8))
+    given = {
+        "policy": "vla",
+        "checkpoint": str(tmp_path / "oft"),
+        "warmup_count": 2,
+        "proprio_layout": "libero_oft",
+        "joint_names": ["finger_joint"],
+        "use_wrist_image": False,  # the checkpoint says that it looks through two
+        "use_joint_states": False,
+        "max_age_s": 1.0,
+        "camera_rate_hz": 10.0,
+    }
+    meeting = meet({"camera_hz": 10.0}, **given)
+    lacks = meeting.rig.expect(lambda s: s.last_drop)
+    assert lacks.last_drop.endswith("end_effector_pose has said nothing yet")
+    assert lacks.state == State.WAITING
+    with posing(ros):
+        running = meeting.rig.expect(State.RUNNING)
+        chunk = meeting.rig.chunks.wait(lambda m: m.length == 8)
+    assert running.schedule == "parallel"
+    assert len(chunk.actions) == 8 * 7
+    assert running.worker_restarts == 0
 
 
 # ------------------------------------------------------------------------ where pictures are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,18 @@ def axis_angle(quaternion: tuple[float, float, float, float]) -> Floats:
     return np.array([x, y, z]) * (2.0 * float(np.arccos(w)) / sine)
 
 
-#: Name of a layout -> the layout and how many joints it takes (None: as many as there are).
-LAYOUTS: dict[str, tuple[Layout, tuple[int, ...] | None]] = {
-    "joints": (as_joints, None),
-    "libero_oft": (libero_oft, (1, 2)),
+@dataclass(frozen=True, slots=True)
+class ProprioLayout:
+    """``size``: how many values it gives; 0: as many as there are joints. ``joints``: how many
+    joints it takes; empty: any number. ``pose``: whether it takes the end effector's pose."""
+
+    make: Layout
+    size: int = 0
+    joints: tuple[int, ...] = ()
+    pose: bool = False
+
+
+LAYOUTS = {
+    "joints": ProprioLayout(as_joints),
+    "libero_oft": ProprioLayout(libero_oft, size=8, joints=(1, 2), pose=True),
 }

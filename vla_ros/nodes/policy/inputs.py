@@ -13,7 +13,7 @@ from std_msgs.msg import String
 
 from vla_ros.control import Control, check_instruction
 from vla_ros.control.assembling import Assembler, Lost, PairingWindow, Stamped
-from vla_ros.control.parts import PICTURES, STATES, Joints, Nearest, Part
+from vla_ros.control.parts import PICTURES, STATES, Joints, Nearest, Part, Poses
 from vla_ros.core import Observation
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.nodes.common import qos
@@ -21,6 +21,7 @@ from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of, sta
 from vla_ros.nodes.common.images import image_topic
 from vla_ros.nodes.policy import convert
 from vla_ros.nodes.policy.needs import Camera, Needs
+from vla_ros.nodes.policy.transforms import FramePoses
 from vla_ros.timing import SECOND, Clock, moment
 
 Put = Callable[[Stamped[Any]], Observation | None]
@@ -43,7 +44,9 @@ class PolicyInputs:
         self._control = control
         self._most = values["max_image_pixels"]
         self._slop_ns = round(values["pairing_slop_s"] * SECOND)
+        self._base = values["frame_id"]
         self._joints = Joints(needs.joint_names, needs.size)
+        self._frames: FramePoses | None = None
         self._names_told = 0
         self._lost_ns: dict[str, int] = {}  # stream -> steady time of its last loss
         self._open: list[Any] = []
@@ -52,9 +55,11 @@ class PolicyInputs:
             parts["wrist_image"] = Nearest(PICTURES)
         if needs.joints:
             parts["joint_states"] = self._joints
+        if needs.end_effector is not None:
+            parts["end_effector_pose"] = Poses()
         if needs.ground_truth:
             parts["ground_truth"] = Nearest(STATES)
-        self._join = Assembler(self._window, parts)
+        self._join = Assembler(self._window, parts, needs.layout.make)
         self._subscribe(needs)
 
     def _subscribe(self, needs: Needs) -> None:
@@ -65,6 +70,12 @@ class PolicyInputs:
         if needs.joints:
             take = self._part("joint_states", lambda m: convert.joints_of(m, wanted))
             self._listen(JointState, "joint_states", take, qos.STATE_SUB)
+        if needs.end_effector is not None:
+            take = self._part("end_effector_pose", convert.pose_of)
+            if needs.end_effector:
+                self._frames = FramePoses(self._node, self._base, needs.end_effector, take)
+            else:
+                self._listen(PoseStamped, "end_effector_pose", take, qos.STATE_SUB)
         if needs.ground_truth:
             take = self._part("ground_truth", convert.poses_of)
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
@@ -81,6 +92,9 @@ class PolicyInputs:
         for subscription in self._open:
             self._node.destroy_subscription(subscription)
         self._open.clear()
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
 
     def _film(self, camera: Camera, callback: Callable[[Any], None], profile: QoSProfile) -> None:
         kind, topic = image_topic(self._node, camera.topic, camera.transport)

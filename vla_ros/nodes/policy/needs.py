@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vla_ros.control.proprio import LAYOUTS, ProprioLayout
 from vla_ros.core import PolicyInfo
+from vla_ros.nodes.policy.transforms import tf2_is_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Needs:
     """The streams that a frame is joined from.
 
     ``joint_names`` pick and order the joints; empty: as the messages have them, ``size`` values
-    (0: any number).
+    (0: any number). ``end_effector``: the tf2 frame of it, "" for the topic, None for neither.
     """
 
     main: Camera
@@ -30,6 +32,8 @@ class Needs:
     joints: bool
     joint_names: tuple[str, ...]
     size: int
+    layout: ProprioLayout
+    end_effector: str | None
     ground_truth: bool
 
 
@@ -38,20 +42,41 @@ def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
     names = tuple(name for name in values["joint_names"] if name)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"joint_names has {', '.join(map(repr, twice))} more than once")
-    if info.proprio and names and len(names) != info.proprio:
-        raise ValueError(
-            f"this checkpoint needs {info.proprio} values of robot state, joint_names has"
-            f" {len(names)}"
-        )
+    layout = LAYOUTS[values["proprio_layout"]]
+    _check_state(values, info, layout, len(names))
     wrist = values["use_wrist_image"] or info.cameras == 2
     return Needs(
         main=_camera(values, "main", "a policy looks through a main camera"),
         wrist=_camera(values, "wrist", _why_wrist(info)) if wrist else None,
-        joints=values["use_joint_states"] or bool(names) or info.proprio > 0,
+        joints=values["use_joint_states"] or bool(names) or info.state_dim > 0,
         joint_names=names,
-        size=info.proprio,
+        size=info.state_dim,
+        layout=layout,
+        end_effector=values["end_effector_frame"] if layout.pose else None,
         ground_truth=info.name == "scripted",
     )
+
+
+def _check_state(
+    values: Mapping[str, Any], info: PolicyInfo, layout: ProprioLayout, joints: int
+) -> None:
+    name = values["proprio_layout"]
+    if layout.joints and joints not in layout.joints:
+        wanted = " or ".join(map(str, layout.joints))
+        raise ValueError(
+            f"proprio_layout {name} needs {wanted} joint_names, the gripper's fingers, not {joints}"
+        )
+    gives = layout.size or joints
+    if info.state_dim and gives and gives != info.state_dim:
+        raise ValueError(
+            f"this checkpoint needs {info.state_dim} values of robot state, proprio_layout {name}"
+            f" with {joints} joint_names gives {gives}"
+        )
+    if layout.pose and values["end_effector_frame"] and not tf2_is_there():
+        raise ValueError(
+            "end_effector_frame needs tf2_ros, which cannot be imported here: install it, or"
+            " publish the pose on end_effector_pose"
+        )
 
 
 def _camera(values: Mapping[str, Any], role: str, why: str) -> Camera:

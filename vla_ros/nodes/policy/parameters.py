@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from vla_ros.control.proprio import LAYOUTS
 from vla_ros.core import StalePolicy
 from vla_ros.nodes.common.images import TRANSPORTS
 from vla_ros.nodes.common.parameters import Parameter as P
@@ -113,6 +114,11 @@ TABLE = (
       " or the checkpoint takes the robot's state", fixed=True),
     P("joint_names", [""], "Which joints make the robot's state, and their order; empty: a"
       " message's positions as they come", fixed=True),
+    P("proprio_layout", "joints", "The robot's state as the checkpoint was taught it: the joints;"
+      " or position, axis-angle and two fingers, as LIBERO's OpenVLA-OFT: then joint_names are the"
+      " finger joints, two, or one that stands for both", choices=tuple(LAYOUTS), fixed=True),
+    P("end_effector_frame", "", "proprio_layout libero_oft: the end effector's pose is this frame"
+      " in frame_id, from tf2; empty: from the topic end_effector_pose", fixed=True),
     P("pairing_slop_s", 0.0, "How far the stamps of one frame's parts may lie apart; 0: half a"
       " control period. A stream slower than the control rate needs half of its own", 0.0, 10.0),
     P("max_image_pixels", 1920 * 1200, "Larger images are dropped", 64, 7680 * 4320, fixed=True),
