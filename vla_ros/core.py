@@ -143,6 +143,7 @@ class PolicyInfo:
     cameras: int = 1  # 2: it needs the wrist image too
     conventions: str = ""
     contradiction: str = ""
+    state_dim: int = 0  # values of robot state that an observation must have
 
 
 class PolicyState(IntEnum):

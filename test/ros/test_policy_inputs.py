@@ -185,6 +185,7 @@ def test_an_oft_checkpoint_with_robot_state_runs_through_the_node(meet, ros, tmp
     given = {
         "policy": "vla",
         "checkpoint": str(tmp_path / "oft"),
+        "schedule": "parallel",
         "warmup_count": 2,
         "proprio_layout": "libero_oft",
         "joint_names": ["finger_joint"],

@@ -98,6 +98,7 @@ def run_rows(
                 samples[name].wall.append(wall)
                 if decoded is not None:
                     samples[name].answers.append(decoded)
+        report("measuring", len(images), len(images))
     finally:
         gc.enable()
     if cuda:

@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from vla_ros.engine.checkpoints.openvla import resolve
         from vla_ros.train.data.collection import CollectOptions, collect, episode_seed, totals
+        from vla_ros.train.data.shards import SUFFIX
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim,train]' in the checkout") from error
     options = CollectOptions(
@@ -73,14 +74,17 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(str(error)) from error
     if args.policy:
         resolve(args.policy)
+    args.out.mkdir(parents=True, exist_ok=True)
     kept = failed = 0
     with Progress() as progress:
+        there = len(list(args.out.glob(f"*{SUFFIX}")))
+        progress.update("collect", "shards", there, options.shard_count)
         for made in collect(options, args.out, args.workers):
             kept += made.report.kept
             failed += made.report.failed
             said = f"shards: {kept} demonstrations, {failed} failed and discarded"
             progress.update("collect", said, made.shards_done, made.shards)
     demonstrations, frames = totals(args.out)
-    size = sum(path.stat().st_size for path in args.out.glob("*.hdf5")) / 1e6
+    size = sum(path.stat().st_size for path in args.out.glob(f"*{SUFFIX}")) / 1e6
     print(f"{args.out}: {demonstrations} demonstrations, {frames} frames, {size:.1f} MB")
     return 0

@@ -94,7 +94,7 @@ class Progress:
         if self._began is None:
             self._began = done, now
         first, began = self._began
-        return (now - began) / (done - first) * (total - done) if first < done <= total else None
+        return (now - began) / (done - first) * (total - done) if first < done < total else None
 
     def _show(self) -> None:
         if self._shown == self._state:

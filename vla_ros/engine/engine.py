@@ -15,6 +15,7 @@ from vla_ros.engine.checkpoints.openvla import Checkpoint, load_checkpoint
 from vla_ros.engine.checkpoints.random import PREFIX, load_random
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.factory import ScheduleParts, make_schedule
+from vla_ros.engine.flow.engine import FlowEngine, load_flow
 from vla_ros.engine.model import ModelOptions, Prompt, VLAModel
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.request import Decoded, Request
@@ -65,7 +66,13 @@ class Engine:
             pipeline_depth=self.schedule.depth,
             chunk_length=config.chunk,
             max_tokens=self._tokens,
+            state_dim=config.proprio_dim,
         )
+
+    @property
+    def cameras(self) -> int:
+        """How many images an observation must have."""
+        return self.model.config.images
 
     def reset(self, text: str) -> None:
         """Begin a new instruction or episode: tokenise once, forget pipeline, KV and drafts.
@@ -178,8 +185,8 @@ def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dty
     return load_checkpoint(name, device, dtype)
 
 
-def load_engine(options: EngineOptions) -> Engine:
-    """Load a checkpoint and make its engine ready.
+def load_engine(options: EngineOptions) -> Engine | FlowEngine:
+    """Load a checkpoint and make its engine ready; both kinds have info, reset and step.
 
     Raises CheckpointError when the checkpoint does not fit, with a list of what is there.
     """
@@ -188,4 +195,7 @@ def load_engine(options: EngineOptions) -> Engine:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch finds no GPU here")
+    flow = load_flow(options)
+    if flow is not None:
+        return flow
     return Engine(open_checkpoint(options.checkpoint, options.seed, device, dtype), options)

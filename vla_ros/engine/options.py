@@ -39,6 +39,8 @@ class EngineOptions:
     ``attention`` "varlen" is one variable-length call for a whole pack (flash-attn, or torch's).
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
     "vision", "decoder". ``threads`` sets torch's intra-op threads.
+    Flow policies alone: ``tokenizer`` is the folder of the language model's tokenizer where the
+    checkpoint has none, ``flow_steps`` the solver's steps (``None``: the checkpoint's).
     """
 
     checkpoint: str
@@ -64,6 +66,8 @@ class EngineOptions:
     cuda_graphs: bool = True
     compile: tuple[str, ...] = ()
     threads: int | None = None
+    tokenizer: str | None = None
+    flow_steps: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)
@@ -82,6 +86,8 @@ class EngineOptions:
             raise ValueError(f"gamma is {self.gamma}: give at least 1")
         if self.relax_bins < 0:
             raise ValueError(f"relax_bins is {self.relax_bins}: give 0 or more")
+        if self.flow_steps is not None and self.flow_steps < 1:
+            raise ValueError(f"flow_steps is {self.flow_steps}: give at least 1")
         if self.temperature <= 0:
             raise ValueError(f"temperature is {self.temperature}: give more than 0")
 

@@ -61,7 +61,7 @@ class VlaPolicy:
         self._cannot = "no instruction was given"
         self.info: PolicyInfo = replace(
             self._engine.info,
-            cameras=used.cameras,
+            cameras=self._engine.cameras,
             conventions=str(used),
             contradiction=contradiction,
         )
@@ -79,7 +79,7 @@ class VlaPolicy:
         """See :class:`vla_ros.policies.base.Policy`."""
         if self._cannot:
             raise InvalidAction(self._cannot)
-        if self.info.cameras == 2 and observation.wrist_image is None:
+        if self._engine.cameras == 2 and observation.wrist_image is None:
             raise InvalidAction("this checkpoint needs a wrist image and the frame has none")
         state = 0 if observation.proprio is None else len(observation.proprio)
         if self.info.state_dim and state != self.info.state_dim:

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 from support.engine import tiny_config
 from support.strange import CASES
+from support.train import data_set
 from vla_ros.cli.doctor import checks, model
 from vla_ros.cli.main import main
 from vla_ros.engine.checkpoints.random import write_random
@@ -52,6 +53,19 @@ def test_one_line_and_status_2(
     assert str(strange) in lines[0]
     case = request.node.callspec.params["strange"]
     assert re.search(CASES[case][1], lines[0])
+
+
+@pytest.mark.parametrize("strange", ["NaN", "cut config", "an adapter"], indirect=True)
+@pytest.mark.parametrize("option", ["--init-from", "--vision-from"])
+def test_training_from_it_too(
+    strange: Path, option: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data_set(tmp_path / "data")
+    words = ["--data", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--steps", "1"]
+    assert main(["train", *words, option, str(strange)]) == 2
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert line.startswith("vla-ros train: ")
+    assert str(strange) in line
 
 
 @pytest.mark.parametrize("strange", ["one byte short"], indirect=True)

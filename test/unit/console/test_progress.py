@@ -86,7 +86,7 @@ def test_elsewhere_there_are_plain_lines_only(variable: str) -> None:
     )
     lines = done.stderr.splitlines()
     assert "\x1b" not in done.stderr and "\r" not in done.stderr
-    assert [line[:9] for line in lines] == ["begun [bo", "0/100  12", "100/100, ", "the end"]
+    assert [line[:9] for line in lines] == ["begun [bo", "0/100  12", "100/100  ", "the end"]
     assert all(len(line) <= 80 for line in lines[1:])
     assert len(lines[0]) > 100  # an event is not cut
 

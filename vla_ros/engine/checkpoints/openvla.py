@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,14 +82,16 @@ def resolve(name: str) -> Path:
         raise CheckpointError(
             f"{name!r} is no directory, and huggingface_hub is not installed"
         ) from error
+    names: list[str] = []
+    with suppress(Exception):  # without a network, what was downloaded before will do
+        names = HfApi().list_repo_files(name)
+    if reason := foreign_files(names, name):
+        raise CheckpointError(reason)
     try:
-        reason = foreign_files(HfApi().list_repo_files(name), name)
-        if reason is None:
-            return Path(snapshot_download(name, allow_patterns=list(WANTED_FROM_HUB)))
+        return Path(snapshot_download(name, allow_patterns=list(WANTED_FROM_HUB)))
     except Exception as error:
         said = " ".join(str(error).split())
         raise CheckpointError(f"cannot download {name!r} from the hub: {said}") from error
-    raise CheckpointError(reason)
 
 
 def read_layout(directory: Path) -> Layout:

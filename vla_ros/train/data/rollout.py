@@ -122,7 +122,9 @@ class EnginePolicy:
         # Speculation says what autoregressive decoding says, with fewer passes.
         schedule = "parallel" if config.parallel else "speculative"
         options = EngineOptions(checkpoint, dtype=dtype, schedule=schedule, threads=threads)
-        self.engine: Engine = load_engine(options)
+        engine = load_engine(options)
+        assert isinstance(engine, Engine)  # read_config has read a token policy's
+        self.engine = engine
         self._clock: Clock = SystemClock()
         self._stamp = 0
 

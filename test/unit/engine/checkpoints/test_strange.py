@@ -110,6 +110,24 @@ def test_files_on_the_hub_are_judged_before_they_are_downloaded(
         load_engine(EngineOptions(checkpoint="moojink/oft"))
 
 
+def test_without_a_network_a_download_of_before_is_read(
+    monkeypatch: pytest.MonkeyPatch, good: Path, make: Callable[[str], Path]
+) -> None:
+    """And looked at as any directory is: somebody else may have put an OFT release there."""
+    import huggingface_hub
+
+    def unreachable(self: object, name: str) -> list[str]:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", unreachable)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: str(good))
+    assert load_engine(EngineOptions(checkpoint="somebody/model")).info.max_tokens == 7
+    oft = str(make("OpenVLA-OFT"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: oft)
+    with pytest.raises(CheckpointError, match="is an OpenVLA-OFT release"):
+        load_engine(EngineOptions(checkpoint="somebody/oft"))
+
+
 def test_generate_blames_the_logits_and_not_token_0(good: Path) -> None:
     """transformers' generate takes token 0 where every logit is NaN."""
     engine = load_engine(EngineOptions(checkpoint=str(good), schedule="generate"))

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from vla_ros.engine.errors import CheckpointError
 
 
@@ -25,10 +27,20 @@ def publishing(target: Path) -> Iterator[Path]:
     try:
         scratch.mkdir(parents=True)
         yield scratch
+        _share(scratch)
         scratch.rename(target)
     except CheckpointError as error:
         raise CheckpointError(str(error).replace(str(scratch), str(target))) from error
-    except OSError as error:
-        raise CheckpointError(f"cannot write {target}: {error}") from error
+    except (OSError, SafetensorError) as error:
+        said = " ".join(str(error).split())
+        raise CheckpointError(f"cannot write {target}: {said}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _share(scratch: Path) -> None:
+    """Readable as any new file is: safetensors writes for its owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in scratch.iterdir():
+        path.chmod(0o666 & ~mask)

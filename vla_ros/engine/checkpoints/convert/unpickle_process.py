@@ -67,7 +67,10 @@ def main(source: str, target: str, separator: str) -> str | None:
         found[name] = tensor.detach().clone() if shared else tensor.detach().contiguous()
     if not found:
         return f"holds a {type(content).__name__} without tensors, wanted names with tensors"
-    save_file(found, target)
+    try:
+        save_file(found, target)
+    except Exception as error:
+        return f"its tensors cannot be written to {target}: {' '.join(str(error).split())}"
     return None
 
 

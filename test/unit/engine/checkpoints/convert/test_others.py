@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,24 @@ def test_the_verb_says_what_it_read_and_what_it_wrote(
     said = capsys.readouterr().out
     assert "action_head--150000_checkpoint.pt" in said
     assert "unnorm_key libero_spatial_no_noops" in said
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert len(modes) == 1  # the weights as readable as the rest
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, base: Path) -> None:
+    """Here: files of at most 100 kB."""
+    pickled(base, 1)
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, -1));"
+        "from vla_ros.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "convert", str(base), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("vla-ros convert: ")
+    assert "cannot be written" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
 @pytest.mark.parametrize(

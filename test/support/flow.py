@@ -1,0 +1,153 @@
+"""Small flow models of odd shapes, their folders, and transformers' pi0 with the same weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from golden.flow.seeded import draw, weight
+from vla_ros.engine.checkpoints.config import TextConfig, TowerConfig
+from vla_ros.engine.flow.config import FlowConfig, Shapes
+from vla_ros.engine.flow.gate import position_ids
+from vla_ros.engine.flow.model import FlowModel
+from vla_ros.engine.flow.pi import PiModel, pi_expected
+from vla_ros.engine.flow.smolvla import SmolVlaModel, smolvla_expected
+from vla_ros.engine.flow.weights import Expected, MemoryWeights
+from vla_ros.engine.packed.graphs import Capture
+
+LIKE = torch.zeros(0)
+_TOWER = TowerConfig(30, 2, 3, 44, image_size=28, patch=7)
+_GEMMA = TextConfig("gemma", 120, 36, 52, 3, heads=4, kv_heads=1, head_dim=10, tied=True)
+_LLAMA = TextConfig("llama", 120, 42, 50, 4, heads=6, kv_heads=2, head_dim=14, rms_eps=1e-5)
+PI_SHAPES = Shapes(_TOWER, _GEMMA, replace(_GEMMA, vocab_size=1, hidden_size=22,
+                                           intermediate_size=34))  # fmt: skip
+SMOLVLA_SHAPES = Shapes(_TOWER, _LLAMA, replace(_LLAMA, hidden_size=26, intermediate_size=38), 2)
+
+
+def tiny_flow(kind: str, **changes: Any) -> FlowConfig:
+    """A config of odd shapes: 2 cameras, 7 actions, 8 of state."""
+    small = kind == "smolvla"
+    config = FlowConfig(
+        kind=kind,
+        shapes=SMOLVLA_SHAPES if small else PI_SHAPES,
+        horizon=9,
+        steps=4,
+        state_width=13,
+        action_width=11,
+        state_dim=8,
+        action_dim=7,
+        cameras=("front", "wrist"),
+        max_text=70 if kind == "pi05" else 30,
+        image_size=28,
+        self_every=2 if small else 0,
+        vlm="tiny" if small else "",
+    )
+    return replace(config, **changes)
+
+
+def expected_of(config: FlowConfig) -> Expected:
+    return smolvla_expected(config) if config.kind == "smolvla" else pi_expected(config)
+
+
+def tensors_of(config: FlowConfig) -> dict[str, torch.Tensor]:
+    """All tensors that a checkpoint must have, drawn by name."""
+    gemma = config.kind != "smolvla"
+    must = expected_of(config).must
+    return {n: torch.from_numpy(weight(n, s, gemma).copy()) for n, s in must.items()}
+
+
+def model_of(
+    config: FlowConfig,
+    capture: Capture | None = None,
+    dtype: torch.dtype = torch.float32,
+    table: str = "exact",
+) -> FlowModel:
+    """A model with the weights of :func:`tensors_of`."""
+    family = SmolVlaModel if config.kind == "smolvla" else PiModel
+    weights = MemoryWeights(tensors_of(config))
+    return family(config, weights, position_ids(config, table), LIKE.to(dtype), capture)
+
+
+def inputs_of(
+    config: FlowConfig, views: int, words: int, name: str = "a"
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Pixels [views, 3, s, s], ids [words], padded state."""
+    side = config.image_size
+    pixels = torch.from_numpy(draw(f"{name}/pixels", views, 3, side, side)).clamp(-1, 1)
+    vocab = config.shapes.text.vocab_size
+    ids = torch.from_numpy(draw(f"{name}/ids", words)).abs().mul(1e4).long() % vocab
+    state = torch.zeros(config.state_width)
+    state[: config.state_dim] = torch.from_numpy(draw(f"{name}/state", config.state_dim))
+    return pixels, ids, state
+
+
+def noise_of(config: FlowConfig, name: str = "a") -> torch.Tensor:
+    return torch.from_numpy(draw(f"{name}/noise", config.horizon, config.action_width))
+
+
+def hugging_face_pi0(config: FlowConfig) -> Any:
+    """transformers' PI0ForConditionalGeneration with the weights of :func:`tensors_of`."""
+    from transformers import PI0Config, PI0ForConditionalGeneration
+
+    shapes = config.shapes
+    tower = shapes.vision
+    model = PI0ForConditionalGeneration(
+        PI0Config(
+            vlm_config={
+                "model_type": "paligemma",
+                "text_config": _gemma_json(shapes.text),
+                "vision_config": {
+                    "model_type": "siglip_vision_model",
+                    "hidden_size": tower.width,
+                    "num_hidden_layers": tower.depth,
+                    "num_attention_heads": tower.heads,
+                    "intermediate_size": tower.mlp,
+                    "image_size": tower.image_size,
+                    "patch_size": tower.patch,
+                    "vision_use_head": False,
+                },
+                "projection_dim": shapes.text.hidden_size,
+                "image_token_id": shapes.text.vocab_size,
+            },
+            dit_config=_gemma_json(replace(shapes.expert, vocab_size=shapes.text.vocab_size)),
+            chunk_size=config.horizon,
+            max_state_dim=config.state_width,
+            max_action_dim=config.action_width,
+            num_inference_steps=config.steps,
+        )
+    ).eval()
+    theirs = {_their_name(n): t for n, t in tensors_of(config).items()}
+    missing, unused = model.load_state_dict(theirs, strict=False)
+    assert not unused, unused
+    assert set(missing) <= {"model.dit.embed_tokens.weight"}, missing
+    return model
+
+
+def _gemma_json(text: TextConfig) -> dict[str, Any]:
+    return {
+        "model_type": "gemma",
+        "vocab_size": text.vocab_size,
+        "hidden_size": text.hidden_size,
+        "intermediate_size": text.intermediate_size,
+        "num_hidden_layers": text.layers,
+        "num_attention_heads": text.heads,
+        "num_key_value_heads": text.kv_heads,
+        "head_dim": text.head_dim,
+        "rms_norm_eps": text.rms_eps,
+    }
+
+
+def _their_name(name: str) -> str:
+    name = name.replace("paligemma_with_expert.paligemma.model.", "model.vlm.")
+    name = name.replace("paligemma_with_expert.gemma_expert.model.", "model.dit.")
+    if name.startswith(("state_proj", "action_in_proj", "action_time_mlp")):
+        return f"embed_action_time.{name}"
+    return name
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")

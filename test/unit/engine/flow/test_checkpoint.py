@@ -1,0 +1,303 @@
+"""LeRobot folders: everything accounted for, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.config import (
+    SMOLVLM2_500M,
+    flow_config_json,
+    parse_flow_config,
+    read_flow_config,
+)
+from vla_ros.engine.flow.load import expected_tensors, is_flow, load_folder
+from vla_ros.engine.flow.processors import Scaler
+from vla_ros.engine.flow.random import PRESETS, write_random_flow
+
+CPU = torch.device("cpu")
+KINDS = ("pi0-small", "pi05-small", "smolvla-small")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("flow") / request.param
+    write_random_flow(folder, PRESETS[request.param], seed=1)
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / written.name))
+
+
+def load(folder: Path, **options: Any) -> Any:
+    return load_folder(folder, CPU, torch.float32, **options)
+
+
+def refused(folder: Path, **options: Any) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load(folder, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 700
+    return message
+
+
+def edit(path: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def retensor(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(str(path))
+    change(tensors)
+    path.unlink()
+    save_file(tensors, str(path))
+
+
+def test_what_is_written_is_read_back(folder: Path) -> None:
+    policy = load(folder)
+    assert is_flow(folder)
+    assert policy.config == PRESETS[folder.name]
+    assert len(policy.sha256) == 64
+    assert load(folder, steps=3).model.solver.steps == 3
+    assert load(folder).sha256 == policy.sha256
+    edit(folder / "config.json", lambda c: c.update(min_period=1e-3))
+    assert "values of the time table are not those stored" in refused(folder)
+    (folder / "discrete.json").unlink()
+    assert load(folder).sha256 != policy.sha256
+
+
+def test_a_missing_an_extra_and_a_misshapen_tensor(folder: Path) -> None:
+    def damage(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.surplus.weight"] = torch.zeros(2)
+        tensors["model.action_out_proj.bias"] = torch.zeros(99)
+        del tensors["model.action_in_proj.weight"]
+
+    retensor(folder, damage)
+    message = refused(folder)
+    assert "1 missing: action_in_proj.weight" in message
+    assert "1 unused: surplus.weight" in message
+    assert "1 of the wrong shape: action_out_proj.bias [99], wanted [13]" in message
+
+
+def test_a_whole_layer_missing_is_still_one_line(folder: Path) -> None:
+    def damage(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [n for n in tensors if ".layers.2." in n]:
+            del tensors[name]
+
+    retensor(folder, damage)
+    message = refused(folder)
+    assert "missing: " in message
+    assert " more" in message
+
+
+def test_values_that_are_no_numbers(folder: Path) -> None:
+    retensor(folder, lambda t: t["model.action_in_proj.bias"].__setitem__(1, float("nan")))
+    assert "action_in_proj.bias has values that are not finite" in refused(folder)
+
+
+def test_weights_of_integers(folder: Path) -> None:
+    name = "model.action_in_proj.bias"
+    retensor(folder, lambda t: t.update({name: torch.zeros(t[name].shape, dtype=torch.int32)}))
+    assert "action_in_proj.bias is torch.int32, wanted floats" in refused(folder)
+
+
+def test_statistics_among_the_weights_are_the_old_layout(folder: Path) -> None:
+    old = "normalize_inputs.buffer_observation_state.mean"
+    retensor(folder, lambda t: t.update({old: torch.zeros(9)}))
+    assert "run lerobot's migrate_policy_normalization" in refused(folder)
+
+
+def test_files_that_are_not_there(folder: Path) -> None:
+    for name, words in (
+        ("tokenizer.json", "option 'tokenizer'"),
+        ("model.safetensors", "no model.safetensors"),
+        ("policy_postprocessor.json", "no policy_postprocessor.json"),
+        ("config.json", "config.json cannot be read"),
+    ):
+        kept = (folder / name).read_bytes()
+        (folder / name).unlink()
+        assert words in refused(folder)
+        (folder / name).write_bytes(kept)
+    (folder / "model.safetensors").write_bytes(b"version https://git-lfs")
+    assert "model.safetensors cannot be read" in refused(folder)
+
+
+def test_the_tokenizer_may_be_elsewhere(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "words"
+    other.mkdir()
+    (folder / "tokenizer.json").rename(other / "tokenizer.json")
+    assert load(folder, tokenizer=str(other)).tokenizer("x")
+    assert load(folder, tokenizer=str(other / "tokenizer.json")).tokenizer("x")
+    edit(other / "tokenizer.json", lambda c: c["model"]["vocab"].update(z=10**6))
+    policy = load(folder, tokenizer=str(other))
+    with pytest.raises(CheckpointError, match="do not belong together"):
+        policy.tokenizer("z")
+    (other / "tokenizer.json").write_text("{}")
+    assert "is no tokenizer" in refused(folder, tokenizer=str(other))
+
+
+def test_a_tokenizer_that_pads_cuts_or_forgets_its_first_token(folder: Path) -> None:
+    """Settings saved with a tokenizer would change a prompt behind our back."""
+    want = load(folder).tokenizer("pick up the red cube")
+
+    def spoil(content: Any) -> None:
+        content["truncation"] = {
+            "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0,
+        }  # fmt: skip
+        content["padding"] = {
+            "strategy": {"Fixed": 40}, "direction": "Right", "pad_to_multiple_of": None,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "<s>",
+        }  # fmt: skip
+        content["post_processor"] = None
+
+    edit(folder / "tokenizer.json", spoil)
+    assert load(folder).tokenizer("pick up the red cube") == want[1:]
+    said = {"add_bos_token": True, "bos_token": {"content": "<s>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    assert load(folder).tokenizer("pick up the red cube") == want
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"type": "act"}, "type is 'act': wanted one of pi0, pi05, smolvla"),
+        ({"n_obs_steps": 2}, "n_obs_steps is 2: wanted 1"),
+        ({"chunk_size": 0}, "chunk_size is 0: wanted a whole number from 1"),
+        ({"max_state_dim": 4}, "state 9 of 4"),
+        ({"input_features": {}}, "has no camera"),
+        ({"input_features": []}, "input_features is []: wanted an object"),
+        ({"shapes": {"vision": {"wide": 3}}}, "unexpected keyword argument 'wide'"),
+        ({"min_period": "x"}, "min_period is 'x': wanted a finite number above 0"),
+    ],
+)
+def test_configs_that_are_not_run(folder: Path, change: dict[str, Any], words: str) -> None:
+    edit(folder / "config.json", lambda c: c.update(change))
+    assert words in refused(folder)
+
+
+def test_lerobots_own_switches_that_are_not_built() -> None:
+    raw = flow_config_json(PRESETS["smolvla-small"])
+    for change, words in (
+        ({"adapt_to_pi_aloha": True}, "adapt_to_pi_aloha is True: wanted False"),
+        ({"add_image_special_tokens": True}, "add_image_special_tokens is True"),
+        ({"resize_imgs_with_padding": [84, 42]}, "wanted two equal whole numbers"),
+        ({"num_expert_layers": 2}, "num_expert_layers is 2"),
+        ({"self_attn_every_n_layers": -1}, "self_attn_every_n_layers is -1"),
+        ({"shapes": None, "vlm_model_name": "a/b"}, "vlm_model_name is 'a/b': its shapes are not"),
+    ):
+        with pytest.raises(CheckpointError, match=words.replace("[", r"\[")):
+            parse_flow_config({**raw, **change})
+
+
+def test_the_published_sizes() -> None:
+    """Parameters as counted in the published checkpoints (millions)."""
+    for kind, millions in (("pi0", 3238), ("pi05", 3354), ("smolvla", 402.8)):
+        shapes = expected_tensors(PRESETS[kind]).must.values()
+        count = sum(torch.Size(s).numel() for s in shapes) / 1e6
+        assert count == pytest.approx(millions, rel=0.002)
+    smol = PRESETS["smolvla"]
+    assert (smol.view_tokens, smol.shapes.expert.hidden_size) == (64, 720)
+    assert (smol.shapes.expert.intermediate_size, smol.vlm) == (2048, SMOLVLM2_500M)
+    assert PRESETS["pi0"].view_tokens == 256
+
+
+def test_processors_that_are_not_understood(folder: Path) -> None:
+    path = folder / "policy_preprocessor.json"
+    kept = path.read_text()
+
+    def normalizer(content: Any) -> Any:
+        return next(s for s in content["steps"] if s["registry_name"] == "normalizer_processor")
+
+    for change, words in (
+        (lambda c: c["steps"].append({"registry_name": "magic"}), "not built: magic"),
+        (lambda c: normalizer(c)["config"]["norm_map"].update(STATE="ODD"), "STATE is 'ODD'"),
+        (lambda c: normalizer(c)["config"]["norm_map"].update(VISUAL="MEAN_STD"), "VISUAL is"),
+        (lambda c: normalizer(c)["config"]["norm_map"].update(STATE="MIN_MAX"),
+         "has no observation.state.min for MIN_MAX: there is action."),
+        (lambda c: normalizer(c).update(state_file="lost.safetensors"), "lost.safetensors cannot"),
+        (lambda c: c.update(steps=c["steps"][:3]), "has no processor step"),
+    ):  # fmt: skip
+        edit(path, change)
+        assert words in refused(folder)
+        path.write_text(kept)
+
+
+def test_statistics_of_the_wrong_size_or_value(folder: Path) -> None:
+    path = next(folder.glob("policy_postprocessor*unnormalizer*.safetensors"))
+    stored = load_file(str(path))
+    name = next(n for n in stored if n.startswith("action."))
+    for values in (torch.zeros(3), torch.full((7,), float("inf"))):
+        path.unlink()
+        save_file({**stored, name: values}, str(path))
+        assert f"{name} is " in refused(folder)
+
+
+def test_a_statistics_file_cannot_be_named_outside_the_folder(folder: Path) -> None:
+    path = folder / "policy_preprocessor.json"
+    edit(path, lambda c: [s.update(state_file="../../etc/passwd") for s in c["steps"]])
+    assert str(folder / "passwd") in refused(folder)
+
+
+@pytest.mark.parametrize("mode", ["MEAN_STD", "MIN_MAX", "QUANTILES", "QUANTILE10", "IDENTITY"])
+def test_scaling_there_and_back(mode: str) -> None:
+    low, high = torch.tensor([0.0, -2.0, 5.0]), torch.tensor([1.0, 3.0, 5.5])
+    scaler = Scaler(mode, low, high)
+    values = torch.randn(4, 3)
+    assert torch.allclose(scaler.restore(scaler.normalise(values)), values, atol=1e-5)
+    still = Scaler("MIN_MAX", low, low)
+    assert torch.equal(still.normalise(low), -torch.ones(3))
+
+
+def test_is_flow_says_no_quietly(tmp_path: Path) -> None:
+    assert not is_flow(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    assert not is_flow(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "openvla"}')
+    assert not is_flow(tmp_path)
+    with pytest.raises(CheckpointError, match="type is None"):
+        read_flow_config(tmp_path)
+
+
+def test_names_of_other_versions_are_the_same_tensors(tmp_path: Path) -> None:
+    """transformers before and after 5.10 name the tower differently; the published pi0 has only
+    PaliGemma's head; openpi leaves out the first word."""
+    folder = tmp_path / "pi0"
+    write_random_flow(folder, PRESETS["pi0-small"], seed=1)
+    want = torch.cat([load(folder).model._embedding.flatten()[:9], tower_of(folder)])
+
+    def rename(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            new = name.removeprefix("model.").replace("vision_tower.", "vision_tower.vision_model.")
+            new = new.replace("paligemma.model.language_model.embed_tokens", "paligemma.lm_head")
+            tensors[new] = tensors.pop(name)
+
+    retensor(folder, rename)
+    assert torch.equal(torch.cat([load(folder).model._embedding.flatten()[:9],
+                                  tower_of(folder)]), want)  # fmt: skip
+
+
+def tower_of(folder: Path) -> torch.Tensor:
+    tower = load(folder).model._tower
+    return tower.blocks[1].attn.qkv.weight.flatten()[:9].clone()
+
+
+def test_three_cameras_fit_the_model_and_an_empty_one_is_none() -> None:
+    raw = flow_config_json(replace(PRESETS["pi0-small"], cameras=("a", "b", "c")))
+    assert parse_flow_config(raw).cameras == ("a", "b", "c")
+    features = raw["input_features"]
+    features["observation.images.empty_camera_0"] = features.pop("observation.images.b")
+    assert parse_flow_config(raw).cameras == ("a", "c")

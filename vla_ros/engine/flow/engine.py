@@ -1,0 +1,173 @@
+"""The engine's face for flow policies: observation in, a chunk of actions in units out."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
+from vla_ros.engine.checkpoints.openvla import resolve
+from vla_ros.engine.checkpoints.random import PREFIX
+from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.flow.config import FlowConfig, read_flow_config
+from vla_ros.engine.flow.head import FlowHead
+from vla_ros.engine.flow.load import FlowPolicy, is_flow, load_folder
+from vla_ros.engine.flow.primitive import Guidance
+from vla_ros.engine.flow.random import PRESETS, load_random_flow
+from vla_ros.engine.flow.solver import noise_for
+from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.packed.graphs import Capture, CudaCapture
+from vla_ros.engine.stages import StageTimer
+from vla_ros.timing import Clock
+
+#: Options of the engine that mean something here; the others belong to token policies.
+_OURS = {
+    "checkpoint", "device", "dtype", "seed", "action_dim", "cuda_graphs", "threads", "tokenizer",
+    "flow_steps",
+}  # fmt: skip
+_ANY_SCHEDULE = ("auto", "autoregressive")  # what is asked for where nobody chose
+CAMERAS = ("image", "wrist_image")
+
+
+class FlowEngine:
+    """A loaded flow policy, one instruction at a time. One thread."""
+
+    def __init__(self, policy: FlowPolicy, options: EngineOptions) -> None:
+        check_layout(policy.config, options.action_dim)
+        self.options, self.policy = options, policy
+        self.head = FlowHead(policy)
+        self._text: str | None = None
+        self._last: torch.Tensor | None = None
+        config = policy.config
+        self.info = PolicyInfo(
+            name="vla",
+            schedule="flow",
+            checkpoint=options.checkpoint,
+            checkpoint_sha256=policy.sha256,
+            device=str(policy.model.device),
+            dtype=options.dtype,
+            chunk_length=config.horizon,
+            state_dim=config.state_dim,
+        )
+
+    @property
+    def cameras(self) -> int:
+        """How many images an observation must have."""
+        return len(self.policy.config.cameras)
+
+    @property
+    def last_chunk(self) -> torch.Tensor | None:
+        """The newest chunk in model space [H, D], for the guidance of the next one."""
+        return self._last
+
+    def reset(self, text: str) -> None:
+        """Begin a new instruction or episode. ValueError: empty, or too long for the model."""
+        if not text.strip():
+            raise ValueError("the instruction is empty")
+        self._last = None
+        if text != self._text:
+            self.head.instruct(text)
+            self._text = text
+
+    def step(
+        self,
+        observation: Observation,
+        timeline: Timeline,
+        clock: Clock,
+        guidance: Guidance | None = None,
+    ) -> Inference:
+        """Answer an observation with a whole chunk.
+
+        Marks preprocess, vision, prefill (the prefix) and decode (all solver steps). The noise
+        belongs to the observation's stamp and the engine's seed, so a replay says the same.
+        InvalidAction: the observation lacks something, or an action is not finite.
+        """
+        if self._text is None:
+            raise RuntimeError("no instruction yet: call reset(text) before step()")
+        stages = StageTimer(timeline, clock, self.policy.model.device)
+        prefix = self.head.encode(observation, stages)
+        noise = noise_for(
+            self.options.seed, observation.stamp_ns, self.head.horizon, self.head.width
+        )
+        chunk = self.head.integrate(prefix, None, noise, guidance)
+        stages.mark("decode")
+        actions = self._in_units(chunk.cpu(), observation)  # the one host sync
+        self._last = chunk
+        return Inference(
+            stamp_ns=observation.stamp_ns,
+            actions=actions,
+            timeline=stages.resolve(),
+            target_passes=1,
+        )
+
+    def _in_units(self, chunk: torch.Tensor, observation: Observation) -> np.ndarray:
+        config, processors = self.policy.config, self.policy.processors
+        values = processors.action.restore(chunk[:, : config.action_dim])
+        if processors.relative:
+            assert observation.proprio is not None
+            state = torch.from_numpy(np.asarray(observation.proprio, dtype=np.float32).copy())
+            values = values + state[: config.action_dim] * torch.tensor(processors.relative)
+        actions = np.ascontiguousarray(values.numpy(), dtype=np.float64)
+        if not np.isfinite(actions).all():
+            raise InvalidAction("an action is not finite: the weights or the input are damaged")
+        return actions
+
+
+def check_layout(config: FlowConfig, action_dim: int | None) -> None:
+    """Refuse a checkpoint that this robot cannot feed or obey, wanted against offered."""
+    wrong = []
+    if action_dim is not None and config.action_dim != action_dim:
+        wrong.append(f"action: {action_dim} values are wanted, the checkpoint has"
+                     f" {config.action_dim}")  # fmt: skip
+    if len(config.cameras) > len(CAMERAS):
+        wrong.append(f"cameras: {', '.join(CAMERAS)} are offered, the checkpoint wants"
+                     f" {', '.join(config.cameras)}")  # fmt: skip
+    if wrong:
+        raise CheckpointError("this checkpoint does not fit the robot: " + "; ".join(wrong))
+
+
+def flow_source(checkpoint: str) -> Path | str | None:
+    """What to load where ``checkpoint`` is a flow policy: a folder or ``random:<preset>``.
+
+    None: it is neither.
+    """
+    if checkpoint.startswith(PREFIX):
+        return checkpoint if checkpoint.removeprefix(PREFIX) in PRESETS else None
+    directory = resolve(checkpoint)
+    return directory if is_flow(directory) else None
+
+
+def load_flow(options: EngineOptions) -> FlowEngine | None:
+    """The dispatch of ``load_engine``: None where the checkpoint is no flow policy."""
+    source = flow_source(options.checkpoint)
+    return None if source is None else load_flow_engine(source, options)
+
+
+def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
+    """The engine of what :func:`flow_source` found. CheckpointError in one line if it cannot."""
+    _refuse_token_options(options)
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    capture: Capture | None = None
+    if device.type == "cuda" and options.cuda_graphs:
+        capture = CudaCapture()
+    if isinstance(source, str):
+        policy = load_random_flow(source, options.seed, device, dtype, options.flow_steps, capture)
+    else:
+        check_layout(read_flow_config(source), options.action_dim)  # before any weight is read
+        policy = load_folder(
+            source, device, dtype, tokenizer=options.tokenizer, steps=options.flow_steps,
+            capture=capture,
+        )  # fmt: skip
+    return FlowEngine(policy, options)
+
+
+def _refuse_token_options(options: EngineOptions) -> None:
+    chosen = [f.name for f in fields(options)
+              if f.name not in _OURS and getattr(options, f.name) != f.default]  # fmt: skip
+    if options.schedule in _ANY_SCHEDULE:
+        chosen = [name for name in chosen if name != "schedule"]
+    if chosen:
+        raise ValueError(f"{', '.join(chosen)}: these options are for token policies, not for flow")

@@ -1,0 +1,164 @@
+"""Transformer layers of prefixes and experts: Gemma and Llama, batch of one.
+
+Sources: transformers ``modeling_gemma.py`` and ``modeling_llama.py``. What does not depend on
+the input is done once at load, in float32: the weight of a norm and the scale of the scores go
+into the projection behind them, Q, K, V become one product, gate and up another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from vla_ros.engine.checkpoints.config import TextConfig
+from vla_ros.engine.flow.weights import Shape, Weights
+from vla_ros.engine.packed.kernels.rope_write import rotate
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Weights of one layer; C wide, H query and G KV heads of size d, M in the middle.
+
+    ``qkv`` is [(H + 2 G) d, C], or [H d, C] where K and V come from elsewhere, or [2 G d, C]
+    in a last layer that only leaves K and V behind; ``gate_up`` [2 M, C].
+    """
+
+    qkv: torch.Tensor
+    out: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """cos and sin [positions, d], float32."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
+def rope(config: TextConfig, positions: int, device: torch.device) -> Rope:
+    """Rotary tables; float64 inside, since both references round differently."""
+    steps = torch.arange(0, config.head_dim, 2, dtype=torch.float64)
+    angles = torch.outer(
+        torch.arange(positions, dtype=torch.float64),
+        config.rope_theta ** (-steps / config.head_dim),
+    )
+    angles = torch.cat((angles, angles), -1)
+    return Rope(angles.cos().float().to(device), angles.sin().float().to(device))
+
+
+def norm(x: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / rms(x); the weight is in the projection that follows."""
+    return F.rms_norm(x, (x.shape[-1],), None, eps)
+
+
+def mlp(x: torch.Tensor, layer: Layer, config: TextConfig) -> torch.Tensor:
+    """GeGLU (tanh) of Gemma, SwiGLU of Llama."""
+    gate, up = F.linear(x, layer.gate_up).chunk(2, -1)
+    act = F.gelu(gate, approximate="tanh") if config.kind == "gemma" else F.silu(gate)
+    return F.linear(act * up, layer.down)
+
+
+def split(
+    qkv: torch.Tensor, q_heads: int, kv_heads: int, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[n, (H + 2 G) d] and cos, sin [n, d] -> rotated q [H, n, d] and k, and v [G, n, d].
+
+    The rotation is float32 whatever the weights are, as both references do it.
+    """
+    heads = qkv.view(len(qkv), q_heads + 2 * kv_heads, -1).transpose(0, 1)
+    qk = rotate(heads[: q_heads + kv_heads].float(), cos, sin).to(qkv.dtype)
+    return qk[:q_heads], qk[q_heads:], heads[q_heads + kv_heads :]
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """q [H, m, d] (scaled), k and v [G, S, d], mask [m or 1, S] added to the scores -> [m, H d].
+
+    On a CPU two plain products: its SDPA packs K and V anew on every call.
+    """
+    heads, count, dim = q.shape
+    if q.is_cuda:
+        added = None if mask is None else mask.expand(count, -1)[None, None]
+        out = F.scaled_dot_product_attention(
+            q[None], k[None], v[None], attn_mask=added, scale=1.0, enable_gqa=heads != len(k)
+        )[0]
+    else:
+        folded = q.reshape(len(k), -1, dim)
+        scores = torch.matmul(folded, k.transpose(1, 2))
+        if mask is not None:
+            scores.view(heads, count, -1).add_(mask)
+        weights = scores.softmax(-1, dtype=torch.float32).to(v)
+        out = torch.matmul(weights, v).view(heads, count, dim)
+    return out.transpose(0, 1).reshape(count, heads * dim)
+
+
+def read_layer(
+    weights: Weights,
+    base: str,
+    config: TextConfig,
+    like: torch.Tensor,
+    *,
+    norms: bool = True,
+    parts: str = "qkv",
+) -> Layer:
+    """The layer at ``base`` in the dtype and on the device of ``like``.
+
+    ``norms`` False: the norms have no weights of their own (adaRMS). ``parts`` "q": K and V
+    come from elsewhere; "kv": nothing but K and V is needed.
+    """
+
+    def scale(name: str) -> torch.Tensor | None:
+        if not norms:
+            return None
+        return norm_scale(weights, f"{base}{name}.weight", config).to(like.device)
+
+    pieces = []
+    for part in parts:
+        piece = weights.take(f"{base}self_attn.{part}_proj.weight").to(like.device)
+        pieces.append(piece * config.head_dim**-0.5 if part == "q" else piece)
+    qkv = _fold(torch.cat(pieces), scale("input_layernorm")).to(like)
+    if "q" not in parts:
+        empty = like.new_empty(0)
+        return Layer(qkv, empty, empty, empty)
+    names = [f"{base}mlp.{n}_proj.weight" for n in ("gate", "up")]
+    gate_up = torch.cat([weights.take(n).to(like.device) for n in names])
+    return Layer(
+        qkv,
+        weights.take(base + "self_attn.o_proj.weight").to(like),
+        _fold(gate_up, scale("post_attention_layernorm")).to(like),
+        weights.take(base + "mlp.down_proj.weight").to(like),
+    )
+
+
+def norm_scale(weights: Weights, name: str, config: TextConfig) -> torch.Tensor:
+    """What a norm multiplies by: w, or 1 + w in Gemma."""
+    return weights.take(name) + (1.0 if config.kind == "gemma" else 0.0)
+
+
+def layer_shapes(
+    base: str, config: TextConfig, *, norms: bool = True, kv_in: int | None = None
+) -> dict[str, Shape]:
+    """Tensors of one layer; ``kv_in``: the width that K and V are made from."""
+    width, middle = config.hidden_size, config.intermediate_size
+    wide, narrow = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    shapes: dict[str, Shape] = {
+        "self_attn.q_proj.weight": (wide, width),
+        "self_attn.k_proj.weight": (narrow, kv_in or width),
+        "self_attn.v_proj.weight": (narrow, kv_in or width),
+        "self_attn.o_proj.weight": (width, wide),
+        "mlp.gate_proj.weight": (middle, width),
+        "mlp.up_proj.weight": (middle, width),
+        "mlp.down_proj.weight": (width, middle),
+    }
+    if norms:
+        shapes |= {f"{n}.weight": (width,) for n in ("input_layernorm", "post_attention_layernorm")}
+    return {base + n: s for n, s in shapes.items()}
+
+
+def _fold(matrix: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    return matrix if scale is None else matrix * scale

@@ -1,0 +1,177 @@
+"""What pi0, pi0.5 and SmolVLA share: see, prefill, integrate, over static buffers.
+
+The prefix's K and V are computed once a chunk, straight into the buffers, and never cropped or
+copied; all solver steps are one function over them, so one graph can hold all of them. Rows
+that a reference masks out (padding of the prompt, absent cameras) are left out instead: the
+positions count valid rows only, so nothing else changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+
+from vla_ros.engine.flow.buffers import MASKED, Buffers, Captured, Span
+from vla_ros.engine.flow.config import FlowConfig
+from vla_ros.engine.flow.layers import Layer, attend, mlp, norm, rope, split
+from vla_ros.engine.flow.primitive import Guidance, Prefix
+from vla_ros.engine.flow.solver import Euler, Sample
+from vla_ros.engine.packed.graphs import Capture
+
+BUCKET = 16  # with graphs, prefixes are padded to a multiple, so few lengths need a graph
+
+
+class FlowModel(ABC):
+    """One loaded model on one device, used by one thread. Inference only.
+
+    A family reads its weights, says how a prefix is embedded and masked, what is computed once
+    a chunk (:meth:`_begin`) and what the velocity is. ``tail`` is the number of suffix rows
+    that have K and V, ``mask_rows`` how many rows of the suffix mask differ, ``far`` the number
+    of layers with cross attention. ``capture`` turns functions into graphs; None runs them.
+    """
+
+    layers: list[Layer]
+    prefix_is_masked = False  # rows of the prefix that do not see all the others
+
+    def __init__(
+        self,
+        config: FlowConfig,
+        like: torch.Tensor,
+        capture: Capture | None,
+        tail: int,
+        mask_rows: int = 1,
+        far: int = 0,
+    ) -> None:
+        self.config, self.device, self.dtype = config, like.device, like.dtype
+        self.horizon, self.width = config.horizon, config.action_width
+        self.solver = Euler(config.steps)
+        self._bucket = 1 if capture is None else BUCKET
+        longest = _round_up(config.longest, self._bucket)
+        self.buffers = Buffers(config, longest, tail, mask_rows, far, like)
+        self.sample = Sample(self.horizon, self.width, config.steps, like.device)
+        self.captured = Captured(capture)
+        self._rope = rope(config.shapes.text, longest + tail, like.device)
+        self._pixels: dict[int, torch.Tensor] = {}
+        self._laid = (-1, -1)
+        self._serial = 0
+
+    @property
+    def padded(self) -> bool:
+        """Prefixes have padding behind them, which every mask must hide."""
+        return self._bucket > 1
+
+    def see(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels of the cameras that are there [V, 3, s, s] -> embeddings [V * tokens, C]."""
+        views = len(pixels)
+        if views not in self._pixels:
+            self._pixels[views] = torch.zeros(pixels.shape, device=self.device, dtype=self.dtype)
+        buffer = self._pixels[views]
+        buffer.copy_(pixels)
+        with torch.inference_mode():
+            return self.captured(("see", views), lambda: self._see(buffer))
+
+    def prefill(self, features: torch.Tensor, ids: torch.Tensor, state: torch.Tensor) -> Prefix:
+        """Embeddings of the images, prompt ids int64 [n], state [state_width] -> the prefix."""
+        with torch.inference_mode():
+            self.buffers.state.copy_(state)
+            parts = self._rows(features, ids)
+            count = sum(len(p) for p in parts)
+            span = self.buffers.span(_round_up(count, self._bucket))
+            torch.cat(parts, out=span.x[:count])
+            span.x[count:].zero_()
+            if self._laid != (span.length, count):
+                self._lay_masks(span, count)
+                self.buffers.turn(self._rope, count)
+                self._laid = (span.length, count)
+            self.captured(("prefill", span.length), lambda: self._fill(span))
+            mask = torch.arange(span.length, device=self.device) < count
+        self._serial += 1
+        length = span.length
+        keys, values = (tuple(t[:, :length] for t in part) for part in (span.keys, span.values))
+        return Prefix(keys, values, mask, self.buffers.state, self._serial)
+
+    def integrate(
+        self,
+        prefix: Prefix,
+        state: torch.Tensor | None,
+        noise: torch.Tensor,
+        guidance: Guidance | None = None,
+    ) -> torch.Tensor:
+        """All solver steps: noise [H, D] -> chunk [H, D], float32."""
+        with torch.inference_mode():
+            span = self._open(prefix, state)
+            self.solver.load(self.sample, noise, guidance)
+            guided = guidance is not None
+            run = self.captured(("steps", span.length, guided), lambda: self._steps(span, guided))
+            return run.clone()
+
+    def velocity(
+        self, prefix: Prefix, x: torch.Tensor, step: int, begin: bool = True
+    ) -> torch.Tensor:
+        """The velocity [H, D] at x and one of the solver's steps, alone (tests, measurements).
+
+        ``begin`` False leaves out what is done once a chunk.
+        """
+        with torch.inference_mode():
+            span = self._open(prefix, None)
+            if begin:
+                self._begin(span)
+            return self._velocity(span, x, step)
+
+    def _open(self, prefix: Prefix, state: torch.Tensor | None) -> Span:
+        if prefix.serial != self._serial:
+            raise ValueError("this prefix was written over by a later one: encode it again")
+        if state is not None:
+            self._replace_state(state)
+        return self.buffers.span(len(prefix.mask))
+
+    def _replace_state(self, state: torch.Tensor) -> None:
+        raise ValueError("the state is in this model's prefix: encode it again")
+
+    def _steps(self, span: Span, guided: bool) -> torch.Tensor:
+        self._begin(span)
+        return self.solver.run(self.sample, lambda x, i: self._velocity(span, x, i), guided)
+
+    def _fill(self, span: Span) -> torch.Tensor:
+        """The language model over the prefix; of the last layer only K and V are needed."""
+        text, length, x = self.config.shapes.text, span.length, span.x
+        cos, sin = self._rope.cos[:length], self._rope.sin[:length]
+        mask = span.prefix_mask if self.padded or self.prefix_is_masked else None
+        for layer, keys, values in zip(self.layers, span.keys, span.values, strict=True):
+            heads = text.heads if len(layer.out) else 0
+            qkv = F.linear(norm(x, text.rms_eps), layer.qkv)
+            q, k, v = split(qkv, heads, text.kv_heads, cos, sin)
+            keys[:, :length].copy_(k)
+            values[:, :length].copy_(v)
+            if heads:
+                x = x + F.linear(attend(q, k, v, mask), layer.out)
+                x = x + mlp(norm(x, text.rms_eps), layer, text)
+        return x
+
+    def _lay_masks(self, span: Span, count: int) -> None:
+        """Write both masks for a prefix of ``count`` valid rows."""
+        for mask in (span.prefix_mask, span.suffix_mask):
+            mask.zero_()
+            mask[:, count : span.length] = MASKED
+
+    @abstractmethod
+    def _see(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels -> embeddings [V * tokens, C]."""
+
+    @abstractmethod
+    def _rows(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The rows of the prefix, in the language model's width, in order."""
+
+    @abstractmethod
+    def _begin(self, span: Span) -> None:
+        """What is the same for all steps of a chunk."""
+
+    @abstractmethod
+    def _velocity(self, span: Span, x: torch.Tensor, step: int) -> torch.Tensor:
+        """x [H, D] float32 -> velocity [H, D] float32."""
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

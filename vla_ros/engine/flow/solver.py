@@ -1,0 +1,86 @@
+"""The flow's solver: N Euler steps from noise to actions, over buffers that never move.
+
+Time runs from 1 (noise) to 0 (actions) as in openpi's ``sample_actions`` and LeRobot's
+``euler_integrate``. Guidance is real-time chunking's with the Jacobian taken as the identity,
+which is what LeRobot computes too (its velocity is made before the gradient is switched on);
+it is two elementwise operations a step, so a captured graph holds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+
+from vla_ros.engine.flow.primitive import Guidance
+
+Velocity = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+class Sample:
+    """Static buffers of one integration: noise, sample and what guides it, [H, D] each."""
+
+    def __init__(self, horizon: int, width: int, steps: int, device: torch.device) -> None:
+        self.noise = torch.zeros(horizon, width, device=device)
+        self.x = torch.zeros_like(self.noise)
+        self.previous = torch.zeros_like(self.noise)
+        self.weights = torch.zeros(horizon, 1, device=device)
+        self.gains = torch.zeros(steps, 1, 1, device=device)
+
+
+class Euler:
+    """N equal steps of x += dt * v(x, t), t = 1, 1 - 1/N, ... 1/N and dt = -1/N."""
+
+    def __init__(self, steps: int) -> None:
+        if steps < 1:
+            raise ValueError(f"a solver takes at least 1 step, not {steps}")
+        self.steps, self.dt = steps, -1.0 / steps
+        self.times = tuple(1.0 + k * self.dt for k in range(steps))
+
+    def load(self, sample: Sample, noise: torch.Tensor, guidance: Guidance | None) -> None:
+        """Fill the buffers; ValueError where something has another shape."""
+        _copy(sample.noise, noise, "noise")
+        if guidance is None:
+            return
+        _copy(sample.previous, guidance.previous, "guidance.previous")
+        _copy(sample.weights, guidance.weights[:, None], "guidance.weights")
+        gains = [guidance_gain(t, guidance.limit) for t in self.times]
+        sample.gains.copy_(torch.tensor(gains).view(-1, 1, 1))
+
+    def run(self, sample: Sample, velocity: Velocity, guided: bool) -> torch.Tensor:
+        """All steps; the result is the buffer ``sample.x``. What a graph captures."""
+        x = sample.x
+        x.copy_(sample.noise)
+        for step, time in enumerate(self.times):
+            v = velocity(x, step)
+            if guided:
+                ahead = x - time * v
+                v = v - sample.gains[step] * (sample.previous - ahead) * sample.weights
+            x.add_(v, alpha=self.dt)
+        return x
+
+
+def guidance_gain(time: float, limit: float) -> float:
+    """min(limit, (1 - tau) / (tau r^2)) with tau = 1 - time (arXiv 2506.07339, eq. 2 and 4)."""
+    tau = 1.0 - time
+    if tau <= 0.0:
+        return limit
+    rest = 1.0 - tau
+    return min(limit, rest / tau * (rest**2 + tau**2) / rest**2)
+
+
+def noise_for(seed: int, stamp_ns: int, horizon: int, width: int) -> torch.Tensor:
+    """Normal noise [H, D] that belongs to one request: a run that is replayed draws it again.
+
+    Drawn on the CPU, so every device starts from the same noise.
+    """
+    digest = hashlib.blake2b(f"{seed} {stamp_ns}".encode(), digest_size=4).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))  # 32 bits count
+    return torch.randn(horizon, width, generator=generator)
+
+
+def _copy(buffer: torch.Tensor, values: torch.Tensor, name: str) -> None:
+    if values.shape != buffer.shape:
+        raise ValueError(f"{name} is {list(values.shape)}, wanted {list(buffer.shape)}")
+    buffer.copy_(values)
