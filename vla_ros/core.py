@@ -63,7 +63,8 @@ class Observation:
     """What the policy may look at for one decision.
 
     ``stamp_ns`` is the capture stamp of the *oldest* camera used; every age is counted from
-    it. ``proprio`` is the robot's own state as the joint-state message gave it, ``poses``
+    it, and no two observations have the same. ``proprio`` is the robot's own state at the main
+    image's stamp, in the layout that was asked for (:mod:`vla_ros.control.proprio`), ``poses``
     the simulator's privileged ground truth, which only the scripted policy reads.
     """
 

@@ -1,90 +1,143 @@
-"""From separate streams to one observation: the parts must be of the same instant."""
+"""From separate streams to one observation: the parts must be of the same instant.
+
+Messages come late, each stream by another time, and some not at all. So images wait, shortly, for
+the parts they lack, and parts are kept, shortly, for the images that are still under way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from vla_ros.core import Floats, Image, Observation, Pose
-from vla_ros.timing import Moment
+from vla_ros.control.history import Sample
+from vla_ros.control.parts import Part
+from vla_ros.control.proprio import Layout, as_joints
+from vla_ros.core import Image, Observation
+from vla_ros.timing import MS, Moment
 
 T = TypeVar("T")
+
+WAITING = 32  # images that wait at most
+_SHARED_NS = 1000  # observations that may share their oldest picture
 
 
 @dataclass(frozen=True, slots=True)
 class Stamped(Generic[T]):
-    """The newest message of a stream: its stamp, when it came, what it said."""
+    """A message of a stream: its stamp, when it came, what it said."""
 
     stamp_ns: int
     received: Moment
     value: T
 
 
-class Assembler:
-    """Joins the newest camera image with what else the policy needs.
+@dataclass(frozen=True, slots=True)
+class PairingWindow:
+    """``slop_ns``: how far the stamps of one observation may lie apart. ``wait_ns``: images of
+    an older stamp than this wait no longer."""
 
-    A part joins an image whose stamp differs by at most ``slop_ns``. Half a control period
-    lets cameras run unsynchronised and still keeps a frame from being paired with the one
-    before it, whichever of the messages arrives first. Not thread-safe.
+    slop_ns: int
+    wait_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An image that found no partner: the stream it lacked, and a line that says so."""
+
+    stream: str
+    reason: str
+
+
+class Assembler:
+    """Joins camera images with what else the policy needs; the newest complete set wins.
+
+    An image is complete as soon as every part has a sample within the slop of its stamp,
+    whichever message came last. It waits for that until it is too old or a newer image is
+    complete. The stamp of an observation is that of its oldest picture; where two in a row rest
+    on the same one the second is stamped a nanosecond later, as no two may have one name. Equal
+    stamps, as a simulation gives them, join exactly one way. Not thread-safe.
     """
 
-    def __init__(self, slop_ns: int, *, wrist: bool, proprio: bool, poses: bool) -> None:
-        self._slop_ns = slop_ns
-        self._needs = {"wrist_image": wrist, "joint_states": proprio, "ground_truth": poses}
-        self._image: Stamped[Image] | None = None
-        self._wrist: Stamped[Image] | None = None
-        self._proprio: Stamped[Floats] | None = None
-        self._poses: Stamped[Mapping[str, Pose]] | None = None
+    def __init__(
+        self,
+        window: Callable[[], PairingWindow],
+        parts: Mapping[str, Part],
+        layout: Layout = as_joints,
+    ) -> None:
+        self._window = window
+        self._parts = dict(parts)
+        self._layout = layout
+        self._waiting: dict[int, Stamped[Image]] = {}  # by stamp
+        self._lost: list[Lost] = []
+        self._last = (0, 0)  # stamps of the newest observation and of its main image
 
     def image(self, part: Stamped[Image]) -> Observation | None:
-        """A new main camera image; returns the observation if nothing else is missing."""
-        self._image = part
-        return self._complete()
+        """A new main camera image; returns the observation if nothing is missing."""
+        self._waiting[part.stamp_ns] = part
+        while len(self._waiting) > WAITING:
+            self._give_up(min(self._waiting), self._window().slop_ns)
+        return self._complete(part.received)
 
-    def wrist(self, part: Stamped[Image]) -> Observation | None:
-        self._wrist = part
-        return self._complete()
+    def add(self, name: str, part: Stamped[Any]) -> Observation | None:
+        """A message of another stream; returns the observation that it completes."""
+        self._parts[name].add(part.stamp_ns, part.value)
+        return self._complete(part.received)
 
-    def proprio(self, part: Stamped[Floats]) -> Observation | None:
-        self._proprio = part
-        return self._complete()
+    def lost(self) -> list[Lost]:
+        """Images that were given up since this was asked last."""
+        lost, self._lost = self._lost, []
+        return lost
 
-    def poses(self, part: Stamped[Mapping[str, Pose]]) -> Observation | None:
-        self._poses = part
-        return self._complete()
+    def _complete(self, now: Moment) -> Observation | None:
+        """The newest observation that can be made; images up to it are used up."""
+        window = self._window()
+        for stamp, image in sorted(self._waiting.items()):
+            if image.received.now_ns < now.now_ns and now.now_ns - stamp > window.wait_ns:
+                self._give_up(stamp, window.slop_ns)
+        for stamp in sorted(self._waiting, reverse=True):
+            found = self._find(stamp, window.slop_ns)
+            if found is None:
+                continue
+            image = self._waiting.pop(stamp)
+            for older in [s for s in self._waiting if s < stamp]:
+                self._give_up(older, window.slop_ns)
+            for part in self._parts.values():
+                part.forget(stamp - window.slop_ns)
+            return self._observation(image, found)
+        return None
 
-    def missing(self) -> list[str]:
-        """Topics whose newest message does not fit the newest image."""
-        if self._image is None:
-            return ["image"]
-        parts = {
-            "wrist_image": self._wrist,
-            "joint_states": self._proprio,
-            "ground_truth": self._poses,
-        }
-        return [name for name, part in parts.items() if self._needs[name] and not self._fits(part)]
+    def _find(self, stamp_ns: int, slop_ns: int) -> dict[str, Sample[Any]] | None:
+        found = {}
+        for name, part in self._parts.items():
+            sample = part.at(stamp_ns, slop_ns)
+            if sample is None:
+                return None
+            found[name] = sample
+        return found
 
-    def _fits(self, part: Stamped[Any] | None) -> bool:
-        if part is None or self._image is None:
-            return False
-        return abs(part.stamp_ns - self._image.stamp_ns) <= self._slop_ns
+    def _give_up(self, stamp_ns: int, slop_ns: int) -> None:
+        """An image that lacks nothing but was overtaken by a newer one is not lost."""
+        del self._waiting[stamp_ns]
+        for name, part in self._parts.items():
+            if part.at(stamp_ns, slop_ns) is None:
+                within = f"no {name} within {slop_ns / MS:.1f} ms of the image"
+                self._lost.append(Lost(name, f"{within}: {name} {part.lacks(stamp_ns)}"))
+                return
 
-    def _complete(self) -> Observation | None:
-        """The observation, once: the image is used up by it."""
-        image = self._image
-        if image is None or self.missing():
-            return None
-        self._image = None
-        wrist = self._wrist if self._needs["wrist_image"] else None
-        proprio = self._proprio if self._needs["joint_states"] else None
-        poses = self._poses if self._needs["ground_truth"] else None
+    def _observation(self, image: Stamped[Image], found: Mapping[str, Sample[Any]]) -> Observation:
+        values = {name: sample.value for name, sample in found.items()}
+        wrist = found.get("wrist_image")
+        stamp = min(image.stamp_ns, wrist.stamp_ns) if wrist else image.stamp_ns
+        last, last_image = self._last
+        if image.stamp_ns > last_image and 0 <= last - stamp < _SHARED_NS:
+            stamp = last + 1
+        self._last = (stamp, image.stamp_ns)
         return Observation(
-            stamp_ns=min(image.stamp_ns, wrist.stamp_ns if wrist else image.stamp_ns),
+            stamp_ns=stamp,
             received_ns=image.received.now_ns,
             received_steady_ns=image.received.steady_ns,
             image=image.value,
-            wrist_image=wrist.value if wrist else None,
-            proprio=proprio.value if proprio else None,
-            poses=poses.value if poses else {},
+            wrist_image=values.get("wrist_image"),
+            proprio=self._layout(values),
+            poses=values.get("ground_truth", {}),
         )

@@ -26,6 +26,8 @@ def _value(value: object) -> str:
     if isinstance(value, str):
         return f"`{value}`" if value else "empty"
     if isinstance(value, Sequence):
+        if not any(value) and isinstance(value[0], str):
+            return "empty"
         return "[" + ", ".join(f"{v:g}" for v in value) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 

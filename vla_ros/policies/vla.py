@@ -81,6 +81,10 @@ class VlaPolicy:
             raise InvalidAction(self._cannot)
         if self._engine.cameras == 2 and observation.wrist_image is None:
             raise InvalidAction("this checkpoint needs a wrist image and the frame has none")
+        state = 0 if observation.proprio is None else len(observation.proprio)
+        if self.info.state_dim and state != self.info.state_dim:
+            needed = f"this checkpoint needs {self.info.state_dim} values of robot state"
+            raise InvalidAction(f"{needed} and the frame has {state or 'none'}")
         try:
             inference = self._engine.step(observation, timeline, clock)
         except EngineInvalidAction as error:

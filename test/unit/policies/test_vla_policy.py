@@ -10,8 +10,10 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: no vla policy here")
 
 from support.engine import tiny_config
+from support.releases import oft_statistics
 from vla_ros.core import STAGES, Inference, Instruction, Observation, Timeline
 from vla_ros.engine.checkpoints.random import norm_stats, write_random
+from vla_ros.executor.serve import warm_up
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
 from vla_ros.policies.conventions import settle
 from vla_ros.policies.vla import VlaPolicy, engine_options
@@ -135,3 +137,26 @@ def test_spec_fields_reach_the_engine() -> None:
     options = engine_options(spec, settle(spec)[0])
     assert (options.schedule, options.gamma, options.dtype) == ("speculative", 3, "bfloat16")
     assert (options.seed, options.cuda_graphs, options.unnorm_key) == (4, False, "random")
+
+
+def test_a_checkpoint_with_robot_state_is_warmed_up_and_refuses_another_size(tmp_path) -> None:
+    config = replace(tiny_config(), parallel=True, chunk=8, proprio_dim=8)
+    directory = tmp_path / "oft"
+    write_random(directory, config, seed=3, stats=oft_statistics(7, 8))
+    policy = load(str(directory), schedule="parallel")
+    assert policy.info.state_dim == 8
+    ready = warm_up(policy, PolicySpec("vla", checkpoint=str(directory)), 1, CLOCK)
+    assert ready.inference_p50_ms > 0
+    policy.reset(TASK)
+    image = np.zeros((60, 80, 3), np.uint8)
+
+    def shown(state):
+        now = CLOCK.steady_ns()
+        seen = Observation(5, now, now, image, proprio=state)
+        return policy.step(seen, Timeline(now).mark("queue", now), CLOCK).actions
+
+    assert shown(np.zeros(8)).shape == (8, 7)
+    assert (shown(np.zeros(8)) != shown(np.full(8, 0.7))).any()
+    for state, size in ((None, "none"), (np.zeros(7), "7")):
+        with pytest.raises(InvalidAction, match=f"needs 8 values of robot state .* has {size}"):
+            shown(state)

@@ -14,7 +14,7 @@ import numpy as np
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.node import Node
 
-Value = bool | int | float | str | Sequence[float]
+Value = bool | int | float | str | Sequence[float] | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ def check_values(table: Iterable[Parameter], values: dict[str, Any]) -> None:
     a number that is not finite (arrays have no range)."""
     for row in table:
         value = values.get(row.name)
-        numbers = np.asarray(value if isinstance(row.default, (float, list)) else 0.0, float)
+        texts = isinstance(row.default, list) and isinstance(row.default[0], str)
+        numeric = isinstance(row.default, (float, list)) and not texts
+        numbers = np.asarray(value if numeric else 0.0, float)
         if not np.isfinite(numbers).all():
             raise ValueError(f"{row.name} is {value}, must be finite")
         if row.choices and row.name in values and values[row.name] not in row.choices:

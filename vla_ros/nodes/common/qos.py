@@ -18,10 +18,14 @@ def _profile(
 
 #: Images in: only the newest counts, and any camera driver's writer matches.
 IMAGE_SUB = _profile(1, ReliabilityPolicy.BEST_EFFORT)
+#: Images in that are joined to others: an older one may be the one that fits.
+PART_SUB = _profile(5, ReliabilityPolicy.BEST_EFFORT)
 #: Images out: a reliable writer serves best-effort and reliable readers.
 IMAGE_PUB = _profile(1)
-#: Joint states and ground truth.
+#: Joint states and ground truth out, ground truth in.
 STATE = _profile(5)
+#: A robot's own state in: any driver's writer matches, and 200 Hz may wait for a slow callback.
+STATE_SUB = _profile(50, ReliabilityPolicy.BEST_EFFORT)
 #: Commands. Volatile: a late joiner must never be given an old command.
 ACTION = _profile(10)
 #: Instruction, status, episode: the newest one is for late joiners too.

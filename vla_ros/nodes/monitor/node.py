@@ -22,13 +22,13 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.subscription import MessageInfo
-from sensor_msgs.msg import CompressedImage, Image
 
 from vla_ros.monitoring import Judgement, Level, Monitor, MonitorConfig
 from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus
 from vla_ros.nodes.common import qos, spin
 from vla_ros.nodes.common.arrivals import ArrivalClock
 from vla_ros.nodes.common.convert import BadMessage
+from vla_ros.nodes.common.images import image_topic
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.monitor import convert
@@ -83,9 +83,7 @@ class MonitorNode(Node):
         self.create_timer(values["check_period_s"], self._check, clock=steady)
 
     def _subscribe(self, transport: str) -> None:
-        kind, topic = (Image, "image")
-        if transport == "compressed":
-            kind, topic = (CompressedImage, "image/compressed")
+        kind, topic = image_topic(self, "image", transport)
         self.create_subscription(kind, topic, self._on_image, qos.IMAGE_SUB, raw=True)
         commands = self.create_subscription(
             ActionCommand, "policy/action", self._on_command, qos.ACTION

@@ -38,14 +38,27 @@ def text_of(serialized: bytes) -> str:
         raise BadMessage(f"text is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def proprio_of(message: JointState) -> core.Floats:
-    """Float64 [n]: the positions in the message's own order. Raises :class:`BadMessage`."""
-    positions = np.asarray(message.position, dtype=np.float64)
-    if positions.size > 64:
-        raise BadMessage(f"joint state has {positions.size} positions, at most 64")
-    if not np.isfinite(positions).all():
-        raise BadMessage("joint state has positions that are not finite")
-    return positions
+def joints_of(
+    message: JointState, wanted: frozenset[str] = frozenset()
+) -> tuple[tuple[str, ...], core.Floats]:
+    """Names and positions, float64 [n], in the message's own order. Raises :class:`BadMessage`.
+
+    With ``wanted`` names the message must name its joints, and only those must be finite.
+    """
+    names, positions = tuple(message.name), np.asarray(message.position, dtype=np.float64)
+    most = 1024 if wanted else 64
+    if positions.size > most:
+        raise BadMessage(f"joint state has {positions.size} positions, at most {most}")
+    if not wanted:
+        if not np.isfinite(positions).all():
+            raise BadMessage("joint state has positions that are not finite")
+        return names, positions
+    if len(names) != positions.size:
+        raise BadMessage(f"joint state has {len(names)} names for {positions.size} positions")
+    for name, position in zip(names, positions, strict=True):
+        if name in wanted and not np.isfinite(position):
+            raise BadMessage(f"the position of joint {quoted(name)} is not finite")
+    return names, positions
 
 
 def poses_of(message: NamedPoses) -> dict[str, Pose]:
@@ -63,6 +76,16 @@ def poses_of(message: NamedPoses) -> dict[str, Pose]:
         if not np.isfinite((*pose.position, *pose.quaternion)).all():
             raise BadMessage(f"the pose of {quoted(name)} is not finite")
     return poses
+
+
+def pose_of(message: PoseStamped) -> Pose:
+    """A pose with a quaternion of length 1. Raises :class:`BadMessage`."""
+    p, q = message.pose.position, message.pose.orientation
+    position, quaternion = (p.x, p.y, p.z), (q.x, q.y, q.z, q.w)
+    length = float(np.linalg.norm(quaternion))
+    if not np.isfinite((*position, length)).all() or abs(length - 1.0) > 1e-3:
+        raise BadMessage("end effector pose is not finite, or its quaternion not of length 1")
+    return Pose(position, quaternion)
 
 
 def pose_action_of(message: PoseStamped) -> core.Floats:

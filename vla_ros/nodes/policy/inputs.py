@@ -13,7 +13,8 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 from vla_ros.control import Control, check_instruction
-from vla_ros.control.assembling import Assembler, Stamped
+from vla_ros.control.assembling import Assembler, Lost, PairingWindow, Stamped
+from vla_ros.control.parts import PICTURES, STATES, Joints, Nearest, Part, Poses
 from vla_ros.core import Observation
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.nodes.common import qos
@@ -24,10 +25,14 @@ from vla_ros.nodes.common.convert import (
     quoted,
     stamp_of,
 )
+from vla_ros.nodes.common.images import image_topic
 from vla_ros.nodes.policy import convert
-from vla_ros.timing import Clock, moment
+from vla_ros.nodes.policy.needs import Camera, Needs
+from vla_ros.nodes.policy.transforms import FramePoses
+from vla_ros.timing import SECOND, Clock, moment
 
 Put = Callable[[Stamped[Any]], Observation | None]
+_SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
 
 
 class PolicyInputs:
@@ -39,41 +44,70 @@ class PolicyInputs:
         values: Mapping[str, Any],
         clock: Clock,
         control: Control,
-        *,
-        poses: bool,
+        needs: Needs,
     ) -> None:
         self._node = node
         self._clock = clock
         self._control = control
         self._frame_id = values["frame_id"]
         self._most = values["max_image_pixels"]
-        wrist, joints = values["use_wrist_image"], values["use_joint_states"]
-        slop_ns = control.limits.period_ns // 2
-        join = Assembler(slop_ns, wrist=wrist, proprio=joints, poses=poses)
-        compressed = values["image_transport"] == "compressed"
-        kind, suffix = (CompressedImage, "/compressed") if compressed else (Image, "")
+        self._slop_ns = round(values["pairing_slop_s"] * SECOND)
+        self._joints = Joints(needs.joint_names, needs.size)
+        self._frames: FramePoses | None = None
+        self._names_told = 0
+        self._lost_ns: dict[str, int] = {}  # stream -> steady time of its last loss
         self._open: list[Any] = []
-        self._listen(kind, f"image{suffix}", self._stream(self._pixels, join.image), qos.IMAGE_SUB)
-        if wrist:
-            take = self._stream(self._pixels, join.wrist)
-            self._listen(kind, f"wrist_image{suffix}", take, qos.IMAGE_SUB)
-        if joints:
-            take = self._stream(convert.proprio_of, join.proprio)
-            self._listen(JointState, "joint_states", take, qos.STATE)
-        if poses:
-            take = self._stream(convert.poses_of, join.poses)
+        parts: dict[str, Part] = {}
+        if needs.wrist is not None:
+            parts["wrist_image"] = Nearest(PICTURES)
+        if needs.joints:
+            parts["joint_states"] = self._joints
+        if needs.end_effector is not None:
+            parts["end_effector_pose"] = Poses()
+        if needs.ground_truth:
+            parts["ground_truth"] = Nearest(STATES)
+        self._join = Assembler(self._window, parts, needs.layout.make)
+        self._subscribe(needs)
+
+    def _subscribe(self, needs: Needs) -> None:
+        wanted = frozenset(needs.joint_names)
+        self._film(needs.main, self._stream(self._pixels, self._join.image), qos.IMAGE_SUB)
+        if needs.wrist is not None:
+            self._film(needs.wrist, self._part("wrist_image", self._pixels), qos.PART_SUB)
+        if needs.joints:
+            take = self._part("joint_states", lambda m: convert.joints_of(m, wanted))
+            self._listen(JointState, "joint_states", take, qos.STATE_SUB)
+        if needs.end_effector is not None:
+            take = self._part("end_effector_pose", convert.pose_of)
+            if needs.end_effector:
+                self._frames = FramePoses(self._node, self._frame_id, needs.end_effector, take)
+            else:
+                self._listen(PoseStamped, "end_effector_pose", take, qos.STATE_SUB)
+        if needs.ground_truth:
+            take = self._part("ground_truth", convert.poses_of)
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
-        if control.limits.absolute:
-            self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE)
+        if self._control.limits.absolute:
+            self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE_SUB)
         self._listen(String, "instruction", self._on_instruction, qos.LATCHED, raw=True)
         # A writer that is VOLATILE does not match that reader; its stop must count all the same.
         self._listen(String, "instruction", self._on_stop, qos.STOP, raw=True)
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
+    def _window(self) -> PairingWindow:
+        limits = self._control.limits
+        return PairingWindow(self._slop_ns or limits.period_ns // 2, limits.max_age_ns)
+
     def close(self) -> None:
         for subscription in self._open:
             self._node.destroy_subscription(subscription)
         self._open.clear()
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
+
+    def _film(self, camera: Camera, callback: Callable[[Any], None], profile: QoSProfile) -> None:
+        kind, topic = image_topic(self._node, camera.topic, camera.transport)
+        self._listen(kind, topic, callback, profile)
 
     def _listen(
         self,
@@ -98,14 +132,48 @@ class PolicyInputs:
             received = moment(self._clock)
             try:
                 part = Stamped(stamp_of(message.header.stamp), received, read(message))
+                observation = put(part)
             except BadMessage as error:
                 self._control.drop(str(error))
                 return
-            observation = put(part)
+            for lost in self._join.lost():
+                self._lose(lost, received.steady_ns)
             if observation is not None:
+                self._tell_of_names()
                 self._control.offer(observation)
 
         return callback
+
+    def _part(self, name: str, read: Callable[[Any], Any]) -> Callable[[Any], None]:
+        """A stream that is joined to images."""
+
+        def put(part: Stamped[Any]) -> Observation | None:
+            if part.stamp_ns <= 0:
+                raise BadMessage(f"the stamp of {name} is zero: its driver must fill header.stamp")
+            return self._join.add(name, part)
+
+        return self._stream(read, put)
+
+    def _tell_of_names(self) -> None:
+        """Once all that is wanted is there: what else is offered and left out."""
+        joints = self._joints
+        if len(joints.offered) == self._names_told:
+            return
+        self._names_told = len(joints.offered)
+        if joints.extra:
+            line = f"joint_states offers more than is wanted: {joints.wanted_and_offered}"
+            self._node.get_logger().info(line)
+
+    def _lose(self, lost: Lost, steady_ns: int) -> None:
+        """Count an image without a partner. The log says it once a stream, the status always."""
+        last = self._lost_ns.get(lost.stream)
+        self._lost_ns[lost.stream] = steady_ns
+        if last is None or steady_ns - last > _SAY_AGAIN_NS:
+            self._control.drop(lost.reason)
+            return
+        with self._control.lock:
+            self._control.counters.frames_dropped += 1
+            self._control.counters.last_drop = lost.reason
 
     def _on_measured_pose(self, message: PoseStamped) -> None:
         """Where the end effector is: what a first pose is measured from, and what stale_policy

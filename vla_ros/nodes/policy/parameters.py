@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from vla_ros.control.proprio import LAYOUTS
 from vla_ros.core import StalePolicy
+from vla_ros.nodes.common.images import TRANSPORTS
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.policies.base import POLICIES, PolicySpec
 from vla_ros.safety import Limits
@@ -97,11 +99,28 @@ TABLE = (
     P("mode", "realtime", "Clocked, or one answer a frame", choices=("realtime", "lockstep"),
       fixed=True),
     P("camera_rate_hz", 20.0, "Rate of the camera, for the age budget", 0.1, 1000.0, fixed=True),
-    P("image_transport", "raw", "Image or CompressedImage", choices=("raw", "compressed"),
-      fixed=True),
+    P("image_transport", "raw", "Image or CompressedImage, of cameras that say nothing else",
+      choices=TRANSPORTS, fixed=True),
+    P("cameras.main.topic", "image", "Topic of the main camera, without /compressed", fixed=True),
+    P("cameras.main.transport", "auto", "Of the main camera; auto: image_transport",
+      choices=("auto", *TRANSPORTS), fixed=True),
+    P("cameras.wrist.topic", "wrist_image", "Topic of the wrist camera, without /compressed;"
+      " empty: there is none, and a checkpoint that needs one is refused", fixed=True),
+    P("cameras.wrist.transport", "auto", "Of the wrist camera; auto: image_transport",
+      choices=("auto", *TRANSPORTS), fixed=True),
     P("use_wrist_image", False, "Frames need a wrist image; they do where the checkpoint looks"
       " through two cameras", fixed=True),
-    P("use_joint_states", False, "Whether a frame needs joint states", fixed=True),
+    P("use_joint_states", False, "Frames need joint states; they do where joint_names are given"
+      " or the checkpoint takes the robot's state", fixed=True),
+    P("joint_names", [""], "Which joints make the robot's state, and their order; empty: a"
+      " message's positions as they come", fixed=True),
+    P("proprio_layout", "joints", "The robot's state as the checkpoint was taught it: the joints;"
+      " or position, axis-angle and two fingers, as LIBERO's OpenVLA-OFT: then joint_names are the"
+      " finger joints, two, or one that stands for both", choices=tuple(LAYOUTS), fixed=True),
+    P("end_effector_frame", "", "proprio_layout libero_oft: the end effector's pose is this frame"
+      " in frame_id, from tf2; empty: from the topic end_effector_pose", fixed=True),
+    P("pairing_slop_s", 0.0, "How far the stamps of one frame's parts may lie apart; 0: half a"
+      " control period. A stream slower than the control rate needs half of its own", 0.0, 10.0),
     P("max_image_pixels", 1920 * 1200, "Larger images are dropped", 64, 7680 * 4320, fixed=True),
     P("detect_frozen", True, "Hold on a camera that repeats its pixels; off in simulation",
       fixed=True),

@@ -23,6 +23,7 @@ from vla_ros.nodes.policy.convert import status_message
 from vla_ros.nodes.policy.figures import LatencyWindows
 from vla_ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.nodes.policy.link import LoopLink
+from vla_ros.nodes.policy.needs import needs_of
 from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicySpec
 from vla_ros.safety import Limits
@@ -87,6 +88,7 @@ class PolicyRuntime:
     ) -> None:
         """Everything around the worker that is ready."""
         values, log = self._values, node.get_logger()
+        needs = needs_of(values, ready.info)
         self._refuse_unless_met(limits, ready)
         self._set_hang_timeout(limits, ready)
         self.control = make_control(
@@ -103,11 +105,7 @@ class PolicyRuntime:
         )
         self._link.attach(self._executor, ready, self.control)
         self._topics.open(limits, clocked=not self._lockstep)
-        poses = spec.name == "scripted"
-        wrist = values["use_wrist_image"] or ready.info.cameras == 2
-        joints = values["use_joint_states"] or ready.info.state_dim > 0
-        needs = {**values, "use_wrist_image": wrist, "use_joint_states": joints}
-        self._inputs = PolicyInputs(node, needs, self._clock, self.control, poses=poses)
+        self._inputs = PolicyInputs(node, values, self._clock, self.control, needs)
         if values["instruction"]:
             self.control.set_instruction(check_instruction(values["instruction"]))
         log.info(

@@ -1,0 +1,356 @@
+"""Which images become observations when every stream comes late by a time of its own."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vla_ros.control.assembling import WAITING, Assembler, PairingWindow, Stamped
+from vla_ros.control.intake import FrameCheck
+from vla_ros.control.parts import PICTURES, Joints, Nearest, Poses, between
+from vla_ros.control.proprio import libero_oft
+from vla_ros.core import Observation, Pose
+from vla_ros.safety import Limits
+from vla_ros.timing import MS, SECOND, Moment
+
+START = 1_000 * SECOND
+
+
+@dataclass
+class Stream:
+    """Messages of one sensor: stamped at ``rate_hz`` from ``phase_ms`` on, there ``late_ms`` (and
+    up to ``jitter_ms``) after their stamp, a share of ``drop`` never."""
+
+    name: str
+    rate_hz: float
+    late_ms: float = 0.0
+    jitter_ms: float = 0.0
+    drop: float = 0.0
+    phase_ms: float = 0.0
+
+    def messages(self, seconds: float, seed: int) -> list[tuple[int, int]]:
+        """When each is there and its stamp, both in ns."""
+        dice = random.Random(f"{self.name} {seed}")
+        out = []
+        for number in range(int(seconds * self.rate_hz)):
+            stamp = START + round((number / self.rate_hz + self.phase_ms / 1e3) * SECOND)
+            late = round((self.late_ms + dice.uniform(0.0, self.jitter_ms)) * MS)
+            if dice.random() >= self.drop:
+                out.append((stamp + late, stamp))
+        return out
+
+
+@dataclass
+class Run:
+    """What came of simulated arrivals."""
+
+    offered: list[tuple[int, int]]  # images that arrived: when, stamp
+    answered: list[int] = field(default_factory=list)  # stamps of the main images
+    observations: list[Observation] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def share(self) -> str:
+        return f"{len(self.answered)} of {len(self.offered)}"
+
+
+def play(
+    camera: Stream, *others: Stream, slop_ms: float = 25.0, wait_s: float = 0.5,
+    seconds: float = 20.0, seed: int = 0,
+) -> Run:  # fmt: skip
+    """Deliver everything in the order it is there, through the loop's own check of stamps."""
+    join = assembler(*(other.name for other in others), slop_ms=slop_ms, wait_s=wait_s)
+    check, limits = FrameCheck(sim_time=False, detect_frozen=False), Limits(max_age_s=wait_s)
+    run = Run(camera.messages(seconds, seed))
+    arrivals = [(at, 0, camera.name, stamp) for at, stamp in run.offered]
+    for other in others:
+        arrivals += [(at, 1, other.name, stamp) for at, stamp in other.messages(seconds, seed)]
+    for at, _, name, stamp in sorted(arrivals):
+        observation = deliver(join, name, stamp, at)
+        run.lost += [lost.reason for lost in join.lost()]
+        if observation is None:
+            continue
+        if check.refuse(observation, limits) is None:
+            run.observations.append(observation)
+            run.answered.append(observation_image(observation))
+    return run
+
+
+def picture(stamp: int) -> np.ndarray:
+    """An image that knows its stamp."""
+    return np.frombuffer(stamp.to_bytes(12, "little"), np.uint8).reshape(2, 2, 3)
+
+
+def observation_image(observation: Observation) -> int:
+    """Stamp of the main image of an observation."""
+    return int.from_bytes(observation.image.tobytes(), "little")
+
+
+def assembler(
+    *names: str, slop_ms: float = 25.0, wait_s: float = 0.5, joints: Joints | None = None
+) -> Assembler:
+    parts = {
+        "wrist_image": Nearest(PICTURES),
+        "joint_states": joints or Joints(("a", "b")),
+        "end_effector_pose": Poses(),
+    }
+    window = PairingWindow(round(slop_ms * MS), round(wait_s * SECOND))
+    return Assembler(lambda: window, {name: parts[name] for name in names})
+
+
+def state(stamp: int) -> tuple[tuple[str, ...], np.ndarray]:
+    """Joint "a" moves by 1 rad/s from the start on, "b" the other way."""
+    seconds = (stamp - START) / SECOND
+    return ("b", "a"), np.array([-seconds, seconds])
+
+
+def deliver(join: Assembler, name: str, stamp: int, at: int) -> Observation | None:
+    received = Moment(at, at)
+    if name == "image":
+        return join.image(Stamped(stamp, received, picture(stamp)))
+    value = picture(stamp) if name == "wrist_image" else state(stamp)
+    return join.add(name, Stamped(stamp, received, value))
+
+
+def answerable(camera: Stream, *others: Stream, slop_ms: float, wait_s: float, seconds: float,
+               seed: int) -> set[int]:  # fmt: skip
+    """The images that could be answered, from the whole record: complete once everything within
+    the slop that is first of its stream is there, before they are too old, and before a newer
+    image was complete. Written without a look at the code under test."""
+    slop, wait = round(slop_ms * MS), round(wait_s * SECOND)
+    complete: list[tuple[int, int]] = []  # stamp, when
+    records = [other.messages(seconds, seed) for other in others]
+    for at, stamp in camera.messages(seconds, seed):
+        firsts = [
+            min((t for t, s in record if abs(s - stamp) <= slop), default=None)
+            for record in records
+        ]
+        if all(first is not None for first in firsts):
+            ready = max([at, *(first for first in firsts if first is not None)])
+            if ready - stamp <= wait:
+                complete.append((stamp, ready))
+    return {
+        stamp for stamp, ready in complete
+        if not any(s > stamp and r <= ready for s, r in complete)
+    }  # fmt: skip
+
+
+CAMERA = Stream("image", 20.0, late_ms=40.0, jitter_ms=8.0)
+STATES = Stream("joint_states", 200.0)
+WRIST = Stream("wrist_image", 20.0, late_ms=65.0, jitter_ms=8.0, phase_ms=17.0)
+
+
+def test_every_image_that_is_40_ms_late_meets_a_200_hz_joint_state() -> None:
+    run = play(CAMERA, STATES)
+    assert run.share == "400 of 400"
+    assert run.lost == []
+
+
+def test_two_cameras_late_by_different_times_and_joint_states() -> None:
+    run = play(CAMERA, WRIST, STATES)
+    assert len(run.answered) >= len(run.offered) - 1, run.share  # the very last may lack its pair
+    for observation in run.observations:
+        assert observation.wrist_image is not None
+        wrist = int.from_bytes(observation.wrist_image.tobytes(), "little")
+        assert abs(wrist - observation_image(observation)) <= 25 * MS
+        assert observation.stamp_ns == min(wrist, observation_image(observation))
+
+
+@pytest.mark.parametrize("slow", ["wrist_image", "joint_states"])
+def test_a_stream_at_10_hz_answers_all_with_the_slop_for_it(slow: str) -> None:
+    ten = Stream(slow, 10.0, late_ms=20.0, phase_ms=3.0)
+    run = play(CAMERA, ten, slop_ms=50.0)
+    assert len(run.answered) >= len(run.offered) - 1, run.share
+    stamps = [o.stamp_ns for o in run.observations]
+    assert all(a < b for a, b in zip(stamps[:-1], stamps[1:], strict=True))  # each a name
+
+
+def test_of_20_percent_drops_only_what_lacks_a_partner_is_lost() -> None:
+    lossy = [Stream(s.name, s.rate_hz, s.late_ms, s.jitter_ms, 0.2, s.phase_ms)
+             for s in (CAMERA, WRIST, STATES)]  # fmt: skip
+    run = play(*lossy)
+    assert set(run.answered) == answerable(*lossy, slop_ms=25.0, wait_s=0.5, seconds=20.0, seed=0)
+    # All but those whose own wrist image was dropped.
+    assert len(run.answered) >= 0.75 * len(run.offered), run.share
+    assert all(reason.startswith("no wrist_image within 25.0 ms") for reason in run.lost)
+    assert len(run.answered) + len(run.lost) >= len(run.offered) - 2
+
+
+LATE = st.floats(0.0, 300.0)
+
+
+@given(
+    camera=st.builds(Stream, st.just("image"), st.floats(5.0, 60.0), LATE, st.floats(0.0, 40.0),
+                     st.floats(0.0, 0.4)),
+    wrist=st.builds(Stream, st.just("wrist_image"), st.floats(5.0, 60.0), LATE,
+                    st.floats(0.0, 40.0), st.floats(0.0, 0.4), st.floats(0.0, 100.0)),
+    joints=st.builds(Stream, st.just("joint_states"), st.floats(5.0, 250.0), LATE,
+                     st.floats(0.0, 40.0), st.floats(0.0, 0.4), st.floats(0.0, 100.0)),
+    slop_ms=st.floats(1.0, 60.0),
+    seed=st.integers(0, 100),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_exactly_what_can_be_answered_is(
+    camera: Stream, wrist: Stream, joints: Stream, slop_ms: float, seed: int
+) -> None:
+    given = {"slop_ms": slop_ms, "wait_s": 0.5, "seconds": 3.0, "seed": seed}
+    run = play(camera, wrist, joints, **given)
+    assert set(run.answered) == answerable(camera, wrist, joints, **given)
+    assert len(run.answered) == len(set(run.answered))
+
+
+def test_joints_are_interpolated_to_the_image_and_put_in_order() -> None:
+    run = play(Stream("image", 20.0, late_ms=40.0, phase_ms=1.7), Stream("joint_states", 100.0))
+    for observation in run.observations:
+        assert observation.proprio is not None
+        seconds = (observation_image(observation) - START) / SECOND
+        np.testing.assert_allclose(observation.proprio, [seconds, -seconds], atol=1e-9)
+
+
+def test_a_joint_that_comes_round_is_not_halfway_back() -> None:
+    joints = Joints(("wheel",))
+    joints.add(0, (("wheel",), np.array([3.1])))
+    joints.add(10 * MS, (("wheel",), np.array([-3.1])))
+    found = joints.at(4 * MS, 25 * MS)
+    assert found is not None
+    assert found.value.tolist() == [3.1]
+
+
+def test_parts_of_equal_stamps_join_one_way_only() -> None:
+    """Lock-step: image, wrist and states of one instant, in any order, and once more."""
+    names = ["image", "wrist_image", "joint_states"]
+    for order in range(50):
+        join = assembler("wrist_image", "joint_states")
+        dice = random.Random(order)
+        for step in range(1, 6):
+            stamp, out = START + step * 50 * MS, []
+            for name in dice.sample(names, 3):
+                out.append(deliver(join, name, stamp, stamp))
+            (observation,) = [o for o in out if o is not None]
+            assert observation.stamp_ns == stamp
+            assert observation.wrist_image is not None
+            assert observation.wrist_image.tobytes() == observation.image.tobytes()
+            assert observation.proprio is not None
+            assert observation.proprio.tolist() == state(stamp)[1][::-1].tolist()
+            again = deliver(join, "image", stamp, stamp)
+            assert again is not None  # a frame that comes again is answered again
+            assert again.stamp_ns == stamp
+        assert join.lost() == []
+
+
+def test_what_is_lacking_is_named_with_the_gap() -> None:
+    join = assembler("wrist_image", "joint_states")
+    deliver(join, "joint_states", START - 812_400_000, START)
+    assert deliver(join, "image", START, START) is None
+    deliver(join, "wrist_image", START, START)
+    assert deliver(join, "joint_states", START - 700 * MS, START + 501 * MS) is None
+    (lost,) = join.lost()
+    assert lost.stream == "joint_states"
+    assert lost.reason == (
+        "no joint_states within 25.0 ms of the image: joint_states is 700.0 ms older than the"
+        " image at its nearest"
+    )
+    assert join.lost() == []
+    silent = assembler("wrist_image")
+    deliver(silent, "image", START, START)
+    deliver(silent, "image", START + SECOND, START + SECOND)
+    assert [lost.reason for lost in silent.lost()] == [
+        "no wrist_image within 25.0 ms of the image: wrist_image has said nothing yet"
+    ]
+
+
+def test_a_clock_that_is_set_back_or_a_flood_leaves_nothing_behind() -> None:
+    join = assembler("joint_states")
+    for step in range(100):
+        deliver(join, "joint_states", START + step * MS, START)
+    assert deliver(join, "image", START + 50 * MS, START) is not None
+    back = START - 100 * SECOND
+    deliver(join, "joint_states", back, back)
+    observation = deliver(join, "image", back, back)
+    assert observation is not None
+    assert observation.stamp_ns == back
+    flood = assembler("joint_states")
+    for step in range(WAITING + 5):
+        deliver(flood, "image", START + step, START)
+    assert len(flood.lost()) == 5
+
+
+# ------------------------------------------------------------------------ state by name
+
+
+def test_partial_messages_of_several_publishers_are_merged_by_name() -> None:
+    joints = Joints(("elbow", "finger", "shoulder"))
+    join = assembler("joint_states", joints=joints)
+    arm = (("shoulder", "elbow", "extra"), np.array([1.0, 2.0, 9.0]))
+    hand = (("finger",), np.array([0.04]))
+    received = Moment(START, START)
+    assert deliver(join, "image", START, START) is None
+    assert join.add("joint_states", Stamped(START, received, arm)) is None  # no finger yet
+    observation = join.add("joint_states", Stamped(START + 3 * MS, received, hand))
+    assert observation is not None
+    assert observation.proprio is not None
+    assert observation.proprio.tolist() == [2.0, 0.04, 1.0]
+    assert joints.extra == ["extra"]
+
+
+def test_a_name_that_has_fallen_silent_is_not_taken_from_the_past() -> None:
+    join = assembler("joint_states", joints=Joints(("arm", "finger")))
+    received = Moment(START, START)
+    join.add("joint_states", Stamped(START, received, (("finger",), np.array([0.04]))))
+    later = START + 200 * MS
+    join.add("joint_states", Stamped(later, received, (("arm",), np.array([1.0]))))
+    assert deliver(join, "image", later, later) is None
+    assert deliver(join, "image", later + SECOND, later + SECOND) is None
+    assert join.lost()[0].reason.endswith("is 200.0 ms older than the image at its nearest")
+
+
+def test_missing_names_are_told_with_what_was_wanted_and_offered() -> None:
+    joints = Joints(("arm", "thumb"))
+    join = assembler("joint_states", joints=joints)
+    received = Moment(START, START)
+    join.add("joint_states", Stamped(START, received, (("arm", "finger"), np.array([1.0, 2.0]))))
+    deliver(join, "image", START, START)
+    deliver(join, "image", START + SECOND, START + SECOND)
+    assert join.lost()[0].reason == (
+        "no joint_states within 25.0 ms of the image: joint_states has no 'thumb': wanted 'arm',"
+        " 'thumb'; offered 'arm', 'finger'"
+    )
+
+
+def test_without_names_a_message_is_the_state_and_its_size_is_checked() -> None:
+    whole = Joints(size=3)
+    whole.add(START, (("x", "y"), np.array([1.0, 2.0])))
+    assert whole.at(START, MS) is None
+    assert whole.lacks(START) == "has 2 values, the checkpoint needs 3"
+    whole.add(START, ((), np.array([1.0, 2.0, 3.0])))
+    found = whole.at(START, MS)
+    assert found is not None
+    assert found.value.tolist() == [1.0, 2.0, 3.0]
+
+
+# ------------------------------------------------------------------------ poses, layouts
+
+
+def test_a_pose_between_two_turns_along_the_shorter_arc() -> None:
+    half = float(np.sqrt(0.5))
+    low = Pose((0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+    high = Pose((1.0, 2.0, 0.0), (0.0, 0.0, -half, -half))  # 90 degrees about z, other sign
+    middle = between(low, high, 0.5)
+    eighth = np.pi / 8
+    np.testing.assert_allclose(middle.position, (0.5, 1.0, 0.0))
+    np.testing.assert_allclose(middle.quaternion, (0, 0, np.sin(eighth), np.cos(eighth)))
+    assert between(low, low, 0.3) == low
+
+
+def test_liberos_state_is_position_axis_angle_and_two_fingers() -> None:
+    half = float(np.sqrt(0.5))
+    pose = Pose((0.1, 0.2, 0.3), (half, 0.0, 0.0, half))
+    both = libero_oft({"end_effector_pose": pose, "joint_states": np.array([0.04, -0.04])})
+    np.testing.assert_allclose(both, [0.1, 0.2, 0.3, np.pi / 2, 0, 0, 0.04, -0.04])
+    one = libero_oft({"end_effector_pose": pose, "joint_states": np.array([0.04])})
+    np.testing.assert_allclose(one, both)

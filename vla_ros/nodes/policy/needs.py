@@ -1,0 +1,92 @@
+"""What a frame has to have: as the parameters ask for it, and as the policy does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vla_ros.control.proprio import LAYOUTS, ProprioLayout
+from vla_ros.core import PolicyInfo
+from vla_ros.nodes.policy.transforms import tf2_is_there
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """Where a camera's pictures are: the topic without its transport, "raw" or "compressed"."""
+
+    topic: str
+    transport: str
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The streams that a frame is joined from.
+
+    ``joint_names`` pick and order the joints; empty: as the messages have them, ``size`` values
+    (0: any number). ``end_effector``: the tf2 frame of it, "" for the topic, None for neither.
+    """
+
+    main: Camera
+    wrist: Camera | None
+    joints: bool
+    joint_names: tuple[str, ...]
+    size: int
+    layout: ProprioLayout
+    end_effector: str | None
+    ground_truth: bool
+
+
+def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
+    """Raises ValueError, in one line, where the parameters cannot give what the policy needs."""
+    names = tuple(name for name in values["joint_names"] if name)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"joint_names has {', '.join(map(repr, twice))} more than once")
+    layout = LAYOUTS[values["proprio_layout"]]
+    _check_state(values, info, layout, len(names))
+    wrist = values["use_wrist_image"] or info.cameras == 2
+    return Needs(
+        main=_camera(values, "main", "a policy looks through a main camera"),
+        wrist=_camera(values, "wrist", _why_wrist(info)) if wrist else None,
+        joints=values["use_joint_states"] or bool(names) or info.state_dim > 0,
+        joint_names=names,
+        size=info.state_dim,
+        layout=layout,
+        end_effector=values["end_effector_frame"] if layout.pose else None,
+        ground_truth=info.name == "scripted",
+    )
+
+
+def _check_state(
+    values: Mapping[str, Any], info: PolicyInfo, layout: ProprioLayout, joints: int
+) -> None:
+    name = values["proprio_layout"]
+    if layout.joints and joints not in layout.joints:
+        wanted = " or ".join(map(str, layout.joints))
+        raise ValueError(
+            f"proprio_layout {name} needs {wanted} joint_names, the gripper's fingers, not {joints}"
+        )
+    gives = layout.size or joints
+    if info.state_dim and gives and gives != info.state_dim:
+        raise ValueError(
+            f"this checkpoint needs {info.state_dim} values of robot state, proprio_layout {name}"
+            f" with {joints} joint_names gives {gives}"
+        )
+    if layout.pose and values["end_effector_frame"] and not tf2_is_there():
+        raise ValueError(
+            "end_effector_frame needs tf2_ros, which cannot be imported here: install it, or"
+            " publish the pose on end_effector_pose"
+        )
+
+
+def _camera(values: Mapping[str, Any], role: str, why: str) -> Camera:
+    topic, transport = values[f"cameras.{role}.topic"], values[f"cameras.{role}.transport"]
+    if not topic:
+        raise ValueError(f"cameras.{role}.topic is empty, and {why}: name the camera's topic")
+    return Camera(topic, values["image_transport"] if transport == "auto" else transport)
+
+
+def _why_wrist(info: PolicyInfo) -> str:
+    if info.cameras == 2:
+        return "this checkpoint looks through two cameras, main and wrist"
+    return "use_wrist_image is on"
