@@ -21,7 +21,7 @@ def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
     return PolicySpec(
         name=setup.policy,
         checkpoint=setup.checkpoint,
-        schedule=variant.schedule or "autoregressive",
+        schedule=variant.schedule or "auto",
         schedule_options=schedule_options(variant),
         device=setup.device,
         dtype=setup.dtype,

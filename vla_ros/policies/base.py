@@ -69,7 +69,7 @@ class PolicySpec:
 
     name: str = "zero"
     checkpoint: str = ""
-    schedule: str = "autoregressive"
+    schedule: str = "auto"
     schedule_options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     device: str = "cpu"
     dtype: str = "float32"
