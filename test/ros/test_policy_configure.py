@@ -91,3 +91,33 @@ def test_what_goes_wrong_after_loading_leaves_no_worker(ros_env, monkeypatch):
         node.destroy_node()
     finally:
         rclpy.try_shutdown()
+
+
+def test_a_worker_in_another_s_place_is_held_to_the_limits_again(ros_env):
+    import threading
+    from dataclasses import replace
+
+    import rclpy
+
+    from vla_ros.executor import WorkerReady
+    from vla_ros.nodes.policy.node import PolicyNode
+
+    rclpy.init(args=["--ros-args", "-p", "policy:=zero"])
+    try:
+        node = PolicyNode(threading.Event())
+        node.on_configure(None)
+        runtime = node.runtime
+        runtime.activate()
+        link, control = runtime._link, runtime.control
+        supervisor = runtime._executor._supervisor
+        before = supervisor.hang_timeout_s
+        link.on_event(WorkerReady(replace(link.ready, inference_p99_ms=300.0)))
+        assert supervisor.hang_timeout_s == pytest.approx(0.95) != before
+        assert control.safety.state is State.WAITING
+        link.on_event(WorkerReady(replace(link.ready, inference_p99_ms=2000.0)))
+        assert control.safety.state is State.FAULT
+        assert "too slow" in control.safety.reason and "cannot be met" in control.safety.reason
+        node.last_word()
+        node.destroy_node()
+    finally:
+        rclpy.try_shutdown()

@@ -52,6 +52,7 @@ class Control(LoopState, ABC):
         self._episode = EpisodeCourse()
         self._resting = False  # between two episodes: nothing is asked for
         self._no_worker = ""  # why there is none
+        self.inference_s = 0.0  # L, as it was measured last
 
     @abstractmethod
     def offer(self, observation: Observation) -> None:

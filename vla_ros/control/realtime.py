@@ -45,7 +45,7 @@ class RealtimeControl(Control):
             lasting=lasting,
         )
         self._pipeline_depth = info.pipeline_depth
-        self._inference_s = inference_s
+        self.inference_s = inference_s
 
     def offer(self, observation: Observation) -> None:
         with self.lock:
@@ -99,7 +99,7 @@ class RealtimeControl(Control):
             return
         if not self.instruction.text:
             return
-        pipeline_s = self._pipeline_depth * self.limits.period_s + self._inference_s
+        pipeline_s = self._pipeline_depth * self.limits.period_s + self.inference_s
         waited_s = (now.steady_ns - self.epoch_began_ns) / SECOND
         arriving = now.steady_ns - self.latest.received_steady_ns < self.limits.max_age_ns
         if arriving and waited_s > max(3 * pipeline_s, 1.0):

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from unit.control.bench import Bench, Recorder
 from vla_ros.core import EPISODE_OVER, GRIPPER, CommandKind, PolicyState
@@ -77,6 +77,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.offered = []
         self.rested_from = 0, 0
         self.bench = Bench(lockstep=self.lockstep, sim_time=self.simulated, out=Judge(self))
+
+    @initialize(runs=st.booleans())
+    def begin(self, runs):
+        """Half of the time from the middle of a motion."""
+        if runs:
+            self.activate()
+            self.instruct("reach")
+            self.cycle(0.01, 0.0)
 
     # ------------------------------------------------------------------ the node's life
 

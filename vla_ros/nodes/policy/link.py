@@ -51,12 +51,14 @@ class LoopLink:
         topics: PolicyTopics,
         windows: LatencyWindows,
         changed_state: Callable[[], None],
+        renewed: Callable[[Ready], None],
     ) -> None:
         self._log = log
         self._clock = clock
         self._topics = topics
         self._windows = windows
         self._changed_state = changed_state
+        self._renewed = renewed  # raises ValueError for a worker that cannot meet the limits
         self._throttle = Throttle()
         self._control: Control | None = None
         self.drafts = DraftShares()
@@ -153,6 +155,14 @@ class LoopLink:
             control.fault(event.reason)
         else:
             self.ready, self.worker_pid = event.ready, event.ready.pid
-            self._log.info(f"worker is back, pid {event.ready.pid}")
-            control.worker_ready()
+            self._log.info(
+                f"worker is back, pid {event.ready.pid}, inference p99"
+                f" {event.ready.inference_p99_ms:.1f} ms"
+            )
+            try:
+                self._renewed(event.ready)
+            except ValueError as error:
+                control.fault(f"the new worker is too slow: {error}")
+            else:
+                control.worker_ready()
         self._changed_state()

@@ -65,7 +65,7 @@ class PolicyRuntime:
         self._ticker: Ticker | None = None
         self._inputs: PolicyInputs | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
-        self._link = LoopLink(log, clock, topics, self._windows, changed_state)
+        self._link = LoopLink(log, clock, topics, self._windows, changed_state, self._renewed)
         log.info(f"loading policy '{spec.name}' ...")
         self._executor = Executor(
             spec, clock, self._room(), self._link.on_result, self._link.on_event
@@ -213,6 +213,17 @@ class PolicyRuntime:
         given = float(self._values["hang_timeout_s"])
         seconds = given or hang_timeout_s(limits, ready.inference_p99_ms / 1e3)
         self._executor.set_hang_timeout(seconds)
+
+    def _renewed(self, ready: Ready) -> None:
+        """A worker in another's place may be slower: on a GPU that others use by now, say.
+
+        Raises ValueError where the limits cannot be met with it. From the worker's reader.
+        """
+        with self.control.lock:
+            limits = self.control.limits
+            self._set_hang_timeout(limits, ready)
+            self._refuse_unless_met(limits, ready)
+            self.control.inference_s = ready.inference_p99_ms / 1e3
 
     # ------------------------------------------------------------------ report
 
