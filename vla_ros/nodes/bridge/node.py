@@ -142,7 +142,8 @@ class BridgeNode(Node):
         self.create_service(ResetEpisode, "~/reset", self._on_reset)
         # Steady: in lock-step this node is the one that makes ROS time pass.
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0, lambda: self._publish_episode(self._runner.view()), clock=steady)
+        self._saying = threading.Lock()  # a status read before another must not go out after it
+        self.create_timer(1.0, self._repeat_episode, clock=steady)
         self._thread = threading.Thread(target=self._runner.run, name="episode", daemon=True)
         self._thread.start()
 
@@ -246,9 +247,14 @@ class BridgeNode(Node):
 
     def changed(self, view: EpisodeView) -> None:
         """The status goes out before anything that follows from it, and one line into the log."""
-        self._publish_episode(view)
+        with self._saying:
+            self._publish_episode(view)
         if line := told(view, self.resolve_service_name("~/reset")):
             self.get_logger().info(line)
+
+    def _repeat_episode(self) -> None:
+        with self._saying:
+            self._publish_episode(self._runner.view())
 
     def _publish_episode(self, view: EpisodeView) -> None:
         spec = self._runner.spec

@@ -2,7 +2,7 @@
 commands to the topics, changes to the log.
 
 Threads: the methods of the outlet are called with the loop's lock held, by whoever called the
-loop; :meth:`PolicyLink.on_result` and :meth:`PolicyLink.on_event` by the worker's reader,
+loop; :meth:`LoopLink.on_result` and :meth:`LoopLink.on_event` by the worker's reader,
 without it.
 """
 
@@ -33,7 +33,7 @@ from vla_ros.safety import Safety
 from vla_ros.timing import Clock
 
 
-class PolicyLink:
+class LoopLink:
     """The control loop's outlet and the executor's listener. Of use after :meth:`attach`.
 
     ``ready`` is what the worker said last of its policy, ``worker_pid`` 0 where there is none.

@@ -21,7 +21,7 @@ from vla_ros.nodes.policy.budget import hang_timeout_s, refuse_unless_met
 from vla_ros.nodes.policy.convert import status_message
 from vla_ros.nodes.policy.figures import LatencyWindows
 from vla_ros.nodes.policy.inputs import PolicyInputs
-from vla_ros.nodes.policy.link import PolicyLink
+from vla_ros.nodes.policy.link import LoopLink
 from vla_ros.nodes.policy.needs import needs_of
 from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicySpec
@@ -58,7 +58,7 @@ class PolicyRuntime:
         self._lockstep = values["mode"] == "lockstep"
         self._ticker: Ticker | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
-        self._link = PolicyLink(log, clock, topics, self._windows, changed_state)
+        self._link = LoopLink(log, clock, topics, self._windows, changed_state)
         log.info(f"loading policy '{spec.name}' ...")
         ready = self._start_worker(spec, limits, ending)
         self.control = make_control(
