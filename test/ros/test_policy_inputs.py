@@ -155,7 +155,9 @@ def test_a_camera_that_is_lost_is_named_with_the_gap(meet):
 
 
 def test_best_effort_drivers_of_states_and_poses_match(start_policy, ros):
-    rig = start_policy(policy="zero", use_joint_states=True, action_space="absolute")
+    rig = start_policy(
+        policy="zero", use_joint_states=True, action_space="absolute", stale_policy="hold"
+    )
     states = ros.node.create_publisher(JointState, "joint_states", DEEP)
     poses = ros.node.create_publisher(PoseStamped, "measured_pose", DEEP)
     rig.bring_up()
