@@ -222,7 +222,8 @@ def test_a_vla_acts_on_any_sentence_but_none(graph):
     assert other.reason == "step limit"  # judged by the task's own goal
     assert other.token_digest != own.token_digest
     assert silent.held == silent.steps == 10
-    assert silent.reason == "step limit, the policy never acted: waits for an instruction"
+    told = "stopped: waits for resume or another instruction"  # what an empty sentence means
+    assert silent.reason == f"step limit, the policy never acted: {told}"
     assert silent.token_digest == ""
 
 

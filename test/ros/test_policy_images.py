@@ -100,7 +100,7 @@ def test_every_kind_of_bad_image_is_dropped_with_the_reason(start_policy):
     runs(rig)
 
     # All of them again amid good ones: the robot goes on as if they had not come.
-    rig.instruct("reach")
+    rig.instruct("reach again")  # the one before was stopped
     with rig.filming():
         running = rig.expect(State.RUNNING)
         for fields, _ in BAD_FIELDS.values():
