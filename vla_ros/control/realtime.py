@@ -97,7 +97,7 @@ class RealtimeControl(Control):
         """Frames go in, and nothing has come out for three pipeline times."""
         if self.safety.state is not PolicyState.WAITING or self.latest is None:
             return
-        if not self.instruction.text:
+        if self._resting or not self.instruction.text:
             return
         pipeline_s = self._pipeline_depth * self.limits.period_s + self.inference_s
         waited_s = (now.steady_ns - self.epoch_began_ns) / SECOND

@@ -71,6 +71,15 @@ def test_frames_that_still_come_are_shown_to_nobody(bench):
     assert bench.control.safety.reason == OVER
 
 
+def test_a_camera_that_goes_on_between_episodes_is_no_pipeline_that_is_stuck(bench):
+    bench.control.episode_over(1, "success")
+    for _ in range(100):  # 5 s
+        bench.clock.advance(0.05)
+        bench.frame()
+        bench.control.tick()
+    assert (bench.state, bench.control.safety.reason) == (PolicyState.WAITING, OVER)
+
+
 def test_the_next_episode_begins_with_the_reset(bench):
     bench.control.episode_over(1, "success")
     bench.frame()
