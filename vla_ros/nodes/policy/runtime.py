@@ -109,13 +109,14 @@ class PolicyRuntime:
         if values["instruction"]:
             self.control.set_instruction(check_instruction(values["instruction"]))
         log.info(
-            f"ready: {spec.name}, schedule {ready.info.schedule}, device {ready.info.device}, worker"
-            f" {ready.pid}, inference {ready.inference_p50_ms:.1f} ms (p99 {ready.inference_p99_ms:.1f} ms)"
+            f"ready: {spec.name}, schedule {ready.info.schedule}, device {ready.info.device},"
+            f" worker {ready.pid}, inference {ready.inference_p50_ms:.1f} ms"
+            f" (p99 {ready.inference_p99_ms:.1f} ms)"
         )
         if ready.info.conventions:
             log.info(f"the checkpoint is read so: {ready.info.conventions}")
         if ready.info.contradiction:
-            log.warning(f"overridden: {ready.info.contradiction}")
+            log.warning(f"check this: {ready.info.contradiction}")
 
     def _room(self) -> WorkerLimits:
         return WorkerLimits(
