@@ -11,7 +11,7 @@ LIBERO's gripper, which moves at one speed by the sign of 1 - 2 g; so commands c
 
 Statistics do not name their unit. Most data sets of Open X-Embodiment are in m and rad of one
 control period, and so they are taken, unless they reach further than an arm moves in one: RT-1's
-(3 Hz) reach 0.23, those in a controller's own units 0.7 and more (DROID, VIOLA).
+(3 Hz) reach 0.23, those in a controller's own units much more (DROID 0.78, LIBERO 0.94).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Conventions:
 
     ``unnorm_key``: the statistics to use. ``action_scale`` [6]: m and rad of one unit, and
     ``units`` in words how that is known. ``cameras``: 2 where the model looks through the wrist
-    camera too.
+    camera too. ``doubt``: one line about what speaks against the units, or "".
     """
 
     unnorm_key: str
@@ -54,13 +54,15 @@ class Conventions:
     center_crop: bool
     cameras: int = 1
     units: str = ""
+    doubt: str = ""
 
     def __str__(self) -> str:
         """One line for a log."""
         scale = ", ".join(f"{unit:g}" for unit in self.action_scale)
         crop = "with" if self.center_crop else "without"
+        whose = f"statistics '{self.unnorm_key}'" if self.unnorm_key else "its own statistics"
         return (
-            f"statistics '{self.unnorm_key}', one unit is [{scale}] m and rad ({self.units}),"
+            f"{whose}, one unit is [{scale}] m and rad ({self.units}),"
             f" images {self.preprocessing} {crop} centre crop, cameras {self.cameras}"
         )
 
@@ -68,7 +70,8 @@ class Conventions:
 def settle(spec: PolicySpec) -> tuple[Conventions, str]:
     """What the VLA of ``spec`` is run with: what the spec gives, the rest as its checkpoint says.
 
-    The second is one line about where the spec contradicts the checkpoint, or "".
+    The second is one line about where the spec contradicts the checkpoint, or what else is to be
+    looked at, or "".
     PolicyRefused: see :func:`conventions_of`.
     """
     told = conventions_of(spec.checkpoint, "", spec.unnorm_key, spec.action_scale)
@@ -79,9 +82,10 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
     }
     against = {name: getattr(told, name) for name in given if given[name] != getattr(told, name)}
     words = [f"{name} {given[name]}, not the checkpoint's {own}" for name, own in against.items()]
-    if "action_scale" in against:
-        given["units"] = "as given"
-    return replace(told, **given), "; ".join(words)
+    if "action_scale" in given:
+        given |= {"doubt": ""} | ({"units": "as given"} if "action_scale" in against else {})
+    used = replace(told, **given)
+    return used, "; ".join([*words, *filter(None, [used.doubt])])
 
 
 def conventions_of(
@@ -100,7 +104,7 @@ def conventions_of(
 
     try:
         if flow_source(checkpoint) is not None:
-            return _of_flow(checkpoint, action_scale)
+            return _of_flow(checkpoint)
         if checkpoint.startswith(f"{RANDOM}:"):
             return _of_statistics(unnorm_key or RANDOM, {}, 1, action_scale)
         directory = resolve(checkpoint)
@@ -123,12 +127,22 @@ def conventions_from(
     return _of_statistics(key, stats[key], cameras, action_scale)
 
 
-def _of_flow(checkpoint: str, action_scale: Scale | None) -> Conventions:
-    """A flow policy's own postprocessor restores its actions and tells no unit."""
+def _of_flow(checkpoint: str) -> Conventions:
+    """A flow policy's own postprocessor restores its actions and tells no unit. It may be in
+    poses, where a long reach is none of a step: so it is doubted and not refused."""
     if checkpoint.startswith(f"{RANDOM}:"):
         return Conventions("", CONTROLLER_UNITS, "default", False, units="as LIBERO's controller")
-    scale, units = (PHYSICAL_UNITS, "taken for m and rad")
-    return Conventions("", action_scale or scale, "default", False, units=units)
+    from vla_ros.engine.checkpoints.openvla import resolve
+    from vla_ros.engine.flow.config import read_flow_config
+    from vla_ros.engine.flow.processors import read_processors
+
+    directory = resolve(checkpoint)
+    ends = read_processors(directory, read_flow_config(directory)).action.ends()
+    reach = max((abs(x) for end in ends for x in end[:3].tolist()), default=0.0)
+    units = f"its data reach {reach:.3g} a step: taken for m and rad"
+    doubt = f"its data reach {reach:.3g} a step, no displacement in m: give action_scale"
+    doubt = doubt if reach > LONGEST_STEP else ""
+    return Conventions("", PHYSICAL_UNITS, "default", False, units=units, doubt=doubt)
 
 
 def _of_statistics(

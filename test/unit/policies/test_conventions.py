@@ -7,16 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from support.engine import tiny_config
 from vla_ros.core import Command, CommandKind
 from vla_ros.engine.checkpoints.config import config_json
-from vla_ros.policies.base import PolicyRefused
+from vla_ros.engine.flow.random import PRESETS, write_random_flow
+from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import (
     CONTROLLER_UNITS,
     PHYSICAL_UNITS,
     conventions_from,
     conventions_of,
+    settle,
 )
 from vla_ros.sim.commands import environment_action
 from vla_ros.sim.env import EnvSpec
@@ -103,6 +107,26 @@ def test_statistics_that_cannot_be_metres_need_somebody_who_knows_the_unit():
         conventions_from(droid)
     known = (0.075,) * 3 + (0.15,) * 3
     assert conventions_from(droid, action_scale=known).action_scale == known
+
+
+STATISTICS = "policy_postprocessor_step_0_unnormalizer_processor.safetensors"
+
+
+@pytest.mark.parametrize(("spread", "doubted"), [(0.1, ""), (0.47, "its data reach 0.94 a step")])
+def test_a_flow_policy_that_reaches_too_far_is_doubted(tmp_path: Path, spread, doubted):
+    """Its folder names no unit either; poses may reach far, so it is not refused."""
+    write_random_flow(tmp_path, PRESETS["smolvla-small"], seed=1)
+    stored = load_file(tmp_path / STATISTICS)
+    save_file(stored | {"action.std": torch.full((7,), spread)}, tmp_path / STATISTICS)
+    used, look = settle(PolicySpec("vla", checkpoint=str(tmp_path)))
+    assert used.action_scale == PHYSICAL_UNITS
+    assert look.startswith(doubted)
+    assert bool(look) is bool(doubted)
+    assert str(used).startswith("its own statistics, one unit is [1, 1, 1, 1, 1, 1] m and rad")
+    given = PolicySpec("vla", checkpoint=str(tmp_path), action_scale=CONTROLLER_UNITS)
+    used, look = settle(given)
+    assert used.action_scale == CONTROLLER_UNITS
+    assert "its data reach" not in look
 
 
 def test_no_checkpoint_is_refused(tmp_path: Path):

@@ -64,6 +64,14 @@ class Scaler:
             return (values + 1) / 2 * self._range() + self.low
         return (values + 1.0) * self._range() / 2.0 + self.low
 
+    def ends(self) -> tuple[torch.Tensor, ...]:
+        """Where nearly all of the data lie, in units: from [n] and to [n]; () where none says."""
+        if self.mode == "IDENTITY":
+            return ()
+        if self.mode == "MEAN_STD":
+            return self.low - 2 * self.high, self.low + 2 * self.high
+        return self.low, self.high
+
     def _range(self) -> torch.Tensor:
         width = self.high - self.low
         return torch.where(width == 0, torch.tensor(self.eps), width)

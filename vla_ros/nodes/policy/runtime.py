@@ -116,7 +116,7 @@ class PolicyRuntime:
         if ready.info.conventions:
             log.info(f"the checkpoint is read so: {ready.info.conventions}")
         if ready.info.contradiction:
-            log.warning(f"overridden: {ready.info.contradiction}")
+            log.warning(f"check this: {ready.info.contradiction}")
 
     def _room(self) -> WorkerLimits:
         return WorkerLimits(
