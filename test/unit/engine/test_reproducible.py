@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from support.engine import TEXTS, Event, engine_of, play, stream, tiny, tiny_config
 from vla_ros.engine import Engine
+from vla_ros.engine.checkpoints.random import write_random
 
 STILL = [replace(stream(1, {0: TEXTS[0]})[0], stamp=i, text=None if i else TEXTS[0])
          for i in range(40)]  # fmt: skip
@@ -46,11 +48,15 @@ def after(engine: Engine, history: list[Event]):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
-@pytest.mark.parametrize("gamma", [None, 3])
+@pytest.mark.parametrize(("drafter", "gamma"), [("temporal", None), ("temporal", 3), ("model", 3)])
 def test_fixed_shapes_give_the_same_bits_whatever_came_before(
-    language: str, gamma: int | None
+    language: str, drafter: str, gamma: int | None, tmp_path: Path
 ) -> None:
-    runs = [after(bf16_engine(language, gamma=gamma, fixed_shapes=True), h) for h in HISTORIES]
+    options: dict[str, object] = {"gamma": gamma, "fixed_shapes": True, "drafter": drafter}
+    if drafter == "model":
+        write_random(tmp_path, tiny_config(), seed=9)
+        options["draft_checkpoint"] = str(tmp_path)
+    runs = [after(bf16_engine(language, **options), h) for h in HISTORIES]
     assert runs[0] == runs[1] == runs[2]
     longest = gamma or 6
     assert sorted(s[1:] for s in runs[0][2]) == [(0, longest + 1), (longest + 1, longest + 1)]

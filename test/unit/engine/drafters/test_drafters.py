@@ -20,6 +20,7 @@ from support.engine import (
     tiny,
     tiny_config,
 )
+from vla_ros.benchmark.oracle import MissDrafter
 from vla_ros.core import Observation, Timeline
 from vla_ros.engine.checkpoints.random import (
     SMALL_VOCAB,
@@ -33,6 +34,7 @@ from vla_ros.engine.drafters.model import ModelDrafter
 from vla_ros.engine.drafters.statistics import AcceptanceStatistics, Cost
 from vla_ros.engine.drafters.temporal import TemporalDrafter
 from vla_ros.engine.model import ModelOptions, VLAModel
+from vla_ros.engine.request import Reading
 from vla_ros.engine.schedules.speculative import Speculative
 from vla_ros.engine.tokens import ActionTokens
 
@@ -124,6 +126,31 @@ def test_a_still_scene_costs_one_pass() -> None:
     assert [answers[i].target_passes for i in range(2)] == [7, 7]  # no guess, then one unproven
     assert [answers[i].target_passes for i in range(2, 12)] == [1] * 10
     assert answers[5].drafted == answers[5].accepted == (1, 1, 1, 1, 1, 1, 0)
+
+
+def test_without_drafts_speculation_is_autoregressive_decoding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same packs, and the host reads once an action: what a useless drafter costs."""
+    events, packs, reads = stream(12, {0: TEXTS[0]}, seed=7), [], []
+    plain = play(engine_of(tiny(seed=2)), events)
+    read = Reading.read
+    monkeypatch.setattr(Reading, "read", lambda self: reads.append(1) or read(self))
+    for schedule in ("autoregressive", "auto"):
+        engine, seen = engine_of(tiny(seed=2), schedule), []
+        if schedule == "auto":
+            answers = {s: a.tokens for s, a in plain.items()}
+            engine.schedule.drafter = MissDrafter(engine.model, 7, answers, adaptive=True)
+        run = engine.schedule.lane.run
+        engine.schedule.lane.run = lambda *pack, run=run, seen=seen: (
+            seen.append(pack[0]) or run(*pack)
+        )
+        assert {s: a.tokens for s, a in play(engine, events).items()} == {
+            s: a.tokens for s, a in plain.items()
+        }
+        packs.append(seen)
+    assert packs[0] == packs[1]
+    assert len(reads) == 2 * len(events)
 
 
 def test_with_graphs_no_shape_is_new_in_service() -> None:
