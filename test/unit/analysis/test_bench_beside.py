@@ -200,9 +200,10 @@ def test_a_lossy_schedule_stands_below_every_lossless_one_that_will_do(tmp_path)
 
 
 def test_what_the_relaxed_row_was_measured_with_is_what_is_advised():
-    from vla_ros.benchmark.rows import RELAX_BINS
+    from vla_ros.benchmark.rows import OPTIONS
 
-    assert f"relaxed_distance:={RELAX_BINS}" in PARAMETERS["speculative_relaxed"]
+    bins = OPTIONS["speculative_relaxed"]["relax_bins"]
+    assert f"relaxed_distance:={bins}" in PARAMETERS["speculative_relaxed"]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_fewer_steps_are_a_choice() -> None:
 
 def test_options_of_token_policies_are_refused() -> None:
     with pytest.raises(ValueError, match=r"drafter, gamma: these options are for token policies"):
-        engine_of("pi0-small", drafter="model", gamma=3)
+        engine_of("pi0-small", schedule="autoregressive", drafter="model", gamma=3)
     with pytest.raises(ValueError, match="schedule: these options"):
         engine_of("pi0-small", schedule="actionflow")
 
