@@ -270,7 +270,13 @@ def _confined(
             confined[3:] = rotation.towards(centre[3:], out[3:GRIPPER], float(radius[3]))
         return confined
 
-    yield "bounds", within(middle, room), limits.clamp_tolerance * 2 * room
+    def bounded() -> Floats:  # to the bounds themselves: middle + room may be an ulp beyond
+        confined = within(middle, room)
+        corner = GRIPPER if not limits.absolute else 3
+        confined[:corner] = np.clip(out[:corner], low[:corner], high[:corner])
+        return confined
+
+    yield "bounds", bounded(), limits.clamp_tolerance * 2 * room
     if not before:
         return
     last = before[0][:GRIPPER]
@@ -281,7 +287,7 @@ def _confined(
             turn = rotation.way(before[1][3:GRIPPER], last[3:])
             expected[3:] = rotation.turned(last[3:], turn)
         yield "jerk", within(expected, limits.jerk * 2 * room), none
-        yield "jerk", within(middle, room), none
+        yield "jerk", bounded(), none
 
 
 def _excess(out: Floats, confined: Floats, absolute: bool) -> Floats:

@@ -171,3 +171,10 @@ def test_fault_is_latched_whatever_comes(events):
 def test_limits_that_cannot_be_are_refused_by_name(change, says):
     with pytest.raises(ValueError, match=says):
         Limits(**change)
+
+
+def test_what_is_clamped_is_at_its_bound_to_the_last_bit():
+    high = (0.0003, 0.1, 0.3, 0.7, 0.0002, 0.0002)
+    limits = Limits(low=tuple(-x for x in high), high=high)
+    gated = safety.gate(np.array([1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 1.0]), (), limits)
+    assert gated.action[:6].tolist() == [0.0003, 0.1, -0.3, 0.7, -0.0002, -0.0002]
