@@ -18,17 +18,20 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero demo test kernels check lint dev lock clean distclean
+.PHONY: help install libero lerobot demo test test-slow second-robot kernels check lint dev lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 install: ## set up .venv: ROS 2 wheels, torch, simulation, vla_ros
 	@$(PYTHON) requirements/install.py --venv $(VENV)
 
 libero: ## install the LIBERO benchmark too (1.3 GB); `vla-ros libero setup` then finds its assets
 	@$(PYTHON) requirements/install.py --venv $(VENV) --libero
+
+lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA), for policy: lerobot
+	@$(BIN)/vla-ros lerobot setup $(ARGS)
 
 demo: install ## run one simulated task through the graph (POLICY=scripted|vla|zero TASK=... ARGS=...)
 	@$(BIN)/vla-ros demo $(if $(POLICY),--policy $(POLICY)) $(if $(TASK),--task $(TASK)) $(ARGS)
@@ -39,14 +42,20 @@ PYTEST = cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python 
 # The tests of LIBERO run where its assets are; elsewhere they are skipped with the reason.
 LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_assets_subset.tar.xz))
 
-test: $(if $(LIBERO_ASSETS),libero,install) ## every check and every test (TESTS=unit/cli to choose some)
+test: $(if $(LIBERO_ASSETS),libero,install) ## every check and every test but the slow ones (TESTS=unit/cli to choose some)
 	@status=0; $(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
-	( $(PYTEST) -n $(JOBS) -m "not ros" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
+	( $(PYTEST) -n $(JOBS) -m "not ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
 	echo "==> pytest, tests of the nodes over ROS"; \
-	( $(PYTEST) -m ros $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
+	( $(PYTEST) -m "ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
 	exit $$status
+
+test-slow: install ## what test leaves out: models of their published size, whole episodes, LeRobot where it is set up
+	@$(PYTEST) -m slow $(TESTS) $(ARGS)
+
+second-robot: install ## drive the tests' other arm, of another make, and print its figures (1 minute)
+	@cd test && ../$(BIN)/python -m second_robot $(ARGS)
 
 kernels: install ## the Triton kernels in Triton's interpreter, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.4"

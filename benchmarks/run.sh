@@ -16,8 +16,12 @@ if "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; th
     bench "$gpu-openvla-7b-varlen" --preset openvla-7b --attention varlen
     bench "$gpu-openvla-7b-no-graphs" --preset openvla-7b --no-cuda-graphs --timed 30
     bench "$gpu-openvla-7b-sweep" --preset openvla-7b --sweep --timed 30
+    for model in smolvla pi0 pi05; do
+        bench "$gpu-$model" --checkpoint "random:$model" --device cuda
+    done
     bench "$gpu-openvla-7b-compile" --preset openvla-7b --compile-ablation --timed 30
 else
     bench cpu-bf16 --preset cpu
     bench cpu-fp32 --preset cpu --dtype float32 --timed 30
+    bench cpu-smolvla --checkpoint random:smolvla
 fi

@@ -3,32 +3,35 @@
     ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:=/models/openvla-7b device:=cuda:0
     ros2 launch vla_ros policy.launch.py image:=/camera/color/image_raw namespace:=arm_left
 
-The parameter file comes first, then the arguments that are given here.
-`ros2 launch vla_ros policy.launch.py --show-args` explains each.
+Parameter files come first, then the arguments that are given here, then `parameters`: with it each
+parameter of the policy node can be given, and with `remappings` each topic be called otherwise.
+`ros2 launch vla_ros policy.launch.py --show-args` explains each; so does docs/reference/launch.md.
 """
 
 from collections.abc import Callable
+from typing import Any
 
+import yaml
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
     EmitEvent,
     ExecuteProcess,
-    LogInfo,
     OpaqueFunction,
     RegisterEventHandler,
-    SetEnvironmentVariable,
     Shutdown,
 )
 from launch.conditions import IfCondition
 from launch.events.process import ProcessExited
-from launch.substitutions import EnvironmentVariable, LaunchConfiguration, PathJoinSubstitution
+from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.actions import LifecycleNode, Node
 from launch_ros.event_handlers import OnStateTransition
 from launch_ros.events.lifecycle import ChangeState
 from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 from lifecycle_msgs.msg import Transition
+
+from vla_ros.bringup.environment import defaults
 
 CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
 
@@ -42,6 +45,7 @@ OVERRIDES = (
     ("dtype", str, "vla: number format of the weights", ("float32", "bfloat16", "float16")),
     ("replay_file", str, "replay: .npy or .npz file of actions", None),
     ("instruction", str, "Instruction to begin with; the topic overrides it", None),
+    ("frame_id", str, "Frame of the displacements", None),
     ("mode", str, "realtime: clocked; lockstep: one answer a frame", ("realtime", "lockstep")),
     ("control_rate_hz", float, "Commands per second, 1 to 200", None),
     ("max_age_s", float, "Evidence older than this never moves the robot", None),
@@ -51,6 +55,8 @@ TOPICS = {
     "image": "sensor_msgs/Image of the main camera",
     "wrist_image": "sensor_msgs/Image of the wrist camera",
     "joint_states": "sensor_msgs/JointState",
+    "end_effector_pose": "geometry_msgs/PoseStamped, with proprio_layout libero_oft",
+    "measured_pose": "geometry_msgs/PoseStamped, with poses as actions",
 }
 
 
@@ -66,6 +72,16 @@ def arguments() -> list[DeclareLaunchArgument]:
             "extra_params_file",
             default_value="",
             description="A second parameter file, read after the first; empty: none",
+        ),
+        DeclareLaunchArgument(
+            "parameters",
+            default_value="{}",
+            description="More of the policy node's parameters, as YAML: '{joint_names: [a, b]}'",
+        ),
+        DeclareLaunchArgument(
+            "remappings",
+            default_value="{}",
+            description="More topics, as YAML: '{~/twist: /servo_node/delta_twist_cmds}'",
         ),
         DeclareLaunchArgument(
             "monitor_params_file",
@@ -115,16 +131,16 @@ def arguments() -> list[DeclareLaunchArgument]:
     return declared
 
 
-def environment() -> list[SetEnvironmentVariable]:
-    """What camera images and safety need of the middleware, unless it is set already."""
-    defaults = {
-        "FASTDDS_DEFAULT_PROFILES_FILE": PathJoinSubstitution([CONFIG, "fastdds_shm.xml"]),
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-    }
-    return [
-        SetEnvironmentVariable(name, EnvironmentVariable(name, default_value=value))
-        for name, value in defaults.items()
-    ]
+def mapping(context: LaunchContext, name: str) -> dict[str, Any]:
+    """The argument ``name``, which is YAML. RuntimeError: it is something else."""
+    text = LaunchConfiguration(name).perform(context)
+    try:
+        found = yaml.safe_load(text or "{}")
+    except yaml.YAMLError as error:
+        raise RuntimeError(f"{name}:={text}: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise RuntimeError(f"{name}:={text}: write '{{NAME: VALUE, NAME: VALUE}}'")
+    return found
 
 
 def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
@@ -140,18 +156,22 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         for name, kind, _, _ in OVERRIDES
         if given(name)
     }
+    moved = {name: given(name) for name in TOPICS if given(name) != name}
+    moved |= mapping(context, "remappings")
     common = {
         "package": "vla_ros",
         "namespace": given("namespace"),
         "output": "screen",
         "emulate_tty": True,
-        "remappings": [(name, given(name)) for name in TOPICS if given(name) != name],
+        "remappings": list(moved.items()),
+        # What camera images and safety need of the middleware, for this process and no other.
+        "additional_env": defaults(context.environment),
         "arguments": ["--ros-args", "--log-level", given("log_level")],
     }
     policy = LifecycleNode(
         executable="policy_node",
         name="policy",
-        parameters=[*files, overrides | sim_time],
+        parameters=[*files, overrides | mapping(context, "parameters") | sim_time],
         on_exit=end_with_it,
         **common,
     )
@@ -163,17 +183,17 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         **common,
     )
     brought_up = bring_up(policy) if given("autostart") == "true" else []
-    return [*recorder(given), monitor, policy, *brought_up]
+    return [*recorder(given, moved), monitor, policy, *brought_up]
 
 
-def recorder(given: Callable[[str], str]) -> list[LaunchDescriptionEntity]:
+def recorder(given: Callable[[str], str], moved: dict[str, str]) -> list[LaunchDescriptionEntity]:
     """`vla-ros record`, where it is wanted. Its end ends nothing else."""
     if not given("record"):
         return []
     command = ["vla-ros", "record", "-o", given("record"), "--namespace", given("namespace")]
-    for name in TOPICS:
-        if given(name) != name:
-            command += ["-r", f"{name}={given(name)}"]
+    for name, topic in moved.items():
+        if not name.startswith("~"):  # the policy's own
+            command += ["-r", f"{name}={topic}"]
     # Time to write what is held and the index of the bag.
     return [ExecuteProcess(cmd=command, name="recorder", output="screen", sigterm_timeout="20")]
 
@@ -182,7 +202,15 @@ def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None
     """No graph without its policy node. None: the launch is ending anyway."""
     if context.is_shutdown:
         return None
-    return Shutdown(reason=f"{event.process_name} ended with status {event.returncode}")
+    how = f"{event.process_name} ended with status {event.returncode}"
+    if event.returncode:
+        raise RuntimeError(how)  # launch says it, ends everything and exits with 1
+    return Shutdown(reason=how)
+
+
+def refused(_: LaunchContext) -> None:
+    """The end of everything, with exit status 1."""
+    raise RuntimeError("the policy node refused its configuration, see its error above")
 
 
 def bring_up(node: LifecycleNode) -> list[LaunchDescriptionEntity]:
@@ -209,10 +237,7 @@ def bring_up(node: LifecycleNode) -> list[LaunchDescriptionEntity]:
                 target_lifecycle_node=node,
                 start_state="configuring",
                 goal_state="unconfigured",
-                entities=[
-                    LogInfo(msg="the policy node refused its configuration, see its error above"),
-                    Shutdown(reason="the policy node refused its configuration"),
-                ],
+                entities=[OpaqueFunction(function=refused)],
             )
         ),
         ask(Transition.TRANSITION_CONFIGURE),
@@ -221,4 +246,4 @@ def bring_up(node: LifecycleNode) -> list[LaunchDescriptionEntity]:
 
 def generate_launch_description() -> LaunchDescription:
     """What `ros2 launch` asks for."""
-    return LaunchDescription([*arguments(), *environment(), OpaqueFunction(function=nodes)])
+    return LaunchDescription([*arguments(), OpaqueFunction(function=nodes)])

@@ -11,7 +11,7 @@ policy.launch.py, in this domain, so that everything else of ROS can look on; th
 in the bag's time, and every argument of policy.launch.py can be given.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
@@ -27,6 +27,8 @@ from launch.event_handlers import OnProcessExit
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.substitutions import FindPackageShare
+
+from vla_ros.bringup.environment import defaults
 
 SHARE = FindPackageShare("vla_ros")
 
@@ -84,7 +86,9 @@ def play(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def given(name: str) -> str:
         return LaunchConfiguration(name).perform(context)
 
-    return _ros2bag(given) if given("player") == "ros2bag" else _vla_ros(given)
+    if given("player") == "ros2bag":
+        return _ros2bag(given, context.environment)
+    return _vla_ros(given)
 
 
 def _vla_ros(given: Callable[[str], str]) -> list[LaunchDescriptionEntity]:
@@ -99,7 +103,9 @@ def _vla_ros(given: Callable[[str], str]) -> list[LaunchDescriptionEntity]:
     return [replay, _end_with(replay)]
 
 
-def _ros2bag(given: Callable[[str], str]) -> list[LaunchDescriptionEntity]:
+def _ros2bag(
+    given: Callable[[str], str], environment: Mapping[str, str]
+) -> list[LaunchDescriptionEntity]:
     # The bag's topics are renamed as they are played, so the policy keeps the usual names.
     handed_on = {"use_sim_time": "true"} | {name: name for name in TOPICS[:3]}
     handed_on |= {name: given(name) for name, _ in OPTIONS[:6] if given(name)}
@@ -115,7 +121,9 @@ def _ros2bag(given: Callable[[str], str]) -> list[LaunchDescriptionEntity]:
     renamed = [f"{new}:=/{old}" for old, new in names.items() if old != new]
     if renamed:
         command += ["--remap", *renamed]
-    player = ExecuteProcess(cmd=command, name="bag", output="screen")
+    player = ExecuteProcess(
+        cmd=command, name="bag", output="screen", additional_env=defaults(environment)
+    )
     later = TimerAction(period=float(given("start_after_s")), actions=[player])
     return [policy, later, _end_with(player)]
 

@@ -20,6 +20,8 @@ from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
+from vla_ros.bringup.environment import defaults
+
 SHARE = FindPackageShare("vla_ros")
 
 # Arguments that set a parameter of the bridge: name, type, description. Empty means: as in the
@@ -92,6 +94,7 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             namespace=given("namespace"),
             output="screen",
             emulate_tty=True,
+            additional_env=defaults(context.environment),
             parameters=[*files, overrides | always],
             arguments=["--ros-args", "--log-level", given("log_level")],
             on_exit=end_with_it,
@@ -103,7 +106,10 @@ def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None
     """No graph without the simulation. None: the launch is ending anyway."""
     if context.is_shutdown:
         return None
-    return Shutdown(reason=f"{event.process_name} ended with status {event.returncode}")
+    how = f"{event.process_name} ended with status {event.returncode}"
+    if event.returncode:
+        raise RuntimeError(how)  # launch says it, ends everything and exits with 1
+    return Shutdown(reason=how)
 
 
 def generate_launch_description() -> LaunchDescription:

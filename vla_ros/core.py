@@ -8,9 +8,10 @@ Units and stamps used everywhere:
 * a *steady* time is an integer count of nanoseconds of the monotonic clock, which all
   processes of one machine share; durations come from it and never from stamps;
 * images are uint8 [height, width, 3], RGB, C-contiguous;
-* an action is float64 [7]: dx, dy, dz in metres, a rotation as axis-angle rx, ry, rz in
-  radians, and the gripper from 0 (closed) to 1 (open). It is a *delta* of the end effector
-  pose, to be executed once, over one control period.
+* an action is float64 [D], of an :class:`~vla_ros.action_space.ActionSpace`. The default has
+  7 numbers: dx, dy, dz in metres, a rotation as axis-angle rx, ry, rz in radians, and the gripper
+  from 0 (closed) to 1 (open). It is a *delta* of the end effector pose, to be executed once, over
+  one control period.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from enum import Enum, IntEnum
 import numpy as np
 import numpy.typing as npt
 
-ACTION_DIM = 7
-GRIPPER = 6  # index of the gripper in an action
+from vla_ros.action_space import END_EFFECTOR_DELTA, ActionSpace
+
+ACTION_DIM = 7  # of the default action space, which models and simulations here are made for
+GRIPPER = 6  # index of the gripper in such an action
 
 Image = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -59,13 +62,30 @@ class Pose:
 
 
 @dataclass(frozen=True, slots=True)
+class Executing:
+    """The chunk that the robot executes while another is computed.
+
+    ``stamp_ns`` is its observation's, ``index`` its action at the moment of the new observation:
+    the row that falls together with the new chunk's first. ``delay_steps``: how many rows from
+    there on will have been executed when the new chunk is there, by the delays of late.
+    """
+
+    stamp_ns: int
+    index: int
+    delay_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What the policy may look at for one decision.
 
     ``stamp_ns`` is the capture stamp of the *oldest* camera used; every age is counted from
-    it, and no two observations have the same. ``proprio`` is the robot's own state at the main
+    it, and no two observations have the same. ``more_images`` are those of further cameras by
+    their roles. ``proprio`` is the robot's own state at the main
     image's stamp, in the layout that was asked for (:mod:`vla_ros.control.proprio`), ``poses``
-    the simulator's privileged ground truth, which only the scripted policy reads.
+    the simulator's privileged ground truth, which only the scripted policy reads. ``executing``
+    is what goes on meanwhile, for policies that continue it; None: the robot stands still, or was
+    held to something else than its chunk.
     """
 
     stamp_ns: int
@@ -75,6 +95,8 @@ class Observation:
     wrist_image: Image | None = None
     proprio: Floats | None = None
     poses: Mapping[str, Pose] = field(default_factory=dict)
+    more_images: Mapping[str, Image] = field(default_factory=dict)
+    executing: Executing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +128,12 @@ class Timeline:
 class Inference:
     """What a policy said about one observation.
 
-    ``actions`` is float64 [C, 7] in physical units, C = 1 for single-step policies.
+    ``actions`` is float64 [C, D] of the policy's action space, C = 1 for single-step policies.
     ``stamp_ns`` names the observation it belongs to: for a pipelined schedule that is an
     older one than the observation just given. ``tokens`` are the action tokens in the
     target's vocabulary (empty for policies without a model), ``accepted`` the number of
-    draft tokens accepted out of ``drafted``, per action dimension.
+    draft tokens accepted out of ``drafted``, per action dimension. ``continues`` is the chunk
+    that this one was made to continue, None where it was made by itself.
     """
 
     stamp_ns: int
@@ -121,6 +144,7 @@ class Inference:
     draft_passes: int = 0
     drafted: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
+    continues: Executing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +168,9 @@ class PolicyInfo:
     conventions: str = ""
     contradiction: str = ""
     state_dim: int = 0  # values of robot state that an observation must have
+    action_space: ActionSpace = END_EFFECTOR_DELTA  # what its actions are
+    camera_roles: tuple[str, ...] = ()  # further cameras that it needs
+    continues: tuple[str, ...] = ()  # executions of chunks that it takes part in: rtc, rtc_trained
 
 
 class PolicyState(IntEnum):
@@ -173,7 +200,7 @@ class StalePolicy(str, Enum):
     """What is published when the evidence is too old."""
 
     ZERO = "zero"  # zero deltas, then silence after `silence_after_s`
-    HOLD = "hold"  # the measured pose; only for absolute pose actions
+    HOLD = "hold"  # where the robot was measured; only for poses and joint positions
     SILENCE = "silence"  # nothing: the consumer times out by itself
 
 
@@ -182,7 +209,10 @@ class Command:
     """One command as it leaves the publish gate, before it becomes a message.
 
     ``stamp_ns``/``received_ns`` are those of the observation it rests on (0 when it rests
-    on none), ``latest_ns`` the stamp of the newest observation taken in by then.
+    on none), ``latest_ns`` the stamp of the newest observation taken in by then. ``staleness_ns``:
+    how long after it was due the action of a policy was published. ``plan``, of the
+    first command of a chunk where somebody asked for it: all that will be published of the chunk
+    if nothing comes between, this action first, float64 [n, D]; gated like each of them.
     """
 
     kind: CommandKind
@@ -197,5 +227,7 @@ class Command:
     valid_until_ns: int = 0
     chunk_index: int = 0
     chunk_length: int = 1
+    staleness_ns: int = 0
     stages_ms: Mapping[str, float] = field(default_factory=dict)
     total_ms: float = 0.0
+    plan: Floats | None = None

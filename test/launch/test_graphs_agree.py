@@ -5,6 +5,7 @@ Read from the source of the launch files, so that it also runs where launch is n
 
 import ast
 import py_compile
+import re
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,53 @@ def test_all_launch_files_are_there():
 @pytest.mark.parametrize("path", LAUNCH, ids=lambda path: path.name)
 def test_a_launch_file_compiles(path, tmp_path):
     py_compile.compile(str(path), cfile=str(tmp_path / "out.pyc"), doraise=True)
+
+
+@pytest.mark.parametrize("path", LAUNCH, ids=lambda path: path.name)
+def test_no_environment_is_set_for_what_others_launch(path):
+    """Every process of ours is given its own; `vla-ros` itself sees to what it needs."""
+    found = {
+        getattr(node.func, "id", ""): {k.arg for k in node.keywords}
+        for node in ast.walk(tree(path.name))
+        if isinstance(node, ast.Call)
+    }
+    assert "SetEnvironmentVariable" not in found
+    source = path.read_text()
+    for kind in {"Node", "LifecycleNode"} & found.keys():
+        assert "additional_env" in found[kind] or "**common" in source, kind
+    assert source.count("additional_env") == (0 if path.name == "libero.launch.py" else 1)
+
+
+def test_the_page_names_every_argument():
+    """docs/reference/launch.md, file by file."""
+    page = (Path(__file__).parents[2] / "docs/reference/launch.md").read_text()
+    for path in LAUNCH:
+        section = page.split(f"## {path.name}\n")[1].split("\n## ")[0]
+        named = {cell for line in section.splitlines() if line.startswith("| `")
+                 for cell in re.findall(r"`(\w+)`", line.split("|")[1])}  # fmt: skip
+        assert named == own_arguments(path.name), path.name
+
+
+def own_arguments(name: str) -> set[str]:
+    """What a launch file declares by itself, in its tables too."""
+    found = {
+        node.args[0].value
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") == "DeclareLaunchArgument"
+        and isinstance(node.args[0], ast.Constant)
+    }
+    for node in tree(name).body:
+        if not isinstance(node, ast.Assign):
+            continue
+        table = getattr(node.targets[0], "id", "")
+        if table in ("OVERRIDES", "OPTIONS"):
+            found |= {row.elts[0].value for row in node.value.elts}
+        elif table == "TOPICS" and isinstance(node.value, ast.Dict):
+            found |= {key.value for key in node.value.keys}
+        elif table == "TOPICS":
+            found |= {cell.value for cell in node.value.elts[:3]}
+    return found
 
 
 @pytest.mark.parametrize("launch", PAIRS)

@@ -1,6 +1,10 @@
 """The launch files, started by the real launch. Needs a full ROS 2 (launch is not on PyPI)."""
 
+import contextlib
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,7 @@ pytest.importorskip("launch_ros", reason=REASON)
 
 from launch.actions import IncludeLaunchDescription
 from launch.launch_description_sources import PythonLaunchDescriptionSource
+from rcl_interfaces.srv import GetParameters
 
 from support.domain import leased_domain
 from support.nodes import ros_environment
@@ -46,7 +51,13 @@ def included(name, **arguments):
 @launch_pytest.fixture
 def policy_graph(domain):
     return included(
-        "policy.launch.py", policy="zero", max_age_s="0.4", namespace="arm", instruction="wait"
+        "policy.launch.py",
+        policy="zero",
+        max_age_s="0.4",
+        namespace="arm",
+        instruction="wait",
+        parameters="{silence_after_s: 0.3, joint_names: [b, a], cameras.main.topic: eye}",
+        remappings="{~/action: /servo/action}",
     )
 
 
@@ -62,11 +73,66 @@ def test_policy_launch_brings_the_node_up_with_its_arguments(domain):
         status = peer.inbox(PolicyStatus, "/arm/policy/status", LATCHED)
         up = status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=30)
         assert (up.policy, up.instruction) == ("zero", "wait")
-        assert up.max_age_ms == pytest.approx(400.0)
-        assert os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
-        assert os.environ["FASTDDS_DEFAULT_PROFILES_FILE"].endswith("fastdds_shm.xml")
+        assert up.max_age_s == pytest.approx(0.4)
+        request = GetParameters.Request(
+            names=["silence_after_s", "joint_names", "cameras.main.topic"]
+        )
+        silence, joints, topic = peer.call(
+            GetParameters, "/arm/policy/get_parameters", request
+        ).values
+        assert (silence.double_value, topic.string_value) == (0.3, "eye")
+        assert list(joints.string_array_value) == ["b", "a"]
+        assert peer.node.count_publishers("/servo/action") == 1
+        for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
+            assert name not in os.environ, "only the nodes have it"
+            assert {name in found for found in environments("vla_ros.nodes")} == {True}
     finally:
         peer.close()
+
+
+def environments(command: str) -> list[dict[str, str]]:
+    """Of every process that launch started with this in its command line."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = folder.joinpath("stat").read_text().rsplit(")", 1)[1].split()[1]
+            if int(parent) == os.getpid() and command in folder.joinpath("cmdline").read_text():
+                text = folder.joinpath("environ").read_text()
+                found.append(dict(item.split("=", 1) for item in text.split("\0") if item))
+    assert found, f"no process of {command}"
+    return found
+
+
+LAUNCH = """
+import sys
+from launch import LaunchDescription, LaunchService
+from launch.actions import IncludeLaunchDescription
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+
+given = dict(word.split(":=", 1) for word in sys.argv[2:])
+source = PythonLaunchDescriptionSource(sys.argv[1])
+service = LaunchService(noninteractive=True)
+included = IncludeLaunchDescription(source, launch_arguments=given.items())
+service.include_launch_description(LaunchDescription([included]))
+sys.exit(service.run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"policy": "vla"}, "configure refused: policy 'vla' needs a checkpoint"),
+        ({"control_rate_hz": "-4.0"}, "bad parameter: "),
+        ({"parameters": "[max_age_s]"}, "write '{NAME: VALUE, NAME: VALUE}'"),
+    ],
+)
+def test_a_wrong_value_ends_the_launch_with_a_reason_and_status_1(domain, arguments, says):
+    """As `ros2 launch` does it: in a process of its own."""
+    words = [f"{name}:={value}" for name, value in arguments.items()]
+    command = [sys.executable, "-c", LAUNCH, str(share() / "launch" / "policy.launch.py"), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert says in ended.stdout + ended.stderr
 
 
 @pytest.mark.launch(fixture=sim_graph)

@@ -83,10 +83,19 @@ def test_a_refused_configuration_says_why_and_ends_everything(up):
     assert "monitor ended with status 0" in graph.log
 
 
-def test_a_bad_parameter_says_which(up):
-    graph = up("policy", "-p", "policy.control_rate_hz=-4")
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("control_rate_hz=-4", "control_rate_hz"),
+        ("policy=vla", "configure refused: policy 'vla' needs a checkpoint"),
+    ],
+)
+def test_a_bad_parameter_says_which(up, value, says):
+    """Whether the node will not start with it, or refuses it at configure."""
+    graph = up("policy", "-p", f"policy.{value}")
     assert graph.wait(30) == 1
-    assert "control_rate_hz" in graph.log.split("vla-ros up:")[1]
+    last = graph.log.split("vla-ros up:")[1].splitlines()
+    assert says in last[0], last
 
 
 def test_the_death_of_a_node_ends_the_graph(ros_env):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import itertools
 import math
 import os
 import signal
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,8 +19,10 @@ from support.wait import wait_until
 
 pytest.importorskip("rclpy")
 
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import PoseStamped
 from rosgraph_msgs.msg import Clock
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import CameraInfo, Image, JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -147,6 +152,49 @@ def test_one_step_one_stamp_and_a_clock_that_never_goes_back(spawn_node, ros):
     assert policy.instructions[-1] == "pick up the red cube and put it on the plate"
     assert "gripper" in policy.truth.last.names
     assert len(policy.joints.last.name) == len(policy.joints.last.position) == 9
+
+
+def test_every_picture_comes_with_its_camera_and_the_robot_describes_itself(spawn_node, ros):
+    """By the names that other tools of ROS look for; what nobody listens to is not made."""
+    policy = Policy(ros)
+    infos = {
+        image: ros.inbox(CameraInfo, topic)
+        for image, topic in (("image", "/camera_info"), ("wrist", "/wrist_camera_info"))
+    }
+    poses = ros.inbox(PoseStamped, "/end_effector_pose")
+    transforms = []
+    if tf2 := importlib.util.find_spec("tf2_msgs") and importlib.import_module("tf2_msgs.msg"):
+        transforms = ros.inbox(tf2.TFMessage, "/tf").messages
+        static = ros.inbox(tf2.TFMessage, "/tf_static", qos.LATCHED)
+    bridge = spawn_node("bridge", LOCKSTEP | {"max_steps": 5})
+    policy.connect()
+    policy.ended(1)
+    stamps = [stamp_of(m.header.stamp) for m in policy.frames]
+    for image, pictures in (("image", policy.frames), ("wrist", policy.wrist.messages)):
+        role = "main" if image == "image" else image
+        for inbox in (pictures, infos[image].messages):
+            wait_until(lambda inbox=inbox: len(inbox) == len(stamps) == 6, 5.0, f"6 of {image}")
+            assert [stamp_of(m.header.stamp) for m in inbox] == stamps
+            assert {m.header.frame_id for m in inbox} == {f"{role}_camera_optical_frame"}
+        info = infos[image].messages[0]
+        assert (info.width, info.height, info.k[2]) == (32, 32, 15.5)
+    truth = {stamp_of(m.header.stamp): m for m in policy.truth.messages}
+    assert [stamp_of(m.header.stamp) for m in poses.messages] == stamps
+    for pose in poses.messages:  # nobody has to know the ground truth for it
+        seen = truth[stamp_of(pose.header.stamp)]
+        assert pose.header.frame_id == seen.header.frame_id == "world"
+        assert pose.pose.position == seen.poses[seen.names.index("gripper")].position
+    late = ros.inbox(String, "/robot_description", qos.LATCHED)
+    urdf = ElementTree.fromstring(late.wait(timeout=5.0).data)
+    moving = {j.get("name") for j in urdf.findall("joint") if j.get("type") != "fixed"}
+    assert moving == set(policy.joints.messages[0].name)
+    health = ros.inbox(DiagnosticArray, "/diagnostics").wait(timeout=5.0).status[0]
+    assert health.name == "/bridge: episode" and health.message.startswith("FAILURE: not solved")
+    if not tf2:
+        assert "no transforms are published: tf2_msgs cannot be imported" in bridge.log
+        return
+    assert {t.header.frame_id for t in static.wait(timeout=5.0).transforms} >= {"base_link", "hand"}
+    assert [stamp_of(m.transforms[0].header.stamp) for m in transforms] == stamps
 
 
 def test_bad_answers_are_refused_and_the_next_good_one_counts(spawn_node, ros):

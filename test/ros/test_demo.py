@@ -18,6 +18,7 @@ pytest.importorskip("mujoco", reason="mujoco is not installed: the demo needs th
 from PIL import Image as Pillow
 
 from support.nodes import run_cli
+from support.plugins import EXAMPLE, install
 from vla_ros.bringup.environment import python_path
 from vla_ros.console.streams import WIDTH
 
@@ -149,6 +150,19 @@ def test_a_graph_that_does_not_come_up_says_why_and_leaves_nothing_behind(
     assert "refused to configure" in err.splitlines()[-1]
     assert "no OFT checkpoint" in err
     assert processes_with(str(tmp_path)) == []
+
+
+def test_an_installed_package_s_policy_is_shown_with_its_options(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    site = install(EXAMPLE, tmp_path)
+    env = {**env, "PYTHONPATH": os.pathsep.join([str(site), env["PYTHONPATH"]])}
+    words = ("--policy", "nod", "--policy-option", "step_m=0.002", "--task", TASK, "--json")
+    code, out, err = run_demo(env, *words, "--timeout", "4")
+    assert code == 1, err
+    result = result_of(out)
+    assert (result["policy"], result["success"], result["stale_published"]) == ("nod", False, 0)
+    assert result["achieved_rate_hz"] == pytest.approx(20.0, rel=0.1)
 
 
 def test_a_task_that_is_not_solved_in_time_is_status_1(env: dict[str, str]) -> None:

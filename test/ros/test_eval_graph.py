@@ -17,12 +17,20 @@ pytest.importorskip("mujoco", reason="mujoco is not installed: evaluations need 
 
 from PIL import Image as Pillow
 
+from support.engine import tiny_config
+from support.releases import oft_statistics
 from support.wait import wait_until
 from vla_ros.cli.eval.graph import GraphRunner
+from vla_ros.cli.eval.options import setup_of
+from vla_ros.cli.main import make_parser
+from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.evaluation import direct
 from vla_ros.evaluation.direct import DirectRunner
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
+from vla_ros.evaluation.robot_state import robot_state
 from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
+from vla_ros.sim.env import SimObservation
 from vla_ros.sim.episode.state import Mode
 
 TASK = "reach_red_cube"  # the shortest
@@ -106,7 +114,6 @@ def test_episodes_of_the_expert_are_the_same_with_and_without_ros(graph, tmp_pat
         assert np.asarray(picture).std() > 5
 
 
-@pytest.mark.slow
 def test_lossless_schedules_do_the_same_with_and_without_ros(graph):
     drafting = Variant("speculative", schedule="speculative", adaptive_draft=False)
     variants = [
@@ -156,6 +163,27 @@ def test_actions_on_older_evidence_are_the_same_with_and_without_ros(
     assert record.held == held
     (expected,) = directly(setup, variant, [job(variant)])
     assert figures(record) == figures(expected)
+
+
+def test_the_state_that_a_checkpoint_takes_comes_through_the_graph(graph, tmp_path, monkeypatch):
+    """LIBERO's eight values, to the last bit: another state gives other actions."""
+    folder = tmp_path / "oft"
+    config = replace(tiny_config(towers="fused"), parallel=True, chunk=8, proprio_dim=8, images=2)
+    write_random(folder, config, seed=3, stats=oft_statistics(7, 8))
+    words = ["eval", "--checkpoint", str(folder), "--image-size", "64", "--max-steps", "10"]
+    setup = setup_of(make_parser("eval")[0].parse_args(words), "")
+    variant = Variant("oft", schedule="parallel")
+    record = graph(setup).play(job(variant), variant)
+    assert (record.steps, record.held, record.frames, record.error) == (10, 0, 2, "")
+    (expected,) = directly(setup, variant, [job(variant)])
+    assert figures(record) == figures(expected)
+
+    def a_little_aside(seen: SimObservation, size: int) -> np.ndarray:
+        return robot_state(seen, size) + 1e-3 * np.eye(8)[6]  # one finger
+
+    monkeypatch.setattr(direct, "robot_state", a_little_aside)
+    (other,) = directly(setup, variant, [job(variant)])
+    assert other.action_digest != record.action_digest
 
 
 # ------------------------------------------------------------------ what is said to the policy

@@ -1,32 +1,154 @@
-"""A flow policy in a whole graph: random weights, so the graph is judged and not the task."""
+"""Flow policies in the graph: random weights, so the graph is judged and not the task."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or use its wheels")
-pytest.importorskip("mujoco", reason="mujoco is not installed: the demo needs the simulation")
+pytest.importorskip("torch", reason="torch is not installed: no flow policy here")
+
+import numpy as np
+from safetensors.torch import load_file, save_file
+from sensor_msgs.msg import JointState
 
 from support.nodes import run_cli
+from support.policy_client import PolicyRig
+from support.wait import wait_until
 from vla_ros.bringup.environment import python_path
+from vla_ros.core import CommandKind
+from vla_ros.core import PolicyState as State
+from vla_ros.engine.flow.config import FlowConfig
+from vla_ros.engine.flow.random import PRESETS, write_random_flow
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import stamp_of
 
 pytestmark = pytest.mark.ros
-NEEDS = ("-p", "policy.use_joint_states=true", "-p", "policy.use_wrist_image=true")
+ONE_CAMERA = replace(PRESETS["smolvla-small"], cameras=("front",), state_dim=2)
+TOO_FAR = 4.0  # rad: with the weights below more than a float32 holds
+LOADING = 30.0  # s, for a worker to load and warm up on a busy machine
+AGE = 1.0  # s: a chunk of ten at 20 Hz, and a slow machine
 
 
-@pytest.mark.slow
+def write_fragile(folder: Path, config: FlowConfig = ONE_CAMERA) -> str:
+    """A checkpoint that is whole and finite, and whose chunk is NaN where the first joint is
+    further than 1 rad."""
+    write_random_flow(folder, config, seed=1)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.state_proj.weight"][:, 0] = 3e38
+    save_file(tensors, path)
+    return str(folder)
+
+
+class Arm:
+    """A camera and two joints at 20 Hz, each frame's two messages of one stamp."""
+
+    def __init__(self, rig: PolicyRig) -> None:
+        self.first_joint = 0.0
+        self._rig, self._done = rig, threading.Event()
+        self._joints = rig.ros.publisher(JointState, "joint_states", qos.STATE)
+        rig.ros.wait_for_subscriber(self._joints)
+        self._thread = threading.Thread(target=self._move, daemon=True)
+        self._thread.start()
+
+    def _move(self) -> None:
+        while not self._done.wait(0.05):
+            frame = self._rig.frame()
+            state = JointState(name=["a", "b"], position=[self.first_joint, 0.1])
+            state.header.stamp = frame.header.stamp
+            self._joints.publish(state)
+            self._rig.show(frame)
+
+    def stop(self) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def arms() -> Iterator[list[Arm]]:
+    started: list[Arm] = []
+    yield started
+    for arm in started:
+        arm.stop()
+
+
+def test_nan_is_a_fault_and_a_lost_worker_a_hold(start_policy, tmp_path: Path, arms) -> None:
+    """One graph: it acts; its worker is killed; its chunks are NaN; it is recovered."""
+    rig: PolicyRig = start_policy(
+        policy="vla", checkpoint=write_fragile(tmp_path / "it"), max_age_s=AGE, num_threads=1,
+        action_scale=[0.05] * 3 + [0.5] * 3, warmup_count=1, detect_frozen=False,
+    )  # fmt: skip
+    rig.bring_up("reach the red cube")
+    arms.append(Arm(rig))
+    arm = arms[0]
+    rig.expect(State.RUNNING, LOADING)
+    rig.wait_for(CommandKind.POLICY)
+    chunk = rig.chunks.last
+    assert (chunk.length, chunk.schedule) == (10, "flow")
+
+    rig.worker(signal.SIGKILL)
+    assert "killed by SIGKILL" in rig.expect(State.HOLD).reason
+    assert rig.expect(State.RUNNING, LOADING).worker_restarts == 1
+    rig.wait_for(CommandKind.POLICY, len(rig.commands))
+
+    arm.first_joint = TOO_FAR
+    fault = rig.expect(State.FAULT)
+    assert "3 invalid actions" in fault.reason
+    assert "not finite" in fault.reason
+    begin, chunks = len(rig.commands), len(rig.chunks)
+    wait_until(lambda: len(rig.commands) > begin + 5, 5.0, "commands in FAULT")
+    assert set(rig.kinds(begin)) == {CommandKind.STOP}
+    assert len(rig.chunks) == chunks  # NaN was never published
+    assert all(np.isfinite(c.actions).all() for c in rig.chunks.messages)
+
+    arm.first_joint = 0.0
+    rig.call("recover")
+    rig.expect(State.RUNNING)
+    rig.wait_for(CommandKind.POLICY, len(rig.commands))
+    rig.check_commands(AGE)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_at_configure(start_policy, tmp_path) -> None:
+    """Of another width, with what is wanted and what is offered; with a NaN among its weights."""
+    wide = tmp_path / "wide"
+    write_random_flow(wide, replace(ONE_CAMERA, action_dim=6), seed=1)
+    rig: PolicyRig = start_policy(policy="vla", checkpoint=str(wide), warmup_count=1)
+    assert not rig.ros.change_state("/policy", "configure", timeout=LOADING)
+    reason = rig.expect(lambda s: "refused" in s.reason).reason
+    assert "the policy's actions have 6 numbers, those of the parameters 7" in reason
+    assert "joint_0 [rad]" in reason and "gripper [1]" in reason
+
+    damaged = tmp_path / "damaged"
+    write_random_flow(damaged, ONE_CAMERA, seed=1)
+    tensors = load_file(damaged / "model.safetensors")
+    tensors["model.action_out_proj.weight"][0, 0] = float("nan")
+    save_file(tensors, damaged / "model.safetensors")
+    for file in damaged.iterdir():  # the same node finds another checkpoint in the place
+        (wide / file.name).write_bytes(file.read_bytes())
+    assert not rig.ros.change_state("/policy", "configure", timeout=LOADING)
+    reason = rig.expect(lambda s: "action_out_proj" in s.reason).reason
+    assert "action_out_proj.weight has values that are not finite" in reason
+
+
 def test_a_flow_policy_runs_in_the_graph_and_replays_identically(tmp_path: Path) -> None:
+    """Nothing is said of its state or its wrist: the graph knows what its checkpoint needs."""
+    pytest.importorskip("mujoco", reason="mujoco is not installed: the demo needs the simulation")
     names = ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "FASTDDS_DEFAULT_PROFILES_FILE")
     env = {key: value for key, value in os.environ.items() if key not in names}
     env["PYTHONPATH"] = python_path(env)
     seen = []
     for number in range(2):
         film = tmp_path / f"{number}.gif"
-        words = ("--checkpoint", "random:smolvla-small", *NEEDS, "--task", "reach_red_cube",
+        words = ("--checkpoint", "random:smolvla-small", "--task", "reach_red_cube",
                  "--mode", "lockstep", "--gif", str(film), "--json")  # fmt: skip
         code, out, err = run_cli("demo", *words, env=env, timeout=150.0)
         assert code == 0, err
@@ -38,3 +160,39 @@ def test_a_flow_policy_runs_in_the_graph_and_replays_identically(tmp_path: Path)
         assert {"preprocess", "vision", "prefill", "decode"} <= set(result["stages_ms"])
         seen.append(film.read_bytes())
     assert seen[0] == seen[1]
+
+
+def test_a_late_chunk_begins_behind_what_was_executed_and_continues_it(
+    start_policy, tmp_path: Path, arms
+) -> None:
+    late, period = 3, 50_000_000
+    write_random_flow(tmp_path / "it", ONE_CAMERA, seed=1)
+    rig: PolicyRig = start_policy(
+        policy="vla", checkpoint=str(tmp_path / "it"), execution="rtc", replan_interval=4,
+        delay_frames=late, max_age_s=3.0, num_threads=1, action_scale=[0.001] * 6,
+        detect_frozen=False,
+    )  # fmt: skip
+    rig.bring_up("reach the red cube")
+    arms.append(Arm(rig))
+    wait_until(lambda: len(rig.chunks) >= 8, 40.0, lambda: rig.status.last.reason)
+    arms[0].stop()
+    acted = [m for m in rig.commands.messages if m.kind == CommandKind.POLICY]
+    assert acted[0].chunk_index == 0, "the robot stood still"
+    begun = 0
+    for before, after in pairwise(acted):
+        published, observed = stamp_of(after.header.stamp), stamp_of(after.observation_stamp)
+        due = observed + after.chunk_index * period
+        assert after.staleness_s == pytest.approx((published - due) / 1e9, abs=1e-6)
+        if before.observation_stamp == after.observation_stamp:
+            continue
+        executed = sum(observed <= stamp_of(m.header.stamp) < published for m in acted)
+        assert after.chunk_index == executed >= late
+        begun += 1
+    assert begun >= 3
+    first, *others = rig.chunks.messages
+    assert stamp_of(first.previous_stamp) == 0
+    there = {stamp_of(m.observation_stamp) for m in rig.chunks.messages}
+    continued = [m for m in others if stamp_of(m.previous_stamp)]
+    assert len(continued) >= 3
+    assert {stamp_of(m.previous_stamp) for m in continued} <= there
+    assert all(m.previous_index >= 4 - 1 and m.delay_steps >= 1 for m in continued)

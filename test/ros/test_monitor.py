@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("rclpy")
 
-import numpy as np
 import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
@@ -50,7 +49,7 @@ class Robot(threading.Thread):
         self._image_kind = kind
         self._images = node.create_publisher(kind, images, qos.IMAGE_PUB)
         self._actions = node.create_publisher(ActionCommand, "policy/action", qos.ACTION)
-        self._status = node.create_publisher(PolicyStatus, "policy/status", qos.LATCHED)
+        self._status = node.create_publisher(PolicyStatus, "policy/status", qos.STATUS)
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -70,7 +69,7 @@ class Robot(threading.Thread):
         self.join()
 
     def publish_status(self) -> None:
-        status = PolicyStatus(state=self.state, control_rate_hz=RATE_HZ, max_age_ms=300.0)
+        status = PolicyStatus(state=self.state, control_rate_hz=RATE_HZ, max_age_s=0.3)
         status.pipeline_depth = 1
         self._status.publish(status)
 
@@ -90,10 +89,10 @@ class Robot(threading.Thread):
         command = ActionCommand(sequence=self.sequence, kind=self.kind, pipeline_depth=1)
         command.header.stamp = to_time(now)
         command.observation_stamp = to_time(now - round(self.age_ms * MS))
-        command.action = np.zeros(7)
+        command.action = [0.0] * 7
         for i, stage in enumerate(STAGES):
-            setattr(command.stages, stage, 2.0**i)
-        command.stages.total = 2.0 ** len(STAGES) - 1
+            setattr(command.stages, f"{stage}_s", 2.0**i / 1e3)
+        command.stages.total_s = (2.0 ** len(STAGES) - 1) / 1e3
         self._actions.publish(command)
         self.sent += 1
 
@@ -124,7 +123,9 @@ class Watched:
 
 
 def _is(status: DiagnosticStatus, subject: str, level: bytes, text: str) -> bool:
-    return status.name == f"vla_ros: {subject}" and status.level == level and text in status.message
+    return (
+        status.name == f"/monitor: {subject}" and status.level == level and text in status.message
+    )
 
 
 @pytest.fixture
@@ -137,19 +138,22 @@ def watched(ros, robot, spawn_node) -> Watched:
 
 @pytest.mark.serial
 def test_the_report_says_what_was_sent(watched: Watched, robot: Robot) -> None:
-    report = watched.reports.wait_new(lambda m: m.age_at_publish.count >= 35)
+    report = watched.reports.wait_new(lambda m: m.age_at_publish_s.count >= 35)
     assert report.level == 0, report.problems
     assert report.command_rate_hz == pytest.approx(RATE_HZ, rel=0.1)
     assert report.action_rate_hz == report.command_rate_hz
     assert report.camera_rate_hz == pytest.approx(RATE_HZ, rel=0.1)
+    assert report.age_at_publish_s.p50 == pytest.approx(0.08, abs=1e-5)
+    assert report.age_at_publish_s.max == pytest.approx(0.08, abs=1e-5)
+    assert 0.08 < report.age_at_arrival_s.p50 < 0.085
+    assert 0.005 < report.clock_offset_s < 0.008
+    assert report.period_error_s.p50 < 0.01
+    # The fields in milliseconds stay until the next major version.
     assert report.age_at_publish.p50 == pytest.approx(80.0, abs=0.01)
-    assert report.age_at_publish.max == pytest.approx(80.0, abs=0.01)
-    assert 80.0 < report.age_at_arrival.p50 < 85.0
-    assert 5.0 < report.clock_offset_ms < 8.0
-    assert report.period_error.p50 < 10.0
+    assert report.clock_offset_ms == pytest.approx(1e3 * report.clock_offset_s)
     for i, stage in enumerate(STAGES):
         assert getattr(report, stage).p50 == 2.0**i
-    assert report.inference.p99 == 4 + 8 + 16 + 32
+    assert report.inference_s.p99 == pytest.approx(0.004 + 0.008 + 0.016 + 0.032)
     assert report.stale_published == report.missed_deadlines == report.lost_commands == 0
     assert report.commands == report.actions <= robot.sent
     assert list(report.action_publishers) == ["/test_peer"]
@@ -205,7 +209,7 @@ def test_frozen_stamps_are_found_within_the_timeout(watched: Watched, robot: Rob
 def test_stamps_from_the_future_are_clocks_not_synchronised(watched: Watched, robot: Robot) -> None:
     robot.image_delay_ms = -50.0
     watched.wait("camera", ERROR, "clocks not synchronised")
-    report = watched.reports.wait_new(lambda m: m.clock_offset_ms < -40.0)
+    report = watched.reports.wait_new(lambda m: m.clock_offset_s < -0.04)
     assert any("camera" in problem for problem in report.problems)
 
 

@@ -9,7 +9,8 @@ import yaml
 pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or use its wheels")
 
 from vla_ros.nodes import describe
-from vla_ros.nodes.policy.parameters import TABLE, spec_of
+from vla_ros.nodes.policy.parameters import TABLE
+from vla_ros.nodes.policy.settings import spec_of
 from vla_ros.resources import config_path
 
 

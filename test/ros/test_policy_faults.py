@@ -48,7 +48,7 @@ def test_a_camera_that_stops_stops_the_robot_and_one_that_comes_back_ends_the_ho
     time.sleep(SILENCE + 10 * T)
     stops = rig.commands.messages[first:]
     assert {CommandKind(m.kind) for m in stops} == {CommandKind.STOP}
-    assert all(not m.action[:6].any() and m.action[6] == GRIPPER for m in stops)
+    assert all(not any(m.action[:6]) and m.action[6] == GRIPPER for m in stops)
     assert all(stamp_of(m.observation_stamp) == stamp_of(m.valid_until) == 0 for m in stops)
     lasted = (rig.commands.times[-1] - rig.commands.times[first]) / 1e9
     assert SILENCE - 2 * T <= lasted <= SILENCE + T + MARGIN

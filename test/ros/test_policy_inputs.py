@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -22,10 +21,10 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from support.engine import tiny_config
 from support.nodes import Program
-from support.policy_client import PolicyRig
+from support.policy_client import PolicyRig, moves
 from support.releases import oft_statistics
 from support.ros import RosPeer
-from support.wait import wait_until
+from support.wait import repeating, wait_until
 from vla_ros.core import PolicyState as State
 from vla_ros.engine.checkpoints.random import write_random
 from vla_ros.nodes.common.convert import stamp_of, to_time
@@ -154,9 +153,13 @@ def test_a_camera_that_is_lost_is_named_with_the_gap(meet):
     )
 
 
-def test_best_effort_drivers_of_states_and_poses_match(start_policy, ros):
+def test_best_effort_drivers_of_states_and_poses_match(start_policy, ros, tmp_path):
     rig = start_policy(
-        policy="zero", use_joint_states=True, action_space="absolute", stale_policy="hold"
+        policy="replay",
+        replay_file=moves(tmp_path),
+        use_joint_states=True,
+        action_space="absolute",
+        stale_policy="hold",
     )
     states = ros.node.create_publisher(JointState, "joint_states", DEEP)
     poses = ros.node.create_publisher(PoseStamped, "measured_pose", DEEP)
@@ -172,22 +175,15 @@ def test_best_effort_drivers_of_states_and_poses_match(start_policy, ros):
 def posing(ros: RosPeer, rate: float = 100.0) -> Iterator[None]:
     """Publish the end effector's pose, best effort, on the other robot's clock."""
     publisher = ros.node.create_publisher(PoseStamped, "end_effector_pose", DEEP)
-    done = threading.Event()
 
     def pose() -> None:
-        while not done.wait(1.0 / rate):
-            message = PoseStamped()
-            message.header.stamp = to_time(time.time_ns() - 4 * MS)
-            message.pose.position.x, message.pose.orientation.w = 0.3, 1.0
-            publisher.publish(message)
+        message = PoseStamped()
+        message.header.stamp = to_time(time.time_ns() - 4 * MS)
+        message.pose.position.x, message.pose.orientation.w = 0.3, 1.0
+        publisher.publish(message)
 
-    thread = threading.Thread(target=pose, daemon=True)
-    thread.start()
-    try:
+    with repeating(pose, 1.0 / rate):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def test_an_oft_checkpoint_with_robot_state_runs_through_the_node(meet, ros, tmp_path):

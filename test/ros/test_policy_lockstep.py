@@ -111,7 +111,7 @@ def test_frames_of_a_stopped_task_are_answered_with_a_stop(world):
     for _ in range(3):
         answer = world.step()
         assert answer.kind == CommandKind.STOP
-        assert not answer.action[:6].any()
+        assert not any(answer.action[:6])
 
 
 def test_a_clock_that_goes_back_voids_what_was_known(world):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 import signal
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,9 +15,14 @@ pytest.importorskip(
     "rosbags", reason="rosbags is not installed: pip install '.[replay]' in the checkout"
 )
 
+from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import Image
+from std_msgs.msg import String
 
+from support.nodes import Program
 from support.wait import wait_until
+from vla_ros.bringup.graph_file import NodeSpec
+from vla_ros.bringup.process import command_line
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
 from vla_ros.nodes.common import qos
@@ -143,3 +150,48 @@ def test_what_cannot_be_recorded_is_refused_at_the_start(spawn_node, tmp_path):
         node = spawn_node("recorder", parameters)
         assert node.wait() == 2, node.log
         assert said in node.log.splitlines()[-1]
+
+
+SLOW = """
+import sys, time
+from vla_ros.nodes.recorder.node import main
+from vla_ros.recording.bag_file import BagFile
+
+write = BagFile.write
+
+def slow(self, record):
+    time.sleep(0.04)
+    write(self, record)
+
+BagFile.write = slow
+sys.exit(main())
+"""
+
+
+def test_a_slow_disk_gets_the_time_that_the_index_needs(spawn_node, ros, ros_env, tmp_path):
+    """7 s of writing wait for the disk at the end: longer than a node is usually given."""
+    values = {"output": str(tmp_path / "bag"), "flight": False, "min_free_mb": 0}
+    spec = NodeSpec("recorder", "recorder", (), values)
+    arguments = command_line(spec)
+    arguments = arguments[arguments.index("--ros-args") :]
+    recorder = Program("recorder", [sys.executable, "-c", SLOW, *arguments], ros_env)
+    try:
+        publisher = ros.publisher(String, "instruction", qos.EVERY_CHANGE)
+        ros.wait_for_subscriber(publisher)
+        recorder.wait_for_log("recording: ")
+        health = ros.inbox(DiagnosticArray, "/diagnostics").wait(timeout=5.0).status[0]
+        assert health.name == "/recorder: bag" and health.message.startswith("records: ")
+        count = 190
+        for number in range(count):
+            publisher.publish(String(data=str(number)))
+            time.sleep(0.002)
+        time.sleep(0.3)
+        recorder.signal(signal.SIGINT)
+        began = time.monotonic()
+        assert recorder.wait(20.0) == 0, recorder.log
+        assert time.monotonic() - began > 5.0, "it had to wait for the disk"
+    finally:
+        recorder.kill()
+    with Bag(tmp_path / "bag") as bag:
+        assert not bag.notes, "closed properly"
+        assert len(decoded(bag, "/instruction")) == count

@@ -8,8 +8,11 @@ It imports nothing of vla_ros. What makes it a stranger:
   lost frames, both sensor-data QoS;
 * a clock of its own, some milliseconds off;
 * a joint trajectory controller's topic (ros2_control): a new trajectory replaces the one before
-  it at once, joints are found by name, a trajectory that has ended leaves the arm where it is;
+  it at once, joints are found by name, a trajectory that has ended leaves the arm where it is, and
+  one that is malformed, or over before it comes, is refused;
 * a forward_command_controller's topic for the gripper: one position in metres.
+
+A service, `blind`, covers the cameras or uncovers them.
 
 Positions follow a trajectory exactly, up to the joints' speed limit: there are no dynamics here.
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import io
+import itertools
 import json
 import signal
 import sys
@@ -38,6 +42,7 @@ from rclpy.qos import qos_profile_sensor_data
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
 
 ARM = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")
@@ -87,7 +92,7 @@ class Arm(Node):
         self.finger = OPEN_M
         self.wanted_finger = OPEN_M
         self.course: Course | None = None
-        self.moved_at = time.monotonic()
+        self.blind = False
         self.states = self.create_publisher(JointState, "joint_states", qos_profile_sensor_data)
         self.front = self.create_publisher(Image, "front/image_raw", qos_profile_sensor_data)
         self.wrist = self.create_publisher(
@@ -99,6 +104,7 @@ class Arm(Node):
         self.create_subscription(
             Float64MultiArray, "gripper_controller/commands", self.on_gripper, 10
         )
+        self.create_service(SetBool, "blind", self.on_blind)
         self.create_timer(1.0 / options.state_hz, self.step)
         self.mail: list[tuple[float, int, object, object]] = []  # due, number, publisher, message
         self.mailed = threading.Condition()
@@ -117,25 +123,40 @@ class Arm(Node):
 
     # ------------------------------------------------------------------ what it obeys
 
+    def on_blind(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        self.blind = request.data
+        response.success = True
+        return response
+
     def on_trajectory(self, message: JointTrajectory) -> None:
-        if set(message.joint_names) != set(ARM):
-            self.get_logger().error(f"trajectory for {list(message.joint_names)} refused")
+        """Stamp 0 is now; times are of this robot's clock."""
+        now = self.now_ns()
+        begin = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec or now
+        at = [begin + p.time_from_start.sec * 10**9 + p.time_from_start.nanosec
+              for p in message.points]  # fmt: skip
+        if why := self.fault(message, at, now):
+            self.get_logger().error(f"trajectory refused: {why}")
             return
         order = [message.joint_names.index(name) for name in ARM]
-        begin = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
-        begin = begin or self.now_ns()
+        rows = np.array([np.array(p.positions)[order] for p in message.points])
         with self.lock:
-            if not message.points:  # an empty trajectory stops the arm, as ros2_control's does
-                self.course = None
-                return
-            at = [begin + p.time_from_start.sec * 10**9 + p.time_from_start.nanosec
-                  for p in message.points]  # fmt: skip
-            rows = np.array([np.array(p.positions)[order] for p in message.points])
-            now = self.now_ns()
-            if at[-1] < now:
-                self.get_logger().warning("trajectory ends in the past: ignored")
-                return
             self.course = Course(np.array([now, *at]), np.vstack([self.position, rows]))
+
+    def fault(self, message: JointTrajectory, at: list[int], now: int) -> str:
+        """Why nobody can follow this, or ""."""
+        if set(message.joint_names) != set(ARM) or len(message.joint_names) != len(ARM):
+            return f"it is for {list(message.joint_names)}"
+        if not at:
+            return "it has no points"
+        if any(len(p.positions) != len(ARM) for p in message.points):
+            return "a point has not one position a joint"
+        if not np.isfinite([p.positions for p in message.points]).all():
+            return "a position is not finite"
+        if any(later <= earlier for earlier, later in itertools.pairwise(at)):
+            return "its times do not rise"
+        if at[-1] < now:
+            return f"it was over {(now - at[-1]) / 1e6:.0f} ms ago"
+        return ""
 
     def on_gripper(self, message: Float64MultiArray) -> None:
         with self.lock:
@@ -187,7 +208,7 @@ class Arm(Node):
         else:
             message = self.jpeg(pixels, stamp)
             publisher, latency = self.wrist, options.wrist_latency_ms
-        if self.random.random() < options.drop:
+        if self.blind or self.random.random() < options.drop:
             return
         late = (latency + self.random.uniform(0.0, options.jitter_ms)) / 1e3
         with self.mailed:

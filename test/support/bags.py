@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pillow
 from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys.store import Typestore
 
+from vla_ros.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core import Image
 from vla_ros.recording.typestore import typestore
 
@@ -97,15 +99,19 @@ def task(at_ns: int, text: str, topic: str = "/instruction") -> Entry:
     return Entry(topic, at_ns, kind, _make(kind, data=text))
 
 
-def action(stamp_ns: int, numbers: Iterable[float], epoch: int = 1, kind: int = 0) -> Entry:
+def action(
+    stamp_ns: int,
+    numbers: Iterable[float],
+    epoch: int = 1,
+    kind: int = 0,
+    space: ActionSpace = END_EFFECTOR_DELTA,
+) -> Entry:
     """An ActionCommand that rests on the frame of this stamp."""
     name = "vla_ros/msg/ActionCommand"
-    stages = _make(
-        "vla_ros/msg/Stages",
-        **dict.fromkeys(("transport", "queue", "preprocess", "vision"), 1.0),
-        **dict.fromkeys(("prefill", "decode", "gate"), 2.0),
-        total=10.0,
-    )
+    spent = dict.fromkeys(("transport", "queue", "preprocess", "vision"), 1.0)
+    spent |= {**dict.fromkeys(("prefill", "decode", "gate"), 2.0), "total": 10.0}
+    seconds = {f"{stage}_s": ms / 1e3 for stage, ms in spent.items()}
+    stages = _make("vla_ros/msg/Stages", **spent, **seconds)
     content = _make(
         name,
         header=header(stamp_ns + T // 5, "base"),
@@ -118,26 +124,32 @@ def action(stamp_ns: int, numbers: Iterable[float], epoch: int = 1, kind: int = 
         kind=kind,
         chunk_index=0,
         chunk_length=1,
+        staleness_s=0.0,
         pipeline_depth=1,
         schedule="autoregressive",
         instruction_hash=0,
+        action_space=int(space.kind),
+        names=list(space.names),
+        units=list(space.units),
         action=np.array(list(numbers), dtype=np.float64),
         stages=stages,
     )
     return Entry("/policy/action", stamp_ns + T // 5, name, content)
 
 
-def write_bag(path: Path, entries: Iterable[Entry], storage: str = "mcap") -> Path:
-    """Write entries in the order given; returns the path."""
+def write_bag(
+    path: Path, entries: Iterable[Entry], storage: str = "mcap", store: Typestore = STORE
+) -> Path:
+    """Write entries in the order given, with the definitions of ``store``; returns the path."""
     plugin = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}[storage]
     with Writer(path, version=9, storage_plugin=plugin) as writer:
         connections: dict[str, Any] = {}
         for entry in entries:
             if entry.topic not in connections:
                 connections[entry.topic] = writer.add_connection(
-                    entry.topic, entry.kind, typestore=STORE
+                    entry.topic, entry.kind, typestore=store
                 )
-            data = STORE.serialize_cdr(entry.content, entry.kind)
+            data = store.serialize_cdr(entry.content, entry.kind)
             writer.write(connections[entry.topic], entry.at_ns, data)
     return path
 

@@ -51,7 +51,7 @@ def engine_of(
     """An engine of a checkpoint in memory; takes actions of any size."""
     return Engine(
         checkpoint,
-        EngineOptions(checkpoint="memory", schedule=schedule, action_dim=None, **options),  # type: ignore[arg-type]
+        EngineOptions(checkpoint="memory", schedule=schedule, **options),  # type: ignore[arg-type]
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from golden.flow.seeded import draw, weight
+from vla_ros.benchmark.flow.transformers_pi0 import transformers_pi0
 from vla_ros.engine.checkpoints.config import TextConfig, TowerConfig
 from vla_ros.engine.flow.config import FlowConfig, Shapes
 from vla_ros.engine.flow.gate import position_ids
@@ -91,62 +92,8 @@ def noise_of(config: FlowConfig, name: str = "a") -> torch.Tensor:
 
 def hugging_face_pi0(config: FlowConfig) -> Any:
     """transformers' PI0ForConditionalGeneration with the weights of :func:`tensors_of`."""
-    from transformers import PI0Config, PI0ForConditionalGeneration
-
-    shapes = config.shapes
-    tower = shapes.vision
-    model = PI0ForConditionalGeneration(
-        PI0Config(
-            vlm_config={
-                "model_type": "paligemma",
-                "text_config": _gemma_json(shapes.text),
-                "vision_config": {
-                    "model_type": "siglip_vision_model",
-                    "hidden_size": tower.width,
-                    "num_hidden_layers": tower.depth,
-                    "num_attention_heads": tower.heads,
-                    "intermediate_size": tower.mlp,
-                    "image_size": tower.image_size,
-                    "patch_size": tower.patch,
-                    "vision_use_head": False,
-                },
-                "projection_dim": shapes.text.hidden_size,
-                "image_token_id": shapes.text.vocab_size,
-            },
-            dit_config=_gemma_json(replace(shapes.expert, vocab_size=shapes.text.vocab_size)),
-            chunk_size=config.horizon,
-            max_state_dim=config.state_width,
-            max_action_dim=config.action_width,
-            num_inference_steps=config.steps,
-        )
-    ).eval()
-    theirs = {_their_name(n): t for n, t in tensors_of(config).items()}
-    missing, unused = model.load_state_dict(theirs, strict=False)
-    assert not unused, unused
-    assert set(missing) <= {"model.dit.embed_tokens.weight"}, missing
-    return model
-
-
-def _gemma_json(text: TextConfig) -> dict[str, Any]:
-    return {
-        "model_type": "gemma",
-        "vocab_size": text.vocab_size,
-        "hidden_size": text.hidden_size,
-        "intermediate_size": text.intermediate_size,
-        "num_hidden_layers": text.layers,
-        "num_attention_heads": text.heads,
-        "num_key_value_heads": text.kv_heads,
-        "head_dim": text.head_dim,
-        "rms_norm_eps": text.rms_eps,
-    }
-
-
-def _their_name(name: str) -> str:
-    name = name.replace("paligemma_with_expert.paligemma.model.", "model.vlm.")
-    name = name.replace("paligemma_with_expert.gemma_expert.model.", "model.dit.")
-    if name.startswith(("state_proj", "action_in_proj", "action_time_mlp")):
-        return f"embed_action_time.{name}"
-    return name
+    tensors = tensors_of(config)
+    return transformers_pi0(config, tensors.__getitem__, list(tensors))
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from std_srvs.srv import Trigger
 
 from support.nodes import Program
 from support.ros import Inbox, RosPeer
-from support.wait import wait_until
+from support.wait import repeating, wait_until
 from vla_ros.core import CommandKind, Floats
 from vla_ros.core import PolicyState as State
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
@@ -140,19 +139,8 @@ class PolicyRig:
     @contextlib.contextmanager
     def filming(self, rate: float = 20.0) -> Iterator[None]:
         """Show good frames at this rate from a thread, for tests that do not judge timing."""
-        done = threading.Event()
-
-        def film() -> None:
-            while not done.wait(1.0 / rate):
-                self.show(self.frame())
-
-        thread = threading.Thread(target=film, daemon=True)
-        thread.start()
-        try:
+        with repeating(lambda: self.show(self.frame()), 1.0 / rate):
             yield
-        finally:
-            done.set()
-            thread.join()
 
     def call(self, service: str) -> str:
         """Call ~/stop, ~/recover or ~/reset; returns what it said."""
@@ -233,7 +221,7 @@ class PolicyRig:
                 assert command.sequence == before.sequence + 1, (before, command)
                 assert command.epoch >= before.epoch, (before, command)
             if command.kind != CommandKind.POLICY:
-                assert not command.action[:6].any(), command
+                assert not any(command.action[:6]), command
             if command.kind != CommandKind.STOP:
                 age = stamp_of(command.header.stamp) - stamp_of(command.observation_stamp)
                 assert 0 <= age <= max_age_s * SECOND, f"{age / MS:.1f} ms old: {command}"

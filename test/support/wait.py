@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -28,3 +30,21 @@ def wait_until(
             text = what() if callable(what) else what
             raise AssertionError(f"not within {timeout:g} s: {text or predicate}; last: {value!r}")
         time.sleep(every)
+
+
+@contextlib.contextmanager
+def repeating(call: Callable[[], None], every: float) -> Iterator[None]:
+    """``call`` again and again from a thread, ``every`` so many seconds, while the block runs."""
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.wait(every):
+            call()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

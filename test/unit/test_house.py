@@ -27,6 +27,7 @@ ROS = (
     "rosidl_runtime_py",
     "sensor_msgs",
     "std_msgs",
+    "trajectory_msgs",
     "vla_ros.msg",
     "vla_ros.srv",
 )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from vla_ros import safety
+from vla_ros.action_space import ActionKind, end_effectors
 from vla_ros.core import GRIPPER, PolicyState, StalePolicy
 from vla_ros.safety import ActionRefused, Gripper, Limits, Safety
 from vla_ros.timing import SECOND
@@ -161,11 +162,11 @@ def test_fault_is_latched_whatever_comes(events):
         ({"control_rate_hz": 201.0}, "control_rate_hz"),
         ({"camera_rate_hz": 0.0}, "camera_rate_hz"),
         ({"max_age_s": 0.04}, "max_age_s"),
-        ({"low": (0.0,) * 5}, "6 values"),
+        ({"low": (0.0,) * 5}, "6 values each: x y z rx ry rz"),
         ({"low": (0.05,) * 6}, "below"),
         ({"low": (0.01,) * 6}, "contain 0"),
-        ({"stale_policy": StalePolicy.HOLD}, "absolute"),
-        ({"absolute": True}, "'zero' needs"),
+        ({"stale_policy": StalePolicy.HOLD}, "'hold' needs action_space 'end_effector_pose'"),
+        ({"space": end_effectors(ActionKind.END_EFFECTOR_POSE)}, "'zero' needs"),
     ],
 )
 def test_limits_that_cannot_be_are_refused_by_name(change, says):

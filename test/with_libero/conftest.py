@@ -18,10 +18,8 @@ if ARCHIVE.is_file():
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_not()
     for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("slow")
-            if reason:
-                item.add_marker(pytest.mark.skip(reason=reason))
+        if reason and Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="module")

@@ -85,6 +85,7 @@ def test_the_callers_random_numbers_are_left_alone(env):
     assert np.random.random() == expected  # noqa: NPY002
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_when_tasks_change(env):
     def resident_mb():
         gc.collect()

@@ -11,14 +11,18 @@ from vla_ros.analysis.schedules import ScheduleTime, clocked
 
 #: policy parameters of a row's schedule
 PARAMETERS = {
-    "flow": "",
+    "flow": "schedule:=auto",
+    "flow_eager": "schedule:=auto cuda_graphs:=false",
     "speculative_temporal": "schedule:=speculative drafter:=temporal",
+    "speculative_tree": "schedule:=speculative drafter:=temporal_tree",
+    "speculative_tree_full": ("schedule:=speculative drafter:=temporal_tree adaptive_draft:=false"),
     "speculative_relaxed": (
         "schedule:=speculative drafter:=temporal acceptance:=relaxed relaxed_distance:=2"
     ),
     "speculative_model": "schedule:=speculative drafter:=model draft_checkpoint:=DIR",
 }
-NOTES = {"flow": "for planning: this project's engine runs no flow models"}
+#: how much of a chunk is executed before the next one takes over, to choose from
+EXECUTED = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Candidate:
 class Verdict:
     """A candidate judged. ``answers_hz`` answers a second; the age of the evidence behind a
     command when it is issued, ``usual_s`` on average and ``age_s`` at worst; ``missing`` says
-    what it fails, if anything."""
+    what it fails, if anything. ``executed`` are the actions of each chunk that that takes."""
 
     candidate: Candidate
     answers_hz: float
@@ -62,6 +66,7 @@ class Verdict:
     usual_s: float
     age_s: float
     missing: tuple[str, ...]
+    executed: int = 1
 
     @property
     def meets(self) -> bool:
@@ -70,7 +75,8 @@ class Verdict:
     @property
     def parameters(self) -> str:
         name = self.candidate.name
-        return PARAMETERS.get(name, f"schedule:={name}")
+        own = PARAMETERS.get(name, f"schedule:={name}")
+        return f"{own} replan_interval:={self.executed}" if self.candidate.chunk > 1 else own
 
 
 def from_roofline(found: Iterable[ScheduleTime]) -> tuple[Candidate, ...]:
@@ -84,44 +90,54 @@ def from_roofline(found: Iterable[ScheduleTime]) -> tuple[Candidate, ...]:
 
 def _assumption(schedule: ScheduleTime) -> str:
     if schedule.alpha is None:
-        return NOTES.get(schedule.name, "")
+        return ""
     return f"if {schedule.alpha:.0%} of drafts are accepted"
 
 
 def from_bench(bench: BenchFile) -> tuple[Candidate, ...]:
     """Candidates from a measurement, those that the checkpoint can run; the worst is p95."""
-    parallel = kind_of(bench) == "parallel"
+    kind = kind_of(bench)
     return tuple(
         Candidate(
             row.name, row.median_ms / 1e3, max(row.p95_ms, row.median_ms) / 1e3, row.depth,
             row.chunk, "" if row.lossless else "lossy", row.lossless,
         )
         for row in bench.rows.values()
-        if row.name not in BOUNDS + REFERENCES and (row.name == "parallel") == parallel
+        if row.name not in BOUNDS + REFERENCES
+        and (row.name == "parallel") == (kind == "parallel")
     )  # fmt: skip
 
 
-def judge(candidate: Candidate, limits: Requirements) -> Verdict:
+def judge(candidate: Candidate, limits: Requirements, executed: int | None = None) -> Verdict:
     """Hold one schedule against the limits.
 
     Every command needs an action of its own, so an answer must serve n = ceil(control rate /
-    answer rate) ticks, and n may not exceed its chunk. The n-th of them is issued, at worst, the
-    latency and n control periods after the frame: one period of waiting for a tick, and n - 1.
-    On average half of that: half a period, and (n - 1) / 2.
+    answer rate) ticks, and n may not exceed its chunk; ``executed`` is another number of actions
+    of each chunk. The n-th of them is issued, at worst, the latency and n control periods after
+    the frame: one period of waiting for a tick, and n - 1. On average half of that: half a
+    period, and (n - 1) / 2.
     """
     c = candidate
     run = clocked(c.seconds, c.worst_s, c.depth, limits.camera_hz)
     needed = math.ceil(limits.control_hz / run.rate_hz - 1e-9)
-    served = min(needed, c.chunk)
+    served = min(executed or needed, c.chunk)
     age = run.worst_s + served / limits.control_hz
     usual = run.latency_s + served / (2 * limits.control_hz)
-    commands = min(limits.control_hz, run.rate_hz * c.chunk)
+    commands = min(limits.control_hz, run.rate_hz * (served if executed else c.chunk))
     missing = []
-    if needed > c.chunk:
+    if needed > served:
         missing.append(f"{commands:.1f} of {limits.control_hz:g} commands/s")
     if age > limits.max_age_s:
         missing.append(f"evidence up to {age * 1e3:.0f} ms old")
-    return Verdict(c, run.rate_hz, commands, usual, age, tuple(missing))
+    return Verdict(c, run.rate_hz, commands, usual, age, tuple(missing), served)
+
+
+def by_executed(candidate: Candidate, limits: Requirements) -> tuple[Verdict, ...]:
+    """What each number of actions executed of a chunk gives; () where an answer is one action."""
+    if candidate.chunk == 1:
+        return ()
+    some = sorted({*(s for s in EXECUTED if s < candidate.chunk), candidate.chunk})
+    return tuple(judge(candidate, limits, s) for s in some)
 
 
 def advise(candidates: Iterable[Candidate], limits: Requirements) -> tuple[Verdict, ...]:

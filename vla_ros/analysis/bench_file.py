@@ -10,7 +10,10 @@ from typing import Any
 
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "bf16"}
 #: rows that exist to be compared with, and rows that are bounds: nobody would choose them
-REFERENCES = ("generate", "naive_pipe", "vanilla_speculative")
+REFERENCES = (
+    *("generate", "naive_pipe", "vanilla_speculative"),
+    *("naive", "transformers", "lerobot"),  # of flow policies
+)
 BOUNDS = ("speculative_hit", "speculative_miss", "speculative_miss_always")
 #: rows whose answer leaves with the K-th call, K the tokens of an action
 PIPELINED = ("actionflow", "naive_pipe")

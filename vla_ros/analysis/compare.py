@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from vla_ros.analysis.bench_file import BenchFile, Measured
 from vla_ros.analysis.models import as_parallel
 from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedules import ScheduleTime, schedules
+from vla_ros.analysis.schedules import ScheduleTime, schedules, speculative_tree
 from vla_ros.analysis.shapes import ModelShape
 
 #: rows that do the arithmetic of another schedule
@@ -17,6 +17,10 @@ SAME_WORK = {
     "naive_pipe": "actionflow",
     "speculative_relaxed": "speculative_temporal",
     "speculative_miss_always": "speculative_miss",
+    "flow_eager": "flow",
+    "transformers": "naive",
+    "lerobot": "naive",
+    "speculative_tree_full": "speculative_tree",
 }
 
 
@@ -75,8 +79,20 @@ def _alpha(roof: Roofline, row: Measured) -> float:
     """
     if row.acceptance is None or row.name == "vanilla_speculative" or row.passes < 1:
         return row.acceptance if row.acceptance is not None else 0.5
+    if SAME_WORK.get(row.name, row.name) == "speculative_tree":
+        return _tree_alpha(roof, row.passes)
     spare = max(roof.model.action_tokens - 1, 1)
     return min(max(1.0 - (row.passes - 1.0) / spare, 0.0), 1.0)
+
+
+def _tree_alpha(roof: Roofline, passes: float) -> float:
+    """The same of a tree, whose passes fall with alpha; by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        more = speculative_tree(roof, middle).passes > passes
+        low, high = (middle, high) if more else (low, middle)
+    return high
 
 
 def compare_stages(roof: Roofline, bench: BenchFile) -> tuple[Efficiency, ...]:
@@ -86,6 +102,8 @@ def compare_stages(roof: Roofline, bench: BenchFile) -> tuple[Efficiency, ...]:
     rows: a full hit is vision and one prefill, and what autoregressive takes longer are its
     K - 1 decode passes; what actionflow takes longer than a hit, the cost of the other frames.
     """
+    if roof.model.kind == "flow":
+        return _flow_stages(roof, bench)
     if roof.model.kind != "tokens":
         return ()
     measured = _stages_of(bench) or _differences(bench, roof.model.action_tokens)
@@ -99,6 +117,22 @@ def compare_stages(roof: Roofline, bench: BenchFile) -> tuple[Efficiency, ...]:
         "vision and packed pass": vision + roof.packed().ms,
     }
     return tuple(Efficiency(n, possible[n], ms, how) for n, (ms, how) in measured.items() if ms > 0)
+
+
+def _flow_stages(roof: Roofline, bench: BenchFile) -> tuple[Efficiency, ...]:
+    measured = bench.rows["flow"].stages_ms if "flow" in bench.rows else {}
+    expert = roof.model.expert
+    assert expert is not None
+    possible = {
+        "vision": roof.vision().ms + roof.projector().ms,
+        "prefill": roof.prefix().ms,
+        "decode": expert.steps * roof.expert_step().ms + roof.expert_once().ms,
+    }
+    return tuple(
+        Efficiency(name, ms, measured[name], "its stage mark")
+        for name, ms in possible.items()
+        if measured.get(name)
+    )
 
 
 def _stages_of(bench: BenchFile) -> dict[str, tuple[float, str]]:

@@ -79,10 +79,18 @@ PI0 = ModelShape(
     DecoderShape(2048, 16384, 18, 8, 1, 256, table=257152),
     vision_tokens=256, text_tokens=48, action_tokens=50, chunk=50, images=2,
     expert=ExpertShape(
-        DecoderShape(1024, 4096, 18, 8, 1, 256), rows=51,
+        DecoderShape(1024, 4096, 18, 8, 1, 256), rows=50, still_rows=1,
         ends=((32, 1024), (2048, 1024), (1024, 1024), (1024, 32)),
     ),
-    source="transformers PI0Config (PaliGemma, 300M expert)",
+    source="lerobot policies/pi0 (PaliGemma, 300M expert)",
+)  # fmt: skip
+PI05 = replace(
+    PI0, name="pi05", text_tokens=200, images=3,
+    expert=ExpertShape(
+        DecoderShape(1024, 4096, 18, 8, 1, 256), rows=50, ends=((32, 1024), (1024, 32)),
+        timed_weights=37 * 3 * 1024**2 + 2 * 1024**2,  # two norms a layer and the last one; time
+    ),
+    source="lerobot policies/pi05: the state is words of the prompt, time enters every norm",
 )  # fmt: skip
 _SMALL_TOWER = TowerShape(192, 6, 3, 768, patches=64, patch=16)
 SMALL = ModelShape(
@@ -105,7 +113,7 @@ def as_parallel(model: ModelShape, chunk: int) -> ModelShape:
 
 SMALL_OFT = replace(as_parallel(SMALL, 8), name="small-oft")
 
-MODELS = {m.name: m for m in (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, SMALL, SMALL_OFT, CPU)}
+MODELS = {m.name: m for m in (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, PI05, SMALL, SMALL_OFT, CPU)}
 
 
 def load_model(name: str) -> ModelShape:
@@ -122,20 +130,43 @@ def load_model(name: str) -> ModelShape:
     if known in MODELS:
         return MODELS[known]
     if name.startswith("random:"):
-        raise ValueError(f"no model {name!r}: the known shapes are {', '.join(MODELS)}")
+        return _small_flow(name)
     try:
         from vla_ros.engine.checkpoints.parse import read_config
         from vla_ros.engine.errors import CheckpointError
+        from vla_ros.engine.flow.load import is_flow
     except ImportError as error:
         raise ValueError(f"reading {name} needs the engine's packages: {error}") from None
     folder = _folder(name)
+    shown = name if ":" in name else folder.name
     try:
+        if is_flow(folder):
+            return _flow_folder(folder, shown)
         config, raw = read_config(folder)
     except CheckpointError as error:
         raise ValueError(str(error)) from None
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"{folder / 'config.json'} cannot be read: {error}") from None
-    return shape_of(config, name if ":" in name else folder.name, action_dim(raw))
+    return shape_of(config, shown, action_dim(raw))
+
+
+def _flow_folder(folder: Path, shown: str) -> ModelShape:
+    from vla_ros.analysis.flow_shapes import flow_shape_of
+    from vla_ros.engine.flow.config import read_flow_config
+
+    return flow_shape_of(read_flow_config(folder), shown)
+
+
+def _small_flow(name: str) -> ModelShape:
+    """``random:pi0-small`` and the like."""
+    from vla_ros.analysis.flow_shapes import flow_shape_of
+    from vla_ros.engine.flow.random import PRESETS
+
+    preset = name.removeprefix("random:")
+    if preset not in PRESETS:
+        known = ", ".join(dict.fromkeys((*MODELS, *PRESETS)))
+        raise ValueError(f"no model {name!r}: the known shapes are {known}")
+    return flow_shape_of(PRESETS[preset], preset)
 
 
 def _folder(name: str) -> Path:

@@ -133,6 +133,7 @@ def verdicts(found: Sequence[Verdict]) -> list[dict[str, Any]]:
             "commands_hz": v.commands_hz,
             "usual_evidence_ms": v.usual_s * 1e3,
             "oldest_evidence_ms": v.age_s * 1e3,
+            "executed": v.executed,
             "parameters": v.parameters,
             "note": v.candidate.note,
         }

@@ -90,11 +90,15 @@ class Roofline:
     def parallel(self) -> StageTime:
         return self.time("parallel pass", stages.parallel(self.model))
 
-    def prefix(self) -> StageTime:
-        return self.time("prefill", stages.flow_prefix(self.model))
+    def prefix(self, naive: bool = False) -> StageTime:
+        return self.time("prefill", stages.flow_prefix(self.model, naive))
 
-    def expert_step(self) -> StageTime:
-        return self.time("expert step", stages.expert_step(self.model))
+    def expert_once(self) -> StageTime:
+        """What is the same in all steps, once a chunk."""
+        return self.time("expert, once", stages.expert_once(self.model))
+
+    def expert_step(self, naive: bool = False) -> StageTime:
+        return self.time("expert step", stages.expert_step(self.model, naive))
 
     def head(self) -> StageTime:
         """The action head, or the language model's head on one row."""
@@ -106,7 +110,8 @@ class Roofline:
         prefill and of each decode; it is listed to be seen, not to be added."""
         front = (self.vision(), self.projector())
         if self.model.kind == "flow":
-            return (*front, self.prefix(), self.expert_step())
+            once = (self.expert_once(),) if stages.expert_once(self.model) else ()
+            return (*front, self.prefix(), *once, self.expert_step())
         if self.model.kind == "parallel":
             return (*front, self.parallel(), self.head())
         return (*front, self.prefill(), self.decode(), self.head(), self.packed())

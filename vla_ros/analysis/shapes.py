@@ -51,17 +51,23 @@ class DecoderShape:
 class ExpertShape:
     """A flow-matching action expert that attends to the decoder's cache.
 
-    ``rows`` tokens are denoised together in ``steps`` steps. In ``cross_layers`` of its layers
-    keys and values are made from the decoder's cache, ``cross_width`` wide, again in each step.
-    ``ends`` are the matrices (inputs, outputs) around it, run once a step on every row.
+    ``rows`` actions are denoised together in ``steps`` steps; ``still_rows`` stand before them
+    and are the same in all steps (pi0's state). In ``cross_layers`` of its layers keys and values
+    are made from the decoder's cache, ``cross_width`` wide. ``ends`` are the matrices (inputs,
+    outputs) around it, run once a step on every row. ``timed_weights`` depend on the time alone:
+    tables when the model is loaded (pi0.5's adaRMS).
+
+    What is the same in all steps is done once a chunk; in a *naive* step all of it again.
     """
 
     decoder: DecoderShape
     rows: int
     steps: int = 10
+    still_rows: int = 0
     cross_layers: int = 0
     cross_width: int = 0
     ends: tuple[tuple[int, int], ...] = ()
+    timed_weights: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ memory of their own and are below one percent of the arithmetic.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vla_ros.analysis.shapes import DecoderShape, ModelShape
 from vla_ros.analysis.work import Op, Segment, attention, linear
 
@@ -109,32 +111,69 @@ def parallel(model: ModelShape) -> Ops:
     return decoder_pass(model.decoder, (Segment(length, causal=False),), 0)
 
 
-def flow_prefix(model: ModelShape) -> Ops:
-    """The prefix of a flow model: it fills the cache, and its head is never asked."""
-    return decoder_pass(model.decoder, (Segment(model.prompt, causal=False),), 0)
+def flow_prefix(model: ModelShape, naive: bool = False) -> Ops:
+    """The prefix of a flow model: it fills the cache, and its head is never asked.
+
+    Of the last layer keys and values are all that anybody reads (realtime-vla, arXiv 2510.26742);
+    ``naive``: the whole of it is run all the same.
+    """
+    shape, whole = model.decoder, (Segment(model.prompt, causal=False),)
+    if naive:
+        return decoder_pass(shape, whole, 0)
+    last = linear(
+        "k and v", "decoder", model.prompt, shape.hidden, 2 * shape.kv_heads * shape.head_dim
+    )
+    return [*repeat(layer(shape, whole), shape.layers - 1), last]
 
 
-def expert_step(model: ModelShape) -> Ops:
-    """One denoising step of the action expert.
+def expert_step(model: ModelShape, naive: bool = False) -> Ops:
+    """One denoising step of the action expert; ``naive``: with all that every step repeats.
 
-    Sources: Black et al., "pi0", 2024; Shukor et al., "SmolVLA", 2025 (cross-attention layers
-    make keys and values from the prefix's cache in each step: lerobot smolvlm_with_expert.py).
+    Sources: Black et al., "pi0", 2024; Shukor et al., "SmolVLA", 2025, and what lerobot's
+    modeling_pi0.py and smolvlm_with_expert.py run.
     """
     expert = model.expert
     if expert is None:
         return []
-    shape, rows, prompt = expert.decoder, expert.rows, model.prompt
-    own = layer(shape, (Segment(rows, prompt, causal=False),), "expert")
+    still = expert.still_rows
+    rows, behind = expert.rows, model.prompt + still
+    if naive:
+        rows, behind = rows + still, model.prompt
+    shape = expert.decoder
+    own = layer(shape, (Segment(rows, behind, causal=False),), "expert")
     ops = repeat(own, shape.layers - expert.cross_layers)
-    kv = shape.kv_heads * shape.head_dim
     cross = [
         linear("q", "expert", rows, shape.hidden, shape.heads * shape.head_dim),
-        linear("k and v of the prefix", "expert", prompt, expert.cross_width, 2 * kv),
-        _cross_attention(shape, rows, prompt),
+        _cross_attention(shape, rows, model.prompt),
         *own[2:],
     ]
     ops += repeat(cross, expert.cross_layers)
-    return ops + [linear("ends", "expert", rows, i, o) for i, o in expert.ends]
+    ops += [linear("ends", "expert", rows, i, o) for i, o in expert.ends]
+    return ops + (_remade(model) if naive else [])
+
+
+def expert_once(model: ModelShape) -> Ops:
+    """What this engine does once a chunk: keys and values of the cross attention, and the rows
+    that are the same in all steps, which ride in the pass of the first one."""
+    expert = model.expert
+    if expert is None:
+        return []
+    ops = [op for op in _remade(model) if op.name != "time"]
+    if expert.still_rows:
+        still = (Segment(expert.still_rows, model.prompt, causal=False),)
+        rows = repeat(layer(expert.decoder, still, "expert"), expert.decoder.layers)
+        ops += [replace(op, weights=0.0) for op in rows]
+    return ops
+
+
+def _remade(model: ModelShape) -> Ops:
+    """Keys and values of the cross attention, and what depends on the time alone."""
+    expert = model.expert
+    assert expert is not None
+    kv = expert.decoder.kv_heads * expert.decoder.head_dim
+    made = linear("k and v of the prefix", "expert", model.prompt, expert.cross_width, 2 * kv)
+    time = linear("time", "expert", 1, 1, expert.timed_weights)
+    return repeat([made], expert.cross_layers) + ([time] if expert.timed_weights else [])
 
 
 def _cross_attention(shape: DecoderShape, rows: int, prompt: int) -> Op:
@@ -154,7 +193,8 @@ def action_head(model: ModelShape) -> Ops:
 
 def weight_bytes(model: ModelShape, widths: dict[str, float]) -> float:
     """Bytes of all weights in memory, given the bytes of one weight of each part."""
-    ops = vision(model) + projector(model) + action_head(model) + expert_step(model)
-    ops += decode(model) if model.kind == "tokens" else flow_prefix(model)
+    ops = vision(model) + projector(model) + action_head(model)
+    ops += expert_step(model, naive=True)  # every weight of it once
+    ops += decode(model) if model.kind == "tokens" else flow_prefix(model, naive=True)
     table = model.decoder.table * model.decoder.hidden * widths["head"]
     return sum(op.weights * widths[op.part] for op in ops) + table

@@ -143,7 +143,9 @@ def device_table(roofs: Iterable[Roofline], found: Iterable[Sequence[ScheduleTim
     rows = []
     names: list[str] = []
     for roof, times in zip(roofs, found, strict=True):
-        times = [t for t in times if t.name not in ("speculative_miss", "vanilla_speculative")]
+        times = [
+            t for t in times if t.name not in ("speculative_miss", "vanilla_speculative", "naive")
+        ]
         names = [t.name for t in times]
         phases = dict(times[0].phases)
         vision = phases["vision"] + phases["projector"]
@@ -214,6 +216,19 @@ def device_list(devices: Iterable[Device]) -> str:
         note = f"\n  {device.notes}" if device.notes else ""
         blocks.append(f"{device.title}{note}\n{table(head, rows)}")
     return "\n\n".join(blocks)
+
+
+def executed_table(verdicts: Sequence[Verdict]) -> str:
+    """What executing so much of every chunk gives."""
+    rows = [
+        (
+            f"{v.executed}", hz(v.commands_hz), f"{v.usual_s * 1e3:.0f}", f"{v.age_s * 1e3:.0f}",
+            "yes" if v.meets else "; ".join(v.missing),
+        )
+        for v in verdicts
+    ]  # fmt: skip
+    heads = ("executed of a chunk", "commands/s", "evidence ms", "at worst", "meets")
+    return table(heads, rows)
 
 
 def verdict_table(verdicts: Sequence[Verdict], limits: Requirements) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from vla_ros.benchmark.margins import Matches
+from vla_ros.benchmark.split import Parts, Split, split_clock, split_of
 from vla_ros.core import Image, Observation, Timeline
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.request import Decoded
@@ -37,6 +38,7 @@ class Samples:
     answers: list[Decoded] = field(default_factory=list)
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by stamp, warm-up too
     peak_bytes: int = 0
+    parts: list[Parts] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class RowResult:
     lossless: bool
     actions_per_call: int
     peak_memory_mb: float | None
+    split: Split | None
 
 
 def observe(stamp: int, image: Image) -> Observation:
@@ -83,6 +86,7 @@ def run_rows(
     """Every frame through every row, frame by frame; the first ``warm_up`` are not counted."""
     cuda = engine.model.device.type == "cuda"
     samples = {name: Samples() for name in rows}
+    clocks = {name: split_clock(schedule, cpu_clock) for name, schedule in rows.items()}
     gc.collect()
     gc.disable()
     try:
@@ -92,10 +96,14 @@ def run_rows(
                 spent, wall, decoded = _timed(engine, schedule, stamp, image, cpu_clock, cuda)
                 if decoded is not None:
                     samples[name].tokens[decoded.stamp_ns] = decoded.tokens
+                clock = clocks[name]
+                parts = clock.take() if clock is not None else None
                 if stamp < warm_up:
                     continue
                 samples[name].spent.append(spent)
                 samples[name].wall.append(wall)
+                if parts is not None:
+                    samples[name].parts.append(parts)
                 if decoded is not None:
                     samples[name].answers.append(decoded)
         report("measuring", len(images), len(images))
@@ -156,6 +164,7 @@ def summarise(
         lossless=schedule.lossless,
         actions_per_call=_chunk(mine.answers),
         peak_memory_mb=mine.peak_bytes / 2**20 if mine.peak_bytes else None,
+        split=split_of(mine.parts, mine.spent),
     )
 
 

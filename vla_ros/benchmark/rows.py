@@ -33,6 +33,8 @@ ROWS = (
     "vanilla_speculative",
     "speculative_model",
     "speculative_temporal",
+    "speculative_tree",
+    "speculative_tree_full",
     "speculative_relaxed",
     "speculative_hit",
     "speculative_miss",
@@ -51,6 +53,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "schedule": "speculative", "drafter": "model", "draft_checkpoint": "the draft",
     },
     "speculative_temporal": {"schedule": "speculative"},
+    "speculative_tree": {"schedule": "speculative", "drafter": "temporal_tree"},
+    "speculative_tree_full": {
+        "schedule": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
+    },
     "speculative_relaxed": {"schedule": "speculative", "acceptance": "relaxed", "relax_bins": 2},
 }  # fmt: skip
 CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints

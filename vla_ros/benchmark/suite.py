@@ -155,7 +155,6 @@ def _engine_options(options: BenchOptions) -> EngineOptions:
         dtype=options.dtype,
         schedule="autoregressive",  # what the rows are drafted and compared with
         unnorm_key=options.unnorm_key,
-        action_dim=None,
         seed=options.seed,
         cuda_graphs=options.cuda_graphs,
         attention=options.attention,

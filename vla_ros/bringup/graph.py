@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: what is sent to a node that should end, and how long it has after each
 ENDING = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
+#: of nodes that have something to write at their end, instead of the first of these
+SLOW_TO_END_S = {"recorder": 16.0}
 SERVICE_TIMEOUT_S = 20.0
 ACTIVATE_TIMEOUT_S = 60.0
 
@@ -198,7 +200,10 @@ def _end(processes: list[NodeProcess], say: Say) -> list[NodeExit]:
             say(f"{names} still running: sending {number.name}")
         for process in waiting:
             process.signal(number)
-        until = time.monotonic() + patience_s
+        begun = time.monotonic()
         for process in waiting:
+            until = begun + patience_s
+            if number == signal.SIGINT:
+                until = begun + SLOW_TO_END_S.get(process.spec.executable, patience_s)
             process.wait(max(0.0, until - time.monotonic()))
     return [process.finish(clean=asked[process.spec.name]) for process in processes]

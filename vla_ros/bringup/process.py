@@ -8,7 +8,6 @@ SIGTERM. One reader thread a process; :attr:`NodeProcess.tail` is written by tha
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -24,8 +23,8 @@ from typing import Any
 from vla_ros.bringup.environment import SAFE_PATH, python_path
 from vla_ros.bringup.graph_file import NodeSpec
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
+#: Tells a node to end with the process of this number; see vla_ros.nodes.common.ending.
+PARENT = "VLA_ROS_PARENT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,8 @@ class NodeProcess:
         self._on_line = on_line
         env = dict(environment)
         env["PYTHONPATH"] = python_path(env)
+        # The node asks for its own end: code between fork and exec may deadlock beside threads.
+        env[PARENT] = str(os.getpid())
         self._process = subprocess.Popen(
             command_line(spec),
             env=env,
@@ -85,7 +86,6 @@ class NodeProcess:
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=_end_with_parent,
         )
         self._reader = threading.Thread(target=self._read, name=f"log-{spec.name}", daemon=True)
         self._reader.start()
@@ -144,7 +144,3 @@ class NodeProcess:
             for line in self._process.stdout:
                 self.tail.append(line.rstrip("\n"))
                 self._on_line(self.spec.name, line.rstrip("\n"))
-
-
-def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

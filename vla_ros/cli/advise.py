@@ -61,7 +61,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(args: argparse.Namespace) -> int:
     """Judge and print. Returns the exit status."""
     from vla_ros.analysis import report, tables
-    from vla_ros.analysis.advice import Requirements, advise
+    from vla_ros.analysis.advice import Requirements, advise, by_executed
 
     check_draft_options(args)
     try:
@@ -74,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{source}: there is no schedule to choose from")
     print(f"{source}\n{tables.verdict_table(verdicts, limits)}\n")
     best = verdicts[0]
+    by_part = by_executed(best.candidate, limits)
+    if by_part:
+        ms = best.candidate.seconds * 1e3
+        print(f"{best.candidate.name}: a chunk of {best.candidate.chunk} actions in {ms:.1f} ms")
+        print(f"{tables.executed_table(by_part)}\n")
     print(_conclusion(best, limits) if best.meets else _nothing(limits))
     if args.json:
         result: dict[str, Any] = {
@@ -86,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
             "best": best.candidate.name if best.meets else None,
             "best_is_lossless": best.candidate.lossless if best.meets else None,
             "schedules": report.verdicts(verdicts),
+            "executed": report.verdicts(by_part),
         }
         print(json.dumps(report.rounded(result)))
     return int(not best.meets)
@@ -119,8 +125,8 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
 
 
 def _conclusion(best: Verdict, limits: Requirements) -> str:
-    own = best.parameters or "an engine that runs it, and"
-    line = f"best: {own} control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
+    limited = f"control_rate_hz:={limits.control_hz:g} max_age_s:={limits.max_age_s:g}"
+    line = f"best: {best.parameters} {limited}"
     if not best.candidate.lossless:
         line += "\nIt is LOSSY, it changes what the policy says: no lossless one meets the limits."
     return line

@@ -22,17 +22,18 @@ def default_checkpoint(schedules: Sequence[str | None]) -> str:
     return CHUNK_CHECKPOINT if list(schedules) == ["parallel"] else CHECKPOINT
 
 
-def refuse_unreadable(checkpoint: str) -> None:
+def refuse_unreadable(checkpoint: str, tokenizer: str = "") -> None:
     """Raise UserError for a checkpoint that cannot be loaded, before anything is started for it.
 
-    Reads all of it once, in the memory of one tensor at a time; the small ones of this package
+    Reads all of it once, in the memory of one tensor at a time, with the ``tokenizer`` that the
+    policy will be given, "" for its own; the small ones of this package
     and random weights are known to be whole.
     """
-    from vla_ros.engine.checkpoints.openvla import inspect_checkpoint
+    from vla_ros.engine.inspection import inspect
 
     if checkpoint.startswith(("random:", "shipped:")):
         return
     try:
-        inspect_checkpoint(checkpoint)
+        inspect(checkpoint, tokenizer)
     except (OSError, ValueError) as error:
         raise UserError(str(error)) from error

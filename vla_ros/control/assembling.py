@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from vla_ros.control.history import Sample
@@ -18,6 +19,7 @@ from vla_ros.timing import MS, Moment
 
 T = TypeVar("T")
 
+WRIST_IMAGE = "wrist_image"  # the part that is the wrist camera
 WAITING = 32  # images that wait at most
 _SHARED_NS = 1000  # observations that may share their oldest picture
 
@@ -55,7 +57,8 @@ class Assembler:
     whichever message came last. It waits for that until it is too old or a newer image is
     complete. The stamp of an observation is that of its oldest picture; where two in a row rest
     on the same one the second is stamped a nanosecond later, as no two may have one name. Equal
-    stamps, as a simulation gives them, join exactly one way. Not thread-safe.
+    stamps, as a simulation gives them, join exactly one way. ``more_cameras``: which parts are
+    further cameras, and their roles. Not thread-safe.
     """
 
     def __init__(
@@ -63,16 +66,28 @@ class Assembler:
         window: Callable[[], PairingWindow],
         parts: Mapping[str, Part],
         layout: Layout = as_joints,
+        more_cameras: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._window = window
         self._parts = dict(parts)
         self._layout = layout
+        self._more = dict(more_cameras)
         self._waiting: dict[int, Stamped[Image]] = {}  # by stamp
         self._lost: list[Lost] = []
         self._last = (0, 0)  # stamps of the newest observation and of its main image
+        self._newest = (0, 0)  # stamp of the newest image that was answered, and when it came
 
     def image(self, part: Stamped[Image]) -> Observation | None:
-        """A new main camera image; returns the observation if nothing is missing."""
+        """A new main camera image; returns the observation if nothing is missing.
+
+        One that comes after a newer one was answered is lost: its parts may be of other stamps, so
+        that its observation would look newer. A clock that is set back overtakes nothing.
+        """
+        newest_ns, came_ns = self._newest
+        late_ns = newest_ns - part.stamp_ns
+        if late_ns > 0 and part.stamp_ns > 0 and part.received.now_ns >= came_ns:
+            self._lost.append(Lost("image", f"out of order by {late_ns / MS:.1f} ms"))
+            return None
         self._waiting[part.stamp_ns] = part
         while len(self._waiting) > WAITING:
             self._give_up(min(self._waiting), self._window().slop_ns)
@@ -126,18 +141,21 @@ class Assembler:
 
     def _observation(self, image: Stamped[Image], found: Mapping[str, Sample[Any]]) -> Observation:
         values = {name: sample.value for name, sample in found.items()}
-        wrist = found.get("wrist_image")
-        stamp = min(image.stamp_ns, wrist.stamp_ns) if wrist else image.stamp_ns
+        pictures = [found[name] for name in (WRIST_IMAGE, *self._more) if name in found]
+        stamp = min([image.stamp_ns, *(picture.stamp_ns for picture in pictures)])
         last, last_image = self._last
         if image.stamp_ns > last_image and 0 <= last - stamp < _SHARED_NS:
             stamp = last + 1
         self._last = (stamp, image.stamp_ns)
+        if image.stamp_ns <= image.received.now_ns:  # a stamp of the future is refused later on
+            self._newest = (image.stamp_ns, image.received.now_ns)
         return Observation(
             stamp_ns=stamp,
             received_ns=image.received.now_ns,
             received_steady_ns=image.received.steady_ns,
             image=image.value,
-            wrist_image=values.get("wrist_image"),
+            wrist_image=values.get(WRIST_IMAGE),
             proprio=self._layout(values),
             poses=values.get("ground_truth", {}),
+            more_images={role: values[name] for name, role in self._more.items()},
         )

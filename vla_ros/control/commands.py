@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from vla_ros import safety
+from vla_ros.action_space import ActionSpace
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.queue import Answer, ChunkAction
-from vla_ros.core import ACTION_DIM, GRIPPER, STAGES, Command, CommandKind, Floats, Instruction
+from vla_ros.core import STAGES, Command, CommandKind, Floats, Instruction
 from vla_ros.safety import Gripper, Limits
 from vla_ros.timing import MS, Moment
 
@@ -45,24 +46,38 @@ def order_of(candidate: ChunkAction) -> tuple[int, int]:
 class CommandMaker:
     """Numbers the commands of one loop and remembers what they said. Not thread-safe.
 
-    ``before`` are the actions published last, newest first; ``gripper`` is what every command
-    carries, whatever its kind. ``lasting`` counts on where an earlier loop ended.
+    ``before`` are the actions published last, newest first; ``grippers`` is what every command
+    carries, whatever its kind, one a gripper of the space. ``lasting`` counts on where an earlier
+    loop ended.
     """
 
-    def __init__(self, sim_time: bool, lasting: Lasting) -> None:
+    def __init__(self, space: ActionSpace, sim_time: bool, lasting: Lasting) -> None:
+        self._space = space
         self._sim_time = sim_time
         self._lasting = lasting
         self.before: tuple[Floats, ...] = ()
-        self.gripper = Gripper()
+        self.forget_grippers()
 
-    def rest(self, absolute: bool) -> None:
-        """The robot is at rest: the next delta is a change from zero. A pose has no such
+    def forget_grippers(self) -> None:
+        """Nobody knows how they are."""
+        self.grippers = tuple(Gripper() for _ in self._space.grippers)
+
+    def move_grippers(self, action: Floats, now_ns: int, limits: Limits) -> None:
+        """Take on what a gated action wants of them, as far as they may follow."""
+        self.grippers = tuple(
+            safety.steady_gripper(gripper, float(action[place]), now_ns, limits)
+            for gripper, place in zip(self.grippers, self._space.grippers, strict=True)
+        )
+
+    def rest(self) -> None:
+        """The robot is at rest: the next delta is a change from zero. A place has no such
         reference."""
-        self.before = () if absolute else (np.zeros(ACTION_DIM),)
+        self.before = () if self._space.absolute else (np.zeros(self._space.width),)
 
-    def still(self, absolute: bool) -> Floats:
-        """The action that moves nothing: a zero delta, or the pose commanded last."""
-        return self.before[0] if absolute and self.before else np.zeros(ACTION_DIM)
+    def still(self) -> Floats:
+        """The action that moves nothing: a zero delta, or the place commanded last."""
+        here = self._space.absolute and self.before
+        return self.before[0] if here else np.zeros(self._space.width)
 
     def make(
         self,
@@ -73,9 +88,10 @@ class CommandMaker:
         latest_ns: int,
     ) -> Command:
         """A command that rests on nothing yet, published at ``now``."""
-        safety.refuse_unless_numbers(action)
+        safety.refuse_unless_numbers(action, self._space)
         action = action.copy()
-        action[GRIPPER] = self.gripper.value
+        for gripper, place in zip(self.grippers, self._space.grippers, strict=True):
+            action[place] = gripper.value
         self.before = (action, *self.before[:1])
         return Command(
             kind=kind,
@@ -97,13 +113,17 @@ class CommandMaker:
             valid_until_ns=stamp + limits.max_age_ns,
         )
 
-    def accounted(self, command: Command, candidate: ChunkAction, now: Moment) -> Command:
-        """The same command with its place in the chunk and where its time went."""
+    def accounted(
+        self, command: Command, candidate: ChunkAction, now: Moment, period_ns: int
+    ) -> Command:
+        """The same command with its place in the chunk, on the time line, and where its time
+        went."""
         answer = candidate.answer
         return replace(
             command,
             chunk_index=candidate.index,
             chunk_length=len(answer.inference.actions),
+            staleness_ns=now.now_ns - answer.inference.stamp_ns - candidate.index * period_ns,
             stages_ms=stages_ms(answer, now),
             total_ms=total_ms(answer, now, self._sim_time),
         )

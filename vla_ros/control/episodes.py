@@ -18,6 +18,7 @@ class EpisodeCourse:
         self._running: int | None = None
         self._ended: int | None = None
         self.over = ""  # how it ended, between two episodes
+        self.solved = False  # that end was a success
 
     def is_echo(self, number: int, step: int) -> bool:
         """Whether "it runs", said of this episode after ``step`` steps, was said before its end."""
@@ -26,9 +27,9 @@ class EpisodeCourse:
     def runs(self, number: int) -> None:
         self._running, self._ended, self.over = number, None, ""
 
-    def ends(self, number: int, how: str) -> bool:
+    def ends(self, number: int, how: str, solved: bool = False) -> bool:
         """Whether this ends what runs; ``how`` in one line."""
         if number != self._running:
             return False
-        self._running, self._ended, self.over = None, number, how
+        self._running, self._ended, self.over, self.solved = None, number, how, solved
         return True

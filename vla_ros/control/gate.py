@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from vla_ros import safety
@@ -9,8 +11,7 @@ from vla_ros.control.commands import CommandMaker, order_of
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import Answer, ChunkAction
 from vla_ros.control.state import LoopState
-from vla_ros.core import ACTION_DIM, GRIPPER, Command, CommandKind, Floats, PolicyState
-from vla_ros.safety import Gripper
+from vla_ros.core import Command, CommandKind, Floats, PolicyState
 from vla_ros.timing import MS, Moment
 
 
@@ -18,29 +19,31 @@ class PublishGate:
     """Decides by state, order, age and limits what is published. Not thread-safe.
 
     ``moved``: whether an action went out since the start or :meth:`forget`. ``last``: the newest
-    command of this epoch.
+    command of this epoch. ``acted``: the action that the last :meth:`let_through` published.
     """
 
     def __init__(self, loop: LoopState, outlet: ControlOutlet, sim_time: bool) -> None:
         self._loop = loop
         self._outlet = outlet
         self._sim_time = sim_time
-        self._commands = CommandMaker(sim_time, loop.lasting)
+        self._commands = CommandMaker(loop.limits.space, sim_time, loop.lasting)
         self._evidence: Answer | None = None  # what the last action rests on
+        self._planned: Answer | None = None  # whose actions a plan has told
         self._last_order = (0, -1)
         self.moved = False
         self.last: Command | None = None
+        self.acted: safety.Gated | None = None
 
     def clear(self) -> None:
         """A new epoch: nothing is known to be fresh, and the robot is at rest."""
-        self._evidence = None
+        self._evidence = self._planned = None
         self.last = None
-        self._commands.rest(self._loop.limits.absolute)
+        self._commands.rest()
 
     def forget(self) -> None:
         """A new activation or episode: nothing was set in motion yet, and nobody knows how the
-        gripper is."""
-        self._commands.gripper = Gripper()
+        grippers are."""
+        self._commands.forget_grippers()
         self.moved = False
 
     def let_through(self, action: ChunkAction | None, now: Moment) -> bool:
@@ -49,14 +52,17 @@ class PublishGate:
         False: nothing was published and the state is none that moves; what is said then is the
         loop's to decide.
         """
+        self.acted = None
         if action is not None and self._admits(action, now) and self._publish_action(action, now):
             return True
+        self._planned = None  # whatever follows of it is told anew
         return self._hold_still(now)
 
     def stop(self, now: Moment) -> None:
         """Publish what keeps the robot where it is: no displacement, or the held pose."""
         loop = self._loop
-        still = loop.held_pose if loop.limits.absolute else np.zeros(ACTION_DIM)
+        space = loop.limits.space
+        still = loop.held_pose if space.absolute else np.zeros(space.width)
         if still is not None:
             loop.counters.stops_published += 1
             self._send(CommandKind.STOP, still, now)
@@ -89,7 +95,8 @@ class PublishGate:
         loop = self._loop
         before = self._before(now)
         if before is None:
-            reason = "a pose needs to know where the robot is: nothing fresh on measured_pose"
+            lacks = loop.where.lacks(now, loop.limits.max_age_ns)
+            reason = f"a place to go to needs to know where the robot is: {lacks}"
             loop.counters.blocked(reason)
             self._outlet.warn("blocked", f"action blocked: {reason}")
             return False
@@ -102,20 +109,36 @@ class PublishGate:
             return False
         # A simulated world may stand still or hurry: there its own time counts.
         at_ns = now.now_ns if self._sim_time else now.steady_ns
-        self._commands.gripper = safety.steady_gripper(
-            self._commands.gripper, float(gated.action[GRIPPER]), at_ns, loop.limits
-        )
+        self._commands.move_grippers(gated.action, at_ns, loop.limits)
         self._evidence, self._last_order = action.answer, order_of(action)
-        self.moved = True
+        self.moved, self.acted = True, gated
         loop.counters.actions_published += 1
-        self._send(CommandKind.POLICY, gated.action, now, action)
+        plan = self._plan(action, gated, before, now)
+        self._send(CommandKind.POLICY, gated.action, now, action, plan)
+        loop.goals.acted(now.now_ns - action.answer.inference.stamp_ns)
         return True
 
+    def _plan(
+        self, action: ChunkAction, gated: safety.Gated, before: tuple[Floats, ...], now: Moment
+    ) -> Floats | None:
+        """What will be published of this chunk from here on, while its evidence lasts; None: that
+        was said before."""
+        limits = self._loop.limits
+        if not self._loop.plans or action.newest is self._planned:
+            return None
+        self._planned = action.newest
+        left_ns = action.answer.inference.stamp_ns + limits.max_age_ns - now.now_ns
+        rows = [gated.action]
+        for row in action.following[: max(0, left_ns // limits.period_ns)]:
+            before = (rows[-1], *before[:1])
+            rows.append(safety.gate(row, before, limits).action)
+        return np.array(rows)
+
     def _before(self, now: Moment) -> tuple[Floats, ...] | None:
-        """What the next action is a change from. A pose that follows no other is one from where
+        """What the next action is a change from. A place that follows no other is one from where
         the robot is; None: nobody knows."""
         loop = self._loop
-        if not loop.limits.absolute or (
+        if not loop.limits.space.absolute or (
             loop.safety.state is PolicyState.RUNNING and self._commands.before
         ):
             return self._commands.before
@@ -135,7 +158,7 @@ class PublishGate:
             return False
         loop.counters.missed_deadlines += 1
         loop.counters.held_published += 1
-        self._send(CommandKind.HELD, self._commands.still(loop.limits.absolute), now)
+        self._send(CommandKind.HELD, self._commands.still(), now)
         return True
 
     def _age_ns(self, answer: Answer, now: Moment) -> int:
@@ -148,7 +171,12 @@ class PublishGate:
         )
 
     def _send(
-        self, kind: CommandKind, action: Floats, now: Moment, origin: ChunkAction | None = None
+        self,
+        kind: CommandKind,
+        action: Floats,
+        now: Moment,
+        origin: ChunkAction | None = None,
+        plan: Floats | None = None,
     ) -> None:
         """Make a command that says what it rests on, and publish it."""
         loop = self._loop
@@ -157,7 +185,8 @@ class PublishGate:
         if kind is not CommandKind.STOP and self._evidence is not None:
             command = self._commands.resting_on(command, self._evidence, loop.limits)
         if origin is not None:
-            command = self._commands.accounted(command, origin, now)
+            period_ns = loop.limits.period_ns
+            command = replace(self._commands.accounted(command, origin, now, period_ns), plan=plan)
         self._publish(command)
 
     def _publish(self, command: Command) -> None:

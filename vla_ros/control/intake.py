@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 import zlib
 
+from vla_ros.action_space import ActionSpace
 from vla_ros.core import Inference, Observation
 from vla_ros.safety import ActionRefused, Limits, refuse_unless_numbers
 from vla_ros.timing import MS, SECOND
@@ -31,12 +32,12 @@ def check_instruction(text: str) -> str:
     return text
 
 
-def check_inference(inference: Inference) -> None:
-    """Raise :class:`ActionRefused` unless there are actions, each of 7 finite numbers."""
+def check_inference(inference: Inference, space: ActionSpace) -> None:
+    """Raise :class:`ActionRefused` unless there are actions, finite numbers of this space."""
     if len(inference.actions) == 0:
         raise ActionRefused("the policy returned no action")
     for action in inference.actions:
-        refuse_unless_numbers(action)
+        refuse_unless_numbers(action, space)
 
 
 class FrameCheck:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vla_ros.control.goals import Goal
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.loop import Control
 from vla_ros.control.outlet import ControlOutlet
-from vla_ros.control.queue import Answer, ChunkAction
-from vla_ros.core import Observation, PolicyState
+from vla_ros.control.queue import Answer
+from vla_ros.control.timeline import Chunking
+from vla_ros.core import Observation, PolicyInfo, PolicyState
 from vla_ros.safety import Limits
 from vla_ros.timing import Clock, Moment, moment
 
@@ -23,20 +25,22 @@ class LockstepControl(Control):
     def __init__(
         self,
         limits: Limits,
+        info: PolicyInfo,
         clock: Clock,
         outlet: ControlOutlet,
         *,
         detect_frozen: bool = False,
-        replan_interval: int = 0,
+        chunking: Chunking = Chunking(),
         lasting: Lasting | None = None,
     ) -> None:
         super().__init__(
             limits,
+            info,
             clock,
             outlet,
             sim_time=True,
             detect_frozen=detect_frozen,
-            replan_interval=replan_interval,
+            chunking=chunking,
             lasting=lasting,
         )
         self._told = False  # whether any instruction was ever given
@@ -46,10 +50,15 @@ class LockstepControl(Control):
             self._told = True
             return super().set_instruction(text)
 
-    def stop(self) -> bool:
+    def stop(self, why: str = "~/stop was called") -> bool:
         with self.lock:
             self._told = True
-            return super().stop()
+            return super().stop(why)
+
+    def begin_goal(self, goal: Goal) -> None:
+        with self.lock:
+            self._told = True
+            super().begin_goal(goal)
 
     def offer(self, observation: Observation) -> None:
         """Answer a frame at once where that needs no new inference; ask the worker otherwise."""
@@ -60,24 +69,26 @@ class LockstepControl(Control):
             elif self._take_in(observation) and self.safety.active:
                 if self._stopped:
                     self._stop(self._now())
-                elif not self._queue.exhausted:
-                    self._answer(self._queue.take())
-                elif self._may_ask:
-                    self._outlet.submit(observation, self.instruction)
+                elif self._may_ask or not self._queue.exhausted:
+                    self._queue.advance(self._now().now_ns, self.limits)
+                    self._resubmit()
+                    self._answer_if_due()
 
     def result(self, epoch: int, answer: Answer | None) -> None:
         with self.lock:
+            if self._is_current(epoch):
+                self._queue.answered()
             if answer is not None and self._accepts(epoch, answer.inference):
                 self._queue.put(answer)
-                self._answer(self._queue.take())
+                self._answer_if_due()
             elif answer is None and self._is_current(epoch):
-                self._answer(self._queue.take())  # a pipeline fills
+                self._answer_if_due()  # a pipeline fills
 
     def invalid(self, epoch: int, reason: str) -> None:
         with self.lock:
             super().invalid(epoch, reason)
             if self._is_current(epoch):
-                self._answer(None)
+                self._answer_if_due()
 
     def _end_episode(self) -> None:
         """The frame that is with the worker is answered first, so that what is counted does not
@@ -89,14 +100,18 @@ class LockstepControl(Control):
         """Watch; answers are not a matter of time."""
         with self.lock:
             if self.safety.active:
+                self._watch_goal()
                 now = moment(self._clock)
                 self._watch_clock(now)
                 self._watch_pixels(now)
 
-    def _answer(self, action: ChunkAction | None) -> None:
-        """Answer the newest frame, with the action if there is one and it may be published."""
+    def _answer_if_due(self) -> None:
+        """Answer the newest frame, once, with the next action if there is one and it may be
+        published. The world waits for what was asked for, unless that is to come late."""
         now = self._now()
-        if not self._gate.let_through(action, now):
+        if not self._unanswered or self._queue.awaits(now.now_ns, self.limits.period_ns):
+            return
+        if not self._act(now):
             self._stop(now)
         if self._episode.over and not self._resting:
             self._rest()
@@ -119,8 +134,13 @@ class LockstepControl(Control):
         """Whether the newest frame is with the worker."""
         if self.latest is None or self._stopped or not self.instruction.text:
             return False
+        return self._unanswered
+
+    @property
+    def _unanswered(self) -> bool:
+        stamp_ns = self.latest.stamp_ns if self.latest is not None else 0
         last = self._gate.last
-        return last is None or last.latest_ns != self.latest.stamp_ns
+        return last is None or last.latest_ns != stamp_ns
 
     @property
     def _stopped(self) -> bool:

@@ -8,24 +8,35 @@ so nothing is published after :meth:`Control.deactivate` returns or from a void 
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 
 from vla_ros import safety
 from vla_ros.control.episodes import EpisodeCourse
 from vla_ros.control.gate import PublishGate
+from vla_ros.control.goal_loop import GoalLoop
+from vla_ros.control.goals import Outcome
 from vla_ros.control.intake import FrameCheck, check_inference
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import ActionQueue, Answer
-from vla_ros.control.state import LoopState, Measured
+from vla_ros.control.timeline import Chunking, refuse_unless_able
 from vla_ros.control.watch import ClockWatch
-from vla_ros.core import EPISODE_OVER, Floats, Inference, Instruction, Observation, PolicyState
+from vla_ros.core import (
+    EPISODE_OVER,
+    Floats,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    PolicyState,
+)
 from vla_ros.safety import Limits, Safety
 from vla_ros.timing import MS, Clock, Moment, moment
 
 
-class Control(LoopState, ABC):
+class Control(GoalLoop):
     """Turns observations and inferences into commands; see the module's text for threads.
 
     :mod:`vla_ros.control.realtime` and :mod:`vla_ros.control.lockstep` say what a frame, an
@@ -35,17 +46,21 @@ class Control(LoopState, ABC):
     def __init__(
         self,
         limits: Limits,
+        info: PolicyInfo,
         clock: Clock,
         outlet: ControlOutlet,
         *,
         sim_time: bool,
         detect_frozen: bool = False,
-        replan_interval: int = 0,
+        chunking: Chunking = Chunking(),
+        expected: int = 0,
         lasting: Lasting | None = None,
     ) -> None:
         super().__init__(limits, clock, outlet, lasting or Lasting(), sim_time)
+        refuse_unless_able(chunking, info)
+        self._sim_time = sim_time
         self.lock = threading.RLock()
-        self._queue = ActionQueue(replan_interval)
+        self._queue = ActionQueue(chunking, limits.space, info.chunk_length, expected)
         self._gate = PublishGate(self, outlet, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
         self._clock_watch = ClockWatch(sim_time, clock.steady_ns())
@@ -82,6 +97,7 @@ class Control(LoopState, ABC):
         """From the return of this call on nothing is published. The task is stopped: the next
         activation does not begin it unasked."""
         with self.lock:
+            self.goals.end(Outcome.FAILED, "the policy node was deactivated")
             if self.safety.active:
                 self.lasting.latch.catch(self.instruction.text)
                 self.instruction = replace(self.instruction, text="")
@@ -91,6 +107,7 @@ class Control(LoopState, ABC):
     def shut_down(self) -> None:
         """Publish the last word, the stale policy's command, and publish nothing after it."""
         with self.lock:
+            self.goals.end(Outcome.FAILED, "the policy node is shutting down")
             if self.safety.active and self._gate.moved:
                 now = moment(self._clock)
                 if self.safety.state is PolicyState.RUNNING:
@@ -98,10 +115,11 @@ class Control(LoopState, ABC):
                 self._stop(now)
             self.deactivate()
 
-    def stop(self) -> bool:
+    def stop(self, why: str = "~/stop was called") -> bool:
         """The robot stands still until :meth:`resume` or another instruction; the same one said
-        again does not start it. Returns whether there was a task."""
+        again does not start it. Returns whether there was a task. A goal ends, and says ``why``."""
         with self.lock:
+            self.goals.end(Outcome.CANCELED, why)
             self.lasting.latch.catch(self.instruction.text)
             if not self.instruction.text:
                 return False
@@ -109,10 +127,10 @@ class Control(LoopState, ABC):
             return True
 
     def resume(self) -> bool:
-        """Go on with the task that was stopped. False: there is none."""
+        """Go on with the task that was stopped. False: there is none, or a goal runs."""
         with self.lock:
             latch = self.lasting.latch
-            if not latch.holds:
+            if not latch.holds or self.goals.current is not None:
                 return False
             self._take_up(latch.release() or self.instruction.text)
             return True
@@ -147,11 +165,11 @@ class Control(LoopState, ABC):
                 self.reset()
             self._episode.runs(number)
 
-    def episode_over(self, number: int, how: str) -> None:
+    def episode_over(self, number: int, how: str, solved: bool = False) -> None:
         """A simulation says how its episode has ended: wait for the next one. Frames that still
-        come are not acted upon."""
+        come are not acted upon. A goal ends with it."""
         with self.lock:
-            if self._episode.ends(number, how) and self.safety.active:
+            if self._episode.ends(number, how, solved) and self.safety.active:
                 self._end_episode()
 
     def _end_episode(self) -> None:
@@ -160,6 +178,8 @@ class Control(LoopState, ABC):
     def _rest(self) -> None:
         """From now on everything in flight is void, and nothing is asked for."""
         self._resting = True
+        outcome = Outcome.SUCCESS if self._episode.solved else Outcome.FAILED
+        self.end_goal(outcome, f"{EPISODE_OVER}: {self._episode.over}")
         self._flush()
         self._wait(self._lacks())
 
@@ -202,12 +222,15 @@ class Control(LoopState, ABC):
         """
         with self.lock:
             if not text:
-                return self.stop()
+                return self.stop("an empty instruction was said")
+            if self._goal_outweighs(text):
+                return False
             if self.lasting.latch.withholds(text):
                 self._outlet.warn("stopped", "stopped: resume, or give another instruction")
                 return False
             if text == self.instruction.text:
                 return False
+            self.goals.end(Outcome.PREEMPTED, f"the topic said '{text}'")
             self.lasting.latch.release()
             self._take_up(text)
             return True
@@ -229,15 +252,20 @@ class Control(LoopState, ABC):
             self.counters.last_drop = reason
             self._outlet.warn("frame", f"frame dropped: {reason}")
 
-    def measure(self, pose: Floats, stamp_ns: int, received: Moment) -> None:
-        """Where the end effector is, float64 [7]: of use with absolute poses."""
+    def measure(
+        self, values: Floats, stamp_ns: int, received: Moment, places: Sequence[int] | None = None
+    ) -> None:
+        """Where the robot is: ``values`` for these ``places`` of an action, None for all of them.
+        Of poses and of joints, see :class:`~vla_ros.control.whereabouts.Whereabouts`."""
         with self.lock:
             tolerance = self.limits.period_ns if self._sim_time else self.limits.clock_tolerance_ns
             age = received.now_ns - stamp_ns
             if not -tolerance <= age <= self.limits.max_age_ns:
-                self.drop(f"the measured pose is {age / MS:.0f} ms old by its stamp")
-            elif self._measured is None or stamp_ns > self._measured.stamp_ns:
-                self._measured = Measured(pose, stamp_ns, received.steady_ns)
+                what = "joint state" if self.limits.space.kind.joints else "pose"
+                self.drop(f"the measured {what} is {age / MS:.0f} ms old by its stamp")
+                return
+            places = range(len(values)) if places is None else places
+            self.where.tell(places, values, stamp_ns, received.steady_ns)
 
     def _take_in(self, observation: Observation) -> bool:
         """Whether this frame may be used; it is the newest one then."""
@@ -252,7 +280,28 @@ class Control(LoopState, ABC):
     def _resubmit(self) -> None:
         """Show the newest frame again: after an instruction change, or to a new worker."""
         if self.latest is not None and self._may_ask:
-            self._outlet.submit(self.latest, self.instruction)
+            self._ask(self.latest)
+
+    def _ask(self, observation: Observation) -> None:
+        """Hand the frame to the worker, unless an answer to it would not be executed."""
+        if not self._queue.asks(observation.stamp_ns, self.limits):
+            return
+        executing = self._queue.asked(observation.stamp_ns)
+        if executing is not None and self.safety.state is PolicyState.RUNNING:
+            observation = replace(observation, executing=executing)
+        self._outlet.submit(observation, self.instruction)
+
+    def _act(self, now: Moment) -> bool:
+        """Publish what comes next; see :meth:`PublishGate.let_through`."""
+        action = self._queue.take(now.now_ns, self.limits)
+        if self._queue.voided:
+            self._outlet.warn("late", self._queue.voided)
+        through = self._gate.let_through(action, now)
+        if self._gate.acted is not None:
+            self._queue.executed(now.now_ns, as_said=not self._gate.acted.clamped)
+        elif self.safety.state is PolicyState.HOLD:
+            self._queue.break_off(now.now_ns)
+        return through
 
     @property
     def _may_ask(self) -> bool:
@@ -267,6 +316,7 @@ class Control(LoopState, ABC):
         with self.lock:
             if not self._is_current(epoch):
                 return
+            self._queue.answered()
             self.counters.blocked(reason)
             self._outlet.warn("invalid", f"invalid action dropped: {reason}")
             steady = self._clock.steady_ns()
@@ -308,7 +358,7 @@ class Control(LoopState, ABC):
         if not self._is_current(epoch) or not self.instruction.text:
             return False
         try:
-            check_inference(inference)
+            check_inference(inference, self.limits.space)
         except safety.ActionRefused as error:
             self.invalid(epoch, str(error))
             return False
@@ -323,7 +373,8 @@ class Control(LoopState, ABC):
             return False
         self._flush()
         self._frames.forget()
-        self.latest = self._measured = None
+        self.latest = None
+        self.where.forget()
         self._outlet.warn("clock", f"{reason}: everything in flight is void")
         self.become(safety.hold(self.safety, reason, now.steady_ns))
         return True

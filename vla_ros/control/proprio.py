@@ -56,7 +56,8 @@ class ProprioLayout:
     pose: bool = False
 
 
+LIBERO_STATE = 8  # values of libero_oft
 LAYOUTS = {
     "joints": ProprioLayout(as_joints),
-    "libero_oft": ProprioLayout(libero_oft, size=8, joints=(1, 2), pose=True),
+    "libero_oft": ProprioLayout(libero_oft, size=LIBERO_STATE, joints=(1, 2), pose=True),
 }

@@ -7,6 +7,7 @@ lasts, then the stale policy, then nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from vla_ros import safety
@@ -14,6 +15,7 @@ from vla_ros.control.lasting import Lasting
 from vla_ros.control.loop import Control
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import Answer
+from vla_ros.control.timeline import Chunking
 from vla_ros.core import Observation, PolicyInfo, PolicyState, StalePolicy
 from vla_ros.safety import Limits
 from vla_ros.timing import SECOND, Clock, Moment, moment
@@ -31,17 +33,19 @@ class RealtimeControl(Control):
         *,
         sim_time: bool = False,
         detect_frozen: bool = False,
-        replan_interval: int = 0,
+        chunking: Chunking = Chunking(),
         inference_s: float = 0.0,
         lasting: Lasting | None = None,
     ) -> None:
         super().__init__(
             limits,
+            info,
             clock,
             outlet,
             sim_time=sim_time,
             detect_frozen=detect_frozen,
-            replan_interval=replan_interval,
+            chunking=chunking,
+            expected=math.ceil(inference_s / limits.period_s),
             lasting=lasting,
         )
         self._pipeline_depth = info.pipeline_depth
@@ -51,10 +55,12 @@ class RealtimeControl(Control):
         with self.lock:
             self.counters.frames_received += 1
             if self._take_in(observation) and self._may_ask:
-                self._outlet.submit(observation, self.instruction)
+                self._ask(observation)
 
     def result(self, epoch: int, answer: Answer | None) -> None:
         with self.lock:
+            if self._is_current(epoch):
+                self._queue.answered()
             if answer is not None and self._accepts(epoch, answer.inference):
                 self._queue.put(answer)
 
@@ -63,12 +69,13 @@ class RealtimeControl(Control):
         with self.lock:
             if not self.safety.active:
                 return
+            self._watch_goal()
             now = moment(self._clock)
             if not self._watch_clock(now):
                 self._watch_simulated_time(now)
             self._watch_pipeline(now)
             self._watch_pixels(now)
-            if not self._gate.let_through(self._queue.take(), now):
+            if not self._act(now):
                 self._stop_for_a_while(now)
 
     def _rest(self) -> None:

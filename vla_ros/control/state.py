@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from vla_ros import safety
+from vla_ros.control.goals import GoalCourse
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlCounts, ControlOutlet
+from vla_ros.control.whereabouts import Whereabouts
 from vla_ros.core import Floats, Instruction, Observation, PolicyState
 from vla_ros.safety import Limits, Safety
 from vla_ros.timing import Clock, Moment, moment
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Where the end effector was, float64 [7], and when."""
-
-    pose: Floats
-    stamp_ns: int
-    received_steady_ns: int
-
-
 class LoopState:
     """What the loop and its gate both look at. Guarded by the loop's lock.
 
-    ``held_pose`` is where the end effector was when the state was entered, float64 [7]: what
+    ``held_pose`` is where the robot was when the state was entered, float64 [D]: what
     ``stale_policy: hold`` keeps. None: nobody had said so, or long ago. ``latest`` is the newest
-    frame that was taken in. ``lasting`` outlives this loop.
+    frame that was taken in. ``lasting`` outlives this loop. ``plans``: commands say what else of
+    their chunk will follow (:attr:`vla_ros.core.Command.plan`).
     """
 
     def __init__(
@@ -38,15 +31,16 @@ class LoopState:
         sim_time: bool,
     ) -> None:
         self._clock = clock
-        self._sim_time = sim_time
         self.limits = limits
         self.counters = ControlCounts()
         self.safety = Safety(PolicyState.INACTIVE, "inactive", clock.steady_ns())
         self.lasting = lasting
+        self.goals = GoalCourse(clock)
         self.instruction = Instruction("", lasting.epoch)
         self.epoch_began_ns = clock.steady_ns()
+        self.plans = False
         self.latest: Observation | None = None
-        self._measured: Measured | None = None
+        self.where = Whereabouts(limits.space, sim_time)
         self.held_pose: Floats | None = None
         self._outlet = outlet
 
@@ -60,13 +54,8 @@ class LoopState:
         self._outlet.changed(old, new)
 
     def fresh_pose(self, now: Moment) -> Floats | None:
-        """Where the end effector is, unless that was measured longer than ``max_age_s`` ago."""
-        if (m := self._measured) is None:
-            return None
-        age = safety.age_ns(
-            now.now_ns, m.stamp_ns, now.steady_ns, m.received_steady_ns, self._sim_time
-        )
-        return m.pose.copy() if age <= self.limits.max_age_ns else None
+        """Where the robot is, unless that was measured longer than ``max_age_s`` ago."""
+        return self.where.at(now, self.limits.max_age_ns)
 
     def begin_epoch(self, steady_ns: int) -> None:
         """What was computed so far is void from now on."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from vla_ros.timing import SECOND
 
@@ -24,18 +26,72 @@ def shift_ns(period_ns: int, waited_ns: int) -> int:
     return -max(-most, min(most, late))
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """What the system's scheduler is asked for a thread. ``priority``: SCHED_FIFO's, 1 to 99; 0:
+    as every thread. ``cpus``: those it may run on; empty: as the process."""
+
+    priority: int = 0
+    cpus: tuple[int, ...] = ()
+
+    def apply(self) -> None:
+        """To the calling thread; what it starts is scheduled as usual. Raises ValueError, in one
+        line, where the system forbids it."""
+        try:
+            if self.cpus:
+                os.sched_setaffinity(0, self.cpus)
+        except OSError as error:
+            raise ValueError(f"tick_cpus {list(self.cpus)}: {error.strerror}") from None
+        try:
+            if self.priority:
+                policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+                os.sched_setscheduler(0, policy, os.sched_param(self.priority))
+        except OSError as error:
+            raise ValueError(
+                f"tick_priority {self.priority}: {error.strerror}: this process needs CAP_SYS_NICE"
+                f" or an rtprio limit of {self.priority} (limits.conf); 0 asks for nothing"
+            ) from None
+
+    def check(self) -> None:
+        """Raise ValueError, in one line, for what :meth:`apply` could not do. Tries it."""
+        allowed = os.sched_getaffinity(0)
+        if missing := sorted(set(self.cpus) - allowed):
+            raise ValueError(
+                f"tick_cpus {list(self.cpus)}: this process may use {sorted(allowed)},"
+                f" not {missing}"
+            )
+        refused: list[ValueError] = []
+
+        def attempt() -> None:
+            try:
+                self.apply()
+            except ValueError as error:
+                refused.append(error)
+
+        thread = threading.Thread(target=attempt, name="try scheduling")
+        thread.start()
+        thread.join()
+        if refused:
+            raise refused[0]
+
+
 class Ticker:
     """Calls ``call(error_ns)`` once a period from a thread of its own.
 
     Ticks are due at instants of the monotonic clock that :func:`shift_ns` alone moves, so
     errors do not add up; ``error_ns`` is how late this one came. A tick that overruns its
     period makes the next ones skip, never bunch up. ``failed`` is told of an exception and
-    the ticking goes on.
+    the ticking goes on, also with a ``scheduling`` that the system forbids by now.
     """
 
     def __init__(
-        self, period_ns: int, call: Callable[[int], None], failed: Callable[[Exception], None]
+        self,
+        period_ns: int,
+        call: Callable[[int], None],
+        failed: Callable[[Exception], None],
+        scheduling: Scheduling = Scheduling(),
     ) -> None:
+        self._scheduling = scheduling
         self._period_ns = period_ns
         self._call = call
         self._failed = failed
@@ -57,6 +113,10 @@ class Ticker:
         self._arrived_ns = steady_ns
 
     def _run(self) -> None:
+        try:
+            self._scheduling.apply()
+        except ValueError as error:
+            self._failed(error)
         due = time.monotonic_ns() + self._period_ns
         while not self._stop.wait(max(0.0, (due - time.monotonic_ns()) / SECOND)):
             late = time.monotonic_ns() - due

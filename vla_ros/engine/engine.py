@@ -16,8 +16,9 @@ from vla_ros.engine.checkpoints.random import PREFIX, load_random
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.flow.engine import FlowEngine, load_flow
+from vla_ros.engine.layout import action_space_of
 from vla_ros.engine.model import ModelOptions, Prompt, VLAModel
-from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.options import FLOW_OPTIONS, EngineOptions
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.auto import resolve
 from vla_ros.engine.schedules.base import Schedule
@@ -71,6 +72,7 @@ class Engine:
             chunk_length=config.chunk,
             max_tokens=self._tokens,
             state_dim=config.proprio_dim,
+            action_space=action_space_of(self.normaliser.dim),
         )
 
     @property
@@ -206,4 +208,7 @@ def load_engine(options: EngineOptions) -> Engine | FlowEngine:
     flow = load_flow(options)
     if flow is not None:
         return flow
+    asked = [name for name in FLOW_OPTIONS if getattr(options, name) is not None]
+    if asked:
+        raise ValueError(f"{', '.join(asked)}: these options are for flow policies, not for tokens")
     return Engine(open_checkpoint(options.checkpoint, options.seed, device, dtype), options)

@@ -9,7 +9,8 @@ from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.drafters.acceptance import Acceptance, make_acceptance
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.drafters.model import ModelDrafter
-from vla_ros.engine.drafters.temporal import TemporalDrafter
+from vla_ros.engine.drafters.temporal import TemporalDrafter, costs_on
+from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.schedules.actionflow import ActionFlow
@@ -20,7 +21,9 @@ from vla_ros.engine.schedules.reference.generate import Generate
 from vla_ros.engine.schedules.reference.naive_pipe import NaivePipe
 from vla_ros.engine.schedules.reference.vanilla_speculative import VanillaSpeculative
 from vla_ros.engine.schedules.speculative import Speculative
+from vla_ros.engine.schedules.tree import TreeSpeculative
 from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer
+from vla_ros.engine.trees.expected import STEP, Budget
 
 LoadDraft = Callable[[str], Checkpoint]
 
@@ -58,13 +61,16 @@ def make_schedule(parts: ScheduleParts) -> Schedule:
     if name == "vanilla_speculative":
         separate = _model_drafter(parts, share=False)
         return VanillaSpeculative(model, tokens, longest, separate, options.gamma or 6)
-    unordered = options.acceptance == "relaxed" or options.draft_extrapolation == "linear"
-    if unordered and not model.actions.ordered:
+    unordered = "relaxed", "linear", "temporal_tree"
+    asked = options.acceptance, options.draft_extrapolation, options.drafter
+    if any(name in unordered for name in asked) and not model.actions.ordered:
         raise ValueError(
-            "relaxed acceptance and linear drafts need bins that lie beside each other:"
-            " this checkpoint's tokens are codes of a VQ-VAE"
+            "relaxed acceptance, linear drafts and temporal_tree need bins that lie beside each"
+            " other: this checkpoint's tokens are codes of a VQ-VAE"
         )
     acceptance = make_acceptance(options, model.actions, parts.action_dim, model.device)
+    if options.drafter == "temporal_tree":
+        return _tree(parts, acceptance)
     drafter = make_drafter(parts, acceptance)
     return Speculative(
         model, tokens, longest, drafter, acceptance, options.gamma, options.fixed_shapes
@@ -86,6 +92,22 @@ def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
         options.adaptive_draft and not options.fixed_shapes,
         parts.model.dtype,
     )
+
+
+def _tree(parts: ScheduleParts, acceptance: Acceptance) -> TreeSpeculative:
+    """Speculation over trees of alternatives to the last action."""
+    model, options = parts.model, parts.options
+    # A captured pass belongs to its number of nodes: few of them, then.
+    budget = Budget(step=1 if model.capture is None else STEP)
+    adaptive = options.adaptive_draft and not options.fixed_shapes
+    costs = costs_on(model.device, model.dtype) if adaptive else None
+    drafter = TemporalTreeDrafter(
+        model.actions, parts.tokens, model.device, acceptance.reach, budget, costs
+    )
+    return TreeSpeculative(
+        model, parts.tokens, parts.max_prompt, drafter, acceptance, budget, options.gamma,
+        options.fixed_shapes,
+    )  # fmt: skip
 
 
 def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:

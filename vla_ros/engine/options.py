@@ -16,12 +16,15 @@ SCHEDULES = (
     "naive_pipe",
     "vanilla_speculative",
 )
-DRAFTERS = ("temporal", "model")
+DRAFTERS = ("temporal", "temporal_tree", "model")
 ACCEPTANCES = ("exact", "sampling", "relaxed")
 EXTRAPOLATIONS = ("repeat", "linear")
 BACKENDS = ("own", "transformers")
 ATTENTIONS = ("sdpa", "varlen")
 PREPROCESSINGS = ("default", "libero")
+RTC = ("", "identity", "true", "trained")
+#: Options that mean something to flow policies alone.
+FLOW_OPTIONS = ("tokenizer", "flow_steps", "flow_cameras")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ class EngineOptions:
     only one there is. ``action_dim`` is the size of one action, ``None`` accepts any.
     ``center_crop`` and ``preprocessing`` (default, libero) say how an image becomes a tower's
     square, see :mod:`vla_ros.engine.vision.images`.
-    ``draft_checkpoint``, ``draft_extrapolation``, ``adaptive_draft`` belong to the drafters,
+    ``drafter`` (temporal, temporal_tree, model) guesses for speculation; ``draft_checkpoint``,
+    ``draft_extrapolation`` (of temporal), ``adaptive_draft`` belong to the drafters,
     ``relax_bins`` to ``relaxed`` acceptance, ``temperature`` to ``sampling``; ``gamma`` is the
     longest draft (``None``: the rest of the action). ``fixed_shapes`` gives every pass of
     speculation the shape of the longest draft: to the bit, the tokens of an episode then depend
@@ -44,7 +48,12 @@ class EngineOptions:
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
     "vision", "decoder". ``threads`` sets torch's intra-op threads.
     Flow policies alone: ``tokenizer`` is the folder of the language model's tokenizer where the
-    checkpoint has none, ``flow_steps`` the solver's steps (``None``: the checkpoint's).
+    checkpoint has none, ``flow_steps`` the solver's steps (``None``: the checkpoint's),
+    ``flow_cameras`` which of its cameras is which of the robot's where their names do not tell
+    (:mod:`vla_ros.engine.flow.cameras`), ``camera_roles`` the robot's beside main and wrist.
+    ``rtc`` says how a chunk continues the one that is executed meanwhile: "" not at all, guided
+    with the Jacobian "identity" or "true", or "trained" for it; ``rtc_limit`` is the largest gain
+    of the guidance.
     """
 
     checkpoint: str
@@ -53,7 +62,7 @@ class EngineOptions:
     schedule: str = AUTO
     unnorm_key: str | None = None
     seed: int = 0
-    action_dim: int | None = 7
+    action_dim: int | None = None
     center_crop: bool = False
     preprocessing: str = "default"
     backend: str = "own"
@@ -72,6 +81,10 @@ class EngineOptions:
     threads: int | None = None
     tokenizer: str | None = None
     flow_steps: int | None = None
+    flow_cameras: str | None = None
+    camera_roles: tuple[str, ...] = ()
+    rtc: str = ""
+    rtc_limit: float = 5.0
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)
@@ -86,6 +99,9 @@ class EngineOptions:
             _changes_nothing(self)
         for component in self.compile:
             _one_of("compile", component, ("vision", "decoder"))
+        _one_of("rtc", self.rtc, RTC)
+        if not 0.0 <= self.rtc_limit < float("inf"):
+            raise ValueError(f"rtc_limit is {self.rtc_limit}: give 0 or more")
         if not self.checkpoint:
             raise ValueError("checkpoint is empty: give a directory, a hub id or random:small")
         if self.gamma is not None and self.gamma < 1:

@@ -5,6 +5,7 @@ The values are those that the policy node gets as parameters in the graph.
 
 from __future__ import annotations
 
+from vla_ros.control.timeline import Chunking, Execution
 from vla_ros.evaluation.plan import age_limit_s
 from vla_ros.evaluation.records import Setup, Variant
 from vla_ros.policies.base import PolicySpec
@@ -35,10 +36,14 @@ def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
 
 
 def schedule_options(variant: Variant) -> dict[str, str | int | float | bool]:
-    """Fields of the engine's options that belong to the variant's schedule."""
+    """Fields of the engine's options that belong to the variant's schedule and execution."""
+    options: dict[str, str | int | float | bool] = {}
+    if Execution(variant.execution).continues:
+        trained = variant.execution == Execution.RTC_TRAINED
+        options["rtc"] = "trained" if trained else variant.rtc_jacobian
     if variant.schedule not in DRAFTING:
-        return {}
-    options: dict[str, str | int | float | bool] = {
+        return options
+    options |= {
         "drafter": variant.drafter,
         "draft_extrapolation": variant.draft_extrapolation,
         "adaptive_draft": variant.adaptive_draft,
@@ -48,6 +53,15 @@ def schedule_options(variant: Variant) -> dict[str, str | int | float | bool]:
     if variant.draft_checkpoint:
         options["draft_checkpoint"] = variant.draft_checkpoint
     return options
+
+
+def chunking_of(variant: Variant) -> Chunking:
+    """How chunks are executed."""
+    return Chunking(
+        Execution(variant.execution),
+        replan_interval=variant.replan_interval,
+        delay_frames=variant.delay_frames,
+    )
 
 
 def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
@@ -64,6 +78,8 @@ def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
 def check_age(limits: Limits, variant: Variant, depth: int, chunk: int) -> None:
     """Raise ValueError where a policy of this pipeline depth and chunk length cannot be fresh."""
     kept = min(variant.replan_interval or chunk, chunk)
+    if chunk > 1:  # else the policy itself is the late one
+        depth += variant.delay_frames
     least = least_max_age_s(limits, depth, 0.0, kept)
     if limits.max_age_s < least:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Episodes in lock-step without ROS: the bridge's world and the policy node's loop, in one thread.
 
 The world is :class:`vla_ros.sim.episode.EpisodeRunner`, the loop with its gate
-:class:`vla_ros.control.LockstepControl`, the policy is asked by the worker's own
+:class:`vla_ros.control.lockstep.LockstepControl`, the policy is asked by the worker's own
 :class:`vla_ros.executor.serve.Server`: what the graph does, without its messages, so the actions
 are the same to the last bit.
 """
@@ -12,11 +12,12 @@ import os
 from collections.abc import Callable
 from types import TracebackType
 
-from vla_ros.control import LockstepControl
+from vla_ros.control import make_control
 from vla_ros.control.queue import Answer
 from vla_ros.core import Command, Inference, Instruction, Observation, PolicyState
-from vla_ros.evaluation.brain import check_age, limits_of, policy_spec
+from vla_ros.evaluation.brain import check_age, chunking_of, limits_of, policy_spec
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
+from vla_ros.evaluation.robot_state import robot_state
 from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
 from vla_ros.evaluation.tally import Tally, is_an_end, reason_of
@@ -115,13 +116,14 @@ class Brain:
         warm_up(policy, spec, os.getpid(), self.clock)
         check_age(limits, variant, policy.info.pipeline_depth, policy.info.chunk_length)
         self.schedule = policy.info.schedule
+        self.state_dim = policy.info.state_dim
         self._server = Server(policy, self.clock)
         self._sequence = 0
         self.asked: tuple[float, Inference | None] | None = None  # since the stage looked last
         self.error = ""
         self.publish_to: Callable[[Command], None] = lambda command: None
-        self.control = LockstepControl(
-            limits, self.clock, self, replan_interval=variant.replan_interval
+        self.control = make_control(
+            limits, policy.info, self.clock, self, lockstep=True, chunking=chunking_of(variant)
         )
         self.control.activate()
 
@@ -212,6 +214,7 @@ class _Stage:
             received_steady_ns=self._brain.clock.steady_ns(),
             image=observation.images[AGENTVIEW],
             wrist_image=observation.images.get(WRIST),
+            proprio=robot_state(observation, self._brain.state_dim),
             poses=observation.poses,
         )
 
@@ -224,14 +227,14 @@ class _Stage:
         policy says to the last frame of an episode is executed by no step, and not counted."""
         if self._answer is None:
             return
-        self._tally.command(self._answer, self._brain.clock.stamp_ns)
-        self._answer = None
+        answer, self._answer = self._answer, None
         if self._brain.asked is not None:
             spent_ms, said = self._brain.asked
             self._brain.asked = None
             self._tally.asked(spent_ms)
             if said is not None:
                 self._tally.inference(said)
+        self._tally.command(answer, self._brain.clock.stamp_ns)
 
     def record(self, job: Job) -> Record:
         """What came of the episode."""

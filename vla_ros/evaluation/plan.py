@@ -94,5 +94,5 @@ def age_limit_s(setup: Setup, variant: Variant, control_rate_hz: float = 20.0) -
     What a variant delays on purpose, or executes of a chunk, must not be refused for its age:
     the limit grows by just that.
     """
-    waiting = variant.delay_frames + max(0, variant.replan_interval - 1)
+    waiting = variant.delay_frames + (variant.replan_interval or setup.chunk) - 1
     return setup.max_age_s + waiting / control_rate_hz + variant.image_delay_ms / 1e3

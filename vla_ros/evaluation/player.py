@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
 from vla_ros.evaluation.runner import Runner
+from vla_ros.evaluation.spoken import write_spoken
 from vla_ros.evaluation.strips import Strip
 
 #: makes a runner; a function of a module, so that it can be sent to another process
@@ -31,13 +32,18 @@ class Played:
     strip: bytes = b""
 
 
-def keep(played: Played, directory: Path) -> Record:
-    """Write the strip into the evaluation's directory; returns the record."""
+def keep(played: Played, directory: Path, tokens: bool = False) -> Record:
+    """Write the strip, and with ``tokens`` what the policy said, into the evaluation's directory.
+
+    Returns the record, which no longer carries what was said.
+    """
     if played.strip:
         path = directory / played.record.strip
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(played.strip)
-    return played.record
+    if tokens:
+        write_spoken(played.record, directory)
+    return replace(played.record, said=())
 
 
 class Player:

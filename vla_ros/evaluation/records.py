@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from vla_ros.control.timeline import Execution
 from vla_ros.sim.env import SimError, check_image_size
 from vla_ros.sim.episode.state import Mode
 
@@ -19,6 +20,7 @@ POLICIES = ("vla", "scripted", "zero")
 ROUTES = ("ros", "direct")
 CONTROL_PERIOD_S = 0.05  # of every environment there is
 MAX_DELAY_MS = 10_000.0  # of the bridge's images
+EXECUTIONS = tuple(execution.value for execution in Execution)
 QUANTILES = tuple(range(0, 101, 5))  # per cent, of a Spread
 
 T = TypeVar("T")
@@ -59,8 +61,10 @@ class Variant:
     """One way of running the policy. ``label`` is unique in an evaluation and has no slash.
 
     ``delay_frames`` (lock-step): the policy acts on the observation of that many control steps
-    ago. ``image_delay_ms`` (real time): every image reaches the policy so much later, its stamp
-    unchanged. ``replan_interval``: actions executed of a chunk, 0 all of it. The others are
+    ago; of chunks, each is there that many steps after its observation. ``execution``: how chunks
+    are executed (:mod:`vla_ros.control.timeline`), ``rtc_jacobian`` what guides those that continue
+    each other. ``image_delay_ms`` (real time): every image reaches the policy so much later, its
+    stamp unchanged. ``replan_interval``: actions executed of a chunk, 0 all of it. The others are
     parameters of the policy node, see config/policy.yaml; ``schedule`` is empty for a policy
     without a model. An adaptive draft learns from episode to episode, so with it a lossy
     acceptance is no function of the job alone: in lock-step it is off.
@@ -77,6 +81,8 @@ class Variant:
     replan_interval: int = 0
     delay_frames: int = 0
     image_delay_ms: float = 0.0
+    execution: str = "async"
+    rtc_jacobian: str = "identity"
 
     def __post_init__(self) -> None:
         if not self.label or "/" in self.label:
@@ -84,6 +90,10 @@ class Variant:
         for name in ("relaxed_distance", "replan_interval", "delay_frames"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: must be 0 or more")
+        for name, known in (("execution", EXECUTIONS), ("rtc_jacobian", ("identity", "true"))):
+            if getattr(self, name) not in known:
+                offered = ", ".join(known)
+                raise ValueError(f"{name} is {getattr(self, name)!r}: give one of {offered}")
         if not 0 <= self.image_delay_ms <= MAX_DELAY_MS:
             said = f"image_delay_ms is {self.image_delay_ms:g}: must be 0 to {MAX_DELAY_MS:g}"
             raise ValueError(said)
@@ -100,7 +110,9 @@ class Setup:
     episodes under other ones are never mixed in. ``ungated``: with that module's UNGATED, for
     published protocols that have no gate. ``threads`` are the policy's, 0 the library's own
     choice. ``wrist``: the wrist camera is rendered and shown. ``max_steps`` 0: the tasks' own
-    limits. ``max_age_s`` bounds the age of the evidence before a variant's own delays, see
+    limits. ``chunk``: actions of an answer, and ``state``: values of the
+    robot's own state that it takes, as its checkpoint says. ``max_age_s`` bounds the age
+    of the evidence before a variant's own delays, see
     :func:`vla_ros.evaluation.plan.age_limit_s`.
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
@@ -124,6 +136,8 @@ class Setup:
     image_size: int = 256
     wrist: bool = False
     max_steps: int = 0
+    chunk: int = 1
+    state: int = 0
     max_age_s: float = 0.5
     note: str = ""
 
@@ -177,8 +191,13 @@ class Record:
     without an action of the policy. ``clamped``: actions changed by the gate.
     ``action_digest``: SHA-256, in hex, of the executed actions (m, rad, gripper 0 to 1 as the
     command carried them, float64 [7] each, held steps included) in order; ``token_digest`` the
-    same of the action tokens, int64, "" without a model. ``strip``: picture, relative to the
-    evaluation's directory, or "". ``error``: what broke, "" where nothing did.
+    same of the action tokens, int64, "" without a model. Of chunks: ``begun`` is the place of the
+    first executed action of each, ``seam`` how far that action is from what the chunk before said
+    for the same step, where it said something; ``jerk``, of all policies, the second difference of
+    the executed actions. Both are norms of the first six numbers, in m and rad.
+    ``strip``: picture, relative to the evaluation's directory, or "". ``error``: what broke, ""
+    where nothing did. ``said``: the tokens of every answered frame, in order; no part of the
+    record's line, see :mod:`vla_ros.evaluation.spoken`.
     """
 
     job: Job
@@ -199,8 +218,12 @@ class Record:
     clamped: int = 0
     action_digest: str = ""
     token_digest: str = ""
+    begun: Spread = Spread()
+    seam: Spread = Spread()
+    jerk: Spread = Spread()
     strip: str = ""
     error: str = ""
+    said: tuple[tuple[int, ...], ...] = ()
 
 
 # ---------------------------------------------------------------------------- files
@@ -208,7 +231,9 @@ class Record:
 
 def to_json(noun: Variant | Setup | Job | Record | Spread) -> dict[str, Any]:
     """For ``json.dumps``."""
-    return asdict(noun)
+    values = asdict(noun)
+    values.pop("said", None)  # a record's tokens have a file of their own
+    return values
 
 
 def variant_from_json(values: Mapping[str, Any]) -> Variant:
@@ -225,7 +250,7 @@ def setup_from_json(values: Mapping[str, Any]) -> Setup:
 def record_from_json(values: Mapping[str, Any]) -> Record:
     changed = dict(values)
     changed["job"] = _from(Job, values["job"])
-    for name in ("age_ms", "inference_ms"):
+    for name in ("age_ms", "inference_ms", "begun", "seam", "jerk"):
         changed[name] = _from(Spread, values.get(name, {}))
     return _from(Record, changed)
 

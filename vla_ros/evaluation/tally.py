@@ -9,6 +9,7 @@ import numpy as np
 
 from vla_ros.core import ACTION_DIM, Command, CommandKind, Inference, PolicyState
 from vla_ros.evaluation.records import Job, Record, Spread
+from vla_ros.evaluation.seams import Seams
 from vla_ros.timing import MS
 
 NO_SCHEDULE = "none"  # what a policy without a model says of itself
@@ -22,17 +23,19 @@ class Tally:
     def __init__(self) -> None:
         self._actions = hashlib.sha256()
         self._tokens = hashlib.sha256()
-        self._any_tokens = False
+        self._said: list[tuple[int, ...]] = []
         self._ages_ms: list[float] = []
         self._inference_ms: list[float] = []
         self._drafted: list[int] = []
         self._accepted: list[int] = []
+        self._seams = Seams()
         self._passes = self._frames = self._steps = self._moved = 0
 
     def command(self, command: Command, executed_ns: int) -> None:
         """One control step executed ``command`` when the clock of its stamps was there."""
         self._steps += 1
         self._actions.update(np.ascontiguousarray(command.action, np.float64).tobytes())
+        self._seams.command(command)
         if command.kind is CommandKind.POLICY:
             self._moved += 1
             self._ages_ms.append((executed_ns - command.stamp_ns) / MS)
@@ -48,11 +51,12 @@ class Tally:
     def inference(self, said: Inference) -> None:
         """The policy answered one frame."""
         self._frames += 1
+        self._seams.inference(said)
         self._passes += said.target_passes
         self._drafted = add_per_dimension(self._drafted, said.drafted)
         self._accepted = add_per_dimension(self._accepted, said.accepted)
         if said.tokens:
-            self._any_tokens = True
+            self._said.append(tuple(said.tokens))
             self._tokens.update(np.asarray(said.tokens, np.int64).tobytes())
 
     @property
@@ -96,8 +100,12 @@ class Tally:
             held=self._steps - self._moved,
             clamped=clamped,
             action_digest=self._actions.hexdigest(),
-            token_digest=self._tokens.hexdigest() if self._any_tokens else "",
+            token_digest=self._tokens.hexdigest() if self._said else "",
+            begun=Spread.of(self._seams.begun),
+            seam=Spread.of(self._seams.seams),
+            jerk=Spread.of(self._seams.jerks),
             error=error,
+            said=tuple(self._said),
         )
 
 

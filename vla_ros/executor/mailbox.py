@@ -27,7 +27,7 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 SLOTS = 4
-MAX_ARRAYS = 2
+MAX_ARRAYS = 6  # as many lengths as a slot's header has room for
 _NEWEST = 0  # index of a 64-bit word at the start of the memory
 _FILE_HEADER = 64  # bytes
 _SLOT_HEADER = 64  # bytes, eight 64-bit words:

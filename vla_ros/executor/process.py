@@ -2,8 +2,9 @@
 
 It leads a process group of its own, and the group ends with it: see
 :mod:`vla_ros.executor.guard`. A fresh interpreter is started rather than a ``multiprocessing``
-child: that would import the parent's main module (and with it ROS) again. Used by the
-supervisor's thread; ``kill`` may be called from any thread.
+child: that would import the parent's main module (and with it ROS) again. It is this program's
+interpreter, with the same path, or another: then it sees the packages of its own and, of ours,
+``vla_ros`` alone. Used by the supervisor's thread; ``kill`` may be called from any thread.
 """
 
 from __future__ import annotations
@@ -18,21 +19,43 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from vla_ros.executor.mailbox import Doorbell, MailboxWriter
 from vla_ros.executor.wire import ReportStream, WorkerReport
 from vla_ros.executor.worker import Loader, WorkerTask
 from vla_ros.policies.base import PolicySpec
+from vla_ros.policies.interpreter import worker_python
 
+_MAIN = "from vla_ros.executor.worker import main; main(*map(int, sys.argv[1:]))"
 _BOOT = (
     "import os, sys; sys.path[:] = os.environ.pop('VLA_ROS_WORKER_PATH').split(os.pathsep); "
-    "from vla_ros.executor.worker import main; main(*map(int, sys.argv[1:]))"
+    + _MAIN
 )
+#: Our site-packages hold binaries of another Python: only the one folder may be seen.
+_BOOT_OF_ANOTHER = (
+    """
+import os, sys
+if sys.version_info < (3, 10):
+    sys.exit("worker_python is Python %d.%d, vla_ros needs 3.10 or later" % sys.version_info[:2])
+from importlib.util import module_from_spec, spec_from_file_location
+folder = os.environ.pop("VLA_ROS_WORKER_PATH")
+init = os.path.join(folder, "__init__.py")
+spec = spec_from_file_location("vla_ros", init, submodule_search_locations=[folder])
+sys.modules["vla_ros"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["vla_ros"])
+"""
+    + _MAIN
+)
+_PACKAGE = Path(__file__).resolve().parent.parent
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class WorkerProcess:
-    """A running worker. Construction starts it and returns before it has loaded anything."""
+    """A running worker. Construction starts it and returns before it has loaded anything.
+
+    PolicyRefused: the interpreter that the policy needs is not there.
+    """
 
     def __init__(
         self,
@@ -44,6 +67,7 @@ class WorkerProcess:
     ) -> None:
         task = WorkerTask(spec, loader, after, mailbox.head_room, mailbox.array_room)
         boot = pickle.dumps(task)
+        command, path = _command(worker_python(spec))
         self._reports = ReportStream()
         self._reaping = threading.Lock()
         self.channel, theirs = socket.socketpair()
@@ -51,9 +75,9 @@ class WorkerProcess:
         try:
             inherited = (theirs.fileno(), mailbox.fileno(), bell.fileno(), life)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, *map(str, (*inherited, os.getpid()))],
+                [*command, *map(str, (*inherited, os.getpid()))],
                 pass_fds=inherited,
-                env=_environment(spec),
+                env=_environment(spec, path),
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C in a terminal reaches the parent only, and what it starts is a group.
                 start_new_session=True,
@@ -139,11 +163,16 @@ class WorkerProcess:
         return True
 
 
-def _environment(spec: PolicySpec) -> dict[str, str]:
-    environment = dict(os.environ)
+def _command(python: str | None) -> tuple[list[str], str]:
+    """What starts a worker, and the path it is to have. None: as this process."""
+    if python is not None:  # isolated: neither PYTHONPATH nor the working directory are its own
+        return [python, "-I", "-c", _BOOT_OF_ANOTHER], str(_PACKAGE)
     # An empty entry means the working directory, which must not become something else.
-    path = [entry or os.getcwd() for entry in sys.path]
-    environment["VLA_ROS_WORKER_PATH"] = os.pathsep.join(path)
+    return [sys.executable, "-c", _BOOT], os.pathsep.join(e or os.getcwd() for e in sys.path)
+
+
+def _environment(spec: PolicySpec, path: str) -> dict[str, str]:
+    environment = os.environ | {"VLA_ROS_WORKER_PATH": path}
     if spec.num_threads:
         environment |= dict.fromkeys(_THREAD_VARIABLES, str(spec.num_threads))
     return environment

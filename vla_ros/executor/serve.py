@@ -95,10 +95,11 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
     policy.reset(WARM_UP)
     image = np.random.default_rng(0).integers(0, 256, (*spec.warmup_size, 3), np.uint8)
     state = np.zeros(info.state_dim) if info.state_dim else None
+    more = dict.fromkeys(info.camera_roles, image)
     times = []
     for i in range(spec.warmup_count + info.pipeline_depth):
         began = clock.steady_ns()
-        observation = Observation(i + 1, began, began, image, image, state)
+        observation = Observation(i + 1, began, began, image, image, state, more_images=more)
         try:
             policy.step(observation, Timeline(began).mark("queue", began), clock)
         except InvalidAction as error:

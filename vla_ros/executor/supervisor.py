@@ -192,6 +192,8 @@ class Supervisor(threading.Thread):
         self._watchdog.answered(after, self._since_ns)
         try:
             self._worker = WorkerProcess(self._spec, self._loader, self._mailbox, self._bell, after)
+        except PolicyRefused as error:
+            self._give_up(str(error))
         except Exception as error:
             self._give_up(f"the worker cannot be started: {error}")
 

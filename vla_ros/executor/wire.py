@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
 
-from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Pose, Timeline
+from vla_ros.action_space import ActionKind, ActionSpace
+from vla_ros.core import Executing, Inference, Instruction, Observation, PolicyInfo, Pose, Timeline
 from vla_ros.executor.mailbox import Bytes, Letter
 from vla_ros.executor.messages import ErrorKind, FrameRefused, FrameRequest, Ready, Result
 
 HEAD_ROOM = 256 * 1024  # bytes for text, poses and joint values of one request
+_MAIN, _WRIST = "main", "wrist"  # no further camera may be called so
 REPORT_LIMIT = 16 * 1024 * 1024  # bytes of one report; more is garbage
 
 
@@ -43,10 +45,11 @@ def encode_request(
     observation: Observation, instruction: Instruction
 ) -> tuple[bytes, tuple[Bytes, ...]]:
     """Head and images for the mailbox; the images are not copied. Raises FrameRefused."""
-    images = [observation.image]
+    images = {_MAIN: observation.image}
     if observation.wrist_image is not None:
-        images.append(observation.wrist_image)
-    for image in images:
+        images[_WRIST] = observation.wrist_image
+    images |= observation.more_images
+    for image in images.values():
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise FrameRefused(f"image is {image.dtype} {image.shape}: it must be uint8 [H, W, 3]")
     proprio = observation.proprio
@@ -54,14 +57,15 @@ def encode_request(
         "stamp": observation.stamp_ns,
         "received": observation.received_ns,
         "steady": observation.received_steady_ns,
-        "shapes": [image.shape for image in images],
+        "shapes": {role: image.shape for role, image in images.items()},
         "proprio": None if proprio is None else np.asarray(proprio, np.float64).tolist(),
+        "executing": None if observation.executing is None else astuple(observation.executing),
         "poses": {k: [*p.position, *p.quaternion] for k, p in observation.poses.items()},
         "text": instruction.text,
         "epoch": instruction.epoch,
     }
     try:
-        return json.dumps(head, ensure_ascii=False).encode(), tuple(images)
+        return json.dumps(head, ensure_ascii=False).encode(), tuple(images.values())
     except UnicodeEncodeError as error:
         raise FrameRefused(f"the instruction is not valid Unicode: {error}") from error
 
@@ -69,20 +73,30 @@ def encode_request(
 def decode_request(letter: Letter) -> FrameRequest:
     """What ``encode_request`` was given, from the reader's own copies."""
     head = json.loads(letter.head)
-    images = [a.reshape(s) for a, s in zip(letter.arrays, head["shapes"], strict=True)]
+    shapes = head["shapes"].items()
+    images = {r: a.reshape(s) for a, (r, s) in zip(letter.arrays, shapes, strict=True)}
     proprio = head["proprio"]
     observation = Observation(
         stamp_ns=head["stamp"],
         received_ns=head["received"],
         received_steady_ns=head["steady"],
-        image=images[0],
-        wrist_image=images[1] if len(images) > 1 else None,
+        image=images.pop(_MAIN),
+        wrist_image=images.pop(_WRIST, None),
         proprio=None if proprio is None else np.array(proprio, np.float64),
         poses={
             k: Pose((v[0], v[1], v[2]), (v[3], v[4], v[5], v[6])) for k, v in head["poses"].items()
         },
+        more_images=images,
+        executing=_executing(head["executing"]),
     )
     return FrameRequest(letter.sequence, observation, Instruction(head["text"], head["epoch"]))
+
+
+def _executing(values: list[int] | None) -> Executing | None:
+    if values is None:
+        return None
+    stamp_ns, index, delay_steps = map(int, values)
+    return Executing(stamp_ns, index, delay_steps)
 
 
 def encode_report(report: WorkerReport) -> bytes:
@@ -122,6 +136,7 @@ def _inference_to_json(inference: Inference) -> dict[str, Any]:
         "draft_passes": inference.draft_passes,
         "drafted": [int(n) for n in inference.drafted],
         "accepted": [int(n) for n in inference.accepted],
+        "continues": None if inference.continues is None else astuple(inference.continues),
     }
 
 
@@ -137,6 +152,7 @@ def _inference_from_json(body: dict[str, Any]) -> Inference:
         draft_passes=int(body["draft_passes"]),
         drafted=tuple(map(int, body["drafted"])),
         accepted=tuple(map(int, body["accepted"])),
+        continues=_executing(body["continues"]),
     )
 
 
@@ -163,12 +179,29 @@ def _report(body: dict[str, Any], returned_steady_ns: int) -> WorkerReport:
                 raise ValueError("not a report: its sequence is no number")
             return result
         case "Ready":
-            return Ready(**(body | {"info": PolicyInfo(**body["info"])}))
+            return Ready(**(body | {"info": _info_from_json(body["info"])}))
         case "LoadRefused":
             return LoadRefused(str(body["reason"]))
         case "WorkerFailed":
             return WorkerFailed(str(body["reason"]))
     raise ValueError("not a report: unknown kind")
+
+
+def _info_from_json(body: dict[str, Any]) -> PolicyInfo:
+    space = body["action_space"]
+    return PolicyInfo(
+        **body
+        | {
+            "camera_roles": tuple(map(str, body["camera_roles"])),
+            "continues": tuple(map(str, body["continues"])),
+            "action_space": ActionSpace(
+                ActionKind(space["kind"]),
+                tuple(map(str, space["names"])),
+                tuple(map(str, space["units"])),
+                tuple(map(int, space["grippers"])),
+            ),
+        }
+    )
 
 
 class ReportStream:

@@ -37,6 +37,7 @@ class CommandWatch:
         self._actions = Window(window)
         self._ages_published = Window(window)
         self._ages_arrived = Window(window)
+        self._staleness = Window(window)
         self._period_errors = Window(window)
         self._inference = Window(window)
         self._stages = {stage: Window(window) for stage in STAGES}
@@ -75,6 +76,8 @@ class CommandWatch:
         # An action that rests on no observation at all is older than any limit.
         if not seen.observed_ns or 0 < limit < seen.published_ns - seen.observed_ns:
             self.stale.add(steady)
+        if seen.observed_ns:
+            self._staleness.add(steady, seen.staleness_ms)
         stages = seen.stages
         for stage, duration in zip(STAGES, stages.durations_ms, strict=True):
             self._stages[stage].add(steady, duration)
@@ -131,6 +134,10 @@ class CommandWatch:
 
     def age_at_arrival(self, steady_ns: int) -> Distribution:
         return self._ages_arrived.distribution(steady_ns)
+
+    def staleness(self, steady_ns: int) -> Distribution:
+        """Of new actions, how long after they were due they were published."""
+        return self._staleness.distribution(steady_ns)
 
     def period_error(self, steady_ns: int) -> Distribution:
         return self._period_errors.distribution(steady_ns)

@@ -45,6 +45,7 @@ class Facts:
     writers: Writers
     status: StatusSeen | None
     status_age_s: float
+    policy_gone: bool  # as the middleware says
     latency: LatencySeen | None
 
 
@@ -62,9 +63,7 @@ class _Findings:
         level = worst(found for found, _ in self._found)
         first = [text for found, text in self._found if found is level]
         rest = [text for found, text in self._found if found not in (level, Level.OK)]
-        return Diagnostic(
-            f"vla_ros: {self._name}", level, "; ".join(first + rest) or fine, tuple(values)
-        )
+        return Diagnostic(self._name, level, "; ".join(first + rest) or fine, tuple(values))
 
 
 def diagnose(facts: Facts) -> tuple[Diagnostic, ...]:
@@ -87,10 +86,11 @@ def policy(facts: Facts) -> Diagnostic:
         return found.conclude("", [])
     name = status.state.name
     found.add(STATE_LEVELS[status.state], f"{name}: {status.reason}" if status.reason else name)
-    if facts.status_age_s > facts.config.status_timeout_s:
-        # A policy that is not active is silent while it loads its model.
-        active = status.state > PolicyState.INACTIVE
-        level = Level.ERROR if active else Level.WARN
+    # Nobody is in danger from a policy that was not active.
+    level = Level.ERROR if status.state > PolicyState.INACTIVE else Level.WARN
+    if facts.policy_gone:
+        found.add(level, f"the node is gone, or its process stands still; was {name}")
+    elif facts.status_age_s > facts.config.status_timeout_s:
         found.add(level, f"silent for {facts.status_age_s:.1f} s, was {name}")
     values = [
         ("state", name),
@@ -121,6 +121,7 @@ def observation_age(facts: Facts) -> Diagnostic:
         ("max_age", _ms(limit) if limit else "not known"),
         *_percentiles("at publish", age),
         *_percentiles("at arrival", report.age_at_arrival),
+        *_percentiles("staleness", report.staleness),
         ("stale published", str(report.stale_published)),
     ]
     return found.conclude(f"p50 {age.p50:.0f} ms, p99 {age.p99:.0f} ms", values)

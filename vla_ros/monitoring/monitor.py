@@ -51,6 +51,7 @@ class Monitor:
         self._latency: LatencySeen | None = None
         self._status: StatusSeen | None = None
         self._status_ns = now
+        self._gone = False
 
     def set_limits(self, config: MonitorConfig) -> None:
         """Judge by other limits from now on; window and kind of time stay what they were."""
@@ -72,6 +73,10 @@ class Monitor:
         """One PolicyStatus; tells T and, unless configured, max_age from now on."""
         self._status, self._status_ns = seen, arrival.steady_ns
         self._camera.set_period(seen.period_ns)
+
+    def policy_alive(self, alive: bool) -> None:
+        """What the middleware says of the process that writes the status."""
+        self._gone = not alive
 
     def latency(self, seen: LatencySeen) -> None:
         """One Latency message: what the policy says of itself."""
@@ -95,6 +100,7 @@ class Monitor:
             writers=writers,
             status=self._status,
             status_age_s=(steady - self._status_ns) / SECOND,
+            policy_gone=self._gone,
             latency=self._latency,
         )
         diagnostics = diagnose(facts)
@@ -110,6 +116,7 @@ class Monitor:
             camera_rate_hz=self._camera.rate_hz(steady),
             age_at_publish=commands.age_at_publish(steady),
             age_at_arrival=commands.age_at_arrival(steady),
+            staleness=commands.staleness(steady),
             period_error=commands.period_error(steady),
             transport=stages["transport"],
             queue=stages["queue"],
@@ -133,9 +140,5 @@ class Monitor:
 
 def _conclude(report: GraphReport, diagnostics: tuple[Diagnostic, ...]) -> GraphReport:
     """The report with the worst level and one line a problem."""
-    problems = tuple(
-        f"{d.name.removeprefix('vla_ros: ')}: {d.message}"
-        for d in diagnostics
-        if d.level is not Level.OK
-    )
+    problems = tuple(f"{d.name}: {d.message}" for d in diagnostics if d.level is not Level.OK)
     return replace(report, level=worst(d.level for d in diagnostics), problems=problems)

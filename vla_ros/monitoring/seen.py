@@ -103,6 +103,7 @@ class CommandSeen:
     published_ns: int
     observed_ns: int = 0
     stages: StagesSeen = StagesSeen()
+    staleness_ms: float = 0.0
     publisher: bytes = b""
 
 
@@ -168,7 +169,7 @@ class Diagnostic:
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """Mirror of MonitorReport.msg without the header; its comments give units and meaning."""
+    """Mirror of MonitorReport.msg without the header; its comments say what is meant. In ms."""
 
     window_s: float = 0.0
     command_rate_hz: float = 0.0
@@ -176,6 +177,7 @@ class GraphReport:
     camera_rate_hz: float = 0.0
     age_at_publish: Distribution = NOTHING
     age_at_arrival: Distribution = NOTHING
+    staleness: Distribution = NOTHING
     period_error: Distribution = NOTHING
     transport: Distribution = NOTHING
     queue: Distribution = NOTHING

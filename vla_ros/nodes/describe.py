@@ -14,9 +14,11 @@ _HEAD = """# Parameters
 
 Written by `python -m vla_ros.nodes.describe > docs/reference/parameters.md`.
 
-"fixed" parameters are read-only: give them at start, in a parameter file or with `-p`. All
-others may be set while the node runs; a bad value is refused with the reason and nothing
-changes. Defaults are in `config/policy.yaml`, `config/bridge.yaml` and `config/monitor.yaml`.
+"fixed" parameters are given at start, in a parameter file or with `-p`. Those of the policy node
+are read at configure: they may be set again after cleanup, and what they cannot mean together is
+a configure that fails with the reason. All others may be set while the node runs; a bad value is
+refused with the reason and nothing changes. Defaults are in `config/policy.yaml`,
+`config/bridge.yaml` and `config/monitor.yaml`.
 """
 
 

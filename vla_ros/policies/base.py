@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from vla_ros.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.errors import UserError
+from vla_ros.policies.plugins import installed
 from vla_ros.timing import Clock
 
-POLICIES = ("zero", "scripted", "replay", "vla")
+POLICIES = ("zero", "scripted", "replay", "vla", "lerobot")
 Scale = tuple[float, float, float, float, float, float]  # m, m, m, rad, rad, rad of one unit
 
 
@@ -27,7 +29,11 @@ class PolicyRefused(UserError, RuntimeError):
 
 
 class Policy(Protocol):
-    """Turns observations into actions, one call per observation."""
+    """Turns observations into actions, one call per observation.
+
+    Three members. A package of its own offers one as an entry point of the group
+    ``vla_ros.policies``: a function (or class) that takes a :class:`PolicySpec` and returns it.
+    """
 
     @property
     def info(self) -> PolicyInfo:
@@ -53,18 +59,28 @@ class Policy(Protocol):
 class PolicySpec:
     """Everything that says which policy to load. Picklable; validated once, here.
 
+    ``name`` is one of POLICIES, or what an installed package offers. ``worker_python`` is the
+    interpreter of the worker, where the policy's libraries are not those of this one; empty: this
+    interpreter, or the one made for the policy. ``options`` are the policy's own, word by word.
     ``checkpoint`` ... ``dtype`` concern ``vla``, and so do ``schedule_options``: further fields
     of ``engine.EngineOptions`` by name, such as ``{"drafter": "temporal", "gamma": 3}``.
     ``unnorm_key`` ... ``preprocessing`` belong to the checkpoint: empty or None is as it says
     (:mod:`vla_ros.policies.conventions`), anything else wins over it. ``action_scale``
-    multiplies the first six de-normalised values into metres and radians; ``center_crop`` and
-    ``preprocessing`` ("default", "libero") see :mod:`vla_ros.engine.vision.images`.
+    multiplies the first six of seven de-normalised values into metres and radians;
+    ``center_crop`` and ``preprocessing`` ("default", "libero") see
+    :mod:`vla_ros.engine.vision.images`.
     ``replay_file`` is the .npy or .npz file of ``replay``, ``replay_loop`` whether it starts
     over at its end.
     ``num_threads`` limits the worker's compute threads (0: the libraries' own choice).
     ``warmup_count`` inferences on a synthetic ``warmup_size`` (height, width) image are made
     and timed before the worker says that it is ready; policies without a model make none.
+    ``action_space`` is what the robot's commands are: ``zero`` stands still in it, ``replay``
+    has rows of it, ``lerobot`` reads its checkpoint's numbers so unless it is the default; other
+    policies say themselves what their actions are.
     ``delay_frames`` makes the policy act on the observation of that many calls ago.
+    ``camera_roles`` are the robot's cameras beside main and wrist.
+    ``state_units`` and ``action_units`` concern ``lerobot``: in which units the checkpoint has the
+    robot's state and its actions (:mod:`vla_ros.policies.lerobot.layout`).
     """
 
     name: str = "zero"
@@ -85,15 +101,23 @@ class PolicySpec:
     warmup_size: tuple[int, int] = (256, 256)
     cuda_graphs: bool = True
     delay_frames: int = 0
+    worker_python: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    action_space: ActionSpace = END_EFFECTOR_DELTA
+    camera_roles: tuple[str, ...] = ()
+    state_units: tuple[str, ...] = ()
+    action_units: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what can be told without loading anything."""
-        if self.name not in POLICIES:
-            raise PolicyRefused(f"policy is {self.name!r}: give one of {', '.join(POLICIES)}")
+        if self.name not in POLICIES and not self.worker_python:
+            refuse_unknown(self.name)
         if self.name == "vla" and not self.checkpoint:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
+        if self.name == "lerobot" and not self.checkpoint:
+            raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
         if self.name == "replay" and not self.replay_file:
-            raise PolicyRefused("policy 'replay' needs replay_file: a .npy or .npz of [N, 7]")
+            raise PolicyRefused("policy 'replay' needs replay_file: a .npy or .npz of [N, D]")
         scale = self.action_scale
         if scale is not None and not (
             len(scale) == 6 and all(math.isfinite(s) and s != 0.0 for s in scale)
@@ -103,6 +127,18 @@ class PolicySpec:
             raise PolicyRefused("num_threads, warmup_count and delay_frames must be 0 or more")
         if len(self.warmup_size) != 2 or not all(16 <= n <= 8192 for n in self.warmup_size):
             raise PolicyRefused("warmup_size must be a height and a width from 16 to 8192")
+
+
+def refuse_unknown(name: str) -> None:
+    """Raise PolicyRefused unless a package of this interpreter offers the policy."""
+    found = installed()
+    if name not in found:
+        plugins = (
+            f"installed packages offer {', '.join(sorted(found))}"
+            if found
+            else ("no installed package offers another (entry point vla_ros.policies)")
+        )
+        raise PolicyRefused(f"policy is {name!r}: there are {', '.join(POLICIES)}, and {plugins}")
 
 
 def finish(timeline: Timeline, clock: Clock) -> Timeline:

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
+from vla_ros.core import ACTION_DIM
 from vla_ros.policies.base import PolicyRefused, PolicySpec, Scale
 
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one unit of LIBERO's controller
@@ -45,7 +47,9 @@ class Conventions:
 
     ``unnorm_key``: the statistics to use. ``action_scale`` [6]: m and rad of one unit, and
     ``units`` in words how that is known. ``cameras``: 2 where the model looks through the wrist
-    camera too. ``doubt``: one line about what speaks against the units, or "".
+    camera too. ``doubt``: one line about what speaks against the units, or "". ``width``: numbers
+    of an action; the scale is of an end effector's seven, any other width is left as it is.
+    ``chunk``: actions of an answer. ``state``: values of the robot's own state that it takes.
     """
 
     unnorm_key: str
@@ -55,15 +59,21 @@ class Conventions:
     cameras: int = 1
     units: str = ""
     doubt: str = ""
+    width: int = ACTION_DIM
+    chunk: int = 1
+    state: int = 0
 
     def __str__(self) -> str:
         """One line for a log."""
         scale = ", ".join(f"{unit:g}" for unit in self.action_scale)
+        units = f"one unit is [{scale}] m and rad ({self.units})"
+        if self.width != ACTION_DIM:
+            units = f"{self.width} numbers an action, as its data have them"
         crop = "with" if self.center_crop else "without"
         whose = f"statistics '{self.unnorm_key}'" if self.unnorm_key else "its own statistics"
         return (
-            f"{whose}, one unit is [{scale}] m and rad ({self.units}),"
-            f" images {self.preprocessing} {crop} centre crop, cameras {self.cameras}"
+            f"{whose}, {units}, images {self.preprocessing} {crop} centre crop,"
+            f" cameras {self.cameras}"
         )
 
 
@@ -72,7 +82,7 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
 
     The second is one line about where the spec contradicts the checkpoint, or what else is to be
     looked at, or "".
-    PolicyRefused: see :func:`conventions_of`.
+    PolicyRefused: a scale for what is no end effector's, and see :func:`conventions_of`.
     """
     told = conventions_of(spec.checkpoint, "", spec.unnorm_key, spec.action_scale)
     given: dict[str, Any] = {
@@ -82,6 +92,11 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
     }
     against = {name: getattr(told, name) for name in given if given[name] != getattr(told, name)}
     words = [f"{name} {given[name]}, not the checkpoint's {own}" for name, own in against.items()]
+    if "action_scale" in given and told.width != ACTION_DIM:
+        raise PolicyRefused(
+            f"action_scale is for end effectors, and this checkpoint's actions have {told.width}"
+            " numbers: leave it out"
+        )
     if "action_scale" in given:
         given |= {"doubt": ""} | ({"units": "as given"} if "action_scale" in against else {})
     used = replace(told, **given)
@@ -100,19 +115,22 @@ def conventions_of(
     """
     from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
     from vla_ros.engine.checkpoints.parse import read_config
+    from vla_ros.engine.checkpoints.random import random_chunk
     from vla_ros.engine.flow.engine import flow_source
 
     try:
-        if flow_source(checkpoint) is not None:
-            return _of_flow(checkpoint)
+        if (source := flow_source(checkpoint)) is not None:
+            return _of_flow(source)
         if checkpoint.startswith(f"{RANDOM}:"):
-            return _of_statistics(unnorm_key or RANDOM, {}, 1, action_scale)
+            chunk = random_chunk(checkpoint)
+            return replace(_of_statistics(unnorm_key or RANDOM, {}, 1, action_scale), chunk=chunk)
         directory = resolve(checkpoint)
         config, raw = read_config(directory)
         stats = norm_stats_of(directory, raw)
     except (ValueError, OSError) as error:
         raise PolicyRefused(str(error)) from error
-    return conventions_from(stats, suite, unnorm_key, config.images, action_scale)
+    found = conventions_from(stats, suite, unnorm_key, config.images, action_scale)
+    return replace(found, chunk=config.chunk, state=config.proprio_dim)
 
 
 def conventions_from(
@@ -127,22 +145,27 @@ def conventions_from(
     return _of_statistics(key, stats[key], cameras, action_scale)
 
 
-def _of_flow(checkpoint: str) -> Conventions:
+def _of_flow(source: Path | str) -> Conventions:
     """A flow policy's own postprocessor restores its actions and tells no unit. It may be in
     poses, where a long reach is none of a step: so it is doubted and not refused."""
-    if checkpoint.startswith(f"{RANDOM}:"):
-        return Conventions("", CONTROLLER_UNITS, "default", False, units="as LIBERO's controller")
-    from vla_ros.engine.checkpoints.openvla import resolve
     from vla_ros.engine.flow.config import read_flow_config
     from vla_ros.engine.flow.processors import read_processors
+    from vla_ros.engine.flow.random import preset_of
 
-    directory = resolve(checkpoint)
-    ends = read_processors(directory, read_flow_config(directory)).action.ends()
+    drawn = isinstance(source, str)
+    config = preset_of(source) if isinstance(source, str) else read_flow_config(source)
+    found = Conventions(
+        "", CONTROLLER_UNITS if drawn else PHYSICAL_UNITS, "default", False,
+        cameras=min(len(config.cameras), 2), units="as LIBERO's controller",
+        width=config.action_dim, chunk=config.horizon, state=config.state_dim,
+    )  # fmt: skip
+    if isinstance(source, str) or config.action_dim != ACTION_DIM:
+        return found
+    ends = read_processors(source, config).action.ends()
     reach = max((abs(x) for end in ends for x in end[:3].tolist()), default=0.0)
     units = f"its data reach {reach:.3g} a step: taken for m and rad"
     doubt = f"its data reach {reach:.3g} a step, no displacement in m: give action_scale"
-    doubt = doubt if reach > LONGEST_STEP else ""
-    return Conventions("", PHYSICAL_UNITS, "default", False, units=units, doubt=doubt)
+    return replace(found, units=units, doubt=doubt if reach > LONGEST_STEP else "")
 
 
 def _of_statistics(
@@ -153,6 +176,8 @@ def _of_statistics(
     if key == RANDOM:
         units = "as LIBERO's controller"
         return Conventions(key, CONTROLLER_UNITS, "default", False, cameras, units)
+    if (width := _width(stats)) != ACTION_DIM:
+        return Conventions(key, PHYSICAL_UNITS, "default", False, cameras, width=width)
     if (reach := _reach(stats)) <= LONGEST_STEP:
         units = f"its data reach {reach:g} a step: taken for m and rad"
         return Conventions(key, PHYSICAL_UNITS, "default", False, cameras, units)
@@ -172,6 +197,12 @@ def _reach(stats: Mapping[str, Any]) -> float:
     action = stats.get("action", {})
     names = ("q01", "q99") if "q99" in action else ("min", "max")
     return max((abs(float(x)) for name in names for x in action.get(name, ())[:3]), default=0.0)
+
+
+def _width(stats: Mapping[str, Any]) -> int:
+    """Numbers of an action; 7 where the statistics do not say."""
+    action = stats.get("action", {})
+    return next((len(v) for n in ("q01", "min", "mean") if (v := action.get(n))), ACTION_DIM)
 
 
 def _choose(stats: Mapping[str, Any], suite: str, unnorm_key: str) -> str:

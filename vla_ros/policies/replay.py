@@ -1,4 +1,4 @@
-"""The policy that repeats recorded actions, one per observation."""
+"""The policy that repeats recorded actions, one (or one chunk) per observation."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from vla_ros.core import (
-    ACTION_DIM,
-    Floats,
-    Inference,
-    Instruction,
-    Observation,
-    PolicyInfo,
-    Timeline,
-)
+from vla_ros.action_space import ActionSpace
+from vla_ros.core import Floats, Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, finish
 from vla_ros.timing import Clock
 
@@ -27,13 +20,19 @@ class ReplayPolicy:
 
     An observation with the stamp of the one before it (sent again in lock-step) gets the
     same row again. Past the end the file starts over, or, without ``replay_loop``, the robot
-    stays where it is with the last gripper. A row that is not finite raises InvalidAction.
+    stays where it is with the last grippers. A row that is not finite raises InvalidAction.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.info = PolicyInfo(name="replay", checkpoint=spec.replay_file)
+        self._space = spec.action_space
         self._loop = spec.replay_loop
-        self._rows = read_actions(Path(spec.replay_file))
+        self._rows = read_actions(Path(spec.replay_file), self._space)
+        self.info = PolicyInfo(
+            "replay",
+            checkpoint=spec.replay_file,
+            chunk_length=self._rows.shape[1],
+            action_space=self._space,
+        )
         self._next = 0
         self._stamp: int | None = None
 
@@ -43,7 +42,7 @@ class ReplayPolicy:
         self._stamp = None
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
-        """The next row as [1, 7]."""
+        """The next row, float64 [C, D]."""
         if observation.stamp_ns != self._stamp:
             self._stamp = observation.stamp_ns
             self._next += 1
@@ -51,20 +50,22 @@ class ReplayPolicy:
         row = self._row(index)
         if not np.isfinite(row).all():
             raise InvalidAction(f"row {index} of the replayed file is not finite")
-        return Inference(observation.stamp_ns, row[None].copy(), finish(timeline, clock))
+        return Inference(observation.stamp_ns, row.copy(), finish(timeline, clock))
 
     def _row(self, index: int) -> Floats:
         count = len(self._rows)
         if index < count or self._loop:
             row: Floats = self._rows[index % count]
             return row
-        rest = np.zeros(ACTION_DIM)
-        rest[-1] = self._rows[-1, -1]
+        rest: Floats = np.repeat(self._rows[-1, -1:], self._rows.shape[1], 0)
+        if not self._space.absolute:
+            rest[:, list(self._space.motion)] = 0.0
         return rest
 
 
-def read_actions(path: Path) -> Floats:
-    """Read float64 [N, 7] from a .npy file, or from ``actions`` in a .npz file. No pickles."""
+def read_actions(path: Path, space: ActionSpace) -> Floats:
+    """Read float64 [N, D], or chunks [N, C, D], from a .npy file, or from ``actions`` in a .npz
+    file. Returns [N, C, D]. No pickles."""
     try:
         raw = np.load(path, allow_pickle=False)
         if not isinstance(raw, np.ndarray):
@@ -75,6 +76,10 @@ def read_actions(path: Path) -> Floats:
         raise PolicyRefused(f"{path} has no array {NPZ_KEY!r}: save it under that name") from error
     except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
         raise PolicyRefused(f"cannot read actions from {path}: {error}") from error
-    if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != ACTION_DIM:
-        raise PolicyRefused(f"{path} holds {list(rows.shape)}: it must be [N, {ACTION_DIM}], N > 0")
-    return rows
+    if rows.ndim not in (2, 3) or 0 in rows.shape or rows.shape[-1] != space.width:
+        width = space.width
+        raise PolicyRefused(
+            f"{path} holds {list(rows.shape)}: it must be [N, {width}], or [N, C, {width}] of"
+            f" chunks, a column a number of {space.kind.name.lower()}: {' '.join(space.names)}"
+        )
+    return rows[:, None] if rows.ndim == 2 else rows

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from vla_ros.action_space import END_EFFECTOR_DELTA
 from vla_ros.core import GRIPPER, Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine import InvalidAction as EngineInvalidAction
@@ -30,6 +31,7 @@ def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
         "preprocessing": used.preprocessing,
         "cuda_graphs": spec.cuda_graphs,
         "threads": spec.num_threads or None,
+        "camera_roles": spec.camera_roles,
     }
     known = set(EngineOptions.__dataclass_fields__) - set(asked)
     unknown = sorted(set(spec.schedule_options) - known)
@@ -44,7 +46,8 @@ def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
 
 
 class VlaPolicy:
-    """Scales the engine's actions into metres and radians, and keeps the gripper in [0, 1].
+    """Scales the engine's actions into metres and radians, and keeps the gripper in [0, 1]; those
+    that are no end effector's displacement are left in the units of their data.
 
     Units, statistics and image steps are the checkpoint's unless the spec gives them.
     An instruction that the model cannot take (too long for its prompt) makes every step
@@ -79,7 +82,7 @@ class VlaPolicy:
         """See :class:`vla_ros.policies.base.Policy`."""
         if self._cannot:
             raise InvalidAction(self._cannot)
-        if self._engine.cameras == 2 and observation.wrist_image is None:
+        if self.info.cameras == 2 and observation.wrist_image is None:
             raise InvalidAction("this checkpoint needs a wrist image and the frame has none")
         state = 0 if observation.proprio is None else len(observation.proprio)
         if self.info.state_dim and state != self.info.state_dim:
@@ -91,6 +94,8 @@ class VlaPolicy:
             raise InvalidAction(str(error)) from error
         if inference is None:
             return None
+        if self.info.action_space != END_EFFECTOR_DELTA:
+            return inference
         actions = inference.actions.copy()
         actions[:, :GRIPPER] *= self._scale
         actions[:, GRIPPER] = np.clip(actions[:, GRIPPER], 0.0, 1.0)

@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import numpy as np
 
-from vla_ros.core import (
-    ACTION_DIM,
-    GRIPPER,
-    Inference,
-    Instruction,
-    Observation,
-    PolicyInfo,
-    Timeline,
-)
-from vla_ros.policies.base import finish
+from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind, ActionSpace
+from vla_ros.core import Floats, Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.policies.base import InvalidAction, PolicyRefused, finish
 from vla_ros.timing import Clock
 
 
 class ZeroPolicy:
-    """Answers every observation with no motion and an open gripper."""
+    """Answers every observation with no motion and open grippers.
 
-    info = PolicyInfo(name="zero")
+    In a space of joint positions that is where the joints were at the first observation of the
+    task, so the robot's state must be the joints of the action. Raises PolicyRefused for poses,
+    which no observation tells.
+    """
+
+    def __init__(self, space: ActionSpace = END_EFFECTOR_DELTA) -> None:
+        if space.kind is ActionKind.END_EFFECTOR_POSE:
+            raise PolicyRefused(
+                "policy 'zero' says zero, which is a place to go to in action_space"
+                " end_effector_pose: use another policy, or end_effector_delta"
+            )
+        self._space = space
+        self._start: Floats | None = None
+        needed = len(space.motion) if space.absolute else 0
+        self.info = PolicyInfo(name="zero", action_space=space, state_dim=needed)
 
     def reset(self, instruction: Instruction) -> None:
-        """Nothing to forget."""
+        """Stand still where the next observation sees the robot."""
+        self._start = None
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
-        """One action [1, 7]: six zeros, gripper 1 (open)."""
-        action = np.zeros((1, ACTION_DIM))
-        action[0, GRIPPER] = 1.0
+        """One action [1, D]: zeros, or the joints as they were, and grippers of 1 (open)."""
+        action = np.zeros((1, self._space.width))
+        if self._space.absolute:
+            action[0, list(self._space.motion)] = self._joints(observation.proprio)
+        action[0, list(self._space.grippers)] = 1.0
         return Inference(observation.stamp_ns, action, finish(timeline, clock))
+
+    def _joints(self, state: Floats | None) -> Floats:
+        if self._start is None:
+            if state is None or len(state) != self.info.state_dim:
+                raise InvalidAction(f"the frame has no state of {self.info.state_dim} joints")
+            self._start = state.copy()
+        return self._start

@@ -99,10 +99,21 @@ class FlightRecorder:
         due = self._clock.steady_ns() + round(self._limits.after_s * SECOND)
         self._pending.append((due, path, run))
 
-    def poll(self, finish: bool = False) -> None:
-        """Write what is due; ``finish``: everything, and wait for the disk."""
+    def finish(self, timeout_s: float) -> bool:
+        """Write everything and wait for the disk; whether that was done in time."""
+        until = self._clock.steady_ns() + round(timeout_s * SECOND)
+        self._write_due(everything=True)
+        for writer in self._writers:
+            writer.join(max(0, until - self._clock.steady_ns()) / SECOND)
+        return not any(writer.is_alive() for writer in self._writers)
+
+    def poll(self) -> None:
+        """Write what is due."""
+        self._write_due()
+
+    def _write_due(self, everything: bool = False) -> None:
         now = self._clock.steady_ns()
-        due = [job for job in self._pending if finish or job[0] <= now]
+        due = [job for job in self._pending if everything or job[0] <= now]
         self._pending = [job for job in self._pending if job not in due]
         for _, path, run in due:
             records = self._ring.records()
@@ -112,9 +123,6 @@ class FlightRecorder:
             writer.start()
             self._writers.append(writer)
         self._writers = [writer for writer in self._writers if writer.is_alive()]
-        if finish:
-            for writer in self._writers:
-                writer.join(10.0)
 
     def _write(self, path: Path, run: RunInfo, records: tuple[Record, ...]) -> None:
         try:

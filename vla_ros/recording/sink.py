@@ -53,9 +53,11 @@ class BagSink:
         self._queue: deque[Record] = deque()
         self._queued = 0  # bytes
         self._stopping = False
+        self._until_ns: int | None = None  # when messages must give way to the index
         self.written = 0
         self.bytes = 0  # of the messages written
         self.dropped = 0
+        self._left = 0  # messages that there was no time for at the end
         self.ended = ""  # why nothing is written any more
         self._warned_ns = -SECOND
         self._thread = threading.Thread(target=self._work, name="bag", daemon=True)
@@ -85,9 +87,14 @@ class BagSink:
             self._bell.notify()
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Write what is queued, then index and metadata; whether that was done in time."""
+        """Write what is queued, then index and metadata; whether that was done in time.
+
+        What a slow disk has not taken after three quarters of it is left out and counted: a bag
+        with an index is worth more than its last messages.
+        """
         with self._bell:
             self._stopping = True
+            self._until_ns = self._clock.steady_ns() + round(0.75 * timeout_s * SECOND)
             self._bell.notify()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -101,10 +108,7 @@ class BagSink:
                 records, run, stopping = self._take()
                 if run is not None:
                     self._bag.set_run(run)
-                for record in records:
-                    self._bag.write(record)
-                    self.written += 1
-                    self.bytes += len(record.data)
+                self._write(records)
                 if stopping:
                     break
                 now = self._clock.steady_ns()
@@ -117,6 +121,17 @@ class BagSink:
         except Exception as error:  # the edge of the thread: a disk may fail in any way
             self._end(f"{type(error).__name__}: {error}")
             self._bag.abandon()
+
+    def _write(self, records: list[Record]) -> None:
+        for number, record in enumerate(records):
+            if self._until_ns is not None and self._clock.steady_ns() > self._until_ns:
+                with self._bell:
+                    self.dropped += len(records) - number
+                self._left += len(records) - number
+                return
+            self._bag.write(record)
+            self.written += 1
+            self.bytes += len(record.data)
 
     def _take(self) -> tuple[list[Record], RunInfo | None, bool]:
         """What is to be written; waits for it, but not past the next flush."""
@@ -147,6 +162,8 @@ class BagSink:
         self._warn(f"recording ended: {reason}")
 
     def _finish(self) -> None:
+        if self._left:
+            self._warn(f"{self._left} messages left out at the end: the disk is too slow for them")
         done = replace(
             self._run, written=self.written, dropped=self.dropped, ended=self.ended or "asked"
         )

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from vla_ros.core import ACTION_DIM
+from vla_ros.replay.errors import BagError
 from vla_ros.replay.run import Run
-
-DIMENSIONS = ("x", "y", "z", "rx", "ry", "rz", "gripper")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One number of one action that is another one. ``frame`` counts from 0."""
+    """One number of one action that is another one. ``frame`` counts from 0, ``dimension`` is the
+    number's name."""
 
     frame: int
     stamp_ns: int
     chunk_index: int
-    dimension: int
+    dimension: str
     recorded: float
     replayed: float
 
     def __str__(self) -> str:
-        name = DIMENSIONS[self.dimension]
-        place = f"frame {self.frame} (stamp {self.stamp_ns / 1e9:.6f}), {name}"
+        place = f"frame {self.frame} (stamp {self.stamp_ns / 1e9:.6f}), {self.dimension}"
         return f"{place}: {self.recorded:.9g} before, {self.replayed:.9g} now"
 
 
@@ -32,14 +30,16 @@ class Difference:
 class Comparison:
     """``compared`` actions are in both runs; ``missing`` ones only in the first, although the
     frame was shown; ``extra`` ones only in the second. ``tail``: missing only because a pipeline
-    was not yet that far when its episode ended. Differences in m, rad and gripper 0..1.
+    was not yet that far when its episode ended. Differences in m, rad and gripper 0..1, of the
+    numbers that ``names`` says.
     """
 
     compared: int
     missing: int
     extra: int
     tail: int
-    max_abs_diff: tuple[float, ...]  # per dimension
+    names: tuple[str, ...]
+    max_abs_diff: tuple[float, ...]  # a name
     first: Difference | None
     tokens: int  # compared
     tokens_equal: int
@@ -70,21 +70,22 @@ def compare(
     frames later, can be compared with those that answer at once.
 
     ``shown``: stamps of the frames that were replayed, in order; ``ends``: those of them that
-    were the last of an episode.
+    were the last of an episode. Raises BagError where the actions are not of the same numbers.
     """
+    names = _names(before, now)
     place = {stamp: i for i, stamp in enumerate(shown)}
     first, second = before.actions, now.actions
     expected = {key: said for key, said in first.items() if key[0] in place}
     both = sorted(expected.keys() & second.keys(), key=lambda key: (place[key[0]], key[1]))
-    largest = [0.0] * ACTION_DIM
+    largest = [0.0] * len(names)
     difference: Difference | None = None
     for key in both:
         old, new = expected[key].action, second[key].action
-        for i in range(ACTION_DIM):
+        for i, name in enumerate(names):
             off = abs(new[i] - old[i])
             largest[i] = max(largest[i], off)
             if off and difference is None:
-                difference = Difference(place[key[0]], key[0], key[1], i, old[i], new[i])
+                difference = Difference(place[key[0]], key[0], key[1], name, old[i], new[i])
     lost = expected.keys() - second.keys()
     tail = {key for key in lost if key[0] in _unanswered(place, ends, now.pipeline_depth)}
     tokens, equal = _tokens(before, now)
@@ -93,11 +94,22 @@ def compare(
         missing=len(lost) - len(tail),
         extra=len(second.keys() - first.keys()),
         tail=len(tail),
+        names=names,
         max_abs_diff=tuple(largest),
         first=difference,
         tokens=tokens,
         tokens_equal=equal,
     )
+
+
+def _names(before: Run, now: Run) -> tuple[str, ...]:
+    if before.actions and now.actions and before.names != now.names:
+        first, second = " ".join(before.names), " ".join(now.names)
+        raise BagError(
+            f"the actions before were of {first}, those of now are of {second}: replay with the"
+            " action_space and the names of the recording"
+        )
+    return before.names
 
 
 def _unanswered(place: dict[int, int], ends: Collection[int], depth: int) -> set[int]:

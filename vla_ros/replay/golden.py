@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from vla_ros.core import ACTION_DIM, CommandKind
+from vla_ros.action_space import END_EFFECTOR_DELTA
+from vla_ros.core import CommandKind
 from vla_ros.replay.errors import BagError
 from vla_ros.replay.run import Run, Said
 
@@ -29,6 +30,8 @@ def save_golden(path: Path, run: Run, bag: str) -> None:
         "checkpoint": run.checkpoint,
         "checkpoint_sha256": run.checkpoint_sha256,
         "frames": run.frames,
+        "names": list(run.names),
+        "units": list(run.units),
         "actions": actions,
         "tokens": {str(stamp): list(tokens) for stamp, tokens in run.tokens.items()},
     }
@@ -58,7 +61,9 @@ def load_golden(path: Path) -> Run:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BagError(f"{path} is no golden file: make one with `vla-ros replay BAG --save FILE`")
     try:
-        said = tuple(_said(row) for row in content["actions"])
+        names = tuple(map(str, content.get("names", END_EFFECTOR_DELTA.names)))
+        units = tuple(map(str, content.get("units", END_EFFECTOR_DELTA.units)))
+        said = tuple(_said(row, names, units) for row in content["actions"])
         tokens = {int(stamp): tuple(row) for stamp, row in content["tokens"].items()}
         return Run(
             said,
@@ -73,11 +78,18 @@ def load_golden(path: Path) -> Run:
         raise BagError(f"{path} is damaged: {type(error).__name__}: {error}") from None
 
 
-def _said(row: dict[str, object]) -> Said:
+def _said(row: dict[str, object], names: tuple[str, ...], units: tuple[str, ...]) -> Said:
     stamp, index, action = row["stamp_ns"], row["chunk_index"], row["action"]
     if not (isinstance(stamp, int) and isinstance(index, int) and isinstance(action, list)):
         raise TypeError("an action is not as it was written")
-    if len(action) != ACTION_DIM:
-        raise ValueError(f"an action has {len(action)} numbers, not {ACTION_DIM}")
+    if len(action) != len(names):
+        raise ValueError(f"an action has {len(action)} numbers, not {len(names)}")
     numbers = tuple(float(number) for number in action)
-    return Said(CommandKind.POLICY, stamp, stamp, stamp, stamp, numbers, chunk_index=index)
+    return Said(
+        CommandKind.POLICY,
+        *(stamp,) * 4,
+        numbers,
+        chunk_index=index,
+        names=names,
+        units=units,
+    )

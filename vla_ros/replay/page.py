@@ -13,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
+from vla_ros.action_space import GRIPPER_UNIT
 from vla_ros.core import STAGES
 from vla_ros.pages import render
 from vla_ros.pages.table import Cell, Line, Table
-from vla_ros.replay.compare import DIMENSIONS, Comparison
+from vla_ros.replay.compare import Comparison
 from vla_ros.replay.report import Report, Side
 from vla_ros.timing import Distribution
 
-_UNITS = ("m", "m", "m", "rad", "rad", "rad", "(0 closed, 1 open)")
+_WORDS = {GRIPPER_UNIT: "(0 closed, 1 open)"}
 _COLOURS = ("#9aa5b1", "#c9b458", "#7fb8ad", "#4878a8", "#33658a", "#86bbd8", "#b8c4bb")
 _RUNS = (("#e0a458", 4.0), ("#1d4e89", 1.2))  # before: wide and pale; now: on top of it
 _WIDE, _HIGH, _PAD = 300, 90, 4  # one plot, px
@@ -94,7 +95,7 @@ def page(report: Report) -> str:
 
 
 def _differences(found: Comparison) -> Table:
-    heads = (Cell(""), *map(Cell, DIMENSIONS))
+    heads = (Cell(""), *map(Cell, found.names))
     cells = (Cell(f"{off:.3g}") for off in found.max_abs_diff)
     return Table(heads, (Line((Cell("largest difference"), *cells)),))
 
@@ -151,13 +152,14 @@ def _of(sides: Sequence[Side]) -> Sequence[tuple[str, float]]:
 
 
 def _plots(sides: Sequence[Side]) -> list[Plot]:
-    """Every dimension over time; none when nobody acted."""
+    """Every number of an action over time; none when nobody acted."""
+    run = next((side.run for side in sides if side.run.actions), sides[0].run)
     stamps = [key[0] for side in sides for key in side.run.actions]
     if not stamps:
         return []
     span = (min(stamps), max(stamps))
     plots = []
-    for i, name in enumerate(DIMENSIONS):
+    for i, (name, unit) in enumerate(zip(run.names, run.units, strict=True)):
         series = [_series(side, i) for side in sides]
         values = np.concatenate([s[1] for s in series])
         low, high = float(values.min()), float(values.max())
@@ -165,7 +167,9 @@ def _plots(sides: Sequence[Side]) -> list[Plot]:
             Curve(_points(s, span, (low, high)), *style)
             for s, style in zip(series, _of(sides), strict=True)
         )
-        plots.append(Plot(f"{name}: {low:.3g} to {high:.3g} {_UNITS[i]}", tuple(curves)))
+        plots.append(
+            Plot(f"{name}: {low:.3g} to {high:.3g} {_WORDS.get(unit, unit)}", tuple(curves))
+        )
     return plots
 
 

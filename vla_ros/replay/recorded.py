@@ -77,9 +77,10 @@ def _run(bag: Bag, said: list[Said], tokens: dict[int, tuple[int, ...]], depth: 
 
 
 def _said(message: Any, at_ns: int, bag: Bag) -> Said:
-    if len(message.action) != ACTION_DIM:
+    width = len(getattr(message, "names", ())) or ACTION_DIM
+    if len(message.action) != width:
         count = len(message.action)
-        raise BagError(f"{bag.path}: a recorded action has {count} numbers, not {ACTION_DIM}")
+        raise BagError(f"{bag.path}: a recorded action has {count} numbers, not {width}")
     try:
         return said_of(message, at_ns)
     except ValueError:
@@ -87,7 +88,8 @@ def _said(message: Any, at_ns: int, bag: Bag) -> Said:
 
 
 def said_of(message: Any, at_ns: int) -> Said:
-    """An ActionCommand of rosbags or of rclpy. ValueError: a kind that nobody knows."""
+    """An ActionCommand of rosbags, also of the first release, whose actions have no names, or of
+    rclpy. ValueError: a kind that nobody knows."""
     return Said(
         kind=CommandKind(int(message.kind)),
         observed_ns=stamp_ns(message.observation_stamp),
@@ -98,10 +100,18 @@ def said_of(message: Any, at_ns: int) -> Said:
         epoch=int(message.epoch),
         chunk_index=int(message.chunk_index),
         schedule=str(message.schedule),
-        stages_ms={stage: float(getattr(message.stages, stage)) for stage in STAGES},
+        names=tuple(getattr(message, "names", ())),
+        units=tuple(getattr(message, "units", ())),
+        stages_ms={stage: _stage_ms(message.stages, stage) for stage in STAGES},
     )
 
 
 def stamp_ns(time: Any) -> int:
     """Nanoseconds of a stamp, of rosbags' messages or of rclpy's."""
     return int(time.sec) * SECOND + int(time.nanosec)
+
+
+def _stage_ms(stages: Any, stage: str) -> float:
+    """Older bags have it in milliseconds only."""
+    seconds = getattr(stages, f"{stage}_s", None)
+    return float(getattr(stages, stage) if seconds is None else seconds * 1e3)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vla_ros.core import STAGES, CommandKind
-from vla_ros.replay.compare import DIMENSIONS, Comparison
+from vla_ros.replay.compare import Comparison
 from vla_ros.replay.run import Run
 from vla_ros.timing import Distribution, Window
 
@@ -32,7 +32,9 @@ class Side:
     def of(name: str, run: Run) -> Side:
         """The figures of a run, over the actions of the policy."""
         own = [said for said in run.said if said.kind is CommandKind.POLICY]
-        timed = [said for said in own if said.stages_ms and said.chunk_index == 0]
+        pairs = zip([None, *own], own, strict=False)
+        first = [s for before, s in pairs if before is None or before.observed_ns != s.observed_ns]
+        timed = [said for said in first if said.stages_ms]
         return Side(
             name=name,
             run=run,
@@ -144,7 +146,7 @@ def _comparison(report: Report) -> list[str]:
         lines.append(f"tokens that match: {rate}")
     if found.first is not None:
         lines.append(f"first difference: {found.first}")
-        pairs = zip(DIMENSIONS, found.max_abs_diff, strict=True)
+        pairs = zip(found.names, found.max_abs_diff, strict=True)
         lines.append("largest: " + "  ".join(f"{name} {off:.3g}" for name, off in pairs))
     return lines
 
@@ -201,7 +203,7 @@ def _first(found: Comparison | None) -> dict[str, Any] | None:
         "frame": first.frame,
         "stamp_ns": first.stamp_ns,
         "chunk_index": first.chunk_index,
-        "dimension": DIMENSIONS[first.dimension],
+        "dimension": first.dimension,
         "before": first.recorded,
         "now": first.replayed,
     }

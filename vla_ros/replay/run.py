@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vla_ros.action_space import END_EFFECTOR_DELTA
 from vla_ros.core import CommandKind
 from vla_ros.timing import MS, Distribution
 
@@ -16,7 +17,8 @@ INFERENCE = ("preprocess", "vision", "prefill", "decode")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One command. ``action``: 7 numbers, m, rad, gripper 0..1. Stamps in ns, stages in ms.
+    """One command. ``action``: its numbers, ``names`` and ``units`` what they are; empty for those
+    of one end effector, as in recordings of the first release. Stamps in ns, stages in ms.
 
     ``at_ns``: when it was recorded or received, on a clock that runs evenly.
     """
@@ -31,6 +33,8 @@ class Said:
     chunk_index: int = 0
     schedule: str = ""
     stages_ms: Mapping[str, float] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -70,6 +74,20 @@ class Run:
     def actions(self) -> dict[Key, Said]:
         """The policy's own actions by frame; neither holding still nor stopping is one."""
         return {s.key: s for s in self.said if s.kind is CommandKind.POLICY}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the numbers of an action are; of a run without actions those of one end effector."""
+        return (self._first.names if self._first else ()) or END_EFFECTOR_DELTA.names
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Of :attr:`names`."""
+        return (self._first.units if self._first else ()) or END_EFFECTOR_DELTA.units
+
+    @property
+    def _first(self) -> Said | None:
+        return next((s for s in self.said if s.kind is CommandKind.POLICY), None)
 
     @property
     def rate_hz(self) -> float:

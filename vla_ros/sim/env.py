@@ -23,6 +23,13 @@ from vla_ros.errors import UserError
 AGENTVIEW = "agentview"
 WRIST = "wrist"
 
+#: what every simulated robot calls its two fingers' joints, which come after the arm's
+FINGERS = ("finger_left", "finger_right")
+
+WORLD = "world"  # frame of the ground truth
+#: camera -> its frame: z forward, x right, y down
+OPTICAL_FRAMES = {AGENTVIEW: "main_camera_optical_frame", WRIST: "wrist_camera_optical_frame"}
+
 GRIPPER_OPEN = -1.0  # gripper entry of an environment action
 GRIPPER_CLOSE = 1.0
 
@@ -65,6 +72,27 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a frame is that never moves in its parent's."""
+
+    name: str
+    parent: str
+    pose: Pose
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a robot is made. ``parents``: of each link that moves; its pose comes with every
+    observation. ``fovy``: of each camera, rad from the lower edge of the image to the upper one.
+    ``urdf``: all of it, with the joints called as in the observations."""
+
+    fixed: tuple[Frame, ...]
+    parents: Mapping[str, str]
+    fovy: Mapping[str, float]
+    urdf: str
+
+
+@dataclass(frozen=True, slots=True)
 class EnvSpec:
     """What an environment offers.
 
@@ -81,6 +109,7 @@ class EnvSpec:
     position_scale: float = 0.05
     rotation_scale: float = 0.5
     note: str = ""
+    geometry: Geometry | None = None  # None: it does not say
 
     def task(self, name: str) -> Task:
         """The task called ``name``; UnknownTask names the valid ones otherwise."""
@@ -109,6 +138,7 @@ class SimObservation:
     ``eef_pos`` float64 [3] m, ``eef_quat`` float64 [4] x y z w, ``gripper_qpos`` float64 [2] m:
     LIBERO's ``robot0_eef_pos``, ``robot0_eef_quat`` and ``robot0_gripper_qpos``.
     ``poses``: ground truth in the world frame, "gripper" and one entry an object.
+    ``links``: each moving link in its parent's frame; see :class:`Geometry`.
     """
 
     images: Mapping[str, Image]
@@ -118,6 +148,7 @@ class SimObservation:
     eef_quat: Floats
     gripper_qpos: Floats
     poses: Mapping[str, Pose] = field(default_factory=dict)
+    links: Mapping[str, Pose] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

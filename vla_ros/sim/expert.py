@@ -15,11 +15,10 @@ from typing import Final
 import numpy as np
 
 from vla_ros.core import Floats, Pose
+from vla_ros.sim.env import FINGERS
 from vla_ros.sim.goals import Family, Goal, parse_instruction
 from vla_ros.sim.rotation import matrix, upright_yaw
 from vla_ros.sim.waypoints import CLOSED, OPEN, Scene, Waypoint, still, towards
-
-FINGERS: Final = ("finger_left", "finger_right")
 
 _HOVER = 0.10  # m above a cube before going down to it
 _TRAVEL = 0.15  # m, height at which a cube is carried

@@ -13,6 +13,8 @@ from typing import Final
 
 import mujoco
 
+from vla_ros.sim.env import FINGERS
+
 CUBE_COLOURS: Final[Mapping[str, str]] = {
     "red": ".82 .08 .08 1",
     "green": ".08 .60 .16 1",
@@ -26,10 +28,10 @@ PLATE_TOP: Final = 0.009  # height of the plate's surface, m
 PLATE_RADIUS: Final = 0.075
 
 ARM_JOINTS: Final = tuple(f"joint{i}" for i in range(1, 8))
-FINGER_JOINTS: Final = ("finger_left", "finger_right")
 FINGER_TRAVEL: Final = 0.04  # m, each finger
 HOME: Final = (0.0, 0.1961, 0.0, -2.196, 0.0, 2.4456, 0.785)  # rad, hand over the table
 GRIP_SITE: Final = "grip"
+BASE: Final = "base_link"
 TIMESTEP: Final = 0.002
 
 _ROT_X = "0.70710678 0.70710678 0 0"
@@ -81,7 +83,7 @@ def _document(msaa: int, size: int) -> str:
     friction="1 .005 .0001"/></body>
   {_plate()}
   {"".join(_cube(colour) for colour in COLOURS)}
-  <body name="base" pos="-.6 0 0">
+  <body name="{BASE}" pos="-.6 0 0">
     <geom type="cylinder" size=".08 .07" pos="0 0 .07" rgba=".25 .27 .3 1"/>{_arm()}
   </body>
 </worldbody>
@@ -143,7 +145,7 @@ def _hand() -> str:
   <geom name="palm" type="box" size=".03 .1 .03" pos="0 0 .03" mass=".5" rgba=".88 .88 .9 1"/>
   <camera name="wrist" pos="0.07 0 0.02" quat="0 0.7071 0.7071 0" fovy="75"/>
   <site name="{GRIP_SITE}" pos="0 0 .1034" size=".005" rgba="1 0 0 0"/>
-  {_finger(FINGER_JOINTS[0], 1)}{_finger(FINGER_JOINTS[1], -1)}</body>"""
+  {_finger(FINGERS[0], 1)}{_finger(FINGERS[1], -1)}</body>"""
 
 
 def _finger(name: str, side: int) -> str:
@@ -161,6 +163,6 @@ def _actuators() -> str:
         f'<motor joint="{joint}" ctrlrange="-{limit} {limit}"/>'
         for joint, (*_, limit) in zip(ARM_JOINTS, _LINKS, strict=True)
     )
-    for joint, limits in zip(FINGER_JOINTS, ("0 .04", "-.04 0"), strict=True):
+    for joint, limits in zip(FINGERS, ("0 .04", "-.04 0"), strict=True):
         text += f'<position joint="{joint}" kp="500" ctrlrange="{limits}" forcerange="-20 20"/>'
     return text

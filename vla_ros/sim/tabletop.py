@@ -15,6 +15,7 @@ from vla_ros.core import Floats, Pose
 from vla_ros.sim import scene
 from vla_ros.sim.env import (
     AGENTVIEW,
+    FINGERS,
     WRIST,
     EnvSpec,
     RefusedAction,
@@ -22,6 +23,7 @@ from vla_ros.sim.env import (
     SimStep,
     checked_action,
 )
+from vla_ros.sim.geometry import RobotModel
 from vla_ros.sim.goals import COLOURS, PLATE, Goal, cube
 from vla_ros.sim.osc import OperationalSpaceController
 from vla_ros.sim.render import OffscreenRenderer
@@ -35,6 +37,7 @@ from vla_ros.sim.tasks import (
     placements,
     satisfied,
 )
+from vla_ros.sim.urdf import pose_of
 
 NAME: Final = "tabletop"
 _SETTLE_STEPS = 5  # control steps after a reset, so that cubes lie and the arm stands still
@@ -52,8 +55,9 @@ class Tabletop:
         self, image_size: int = 256, wrist: bool = True, shadows: bool = False, msaa: int = 0
     ) -> None:
         cameras = (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,)
-        self._spec = EnvSpec(NAME, TASKS, cameras, image_size)
         self._model = scene.build_model(msaa)
+        self._robot = RobotModel(self._model, "panda", scene.BASE, scene.GRIP_SITE)
+        self._spec = EnvSpec(NAME, TASKS, cameras, image_size, geometry=self._robot.geometry)
         self._data = mujoco.MjData(self._model)
         self._renderer = OffscreenRenderer(self._model, image_size, shadows)
         self._closed = False
@@ -71,14 +75,14 @@ class Tabletop:
     def _lookup(self) -> None:
         model, kind = self._model, mujoco.mjtObj
         self._arm_joints = [model.joint(name).id for name in scene.ARM_JOINTS]
-        self._fingers = [model.joint(name).id for name in scene.FINGER_JOINTS]
-        self._finger_geoms = {model.geom(name).id for name in scene.FINGER_JOINTS}
+        self._fingers = [model.joint(name).id for name in FINGERS]
+        self._finger_geoms = {model.geom(name).id for name in FINGERS}
         self._cubes = {cube(colour): model.body(cube(colour)).id for colour in COLOURS}
         self._cube_geoms = {model.geom(name).id: name for name in self._cubes}
-        named = (*self._cubes, PLATE, *scene.FINGER_JOINTS)
+        named = (*self._cubes, PLATE, *FINGERS)
         self._seen = {name: model.body(name).id for name in named}
         self._site = mujoco.mj_name2id(model, kind.mjOBJ_SITE, scene.GRIP_SITE)
-        self._joint_names = (*scene.ARM_JOINTS, *scene.FINGER_JOINTS)
+        self._joint_names = (*scene.ARM_JOINTS, *FINGERS)
         self._joint_qpos = model.jnt_qposadr[[*self._arm_joints, *self._fingers]]
 
     @property
@@ -152,7 +156,7 @@ class Tabletop:
         cameras = self._spec.cameras if render else ()
         images = {name: self._renderer.render(self._data, name) for name in cameras}
         xpos, xquat = self._data.xpos, self._data.xquat
-        poses = {name: _pose(xpos[b], xquat[b]) for name, b in self._seen.items()}
+        poses = {name: pose_of(xpos[b], xquat[b]) for name, b in self._seen.items()}
         return SimObservation(
             images=images,
             joint_names=self._joint_names,
@@ -161,20 +165,15 @@ class Tabletop:
             eef_quat=np.array(gripper.quaternion),
             gripper_qpos=joints[7:].copy(),
             poses={"gripper": gripper, **poses},
+            links=self._robot.link_poses(self._data),
         )
 
     def _gripper_pose(self) -> Pose:
         quaternion = np.zeros(4)
         mujoco.mju_mat2Quat(quaternion, self._data.site_xmat[self._site])
-        return _pose(self._data.site_xpos[self._site], quaternion)
+        return pose_of(self._data.site_xpos[self._site], quaternion)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._renderer.close()
-
-
-def _pose(position: Floats, wxyz: Floats) -> Pose:
-    w, x, y, z = (float(value) for value in wxyz)
-    px, py, pz = (float(value) for value in position)
-    return Pose((px, py, pz), (x, y, z, w))

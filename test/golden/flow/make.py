@@ -1,12 +1,15 @@
 """Make the golden files: LeRobot's own pi0, pi0.5 and SmolVLA, small and random, on a CPU.
 
-    python -m venv env && env/bin/pip install --no-deps -r test/golden/flow/requirements.txt
+    vla-ros lerobot setup --dir env
     env/bin/python test/golden/flow/make.py [FOLDER]
 
 For every case of cases.py a folder in FOLDER (here): what LeRobot saves (config.json, processors
 and their statistics), ``tensors.json`` (the names and shapes in its model.safetensors; the values
 are drawn by seeded.py) and ``golden.npz`` (what it makes of one observation). LeRobot's code runs
 as it is; replaced are the sizes that it fixes, and its downloads from the hub.
+
+The packages of vla_ros/policies/lerobot/requirements.txt make these files to the bit, as
+torch 2.13.0 and numpy 2.4.6 did at first.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ from typing import Any
 import numpy as np
 import torch
 
-# torchvision of the package index does not fit torch's CPU build; no operator of it is used.
-_library = torch.library.Library("torchvision", "FRAGMENT")
-for _name in ("nms", "qnms"):
-    if not hasattr(torch.ops.torchvision, _name):
+try:
+    import torchvision  # noqa: F401
+except RuntimeError:  # that of the package index beside torch's CPU build; no operator is used
+    _library = torch.library.Library("torchvision", "FRAGMENT")
+    for _name in ("nms", "qnms"):
         _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 HERE = Path(__file__).resolve().parent

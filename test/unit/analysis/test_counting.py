@@ -12,12 +12,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from vla_ros.analysis import stages
+from vla_ros.analysis.flow_shapes import flow_shape_of
 from vla_ros.analysis.models import MODELS, load_model, shape_of
 from vla_ros.analysis.shapes import DecoderShape
 from vla_ros.analysis.work import Precision, Segment, attention, linear, parse_precision
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig, text_json
 from vla_ros.engine.checkpoints.openvla import expected_shapes
 from vla_ros.engine.checkpoints.random import PRESETS, write_random
+from vla_ros.engine.flow.random import PRESETS as FLOW_PRESETS
+from vla_ros.engine.flow.random import load_random_flow, write_random_flow
 from vla_ros.engine.vision.towers import Projector, VisionBackbone
 
 TOWERS = (
@@ -200,5 +203,67 @@ def test_the_expert_without_cross_attention_is_a_decoder():
     assert expert is not None
     assert isinstance(expert.decoder, DecoderShape)
     ends = sum(2 * expert.rows * i * o for i, o in expert.ends)
-    layers = stages.layer(expert.decoder, (Segment(51, pi0.prompt, causal=False),), "expert")
+    layers = stages.layer(expert.decoder, (Segment(50, pi0.prompt + 1, causal=False),), "expert")
     assert total(stages.expert_step(pi0)) == pytest.approx(18 * total(layers) + ends)
+
+
+@pytest.mark.parametrize(
+    ("name", "front", "prefix", "step", "read_prefix", "read_step"),
+    [
+        ("smolvla", 425, 58, 10.9, 0.51, 0.20),
+        ("pi0", 437, 2266, 36, 4.8, 0.62),
+        ("pi05", 656, 3975, 39, 4.8, 0.86),  # three views
+    ],
+)
+def test_flow_policies_cost_what_was_counted_by_hand(
+    name, front, prefix, step, read_prefix, read_step
+):
+    """GFLOP and GB of weights in bf16, as the original programs run them, within 2 %.
+
+    Counted from the shapes in lerobot's and vla.cpp's sources, without this file.
+    """
+    model = MODELS[name]
+    seen = stages.vision(model) + stages.projector(model)
+    filled, moved = stages.flow_prefix(model, naive=True), stages.expert_step(model, naive=True)
+    assert total(seen) / 1e9 == pytest.approx(front, rel=0.02)
+    assert total(filled) / 1e9 == pytest.approx(prefix, rel=0.02)
+    assert total(moved) / 1e9 == pytest.approx(step, rel=0.02)
+    weights = [2e-9 * sum(op.weights for op in ops) for ops in (seen + filled, moved)]
+    assert weights == pytest.approx([read_prefix, read_step], rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["smolvla", "pi0", "pi05"])
+def test_known_flow_shapes_are_those_the_engine_loads(name):
+    found = flow_shape_of(FLOW_PRESETS[name], name)
+    images = MODELS[name].images  # the presets have two
+    assert replace(found, source=MODELS[name].source).with_images(images) == MODELS[name]
+
+
+@pytest.mark.parametrize("preset", ["smolvla-small", "pi0-small", "pi05-small"])
+def test_a_flow_policy_runs_what_is_counted(preset):
+    """The engine's own matrix products and attention, as torch counts them."""
+    policy = load_random_flow(f"random:{preset}", 0, torch.device("cpu"), torch.float32)
+    config, engine = policy.config, policy.model
+    model = flow_shape_of(config, preset)
+    pixels = torch.zeros(2, 3, config.image_size, config.image_size)
+    ids, state = torch.arange(config.max_text), torch.zeros(config.state_width)
+    noise = torch.zeros(config.horizon, config.action_width)
+    features = engine.see(pixels)
+    prefix = engine.prefill(features, ids, state)
+    seen = total(stages.vision(model)) + total(stages.projector(model))
+    assert flops(lambda: engine.see(pixels)) == pytest.approx(seen, rel=0.01)
+    counted = flops(lambda: engine.prefill(features, ids, state))
+    assert counted == pytest.approx(total(stages.flow_prefix(model)), rel=0.03)
+    step = flops(lambda: engine.velocity(engine.prefill(features, ids, state), noise, 0, False))
+    step -= counted
+    # the two maps before the SiLU are one matrix here
+    assert step == pytest.approx(total(stages.expert_step(model)), rel=0.1)
+    prefix = engine.prefill(features, ids, state)
+    chunk = flops(lambda: engine.integrate(prefix, None, noise))
+    once = total(stages.expert_once(model))
+    assert chunk == pytest.approx(config.steps * step + once, rel=0.03)
+
+
+def test_a_folder_of_lerobot_is_a_model(tmp_path):
+    write_random_flow(tmp_path, FLOW_PRESETS["pi05-small"], seed=0)
+    assert load_model(str(tmp_path)).expert == load_model("random:pi05-small").expert

@@ -11,7 +11,7 @@ from vla_ros.analysis.advice import Candidate, Requirements, advise, from_roofli
 from vla_ros.analysis.devices import load_devices
 from vla_ros.analysis.models import MODELS
 from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedules import clocked, schedules
+from vla_ros.analysis.schedules import alternatives, clocked, schedules
 from vla_ros.resources import config_path
 
 DEVICES = load_devices(config_path("devices.yaml"))
@@ -119,10 +119,26 @@ def test_on_a_fast_device_the_fresh_schedules_win_and_the_pipeline_is_too_old():
     found = of("openvla-7b", "h200", draft=MODELS["minivla"]).values()
     verdicts = advise(from_roofline(found), limits)
     names = [v.candidate.name for v in verdicts]
-    assert names == ["speculative_temporal", "speculative_model", "autoregressive", "actionflow"]
-    assert [v.meets for v in verdicts] == [True, True, True, False]
+    assert names == [
+        *("speculative_tree", "speculative_temporal", "speculative_model", "autoregressive"),
+        "actionflow",
+    ]
+    assert [v.meets for v in verdicts] == [True, True, True, True, False]
     assert "255 ms old" in verdicts[-1].missing[0]
-    assert verdicts[0].parameters == "schedule:=speculative drafter:=temporal"
+    assert verdicts[0].parameters == "schedule:=speculative drafter:=temporal_tree"
+    assert verdicts[1].parameters == "schedule:=speculative drafter:=temporal"
+
+
+def test_a_tree_saves_passes_where_nodes_are_cheap():
+    """Between a chain and a hit, whatever the acceptance; nothing to gain at its ends."""
+    for alpha in (0.3, 0.55, 0.8):
+        found = of("openvla-7b", "h200", alpha=alpha)
+        tree, chain = found["speculative_tree"], found["speculative_temporal"]
+        assert 1 < tree.passes < chain.passes
+        assert found["speculative_hit"].seconds < tree.seconds < chain.seconds
+    assert sum(alternatives(0.55)) <= 1.0
+    assert of("openvla-7b", "h200", alpha=1.0)["speculative_tree"].passes == pytest.approx(1)
+    assert of("openvla-7b", "h200", alpha=0.0)["speculative_tree"].passes == pytest.approx(7)
 
 
 def test_on_a_slow_device_only_the_pipeline_reaches_the_rate():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vla_ros.cli import main
@@ -76,8 +77,31 @@ def test_this_machine(capsys):
 def test_flow_models_have_no_drafts(capsys):
     status, out, _ = run(capsys, "roofline", "--model", "pi0", "--device", "h200", "--json")
     assert status == 0
-    assert list(last(out)["schedules"]) == ["flow"]
+    assert list(last(out)["schedules"]) == ["flow", "naive"]
     assert "speculation" not in last(out)
+
+
+@pytest.mark.parametrize("model", ["smolvla", "pi05", "random:pi0-small"])
+def test_a_flow_policy_is_advised_how_much_of_a_chunk_to_execute(capsys, model):
+    words = ("--camera-hz", "30", "--control-hz", "20", "--max-age-ms", "800", "--json")
+    status, out, _ = run(capsys, "advise", "--model", model, "--device", "orin-64", *words)
+    assert status == 0
+    result = last(out)
+    (flow,) = result["schedules"]  # naive is no choice
+    assert flow["schedule"] == "flow"
+    s = flow["executed"]
+    assert flow["parameters"] == f"schedule:=auto replan_interval:={s}"
+    assert flow["commands_hz"] == 20
+    parts = {p["executed"]: p for p in result["executed"]}
+    chunk = max(parts)
+    assert chunk == (10 if model.endswith("small") else 50)
+    for part in parts.values():
+        rate = part["executed"] * part["answers_hz"]
+        assert part["commands_hz"] == pytest.approx(min(20, rate), rel=1e-4)
+        assert part["meets"] is (rate >= 20 and part["oldest_evidence_ms"] <= 800)
+    ages = [parts[n]["oldest_evidence_ms"] for n in sorted(parts)]
+    assert np.diff(ages) == pytest.approx(50 * np.diff(sorted(parts)), abs=0.01)
+    assert f"a chunk of {chunk} actions in {flow['ms']:.1f} ms" in out
 
 
 def test_the_report_again(capsys):
@@ -167,7 +191,7 @@ def test_compare_knows_the_names_that_bench_writes(capsys, tmp_path):
 def test_advice(capsys):
     status, out, _ = run(capsys, *ADVISE, "--max-age-ms", "150", "--device", "h200", "--json")
     assert status == 0
-    assert last(out)["best"] == "speculative_temporal"
+    assert last(out)["best"] == "speculative_tree"
     assert "max_age_s:=0.15" in out
     status, out, _ = run(capsys, *ADVISE, "--max-age-ms", "150", "--device", "orin-64", "--json")
     assert status == 1

@@ -34,7 +34,7 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert tuple(rows) == ROWS
     assert all(set(row) >= KEYS for row in rows.values())
     exact = [n for n in ROWS if rows[n]["lossless"] and n != "parallel"]
-    assert len(exact) == 11
+    assert len(exact) == 13
     assert {rows[name]["token_match"] for name in exact} == {1.0}
     assert not rows["speculative_relaxed"]["lossless"]
     assert rows["speculative_hit"]["passes_per_action"] == 1
@@ -42,6 +42,15 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert rows["speculative_miss_always"]["passes_per_action"] == 7
     assert rows["auto"]["passes_per_action"] == rows["speculative_temporal"]["passes_per_action"]
     assert rows["speculative_miss"]["acceptance"] is None  # never right, it never drafted
+    assert rows["speculative_tree_full"]["passes_per_action"] < 7
+    full, none = rows["speculative_tree_full"]["split"], rows["speculative_miss"]["split"]
+    assert full["verified"] > 24 > full["accepted"] > 0
+    assert (none["verified"], none["accepted"]) == (0, 0)  # what was never drafted
+    assert rows["actionflow"]["split"] is None
+    for name in ("speculative_temporal", "speculative_tree", "speculative_tree_full"):
+        parts = [rows[name]["split"][f"{part}_ms"] for part in ("draft", "verify", "other")]
+        assert parts[1] > parts[0] > 0  # drafting is cheap, a pass is not
+        assert parts[2] > 0
     assert rows["actionflow"]["passes_per_action"] == 1
     # The draft is the same random:small: always right, and still a pass more when not fused.
     assert rows["speculative_model"]["passes_per_action"] == 1

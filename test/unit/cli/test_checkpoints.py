@@ -10,15 +10,19 @@ import pytest
 
 pytest.importorskip("torch")
 
+from safetensors.torch import load_file, save_file
+
 from support.engine import tiny_config
 from support.strange import CASES
 from support.train import data_set
 from vla_ros.cli.doctor import checks, model
 from vla_ros.cli.main import main
+from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.flow.random import PRESETS, write_random_flow
 
 VERBS = {
-    "bench": ("--rows", "autoregressive", "--timed", "1", "--warm-up", "0", "--dtype", "float32"),
+    "bench": ("--timed", "1", "--warm-up", "0", "--dtype", "float32"),
     "eval": ("--no-ros", "--episodes", "1"),
     "demo": (),
 }
@@ -82,6 +86,52 @@ def test_doctor_finds_it_and_says_what_to_do(strange: Path, request: pytest.Fixt
     assert found.level is checks.Level.FAIL
     case = request.node.callspec.params["strange"]
     assert re.search(CASES[case][1], found.found)
+
+
+def test_doctor_describes_a_folder_of_lerobot(tmp_path: Path) -> None:
+    write_random_flow(tmp_path / "it", PRESETS["pi0-small"], seed=1)
+    found = model.checkpoint(str(tmp_path / "it"))
+    assert found.level is checks.Level.OK, found
+    assert re.search(r"it: 1 M parameters, 1.0 GB in bf16, pi0, sha256 (\w{12})$", found.found)
+    policy = load_engine(EngineOptions(str(tmp_path / "it")))
+    assert found.found.endswith(policy.info.checkpoint_sha256[:12])
+
+
+def _no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def _nan(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.action_out_proj.weight"][0, 0] = float("nan")
+    save_file(tensors, folder / "model.safetensors")
+
+
+def _pointer(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+
+
+BROKEN_FLOW = {
+    "NaN": (_nan, "action_out_proj.weight has values that are not finite"),
+    "no tokenizer": (_no_tokenizer, "no tokenizer.json in .*: copy that of"),
+    "a pointer": (_pointer, "is a git-lfs pointer"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_FLOW)
+def test_a_folder_of_lerobot_that_cannot_be_loaded(
+    case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, (damage, words) = tmp_path / "it", BROKEN_FLOW[case]
+    write_random_flow(folder, PRESETS["smolvla-small"], seed=1)
+    damage(folder)
+    found = model.checkpoint(str(folder))
+    assert found.level is checks.Level.FAIL
+    assert re.search(words, found.found)
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--checkpoint", str(folder)]) == 2
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert re.search(words, line)
 
 
 def test_doctor_describes_a_good_one(tmp_path: Path) -> None:

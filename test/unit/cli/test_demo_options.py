@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
+from support.plugins import offer
 from vla_ros.cli.demo.options import add_parser, parameters
 from vla_ros.cli.main import main
 from vla_ros.errors import UserError
@@ -60,6 +62,17 @@ def test_lockstep_runs_all_who_need_it_on_simulated_time() -> None:
     assert found["policy"]["control_rate_hz"] == 10.0
 
 
+def test_what_an_installed_package_offers_acts_with_its_own_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(tmp_path, "wave", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["--policy", "wave", "--policy-option", "far=0.1", "--policy-option", "how=a=b"]
+    policy = parameters(parsed(*words, "--checkpoint", "any", "--device", "cuda:0"))["policy"]
+    assert (policy["policy"], policy["checkpoint"], policy["device"]) == ("wave", "any", "cuda:0")
+    assert policy["policy_options"] == ["far=0.1", "how=a=b"]
+
+
 def test_a_parameter_wins_over_the_option_it_doubles() -> None:
     found = parameters(parsed(*EXPERT, "--control-rate", "10", "-p", "policy.control_rate_hz=5.0"))
     assert found["policy"]["control_rate_hz"] == 5.0
@@ -73,6 +86,16 @@ def test_a_parameter_wins_over_the_option_it_doubles() -> None:
             "--schedule needs --policy vla, not scripted",
         ),
         (["--policy", "zero", "--checkpoint", "x"], "--checkpoint needs --policy vla"),
+        (
+            ["--policy", "nobody"],
+            "policy is 'nobody': there are zero, scripted, replay, vla, lerobot",
+        ),
+        (["--policy", "lerobot"], "--policy lerobot needs --checkpoint"),
+        (["--policy-option", "a=b"], "--policy-option needs --policy lerobot"),
+        (
+            ["--policy", "lerobot", "--checkpoint", "x", "--policy-option", "a"],
+            "--policy-option a: write name=value",
+        ),
         (["--policy", "replay"], "--policy replay needs --replay-file"),
         (["--policy", "replay", "--replay-file", "/no/file"], "no file /no/file"),
         (["--control-rate", "0"], "must be 1 to 200 Hz"),

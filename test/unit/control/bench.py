@@ -48,7 +48,11 @@ class Bench:
         self.lasting = kwargs.pop("lasting", None) or Lasting()
         self.control = make_control(
             limits or Limits(),
-            PolicyInfo("zero"),
+            PolicyInfo(
+                "zero",
+                chunk_length=kwargs.pop("chunk", 1),
+                continues=kwargs.pop("continues", ()),
+            ),
             self.clock,
             self.out,
             lockstep=lockstep,

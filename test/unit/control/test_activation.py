@@ -67,7 +67,7 @@ def test_evidence_from_the_future_moves_nothing(lockstep):
     bench.answer(observation)
     begin = len(bench.out.commands)
     if not lockstep:
-        bench.control._gate.let_through(bench.control._queue.take(), bench.moment())
+        bench.control._act(bench.moment())
     kinds = [c.kind for c in bench.out.commands[begin - 1 if lockstep else begin :]]
     assert CommandKind.POLICY not in kinds
     assert "future" in bench.control.counters.last_block

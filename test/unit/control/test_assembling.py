@@ -184,6 +184,32 @@ def test_of_20_percent_drops_only_what_lacks_a_partner_is_lost() -> None:
 LATE = st.floats(0.0, 300.0)
 
 
+def test_an_image_that_was_overtaken_takes_no_name_from_a_newer_one() -> None:
+    """Three images by one wrist image; the oldest comes second."""
+    camera = Stream("image", 53.0, jitter_ms=24.0)
+    given = {"slop_ms": 31.0, "wait_s": 0.5, "seconds": 3.0, "seed": 0}
+    slow = Stream("wrist_image", 5.0), Stream("joint_states", 5.0)
+    run = play(camera, *slow, **given)
+    assert set(run.answered) == answerable(camera, *slow, **given)
+    assert any(reason.startswith("out of order by") for reason in run.lost)
+
+
+def test_an_older_image_is_no_newer_observation_for_its_wrist_image() -> None:
+    join = assembler("wrist_image")
+    deliver(join, "wrist_image", START, START)
+    assert deliver(join, "image", START + 20 * MS, START + 20 * MS) is not None
+    deliver(join, "wrist_image", START + 22 * MS, START + 22 * MS)
+    assert deliver(join, "image", START + 10 * MS, START + 23 * MS) is None
+    assert [lost.reason for lost in join.lost()] == ["out of order by 10.0 ms"]
+
+
+def test_an_image_of_the_future_does_not_make_all_that_follow_late() -> None:
+    join = assembler()
+    assert deliver(join, "image", START + 3600 * SECOND, START) is not None  # for others to refuse
+    assert deliver(join, "image", START + 50 * MS, START + 50 * MS) is not None
+    assert join.lost() == []
+
+
 @given(
     camera=st.builds(Stream, st.just("image"), st.floats(5.0, 60.0), LATE, st.floats(0.0, 40.0),
                      st.floats(0.0, 0.4)),
@@ -194,7 +220,7 @@ LATE = st.floats(0.0, 300.0)
     slop_ms=st.floats(1.0, 60.0),
     seed=st.integers(0, 100),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_exactly_what_can_be_answered_is(
     camera: Stream, wrist: Stream, joints: Stream, slop_ms: float, seed: int
 ) -> None:
@@ -262,6 +288,23 @@ def test_what_is_lacking_is_named_with_the_gap() -> None:
     assert [lost.reason for lost in silent.lost()] == [
         "no wrist_image within 25.0 ms of the image: wrist_image has said nothing yet"
     ]
+
+
+def test_further_cameras_are_joined_and_the_oldest_picture_is_the_evidence() -> None:
+    parts = {"left_image": Nearest[int](PICTURES), "belt_image": Nearest[int](PICTURES)}
+    cameras = {"left_image": "left", "belt_image": "belt"}
+    join = Assembler(lambda: PairingWindow(25 * MS, SECOND), parts, more_cameras=cameras)
+
+    def at(ms: int) -> Stamped:
+        return Stamped(START + ms * MS, Moment(START + ms * MS, START + ms * MS), ms)
+
+    assert join.image(at(100)) is None
+    assert join.add("left_image", at(90)) is None
+    found = join.add("belt_image", at(110))
+    assert found is not None
+    assert found.more_images == {"left": 90, "belt": 110}
+    assert found.stamp_ns == START + 90 * MS
+    assert found.wrist_image is None
 
 
 def test_a_clock_that_is_set_back_or_a_flood_leaves_nothing_behind() -> None:

@@ -5,16 +5,18 @@ import pytest
 
 from unit.control.bench import Bench
 from vla_ros import rotation, safety
+from vla_ros.action_space import ActionKind, end_effectors
 from vla_ros.core import CommandKind, PolicyState, StalePolicy
 from vla_ros.safety import Limits
 from vla_ros.timing import MS, SECOND, Moment
 
+POSES = end_effectors(ActionKind.END_EFFECTOR_POSE)
 HERE = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 0.0])
 WIDE = {"low": (-1.0,) * 3 + (-np.pi,) * 3, "high": (1.0,) * 3 + (np.pi,) * 3}
 
 
 def limits(stale=StalePolicy.HOLD, **other):
-    return Limits(stale_policy=stale, absolute=True, **(WIDE | other))
+    return Limits(stale_policy=stale, space=POSES, **(WIDE | other))
 
 
 def pose(x=0.4, turn=0.0, axis=0):

@@ -19,7 +19,6 @@ CASES = [
     ("llama_gqa", "fused", 16, 3),
     ("qwen2_tied", "single", 16, 4),
     ("qwen2_tied", "fused", 7, 5),
-    ("llama_mha", "single", 32, 6),
     ("qwen2_tied", "single", 32, 7),
 ]
 SCHEDULES = [
@@ -29,6 +28,7 @@ SCHEDULES = [
     ("speculative", {"draft_extrapolation": "repeat", "adaptive_draft": False}),
     ("speculative", {"draft_extrapolation": "linear", "adaptive_draft": False, "gamma": 3}),
     ("auto", {}),
+    ("speculative", {"drafter": "temporal_tree", "adaptive_draft": False}),
     ("speculative", {"drafter": "model", "draft_checkpoint": "DRAFT", "gamma": 4}),
     ("vanilla_speculative", {"draft_checkpoint": "DRAFT", "gamma": 4}),
 ]

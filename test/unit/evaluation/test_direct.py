@@ -1,16 +1,20 @@
 """Episodes without ROS: the real world, the real control loop, the real engine."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("mujoco")
 
+from vla_ros.cli.main import main
 from vla_ros.core import Inference
+from vla_ros.engine.flow.random import PRESETS, write_random_flow
 from vla_ros.engine.options import SCHEDULES
 from vla_ros.evaluation import direct
 from vla_ros.evaluation.direct import DirectRunner
 from vla_ros.evaluation.records import Job, Setup, Variant
+from vla_ros.evaluation.robot_state import robot_state
 from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
 from vla_ros.policies import load_policy
@@ -55,6 +59,46 @@ def test_an_episode_depends_on_its_job_alone():
         second = [runner.play(job, PLAIN).action_digest for job in reversed(jobs)]
     assert first == second[::-1]
     assert len(set(first)) == 2
+
+
+@pytest.mark.parametrize("checkpoint", ["random:smolvla-small", "random:pi05-small"])
+def test_a_flow_policy_sees_the_wrist_and_the_joints_without_being_told_to(
+    capsys, tmp_path, monkeypatch, checkpoint
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["--tasks", "reach_red_cube", "--episodes", "1", "--max-steps", "12", "--json"]
+    digests = []
+    for out in ("a", "b"):
+        where = ["--no-ros", "--checkpoint", checkpoint, "--out", out]
+        assert main(["eval", *where, *words]) == 0
+        capsys.readouterr()
+        (line,) = (tmp_path / out / "episodes.jsonl").read_text().splitlines()
+        record = json.loads(line)
+        assert record["error"] == ""
+        assert record["reason"] == "step limit"
+        assert record["schedule"] == "flow"
+        # two chunks of ten
+        assert (record["steps"], record["held"], record["frames"]) == (12, 0, 2)
+        digests.append(record["action_digest"])
+    assert digests[0] == digests[1]
+
+
+def test_a_state_of_eight_values_is_liberos(tmp_path):
+    """Position, axis-angle and two fingers; any other number is the joints."""
+    world = EnvConfig("tabletop", 64, wrist=False)()
+    seen = world.reset("reach_red_cube", 0)
+    world.close()
+    assert robot_state(seen, 0) is None
+    assert len(robot_state(seen, 9)) == 9
+    eight = robot_state(seen, 8)
+    assert eight.shape == (8,)
+    assert list(eight[:3]) == list(seen.eef_pos)
+    assert list(eight[6:]) == list(seen.gripper_qpos)
+    write_random_flow(tmp_path, replace(PRESETS["smolvla-small"], state_dim=8), seed=1)
+    setup = replace(RANDOM, checkpoint=str(tmp_path), wrist=True, chunk=10, max_age_s=1.0)
+    record = play(setup, Variant("flow", schedule="auto"))
+    assert record.frames > 0
+    assert "robot state" not in record.reason
 
 
 def test_a_delay_is_held_at_first_and_is_the_age_of_every_action():
@@ -187,3 +231,55 @@ def test_a_variant_that_cannot_be_played_is_one_line(setup, variant, said):
     with pytest.raises(RunnerFailed, match=said) as error:
         play(setup, variant)
     assert "\n" not in str(error.value)
+
+
+# ------------------------------------------------------------------ chunks that come late
+
+OFT = replace(RANDOM, checkpoint="random:small-oft", chunk=8, max_steps=24)
+
+
+def late(execution, frames, replan=4):
+    return Variant("late", "parallel", execution=execution, delay_frames=frames,
+                   replan_interval=replan)  # fmt: skip
+
+
+@pytest.mark.parametrize("execution", ["sync", "async"])
+def test_without_a_delay_it_makes_no_difference_how_chunks_are_executed(execution):
+    pytest.importorskip("torch")
+    record = play(OFT, late(execution, 0))
+    assert (record.held, record.frames) == (0, 6)
+    assert record.begun.quantiles == (0.0,) * 21
+    assert record.action_digest == play(OFT, late("async", 0)).action_digest
+
+
+@pytest.mark.parametrize("frames", [2, 4])
+def test_a_late_chunk_is_there_when_it_is_due_and_executed_by_its_mode(frames):
+    pytest.importorskip("torch")
+    sync, smooth = play(OFT, late("sync", frames)), play(OFT, late("async", frames))
+    turn = frames + 4  # standing still, and S actions
+    assert (sync.held, sync.frames) == (24 // turn * frames, 24 // turn)
+    assert sync.begun.quantiles == (0.0,) * 21
+    assert sync.seam.count == 0, "between two chunks it stands still"
+    assert smooth.held == frames, "only at first"
+    assert smooth.begun.quantiles[-1] == frames
+    assert smooth.begun.mean == pytest.approx(frames * (1 - 1 / smooth.begun.count))
+    if frames == 2:  # with 4 the old chunk ends where the new one begins
+        assert smooth.seam.count == smooth.begun.count - 1 > 2
+        assert smooth.seam.mean > 0
+    assert smooth.jerk.count == 24 - 2
+    ages = {round(smooth.age_ms.quantiles[0]), round(smooth.age_ms.quantiles[-1])}
+    assert ages == {50 * frames, 50 * (2 * frames + 3)}, "the first begins at 0, S + d follow"
+
+
+def test_an_ensemble_is_asked_at_every_step():
+    pytest.importorskip("torch")
+    record = play(OFT, late("ensemble", 2, replan=0))
+    assert record.held == 2
+    assert record.frames >= 8
+    assert record.age_ms.quantiles[-1] > 300, "it rests on the oldest, too"
+
+
+def test_a_policy_that_cannot_continue_a_chunk_is_one_line():
+    pytest.importorskip("torch")
+    with pytest.raises(RunnerFailed, match="choose sync, async, ensemble"):
+        play(OFT, late("rtc", 2))

@@ -78,3 +78,6 @@ def test_the_age_limit_grows_by_what_a_variant_delays():
     assert age_limit_s(setup, Variant("a", delay_frames=4)) == pytest.approx(0.7)
     assert age_limit_s(setup, Variant("a", image_delay_ms=150)) == pytest.approx(0.65)
     assert age_limit_s(setup, Variant("a", replan_interval=8)) == pytest.approx(0.85)
+    whole = replace(setup, chunk=8)
+    assert age_limit_s(whole, Variant("a")) == pytest.approx(0.85)
+    assert age_limit_s(whole, Variant("a", replan_interval=2)) == pytest.approx(0.55)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Pose, Timeline
+from vla_ros.action_space import ActionKind, joints
+from vla_ros.core import Executing, Inference, Instruction, Observation, PolicyInfo, Pose, Timeline
 from vla_ros.executor.mailbox import Letter
 from vla_ros.executor.messages import ErrorKind, FrameRefused, Ready, Result
 from vla_ros.executor.wire import (
@@ -37,8 +38,10 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
     image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     pose = Pose((values[0], values[1], values[2]), (values[3], values[4], values[5], values[6]))
     sent = Observation(
-        2**62, 3, 4, image, image[:2] if wrist else None, np.array(values), {text: pose}
-    )
+        2**62, 3, 4, image, image[:2] if wrist else None, np.array(values), {text: pose},
+        {"left": image[:3], "up": image[1:]},
+        Executing(2**61, 7, 2) if wrist else None,
+    )  # fmt: skip
     head, images = encode_request(sent, Instruction(text, 5))
     letter = Letter(6, head, tuple(i.reshape(-1).copy() for i in images))
     got = decode_request(letter)
@@ -48,9 +51,19 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
     assert (seen.stamp_ns, seen.received_ns, seen.received_steady_ns) == (2**62, 3, 4)
     assert (seen.image == image).all()
     assert (seen.wrist_image is not None) == wrist
+    assert list(seen.more_images) == ["left", "up"]
+    assert (seen.more_images["up"] == image[1:]).all()
     assert seen.proprio is not None
     assert seen.proprio.tolist() == values
     assert seen.poses == {text: pose}
+    assert seen.executing == sent.executing
+
+
+def test_what_a_policy_says_of_its_actions_arrives() -> None:
+    space = joints(ActionKind.JOINT_POSITION, ("a", "claw"), ("claw",))
+    sent = Ready(PolicyInfo("replay", action_space=space, continues=("rtc",)), 7)
+    (got,) = ReportStream().feed(encode_report(sent), 5)
+    assert got == sent
 
 
 def test_lone_surrogates_are_refused() -> None:
@@ -65,12 +78,13 @@ RESULT = Result(
     Inference(
         9, np.array([[np.nan, np.inf, 0.1, 1e-300, -0.0, 1 / 3, 1.0]]),
         Timeline(5, (("queue", 6), ("decode", 8))), (31999, 31744), 7, 1, (2,), (1,),
+        Executing(8, 3, 1),
     ),
 )  # fmt: skip
 REPORTS = (
     RESULT,
     Result(1, 2, 3, 4, 5, 6, None, ErrorKind.INVALID, "no", 0),
-    Ready(PolicyInfo("vla", pipeline_depth=7), 42, 1.5, 2.5),
+    Ready(PolicyInfo("vla", pipeline_depth=7, camera_roles=("left", "up")), 42, 1.5, 2.5),
     LoadRefused("no such key"),
     WorkerFailed("RuntimeError: x"),
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from vla_ros.action_space import ActionKind, end_effectors, joints
 from vla_ros.core import STAGES, Instruction, Observation, Timeline
 from vla_ros.policies import InvalidAction, Policy, PolicyRefused, PolicySpec, load_policy
 from vla_ros.timing import ManualClock
@@ -90,6 +92,53 @@ def test_replayed_nan_is_no_action_and_the_next_row_is(tmp_path) -> None:
     act(policy, 3)
 
 
+ARM = joints(ActionKind.JOINT_POSITION, ("a", "claw", "b"), ("claw",))
+
+
+def test_replay_has_rows_of_any_space_and_stays_at_the_last_place(tmp_path) -> None:
+    np.save(tmp_path / "arm.npy", np.array([[0.1, 0.0, 0.2], [0.3, 1.0, 0.4]]))
+    for kind, rest in ((ARM.kind, [0.3, 1.0, 0.4]), (ActionKind.JOINT_DELTA, [0.0, 1.0, 0.0])):
+        space = replace(ARM, kind=kind)
+        given = {"replay_file": str(tmp_path / "arm.npy"), "replay_loop": False}
+        policy = load_policy(PolicySpec("replay", action_space=space, **given))
+        policy.reset(Instruction("go", 0))
+        said = [policy.step(seen(n), Timeline(0), CLOCK).actions.tolist() for n in (1, 2, 3)]
+        assert said == [[[0.1, 0.0, 0.2]], [[0.3, 1.0, 0.4]], [rest]]
+        assert policy.info.action_space == space
+    with pytest.raises(PolicyRefused, match=r"holds \[2, 3\]: it must be \[N, 7\], or .*x y z rx"):
+        load_policy(PolicySpec("replay", replay_file=str(tmp_path / "arm.npy")))
+
+
+def test_replay_repeats_chunks_and_stays_at_the_last_place_of_the_last(tmp_path) -> None:
+    rows = np.arange(12.0).reshape(2, 2, 3)
+    np.save(tmp_path / "chunks.npy", rows)
+    given = {"replay_file": str(tmp_path / "chunks.npy"), "replay_loop": False}
+    policy = load_policy(PolicySpec("replay", action_space=ARM, **given))
+    assert policy.info.chunk_length == 2
+    policy.reset(Instruction("go", 0))
+    said = [policy.step(seen(n), Timeline(0), CLOCK).actions.tolist() for n in (1, 2, 3)]
+    assert said == [*rows.tolist(), [[9.0, 10.0, 11.0]] * 2]
+
+
+def test_zero_stays_where_the_joints_were_when_the_task_began() -> None:
+    policy = load_policy(PolicySpec("zero", action_space=ARM))
+    assert policy.info.state_dim == 2
+    policy.reset(Instruction("go", 0))
+    for number, state in ((1, (0.5, -0.5)), (2, (0.6, -0.6))):  # it sags
+        observation = replace(seen(number), proprio=np.array(state))
+        said = policy.step(observation, Timeline(0), CLOCK)
+        assert said.actions.tolist() == [[0.5, 1.0, -0.5]]
+    policy.reset(Instruction("go on", 1))
+    with pytest.raises(InvalidAction, match="no state of 2 joints"):
+        policy.step(seen(3), Timeline(0), CLOCK)
+    moving = replace(ARM, kind=ActionKind.JOINT_DELTA)
+    said = load_policy(PolicySpec("zero", action_space=moving)).step(seen(4), Timeline(0), CLOCK)
+    assert said.actions.tolist() == [[0.0, 1.0, 0.0]]
+    poses = end_effectors(ActionKind.END_EFFECTOR_POSE)
+    with pytest.raises(PolicyRefused, match="a place to go to in action_space end_effector_pose"):
+        load_policy(PolicySpec("zero", action_space=poses))
+
+
 def test_replay_refuses_what_is_not_actions(tmp_path) -> None:
     np.save(tmp_path / "wide.npy", np.zeros((3, 8)))
     np.save(tmp_path / "empty.npy", np.zeros((0, 7)))
@@ -109,7 +158,8 @@ def test_replay_refuses_what_is_not_actions(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"name": "magic"}, "zero, scripted, replay, vla"),
+        ({"name": "magic"}, "zero, scripted, replay, vla, lerobot"),
+        ({"name": "lerobot"}, "needs a checkpoint"),
         ({"name": "vla"}, "needs a checkpoint"),
         ({"name": "replay"}, "needs replay_file"),
         ({"action_scale": (1.0,) * 5}, "action_scale"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,12 @@ pytest.importorskip(
     "rosbags", reason="rosbags is not installed: pip install '.[replay]' in the checkout"
 )
 
-from support.bags import START, T, action, film, task, write_bag
+from rosbags.typesys import get_types_from_msg
+
+from support.bags import START, Entry, T, action, film, task, write_bag
+from vla_ros.action_space import ActionKind, joints
 from vla_ros.core import CommandKind
+from vla_ros.recording.typestore import ros_types
 from vla_ros.replay.bag import Bag
 from vla_ros.replay.compare import compare
 from vla_ros.replay.errors import BagError
@@ -28,6 +33,8 @@ from vla_ros.replay.report import Report, Side, json_line, text
 from vla_ros.replay.run import Run, Said
 from vla_ros.replay.topics import pick
 
+FIRST_RELEASE = Path(__file__).parents[2] / "golden" / "first_release"
+COMMAND = "vla_ros/msg/ActionCommand"
 STAGES = dict.fromkeys(("transport", "queue", "preprocess", "vision", "prefill", "decode"), 3.0)
 
 
@@ -128,6 +135,46 @@ def test_a_golden_file_gives_back_every_bit(tmp_path):
     for name in ("other.json", "cut.json", "nothing.json"):
         with pytest.raises(BagError, match=name):
             load_golden(tmp_path / name)
+
+
+JOINTS = joints(ActionKind.JOINT_POSITION, ("a", "b"))
+
+
+def turned(stamp, value):
+    return replace(said(stamp), action=(value, 0.5), names=JOINTS.names, units=JOINTS.units)
+
+
+def test_actions_of_another_width_are_compared_and_kept_by_name(tmp_path):
+    entries = [*film(2), *(action(START + i * T, (0.1 * i, 0.5), space=JOINTS) for i in range(2))]
+    with Bag(write_bag(tmp_path / "bag", entries)) as bag:
+        recorded = read_recorded(bag, pick(bag.topics, {})).run
+    assert recorded.names == ("a", "b")
+    save_golden(tmp_path / "golden.json", recorded, "bag")
+    frames = [START, START + T]
+    assert compare(load_golden(tmp_path / "golden.json"), recorded, frames).identical
+    off = Run((turned(START, 0.0), turned(START + T, 0.3)), frames=2)
+    found = compare(recorded, off, frames)
+    assert (found.names, found.max_abs_diff) == (("a", "b"), (pytest.approx(0.2), 0.0))
+    assert str(found.first).endswith(", a: 0.1 before, 0.3 now")
+    both = replace(report(recorded, off), comparison=found)
+    assert "a 0.2  b 0" in text(both)
+    assert "a: 0 to 0.3 rad" in page(both)
+    with pytest.raises(BagError, match=r"were of a b, those of now are of x y z rx ry rz gripper"):
+        compare(recorded, run(frames), frames)
+
+
+def test_a_bag_of_the_first_release_is_read_by_its_own_definitions(tmp_path):
+    old = ros_types()
+    for file in sorted(FIRST_RELEASE.glob("*.msg")):
+        old.register(get_types_from_msg(file.read_text(), f"vla_ros/msg/{file.stem}"))
+    now = action(START, [0.1] * 7).content
+    fields = {name: getattr(now, name) for name, _ in old.fielddefs[COMMAND][1]}
+    entry = Entry("/policy/action", START, COMMAND, old.types[COMMAND](**fields))
+    with Bag(write_bag(tmp_path / "bag", [*film(1), entry], store=old)) as bag:
+        recorded = read_recorded(bag, pick(bag.topics, {})).run
+    assert [s.action for s in recorded.said] == [(0.1,) * 7]
+    assert recorded.names == ("x", "y", "z", "rx", "ry", "rz", "gripper")
+    assert compare(recorded, Run((replace(said(START), action=(0.1,) * 7),)), [START]).identical
 
 
 def report(before, now, strict=True, tolerance=0.0):

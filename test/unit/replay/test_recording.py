@@ -266,7 +266,7 @@ def test_every_event_becomes_a_bag_of_its_seconds(tmp_path):
         recorder.poll()
     for _ in range(2):
         recorder.trigger("fault", RunInfo())
-    recorder.poll(finish=True)
+    assert recorder.finish(10.0)
     first, second = sorted(tmp_path.iterdir())
     assert first.name.endswith("_hold")
     assert second.name.endswith("_fault")
@@ -277,3 +277,35 @@ def test_every_event_becomes_a_bag_of_its_seconds(tmp_path):
         assert stamps[-1] == 52 + 5
         assert bag.run.reason == "hold: too old"
         assert [t.name for t in bag.topics] == ["/image", "/instruction"]
+
+
+def test_a_slow_disk_costs_the_last_messages_and_not_the_index(tmp_path, monkeypatch):
+    """The real writer, on a disk that takes 50 ms a message: 100 wait when the end comes."""
+    write = BagFile.write
+
+    def slow(self, record):
+        time.sleep(0.05)
+        write(self, record)
+
+    monkeypatch.setattr(BagFile, "write", slow)
+    said = []
+    sink = BagSink(tmp_path / "bag", RunInfo(), LIMITS, SystemClock(), said.append)
+    for number in range(100):
+        sink.put(record(number + 1))
+    began = time.monotonic()
+    assert sink.close(2.0), "in time"
+    assert time.monotonic() - began < 2.0
+    assert sink.written + sink.dropped == 100 and 20 <= sink.written <= 40
+    assert said == [f"{sink.dropped} messages left out at the end: the disk is too slow for them"]
+    with Bag(tmp_path / "bag") as bag:
+        assert not bag.notes, "closed properly"
+        assert len(list(bag.messages(["/image"]))) == sink.written
+        assert (bag.run.dropped, bag.run.ended) == (sink.dropped, "asked")
+
+
+def test_a_flight_record_that_the_disk_does_not_take_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(BagFile, "close", lambda self: time.sleep(1.0))
+    recorder = FlightRecorder(tmp_path, FlightLimits(), SystemClock(), lambda _: None)
+    recorder.trigger("hold", RunInfo())
+    assert not recorder.finish(0.2)
+    assert recorder.finish(5.0)

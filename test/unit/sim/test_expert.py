@@ -7,7 +7,8 @@ import pytest
 
 from vla_ros.core import Command, CommandKind, Pose
 from vla_ros.sim.commands import environment_action
-from vla_ros.sim.expert import FINGERS, Expert, MissingPose
+from vla_ros.sim.env import FINGERS
+from vla_ros.sim.expert import Expert, MissingPose
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.goals import UnknownInstruction
 from vla_ros.sim.tasks import GOALS, TASKS

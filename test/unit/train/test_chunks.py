@@ -56,6 +56,7 @@ def test_a_chunk_is_what_the_expert_did_next(tmp_path):
         assert np.allclose(frames.chunks[t].numpy(), last, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_what_followed_a_policy_or_another_sentence_is_not_taught(tmp_path):
     path = data_set(tmp_path / "set", shards=1)
     one = demonstration(9)

@@ -16,10 +16,11 @@ from vla_ros.cli.defaults import (
     refuse_unreadable,
 )
 from vla_ros.errors import UserError
+from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.sim.goals import COLOURS
 
 RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
-POLICIES = ("vla", "scripted", "zero", "replay")
+WITHOUT_MODEL = ("scripted", "zero", "replay")
 
 DESCRIPTION = """\
 Start the simulation, a policy and the monitor as processes of a ROS 2 graph of their own, let
@@ -60,7 +61,19 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--policy", choices=POLICIES, default="vla", help="who acts (default: vla)")
+    add(
+        "--policy",
+        metavar="NAME",
+        default="vla",
+        help=f"who acts: {', '.join(POLICIES)}, or what an installed package offers (default: vla)",
+    )
+    add(
+        "--policy-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="lerobot, an installed package's: an option of its own; may be repeated",
+    )
     add(
         "--mode",
         choices=("realtime", "lockstep"),
@@ -72,9 +85,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--seed", type=int, metavar="N", help="of the initial states and of random weights")
     add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
     add("--schedule", metavar="NAME", help="vla: how tokens are decoded, see below")
-    add("--checkpoint", metavar="DIR", help=f"vla: model (default: {CHECKPOINT})")
-    add("--device", help="vla: torch device, such as cuda:0")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), help="vla: of the weights")
+    add("--checkpoint", metavar="DIR", help=f"model; required for lerobot (vla: {CHECKPOINT})")
+    add("--device", help="of the model: torch device, such as cuda:0")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights")
     add("--replay-file", type=Path, metavar="FILE", help="replay: .npy or .npz of [N, 7]")
     add(
         "-p",
@@ -101,8 +114,9 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The parameters that the options stand for; `-p` wins. Raises UserError."""
     _check(args)
     policy = {
-        **(_for_model(args) if args.policy == "vla" else {}),
         "policy": args.policy,
+        "policy_options": args.policy_option or None,
+        **(_for_model(args) if args.policy == "vla" else {"checkpoint": args.checkpoint}),
         "mode": args.mode,
         "schedule": args.schedule,
         "device": args.device,
@@ -134,7 +148,8 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     """What a VLA needs to run well beside a simulation on one machine."""
     checkpoint = args.checkpoint or default_checkpoint([args.schedule])
-    refuse_unreadable(checkpoint)
+    said = parse_overrides(args.param).get("policy", {})
+    refuse_unreadable(checkpoint, str(said.get("tokenizer", "")))
     values: dict[str, Any] = {"checkpoint": checkpoint}
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
         values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}
@@ -145,16 +160,19 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
 
 def _check(args: argparse.Namespace) -> None:
     """Options that do not go together, and names that do not exist. Raises UserError."""
-    for option, who in (
-        ("schedule", "vla"),
-        ("checkpoint", "vla"),
-        ("device", "vla"),
-        ("dtype", "vla"),
-        ("replay_file", "replay"),
-    ):
+    if args.policy not in POLICIES:
+        refuse_unknown(args.policy)
+    _check_policy_options(args)
+    for option, who in (("schedule", "vla"), ("replay_file", "replay")):
         if getattr(args, option) is not None and args.policy != who:
             name = option.replace("_", "-")
             raise UserError(f"--{name} needs --policy {who}, not {args.policy}")
+    for option in ("checkpoint", "device", "dtype"):
+        if getattr(args, option) is not None and args.policy in WITHOUT_MODEL:
+            raise UserError(f"--{option} needs --policy vla, or another with a model,"
+                            f" not {args.policy}")  # fmt: skip
+    if args.policy == "lerobot" and not args.checkpoint:
+        raise UserError("--policy lerobot needs --checkpoint: a folder, or a hub id")
     if args.policy == "replay" and args.replay_file is None:
         raise UserError("--policy replay needs --replay-file FILE")
     if args.replay_file is not None and not args.replay_file.is_file():
@@ -169,6 +187,16 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--domain-id {args.domain_id}: must be 0 to 232")
     if args.schedule is not None:
         _check_schedule(args.schedule)
+
+
+def _check_policy_options(args: argparse.Namespace) -> None:
+    if args.policy_option and args.policy in ("vla", *WITHOUT_MODEL):
+        raise UserError(
+            "--policy-option needs --policy lerobot or one of an installed package, not"
+            f" {args.policy}"
+        )
+    if wrong := [one for one in args.policy_option if not one.partition("=")[0] or "=" not in one]:
+        raise UserError(f"--policy-option {wrong[0]}: write name=value")
 
 
 def check_graph(spec: GraphSpec) -> None:

@@ -56,17 +56,17 @@ def checkpoint(name: str) -> Check:
     code = (
         "import sys\n"
         "from vla_ros.analysis.memory import memory_of\n"
-        "from vla_ros.analysis.models import shape_of\n"
+        "from vla_ros.analysis.models import load_model\n"
         "from vla_ros.analysis.work import Precision\n"
-        "from vla_ros.engine.checkpoints.openvla import fingerprint, inspect_checkpoint\n"
+        "from vla_ros.engine.inspection import inspect, sha256_on_disk\n"
         "try:\n"
-        f"    c = inspect_checkpoint({name!r})\n"
+        f"    c = inspect({name!r})\n"
         "except (OSError, ValueError) as error:\n"
         "    sys.exit(' '.join(str(error).split()))\n"
-        "need = memory_of(shape_of(c.config, 'it'), Precision()).total / 1e9\n"
+        "need = memory_of(load_model(str(c.directory)), Precision()).total / 1e9\n"
+        "whose = 'unnorm_key ' + ', '.join(c.statistics) if c.statistics else c.kind\n"
         "print(f'{c.directory}: {c.parameters / 1e6:.0f} M parameters, {need:.1f} GB in bf16,'\n"
-        "      f' unnorm_key {\", \".join(c.norm_stats)},'\n"
-        "      f' sha256 {fingerprint(c.directory)[:12]}')"
+        "      f' {whose}, sha256 {sha256_on_disk(str(c.directory))[:12]}')"
     )
     good, text = try_python(code, 600.0)
     if not good:

@@ -24,6 +24,7 @@ from vla_ros.bringup.graph_file import GraphSpec
 from vla_ros.core import PolicyState
 from vla_ros.evaluation.plan import age_limit_s
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
+from vla_ros.evaluation.robot_state import state_parameters
 from vla_ros.evaluation.runner import RunnerFailed
 from vla_ros.evaluation.strips import Strip
 from vla_ros.evaluation.worlds import config_of
@@ -204,11 +205,14 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
         "mode": setup.mode.value,
         "seed": setup.seed,
         "num_threads": setup.threads,
+        "execution": variant.execution,
+        "rtc_jacobian": variant.rtc_jacobian,
         "replan_interval": variant.replan_interval,
         "delay_frames": variant.delay_frames,
         "max_age_s": age_limit_s(setup, variant),
         "use_sim_time": lockstep,
         **(UNGATED if setup.ungated else {}),
+        **state_parameters(setup.state),
     }
     if setup.policy == "vla":
         policy |= {

@@ -98,7 +98,8 @@ def _policy(add: Callable[..., Any]) -> None:
 def _variants(add: Callable[..., Any]) -> None:
     words = listed(str)
     add("--schedule", type=words, metavar="S,..", help=f"vla: decoding schedules ({SCHEDULE})")
-    add("--drafter", type=words, default=["temporal"], metavar="D,..", help="temporal, model")
+    add("--drafter", type=words, default=["temporal"], metavar="D,..", help="temporal,"
+        " temporal_tree, model")  # fmt: skip
     add("--draft-checkpoint", default="", metavar="C", help="of drafter model; not needed for"
         f" {CHECKPOINT}")  # fmt: skip
     add("--acceptance", type=words, default=["exact"], metavar="A,..", help="exact, sampling")
@@ -106,8 +107,16 @@ def _variants(add: Callable[..., Any]) -> None:
     add("--extrapolation", choices=("repeat", "linear"), default="repeat", help="temporal drafts")
     add("--replan-interval", type=listed(int), default=[0], metavar="S,..", help="actions of a"
         " chunk that are executed; 0: all")  # fmt: skip
+    add(
+        "--execution",
+        type=words,
+        default=["async"],
+        metavar="E,..",
+        help="of chunks: sync, async, ensemble, rtc, rtc_trained (async)",
+    )
+    add("--rtc-jacobian", choices=("identity", "true"), default="identity", help="of rtc")
     add("--delay-frames", type=listed(int), default=[0], metavar="D,..", help="lock-step: act on"
-        " the observation of so many control steps ago")  # fmt: skip
+        " the observation of so many control steps ago; chunks come so late")  # fmt: skip
     add("--image-delay-ms", type=listed(float), default=[0.0], metavar="MS,..", help="realtime:"
         " images come so much later, their stamp unchanged")  # fmt: skip
 
@@ -118,6 +127,8 @@ def _how(add: Callable[..., Any]) -> None:
     add("--ray", action="store_true", help="workers are actors of a Ray cluster")
     add("--image-size", type=int, default=256, metavar="PX", help="of the cameras (256)")
     add("--out", type=Path, metavar="DIR", help="the evaluation's directory (runs/eval-TIME)")
+    add("--keep-tokens", action="store_true", help="keep what the policy said of every frame,"
+        " an .npz an episode in DIR/tokens (vla-ros coverage reads them)")  # fmt: skip
     add("--json", action="store_true", help="end with one line of JSON on stdout")
 
 
@@ -191,14 +202,14 @@ def environment_of(args: argparse.Namespace) -> str:
 
 
 def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
-    from vla_ros.engine.checkpoints.openvla import fingerprint, resolve
     from vla_ros.engine.device import usable_device
+    from vla_ros.engine.inspection import sha256_on_disk
     from vla_ros.policies.conventions import conventions_of
 
     usable_device(args.device)
     refuse_unreadable(args.checkpoint)
     found = conventions_of(args.checkpoint, args.suite, args.unnorm_key)
-    known = "" if args.checkpoint.startswith("random:") else fingerprint(resolve(args.checkpoint))
+    known = "" if args.checkpoint.startswith("random:") else sha256_on_disk(args.checkpoint)
     return {
         "checkpoint": args.checkpoint,
         "checkpoint_sha256": known,
@@ -210,6 +221,8 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
         "ungated": environment_of(args) == "libero",  # the published protocol has no gate
         "action_scale": found.action_scale,
         "wrist": found.cameras == 2,
+        "chunk": found.chunk,
+        "state": found.state,
     }
 
 
@@ -227,14 +240,17 @@ def variants_of(args: argparse.Namespace) -> tuple[Variant, ...]:
     try:
         return tuple(
             Variant(
-                label=label + _suffix(replan, frames, delay_ms),
+                label=label + _suffix(execution, replan, frames, delay_ms),
                 adaptive_draft=adaptive,
                 replan_interval=replan,
                 delay_frames=frames,
                 image_delay_ms=delay_ms,
+                execution=execution,
+                rtc_jacobian=args.rtc_jacobian,
                 **options,
             )
             for label, options in _decodings(args)
+            for execution in args.execution
             for replan in args.replan_interval
             for frames in args.delay_frames
             for delay_ms in args.image_delay_ms
@@ -243,8 +259,9 @@ def variants_of(args: argparse.Namespace) -> tuple[Variant, ...]:
         raise UserError(str(error)) from error
 
 
-def _suffix(replan: int, frames: int, delay_ms: float) -> str:
-    replans = f",S={replan}" if replan else ""
+def _suffix(execution: str, replan: int, frames: int, delay_ms: float) -> str:
+    executed = "" if execution == "async" else f",{execution}"
+    replans = executed + (f",S={replan}" if replan else "")
     delayed = f",d={frames}" if frames else ""
     return replans + delayed + (f",delay={delay_ms:g}ms" if delay_ms else "")
 
@@ -280,7 +297,7 @@ def _drafting(
     args: argparse.Namespace, schedule: str, drafter: str, acceptance: str, distance: int
 ) -> tuple[str, dict[str, Any]]:
     parts = [schedule]
-    parts += ["model"] if drafter == "model" and schedule != MODEL_DRAFTED else []
+    parts += [drafter] if drafter != "temporal" and schedule != MODEL_DRAFTED else []
     parts += ["linear"] if drafter == "temporal" and args.extrapolation == "linear" else []
     parts += [acceptance] if acceptance != "exact" else []
     parts += [f"r={distance}"] if distance else []

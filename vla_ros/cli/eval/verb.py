@@ -91,7 +91,7 @@ def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> 
     progress.update()
     try:
         for played in _play(args, plan, orders):
-            store.add(keep(played, out))
+            store.add(keep(played, out, args.keep_tokens))
             progress.update()
     finally:
         progress.end()

@@ -35,9 +35,7 @@ class Fields:
     def number(self, name: str, default: float) -> float:
         """A finite number above 0."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(name, "a number")
-        if not math.isfinite(value) or value <= 0:
+        if not _finite(value) or value <= 0:
             raise self.wrong(name, "a finite number above 0")
         return float(value)
 
@@ -55,7 +53,7 @@ class Fields:
             raise self.wrong(name, "a string")
         return value
 
-    def inner(self, name: str) -> Fields:
+    def part(self, name: str) -> Fields:
         """An object's fields, none where it is absent."""
         return Fields(self._get(name, {}), f"{self._where}{name}")
 
@@ -79,6 +77,14 @@ class Fields:
         if value is not None and value not in allowed:
             wanted = " or ".join(map(_short, allowed))
             raise self.wrong(name, f"{wanted}, this engine computes nothing else")
+
+    def square(self, name: str, default: int) -> int:
+        """The side of a square given as two numbers."""
+        value = self._get(name, [default, default])
+        good = isinstance(value, list | tuple) and len(value) == 2 and value[0] == value[1]
+        if not good or isinstance(value[0], bool) or not isinstance(value[0], int) or value[0] < 1:
+            raise self.wrong(name, "two equal whole numbers")
+        return int(value[0])
 
     def triple(self, name: str, values: Any) -> tuple[float, float, float]:
         """Three finite numbers, such as a mean per channel."""

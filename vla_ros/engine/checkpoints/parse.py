@@ -60,7 +60,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     if top.raw.get("quantization_config"):
         raise CheckpointError("quantization_config: quantised weights are not supported")
     llm = top.text("llm_backbone_id", "")
-    text = parse_text(top.inner("text_config").raw, "qwen2" if llm.startswith("qwen") else "llama")
+    text = parse_text(top.part("text_config").raw, "qwen2" if llm.startswith("qwen") else "llama")
     if text.kind == "qwen2" and "action_vocab" not in raw:
         raise CheckpointError(
             "a Qwen checkpoint lacks action_vocab: give its tokenizer's length"
@@ -105,7 +105,7 @@ def parse_text(raw: Mapping[str, Any], kind: str = "llama") -> TextConfig:
     kind = text.choice("model_type", kind, tuple(DEFAULTS))
     defaults = DEFAULTS[kind]
     _refuse_unbuilt(text)
-    rope = text.inner("rope_parameters" if raw.get("rope_parameters") else "rope_scaling")
+    rope = text.part("rope_parameters" if raw.get("rope_parameters") else "rope_scaling")
     rope.only("rope_type", "default")
     rope.only("type", "default")
     heads = text.whole("num_attention_heads", defaults.heads)
@@ -145,7 +145,7 @@ def _towers(top: Fields) -> tuple[TowerConfig, ...]:
     if any(top.items("timm_override_act_layers")):
         raise top.wrong("timm_override_act_layers", "null, the towers' own GELU")
     if top.raw.get("vision_config"):
-        listed = top.inner("vision_config").items("towers")
+        listed = top.part("vision_config").items("towers")
         if not 1 <= len(listed) <= 2:
             raise CheckpointError(f"vision_config has {len(listed)} towers: wanted one or two")
         towers = tuple(
@@ -197,7 +197,7 @@ def _tower(tower: Fields) -> TowerConfig:
 def _vq(top: Fields) -> VqConfig | None:
     if not top.raw.get("vq"):
         return None
-    vq, usual = top.inner("vq"), VqConfig()
+    vq, usual = top.part("vq"), VqConfig()
     return VqConfig(
         vq.whole("horizon", usual.horizon),
         vq.whole("latent", usual.latent),

@@ -8,18 +8,15 @@ all other tokens are zero in the head (small in an embedding that is also the he
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from vla_ros.engine.checkpoints.cache import cached
 from vla_ros.engine.checkpoints.config import (
     DINOV2_L,
     SIGLIP_SO400M,
@@ -40,6 +37,7 @@ from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
 from vla_ros.engine.errors import CheckpointError
 
 PREFIX = "random:"
+_VERSION = 5  # of what is written; a new one makes what is cached void
 SMALL_VOCAB = 960  # 704 text tokens, then 256 action tokens
 LARGE = 300_000_000  # parameters from which weights are not written to disk
 
@@ -83,25 +81,32 @@ def load_random(name: str, seed: int, device: torch.device, dtype: torch.dtype) 
     config = PRESETS[preset]
     if parameters(config) > LARGE:
         return in_memory(config, seed, device, dtype)
-    directory = _cache() / f"{preset}-{seed}-{_fingerprint(config)}"
-    if not (directory / "config.json").is_file():
-        _publish(config, seed, directory)
+    name = f"{preset}-{seed}-{_fingerprint(config)}"
+    directory = cached(name, lambda scratch: write_random(scratch, config, seed))
     return load_checkpoint(str(directory), device, dtype)
+
+
+def random_chunk(name: str) -> int:
+    """Actions of an answer of ``random:<preset>``; 1 of what is unknown."""
+    config = PRESETS.get(name.removeprefix(PREFIX))
+    return config.chunk if config else 1
 
 
 def in_memory(
     config: ModelConfig, seed: int, device: torch.device, dtype: torch.dtype, dim: int = 7
 ) -> Checkpoint:
     """Random weights made on the device; only the tokenizer goes to disk."""
-    directory = _cache() / f"tokenizer-{_fingerprint(config)}"
-    if not (directory / "tokenizer.json").is_file():
-        directory.mkdir(parents=True, exist_ok=True)
-        scratch = directory / f".{os.getpid()}.json"  # another process may look meanwhile
-        write_tokenizer(scratch)
-        scratch.replace(directory / "tokenizer.json")
+    directory = tokenizer_directory()
     tensors = random_tensors(config, seed, device, dtype)
     digest = hashlib.sha256(f"random {config!r} {seed} {dtype}".encode()).hexdigest()
     return Checkpoint(config, tensors, norm_stats(dim), directory, digest)
+
+
+def tokenizer_directory() -> Path:
+    """The small tokenizer alone, for weights that never go to disk."""
+    return cached(
+        f"tokenizer-{_VERSION}", lambda scratch: write_tokenizer(scratch / "tokenizer.json")
+    )
 
 
 def write_random(
@@ -160,28 +165,6 @@ def _favour_actions(config: ModelConfig, tensors: Tensors) -> None:
     head[last:] *= 0.1 if tied else 0.0
 
 
-def _publish(config: ModelConfig, seed: int, directory: Path) -> None:
-    """Write beside the target and rename, so that two processes cannot mix their files."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=directory.parent))
-    write_random(scratch, config, seed)
-    try:
-        scratch.rename(directory)
-    except OSError:  # another process was first
-        shutil.rmtree(scratch)
-
-
-def _cache() -> Path:
-    """The user's cache directory, or one under the temporary directory where it is read-only."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = base / "vla_ros" / "random"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        path = Path(tempfile.gettempdir()) / f"vla_ros-random-{getpass.getuser()}"
-    return path
-
-
 def _fingerprint(config: ModelConfig) -> str:
-    text = json.dumps([5, config_json(config, {})], sort_keys=True)
+    text = json.dumps([_VERSION, config_json(config, {})], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -9,31 +9,15 @@ target's own choice (Spec-VLA), never for the gripper: it loses exactness and sa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import torch
 
 from vla_ros.engine.drafters.base import Draft
+from vla_ros.engine.drafters.verdict import Verdict, follow
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.packed.lane import Lane
 from vla_ros.engine.packed.pack import PackLayout
 from vla_ros.engine.tokens import ActionTokens
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a verified pass adds to the action.
-
-    ``tokens`` are the accepted drafts and then one token of the target's; ``own`` the target's
-    choices at the same places; ``draft`` the whole draft; ``accepted`` how many of it stood.
-    """
-
-    tokens: tuple[int, ...]
-    own: tuple[int, ...]
-    draft: tuple[int, ...]
-    accepted: int
-    finite: bool
-
 
 #: what a pass shows a rule: tensors of a row each for every place that was asked for
 Seen = tuple[torch.Tensor, ...]
@@ -61,7 +45,7 @@ class Acceptance(ABC):
     def judge(self, seen: Seen, draft: Draft, start: int) -> Verdict:
         """What was seen at the places start ... start + d, against a draft of d >= 1 tokens.
 
-        Reads the device once.
+        Of a tree: at its root and its d nodes, in order. Reads the device once.
         """
 
     @abstractmethod
@@ -71,6 +55,10 @@ class Acceptance(ABC):
     def close(self, draft: int, own: int, position: int) -> bool:
         """Would this draft token stand, given the target's own choice?"""
         return draft == own
+
+    def reach(self, position: int) -> int:
+        """How many bins a draft token may be off and still stand."""
+        return 0
 
 
 class Greedy(Acceptance):
@@ -90,6 +78,8 @@ class Greedy(Acceptance):
         finite = maxima.isfinite().all()[None].long()
         read = torch.cat((choices, draft.tokens, finite)).tolist()
         own, drafted = read[: len(choices)], read[len(choices) : -1]
+        if draft.parents is not None:
+            return follow(own, drafted, draft.parents, start, self.close, bool(read[-1]))
         accepted = 0
         while accepted < len(drafted) and self.close(
             drafted[accepted], own[accepted], start + accepted
@@ -125,15 +115,18 @@ class Relaxed(Greedy):
     def close(self, draft: int, own: int, position: int) -> bool:
         if draft == own:
             return True
-        if position % self._dim == self._dim - 1:
-            return False
         both = self._actions.is_action(draft) and self._actions.is_action(own)
-        return both and abs(draft - own) <= self._bins
+        return both and abs(draft - own) <= self.reach(position)
+
+    def reach(self, position: int) -> int:
+        return 0 if position % self._dim == self._dim - 1 else self._bins
 
 
 class Sampling(Acceptance):
     """Rejection sampling at a temperature: the target's distribution, whatever the draft.
 
+    Of a tree one token is drawn behind the root and every node, and the path is followed that
+    these draws name: a child is taken with just the chance that the target says it.
     It is the distribution over the action tokens, given that one of them is said: no other token
     is ever drawn. Draws go on from one episode to the next.
     """
@@ -159,6 +152,10 @@ class Sampling(Acceptance):
     def judge(self, seen: Seen, draft: Draft, start: int) -> Verdict:
         target, finite = self._distribution(seen)
         count = len(draft.tokens)
+        if draft.parents is not None:
+            read = torch.cat((self._draw(target), draft.tokens, finite[None].long())).tolist()
+            own, drafted = read[: count + 1], read[count + 1 : -1]
+            return follow(own, drafted, draft.parents, start, self.close, bool(read[-1]))
         stands, rest = self._reject(target[:count], draft)
         fresh = self._draw(torch.cat((rest, target[count:])))
         flags = torch.cat((stands.long(), finite[None].long()))

@@ -15,13 +15,16 @@ from vla_ros.engine.request import Request
 class Draft:
     """``tokens`` int64 [d] of the target's vocabulary, on the device, d may be 0.
 
+    ``parents`` makes a tree of them: of every token the one that it follows, which stands before
+    it, or -1 for the last token that is known; None: each follows the one before it.
     ``probabilities`` [d, bins] is the distribution over the action tokens, in the order of their
     ids, that each token was drawn from; None when the drafter has none (it is then taken to be
-    certain). Where the target samples, all tokens are action tokens.
+    certain; so it is of every tree). Where the target samples, all tokens are action tokens.
     """
 
     tokens: torch.Tensor
     probabilities: torch.Tensor | None = None
+    parents: tuple[int, ...] | None = None
 
 
 class Drafter(ABC):

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from vla_ros.engine.trees.expected import Cost
 
 DECAY = 0.9
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Of a draft as such, and of each of its tokens, in passes of a single token."""
-
-    draft: float
-    token: float
 
 
 class AcceptanceStatistics:

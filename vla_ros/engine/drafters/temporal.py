@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from vla_ros.engine.drafters.base import Draft, Drafter
-from vla_ros.engine.drafters.statistics import AcceptanceStatistics, Cost
+from vla_ros.engine.drafters.statistics import AcceptanceStatistics
 from vla_ros.engine.tokens import ActionTokens
+from vla_ros.engine.trees.expected import Cost
 
 
 @dataclass(frozen=True, slots=True)

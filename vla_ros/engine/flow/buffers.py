@@ -83,6 +83,16 @@ class Buffers:
         self.sin.copy_(rope.sin[first : first + self.tail])
 
 
+def laid(buffer: torch.Tensor, begin: int, rows: torch.Tensor) -> torch.Tensor:
+    """The buffer [G, S, d] up to the end of ``rows`` [G, n, d], which are written behind its
+    first ``begin`` ones. Under autograd, which cannot follow a buffer, a copy of it."""
+    if torch.is_grad_enabled():
+        return torch.cat((buffer[:, :begin], rows), 1)
+    end = begin + rows.shape[1]
+    buffer[:, begin:end].copy_(rows)
+    return buffer[:, :end]
+
+
 class Captured:
     """Functions over static buffers, captured when their key is first asked for.
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.engine.checkpoints.config import SIGLIP_SO400M, TextConfig, TowerConfig
+from vla_ros.engine.checkpoints.family import FLOW_TYPES
+from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.reading import Fields
 
-FLOW_TYPES = ("pi0", "pi05", "smolvla")
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 EMPTY_CAMERA = "empty_camera_"
 PALIGEMMA_VOCAB = 257152
@@ -69,6 +69,7 @@ class FlowConfig:
     max_period: float = 4.0
     self_every: int = 0
     vlm: str = ""
+    row_time: bool = False
 
     @property
     def adaptive(self) -> bool:
@@ -131,6 +132,7 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
         max_period=fields.number("max_period", 4.0),
         self_every=_self_every(fields) if small else 0,
         vlm=fields.text("vlm_model_name", SMOLVLM2_500M) if small else "",
+        row_time=raw.get("row_time") is True,
     )
     _check(config)
     return config
@@ -299,6 +301,8 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
         "max_period": config.max_period,
         "shapes": asdict(config.shapes),
     }
+    if config.row_time:
+        out["row_time"] = True
     if small:
         mode = "cross_attn" if config.self_every else "self_attn"
         out |= {

@@ -12,36 +12,45 @@ from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
 from vla_ros.engine.checkpoints.openvla import resolve
 from vla_ros.engine.checkpoints.random import PREFIX
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.flow.cameras import WRIST, roles_of
 from vla_ros.engine.flow.config import FlowConfig, read_flow_config
+from vla_ros.engine.flow.continuing import REMEMBERED, guidance_of
 from vla_ros.engine.flow.head import FlowHead
 from vla_ros.engine.flow.load import FlowPolicy, is_flow, load_folder
-from vla_ros.engine.flow.primitive import Guidance
+from vla_ros.engine.flow.primitive import Continuing, Guidance
 from vla_ros.engine.flow.random import PRESETS, load_random_flow
 from vla_ros.engine.flow.solver import noise_for
-from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.layout import action_space_of
+from vla_ros.engine.options import AUTO, FLOW_OPTIONS, EngineOptions
 from vla_ros.engine.packed.graphs import Capture, CudaCapture
 from vla_ros.engine.stages import StageTimer
 from vla_ros.timing import Clock
 
 #: Options of the engine that mean something here; the others belong to token policies.
 _OURS = {
-    "checkpoint", "device", "dtype", "seed", "action_dim", "cuda_graphs", "threads", "tokenizer",
-    "flow_steps",
+    "checkpoint", "device", "dtype", "seed", "action_dim", "cuda_graphs", "threads", "camera_roles",
+    "rtc", "rtc_limit", *FLOW_OPTIONS,
 }  # fmt: skip
-_ANY_SCHEDULE = ("auto", "autoregressive")  # what is asked for where nobody chose
-CAMERAS = ("image", "wrist_image")
+_ANY_SCHEDULE = (AUTO, "autoregressive")  # what is asked for where nobody chose
+#: What "auto" would draft with, should it draft: here it does not.
+_IF_IT_DRAFTS = {"adaptive_draft", "draft_extrapolation", "gamma"}
 
 
 class FlowEngine:
     """A loaded flow policy, one instruction at a time. One thread."""
 
     def __init__(self, policy: FlowPolicy, options: EngineOptions) -> None:
-        check_layout(policy.config, options.action_dim)
         self.options, self.policy = options, policy
-        self.head = FlowHead(policy)
+        self.roles = check_layout(policy.config, options)
+        self.head = FlowHead(policy, self.roles)
         self._text: str | None = None
-        self._last: torch.Tensor | None = None
+        self._chunks: dict[int, torch.Tensor] = {}  # the newest in model space, by stamp
         config = policy.config
+        if options.rtc == Continuing.TRAINED and not config.row_time:
+            raise CheckpointError(
+                "execution 'rtc_trained' needs a network that takes a time for each action, and"
+                " this one takes one for all: choose sync, async, ensemble, rtc"
+            )
         self.info = PolicyInfo(
             name="vla",
             schedule="flow",
@@ -51,23 +60,26 @@ class FlowEngine:
             dtype=options.dtype,
             chunk_length=config.horizon,
             state_dim=config.state_dim,
+            camera_roles=tuple(role for role in options.camera_roles if role in self.roles),
+            action_space=action_space_of(config.action_dim, policy.processors.action_names),
+            continues=("rtc", "rtc_trained") if config.row_time else ("rtc",),
         )
 
     @property
     def cameras(self) -> int:
-        """How many images an observation must have."""
-        return len(self.policy.config.cameras)
+        """How many images an observation must have: 2 with the wrist's."""
+        return 2 if WRIST in self.roles else 1
 
     @property
     def last_chunk(self) -> torch.Tensor | None:
         """The newest chunk in model space [H, D], for the guidance of the next one."""
-        return self._last
+        return next(reversed(self._chunks.values()), None)
 
     def reset(self, text: str) -> None:
         """Begin a new instruction or episode. ValueError: empty, or too long for the model."""
         if not text.strip():
             raise ValueError("the instruction is empty")
-        self._last = None
+        self._chunks.clear()
         if text != self._text:
             self.head.instruct(text)
             self._text = text
@@ -83,6 +95,8 @@ class FlowEngine:
 
         Marks preprocess, vision, prefill (the prefix) and decode (all solver steps). The noise
         belongs to the observation's stamp and the engine's seed, so a replay says the same.
+        With the option ``rtc`` the chunk continues the one that the observation says is executed,
+        if that is among the last few; ``guidance`` overrides it.
         InvalidAction: the observation lacks something, or an action is not finite.
         """
         if self._text is None:
@@ -92,16 +106,30 @@ class FlowEngine:
         noise = noise_for(
             self.options.seed, observation.stamp_ns, self.head.horizon, self.head.width
         )
+        guidance = guidance or self._guidance(observation)
         chunk = self.head.integrate(prefix, None, noise, guidance)
         stages.mark("decode")
         actions = self._in_units(chunk.cpu(), observation)  # the one host sync
-        self._last = chunk
+        self._chunks[observation.stamp_ns] = chunk
+        while len(self._chunks) > REMEMBERED:
+            del self._chunks[next(iter(self._chunks))]
         return Inference(
             stamp_ns=observation.stamp_ns,
             actions=actions,
             timeline=stages.resolve(),
             target_passes=1,
+            continues=observation.executing if guidance is not None else None,
         )
+
+    def _guidance(self, observation: Observation) -> Guidance | None:
+        executing = observation.executing
+        if not self.options.rtc or executing is None:
+            return None
+        chunk = self._chunks.get(executing.stamp_ns)
+        if chunk is None:  # a new worker, or long ago
+            return None
+        how = Continuing(self.options.rtc)
+        return guidance_of(chunk, executing, self.options.rtc_limit, how)
 
     def _in_units(self, chunk: torch.Tensor, observation: Observation) -> np.ndarray:
         config, processors = self.policy.config, self.policy.processors
@@ -116,17 +144,21 @@ class FlowEngine:
         return actions
 
 
-def check_layout(config: FlowConfig, action_dim: int | None) -> None:
-    """Refuse a checkpoint that this robot cannot feed or obey, wanted against offered."""
+def check_layout(config: FlowConfig, options: EngineOptions) -> tuple[str, ...]:
+    """The roles of its cameras. CheckpointError, wanted against offered, for a checkpoint that
+    this robot cannot feed or obey."""
     wrong = []
-    if action_dim is not None and config.action_dim != action_dim:
-        wrong.append(f"action: {action_dim} values are wanted, the checkpoint has"
+    if options.action_dim not in (None, config.action_dim):
+        wrong.append(f"action: {options.action_dim} values are wanted, the checkpoint has"
                      f" {config.action_dim}")  # fmt: skip
-    if len(config.cameras) > len(CAMERAS):
-        wrong.append(f"cameras: {', '.join(CAMERAS)} are offered, the checkpoint wants"
-                     f" {', '.join(config.cameras)}")  # fmt: skip
+    roles: tuple[str, ...] = ()
+    try:
+        roles = roles_of(config.cameras, options.flow_cameras, options.camera_roles)
+    except CheckpointError as error:
+        wrong.append(str(error))
     if wrong:
         raise CheckpointError("this checkpoint does not fit the robot: " + "; ".join(wrong))
+    return roles
 
 
 def flow_source(checkpoint: str) -> Path | str | None:
@@ -156,7 +188,7 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
     if isinstance(source, str):
         policy = load_random_flow(source, options.seed, device, dtype, options.flow_steps, capture)
     else:
-        check_layout(read_flow_config(source), options.action_dim)  # before any weight is read
+        check_layout(read_flow_config(source), options)  # before any weight is read
         policy = load_folder(
             source, device, dtype, tokenizer=options.tokenizer, steps=options.flow_steps,
             capture=capture,
@@ -169,5 +201,7 @@ def _refuse_token_options(options: EngineOptions) -> None:
               if f.name not in _OURS and getattr(options, f.name) != f.default]  # fmt: skip
     if options.schedule in _ANY_SCHEDULE:
         chosen = [name for name in chosen if name != "schedule"]
+    if options.schedule == AUTO:
+        chosen = [name for name in chosen if name not in _IF_IT_DRAFTS]
     if chosen:
         raise ValueError(f"{', '.join(chosen)}: these options are for token policies, not for flow")

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.config import SMOLVLM2_500M, FlowConfig
-from vla_ros.engine.flow.reading import Fields
 from vla_ros.engine.flow.solver import Euler
 from vla_ros.engine.flow.tables import POSITION_TABLES, patch_positions, time_table
 from vla_ros.engine.flow.text import state_bins

@@ -7,6 +7,7 @@ import torch
 
 from vla_ros.core import Image, Observation
 from vla_ros.engine.errors import InvalidAction
+from vla_ros.engine.flow.cameras import ABSENT, images_of
 from vla_ros.engine.flow.images import padded_square
 from vla_ros.engine.flow.load import FlowPolicy
 from vla_ros.engine.flow.primitive import Guidance, Prefix, PrefixHead
@@ -15,11 +16,15 @@ from vla_ros.engine.stages import StageTimer
 
 
 class FlowHead(PrefixHead[Prefix]):
-    """pi0, pi0.5 or SmolVLA. ``image`` is the checkpoint's first camera, ``wrist_image`` its
-    second; a third has no source yet and counts as absent."""
+    """pi0, pi0.5 or SmolVLA. ``roles`` are those of its cameras, see
+    :mod:`vla_ros.engine.flow.cameras`."""
 
-    def __init__(self, policy: FlowPolicy) -> None:
+    def __init__(self, policy: FlowPolicy, roles: tuple[str, ...]) -> None:
         self._policy, self._model = policy, policy.model
+        self._roles = tuple(role for role in roles if role != ABSENT)
+        self._names = tuple(
+            name for name, role in zip(policy.config.cameras, roles, strict=True) if role != ABSENT
+        )
         self.horizon, self.width = policy.model.horizon, policy.model.width
         self._task = ""
         self._ids = torch.empty(0, dtype=torch.int64)
@@ -62,14 +67,13 @@ class FlowHead(PrefixHead[Prefix]):
         return self._model.integrate(prefix, state, noise, guidance)
 
     def _images(self, observation: Observation) -> list[Image]:
-        cameras = self._policy.config.cameras
-        given = [observation.image, observation.wrist_image][: len(cameras)]
-        missing = [name for name, image in zip(cameras, given, strict=False) if image is None]
-        if missing:
-            raise InvalidAction(
-                f"this checkpoint needs a wrist image (its camera {missing[0]!r}) and the frame"
-                " has none"
-            )
+        given = images_of(observation, self._roles)
+        for role, name, image in zip(self._roles, self._names, given, strict=True):
+            if image is None:
+                raise InvalidAction(
+                    f"this checkpoint needs a {role} image (its camera {name!r}) and the frame has"
+                    " none"
+                )
         return [image for image in given if image is not None]
 
     def _square(self, image: Image) -> torch.Tensor:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from vla_ros.engine.checkpoints.family import FLOW_TYPES
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.config import FLOW_TYPES, FlowConfig, read_flow_config
+from vla_ros.engine.flow.config import FlowConfig, read_flow_config
 from vla_ros.engine.flow.gate import check_discrete, read_discrete
 from vla_ros.engine.flow.model import FlowModel
 from vla_ros.engine.flow.pi import PiModel, pi_expected
@@ -58,6 +61,34 @@ def load_folder(
     ``tokenizer`` is the folder of the language model's tokenizer where the checkpoint has none,
     ``steps`` overrides the solver's. CheckpointError in one line for what cannot be used.
     """
+    parts = _open(directory, tokenizer, steps)
+    like = torch.empty(0, device=device, dtype=dtype)
+    model = build_model(parts.config, parts.weights, parts.positions, like, capture)
+    return FlowPolicy(parts.config, model, parts.processors, parts.words, sha256_of(directory))
+
+
+def inspect_folder(directory: Path, tokenizer: str | None = None) -> tuple[FlowConfig, int]:
+    """All that loading would find wrong, one tensor at a time: the config and the number of its
+    parameters. CheckpointError as of :func:`load_folder`."""
+    parts = _open(directory, tokenizer)
+    shapes = expected_tensors(parts.config).must
+    for name in shapes:
+        parts.weights.take(name)
+    return parts.config, sum(math.prod(shape) for shape in shapes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A folder's parts; of the weights only the header was read."""
+
+    config: FlowConfig
+    processors: Processors
+    words: PromptTokenizer
+    positions: torch.Tensor
+    weights: FileWeights
+
+
+def _open(directory: Path, tokenizer: str | None, steps: int | None = None) -> _Parts:
     config = read_flow_config(directory, steps)
     processors = read_processors(directory, config)
     words = PromptTokenizer(
@@ -65,9 +96,7 @@ def load_folder(
     )
     positions = check_discrete(config, read_discrete(directory, config), str(directory))
     weights = FileWeights(directory / WEIGHTS, expected_tensors(config))
-    like = torch.empty(0, device=device, dtype=dtype)
-    model = build_model(config, weights, positions, like, capture)
-    return FlowPolicy(config, model, processors, words, sha256_of(directory))
+    return _Parts(config, processors, words, positions, weights)
 
 
 def expected_tensors(config: FlowConfig) -> Expected:
@@ -84,4 +113,14 @@ def build_model(
 ) -> FlowModel:
     """The model of ``config`` in the dtype and on the device of ``like``."""
     family = SmolVlaModel if config.kind == "smolvla" else PiModel
-    return family(config, weights, positions, like, capture)
+    model = family(config, weights, positions, like, capture)
+    _give_back_freed()
+    return model
+
+
+def _give_back_freed() -> None:
+    """Let the kernel have what glibc keeps of freed memory, here the float32 tensors between
+    reading and folding: a tenth of SmolVLA's weights in bfloat16."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

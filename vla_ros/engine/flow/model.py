@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from vla_ros.engine.flow.buffers import MASKED, Buffers, Captured, Span
 from vla_ros.engine.flow.config import FlowConfig
 from vla_ros.engine.flow.layers import Layer, attend, mlp, norm, rope, split
-from vla_ros.engine.flow.primitive import Guidance, Prefix
+from vla_ros.engine.flow.primitive import Continuing, Guidance, Prefix
 from vla_ros.engine.flow.solver import Euler, Sample
 from vla_ros.engine.packed.graphs import Capture
 
@@ -27,7 +27,7 @@ class FlowModel(ABC):
     """One loaded model on one device, used by one thread. Inference only.
 
     A family reads its weights, says how a prefix is embedded and masked, what is computed once
-    a chunk (:meth:`_begin`) and what the velocity is. ``tail`` is the number of suffix rows
+    a chunk (:meth:`_fresh`) and what the velocity is. ``tail`` is the number of suffix rows
     that have K and V, ``mask_rows`` how many rows of the suffix mask differ, ``far`` the number
     of layers with cross attention. ``capture`` turns functions into graphs; None runs them.
     """
@@ -56,6 +56,7 @@ class FlowModel(ABC):
         self._pixels: dict[int, torch.Tensor] = {}
         self._laid = (-1, -1)
         self._serial = 0
+        self._given: torch.Tensor | None = None  # [H, 1], while rows are given without noise
 
     @property
     def padded(self) -> bool:
@@ -100,11 +101,21 @@ class FlowModel(ABC):
         guidance: Guidance | None = None,
     ) -> torch.Tensor:
         """All solver steps: noise [H, D] -> chunk [H, D], float32."""
+        how = None if guidance is None else guidance.how
+        if how is Continuing.TRAINED and not self.config.row_time:
+            raise ValueError("this network takes one time for all actions: it cannot be given some")
+        if how is Continuing.TRUE:
+            with torch.no_grad():  # inference tensors could not be differentiated
+                span = self._open(prefix, state)
+                self.solver.load(self.sample, noise, guidance)
+                self._fresh(span, self.sample.noise, 0)  # leaves what is the same for all steps
+                return self.solver.run(
+                    self.sample, lambda x, step: self._velocity(span, x, step), how
+                ).clone()
         with torch.inference_mode():
             span = self._open(prefix, state)
             self.solver.load(self.sample, noise, guidance)
-            guided = guidance is not None
-            run = self.captured(("steps", span.length, guided), lambda: self._steps(span, guided))
+            run = self.captured(("steps", span.length, how), lambda: self._steps(span, how))
             return run.clone()
 
     def velocity(
@@ -112,13 +123,11 @@ class FlowModel(ABC):
     ) -> torch.Tensor:
         """The velocity [H, D] at x and one of the solver's steps, alone (tests, measurements).
 
-        ``begin`` False leaves out what is done once a chunk.
+        ``begin`` False leaves out what is done once a chunk; another velocity must have done it.
         """
         with torch.inference_mode():
             span = self._open(prefix, None)
-            if begin:
-                self._begin(span)
-            return self._velocity(span, x, step)
+            return (self._fresh if begin else self._velocity)(span, x, step)
 
     def _open(self, prefix: Prefix, state: torch.Tensor | None) -> Span:
         if prefix.serial != self._serial:
@@ -130,9 +139,20 @@ class FlowModel(ABC):
     def _replace_state(self, state: torch.Tensor) -> None:
         raise ValueError("the state is in this model's prefix: encode it again")
 
-    def _steps(self, span: Span, guided: bool) -> torch.Tensor:
-        self._begin(span)
-        return self.solver.run(self.sample, lambda x, i: self._velocity(span, x, i), guided)
+    @property
+    def _times(self) -> tuple[float, ...]:
+        """What tables of time are made for: the solver's, and that of actions without noise."""
+        return (*self.solver.times, 0.0) if self.config.row_time else self.solver.times
+
+    def _steps(self, span: Span, how: Continuing | None) -> torch.Tensor:
+        def velocity(x: torch.Tensor, step: int) -> torch.Tensor:
+            return self._velocity(span, x, step) if step else self._fresh(span, x, 0)
+
+        self._given = self.sample.weights > 0 if how is Continuing.TRAINED else None
+        try:
+            return self.solver.run(self.sample, velocity, how)
+        finally:
+            self._given = None
 
     def _fill(self, span: Span) -> torch.Tensor:
         """The language model over the prefix; of the last layer only K and V are needed."""
@@ -164,9 +184,9 @@ class FlowModel(ABC):
     def _rows(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The rows of the prefix, in the language model's width, in order."""
 
-    @abstractmethod
-    def _begin(self, span: Span) -> None:
-        """What is the same for all steps of a chunk."""
+    def _fresh(self, span: Span, x: torch.Tensor, step: int) -> torch.Tensor:
+        """The velocity, and before it what is the same for all steps of a chunk."""
+        return self._velocity(span, x, step)
 
     @abstractmethod
     def _velocity(self, span: Span, x: torch.Tensor, step: int) -> torch.Tensor:

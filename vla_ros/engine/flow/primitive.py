@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from enum import Enum
 from typing import Generic, TypeVar
 
 import torch
@@ -34,6 +35,14 @@ class Prefix:
     serial: int
 
 
+class Continuing(str, Enum):
+    """How a chunk is made to continue the one before it."""
+
+    IDENTITY = "identity"  # guided, with the Jacobian taken as the identity
+    TRUE = "true"  # guided, by a vector-Jacobian product of the network
+    TRAINED = "trained"  # the network takes the rows with weight 1 as given, without noise
+
+
 @dataclass(frozen=True, slots=True)
 class Guidance:
     """What of an earlier chunk the new one should continue (real-time chunking).
@@ -47,7 +56,8 @@ class Guidance:
     previous: torch.Tensor
     weights: torch.Tensor
     delay: int = 0
-    limit: float = 10.0
+    limit: float = 5.0
+    how: Continuing = Continuing.IDENTITY
 
 
 P = TypeVar("P")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
+from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.config import ACTION, STATE, FlowConfig
-from vla_ros.engine.flow.reading import Fields
 
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
@@ -82,13 +82,15 @@ class Processors:
     """Everything between the robot's units and the model's.
 
     ``relative`` marks the values that the model gives relative to the state (one bool each, or
-    empty); ``tokenizer`` is the name that the folder knows its tokenizer by.
+    empty); ``tokenizer`` is the name that the folder knows its tokenizer by. ``action_names``
+    are those of the action's values where the folder has any: the data set keeps them.
     """
 
     state: Scaler
     action: Scaler
     tokenizer: str
     relative: tuple[bool, ...] = ()
+    action_names: tuple[str, ...] = ()
 
 
 def read_processors(directory: Path, config: FlowConfig) -> Processors:
@@ -112,6 +114,7 @@ def read_processors(directory: Path, config: FlowConfig) -> Processors:
         action=_scaler(directory, after[UNNORMALIZER], "ACTION", ACTION, config.action_dim),
         tokenizer=tokenizer.text("tokenizer_name", ""),
         relative=_relative(before, after, config),
+        action_names=_action_names(before),
     )
 
 
@@ -172,6 +175,12 @@ def _statistics(directory: Path, step: Fields) -> Mapping[str, torch.Tensor]:
         raise CheckpointError(f"the statistics {path} cannot be read: {error}") from error
 
 
+def _action_names(before: Mapping[str, Fields]) -> tuple[str, ...]:
+    if RELATIVE not in before:
+        return ()
+    return tuple(str(n) for n in before[RELATIVE].part("config").items("action_names"))
+
+
 def _relative(
     before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
 ) -> tuple[bool, ...]:
@@ -186,6 +195,6 @@ def _relative(
         raise CheckpointError("relative actions need a state value for every action value")
     settings = before[RELATIVE].part("config")
     words = [str(w).lower() for w in settings.items("exclude_joints") if w]
-    names = [str(n).lower() for n in settings.items("action_names")]
+    names = [name.lower() for name in _action_names(before)]
     names += [""] * (config.action_dim - len(names))
     return tuple(not any(w in n for w in words if n) for n in names[: config.action_dim])

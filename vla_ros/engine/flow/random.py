@@ -7,21 +7,17 @@ sizes and draw their weights as they are loaded.
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 import zlib
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
+from vla_ros.engine.checkpoints.cache import cached
 from vla_ros.engine.checkpoints.config import TextConfig, TowerConfig
-from vla_ros.engine.checkpoints.random import PREFIX
+from vla_ros.engine.checkpoints.random import PREFIX, tokenizer_directory
 from vla_ros.engine.checkpoints.small_tokenizer import TEXT_VOCAB, write_tokenizer
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.config import FlowConfig, Shapes, parse_flow_config
@@ -79,6 +75,14 @@ PRESETS: dict[str, FlowConfig] = {
 }
 
 
+def preset_of(name: str) -> FlowConfig:
+    """The config of ``random:<preset>``."""
+    preset = name.removeprefix(PREFIX)
+    if preset not in PRESETS:
+        raise CheckpointError(f"{name!r} is unknown; there are random:{', random:'.join(PRESETS)}")
+    return PRESETS[preset]
+
+
 def load_random_flow(
     name: str,
     seed: int,
@@ -88,15 +92,12 @@ def load_random_flow(
     capture: Capture | None = None,
 ) -> FlowPolicy:
     """``random:<preset>`` -> a policy that is ready to run."""
-    preset = name.removeprefix(PREFIX)
-    if preset not in PRESETS:
-        raise CheckpointError(f"{name!r} is unknown; there are random:{', random:'.join(PRESETS)}")
-    config = PRESETS[preset]
+    config, preset = preset_of(name), name.removeprefix(PREFIX)
     if not preset.endswith("-small"):
         config = replace(config, steps=steps or config.steps)
         return _drawn(config, seed, device, dtype, capture)
-    directory = _cache() / f"{preset}-{seed}-{_fingerprint(config)}"
-    _publish(directory, lambda scratch: write_random_flow(scratch, config, seed))
+    name = f"{preset}-{seed}-{_fingerprint(config)}"
+    directory = cached(name, lambda scratch: write_random_flow(scratch, config, seed))
     return load_folder(directory, device, dtype, steps=steps, capture=capture)
 
 
@@ -151,43 +152,12 @@ def _drawn(
     capture: Capture | None,
 ) -> FlowPolicy:
     """The weights drawn as they are read; only the tokenizer goes to disk."""
-    directory = _cache() / "flow-tokenizer"
-    _publish(directory, write_tokenizer_folder)
-    words = PromptTokenizer(directory, None, "", config.shapes.text.vocab_size)
+    words = PromptTokenizer(tokenizer_directory(), None, "", config.shapes.text.vocab_size)
     positions = check_discrete(config, known_discrete(config), f"random:{config.kind}")
     like = torch.empty(0, device=device, dtype=dtype)
     model = build_model(config, DrawnWeights(config, seed, device), positions, like, capture)
     digest = hashlib.sha256(f"random {config!r} {seed} {dtype}".encode()).hexdigest()
     return FlowPolicy(config, model, _processors(config), words, digest)
-
-
-def write_tokenizer_folder(directory: Path) -> None:
-    """The small tokenizer alone."""
-    write_tokenizer(directory / "tokenizer.json")
-
-
-def _publish(directory: Path, write: Callable[[Path], None]) -> None:
-    """Write beside the target and rename, so that two processes cannot mix their files."""
-    if directory.is_dir():
-        return
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=directory.parent))
-    write(scratch)
-    try:
-        scratch.rename(directory)
-    except OSError:  # another process was first
-        shutil.rmtree(scratch)
-
-
-def _cache() -> Path:
-    """The user's cache directory, or one under the temporary directory where it is read-only."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = base / "vla_ros" / "random"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        path = Path(tempfile.gettempdir()) / f"vla_ros-random-{getpass.getuser()}"
-    return path
 
 
 def _fingerprint(config: FlowConfig) -> str:

@@ -35,8 +35,6 @@ def save_folder(
 
     Raises ValueError for relative actions, which nothing here writes.
     """
-    from safetensors.torch import save_file
-
     if processors.relative:
         raise ValueError("relative actions are read, not written")
     directory.mkdir(parents=True, exist_ok=True)
@@ -44,8 +42,14 @@ def save_folder(
     _write_processors(directory, config, processors)
     if discrete is not None:
         _write(directory / "discrete.json", discrete)
-    named = {f"model.{n}": t.contiguous() for n, t in tensors.items()}
-    save_file(named, str(directory / "model.safetensors"))
+    save_weights(directory / "model.safetensors", tensors)
+
+
+def save_weights(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """A ``model.safetensors`` with LeRobot's names."""
+    from safetensors.torch import save_file
+
+    save_file({f"model.{n}": t.contiguous() for n, t in tensors.items()}, str(path))
 
 
 def _write_processors(directory: Path, config: FlowConfig, processors: Processors) -> None:

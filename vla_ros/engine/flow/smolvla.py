@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.flow.buffers import MASKED, Span
+from vla_ros.engine.flow.buffers import MASKED, Span, laid
 from vla_ros.engine.flow.config import FlowConfig
 from vla_ros.engine.flow.layers import (
     Layer,
@@ -33,7 +33,7 @@ from vla_ros.engine.packed.graphs import Capture
 from vla_ros.engine.packed.kernels.rope_write import rotate
 
 _VLM = "vlm_with_expert.vlm."
-_TOWER, _TEXT = _VLM + "model.vision_model.", _VLM + "model.text_model."
+_TOWER, TEXT = _VLM + "model.vision_model.", _VLM + "model.text_model."
 _CONNECTOR = _VLM + "model.connector.modality_projection.proj.weight"
 _EXPERT = "vlm_with_expert.lm_expert."
 
@@ -56,9 +56,9 @@ class SmolVlaModel(FlowModel):
         text, expert = config.shapes.text, config.shapes.expert
         self._tower = read_siglip(weights, _TOWER, config.shapes.vision, positions, like)
         self._connector = weights.take(_CONNECTOR).to(like)
-        self._embedding = weights.take(_TEXT + "embed_tokens.weight").to(like)
+        self._embedding = weights.take(TEXT + "embed_tokens.weight").to(like)
         self.layers = [
-            read_layer(weights, f"{_TEXT}layers.{i}.", text, like,
+            read_layer(weights, f"{TEXT}layers.{i}.", text, like,
                        parts="kv" if i == text.layers - 1 else "qkv")
             for i in range(text.layers)
         ]  # fmt: skip
@@ -73,7 +73,7 @@ class SmolVlaModel(FlowModel):
             for i, base in enumerate(bases)
         ]
         times = time_table(
-            self.solver.times, expert.hidden_size, config.min_period, config.max_period
+            self._times, expert.hidden_size, config.min_period, config.max_period
         ).to(like.device)
         self._timed = TimedActions(weights, times, like)
         self._state = read_linear(weights, "state_proj").on(like.device)
@@ -96,7 +96,11 @@ class SmolVlaModel(FlowModel):
         ahead = span.suffix_mask[:, span.length :]
         ahead.fill_(MASKED).triu_(1)
 
-    def _begin(self, span: Span) -> None:
+    def _fresh(self, span: Span, x: torch.Tensor, step: int) -> torch.Tensor:
+        self._remake_far(span)
+        return self._velocity(span, x, step)
+
+    def _remake_far(self, span: Span) -> None:
         """K and V of the cross attention, made from the prefix's."""
         length = span.length
         for number, place in self._far.items():
@@ -110,7 +114,7 @@ class SmolVlaModel(FlowModel):
 
     def _velocity(self, span: Span, x: torch.Tensor, step: int) -> torch.Tensor:
         expert = self.config.shapes.expert
-        rows = self._timed(x, step).to(self.dtype)
+        rows = self._timed(x, step, self._given).to(self.dtype)
         for number, layer in enumerate(self._expert):
             projected = F.linear(norm(rows, expert.rms_eps), layer.qkv)
             place = self._far.get(number)
@@ -128,9 +132,7 @@ class SmolVlaModel(FlowModel):
         keys, values = span.keys[number], span.values[number]
         cos, sin = self.buffers.cos, self.buffers.sin
         q, k, v = split(qkv, expert.heads, expert.kv_heads, cos, sin)
-        keys[:, begin:].copy_(k)
-        values[:, begin:].copy_(v)
-        return attend(q, keys, values, span.suffix_mask)
+        return attend(q, laid(keys, begin, k), laid(values, begin, v), span.suffix_mask)
 
     def _cross(self, span: Span, place: int, q: torch.Tensor) -> torch.Tensor:
         """Attention to the prefix alone; actions count from position 0 here."""
@@ -163,9 +165,9 @@ def smolvla_expected(config: FlowConfig) -> Expected:
     width, far = expert.hidden_size, far_layers(config)
     must: dict[str, Shape] = siglip_shapes(_TOWER, vision)
     must[_CONNECTOR] = (text.hidden_size, vision.width * shapes.shuffle**2)
-    must[_TEXT + "embed_tokens.weight"] = (text.vocab_size, text.hidden_size)
+    must[TEXT + "embed_tokens.weight"] = (text.vocab_size, text.hidden_size)
     for number in range(text.layers):
-        must |= layer_shapes(f"{_TEXT}layers.{number}.", text)
+        must |= layer_shapes(f"{TEXT}layers.{number}.", text)
     kv_in = text.kv_heads * text.head_dim
     for number in range(expert.layers):
         base = f"{_EXPERT}layers.{number}."
@@ -176,6 +178,6 @@ def smolvla_expected(config: FlowConfig) -> Expected:
     must |= linear_shapes("action_out_proj", width, config.action_width)
     must |= linear_shapes("action_time_mlp_in", 2 * width, width)
     must |= linear_shapes("action_time_mlp_out", width, width)
-    must[_TEXT + "norm.weight"] = (text.hidden_size,)
+    must[TEXT + "norm.weight"] = (text.hidden_size,)
     spare = {_VLM + "lm_head.weight": (text.vocab_size, text.hidden_size)}
     return Expected(must, spare)

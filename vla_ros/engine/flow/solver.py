@@ -1,9 +1,10 @@
 """The flow's solver: N Euler steps from noise to actions, over buffers that never move.
 
 Time runs from 1 (noise) to 0 (actions) as in openpi's ``sample_actions`` and LeRobot's
-``euler_integrate``. Guidance is real-time chunking's with the Jacobian taken as the identity,
-which is what LeRobot computes too (its velocity is made before the gradient is switched on);
-it is two elementwise operations a step, so a captured graph holds it.
+``euler_integrate``. Guidance is real-time chunking's. With the Jacobian taken as the identity,
+which is what LeRobot computes too (its velocity is made before the gradient is switched on), it is
+two elementwise operations a step, so a captured graph holds it; the true one needs a backward pass
+through the network at every step, and no graph.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from vla_ros.engine.flow.primitive import Guidance
+from vla_ros.engine.flow.primitive import Continuing, Guidance
 
 Velocity = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -48,17 +49,41 @@ class Euler:
         gains = [guidance_gain(t, guidance.limit) for t in self.times]
         sample.gains.copy_(torch.tensor(gains).view(-1, 1, 1))
 
-    def run(self, sample: Sample, velocity: Velocity, guided: bool) -> torch.Tensor:
-        """All steps; the result is the buffer ``sample.x``. What a graph captures."""
+    def run(
+        self, sample: Sample, velocity: Velocity, how: Continuing | None = None
+    ) -> torch.Tensor:
+        """All steps; the result is the buffer ``sample.x``. What a graph captures, but for the
+        true Jacobian."""
         x = sample.x
         x.copy_(sample.noise)
+        given = sample.weights > 0
         for step, time in enumerate(self.times):
-            v = velocity(x, step)
-            if guided:
+            if how is Continuing.TRAINED:
+                x.copy_(torch.where(given, sample.previous, x))
+            if how is Continuing.TRUE:
+                v, pull = self._pulled(sample, velocity, step)
+                v = v - sample.gains[step] * pull
+            else:
+                v = velocity(x, step)
+            if how is Continuing.IDENTITY:
                 ahead = x - time * v
                 v = v - sample.gains[step] * (sample.previous - ahead) * sample.weights
             x.add_(v, alpha=self.dt)
+        if how is Continuing.TRAINED:
+            x.copy_(torch.where(given, sample.previous, x))
         return x
+
+    def _pulled(
+        self, sample: Sample, velocity: Velocity, step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The velocity, and the error of the estimated actions pulled back to x."""
+        with torch.enable_grad():
+            x = sample.x.clone().requires_grad_(True)
+            v = velocity(x, step)
+            ahead = x - self.times[step] * v
+            error = ((sample.previous - ahead) * sample.weights).detach()
+            (pull,) = torch.autograd.grad(ahead, x, error)
+        return v.detach(), pull
 
 
 def guidance_gain(time: float, limit: float) -> float:

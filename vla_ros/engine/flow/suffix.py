@@ -47,9 +47,14 @@ class TimedActions:
         # The embedding of time is float32 where the reference joins it with the actions.
         self._biases = (times.float().double() @ of_time.T + constant).float()
 
-    def __call__(self, x: torch.Tensor, step: int) -> torch.Tensor:
-        """x [H, D] -> [H, w]."""
-        return self._after(F.silu(F.linear(x, self._matrix, self._biases[step])))
+    def __call__(
+        self, x: torch.Tensor, step: int, given: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """x [H, D] -> [H, w]. Rows where ``given`` [H, 1] are at the last of the times."""
+        if given is None:
+            return self._after(F.silu(F.linear(x, self._matrix, self._biases[step])))
+        bias = torch.where(given, self._biases[-1], self._biases[step])
+        return self._after(F.silu(F.linear(x, self._matrix) + bias))
 
 
 def read_linear(weights: Weights, name: str) -> Linear:

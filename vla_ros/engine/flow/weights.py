@@ -7,7 +7,6 @@ Here a tensor that is missing, unused, of another shape or not finite is an erro
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +15,12 @@ from typing import Protocol
 
 import torch
 
+from vla_ros.engine.checkpoints.files import refuse_broken
+from vla_ros.engine.checkpoints.weights import all_finite
 from vla_ros.engine.errors import CheckpointError
 
 Shape = tuple[int, ...]
+WINDOW = 1 << 26  # bytes of a file that are read before what is mapped of it is let go
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Weights(Protocol):
     """Where a model takes its tensors from, each once."""
 
     def take(self, name: str) -> torch.Tensor:
-        """The tensor in float32, on the CPU, all finite."""
+        """The tensor in float32, all finite, in memory of its own."""
         ...
 
 
@@ -53,20 +55,21 @@ class MemoryWeights:
 
 
 class FileWeights:
-    """Tensors of one file, read one by one, so that memory holds no second copy of a model."""
+    """Tensors of one file, read one by one, so that memory holds no second copy of a model.
+
+    safetensors maps the file: pages that were read stay resident, and a tensor follows the file
+    when somebody writes to it. So every tensor is copied, and the mapping made anew every
+    ``WINDOW`` bytes (not for every tensor: the header takes 10 ms).
+    """
 
     def __init__(self, path: Path, expected: Expected) -> None:
-        from safetensors import SafetensorError, safe_open
-
         if not path.is_file():
             present = ", ".join(sorted(p.name for p in path.parent.iterdir())[:20]) or "nothing"
             raise CheckpointError(f"no {path.name} in {path.parent}: there is {present}")
-        try:
-            self._file = safe_open(str(path), framework="pt")
-            names = list(self._file.keys())
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
-        self._path = path
+        refuse_broken(path)
+        self._path, self._state, self._read = path, _state_of(path), 0
+        self._open()
+        names = list(self._file.keys())
         self._names = {canonical(name): name for name in names}
         if len(self._names) != len(names):
             raise CheckpointError(f"{path} has the same tensor under two names")
@@ -75,14 +78,34 @@ class FileWeights:
         self._stand_in = {n: s for n, s in expected.tied.items() if n not in self._names}
 
     def take(self, name: str) -> torch.Tensor:
+        if self._read > WINDOW:
+            self._open()
         stored = self._names[self._stand_in.get(name, name)]
         tensor: torch.Tensor = self._file.get_tensor(stored)
         if not tensor.is_floating_point():
             raise CheckpointError(f"{self._path}: {stored} is {tensor.dtype}, wanted floats")
-        tensor = tensor.float()
-        if not math.isfinite(float(tensor.abs().max())):
+        self._read += tensor.nbytes
+        tensor = tensor.to(torch.float32, copy=True)
+        if not all_finite(tensor):
             raise CheckpointError(f"{self._path}: {stored} has values that are not finite")
         return tensor
+
+    def _open(self) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            self._file = safe_open(str(self._path), framework="pt")
+            if _state_of(self._path) != self._state:
+                raise CheckpointError(f"{self._path} changed while it was read: load it again")
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self._path} cannot be read: {error}") from error
+        self._read = 0
+
+
+def _state_of(path: Path) -> tuple[int, int, int]:
+    """What tells that a file is no longer the one that it was."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def canonical(name: str) -> str:

@@ -87,7 +87,7 @@ class Lane:
         tokens: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         if layout.prefill and layout.causal and self._bucket > 1:
-            layout = replace(layout, pad=-layout.prefill % self._bucket)
+            layout = replace(layout, pad=self.behind(layout.prefill) - layout.prefill)
         plan = self.planner.plan(layout)
         with torch.inference_mode():
             return answer(plan, self._embed(layout, prompt, tokens))
@@ -115,6 +115,10 @@ class Lane:
         (logits,) = self._logits(plan, x)
         maxima, choices = logits.max(dim=-1)
         return choices + self._first, maxima
+
+    def behind(self, prefill: int) -> int:
+        """The first entry behind a causal prefill of so many tokens, and its padding."""
+        return -(-prefill // self._bucket) * self._bucket
 
     def fit(self, entries: int) -> None:
         """Tell the lane how many entries the coming requests need.

@@ -11,6 +11,7 @@ depends on token values. :mod:`vla_ros.engine.packed.planner` turns one into the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,14 +21,15 @@ import torch
 class TailToken:
     """One token behind the prefill: where its K/V goes and what it sees of its own slot.
 
-    It sees entries 0 ... ``index`` unless ``sees`` names others (draft trees; then ``position``
-    differs from ``index`` too).
+    It sees entries 0 ... ``index`` unless it is of a draft tree: then the first ``trunk`` entries
+    and those that ``sees`` names, and ``position`` differs from ``index`` too.
     """
 
     slot: int
     index: int
     position: int | None = None
     sees: tuple[int, ...] | None = None
+    trunk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class PackLayout:
     """What a pack looks like; two equal layouts share one plan.
 
     ``prefill`` tokens go to ``slot`` from entry 0 on, ``rows`` are the tokens that are asked what
-    comes next. ``causal`` is False for parallel decoding, where the prefill sees all of itself.
+    comes next. A tail of the same slot lies behind the prefill and its padding, and sees it.
+    ``causal`` is False for parallel decoding, where the prefill sees all of itself.
     ``pad`` tokens at the prefill's end only round its length up: later tokens of the slot
     overwrite their entries before anything can see them.
     """
@@ -109,6 +112,25 @@ class Plan:
 def chain(slot: int, start: int, count: int) -> tuple[TailToken, ...]:
     """``count`` tokens in a row, each seeing everything before it."""
     return tuple(TailToken(slot, start + i) for i in range(count))
+
+
+def branching(
+    slot: int, start: int, trunk: int, branches: Sequence[tuple[int, ...]]
+) -> tuple[TailToken, ...]:
+    """A draft tree: node i in entry ``start`` + i, behind the ``trunk`` entries that all see.
+
+    ``branches`` are of every node its ancestors, from the first level on, and itself.
+    """
+    return tuple(
+        TailToken(
+            slot,
+            start + node,
+            position=trunk + len(branch) - 1,
+            sees=tuple(start + other for other in branch),
+            trunk=trunk,
+        )
+        for node, branch in enumerate(branches)
+    )
 
 
 def prefill_layout(tokens: int, rows: tuple[int, ...], slot: int = 0) -> PackLayout:

@@ -41,15 +41,17 @@ class Planner:
         rows = [r if r < layout.prefill else r + layout.pad for r in layout.rows]
         runs = [(layout.slot, front, front)] if front else []
         behind = tail_sequences(tail)
+        branches = any(t.sees is not None for t in tail)
+        span = max((seen for _, _, seen in behind), default=0)
         shape = PackShape(
             prefill=front,
             tail=len(tail),
             rows=len(rows),
             sequences=len(runs) + len(behind),
             width=max((queries for _, queries, _ in behind), default=0),
-            span=self._span(max((seen for _, _, seen in behind), default=0)),
+            span=self._ring.slot_length if branches else self._span(span),
             causal=layout.causal,
-            tree=any(t.sees is not None for t in tail),
+            tree=branches,
         )
         numbers = [n for run in (*runs, *behind) for n in run]
         device = self._ring.device
@@ -73,7 +75,11 @@ def tail_sequences(tail: tuple[TailToken, ...]) -> list[tuple[int, int, int]]:
 def _tree(tail: tuple[TailToken, ...], span: int) -> torch.Tensor:
     seen = torch.zeros(len(tail), span, dtype=torch.bool)
     for row, token in enumerate(tail):
-        seen[row, list(range(token.index + 1) if token.sees is None else token.sees)] = True
+        if token.sees is None:
+            seen[row, : token.index + 1] = True
+        else:
+            seen[row, : token.trunk] = True
+            seen[row, list(token.sees)] = True
     return seen
 
 
@@ -87,8 +93,9 @@ def _check(layout: PackLayout, ring: Ring) -> None:
         )
     if not slots or not 0 <= min(slots) <= max(slots) < ring.slots:
         raise ValueError(f"the pack uses slots {sorted(set(slots))}, the ring has {ring.slots}")
-    if layout.prefill and any(t.slot == layout.slot for t in tail):
-        raise ValueError("a prefill and tail tokens of the same slot cannot share a pack")
+    front = layout.prefill + layout.pad
+    if layout.prefill and any(t.slot == layout.slot and t.index < front for t in tail):
+        raise ValueError("a tail token of the prefill's slot lies within the prefill")
     if len({(t.slot, t.index) for t in tail}) != len(tail):
         raise ValueError("two tail tokens write the same KV entry")
     if len(tail_sequences(tail)) != len({t.slot for t in tail}):

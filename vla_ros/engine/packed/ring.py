@@ -28,7 +28,8 @@ class Ring:
         self.slots, self.slot_length, self.longest = slots, slot_length, slot_length
         self._heads, self._dim = kv_heads, head_dim
         size = slots * kv_heads * slot_length * head_dim
-        self._storage = [torch.zeros(size, dtype=dtype, device=device) for _ in range(2 * layers)]
+        self._storage = torch.zeros(2 * layers, size, dtype=dtype, device=device)
+        self._entries = self._storage  # [2 layers, slots, kv_heads, slot_length, head_dim]
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         self._view(slot_length)
@@ -38,9 +39,9 @@ class Ring:
     def _view(self, slot_length: int) -> None:
         shape = (self.slots, self._heads, slot_length, self._dim)
         used = torch.Size(shape).numel()
-        views = [s[:used].view(shape) for s in self._storage]
+        self._entries = self._storage[:, :used].view(-1, *shape)
         self.slot_length = slot_length
-        self.keys, self.values = views[::2], views[1::2]
+        self.keys, self.values = list(self._entries[::2]), list(self._entries[1::2])
 
     def resize(self, slot_length: int) -> None:
         """Make all slots this long, in the same storage. Only while no request is alive."""
@@ -52,11 +53,11 @@ class Ring:
 
     @property
     def device(self) -> torch.device:
-        return self._storage[0].device
+        return self._storage.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._storage[0].dtype
+        return self._storage.dtype
 
     @property
     def live(self) -> frozenset[int]:
@@ -87,15 +88,17 @@ class Ring:
         self._live.clear()
         self._next = 0
         if damaged:
-            for tensor in self._storage:
-                tensor.zero_()
+            self._storage.zero_()
 
     def fill(self, slot: int, value: float) -> None:
         """Overwrite one slot (tests poison what must not be read)."""
-        for tensor in (*self.keys, *self.values):
-            tensor[slot] = value
+        self._entries[:, slot] = value
 
     def move(self, slot: int, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Move entries inside a slot: the accepted path of a draft tree to where it belongs."""
-        for tensor in (*self.keys, *self.values):
-            tensor[slot, :, target] = tensor[slot, :, source]
+        """Move entries inside a slot: the accepted path of a draft tree to where it belongs.
+
+        int64 on the device; one gather and one write for K and V of all layers. An entry may be
+        named twice as a target only where the same is written.
+        """
+        entries = self._entries[:, slot]
+        entries.index_copy_(2, target, entries.index_select(2, source))

@@ -8,7 +8,7 @@ from typing import overload
 
 import torch
 
-from vla_ros.engine.drafters.acceptance import Verdict
+from vla_ros.engine.drafters.verdict import Verdict
 from vla_ros.engine.request import Decoded, Reading, Request
 
 

@@ -14,6 +14,7 @@ import torch
 
 from vla_ros.engine.drafters.acceptance import Acceptance, Seen
 from vla_ros.engine.drafters.base import Draft, Drafter
+from vla_ros.engine.drafters.verdict import Verdict
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
 from vla_ros.engine.request import Decoded, Request
@@ -46,8 +47,12 @@ class Speculative(Schedule):
         self._fixed = fixed_shapes
         self._filler = torch.full((tokens,), FILLER, device=model.device)
         self._nothing = Draft(self._filler[:0])
-        self._entries = tokens + (self.gamma if fixed_shapes else 0)  # behind the prompt
+        self._entries = self._needed()
         self.lane = model.lane(1, max_prompt + self._entries, acceptance.window)
+
+    def _needed(self) -> int:
+        """KV entries of an action, behind its prompt."""
+        return self.count + (self.gamma if self._fixed else 0)
 
     def step(self, request: Request) -> Decoded:
         self.drafter.begin(request)
@@ -62,15 +67,14 @@ class Speculative(Schedule):
     def _decode(self, request: Request, action: GrowingAction) -> None:
         """Say the whole action, or what there is of it until a value is not finite."""
         length, draft = len(request.prompt), self._draft(action)
-        seen = self._first_pass(request, draft.tokens)
+        seen = self._first_pass(request, draft)
         action.passes += 1
         request.stages.mark("prefill")
         self._take(seen, draft, action)
         while len(action) < self.count and action.finite:
             draft = self._draft(action)
             last = action.last(self.model.device)
-            fed = torch.cat((last, draft.tokens)) if len(draft.tokens) else last
-            seen = self._next_pass(fed, length + len(action) - 1)
+            seen = self._next_pass(last, draft, length + len(action) - 1)
             action.passes += 1
             self._take(seen, draft, action)
 
@@ -79,17 +83,18 @@ class Speculative(Schedule):
         limit = min(self.gamma, self.count - 1 - len(action))
         return self.drafter.propose(action, limit) if limit > 0 else self._nothing
 
-    def _first_pass(self, request: Request, draft: torch.Tensor) -> Seen:
+    def _first_pass(self, request: Request, draft: Draft) -> Seen:
         """The prompt with a draft behind it -> what is seen in d + 1 rows."""
-        length, fed = len(request.prompt), self._filled(draft, self.gamma)
+        length, fed = len(request.prompt), self._filled(draft.tokens, self.gamma)
         total = length + len(fed)
         layout = prefill_layout(total, tuple(range(length - 1, total)))
         behind = fed if len(fed) else None
         seen = self.acceptance.verify(self.lane, layout, request.prompt, behind)
-        return tuple(rows[: len(draft) + 1] for rows in seen)
+        return tuple(rows[: len(draft.tokens) + 1] for rows in seen)
 
-    def _next_pass(self, tokens: torch.Tensor, start: int) -> Seen:
-        """A correction with a draft behind it, from entry ``start`` on -> so many rows."""
+    def _next_pass(self, last: torch.Tensor, draft: Draft, start: int) -> Seen:
+        """A correction [1] with a draft behind it, from entry ``start`` on -> d + 1 rows."""
+        tokens = torch.cat((last, draft.tokens)) if len(draft.tokens) else last
         fed = self._filled(tokens, self.gamma + 1)
         layout = PackLayout(rows=tuple(range(len(fed))), tail=chain(0, start, len(fed)))
         seen = self.acceptance.verify(self.lane, layout, None, fed)
@@ -109,16 +114,20 @@ class Speculative(Schedule):
         verdict = self.acceptance.judge(seen, draft, len(action))
         self.drafter.judged(verdict.draft, verdict.accepted)
         action.add(verdict)
+        self._keep(verdict, action)
+
+    def _keep(self, verdict: Verdict, action: GrowingAction) -> None:
+        """See to it that the K/V of what stood is where the next pass looks for it."""
 
     def prepare(self, request: Request) -> None:
         length, filler = len(request.prompt), self._filler
         self.lane.fit(length + self._entries)
         lengths = [self.gamma] if self._fixed else range(self.gamma + 1)
         for drafted in lengths:
-            self._first_pass(request, filler[:drafted])
+            self._first_pass(request, Draft(filler[:drafted]))
         for fed in {min(drafted + 1, self.count - 1) for drafted in lengths}:
             for done in {1, self.count - fed}:
-                self._next_pass(filler[:fed], length + done - 1)
+                self._next_pass(filler[:1], Draft(filler[1:fed]), length + done - 1)
 
     def instruct(self, text: str) -> None:
         self.drafter.instruct(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 
 import numpy as np
+from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import Point, Pose, Quaternion
 from sensor_msgs.msg import Image, JointState
 
@@ -12,18 +13,23 @@ from vla_ros import core
 from vla_ros.core import Command, CommandKind
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses
 from vla_ros.nodes.common.convert import BadMessage, stamp_of, to_time
-from vla_ros.sim.env import SimObservation
-from vla_ros.sim.episode.state import EpisodeView
-
-WORLD = "world"  # frame of the ground truth
+from vla_ros.nodes.common.diagnostics import status
+from vla_ros.sim.env import WORLD, SimObservation
+from vla_ros.sim.episode.state import EpisodeState, EpisodeView
 
 
 def command_of(message: ActionCommand) -> Command:
-    """The command that a message carries. Raises :class:`BadMessage`."""
+    """The command that a message carries; the simulation judges its numbers. Raises
+    :class:`BadMessage`, also for a space that the simulation has not."""
     try:
         kind = CommandKind(message.kind)
     except ValueError:
         raise BadMessage(f"kind {message.kind} is none of ActionCommand.KIND_*") from None
+    if message.action_space != ActionCommand.SPACE_END_EFFECTOR_DELTA:
+        raise BadMessage(
+            f"action_space {message.action_space}: the simulated arm takes end-effector deltas"
+            f" only ({ActionCommand.SPACE_END_EFFECTOR_DELTA}): x y z rx ry rz gripper"
+        )
     return Command(
         kind=kind,
         action=np.array(message.action, np.float64),
@@ -65,11 +71,11 @@ def poses_message(observation: SimObservation, stamp_ns: int) -> NamedPoses:
     out = NamedPoses(names=list(observation.poses))
     out.header.stamp = to_time(stamp_ns)
     out.header.frame_id = WORLD
-    out.poses = [_pose(pose) for pose in observation.poses.values()]
+    out.poses = [pose_message(pose) for pose in observation.poses.values()]
     return out
 
 
-def _pose(pose: core.Pose) -> Pose:
+def pose_message(pose: core.Pose) -> Pose:
     x, y, z = pose.position
     qx, qy, qz, qw = pose.quaternion
     return Pose(position=Point(x=x, y=y, z=z), orientation=Quaternion(x=qx, y=qy, z=qz, w=qw))
@@ -102,3 +108,20 @@ def episode_message(
         late_steps=counters.late,
         resends=counters.resends,
     )
+
+
+def diagnostic_of(view: EpisodeView) -> DiagnosticStatus:
+    """How the simulation is. Warns where it waits for something, or obeys too late."""
+    counters = view.counters
+    waits = view.state is EpisodeState.RESETTING and bool(view.reason)
+    message = f"{view.state.name}: {view.reason}" if view.reason else view.state.name
+    values = {
+        "episode": view.episode,
+        "task": view.request.task,
+        "step": view.step,
+        "rate": f"{view.achieved_rate_hz:.2f} Hz",
+        "actions rejected": counters.rejected,
+        "late steps": counters.late,
+        "resends": counters.resends,
+    }
+    return status(int(waits or bool(counters.late)), "episode", message, values.items())

@@ -24,13 +24,23 @@ from vla_ros.control import check_instruction
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses
 from vla_ros.nodes.bridge import convert as bridge_convert
 from vla_ros.nodes.bridge.delay import DelayLine
+from vla_ros.nodes.bridge.geometry import GeometryTopics
 from vla_ros.nodes.bridge.policy import PolicyPeer
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import BadMessage, to_time
+from vla_ros.nodes.common.diagnostics import Diagnostics
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.spin import run
-from vla_ros.sim.env import AGENTVIEW, IMAGE_SIZES, WRIST, SimError, SimObservation, UnknownTask
+from vla_ros.sim.env import (
+    AGENTVIEW,
+    IMAGE_SIZES,
+    OPTICAL_FRAMES,
+    WRIST,
+    SimError,
+    SimObservation,
+    UnknownTask,
+)
 from vla_ros.sim.episode import EpisodeRunner
 from vla_ros.sim.episode.state import (
     EpisodeOptions,
@@ -84,6 +94,12 @@ TABLE = (
         10_000.0,
         fixed=True,
     ),
+    P(
+        "publish_tf",
+        True,
+        "Publish /tf and /tf_static where tf2_msgs is; off where robot_state_publisher does it",
+        fixed=True,
+    ),
     P("auto_reset", False, "Begin the next initial state when an episode ends", fixed=True),
     P(
         "reset_pause_s",
@@ -124,7 +140,6 @@ class BridgeNode(Node):
         self._clock_source = SystemClock()
         delay_ns = 0 if self._mode is Mode.LOCKSTEP else round(values["image_delay_ms"] * MS)
         self._delay = DelayLine(delay_ns, self._clock_source)
-        self._make_topics(values["wrist_camera"])
         policy = values["policy_reset_service"]
         self._policy = PolicyPeer(self, policy, values["wait_for_policy"])
         config = EnvConfig(
@@ -133,6 +148,7 @@ class BridgeNode(Node):
         self._sim = SimProcess(config)
         if self._sim.spec.note:
             self.get_logger().warning(f"what is seen here is labelled: {self._sim.spec.note}")
+        self._make_topics(values)
         try:
             self._runner = self._make_runner(values)
         except (UnknownTask, ValueError) as error:
@@ -147,17 +163,21 @@ class BridgeNode(Node):
         self._thread = threading.Thread(target=self._runner.run, name="episode", daemon=True)
         self._thread.start()
 
-    def _make_topics(self, wrist: bool) -> None:
-        self._images: dict[str, Any] = {}
-        if wrist:
-            self._images[WRIST] = self.create_publisher(Image, "wrist_image", qos.IMAGE_PUB)
-        self._images[AGENTVIEW] = self.create_publisher(Image, "image", qos.IMAGE_PUB)
+    def _make_topics(self, values: dict[str, Any]) -> None:
+        topics = {WRIST: "wrist_image", AGENTVIEW: "image"}
+        topics = {camera: topics[camera] for camera in topics if camera in self._sim.spec.cameras}
+        self._images = {
+            camera: self.create_publisher(Image, topic, qos.IMAGE_PUB)
+            for camera, topic in topics.items()
+        }
+        self._geometry = GeometryTopics(self, self._sim.spec, topics, values["publish_tf"])
         self._joints = self.create_publisher(JointState, "joint_states", qos.STATE)
         self._truth = self.create_publisher(NamedPoses, "ground_truth", qos.STATE)
         self._episode = self.create_publisher(EpisodeStatus, "~/episode", qos.LATCHED)
         self._clock_topic = None
         if self._mode is Mode.LOCKSTEP:
             self._clock_topic = self.create_publisher(ClockMessage, "/clock", qos.STATE)
+        self._diagnostics = Diagnostics(self)
         self._stamp_ns = 0  # lock-step: what /clock said last
 
     def _make_runner(self, values: dict[str, Any]) -> EpisodeRunner:
@@ -234,11 +254,13 @@ class BridgeNode(Node):
         messages: list[tuple[Any, Any]] = [
             (self._truth, bridge_convert.poses_message(observation, stamp_ns)),
             (self._joints, bridge_convert.joints_message(observation, stamp_ns)),
+            *self._geometry.messages(stamp_ns, observation),
         ]
         for camera, publisher in self._images.items():
             if camera in observation.images:
                 image = observation.images[camera]
-                messages.append((publisher, bridge_convert.image_message(image, stamp_ns, camera)))
+                frame = OPTICAL_FRAMES[camera]
+                messages.append((publisher, bridge_convert.image_message(image, stamp_ns, frame)))
         self._delay.put(lambda: _publish(messages))
 
     def begin(self, instruction: str, interrupted: Callable[[], bool]) -> None:
@@ -253,8 +275,10 @@ class BridgeNode(Node):
             self.get_logger().info(line)
 
     def _repeat_episode(self) -> None:
+        view = self._runner.view()
         with self._saying:
-            self._publish_episode(self._runner.view())
+            self._publish_episode(view)
+        self._diagnostics.say(bridge_convert.diagnostic_of(view))
 
     def _publish_episode(self, view: EpisodeView) -> None:
         spec = self._runner.spec

@@ -76,6 +76,7 @@ class PolicyPeer:
         future: Future = self._reset_client.call_async(Trigger.Request())
         future.add_done_callback(lambda _: self._ring())
         if not self._until(future.done, interrupted, waiting, _RESET_S):
+            self._reset_client.remove_pending_request(future)
             self._log.warning("the policy's reset service did not answer: begins anyway")
             return False
         answer = future.result()

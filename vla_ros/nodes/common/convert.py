@@ -7,6 +7,7 @@ the endianness flag of an image says nothing here.
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 from builtin_interfaces.msg import Time
@@ -100,5 +101,11 @@ def decompressed(message: CompressedImage, max_pixels: int) -> core.Image:
         raise BadMessage(f"compressed image, format {kind}, is corrupt: {error}") from None
 
 
-def percentiles(of: Distribution) -> Percentiles:
-    return Percentiles(p50=of.p50, p95=of.p95, p99=of.p99, max=of.max, count=of.count)
+def set_times(message: Any, name: str, of_ms: Distribution) -> None:
+    """A distribution of durations into field ``name_s`` and, where a message still has it, the
+    deprecated ``name``, in ms."""
+    for field, share in ((f"{name}_s", 1e-3), (name, 1.0)):
+        if not hasattr(message, field):
+            continue
+        values = {p: share * getattr(of_ms, p) for p in ("p50", "p95", "p99", "max")}
+        setattr(message, field, Percentiles(count=of_ms.count, **values))

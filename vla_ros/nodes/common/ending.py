@@ -11,10 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+import signal
+import sys
 from collections.abc import Iterator
+from typing import Any
+
+FORCED = 3  # exit status of a process that did not come to its own end
 
 _SIGEV_THREAD = 2  # <signal.h>: call a function in a thread of its own
 _CLOCK_MONOTONIC = 1
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_PARENT = "VLA_ROS_PARENT"  # set by vla_ros.bringup.process
+_SAY_S = 0.02  # for the line to get out
 
 
 class _SignalEvent(ctypes.Structure):
@@ -36,24 +45,49 @@ class _TimerSpec(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns"))
 
 
+def end_with_parent() -> None:
+    """Where another process started this one and says so in the environment: get SIGTERM when it
+    ends, and end at once where it has. What this process starts knows nothing of it."""
+    parent = os.environ.pop(_PARENT, "")
+    if not parent:
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+    if os.getppid() != int(parent):  # it had ended before the line above
+        sys.exit(FORCED)
+
+
 @contextlib.contextmanager
 def bounded(seconds: float, status: int) -> Iterator[None]:
-    """What runs inside has ``seconds``; after that the process ends with ``status``.
+    """What runs inside has ``seconds``; after that one line on stderr says so and the process
+    ends with ``status``.
 
-    A timer of the kernel calls ``_exit(status)`` in a thread that knows nothing of Python. At
-    that point everything that matters must be done: no output is flushed.
+    Timers of the kernel do that in threads that know nothing of Python. At that point everything
+    that matters must be done: no output is flushed.
     """
+    line = f"did not end within {seconds:g} s: ended by force, exit status {status}".encode()
+    text = ctypes.create_string_buffer(line.replace(b"%", b""))  # warnx takes it for a format
     libc = ctypes.CDLL(None)
-    leave = ctypes.cast(libc._exit, ctypes.c_void_p)
-    event = _SignalEvent(value=status, notify=_SIGEV_THREAD, function=leave)
-    timer = ctypes.c_void_p()
-    whole = int(seconds)
-    spec = _TimerSpec(in_s=whole, in_ns=int((seconds - whole) * 1e9))
-    armed = libc.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) == 0
-    if armed:
-        libc.timer_settime(timer, 0, ctypes.byref(spec), None)
+    timers = [
+        _timer(libc, seconds, libc.warnx, ctypes.addressof(text)),
+        _timer(libc, seconds + _SAY_S, libc._exit, status),
+    ]
     try:
         yield
     finally:
-        if armed:
+        for timer in filter(None, timers):
             libc.timer_delete(timer)
+
+
+def _timer(
+    libc: ctypes.CDLL, seconds: float, function: Any, argument: int
+) -> ctypes.c_void_p | None:
+    """Call a function of libc once, in a thread of its own; None where there are no timers."""
+    called = ctypes.cast(function, ctypes.c_void_p)
+    event = _SignalEvent(value=argument, notify=_SIGEV_THREAD, function=called)
+    timer = ctypes.c_void_p()
+    whole = int(seconds)
+    spec = _TimerSpec(in_s=whole, in_ns=int((seconds - whole) * 1e9))
+    if libc.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
+        return None
+    libc.timer_settime(timer, 0, ctypes.byref(spec), None)
+    return timer

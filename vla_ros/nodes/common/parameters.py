@@ -1,12 +1,13 @@
 """Parameters as a table: name, default, what it means, what is allowed.
 
 rclpy checks types, ranges and read-only flags; what depends on several parameters together
-is checked by the node in one place, for the start and for changes at run time alike.
+is checked by the node in one place. A lifecycle node reads its parameters at configure: its fixed
+ones can be set until then, and again after cleanup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.node import Node
 
-Value = bool | int | float | str | Sequence[float] | Sequence[str]
+Value = bool | int | float | str | Sequence[int] | Sequence[float] | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,12 @@ class Parameter:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    fixed: bool = False  # read-only: given at start, never changed
+    fixed: bool = False  # given at start, or at configure; never changed while in use
 
-    def descriptor(self) -> ParameterDescriptor:
-        out = ParameterDescriptor(description=self.text, read_only=self.fixed)
+    def descriptor(self, lifecycle: bool = False) -> ParameterDescriptor:
+        """Of a lifecycle node none is read-only: :func:`check_fixed` holds the fixed ones."""
+        read_only = self.fixed and not lifecycle
+        out = ParameterDescriptor(description=self.text, read_only=read_only)
         if self.choices:
             out.additional_constraints = "one of " + ", ".join(self.choices)
         if self.low is not None and self.high is not None:
@@ -60,11 +63,21 @@ def check_values(table: Iterable[Parameter], values: dict[str, Any]) -> None:
             raise ValueError(f"{row.name} is '{values[row.name]}', must be one of {allowed}")
 
 
-def declare(node: Node, table: Sequence[Parameter]) -> dict[str, Any]:
+def check_fixed(
+    table: Iterable[Parameter], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> None:
+    """Raise ValueError, naming the parameter, where a fixed one of a configured node would be
+    another. One that is set to what it is already disturbs nothing."""
+    for row in table:
+        if row.fixed and after[row.name] != before[row.name]:
+            raise ValueError(f"{row.name} is read at configure: deactivate and clean up first")
+
+
+def declare(node: Node, table: Sequence[Parameter], lifecycle: bool = False) -> dict[str, Any]:
     """Declare every row and return the values by name. Raises ValueError or an rclpy
     parameter exception for a bad value, naming the parameter."""
     values = {
-        row.name: node.declare_parameter(row.name, row.default, row.descriptor()).value
+        row.name: node.declare_parameter(row.name, row.default, row.descriptor(lifecycle)).value
         for row in table
     }
     check_values(table, values)

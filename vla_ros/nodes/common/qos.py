@@ -1,6 +1,13 @@
 """Quality of service, one profile a kind of topic, so both ends always match."""
 
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.duration import Duration
+from rclpy.qos import (
+    DurabilityPolicy,
+    HistoryPolicy,
+    LivelinessPolicy,
+    QoSProfile,
+    ReliabilityPolicy,
+)
 
 
 def _profile(
@@ -30,9 +37,20 @@ STATE_SUB = _profile(50, ReliabilityPolicy.BEST_EFFORT)
 ACTION = _profile(10)
 #: Instruction, status, episode: the newest one is for late joiners too.
 LATCHED = _profile(1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+#: The policy's status: LATCHED, and the middleware itself says within LEASE_S that its writer's
+#: process is gone or stands still, to every reader that asks for as much.
+LEASE_S = 2.0
+STATUS = _profile(1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+STATUS.liveliness = LivelinessPolicy.AUTOMATIC
+STATUS.liveliness_lease_duration = Duration(seconds=LEASE_S)
 #: Instructions that stop, from whoever says so, also where another one follows at once.
 STOP = _profile(10)
+#: A word said once, and the same from writers that are best effort.
+SAID = _profile(10)
+SAID_BY_ANY = _profile(10, ReliabilityPolicy.BEST_EFFORT)
 #: The same as LATCHED for a reader that must miss none of the changes.
 EVERY_CHANGE = _profile(10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+#: Transforms, as tf2 has them.
+TRANSFORMS = _profile(100)
 #: Figures that nobody acts on.
 REPORT = _profile(10)

@@ -24,7 +24,7 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from vla_ros.nodes.common.ending import bounded
+from vla_ros.nodes.common.ending import FORCED, bounded, end_with_parent
 
 N = TypeVar("N", bound=Node)
 
@@ -74,7 +74,7 @@ def run(
     end_s: float = 5.0,
 ) -> int:
     """Run one node to its end: 0 after SIGINT or SIGTERM, 2 for a bad parameter or a parameter
-    file that cannot be read.
+    file that cannot be read, FORCED where it did not end in time.
 
     ``make`` is given the event that SIGINT and SIGTERM set, for a node whose callbacks may
     block for long. ``before_end`` runs while the context is still valid: the place of the last
@@ -82,6 +82,7 @@ def run(
     ``executor``: another one for a node that the default cannot serve. ``end_s``: the most that
     ``before_end`` and taking the node down may take; the process ends then, come what may.
     """
+    end_with_parent()
     stop = threading.Event()
     try:
         rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
@@ -109,7 +110,7 @@ def run(
         spin(node, stop, executor)
     finally:
         sys.stdout.flush()
-        with bounded(end_s, 0):
+        with bounded(end_s, FORCED):
             if before_end is not None:
                 before_end(node)
             node.destroy_node()

@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Iterable
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from vla_ros.core import STAGES, CommandKind, PolicyState
@@ -20,7 +20,8 @@ from vla_ros.monitoring import (
     StatusSeen,
 )
 from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus, Stages
-from vla_ros.nodes.common.convert import BadMessage, percentiles, stamp_of
+from vla_ros.nodes.common.convert import BadMessage, set_times, stamp_of
+from vla_ros.nodes.common.diagnostics import status
 from vla_ros.timing import SECOND, Distribution
 
 #: Encapsulation of CDR: the stamp follows it at once in the plain encodings, XCDR 1 and 2.
@@ -63,14 +64,15 @@ def command_seen(message: ActionCommand, publisher: bytes = b"") -> CommandSeen:
         published_ns=stamp_of(message.header.stamp),
         observed_ns=stamp_of(message.observation_stamp),
         stages=stages_seen(message.stages),
+        staleness_ms=_finite(message.staleness_s) * 1e3,
         publisher=publisher,
     )
 
 
 def stages_seen(message: Stages) -> StagesSeen:
     """Durations that are no numbers count as 0, so that they cannot spoil a percentile."""
-    durations = tuple(_finite(getattr(message, stage)) for stage in STAGES)
-    return StagesSeen(durations, _finite(message.total))
+    durations = tuple(_finite(getattr(message, f"{stage}_s")) * 1e3 for stage in STAGES)
+    return StagesSeen(durations, _finite(message.total_s) * 1e3)
 
 
 def _finite(value: float) -> float:
@@ -92,7 +94,7 @@ def status_seen(message: PolicyStatus) -> StatusSeen:
         device=message.device,
         dtype=message.dtype,
         control_rate_hz=_finite(message.control_rate_hz),
-        max_age_ms=_finite(message.max_age_ms),
+        max_age_ms=_finite(message.max_age_s) * 1e3,
         pipeline_depth=message.pipeline_depth,
         worker_restarts=message.worker_restarts,
         frames_dropped=message.frames_dropped,
@@ -106,7 +108,7 @@ def status_seen(message: PolicyStatus) -> StatusSeen:
 
 
 def latency_seen(message: Latency) -> LatencySeen:
-    return LatencySeen(_finite(message.tick_error.p99), _finite(message.total.p99))
+    return LatencySeen(_finite(message.tick_error_s.p99) * 1e3, _finite(message.total_s.p99) * 1e3)
 
 
 def publisher_seen(endpoint: TopicEndpointInfo) -> PublisherSeen:
@@ -117,28 +119,18 @@ def publisher_seen(endpoint: TopicEndpointInfo) -> PublisherSeen:
 
 def report_message(report: GraphReport) -> MonitorReport:
     """The caller stamps it."""
-    out = MonitorReport()
+    out = MonitorReport(clock_offset_s=report.clock_offset_ms / 1e3)
     for name in GraphReport.__slots__:
         value = getattr(report, name)
         if isinstance(value, Distribution):
-            value = percentiles(value)
-        elif isinstance(value, tuple):
+            set_times(out, name, value)
+            continue
+        if isinstance(value, tuple):
             value = list(value)
         setattr(out, name, int(value) if name == "level" else value)
     return out
 
 
-def diagnostic_array(diagnostics: Iterable[Diagnostic], hardware_id: str) -> DiagnosticArray:
-    """The caller stamps it."""
-    return DiagnosticArray(
-        status=[
-            DiagnosticStatus(
-                level=bytes([diagnostic.level]),
-                name=diagnostic.name,
-                message=diagnostic.message,
-                hardware_id=hardware_id,
-                values=[KeyValue(key=key, value=value) for key, value in diagnostic.values],
-            )
-            for diagnostic in diagnostics
-        ]
-    )
+def statuses(diagnostics: Iterable[Diagnostic]) -> list[DiagnosticStatus]:
+    """As :class:`vla_ros.nodes.common.diagnostics.Diagnostics` says them."""
+    return [status(d.level, d.name, d.message, d.values) for d in diagnostics]

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock as RclpyClock
 from rclpy.clock import ClockType
+from rclpy.event_handler import QoSLivelinessChangedInfo, SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -28,6 +28,7 @@ from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus
 from vla_ros.nodes.common import qos, spin
 from vla_ros.nodes.common.arrivals import ArrivalClock
 from vla_ros.nodes.common.convert import BadMessage
+from vla_ros.nodes.common.diagnostics import Diagnostics
 from vla_ros.nodes.common.images import image_topic
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
@@ -50,6 +51,7 @@ TABLE = (
     P("status_timeout_s", 3.0, "No status of the policy for so long", 1.5, 60.0),
     P("missed_fraction", 0.05, "Warn when more periods lack a new action", 0.0, 1.0),
     P("drift_ms_per_min", 1.0, "Warn when the camera's clock drifts faster", 0.01, 1000.0),
+    P("hardware_id", "", "Of the robot, on /diagnostics; empty: the namespace", fixed=True),
     P("check_period_s", 0.2, "How often everything is judged", 0.05, 1.0, fixed=True),
     P(
         "image_transport",
@@ -74,7 +76,7 @@ class MonitorNode(Node):
         self.add_on_set_parameters_callback(self._may_set)
         self.add_post_set_parameters_callback(self._set)
         self._subscribe(values["image_transport"])
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.REPORT)
+        self._diagnostics = Diagnostics(self, values["hardware_id"])
         self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
         self._levels: tuple[Level, ...] = ()
         self._published_ns = 0
@@ -89,7 +91,10 @@ class MonitorNode(Node):
             ActionCommand, "policy/action", self._on_command, qos.ACTION
         )
         self._action_topic = commands.topic_name  # remappings applied
-        self.create_subscription(PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
+        alive = SubscriptionEventCallbacks(liveliness=self._on_liveliness)
+        self.create_subscription(
+            PolicyStatus, "policy/status", self._on_status, qos.STATUS, event_callbacks=alive
+        )
         self.create_subscription(Latency, "policy/latency", self._on_latency, qos.REPORT)
 
     # ------------------------------------------------------------------ parameters
@@ -144,6 +149,10 @@ class MonitorNode(Node):
             return
         self._monitor.status(seen, moment(self._time))
 
+    def _on_liveliness(self, info: QoSLivelinessChangedInfo) -> None:
+        """The middleware sees within the lease that the policy's process is gone."""
+        self._monitor.policy_alive(info.alive_count > 0)
+
     def _on_latency(self, message: Latency) -> None:
         self._monitor.latency(convert.latency_seen(message))
 
@@ -161,7 +170,7 @@ class MonitorNode(Node):
         if due or judgement.levels != self._levels:
             self._log_changes(judgement)
             self._levels = judgement.levels
-            self._publish_diagnostics(judgement)
+            self._diagnostics.say(*convert.statuses(judgement.diagnostics))
         if due:
             # Keep to the second: a late check must not shift all that follow.
             late = (now - self._published_ns) % REPORT_PERIOD_NS if self._published_ns else 0
@@ -170,18 +179,13 @@ class MonitorNode(Node):
             report.header.stamp = self.get_clock().now().to_msg()
             self._reports.publish(report)
 
-    def _publish_diagnostics(self, judgement: Judgement) -> None:
-        array = convert.diagnostic_array(judgement.diagnostics, self.get_namespace())
-        array.header.stamp = self.get_clock().now().to_msg()
-        self._diagnostics.publish(array)
-
     def _log_changes(self, judgement: Judgement) -> None:
         """One line when a subject turns bad or good again, none in between."""
         before = self._levels or (Level.OK,) * len(judgement.levels)
         for diagnostic, old in zip(judgement.diagnostics, before, strict=True):
             if diagnostic.level is old:
                 continue
-            text = f"{diagnostic.name.removeprefix('vla_ros: ')}: {diagnostic.message}"
+            text = f"{diagnostic.name}: {diagnostic.message}"
             if diagnostic.level is Level.ERROR:
                 self.get_logger().error(text)
             elif diagnostic.level is Level.OK:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from vla_ros.control.timeline import Chunking
 from vla_ros.core import PolicyInfo
 from vla_ros.safety import Limits, least_max_age_s
 
 
 def refuse_unless_met(
-    limits: Limits, info: PolicyInfo, inference_s: float, replan_interval: int
+    limits: Limits, info: PolicyInfo, inference_s: float, chunking: Chunking
 ) -> None:
     """Raise ValueError where the policy cannot act on evidence as young as ``limits`` want.
 
     ``inference_s``: L, the 99th percentile of inference at warm-up; 0 in lock-step, where the
     world waits and inference makes no evidence older.
     """
-    kept = min(replan_interval or info.chunk_length, info.chunk_length)
-    least = least_max_age_s(limits, info.pipeline_depth, inference_s, kept)
+    kept = chunking.executed_of(info.chunk_length)
+    late = chunking.delay_frames if info.chunk_length > 1 else 0  # else the policy itself is late
+    least = least_max_age_s(limits, info.pipeline_depth + late, inference_s, kept)
     if limits.max_age_s < least:
         raise ValueError(
             f"max_age_s {limits.max_age_s:g} cannot be met: camera period"
-            f" {1e3 / limits.camera_rate_hz:.0f} ms, {info.pipeline_depth - 1} frames of"
+            f" {1e3 / limits.camera_rate_hz:.0f} ms, {info.pipeline_depth - 1 + late} frames of"
             f" pipeline and {kept} actions at {limits.period_s * 1e3:.0f} ms, inference"
             f" {inference_s * 1e3:.0f} ms need at least {least:.3f}"
         )

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import array
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
-from geometry_msgs.msg import PoseStamped, TwistStamped
+from diagnostic_msgs.msg import DiagnosticStatus
+from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import JointState
 
 from vla_ros import core
+from vla_ros.action_space import ActionSpace
 from vla_ros.control import ControlCounts
 from vla_ros.control.queue import Answer
-from vla_ros.core import STAGES, Command, Instruction, PolicyInfo, Pose
+from vla_ros.core import STAGES, Command, Instruction, PolicyInfo, PolicyState, Pose
 from vla_ros.executor.messages import Result
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, NamedPoses, PolicyStatus, Stages
-from vla_ros.nodes.common.convert import BadMessage, percentiles, quoted, to_time
+from vla_ros.nodes.common.convert import BadMessage, quoted, set_times, to_time
+from vla_ros.nodes.common.diagnostics import status
 from vla_ros.safety import Limits, Safety
-from vla_ros.timing import Distribution
+from vla_ros.timing import SECOND, Distribution
+
+#: what /diagnostics tells of a status beside its state
+_TOLD = (
+    "policy", "schedule", "checkpoint", "device", "instruction", "worker_pid", "worker_restarts",
+    "frames_received", "frames_dropped", "last_drop", "actions_published", "missed_deadlines",
+    "actions_blocked", "last_block", "actions_clamped",
+)  # fmt: skip
 
 # ------------------------------------------------------------------------------ in
 
@@ -89,12 +101,12 @@ def pose_of(message: PoseStamped) -> Pose:
 
 
 def pose_action_of(message: PoseStamped) -> core.Floats:
-    """A measured pose as an absolute action, float64 [7]: x y z in m, axis-angle in rad, and a
-    gripper of 0, which the command replaces by the last one. Raises :class:`BadMessage`."""
+    """A measured pose as an arm's numbers of an action, float64 [6]: x y z in m, axis-angle in
+    rad. Raises :class:`BadMessage`."""
     p, q = message.pose.position, message.pose.orientation
     vector, w = np.array([q.x, q.y, q.z]), float(q.w)
     norm, sine = float(np.hypot(np.linalg.norm(vector), w)), float(np.linalg.norm(vector))
-    out = np.array([p.x, p.y, p.z, 0.0, 0.0, 0.0, 0.0])
+    out = np.array([p.x, p.y, p.z, 0.0, 0.0, 0.0])
     if not np.isfinite(out).all() or not np.isfinite(norm) or abs(norm - 1.0) > 1e-3:
         raise BadMessage("measured pose is not finite, or its quaternion not of length 1")
     if sine > 1e-9:
@@ -108,14 +120,18 @@ def pose_action_of(message: PoseStamped) -> core.Floats:
 
 
 def _stages(command: Command) -> Stages:
-    out = Stages(total=command.total_ms)
-    for stage in STAGES:
-        setattr(out, stage, float(command.stages_ms.get(stage, 0.0)))
+    out = Stages()
+    for stage in (*STAGES, "total"):
+        spent_ms = command.total_ms if stage == "total" else command.stages_ms.get(stage, 0.0)
+        setattr(out, f"{stage}_s", spent_ms / 1e3)
+        setattr(out, stage, float(spent_ms))  # deprecated
     return out
 
 
-def command_message(command: Command, info: PolicyInfo, frame_id: str) -> ActionCommand:
-    """The message of a command that has passed the gate: 7 finite numbers, always."""
+def command_message(
+    command: Command, info: PolicyInfo, space: ActionSpace, frame_id: str
+) -> ActionCommand:
+    """The message of a command that has passed the gate: finite numbers of ``space``, always."""
     out = ActionCommand()
     out.header.stamp = to_time(command.published_ns)
     out.header.frame_id = frame_id
@@ -128,18 +144,20 @@ def command_message(command: Command, info: PolicyInfo, frame_id: str) -> Action
     out.kind = int(command.kind)
     out.chunk_index = command.chunk_index
     out.chunk_length = command.chunk_length
+    out.staleness_s = command.staleness_ns / SECOND
     out.pipeline_depth = info.pipeline_depth
     out.schedule = info.schedule
     out.instruction_hash = command.instruction_digest
-    # Without field checks rclpy would send uninitialised memory for a shorter array.
-    if command.action.shape != (core.ACTION_DIM,) or not np.isfinite(command.action).all():
-        raise ValueError(f"command is not {core.ACTION_DIM} finite numbers: {command.action}")
-    out.action = np.asarray(command.action, dtype=np.float64)
+    if command.action.shape != (space.width,) or not np.isfinite(command.action).all():
+        raise ValueError(f"command is not {space.width} finite numbers: {command.action}")
+    out.action_space = int(space.kind)
+    out.names, out.units = list(space.names), list(space.units)
+    out.action = array.array("d", command.action.astype(np.float64).tobytes())
     out.stages = _stages(command)
     return out
 
 
-def chunk_message(answer: Answer, result: Result, info: PolicyInfo, period_s: float) -> ActionChunk:
+def chunk_message(answer: Answer, result: Result, info: PolicyInfo, limits: Limits) -> ActionChunk:
     """Everything one inference returned; the caller stamps it."""
     inference = answer.inference
     out = ActionChunk()
@@ -149,7 +167,12 @@ def chunk_message(answer: Answer, result: Result, info: PolicyInfo, period_s: fl
     out.schedule = info.schedule
     out.instruction_hash = result.instruction_digest
     out.length = len(inference.actions)
-    out.period_s = period_s
+    out.period_s = limits.period_s
+    if (before := inference.continues) is not None:
+        out.previous_stamp = to_time(before.stamp_ns)
+        out.previous_index, out.delay_steps = before.index, before.delay_steps
+    out.action_space, out.width = int(limits.space.kind), inference.actions.shape[-1]
+    out.names, out.units = list(limits.space.names), list(limits.space.units)
     out.actions = inference.actions.astype(np.float64).ravel().tolist()
     out.tokens = list(inference.tokens)
     out.target_passes = inference.target_passes
@@ -159,26 +182,27 @@ def chunk_message(answer: Answer, result: Result, info: PolicyInfo, period_s: fl
     return out
 
 
-def twist_message(command: Command, frame_id: str, period_s: float) -> TwistStamped:
-    """The displacement as a velocity over one control period: MoveIt Servo's input."""
-    out = TwistStamped()
-    out.header.stamp = to_time(command.published_ns)
-    out.header.frame_id = frame_id
-    velocity = (command.action[:6] / period_s).tolist()
-    out.twist.linear.x, out.twist.linear.y, out.twist.linear.z = velocity[:3]
-    out.twist.angular.x, out.twist.angular.y, out.twist.angular.z = velocity[3:]
-    return out
-
-
 def latency_message(
     windows: dict[str, Distribution], last: Command | None, window_s: float
 ) -> Latency:
-    """Stage latencies over a window; ``windows`` is keyed by the message's field names."""
+    """Stage latencies in ms over a window; ``windows`` is keyed by the message's field names
+    without their unit."""
     out = Latency(window_s=window_s)
     if last is not None:
         out.last = _stages(last)
     for name, distribution in windows.items():
-        setattr(out, name, percentiles(distribution))
+        set_times(out, name, distribution)
+    return out
+
+
+def idle_message(safety: Safety, values: Mapping[str, Any]) -> PolicyStatus:
+    """The status of a node that is not configured, from its parameters; the caller stamps it."""
+    out = PolicyStatus(state=int(safety.state), reason=safety.reason)
+    out.policy, out.schedule, out.checkpoint = (
+        values[name] for name in ("policy", "schedule", "checkpoint")
+    )
+    out.control_rate_hz, out.max_age_s = values["control_rate_hz"], values["max_age_s"]
+    out.max_age_ms = out.max_age_s * 1e3  # deprecated
     return out
 
 
@@ -196,7 +220,18 @@ def status_message(
     out.device, out.dtype = info.device, info.dtype
     out.pipeline_depth, out.chunk_length = info.pipeline_depth, info.chunk_length
     out.instruction, out.epoch = instruction.text, instruction.epoch
-    out.control_rate_hz, out.max_age_ms = limits.control_rate_hz, limits.max_age_s * 1e3
+    out.control_rate_hz, out.max_age_s = limits.control_rate_hz, limits.max_age_s
+    out.max_age_ms = out.max_age_s * 1e3  # deprecated
     for name in ControlCounts.__slots__:
         setattr(out, name, getattr(counters, name))
     return out
+
+
+def diagnostic_of(message: PolicyStatus) -> DiagnosticStatus:
+    """How the node is, in its own words. A robot in HOLD or FAULT does not do its task: error."""
+    state = PolicyState(message.state)
+    bad = state in (PolicyState.HOLD, PolicyState.FAULT)
+    idle = state in (PolicyState.UNCONFIGURED, PolicyState.WAITING)
+    values = {name: getattr(message, name) for name in _TOLD}
+    said = f"{state.name}: {message.reason}" if message.reason else state.name
+    return status(2 if bad else int(idle), "state", said, values.items())

@@ -30,8 +30,9 @@ class LatencyWindows:
 
     def command(self, command: Command, steady_ns: int) -> None:
         """Account for one new action; its stages may have been measured a chunk ago."""
+        first = self._last is None or self._last.stamp_ns != command.stamp_ns
         self._last = command
-        if command.chunk_index == 0:
+        if first:
             for stage, duration in command.stages_ms.items():
                 self._windows[stage].add(steady_ns, duration)
             spent = sum(command.stages_ms[stage] for stage in _INFERENCE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped
@@ -12,8 +12,9 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
+from vla_ros.action_space import ActionKind
 from vla_ros.control import Control, check_instruction
-from vla_ros.control.assembling import Assembler, Lost, PairingWindow, Stamped
+from vla_ros.control.assembling import WRIST_IMAGE, Assembler, Lost, PairingWindow, Stamped
 from vla_ros.control.parts import PICTURES, STATES, Joints, Nearest, Part, Poses
 from vla_ros.core import Observation
 from vla_ros.msg import EpisodeStatus, NamedPoses
@@ -57,26 +58,27 @@ class PolicyInputs:
         self._names_told = 0
         self._lost_ns: dict[str, int] = {}  # stream -> steady time of its last loss
         self._open: list[Any] = []
-        parts: dict[str, Part] = {}
+        more = {f"{role}_image": role for role in needs.more}
+        parts: dict[str, Part] = {name: Nearest(PICTURES) for name in more}
         if needs.wrist is not None:
-            parts["wrist_image"] = Nearest(PICTURES)
+            parts[WRIST_IMAGE] = Nearest(PICTURES)
         if needs.joints:
             parts["joint_states"] = self._joints
         if needs.end_effector is not None:
             parts["end_effector_pose"] = Poses()
         if needs.ground_truth:
             parts["ground_truth"] = Nearest(STATES)
-        self._join = Assembler(self._window, parts, needs.layout.make)
+        self._join = Assembler(self._window, parts, needs.layout.make, more)
         self._subscribe(needs)
 
     def _subscribe(self, needs: Needs) -> None:
         wanted = frozenset(needs.joint_names)
         self._film(needs.main, self._stream(self._pixels, self._join.image), qos.IMAGE_SUB)
         if needs.wrist is not None:
-            self._film(needs.wrist, self._part("wrist_image", self._pixels), qos.PART_SUB)
-        if needs.joints:
-            take = self._part("joint_states", lambda m: convert.joints_of(m, wanted))
-            self._listen(JointState, "joint_states", take, qos.STATE_SUB)
+            self._film(needs.wrist, self._part(WRIST_IMAGE, self._pixels), qos.PART_SUB)
+        for role, camera in needs.more.items():
+            self._film(camera, self._part(f"{role}_image", self._pixels), qos.PART_SUB)
+        self._listen_to_joints(needs, wanted)
         if needs.end_effector is not None:
             take = self._part("end_effector_pose", convert.pose_of)
             if needs.end_effector:
@@ -86,8 +88,11 @@ class PolicyInputs:
         if needs.ground_truth:
             take = self._part("ground_truth", convert.poses_of)
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
-        if self._control.limits.absolute:
-            self._listen(PoseStamped, "measured_pose", self._on_measured_pose, qos.STATE_SUB)
+        space = self._control.limits.space
+        if space.kind is ActionKind.END_EFFECTOR_POSE:
+            for place in range(0, len(space.motion), 6):
+                places = space.motion[place : place + 6]
+                self._listen_to_pose(space.names[places[0]].removesuffix("x"), places)
         self._listen(String, "instruction", self._on_instruction, qos.LATCHED, raw=True)
         # A writer that is VOLATILE does not match that reader; its stop must count all the same.
         self._listen(String, "instruction", self._on_stop, qos.STOP, raw=True)
@@ -175,18 +180,56 @@ class PolicyInputs:
             self._control.counters.frames_dropped += 1
             self._control.counters.last_drop = lost.reason
 
-    def _on_measured_pose(self, message: PoseStamped) -> None:
-        """Where the end effector is: what a first pose is measured from, and what stale_policy
-        'hold' keeps."""
-        received, frame = moment(self._clock), message.header.frame_id
+    # ------------------------------------------------------------------ where the robot is
+
+    def _listen_to_joints(self, needs: Needs, wanted: frozenset[str]) -> None:
+        """As the robot's state in a frame, and as where a robot that is told joints is: what a
+        first position to go to is measured from, what stale_policy 'hold' keeps, and what
+        displacements are added to. One subscription: drivers say so hundreds of times a second."""
+        space = self._control.limits.space
+        takers: list[Callable[[JointState], None]] = []
+        if space.kind.joints:
+            moving = frozenset(space.names[i] for i in space.motion)
+            takers.append(lambda m: self._on_measured_joints(m, moving))
+        if needs.joints:
+            takers.append(self._part("joint_states", lambda m: convert.joints_of(m, wanted)))
+
+        def take(message: JointState) -> None:
+            for taker in takers:
+                taker(message)
+
+        if takers:
+            self._listen(JointState, "joint_states", take, qos.STATE_SUB)
+
+    def _listen_to_pose(self, arm: str, places: Sequence[int]) -> None:
+        """Where an end effector that is told poses is."""
+        topic = f"{arm}measured_pose"
+
+        def callback(message: PoseStamped) -> None:
+            received, frame = moment(self._clock), message.header.frame_id
+            try:
+                if frame != self._frame_id:
+                    raise BadMessage(f"{topic} is in {quoted(frame)}, not in '{self._frame_id}'")
+                pose = convert.pose_action_of(message)
+            except BadMessage as error:
+                self._control.drop(str(error))
+                return
+            self._control.measure(pose, stamp_of(message.header.stamp), received, places)
+
+        self._listen(PoseStamped, topic, callback, qos.STATE_SUB)
+
+    def _on_measured_joints(self, message: JointState, wanted: frozenset[str]) -> None:
+        received, space = moment(self._clock), self._control.limits.space
         try:
-            if frame != self._frame_id:
-                raise BadMessage(f"measured_pose is in {quoted(frame)}, not in '{self._frame_id}'")
-            pose = convert.pose_action_of(message)
+            names, positions = convert.joints_of(message, wanted)
+            stamp_ns = stamp_of(message.header.stamp)
         except BadMessage as error:
             self._control.drop(str(error))
             return
-        self._control.measure(pose, stamp_of(message.header.stamp), received)
+        found = [(space.names.index(n), i) for i, n in enumerate(names) if n in wanted]
+        if found:
+            places, chosen = zip(*found, strict=True)
+            self._control.measure(positions[list(chosen)], stamp_ns, received, places)
 
     def _on_instruction(self, serialized: bytes) -> None:
         log = self._node.get_logger()
@@ -201,7 +244,8 @@ class PolicyInputs:
     def _on_stop(self, serialized: bytes) -> None:
         """Obeys the empty text and nothing else."""
         with contextlib.suppress(ValueError):  # the other reader says so
-            if not check_instruction(convert.text_of(serialized)) and self._control.stop():
+            text = check_instruction(convert.text_of(serialized))
+            if not text and self._control.set_instruction(""):
                 self._node.get_logger().info("instruction: stop")
 
     def _on_episode(self, message: EpisodeStatus) -> None:
@@ -209,4 +253,5 @@ class PolicyInputs:
         if message.state == EpisodeStatus.STATE_RUNNING:
             self._control.episode_runs(message.episode, message.step)
         elif message.state in (EpisodeStatus.STATE_SUCCESS, EpisodeStatus.STATE_FAILURE):
-            self._control.episode_over(message.episode, message.reason or "success")
+            solved = message.state == EpisodeStatus.STATE_SUCCESS
+            self._control.episode_over(message.episode, message.reason or "success", solved)

@@ -125,7 +125,7 @@ class LoopLink:
                 control.result(result.epoch, answer)
             if (ticker := self.ticker) is not None:
                 ticker.arrived(self._clock.steady_ns())
-            chunk = chunk_message(answer, result, self.ready.info, control.limits.period_s)
+            chunk = chunk_message(answer, result, self.ready.info, control.limits)
             self._topics.chunk(chunk, self._clock.now_ns())
 
     def need_worker(self) -> None:

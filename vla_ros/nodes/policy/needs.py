@@ -24,11 +24,13 @@ class Needs:
     """The streams that a frame is joined from.
 
     ``joint_names`` pick and order the joints; empty: as the messages have them, ``size`` values
-    (0: any number). ``end_effector``: the tf2 frame of it, "" for the topic, None for neither.
+    (0: any number). ``more``: further cameras by role. ``end_effector``: the tf2 frame of it, ""
+    for the topic, None for neither.
     """
 
     main: Camera
     wrist: Camera | None
+    more: Mapping[str, Camera]
     joints: bool
     joint_names: tuple[str, ...]
     size: int
@@ -44,10 +46,17 @@ def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
         raise ValueError(f"joint_names has {', '.join(map(repr, twice))} more than once")
     layout = LAYOUTS[values["proprio_layout"]]
     _check_state(values, info, layout, len(names))
+    stays = tuple(info.action_space.names[i] for i in info.action_space.motion)
+    if info.name == "zero" and info.state_dim and names != stays:
+        raise ValueError(
+            "policy 'zero' stays where joint_names say that the robot is: give the joints of the"
+            f" action, {', '.join(map(repr, stays))}"
+        )
     wrist = values["use_wrist_image"] or info.cameras == 2
     return Needs(
         main=_camera(values, "main", "a policy looks through a main camera"),
         wrist=_camera(values, "wrist", _why_wrist(info)) if wrist else None,
+        more={r: _camera(values, r, f"this checkpoint looks at {r}") for r in info.camera_roles},
         joints=values["use_joint_states"] or bool(names) or info.state_dim > 0,
         joint_names=names,
         size=info.state_dim,

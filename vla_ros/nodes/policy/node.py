@@ -1,6 +1,6 @@
 """The policy node: topics in, a policy in a worker process, gated commands out.
 
-This file is the node's life: parameters, lifecycle transitions, services. What it runs
+This file is the node's life: parameters and lifecycle transitions. What it runs
 between configure and cleanup is :class:`vla_ros.nodes.policy.runtime.PolicyRuntime`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
@@ -19,23 +19,23 @@ from rclpy.clock import ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.task import Future
-from std_srvs.srv import Trigger
 
-from vla_ros.control import ControlCounts, check_instruction
 from vla_ros.control.lasting import Lasting
-from vla_ros.core import Instruction, PolicyInfo, PolicyState
+from vla_ros.core import PolicyState
 from vla_ros.executor import WorkerGone
-from vla_ros.nodes.common.parameters import check_values, declare
+from vla_ros.nodes.common.parameters import check_fixed, check_values, declare
 from vla_ros.nodes.common.spin import run
-from vla_ros.nodes.policy.convert import status_message
-from vla_ros.nodes.policy.parameters import TABLE, limits_of, spec_of
-from vla_ros.nodes.policy.runtime import PolicyRuntime, WrongState
+from vla_ros.nodes.policy.convert import idle_message
+from vla_ros.nodes.policy.goals import GoalServer
+from vla_ros.nodes.policy.parameters import TABLE, camera_rows
+from vla_ros.nodes.policy.runtime import PolicyRuntime
+from vla_ros.nodes.policy.services import PolicyServices
+from vla_ros.nodes.policy.settings import judged, limits_of
 from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicyRefused
 from vla_ros.safety import Safety
 
 _NOT_CONFIGURED = Safety(PolicyState.UNCONFIGURED, "not configured")
-_OWN = frozenset(row.name for row in TABLE)
 
 
 class NodeClock:
@@ -52,25 +52,20 @@ class NodeClock:
 
 
 class PolicyNode(LifecycleNode):
-    """See the module's text. A bad parameter raises ValueError, or rclpy's own exceptions."""
+    """See the module's text. A value that can be no parameter's raises ValueError, or rclpy's own
+    exceptions; what the values mean together is judged at configure."""
 
     def __init__(self, ending: threading.Event) -> None:
         super().__init__("policy")
         self._ending = ending  # set by SIGINT and SIGTERM: loading may take minutes
-        self.values = declare(self, TABLE)
-        self.limits = limits_of(self.values)
-        check_instruction(self.values["instruction"])
-        try:
-            self.spec = spec_of(self.values)
-        except PolicyRefused as error:
-            raise ValueError(str(error)) from None
+        self.values = declare(self, TABLE, lifecycle=True)
+        cameras = camera_rows(self.values)
+        self._table = (*TABLE, *cameras)
+        self._own = frozenset(row.name for row in self._table)
+        self.values |= declare(self, cameras, lifecycle=True)
         self.sim_time = bool(self.get_parameter("use_sim_time").value)
-        if self.values["mode"] == "lockstep" and not self.sim_time:
-            raise ValueError("mode 'lockstep' needs use_sim_time:=true and a /clock")
-        if self.values["publish_twist"] and self.limits.absolute:
-            raise ValueError("publish_twist needs action_space 'delta': a pose is no velocity")
         self.clock = NodeClock(self.get_clock())
-        self.topics = PolicyTopics(self, self.values["frame_id"], self.values["publish_twist"])
+        self.topics = PolicyTopics(self)
         self.runtime: PolicyRuntime | None = None
         self._lasting = Lasting()
         self._loading: threading.Thread | None = None  # while configure is under way
@@ -78,10 +73,10 @@ class PolicyNode(LifecycleNode):
         self.create_timer(1.0, self._report, clock=RosClock(clock_type=ClockType.STEADY_TIME))
         self.add_on_set_parameters_callback(self._check_parameters)
         self.add_post_set_parameters_callback(self._apply_parameters)
-        self.create_service(Trigger, "~/stop", self._on_stop)
-        self.create_service(Trigger, "~/resume", self._on_resume)
-        self.create_service(Trigger, "~/recover", self._on_recover)
-        self.create_service(Trigger, "~/reset", self._on_reset)
+        self._triggers = PolicyServices(
+            self, lambda: self.runtime, self._stop_while_loading, self.publish_status
+        )
+        self.goals = GoalServer(self)
         self.publish_status()
 
     # ------------------------------------------------------------------ lifecycle
@@ -127,11 +122,12 @@ class PolicyNode(LifecycleNode):
         self._idle = Safety(PolicyState.UNCONFIGURED, "loads its policy")
         self.publish_status()
         try:
+            spec, limits = judged(self.values, self.sim_time)
             runtime = PolicyRuntime(
                 self,
                 self.values,
-                self.spec,
-                self.limits,
+                spec,
+                limits,
                 self.clock,
                 self.topics,
                 sim_time=self.sim_time,
@@ -147,6 +143,7 @@ class PolicyNode(LifecycleNode):
             self.publish_status()
             return TransitionCallbackReturn.FAILURE
         self.runtime = runtime
+        self.goals.attach(runtime.control)
         self.publish_status()
         return TransitionCallbackReturn.SUCCESS
 
@@ -180,47 +177,64 @@ class PolicyNode(LifecycleNode):
         if self.runtime is not None:
             self.runtime.close()
             self.runtime = None
+            self.goals.attach(None)
         self._idle = _NOT_CONFIGURED
         self.publish_status()
 
     def last_word(self) -> None:
-        """At the end of the process: the stale policy's command, then the worker's end."""
+        """The stale policy's command, then the worker's end."""
         if (loading := self._loading) is not None:
             loading.join(0.5)  # it was told by `ending`
         if self.runtime is not None:
             self.runtime.last_word()
         self._release()
 
+    def end(self) -> None:
+        """At the end of the process."""
+        self.last_word()
+        self.goals.close(0.1)
+
+    def _stop_while_loading(self) -> bool:
+        """What is being loaded will begin nothing. False: nothing is being loaded."""
+        if self._loading is None:
+            return False
+        self._lasting.latch.close()
+        return True
+
     # ------------------------------------------------------------------ parameters
 
     def _check_parameters(self, changes: list[Parameter]) -> SetParametersResult:
-        """All or nothing: the changed set is checked as a whole."""
-        values = self.values | {p.name: p.value for p in changes if p.name in _OWN}
+        """All or nothing: the changed set is checked as a whole. Before configure only one by one:
+        what belongs together may be given one after the other."""
+        values = self.values | {p.name: p.value for p in changes if p.name in self._own}
         if any(p.name == "use_sim_time" and p.value != self.sim_time for p in changes):
             reason = "use_sim_time is given at the start: the clocks of a running loop stay"
             return SetParametersResult(successful=False, reason=reason)
-        if self._loading is not None and any(p.name in _OWN for p in changes):
+        if values["camera_roles"] != self.values["camera_roles"]:
+            reason = "camera_roles is given at the start: each role has parameters of its own"
+            return SetParametersResult(successful=False, reason=reason)
+        if self._loading is not None and any(p.name in self._own for p in changes):
             reason = "the policy is loading with the values it was given: wait until it is"
             return SetParametersResult(successful=False, reason=reason)
         try:
-            check_values(TABLE, values)
-            limits = limits_of(values)
+            check_values(self._table, values)
             if self.runtime is not None:
-                self.runtime.check(limits)
+                check_fixed(self._table, self.values, values)
+                self.runtime.check(limits_of(values))
         except ValueError as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
 
     def _apply_parameters(self, changes: list[Parameter]) -> None:
-        self.values = self.values | {p.name: p.value for p in changes if p.name in _OWN}
-        self.limits = limits_of(self.values)
+        self.values = self.values | {p.name: p.value for p in changes if p.name in self._own}
         if self.runtime is not None:
-            self.runtime.apply(self.values, self.limits)
+            self.runtime.apply(self.values, limits_of(self.values))
 
     # ------------------------------------------------------------------ status
 
     def _report(self) -> None:
         self.publish_status()
+        self.topics.diagnose()
         if self.runtime is not None:
             self.runtime.report_latency()
 
@@ -228,66 +242,15 @@ class PolicyNode(LifecycleNode):
         """Callable from any thread."""
         if self.runtime is not None:
             self.runtime.report_status()
+            self.goals.changed()
             return
-        info = PolicyInfo(self.spec.name, self.spec.schedule)
-        counts = ControlCounts()
-        message = status_message(self._idle, Instruction("", 0), info, counts, self.limits)
-        self.topics.status(message, self.clock.now_ns())
-
-    # ------------------------------------------------------------------ services
-
-    def _on_stop(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        if self._loading is not None:
-            self._lasting.latch.close()
-            return _answer(response, True, "stopped: nothing starts before ~/resume")
-        if self.runtime is None:
-            return _answer(response, False, "not configured: nothing runs")
-        self.runtime.control.stop()
-        self.publish_status()
-        return _answer(response, True, "stopped: call ~/resume, or give another instruction")
-
-    def _on_resume(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        def resume(runtime: PolicyRuntime) -> str:
-            if not runtime.control.resume():
-                raise WrongState("nothing was stopped")
-            return f"resumed: '{runtime.control.instruction.text}'"
-
-        return self._serve(response, resume)
-
-    def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        def reset(runtime: PolicyRuntime) -> str:
-            runtime.control.reset()
-            return "reset: a new episode begins"
-
-        return self._serve(response, reset)
-
-    def _on_recover(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        return self._serve(response, PolicyRuntime.recover)
-
-    def _serve(
-        self, response: Trigger.Response, call: Callable[[PolicyRuntime], str]
-    ) -> Trigger.Response:
-        """What is only possible while active. ``call`` says what it did, or raises WrongState."""
-        if self.runtime is None:
-            return _answer(response, False, "not configured")
-        try:
-            if not self.runtime.control.safety.active:
-                raise WrongState("not active: activate the node first")
-            said = call(self.runtime)
-        except WrongState as error:
-            return _answer(response, False, str(error))
-        self.publish_status()
-        return _answer(response, True, said)
-
-
-def _answer(response: Trigger.Response, success: bool, message: str) -> Trigger.Response:
-    response.success, response.message = success, message
-    return response
+        self.topics.status(idle_message(self._idle, self.values), self.clock.now_ns())
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the policy node: exit status 0 after SIGINT or SIGTERM, 2 for a bad parameter."""
-    return run(PolicyNode, PolicyNode.last_word, args, end_s=0.9)
+    """Run the policy node: exit status 0 after SIGINT or SIGTERM, 2 for a value that can
+    be no parameter's."""
+    return run(PolicyNode, PolicyNode.end, args, end_s=0.9)
 
 
 if __name__ == "__main__":

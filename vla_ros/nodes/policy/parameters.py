@@ -1,16 +1,19 @@
-"""The policy node's parameters, and what the rest of the node is configured with."""
+"""The policy node's parameters."""
 
 from __future__ import annotations
 
-import os
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from vla_ros.control.proprio import LAYOUTS
+from vla_ros.control.timeline import Execution
 from vla_ros.core import StalePolicy
+from vla_ros.executor.mailbox import MAX_ARRAYS
 from vla_ros.nodes.common.images import TRANSPORTS
 from vla_ros.nodes.common.parameters import Parameter as P
-from vla_ros.policies.base import POLICIES, PolicySpec
-from vla_ros.safety import Limits
+from vla_ros.nodes.policy.outputs.gripper import ACTIONS
+from vla_ros.nodes.policy.space import CHOICES
 
 _SCHEDULES = (
     "auto",
@@ -22,19 +25,34 @@ _SCHEDULES = (
     "naive_pipe",
     "vanilla_speculative",
 )
-_CROP = {"auto": None, "always": True, "never": False}
+CROP = {"auto": None, "always": True, "never": False}
+_MORE_CAMERAS = MAX_ARRAYS - 2
+_RESERVED = ("main", "wrist", "none")
 #: Schedules that draft, or may come to.
-_DRAFTING = ("auto", "speculative", "vanilla_speculative")
-_UNIT = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5)
+DRAFTING = ("auto", "speculative", "vanilla_speculative")
+HIGH = [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]
+LOW = [-bound for bound in HIGH]
 
 TABLE = (
     # what runs
-    P("policy", "zero", "Which policy to run", choices=POLICIES, fixed=True),
+    P("policy", "zero", "Which policy to run: zero, scripted, replay, vla, lerobot, or the name of"
+      " an entry point vla_ros.policies of an installed package", fixed=True),
+    P("policy_options", [""], "Options of an installed package's policy, each name=value; lerobot:"
+      " fields of the checkpoint's config.json to replace", fixed=True),
+    P("worker_python", "", "Python of the worker, where the policy's libraries exclude this one's;"
+      " empty: this Python, and for lerobot the one that `vla-ros lerobot setup` made", fixed=True),
     P("checkpoint", "", "vla: directory in OpenVLA's layout, hub id, shipped:tabletop (the"
-      " built-in simulation's), or random:small", fixed=True),
+      " built-in simulation's), or random:small; lerobot: LeRobot's folder, or hub id",
+      fixed=True),
+    P("state_units", [""], "lerobot: unit of each value of observation.state, or one for all: rad,"
+      " deg, m, cm, mm, 1, %, or a gripper's closed..open, as -1..1; empty: rad, m, 0 to 1",
+      fixed=True),
+    P("action_units", [""], "lerobot: unit of each value of an action, as for state_units",
+      fixed=True),
     P("schedule", "auto", "vla: decoding schedule; auto: the fastest that changes nothing for this"
       " checkpoint", choices=_SCHEDULES, fixed=True),
-    P("drafter", "temporal", "speculative: who drafts", choices=("temporal", "model"), fixed=True),
+    P("drafter", "temporal", "speculative: who drafts",
+      choices=("temporal", "temporal_tree", "model"), fixed=True),
     P("draft_checkpoint", "", "speculative with drafter 'model': its checkpoint", fixed=True),
     P(
         "acceptance",
@@ -54,6 +72,13 @@ TABLE = (
     P("adaptive_draft", True, "speculative: stop drafting where it does not pay", fixed=True),
     P("temperature", 1.0, "speculative, sampling: of the softmax", 0.001, 100.0, fixed=True),
     P("gamma", 0, "speculative: draft tokens a pass; 0: as many as pay", 0, 64, fixed=True),
+    P("tokenizer", "", "flow policies, lerobot: folder of the language model's tokenizer.json;"
+      " empty: the checkpoint's own", fixed=True),
+    P("flow_steps", 0, "flow policies: steps of the solver; 0: the checkpoint's", 0, 1000,
+      fixed=True),
+    P("flow_cameras", "", "flow policies, lerobot: which of the checkpoint's cameras is which of"
+      " the robot's, such as 'top=main left=wrist right=none'; what is left out the names tell",
+      fixed=True),
     P("device", "cpu", "vla: torch device, such as cpu or cuda:0", fixed=True),
     P(
         "dtype",
@@ -67,7 +92,7 @@ TABLE = (
         "center_crop",
         "auto",
         "vla: crop as for fine-tunes with crop augmentation; auto: as its statistics say",
-        choices=tuple(_CROP),
+        choices=tuple(CROP),
         fixed=True,
     ),
     P(
@@ -89,7 +114,8 @@ TABLE = (
         " says, which is 0.05 and 0.5 for LIBERO's",
         fixed=True,
     ),
-    P("replay_file", "", "replay: .npy or .npz of float64 [N, 7] in m, rad, 0..1", fixed=True),
+    P("replay_file", "", "replay: .npy or .npz of float64 [N, D], or chunks [N, C, D], in m, rad,"
+      " 0..1", fixed=True),
     P("replay_loop", True, "replay: begin again at its end", fixed=True),
     P("delay_frames", 0, "Act on the image of so many frames ago: what does old evidence cost?",
       0, 1000, fixed=True),
@@ -108,6 +134,9 @@ TABLE = (
       " empty: there is none, and a checkpoint that needs one is refused", fixed=True),
     P("cameras.wrist.transport", "auto", "Of the wrist camera; auto: image_transport",
       choices=("auto", *TRANSPORTS), fixed=True),
+    P("camera_roles", [""], "The robot's cameras beside main and wrist, for checkpoints that look"
+      " through more: each has cameras.ROLE.topic (ROLE_image) and cameras.ROLE.transport; given at"
+      " the start", fixed=True),
     P("use_wrist_image", False, "Frames need a wrist image; they do where the checkpoint looks"
       " through two cameras", fixed=True),
     P("use_joint_states", False, "Frames need joint states; they do where joint_names are given"
@@ -125,20 +154,53 @@ TABLE = (
     P("detect_frozen", True, "Hold on a camera that repeats its pixels; off in simulation",
       fixed=True),
     P("instruction", "", "Instruction to begin with; the topic overrides it", fixed=True),
+    P("allow_topic_preempt", False, "Another text on the topic instruction ends a goal of"
+      " ~/execute_instruction; false: it is ignored meanwhile, and only the empty text counts"),
     # what goes out
-    P("frame_id", "base", "Frame of the displacements", fixed=True),
-    P("publish_twist", False, "Also publish ~/twist and ~/gripper", fixed=True),
-    P("action_space", "delta", "What the policy's actions are", choices=("delta", "absolute"),
+    P("frame_id", "base_link", "Frame of the displacements", fixed=True),
+    P("outputs", [""], "What is published beside ~/action: twist, trajectory, positions, gripper",
       fixed=True),
+    P("publish_twist", False, "The same as twist in outputs", fixed=True),
+    P("gripper_range", [0.0, 1.0], "What a gripper's controller takes for closed and open, in its"
+      " joint's unit: of all grippers, or two values each", fixed=True),
+    P("gripper_action", "GripperCommand", "outputs gripper: the action of control_msgs",
+      choices=ACTIONS, fixed=True),
+    P("gripper_max_effort", 0.0, "outputs gripper: of its goals; 0: the controller's own", 0.0,
+      1000.0, fixed=True),
+    P("action_space", "end_effector_delta", "What the policy's actions are; delta and absolute are"
+      " older words for end_effector_delta and end_effector_pose", choices=CHOICES, fixed=True),
+    P("action_names", [""], "joint_delta, joint_position: the joints in the policy's order; empty:"
+      " joint_names", fixed=True),
+    P("arms", [""], "end_effector_*: a prefix of the names an arm, as left_ and right_: seven"
+      " numbers each", fixed=True),
+    P("gripper_names", [""], "Which of action_names are grippers, 0 closed to 1 open", fixed=True),
     P("control_rate_hz", 20.0, "Rate of commands; change it while inactive", 1.0, 200.0),
-    P("replan_interval", 0, "Actions executed of a chunk; 0: all of it", 0, 1000, fixed=True),
+    P("execution", "async", "How chunks of actions are executed: stand still for each; skip what"
+      " was executed since its observation; the mean of all chunks; or continue the chunk before,"
+      " guided or trained for it (flow policies)", choices=tuple(e.value for e in Execution),
+      fixed=True),
+    P("replan_interval", 0, "S, actions executed of a chunk before the next; 0: all of it, and with"
+      " execution ensemble as few as the worker allows", 0, 1000, fixed=True),
+    P("ensemble_decay", 0.01, "execution ensemble: m, the i-th oldest chunk weighs exp(-m i)", 0.0,
+      100.0, fixed=True),
+    P("rtc_guidance_limit", 5.0, "execution rtc: beta, the largest gain of the guidance", 0.0, 1e6,
+      fixed=True),
+    P("rtc_jacobian", "identity", "execution rtc: the network's Jacobian, taken as the identity or"
+      " computed by a backward pass a step", choices=("identity", "true"), fixed=True),
+    P("delay_window", 10, "Delays of chunks remembered; the largest is expected next", 1, 1000,
+      fixed=True),
+    P("tick_priority", 0, "SCHED_FIFO priority of the thread that publishes commands; 0: none. It"
+      " gets a CPU at once, but still waits for Python's lock", 0, 99, fixed=True),
+    P("tick_cpus", [-1], "CPUs that this thread may run on; [-1]: all that the process may",
+      fixed=True),
     # what is safe
     P("max_age_s", 0.5, "A: older evidence never moves the robot", 0.005, 60.0),
     P("stale_policy", "zero", "What to publish when the evidence is too old",
       choices=tuple(p.value for p in StalePolicy)),
     P("silence_after_s", 1.0, "Stale commands end after this", 0.0, 60.0),
-    P("bounds_low", [-u for u in _UNIT], "Smallest x y z rx ry rz of a command, m and rad"),
-    P("bounds_high", list(_UNIT), "Largest x y z rx ry rz of a command, m and rad"),
+    P("bounds_low", LOW, "Smallest numbers of a command, grippers left out: x y z rx ry rz an arm"
+      " in m and rad, or the joints in rad"),
+    P("bounds_high", HIGH, "Largest numbers of a command, in the same order"),
     P("jump_limit", 1.0, "Largest change between commands, share of the bounds", 0.001, 1.0),
     P("jerk_limit", 2.0, "Largest change of that change, share of the bounds", 0.001, 2.0),
     P("clamp_limit", 5, "Clamped actions in a row before HOLD", 1, 1000),
@@ -153,65 +215,26 @@ TABLE = (
 )  # fmt: skip
 
 
-def limits_of(values: dict[str, Any]) -> Limits:
-    """The limits that these values say. Raises ValueError for what cannot be."""
-    return Limits(
-        control_rate_hz=values["control_rate_hz"],
-        camera_rate_hz=values["camera_rate_hz"],
-        max_age_s=values["max_age_s"],
-        stale_policy=StalePolicy(values["stale_policy"]),
-        absolute=values["action_space"] == "absolute",
-        silence_after_s=values["silence_after_s"],
-        low=tuple(values["bounds_low"]),
-        high=tuple(values["bounds_high"]),
-        jump=values["jump_limit"],
-        jerk=values["jerk_limit"],
-        clamp_limit=values["clamp_limit"],
-        clamp_tolerance=values["clamp_tolerance"],
-        invalid_limit=values["invalid_limit"],
-        fresh_needed=values["fresh_needed"],
-        gripper_hysteresis=values["gripper_hysteresis"],
-        gripper_dwell_s=values["gripper_dwell_s"],
-    )
+def camera_rows(values: Mapping[str, Any]) -> tuple[P, ...]:
+    """The parameters of the cameras in ``camera_roles``. Raises ValueError for what is no role."""
+    rows: list[P] = []
+    roles = roles_of(values)
+    if len(roles) > _MORE_CAMERAS:
+        raise ValueError(f"camera_roles has {len(roles)} cameras, at most {_MORE_CAMERAS}")
+    for role in roles:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", role) or role in _RESERVED or roles.count(role) > 1:
+            raise ValueError(
+                f"camera_roles has {role!r}: small letters, digits and _, each once, and none of"
+                f" {', '.join(_RESERVED)}"
+            )
+        rows += (
+            P(f"cameras.{role}.topic", f"{role}_image", f"Topic of camera {role}", fixed=True),
+            P(f"cameras.{role}.transport", "auto", f"Of camera {role}; auto: image_transport",
+              choices=("auto", *TRANSPORTS), fixed=True),
+        )  # fmt: skip
+    return tuple(rows)
 
 
-def spec_of(values: dict[str, Any]) -> PolicySpec:
-    """Which policy to load. Raises PolicyRefused with the reason."""
-    options: dict[str, str | int | float | bool] = {}
-    if values["schedule"] in _DRAFTING:
-        options = {
-            "drafter": values["drafter"],
-            "draft_extrapolation": values["draft_extrapolation"],
-            "adaptive_draft": values["adaptive_draft"],
-            "acceptance": values["acceptance"],
-            "temperature": values["temperature"],
-            "relax_bins": values["relaxed_distance"],
-        }
-        if values["draft_checkpoint"]:
-            options["draft_checkpoint"] = values["draft_checkpoint"]
-        if values["gamma"]:
-            options["gamma"] = values["gamma"]
-    return PolicySpec(
-        name=values["policy"],
-        checkpoint=values["checkpoint"],
-        schedule=values["schedule"],
-        schedule_options=options,
-        device=values["device"],
-        dtype=values["dtype"],
-        unnorm_key=values["unnorm_key"],
-        action_scale=tuple(values["action_scale"]) if any(values["action_scale"]) else None,
-        center_crop=_CROP[values["center_crop"]],
-        preprocessing=None if values["preprocessing"] == "auto" else values["preprocessing"],
-        seed=values["seed"],
-        replay_file=values["replay_file"],
-        replay_loop=values["replay_loop"],
-        num_threads=values["num_threads"] or _threads(values["device"]),
-        warmup_count=values["warmup_count"],
-        cuda_graphs=values["cuda_graphs"],
-        delay_frames=values["delay_frames"],
-    )
-
-
-def _threads(device: str) -> int:
-    """Of a model that shares the CPUs with everybody else; 0: torch decides."""
-    return max(1, len(os.sched_getaffinity(0)) // 2) if device == "cpu" else 0
+def roles_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cameras beside main and wrist."""
+    return tuple(filter(None, values["camera_roles"]))

@@ -13,10 +13,10 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
-from vla_ros.control import check_instruction, make_control
+from vla_ros.control import make_control
 from vla_ros.control.lasting import Lasting
-from vla_ros.control.ticker import Ticker
-from vla_ros.core import PolicyState
+from vla_ros.control.ticker import Scheduling, Ticker
+from vla_ros.core import Floats, PolicyState
 from vla_ros.executor import Executor, Ready, WorkerGone, WorkerLimits
 from vla_ros.nodes.policy.budget import hang_timeout_s, refuse_unless_met
 from vla_ros.nodes.policy.convert import status_message
@@ -24,10 +24,14 @@ from vla_ros.nodes.policy.figures import LatencyWindows
 from vla_ros.nodes.policy.inputs import PolicyInputs
 from vla_ros.nodes.policy.link import LoopLink
 from vla_ros.nodes.policy.needs import needs_of
+from vla_ros.nodes.policy.outputs.choose import wanted
+from vla_ros.nodes.policy.parameters import roles_of
+from vla_ros.nodes.policy.settings import chunking_of
+from vla_ros.nodes.policy.space import check_space
 from vla_ros.nodes.policy.topics import PolicyTopics
 from vla_ros.policies.base import PolicySpec
 from vla_ros.safety import Limits
-from vla_ros.timing import Clock
+from vla_ros.timing import Clock, moment
 
 
 class WrongState(Exception):
@@ -63,6 +67,9 @@ class PolicyRuntime:
         self._topics = topics
         self._lockstep = values["mode"] == "lockstep"
         self._ticker: Ticker | None = None
+        cpus = tuple(cpu for cpu in values["tick_cpus"] if cpu >= 0)
+        self._scheduling = Scheduling(values["tick_priority"], cpus)
+        self._scheduling.check()
         self._inputs: PolicyInputs | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
         self._link = LoopLink(log, clock, topics, self._windows, changed_state, self._renewed)
@@ -89,6 +96,7 @@ class PolicyRuntime:
         """Everything around the worker that is ready."""
         values, log = self._values, node.get_logger()
         needs = needs_of(values, ready.info)
+        contradiction = check_space(limits.space, ready.info)
         self._refuse_unless_met(limits, ready)
         self._set_hang_timeout(limits, ready)
         self.control = make_control(
@@ -99,15 +107,17 @@ class PolicyRuntime:
             lockstep=self._lockstep,
             sim_time=sim_time,
             detect_frozen=values["detect_frozen"],
-            replan_interval=values["replan_interval"],
+            chunking=chunking_of(values),
             inference_s=ready.inference_p99_ms / 1e3,
             lasting=lasting,
         )
+        self.control.goals.topic_preempts = values["allow_topic_preempt"]
         self._link.attach(self._executor, ready, self.control)
-        self._topics.open(limits, clocked=not self._lockstep)
+        self.control.plans = "trajectory" in wanted(values)
+        self._open_topics(values, limits)
         self._inputs = PolicyInputs(node, values, self._clock, self.control, needs)
         if values["instruction"]:
-            self.control.set_instruction(check_instruction(values["instruction"]))
+            self.control.set_instruction(values["instruction"])
         log.info(
             f"ready: {spec.name}, schedule {ready.info.schedule}, device {ready.info.device},"
             f" worker {ready.pid}, inference {ready.inference_p50_ms:.1f} ms"
@@ -115,13 +125,20 @@ class PolicyRuntime:
         )
         if ready.info.conventions:
             log.info(f"the checkpoint is read so: {ready.info.conventions}")
-        if ready.info.contradiction:
-            log.warning(f"check this: {ready.info.contradiction}")
+        for line in filter(None, (ready.info.contradiction, contradiction)):
+            log.warning(f"check this: {line}")
+
+    def _open_topics(self, values: Mapping[str, Any], limits: Limits) -> None:
+        def where() -> Floats | None:
+            return self.control.fresh_pose(moment(self._clock))
+
+        self._topics.open(values, limits, where, self._link.warn)
 
     def _room(self) -> WorkerLimits:
+        cameras = 2 + len(roles_of(self._values))
         return WorkerLimits(
             load_timeout_s=self._values["load_timeout_s"],
-            max_image_bytes=2 * 3 * self._values["max_image_pixels"],
+            max_image_bytes=cameras * 3 * self._values["max_image_pixels"],
         )
 
     def _abandon(self) -> None:
@@ -129,7 +146,7 @@ class PolicyRuntime:
         if self._inputs is not None:
             self._inputs.close()
         self._topics.close()
-        self._executor.close()
+        self._end_worker()
 
     # ------------------------------------------------------------------ its life
 
@@ -139,12 +156,17 @@ class PolicyRuntime:
             self._link.need_worker()
             self.control.activate()
         period_ns = self.control.limits.period_ns
-        self._ticker = self._link.ticker = Ticker(period_ns, self._tick, self._tick_failed)
+        self._ticker = self._link.ticker = Ticker(
+            period_ns, self._tick, self._tick_failed, self._scheduling
+        )
         self._ticker.start()
 
     def deactivate(self) -> None:
-        """Nothing is published after this."""
-        self.control.deactivate()
+        """Nothing is published after this; the outputs, whose readers may go on with what they
+        were told last, are told to stop."""
+        with self.control.lock:
+            self.control.deactivate()
+            self._topics.rest(self._clock.now_ns())
         self._link.ticker = None
         if self._ticker is not None:
             self._ticker.stop()
@@ -152,7 +174,9 @@ class PolicyRuntime:
 
     def last_word(self) -> None:
         """Publish the stale policy's command and see that it gets out."""
-        self.control.shut_down()
+        with self.control.lock:
+            self.control.shut_down()
+            self._topics.rest(self._clock.now_ns())
         self._topics.flush(0.2)
 
     def recover(self) -> str:
@@ -174,13 +198,18 @@ class PolicyRuntime:
         self.deactivate()
         if self._inputs is not None:
             self._inputs.close()
+        self._end_worker()
+        self._topics.close()
+
+    def _end_worker(self) -> None:
         if not self._executor.close(0.5):
             self._link.warn("close", "the worker does not end: is it stuck in a driver?")
-        self._topics.close()
 
     def _tick(self, error_ns: int) -> None:
         with self.control.lock:
             self.control.tick()
+            if not self._lockstep:  # there a period ends with the next frame
+                self._topics.period(self._clock.now_ns())
             self._windows.tick(error_ns, self._clock.steady_ns())
 
     def _tick_failed(self, error: Exception) -> None:
@@ -199,16 +228,17 @@ class PolicyRuntime:
         """Use other values from now on; they have passed :meth:`check`."""
         if limits.control_rate_hz != self.control.limits.control_rate_hz:
             self._topics.close()  # the deadline that a writer offers cannot change
-            self._topics.open(limits, clocked=not self._lockstep)
+            self._open_topics(values, limits)
         self._values = values
         with self.control.lock:
             self.control.limits = limits
+            self.control.goals.topic_preempts = values["allow_topic_preempt"]
             self._windows.span(values["latency_window_s"])
         self._set_hang_timeout(limits, self._link.ready)
 
     def _refuse_unless_met(self, limits: Limits, ready: Ready) -> None:
         inference_s = 0.0 if self._lockstep else ready.inference_p99_ms / 1e3
-        refuse_unless_met(limits, ready.info, inference_s, self._values["replan_interval"])
+        refuse_unless_met(limits, ready.info, inference_s, chunking_of(self._values))
 
     def _set_hang_timeout(self, limits: Limits, ready: Ready) -> None:
         given = float(self._values["hang_timeout_s"])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from geometry_msgs.msg import TwistStamped
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
-from std_msgs.msg import Float64
 
-from vla_ros.core import GRIPPER, Command, PolicyInfo
+from vla_ros.core import Command, Floats, PolicyInfo
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import to_time
-from vla_ros.nodes.policy.convert import command_message, twist_message
+from vla_ros.nodes.common.diagnostics import Diagnostics
+from vla_ros.nodes.policy.convert import command_message, diagnostic_of
+from vla_ros.nodes.policy.outputs.base import Output, Robot
+from vla_ros.nodes.policy.outputs.choose import gripper_ends, make_outputs
 from vla_ros.safety import Limits
 from vla_ros.timing import SECOND
 
@@ -21,50 +25,74 @@ from vla_ros.timing import SECOND
 class PolicyTopics:
     """The publishers of the policy node; those of commands exist between open and close."""
 
-    def __init__(self, node: LifecycleNode, frame_id: str, twist: bool) -> None:
+    def __init__(self, node: LifecycleNode) -> None:
         self._node = node
-        self._frame_id = frame_id
-        self._period_s = 0.0
+        self._frame_id = ""
         self._action: Publisher | None = None
-        self._twist_wanted = twist
-        self._status = node.create_publisher(PolicyStatus, "~/status", qos.LATCHED)
+        self._outputs: list[Output] = []
+        self._silent = True  # since the last period
+        self._status = node.create_publisher(PolicyStatus, "~/status", qos.STATUS)
+        self._diagnostics = Diagnostics(node)
+        self._last = PolicyStatus()
         self._latency = node.create_publisher(Latency, "~/latency", qos.REPORT)
         self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", qos.REPORT)
 
-    def open(self, limits: Limits, clocked: bool) -> None:
-        """Make the command topics. A reader may ask for a deadline of two control periods:
-        that is how it finds out, without a word from us, that this process is gone."""
+    def open(
+        self,
+        values: Mapping[str, Any],
+        limits: Limits,
+        where: Callable[[], Floats | None],
+        warn: Callable[[str, str], None],
+    ) -> None:
+        """Make the command topics and the outputs; ``where`` and ``warn`` are a
+        :class:`~vla_ros.nodes.policy.outputs.base.Robot`'s. A reader of ~/action may ask for a
+        deadline of two control periods: that is how it finds out, without a word from us, that
+        this process is gone."""
         profile = QoSProfile(
             history=qos.ACTION.history,
             depth=qos.ACTION.depth,
             reliability=qos.ACTION.reliability,
             durability=qos.ACTION.durability,
         )
-        if clocked:
+        if values["mode"] != "lockstep":
             profile.deadline = Duration(nanoseconds=2 * limits.period_ns)
-        self._period_s = limits.period_s
+        self._frame_id, self._space = values["frame_id"], limits.space
         self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
-        if self._twist_wanted:
-            self._twist = self._node.create_publisher(TwistStamped, "~/twist", qos.ACTION)
-            self._gripper = self._node.create_publisher(Float64, "~/gripper", qos.ACTION)
+        ends = gripper_ends(values, limits.space)
+        robot = Robot(limits, self._frame_id, where, ends, warn)
+        self._outputs = make_outputs(values, robot)
+        for output in self._outputs:
+            output.open(self._node)
 
     def close(self) -> None:
         """Take the command topics away."""
         if self._action is None:
             return
         self._node.destroy_publisher(self._action)
-        if self._twist_wanted:
-            self._node.destroy_publisher(self._twist)
-            self._node.destroy_publisher(self._gripper)
+        for output in self._outputs:
+            output.close()
+        self._outputs = []
         self._action = None
 
     def command(self, command: Command, info: PolicyInfo) -> None:
+        """Under the loop's lock, as :meth:`period` and :meth:`rest`."""
         if self._action is None:
             return
-        self._action.publish(command_message(command, info, self._frame_id))
-        if self._twist_wanted:
-            self._twist.publish(twist_message(command, self._frame_id, self._period_s))
-            self._gripper.publish(Float64(data=float(command.action[GRIPPER])))
+        self._silent = False
+        self._action.publish(command_message(command, info, self._space, self._frame_id))
+        for output in self._outputs:
+            output.command(command)
+
+    def period(self, now_ns: int) -> None:
+        """A control period is over: without a command in it the outputs are at rest."""
+        if self._silent:
+            self.rest(now_ns)
+        self._silent = True
+
+    def rest(self, now_ns: int) -> None:
+        """No command will come: what an output has set in motion is told to stop."""
+        for output in self._outputs:
+            output.rest(now_ns)
 
     def flush(self, seconds: float) -> None:
         """Wait until the last command has reached its readers."""
@@ -83,3 +111,8 @@ class PolicyTopics:
     def status(self, message: PolicyStatus, now_ns: int) -> None:
         message.header.stamp = to_time(now_ns)
         self._status.publish(message)
+        self._last = message
+
+    def diagnose(self) -> None:
+        """The last status once more, for those who watch /diagnostics."""
+        self._diagnostics.say(diagnostic_of(self._last))

@@ -1,8 +1,8 @@
 """The recorder node: what a policy saw, said and reported, into a bag; and a flight recorder.
 
-Subscribes everything, publishes nothing, and is a process of its own: a full disk, a slow one
-or the end of this process never reaches the control tick. Messages are not decoded; they go
-to the disk as they came.
+Subscribes everything, publishes only /diagnostics, and is a process of its own: a full disk, a
+slow one or the end of this process never reaches the control tick. Messages are not decoded; they
+go to the disk as they came.
 
 Threads: all callbacks run in the node's executor and only queue; see
 :mod:`vla_ros.recording.sink` and :mod:`vla_ros.recording.flight` for those that write.
@@ -28,6 +28,7 @@ from rclpy.subscription import MessageInfo
 
 from vla_ros.core import PolicyState
 from vla_ros.msg import PolicyStatus
+from vla_ros.nodes.common.diagnostics import Diagnostics, status
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.spin import run
@@ -46,6 +47,7 @@ from vla_ros.recording.sink import MB, BagSink, SinkLimits
 from vla_ros.resources import version
 from vla_ros.timing import SECOND, SystemClock
 
+CLOSE_S = 12.0  # to write what is held, and the index; whoever ends the process gives it 16 s
 ASKED = ("policy", "bridge", "monitor")  # nodes whose parameters are kept
 _BAD = {PolicyState.HOLD: "hold", PolicyState.FAULT: "fault"}
 
@@ -90,6 +92,8 @@ class RecorderNode(Node):
             self._listen(name, kind)
         self.every(0.1, self._poll)
         self.every(1.0, self._asked.ask)
+        self._diagnostics = Diagnostics(self)
+        self.every(1.0, self._diagnose)
         self._begun_ns = clock.steady_ns()
         only = "" if self._sink is not None else "flight records only, into "
         self._say(f"recording: {only}{self._where()}")
@@ -155,7 +159,7 @@ class RecorderNode(Node):
         """Subscribe reliably, to lose nothing; a writer that cannot do that is heard as well."""
         topic = Topic(self.resolve_topic_name(name), kind.rstrip("*"), kind.endswith("*"))
         message_type = message_type_of(topic.kind)
-        status = name == STATUS
+        is_status = name == STATUS
 
         def on_message(data: bytes, info: MessageInfo) -> None:
             received = int(info["received_timestamp"] or 0) or self._clock_now()
@@ -164,7 +168,7 @@ class RecorderNode(Node):
                 self._sink.put(record)
             if self._flight is not None:
                 self._flight.add(record)
-            if status:
+            if is_status:
                 self._on_status(data)
 
         reliable = profile_of(topic.latched, ReliabilityPolicy.RELIABLE)
@@ -227,15 +231,26 @@ class RecorderNode(Node):
         if self._flight is not None:
             self._flight.poll()
 
+    def _diagnose(self) -> None:
+        """A recording that ended is an error, one that lacks messages a warning."""
+        sink = self._sink
+        level, message = 0, f"records: {self.said}"
+        if sink is not None and sink.ended:
+            level, message = 2, f"recording ended: {sink.ended}"
+        elif sink is not None and sink.dropped:
+            level, message = 1, f"the disk is too slow: {self.said}"
+        self._diagnostics.say(status(level, "bag", message, [("path", self._where())]))
+
     def close(self) -> None:
-        """Write everything that is still held, and close the bags."""
-        seconds = self.seconds
-        if self._flight is not None:
-            self._flight.poll(finish=True)
+        """Write everything that is still held, and close the bags, within CLOSE_S."""
+        seconds, clock = self.seconds, SystemClock()
+        until = clock.steady_ns() + round(CLOSE_S * SECOND)
+        if self._flight is not None and not self._flight.finish(CLOSE_S / 2):
+            self._warn("the disk did not take a flight record in time: it has no index")
         if self._sink is None:
             self._say(f"{self.said}: {self._where()}")
             return
-        if not self._sink.close():
+        if not self._sink.close((until - clock.steady_ns()) / SECOND):
             self._warn("the disk did not take the rest in time: the bag has no index")
         self._say(f"{self.said} in {seconds:.0f} s: {self._where()}")
 
@@ -247,7 +262,7 @@ def main(
 ) -> int:
     """Record until SIGINT or SIGTERM, then 0; 2 for a bad parameter."""
     executor: Callable[[], SingleThreadedExecutor] = SingleThreadedExecutor
-    return run(lambda _: make(), before_end, args, executor)
+    return run(lambda _: make(), before_end, args, executor, end_s=CLOSE_S + 3.0)
 
 
 if __name__ == "__main__":

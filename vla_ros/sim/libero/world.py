@@ -21,7 +21,7 @@ import numpy.typing as npt
 from robosuite.utils.errors import RandomizationError
 
 from vla_ros.core import Floats, Image, Pose
-from vla_ros.sim.env import AGENTVIEW, WRIST, SimError, SimObservation
+from vla_ros.sim.env import AGENTVIEW, FINGERS, WRIST, SimError, SimObservation
 
 #: What a robot does while objects come to rest, and for how many control steps. Both are
 #: those of OpenVLA's evaluation (get_libero_dummy_action, num_steps_wait).
@@ -29,7 +29,7 @@ WAIT_ACTION: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 WAIT_STEPS: Final = 10
 
 _CAMERAS: Final[Mapping[str, str]] = {AGENTVIEW: "agentview", WRIST: "robot0_eye_in_hand"}
-_JOINTS: Final = (*(f"joint{i}" for i in range(1, 8)), "finger_left", "finger_right")
+_JOINTS: Final = (*(f"joint{i}" for i in range(1, 8)), *FINGERS)
 _MAX_DRAWS: Final = 100  # attempts to place objects without overlap
 
 

@@ -56,7 +56,10 @@ def test_the_language_model_s_kind_follows_from_the_backbone() -> None:
         ({"text_config": {"num_attention_heads": 0}}, "num_attention_heads is 0"),
         ({"text_config": {"num_attention_heads": 7}}, "do not go together"),
         ({"text_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers is 1000000000"),
-        ({"text_config": {"rms_norm_eps": "small"}}, "rms_norm_eps is 'small': wanted a number"),
+        (
+            {"text_config": {"rms_norm_eps": "small"}},
+            "rms_norm_eps is 'small': wanted a finite number above 0",
+        ),
         ({"text_config": []}, r"text_config is \[\]: wanted an object"),
         ({"text_config": {"vocab_size": 100}}, "256 action bins at the end of 36 tokens"),
         ({"quantization_config": {"load_in_4bit": True}}, "quantised weights"),

@@ -18,6 +18,7 @@ from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_e
 from vla_ros.engine.checkpoints import weights
 from vla_ros.engine.checkpoints.openvla import inspect_checkpoint
 from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.inspection import inspect
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_one_line_says_what_is_wrong_when_it_is_loaded_and_when_it_is_looked_at(
     directory = make(case)
     for attempt in (
         lambda: load_engine(EngineOptions(checkpoint=str(directory))).reset("pick up the cube"),
-        lambda: inspect_checkpoint(str(directory)),
+        lambda: inspect(str(directory)),
     ):
         with pytest.raises(CheckpointError, match=CASES[case][1]) as error:
             attempt()

@@ -22,8 +22,9 @@ from support.engine import (
 from vla_ros.core import Timeline
 from vla_ros.engine import InvalidAction
 from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.engine.drafters.acceptance import Exact, Relaxed, Sampling, Verdict
+from vla_ros.engine.drafters.acceptance import Exact, Relaxed, Sampling
 from vla_ros.engine.drafters.base import Draft
+from vla_ros.engine.drafters.verdict import Verdict
 from vla_ros.engine.packed.pack import PackLayout, prefill_layout
 from vla_ros.engine.tokens import ActionTokens
 
@@ -64,6 +65,57 @@ def test_relaxed_keeps_near_drafts_but_not_a_gripper() -> None:
     assert verdict.own == (3, 4, 9)
     assert rule.judge(seen(logits_for([3, 4])), draft([6]), 0).tokens == (3,)  # 3 bins off
     assert not rule.lossless
+
+
+def tree(tokens: list[int], parents: tuple[int, ...]) -> Draft:
+    return Draft(torch.tensor(tokens), parents=parents)
+
+
+#: two children of the root, 3 and 4; behind 4 again 4 and 6; behind that 6 an 8
+TREE = tree([3, 4, 4, 6, 8], (-1, -1, 1, 1, 3))
+
+
+def test_of_a_tree_the_path_stands_that_the_target_says() -> None:
+    """Rows: behind the root, behind node 0, 1, ..."""
+    verdict = Exact().judge(seen(logits_for([4, 0, 6, 0, 9, 0])), TREE, 0)
+    assert verdict == Verdict((4, 6, 9), (4, 6, 9), (4, 6, 8), 2, True, (1, 3))
+    whole = Exact().judge(seen(logits_for([4, 0, 6, 0, 8, 2])), TREE, 0)
+    assert whole == Verdict((4, 6, 8, 2), (4, 6, 8, 2), (4, 6, 8), 3, True, (1, 3, 4))
+    none = Exact().judge(seen(logits_for([5, 0, 0, 0, 0, 0])), TREE, 0)
+    assert none == Verdict((5,), (5,), (3,), 0, True, ())
+
+
+def test_of_near_children_the_exact_one_is_followed_and_the_gripper_is_exact() -> None:
+    rule = Relaxed(ALL, bins=2, action_dim=3)
+    # 5 at the root: 4 is nearer than 3; behind it 4 is said and offered, 6 would do too.
+    verdict = rule.judge(seen(logits_for([5, 0, 4, 7, 0, 0])), TREE, 0)
+    assert (verdict.tokens, verdict.own, verdict.path) == ((4, 4, 7), (5, 4, 7), (1, 2))
+    # 5 and 6 are both one bin off 4 ... and one is the gripper's place: nothing is near enough.
+    assert rule.judge(seen(logits_for([5, 0, 0, 0, 0, 0])), TREE, 2).path == ()
+    # Behind 6 comes the gripper: 8 is not 9.
+    assert rule.judge(seen(logits_for([4, 0, 6, 0, 9, 0])), TREE, 0).tokens == (4, 6, 9)
+
+
+def test_sampling_over_a_tree_draws_the_targets_distribution() -> None:
+    """First and second token of many walks, whatever the tree holds."""
+    torch.manual_seed(0)
+    actions = ActionTokens(20 + V, V)
+    rule = Sampling(actions, 0.7, 1, CPU)
+    first_row, behind = torch.randn(V) * 1.5, torch.randn(V, V) * 1.5  # behind every first token
+    likely = [20 + int(t) for t in first_row.topk(3).indices]
+    below = [20 + int(behind[t - 20].argmax()) for t in likely]
+    offered = tree([*likely, *below], (-1, -1, -1, 0, 1, 2))
+    rows = torch.stack([first_row, *(behind[t - 20] for t in likely), *torch.randn(3, V)])
+    first, second = np.zeros(V), np.zeros(V)
+    for _ in range(12_000):
+        out = rule.judge((rows,), offered, 0).tokens
+        first[out[0] - 20] += 1
+        if out[0] == likely[0]:
+            second[out[1] - 20] += 1
+    assert chi_square(first, torch.softmax(first_row / 0.7, -1).numpy()) > 1e-3
+    wanted = torch.softmax(behind[likely[0] - 20] / 0.7, -1).numpy()
+    assert second.sum() > 500
+    assert chi_square(second, wanted) > 1e-3
 
 
 def test_only_exact_acceptance_says_what_greedy_decoding_says() -> None:
@@ -130,7 +182,7 @@ def test_sampling_without_a_draft_draws_the_same() -> None:
     assert chi_square(counts, torch.softmax(logits[0] / 0.7, -1).numpy()) > 1e-3
 
 
-@pytest.mark.parametrize("drafter", ["temporal", "model"])
+@pytest.mark.parametrize("drafter", ["temporal", "temporal_tree", "model"])
 def test_sampled_actions_follow_the_models_distribution(
     drafter: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -167,7 +219,7 @@ def test_sampled_actions_follow_the_models_distribution(
     assert chi_square(np.array(observed, float), np.array(chances)) > 1e-3
 
 
-@pytest.mark.parametrize("drafter", ["temporal", "model"])
+@pytest.mark.parametrize("drafter", ["temporal", "temporal_tree", "model"])
 def test_a_text_token_is_never_drawn(drafter: str, tmp_path: Path) -> None:
     """However loud it is; greedy decoding would say it, and refuse it."""
     write_random(tmp_path, tiny_config("qwen2_tied"), seed=9)

@@ -31,12 +31,13 @@ from vla_ros.engine.checkpoints.random import (
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.model import ModelDrafter
-from vla_ros.engine.drafters.statistics import AcceptanceStatistics, Cost
+from vla_ros.engine.drafters.statistics import AcceptanceStatistics
 from vla_ros.engine.drafters.temporal import TemporalDrafter
 from vla_ros.engine.model import ModelOptions, VLAModel
 from vla_ros.engine.request import Reading
 from vla_ros.engine.schedules.speculative import Speculative
 from vla_ros.engine.tokens import ActionTokens
+from vla_ros.engine.trees.expected import Cost
 
 ACTIONS = ActionTokens(32000)
 

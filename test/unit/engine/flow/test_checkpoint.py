@@ -133,6 +133,8 @@ def test_files_that_are_not_there(folder: Path) -> None:
         assert words in refused(folder)
         (folder / name).write_bytes(kept)
     (folder / "model.safetensors").write_bytes(b"version https://git-lfs")
+    assert "model.safetensors is a git-lfs pointer" in refused(folder)
+    (folder / "model.safetensors").write_bytes(b"12345678")
     assert "model.safetensors cannot be read" in refused(folder)
 
 

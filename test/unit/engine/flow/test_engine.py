@@ -182,18 +182,18 @@ def test_a_robot_that_does_not_fit_is_told_what_is_wanted_and_offered() -> None:
     config = replace(PRESETS["pi0-small"], action_dim=6, cameras=("top", "left", "right"))
     with pytest.raises(
         CheckpointError,
-        match=r"action: 7 values are wanted, the checkpoint has 6; cameras: image, wrist_image"
-        r" are offered, the checkpoint wants top, left, right",
+        match=r"action: 7 values are wanted, the checkpoint has 6; cameras: the checkpoint wants"
+        r" top, left, right, main, wrist are offered, and nothing is left for right",
     ):
-        check_layout(config, 7)
-    check_layout(replace(config, cameras=("top",)), None)
+        check_layout(config, EngineOptions("x", action_dim=7))
+    assert check_layout(replace(config, cameras=("top",)), EngineOptions("x")) == ("main",)
 
 
 def test_a_folder_that_does_not_fit_is_refused_before_its_weights_are_read(tmp_path: Any) -> None:
     config = flow_config_json(replace(PRESETS["pi0-small"], action_dim=6))
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="7 values are wanted, the checkpoint has 6"):
-        load_flow_engine(tmp_path, EngineOptions(str(tmp_path)))
+        load_flow_engine(tmp_path, EngineOptions(str(tmp_path), action_dim=7))
 
 
 def test_relative_actions_are_added_to_the_state() -> None:
@@ -210,8 +210,8 @@ def test_relative_actions_are_added_to_the_state() -> None:
 
 def test_one_camera_needs_no_second_image() -> None:
     engine = engine_of("smolvla-small")
-    policy = engine.policy
-    object.__setattr__(policy, "config", replace(policy.config, cameras=("front",)))
+    policy = replace(engine.policy, config=replace(engine.policy.config, cameras=("front",)))
+    engine = FlowEngine(policy, engine.options)
     engine.reset(TEXT)
     assert engine.cameras == 1
     without = step(engine, seen(1, wrist_image=None)).actions

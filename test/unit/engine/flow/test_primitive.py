@@ -29,7 +29,7 @@ def test_euler_takes_equal_steps_from_noise_at_one_to_actions_at_zero() -> None:
         seen.append((step, x.clone()))
         return torch.full_like(x, float(step + 1))
 
-    out = solver.run(sample, velocity, guided=False)
+    out = solver.run(sample, velocity)
     assert solver.times == (1.0, 0.75, 0.5, 0.25)
     assert [step for step, _ in seen] == [0, 1, 2, 3]
     assert torch.equal(seen[2][1], noise - 0.25 * (1 + 2))
@@ -43,7 +43,7 @@ def test_an_exact_velocity_field_is_followed_to_its_end() -> None:
     for steps in (1, 3, 10):
         solver, sample = Euler(steps), Sample(5, 3, steps, CPU)
         solver.load(sample, noise, None)
-        out = solver.run(sample, lambda x, i: noise - action, guided=False)
+        out = solver.run(sample, lambda x, i: noise - action)
         assert torch.allclose(out, action, atol=1e-6)
 
 
@@ -54,7 +54,7 @@ def test_guidance_pulls_the_weighted_rows_to_the_earlier_chunk() -> None:
     results = {}
     for name, guidance in (("free", None), ("guided", Guidance(previous, weights, 2, 5.0))):
         solver.load(sample, noise, guidance)
-        out = solver.run(sample, lambda x, i: noise - action, guided=guidance is not None)
+        out = solver.run(sample, lambda x, i: noise - action, guidance and guidance.how)
         results[name] = (out - previous).norm(dim=1).clone()
     assert torch.allclose(results["guided"][4:], results["free"][4:], atol=1e-5)
     assert (results["guided"][:4] < results["free"][:4]).all()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support.engine import CLOCK, images
+from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind
 from vla_ros.core import Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.flow.engine import FlowEngine
+from vla_ros.engine.flow.random import PRESETS, write_random_flow
+from vla_ros.engine.layout import action_space_of
 from vla_ros.executor.serve import warm_up
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.policies.vla import VlaPolicy
@@ -27,6 +31,17 @@ def test_load_engine_looks_at_the_checkpoint() -> None:
     token = load_engine(EngineOptions("random:small"))
     assert isinstance(token, Engine)
     assert (token.cameras, token.info.state_dim) == (1, 0)
+
+
+def test_options_of_flow_policies_are_refused_for_token_policies() -> None:
+    with pytest.raises(ValueError, match="flow_steps, flow_cameras: these options are for flow"):
+        load_engine(EngineOptions("random:small", flow_steps=2, flow_cameras="a=main"))
+
+
+def test_what_auto_would_draft_with_is_no_obstacle() -> None:
+    """An evaluation in lock-step turns adaptive drafts off, whoever acts."""
+    asked = EngineOptions("random:smolvla-small", adaptive_draft=False, gamma=3)
+    assert isinstance(load_engine(asked), FlowEngine)
 
 
 def test_the_policy_is_warmed_up_with_a_state_and_acts() -> None:
@@ -55,3 +70,37 @@ def test_what_cannot_be_loaded_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"type": "pi0", "chunk_size": "many"}')
     with pytest.raises(PolicyRefused, match=r"config.json: chunk_size is 'many'"):
         VlaPolicy(PolicySpec("vla", checkpoint=str(tmp_path)))
+
+
+@pytest.mark.parametrize(("dim", "names"), [(6, 6), (14, 14)])
+def test_actions_of_another_width_are_joints_in_the_units_of_their_data(
+    tmp_path: Path, dim: int, names: int
+) -> None:
+    config = replace(PRESETS["smolvla-small"], action_dim=dim, action_width=16)
+    write_random_flow(tmp_path, config, seed=2)
+    spec = PolicySpec("vla", checkpoint=str(tmp_path), warmup_count=1)
+    policy = VlaPolicy(spec)
+    space = policy.info.action_space
+    assert space.kind is ActionKind.JOINT_POSITION
+    assert space.names == tuple(f"joint_{i}" for i in range(names))
+    assert f"{dim} numbers an action, as its data have them" in policy.info.conventions
+    warm_up(policy, spec, 1, CLOCK)
+    policy.reset(Instruction("pick up the red cube", 1))
+    observation = Observation(1, 1, 1, FRONT, WRIST, np.zeros(9))
+    said = policy.step(observation, Timeline(0), CLOCK)
+    engine = load_engine(EngineOptions(str(tmp_path)))
+    engine.reset("pick up the red cube")
+    unscaled = engine.step(observation, Timeline(0), CLOCK)
+    assert said is not None
+    assert unscaled is not None
+    assert said.actions.shape == (10, dim)
+    assert np.array_equal(said.actions, unscaled.actions)
+    with pytest.raises(PolicyRefused, match=rf"actions have {dim} numbers: leave it out"):
+        VlaPolicy(replace(spec, action_scale=(1.0,) * 6))
+
+
+def test_joints_are_called_what_the_folder_calls_them() -> None:
+    names = ("shoulder", "elbow", "wrist", "claw")
+    assert action_space_of(4, names).names == names
+    assert action_space_of(4, ("a", "a", "b", "c")).names[0] == "joint_0"
+    assert action_space_of(7, names) == END_EFFECTOR_DELTA

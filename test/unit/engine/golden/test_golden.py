@@ -176,7 +176,7 @@ def test_minivla(golden: Callable, name: str, tmp_path: Path) -> None:
     """Out of the trainer's own run: bins with two images, and codes of a VQ-VAE."""
     given = golden(name)
     rows, last = int(given.expected["rows"]), int(given.expected["last"])
-    vla = Fields(read_json(given.directory / "config.json"), "config").inner("vla")
+    vla = Fields(read_json(given.directory / "config.json"), "config").part("vla")
     real = describe(vla, given.directory)
     assert BASE_VLMS[str(vla.raw["base_vlm"])].all_tokens == 151921
     small = replace(real, text=replace(QWEN, vocab_size=rows), towers=TOWERS, action_vocab=last)

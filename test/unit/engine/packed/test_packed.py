@@ -13,8 +13,15 @@ from vla_ros.engine.model import ModelOptions, VLAModel
 from vla_ros.engine.packed.attention import Backend
 from vla_ros.engine.packed.lane import Lane
 from vla_ros.engine.packed.masked import MaskedAttention, masked_products, masked_sdpa
-from vla_ros.engine.packed.pack import PackLayout, TailToken, chain, prefill_layout
+from vla_ros.engine.packed.pack import (
+    PackLayout,
+    TailToken,
+    branching,
+    chain,
+    prefill_layout,
+)
 from vla_ros.engine.packed.varlen import as_sequences
+from vla_ros.engine.trees.shape import branches
 
 LANGUAGES = ["llama_mha", "llama_gqa", "qwen2_tied"]
 ATTENTIONS = ["sdpa", "gpu", "varlen"]
@@ -111,6 +118,30 @@ def test_a_draft_tree_sees_its_own_branch_only(attention: str, graphs: bool) -> 
     lane.ring.move(0, torch.tensor([11, 13]), torch.tensor([10, 11]))  # accept 60, 80
     after = lane.logits(PackLayout(rows=(0,), tail=chain(0, 12, 1)), None, torch.tensor([90]))
     close(after[0], dense(model, [*prompt, 60, 80, 90])[-1])
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_draft_tree_behind_the_prompt_in_its_own_pass(
+    language: str, attention: str, graphs: bool
+) -> None:
+    """Every node sees the prompt and its branch; a prompt's padding is seen by none."""
+    model = model_of(language, attention, capture=(lambda f: f) if graphs else None)
+    lane = model.lane(1, 64)
+    prompt, tokens = list(range(3, 13)), [50, 60, 70, 80, 90]
+    parents = (-1, -1, 1, 2, 0)
+    start = lane.behind(len(prompt))
+    assert start == (16 if graphs else 10)
+    tail = branching(0, start, len(prompt), branches(parents))
+    layout = PackLayout(rows=tuple(range(9, 15)), prefill=10, tail=tail)
+    logits = lane.logits(layout, embed(model, prompt), torch.tensor(tokens))
+    close(logits[0], dense(model, prompt)[-1])
+    for row, branch in enumerate(branches(parents), 1):
+        close(logits[row], dense(model, [*prompt, *(tokens[n] for n in branch)])[-1])
+    lane.ring.move(0, torch.tensor([start + n for n in (1, 2, 3)]), torch.tensor([10, 11, 12]))
+    after = lane.logits(PackLayout(rows=(0,), tail=chain(0, 13, 1)), None, torch.tensor([99]))
+    close(after[0], dense(model, [*prompt, 60, 70, 80, 99])[-1])
 
 
 @settings(max_examples=25, deadline=None)
@@ -244,7 +275,7 @@ def test_equal_layouts_share_a_plan() -> None:
         (prefill_layout(33, (0,)), "needs 33 entries, a slot has 32"),
         (PackLayout((0,), tail=(TailToken(0, 32),)), "needs 33 entries"),
         (PackLayout((0,), tail=(TailToken(5, 1),)), r"slots \[5\], the ring has 2"),
-        (PackLayout((0,), 4, 1, (TailToken(1, 4),)), "same slot"),
+        (PackLayout((0,), 4, 1, (TailToken(1, 3),)), "lies within the prefill"),
         (PackLayout((0,), tail=(TailToken(0, 4), TailToken(0, 4))), "same KV entry"),
         (PackLayout((0,), tail=(*chain(0, 4, 1), *chain(1, 4, 1), *chain(0, 5, 1))), "together"),
         (PackLayout((0,), tail=(TailToken(0, 4), TailToken(0, 6))), "does not follow"),

@@ -54,12 +54,27 @@ def poison_the_dead(engine, events):  # type: ignore[no-untyped-def]
     return out
 
 
+def test_a_path_is_moved_in_all_layers_at_once() -> None:
+    """Sources and targets may overlap; the other slot and the other entries stay."""
+    ring = Ring(3, 2, 8, 2, 2, torch.float32, torch.device("cpu"))
+    before = []
+    for tensor in (*ring.keys, *ring.values):
+        tensor.normal_()
+        before.append(tensor.clone())
+    ring.move(1, torch.tensor([3, 4, 7]), torch.tensor([2, 3, 4]))
+    for now, then in zip((*ring.keys, *ring.values), before, strict=True):
+        assert torch.equal(now[0], then[0])
+        assert torch.equal(now[1], then[1][:, [0, 1, 3, 4, 7, 5, 6, 7]])
+
+
+@pytest.mark.parametrize("drafter", ["temporal", "temporal_tree"])
 @pytest.mark.parametrize("schedule", ["autoregressive", "actionflow", "speculative"])
-def test_nothing_reads_what_earlier_requests_left(schedule: str) -> None:
+def test_nothing_reads_what_earlier_requests_left(schedule: str, drafter: str) -> None:
     checkpoint = tiny(seed=3)
     events = stream(30, {0: TEXTS[0], 12: TEXTS[1], 14: TEXTS[1]})
-    clean = play(engine_of(checkpoint, schedule, adaptive_draft=False), events)
-    poisoned = poison_the_dead(engine_of(checkpoint, schedule, adaptive_draft=False), events)
+    options = {"adaptive_draft": False, "drafter": drafter}
+    clean = play(engine_of(checkpoint, schedule, **options), events)
+    poisoned = poison_the_dead(engine_of(checkpoint, schedule, **options), events)
     assert {s: a.tokens for s, a in clean.items()} == {s: a.tokens for s, a in poisoned.items()}
 
 
@@ -75,10 +90,18 @@ def test_actionflow_reuses_its_slots_by_index() -> None:
     assert engine.schedule.lane.planner.built <= 7 + 6
 
 
-@pytest.mark.parametrize("schedule", ["autoregressive", "actionflow", "speculative"])
-def test_a_damaged_frame_does_not_outlive_itself(schedule: str) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "drafter"),
+    [
+        ("autoregressive", "temporal"),
+        ("actionflow", "temporal"),
+        ("speculative", "temporal"),
+        ("speculative", "temporal_tree"),
+    ],
+)
+def test_a_damaged_frame_does_not_outlive_itself(schedule: str, drafter: str) -> None:
     """NaN in the KV would spread through masked entries (0 * NaN): the ring is cleared."""
-    engine = engine_of(tiny(seed=4), schedule)
+    engine = engine_of(tiny(seed=4), schedule, drafter=drafter, adaptive_draft=False)
     events = stream(24, {0: TEXTS[0]})
     play(engine, events[:8])
     good = engine.model.vision.projector.fc1.bias.clone()

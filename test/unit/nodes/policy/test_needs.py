@@ -15,7 +15,7 @@ from vla_ros.core import PolicyInfo
 from vla_ros.nodes.common.convert import BadMessage
 from vla_ros.nodes.policy.convert import joints_of, pose_of
 from vla_ros.nodes.policy.needs import Camera, Needs, needs_of
-from vla_ros.nodes.policy.parameters import TABLE
+from vla_ros.nodes.policy.parameters import TABLE, camera_rows
 from vla_ros.nodes.policy.transforms import as_pose, tf2_is_there
 
 OFT = PolicyInfo("vla", cameras=2, state_dim=8)
@@ -43,6 +43,21 @@ def test_a_checkpoint_s_needs_are_met_without_being_asked() -> None:
     assert found.joint_names == ("left", "right")
     assert found.end_effector == ""
     assert needs(OFT).size == 8  # a message's positions as they come, eight of them
+
+
+def test_further_cameras_are_found_by_their_roles() -> None:
+    roles = {"camera_roles": ["left", "belt"], "image_transport": "compressed"}
+    rows = camera_rows(roles)
+    given = {row.name: row.default for row in rows} | roles | {"cameras.belt.topic": "belt/rgb"}
+    looks = PolicyInfo("lerobot", camera_roles=("left", "belt"))
+    assert needs(looks, **given).more == {
+        "left": Camera("left_image", "compressed"), "belt": Camera("belt/rgb", "compressed"),
+    }  # fmt: skip
+    assert needs(PolicyInfo("zero"), **given).more == {}  # nobody looks through them
+    with pytest.raises(ValueError, match=r"cameras.left.topic is empty, and this"):
+        needs(looks, **given | {"cameras.left.topic": ""})
+    with pytest.raises(ValueError, match="camera_roles has 5 cameras, at most 4"):
+        camera_rows({"camera_roles": list("abcde")})
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def convert_prismatic(
     ``config`` stands for what the run's base VLM says (models of another size).
     """
     run = read_json(source / "config.json")
-    vla = Fields(run, str(source / "config.json")).inner("vla")
+    vla = Fields(run, str(source / "config.json")).part("vla")
     path = checkpoint_file(source, step)
     stats = read_json(source / STATISTICS)
     tokenizer = _tokenizer(source, tokenizer)

@@ -10,7 +10,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SPARE = ("p95\nms", "tokens\nsame", "drafts\ntaken")  # columns where there is no room
 FILE_WIDTH = 160  # of bench.txt
+WARM_UP, TIMED, TOKENS = 10, 100, 7
 
 #: checkpoint, draft, device, dtype, threads, and whether CPU time is the clock
 PRESETS: dict[str, dict[str, Any]] = {
@@ -41,7 +42,9 @@ def add_parser(verbs: Any) -> None:
     parser: argparse.ArgumentParser = verbs.add_parser(
         "bench",
         help="measure the inference engine, without ROS",
-        description="Measure every decoding schedule and its references on one model.",
+        description="Measure every decoding schedule and its references on one model; of a flow"
+        " policy (random:smolvla-small, a LeRobot folder) the phases vision, prefix and step,"
+        " beside a plain program, transformers and LeRobot.",
     )
     add = parser.add_argument
     add("--preset", choices=sorted(PRESETS), default="cpu", help="model and device (cpu)")
@@ -52,14 +55,16 @@ def add_parser(verbs: Any) -> None:
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")
     add("--threads", type=int, help="threads of torch (preset cpu: 1)")
     add("--clock", choices=("cpu", "wall"), help="time of the process or of the wall")
-    add("--warm-up", type=int, default=10, help="frames before the clock runs (10)")
-    add("--timed", type=int, default=100, help="frames measured (100)")
-    add("--tokens", type=int, default=7, help="tokens of an action of random weights (7)")
+    add("--warm-up", type=int, help="frames before the clock runs (10; flow: 2)")
+    add("--timed", type=int, help="frames measured (100; flow: 5)")
+    add("--tokens", type=int, help="tokens of an action of random weights (7)")
     add("--rows", help="comma-separated rows (all)")
     add("--frames", type=Path, help=".npz with uint8 images [N, h, w, 3] (a synthetic scene)")
     add("--no-cuda-graphs", action="store_true", help="run eagerly on CUDA")
     add("--attention", choices=("sdpa", "varlen"), default="sdpa", help="kernel (sdpa)")
     add("--sweep", action="store_true", help="over action lengths and prompt lengths")
+    add("--lerobot-python", metavar="PYTHON", help="flow: an interpreter with LeRobot"
+        " (that of `vla-ros lerobot setup`)")  # fmt: skip
     add("--compile-ablation", action="store_true", help="with and without torch.compile")
     add("--output", type=Path, help="directory for bench.json, bench.txt and bench.png")
     add("--json", action="store_true", help="print the JSON line only")
@@ -71,6 +76,10 @@ def run(args: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError as error:
         raise UserError("torch is not installed: pip install torch transformers") from error
+    from vla_ros.cli.bench.flow import is_flow, run_flow
+
+    if is_flow(args.checkpoint):
+        return run_flow(args)
     from vla_ros.engine.device import usable_device
 
     options = _options(args)
@@ -89,7 +98,12 @@ def _options(args: argparse.Namespace) -> BenchOptions:
     preset = PRESETS[args.preset]
     device = args.device or preset["device"]
     clock = args.clock or ("cpu" if device == "cpu" else "wall")
-    if args.timed < 1 or args.warm_up < 0 or args.tokens < 1:
+    timed = TIMED if args.timed is None else args.timed
+    warm_up = WARM_UP if args.warm_up is None else args.warm_up
+    tokens = TOKENS if args.tokens is None else args.tokens
+    if args.lerobot_python:
+        raise UserError("--lerobot-python is for flow policies: LeRobot has no token policy")
+    if timed < 1 or warm_up < 0 or tokens < 1:
         raise UserError("--timed and --tokens need at least 1, --warm-up at least 0")
     return BenchOptions(
         checkpoint=args.checkpoint or preset["checkpoint"],
@@ -97,9 +111,9 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         device=device,
         dtype=args.dtype,
         rows=tuple(args.rows.split(",")) if args.rows else ROWS,
-        warm_up=args.warm_up,
-        timed=args.timed,
-        tokens=args.tokens,
+        warm_up=warm_up,
+        timed=timed,
+        tokens=tokens,
         threads=args.threads or preset["threads"],
         cpu_clock=clock == "cpu",
         frames=args.frames,
@@ -142,6 +156,20 @@ def _table(rows: Mapping[str, RowResult]) -> Table:
     return Table(("* lossy", *(column.head for column in columns)), shown, SPARE)
 
 
+def _splits(rows: Mapping[str, RowResult]) -> Iterator[Table | str]:
+    """Where the time of speculation goes, and what it verifies; nothing without such rows."""
+    heads = ("ms an action", "draft", "verify", "other", "tokens\nverified", "taken\na pass")
+    shown = [
+        (name, f"{s.draft_ms:.1f}", f"{s.verify_ms:.1f}", f"{s.other_ms:.1f}",
+         f"{s.verified:.1f}", f"{s.accepted:.2f}")
+        for name, row in rows.items()
+        if (s := row.split) is not None
+    ]  # fmt: skip
+    if shown:
+        yield Table(heads, shown)
+        yield ""
+
+
 def _shapes(result: BenchResult) -> str:
     shapes = result.shapes
     return (
@@ -178,7 +206,11 @@ def _print(
         f"{options.checkpoint} on {where}",
         f"{options.dtype}, {head['threads']} threads, {head['clock']}; one call a frame",
     ]
-    parts = [part for name, run in runs.items() for part in (name, _table(run.rows), "")]
+    parts = [
+        part
+        for name, run in runs.items()
+        for part in (name, _table(run.rows), "", *_splits(run.rows))
+    ]
     if not args.json:
         show(*title, *parts)
     if args.output:

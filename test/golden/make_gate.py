@@ -1,0 +1,73 @@
+"""What the gate made of random actions of seven numbers when seven was all it knew.
+
+cd test && PYTHONPATH=.. python golden/make_gate.py   # writes golden/gate7.npz
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from vla_ros import safety
+from vla_ros.action_space import ActionKind, end_effectors
+from vla_ros.core import StalePolicy
+from vla_ros.safety import Limits
+
+HERE = Path(__file__).parent
+COUNT = 400
+NARROW = Limits(
+    low=(-0.05, -0.04, -0.03, -0.5, -0.4, -0.3),
+    high=(0.03, 0.04, 0.05, 0.3, 0.4, 0.5),
+    jump=0.4,
+    jerk=0.5,
+)
+POSES = Limits(
+    space=end_effectors(ActionKind.END_EFFECTOR_POSE),
+    stale_policy=StalePolicy.HOLD,
+    low=(-1.0,) * 3 + (-2.0,) * 3,
+    high=(1.0,) * 3 + (2.0,) * 3,
+    jump=0.1,
+    jerk=0.15,
+)
+
+
+def actions(seed: int, scale: float) -> np.ndarray:
+    """Float64 [COUNT, 7]: a walk with outliers, also of the gripper."""
+    random = np.random.default_rng(seed)
+    walk = np.cumsum(random.normal(0.0, scale / 4, (COUNT, 7)), 0) % (2 * scale) - scale
+    walk *= np.array([1, 1, 1, 10, 10, 10, 20])
+    walk[random.random((COUNT, 7)) < 0.05] *= 3.0
+    return walk
+
+
+def gated(rows: np.ndarray, limits: Limits) -> tuple[np.ndarray, list[str], list[bool]]:
+    """The gate's actions [n, 7], each after the two before it, what was clamped and how far."""
+    before: tuple[np.ndarray, ...] = ()
+    out, clamped, far = [], [], []
+    for row in rows:
+        said = safety.gate(row, before, limits)
+        before = (said.action, *before[:1])
+        out.append(said.action)
+        clamped.append(said.clamped)
+        far.append(said.far)
+    return np.array(out), clamped, far
+
+
+def main() -> None:
+    narrow, clamped, far = gated(actions(1, 0.06), NARROW)
+    wide, _, _ = gated(actions(2, 0.06), Limits())
+    poses, poses_clamped, _ = gated(actions(3, 0.5), POSES)
+    np.savez_compressed(
+        HERE / "gate7.npz",
+        narrow=narrow,
+        clamped=clamped,
+        far=far,
+        wide=wide,
+        poses=poses,
+        poses_clamped=poses_clamped,
+    )
+
+
+if __name__ == "__main__":
+    main()

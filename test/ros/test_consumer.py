@@ -1,0 +1,75 @@
+"""The consumer of docs/how-to/consumer.py beside a live policy node."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from std_msgs.msg import Float64MultiArray
+
+from support.nodes import Program
+from support.wait import wait_until
+from vla_ros.core import CommandKind
+from vla_ros.core import PolicyState as State
+from vla_ros.msg import ActionCommand
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import to_time
+from vla_ros.timing import MS
+
+CONSUMER = Path(__file__).parents[2] / "docs" / "how-to" / "consumer.py"
+T = 0.05
+
+
+@pytest.fixture
+def consumer(ros_env):
+    program = Program("consumer", [sys.executable, str(CONSUMER)], ros_env)
+    yield program
+    program.kill()
+    print(f"----- consumer\n{program.log}")
+
+
+@pytest.mark.serial
+def test_the_consumer_of_the_how_to_executes_what_is_valid_once_and_stops(
+    start_policy, consumer, ros
+):
+    driver = ros.inbox(Float64MultiArray, "arm/commands")
+    rig = start_policy()
+    own = ros.publisher(ActionCommand, "policy/action", qos.ACTION)
+    wait_until(lambda: own.get_subscription_count() >= 2, 10.0, "the consumer")
+    rig.bring_up("reach")
+    with rig.filming():
+        rig.expect(State.RUNNING)
+        wait_until(lambda: len(driver) > 20, 10.0, "commands of the consumer")
+        rig.call("stop")
+        first = rig.wait_for(CommandKind.STOP)
+        wait_until(lambda: not driver.last.data, 1.0, "the consumer's stop")
+        moved = [m.data.tolist() for m in driver.messages if m.data]
+        said = [m for m in rig.commands.messages[: first + 1] if m.kind == CommandKind.POLICY]
+        assert moved == [m.action.tolist() for m in said], "each once, in order"
+        rig.call("resume")
+        wait_until(lambda: driver.last.data, 5.0, "motion again")
+        rig.node.signal(signal.SIGKILL)
+        lost_at = time.monotonic_ns()
+        wait_until(lambda: not driver.last.data, 2.0, "the consumer's stop after a silence")
+        assert (driver.times[-1] - lost_at) / 1e9 <= 3 * T + 0.06
+    rig.node.wait()
+
+    def say(sequence: int, published: int, valid_until: int) -> int:
+        """Publish a command by hand; how many the driver has been told since the beginning."""
+        command = ActionCommand(sequence=sequence, action=[0.01] * 7)
+        command.header.stamp, command.valid_until = to_time(published), to_time(valid_until)
+        own.publish(command)
+        time.sleep(0.3)
+        return sum(1 for m in driver.messages if m.data)
+
+    now, count = time.time_ns(), sum(1 for m in driver.messages if m.data)
+    assert say(10**6, now, now - MS) == count, "its evidence is too old"
+    assert say(10**6 + 1, now, now + 60_000 * MS) == count + 1
+    assert say(10**6 + 1, now, now + 60_000 * MS) == count + 1, "it came before"
+    assert say(10**6, now - MS, now + 60_000 * MS) == count + 1, "a newer one came before it"

@@ -1,0 +1,127 @@
+"""What robots' controllers are told beside ~/action: joints as an array, and two arms."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from geometry_msgs.msg import TwistStamped
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64, Float64MultiArray
+
+from support.policy_client import moves
+from support.ros import RosPeer
+from support.wait import repeating, wait_until
+from vla_ros.core import CommandKind
+from vla_ros.core import PolicyState as State
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import stamp_of, to_time
+
+T = 0.05
+OPEN_M = 0.04
+
+
+@contextlib.contextmanager
+def standing(ros: RosPeer, joints: dict[str, float]) -> Iterator[None]:
+    """Publish at 100 Hz that the joints are there."""
+    topic = ros.publisher(JointState, "joint_states", qos.STATE)
+
+    def tell() -> None:
+        message = JointState(name=list(joints), position=list(joints.values()))
+        message.header.stamp = to_time(time.time_ns())
+        topic.publish(message)
+
+    with repeating(tell, 0.01):
+        yield
+
+
+def test_positions_are_the_joints_of_every_command_and_grippers_in_their_own_unit(
+    start_policy, ros, tmp_path
+):
+    rows = np.column_stack([0.5 + 1e-3 * np.arange(40), -0.5 - 1e-3 * np.arange(40), [0.25] * 40])
+    rig = start_policy(
+        policy="replay",
+        replay_file=moves(tmp_path, rows),
+        outputs=["positions"],
+        action_space="joint_position",
+        action_names=["shoulder", "elbow", "finger"],
+        gripper_names=["finger"],
+        gripper_range=[0.0, OPEN_M],
+        joint_names=["shoulder", "elbow", "finger"],
+        bounds_low=[-3.0] * 2,
+        bounds_high=[3.0] * 2,
+        stale_policy="hold",
+    )
+    arm = ros.inbox(Float64MultiArray, "policy/positions", qos.ACTION)
+    hand = ros.inbox(Float64MultiArray, "policy/gripper_positions", qos.ACTION)
+    with standing(ros, {"finger": 0.01, "elbow": -0.5, "shoulder": 0.5}):
+        rig.bring_up("reach")
+        with rig.filming():
+            rig.expect(State.RUNNING)
+            rig.wait_for(CommandKind.POLICY, len(rig.commands) + 20)
+        rig.call("stop")
+        rig.wait_for(CommandKind.STOP, len(rig.commands))
+    assert ros.change_state("/policy", "deactivate")
+    begin = rig.wait_for(CommandKind.POLICY)
+
+    def as_commanded() -> bool:
+        wanted = [m.action[:2].tolist() for m in rig.commands.messages[begin:]]
+        return [m.data.tolist() for m in arm.messages][-len(wanted) :] == wanted
+
+    wait_until(as_commanded, 2.0, "each command's joints, in order")
+    said = [m for m in rig.commands.messages if m.kind == CommandKind.POLICY]
+    assert len(said) > 20
+    assert {tuple(m.action) for m in said} <= {tuple(row) for row in rows}
+    assert list(said[0].names) == ["shoulder", "elbow", "finger"]
+    assert list(said[0].units) == ["rad", "rad", "1"]
+    assert {m.data[0] for m in hand.messages[-len(said) :]} == {0.25 * OPEN_M}
+
+
+def test_two_arms_have_names_units_twists_and_grippers_of_their_own(start_policy, ros, tmp_path):
+    rows = np.zeros((40, 14))
+    rows[:, 0], rows[:, 5], rows[:, 6] = 0.001 * np.arange(1, 41), -0.3, 0.25
+    rows[:, 8], rows[:, 10], rows[:, 13] = -0.0005 * np.arange(1, 41), 0.2, 1.0
+    rig = start_policy(
+        policy="replay",
+        replay_file=moves(tmp_path, rows),
+        arms=["left_", "right_"],
+        bounds_low=[-0.05, -0.05, -0.05, -0.5, -0.5, -0.5] * 2,
+        bounds_high=[0.05, 0.05, 0.05, 0.5, 0.5, 0.5] * 2,
+        outputs=["twist"],
+        stale_policy="zero",
+    )
+    arms = ("left_", "right_")
+    twists = [ros.inbox(TwistStamped, f"policy/{arm}twist", qos.ACTION) for arm in arms]
+    grippers = [ros.inbox(Float64, f"policy/{arm}gripper", qos.ACTION) for arm in arms]
+    rig.bring_up("reach")
+    with rig.filming():
+        rig.expect(State.RUNNING)
+        rig.wait_for(CommandKind.POLICY, len(rig.commands) + 20)
+        rig.call("stop")
+        rig.wait_for(CommandKind.STOP, len(rig.commands))
+    names = ("x", "y", "z", "rx", "ry", "rz", "gripper")
+    command = rig.commands.last
+    assert list(command.names) == [arm + name for arm in arms for name in names]
+    assert list(command.units) == ["m", "m", "m", "rad", "rad", "rad", "1"] * 2
+    said = {stamp_of(m.header.stamp): m for m in rig.commands.messages}
+    moved = {tuple(m.action) for m in said.values() if m.kind == CommandKind.POLICY}
+    assert len(moved) > 10 and moved <= {tuple(row) for row in rows}
+    for twist, places in zip(twists, (slice(0, 6), slice(7, 13)), strict=True):
+        heard = [
+            (m.twist, said[s]) for m in twist.messages if (s := stamp_of(m.header.stamp)) in said
+        ]
+        assert len(heard) > 20
+        for velocity, command in heard:
+            linear, angular = velocity.linear, velocity.angular
+            six = [linear.x, linear.y, linear.z, angular.x, angular.y, angular.z]
+            assert six == pytest.approx((np.asarray(command.action[places]) / T).tolist())
+        wait_until(
+            lambda t=twist: t.last.twist.linear.x == t.last.twist.linear.y == 0.0, 2.0, "rest"
+        )
+    assert [gripper.last.data for gripper in grippers] == [0.25, 1.0]

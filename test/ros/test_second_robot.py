@@ -1,0 +1,79 @@
+"""A robot of another make, driven through its joint trajectory controller: see second_robot/."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from second_robot.session import GOAL, OPEN_M, Session, T, to_and_fro, to_goal
+from support.wait import wait_until
+from vla_ros.core import PolicyState as State
+
+A = 0.5  # max_age_s
+HYSTERESIS = 0.05  # gripper_hysteresis
+MARGIN = 0.06  # s: two processes, a bystander, a busy machine
+
+
+@pytest.fixture
+def meet(spawn_node, ros, ros_env):
+    """`meet(replay_file)`: the other robot and the policy node."""
+    started = []
+
+    def start(replay, **parameters):
+        return Session(spawn_node, ros, ros_env, started, replay, **parameters)
+
+    yield start
+    for program in started:
+        program.kill()
+        print(f"----- {program.name}\n{program.log}")
+
+
+def test_the_other_robot_is_driven_to_a_goal_pose(meet, tmp_path):
+    session = meet(to_goal(tmp_path))
+    session.begin("reach")
+    session.wait_for(GOAL)
+    near = (HYSTERESIS + 0.001) * OPEN_M  # smaller changes of the gripper are ignored
+    wait_until(lambda: abs(session.finger - OPEN_M / 2) < near, 2.0, "the gripper half open")
+    time.sleep(0.5)
+    assert np.abs(session.positions[-1] - GOAL).max() < 0.01, "it stays there"
+    command = session.rig.commands.last
+    assert (command.action_space, len(command.action)) == (3, 7)
+    assert list(command.names)[-1] == "finger_joint" and list(command.units) == ["rad"] * 6 + ["1"]
+    session.check_trajectories()
+
+
+@pytest.mark.serial
+def test_the_other_robot_stops_when_told_or_left_alone_and_goes_on(meet, tmp_path, capsys):
+    session = meet(to_and_fro(tmp_path))
+    session.begin("wave")
+
+    told = session.stop_s()
+    assert told <= 2 * T + MARGIN
+    session.rig.call("resume")
+    session.wait_for_motion()
+
+    lost_at = time.monotonic_ns()
+    session.blind(True)
+    blind = session.stopped_after_s(lost_at)
+    assert blind <= A + T + MARGIN
+    session.rig.expect(State.HOLD)
+    session.blind(False)
+    session.rig.expect(State.RUNNING)
+
+    killed = session.stopped_after_s(session.kill_worker())
+    assert killed <= 2 * T + MARGIN
+    session.rig.expect(lambda s: s.worker_restarts == 1 and s.worker_pid)
+    session.rig.expect(State.RUNNING)
+    session.wait_for_motion()
+
+    assert session.ros.change_state("/policy", "deactivate")
+    began = time.monotonic_ns()
+    assert session.stopped_after_s(began) <= 2 * T + MARGIN
+    session.check_trajectories()
+    with capsys.disabled():
+        print(f"\nstands still after: stop {told:.3f} s, cameras covered {blind:.3f} s,"
+              f" worker killed {killed:.3f} s")  # fmt: skip

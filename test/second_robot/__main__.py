@@ -1,0 +1,123 @@
+"""Drive the other robot and print its figures.
+
+    make second-robot            # or: cd test && python -m second_robot --stops 10
+
+It goes to a goal pose, then to and fro: how many frames that could be answered were, how old the
+evidence was, and how long the arm took to stand still after each kind of stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+if (ROOT / "vla_ros" / "msg").is_dir():
+    sys.path.insert(0, str(ROOT))  # a checkout with messages; else the installed package
+
+from second_robot.session import GOAL, Answers, Session, to_and_fro, to_goal
+from support.domain import leased_domain
+from support.nodes import Program, ros_environment, start_node
+from support.ros import RosPeer
+from vla_ros.core import PolicyState as State
+from vla_ros.executor import WorkerLimits
+
+
+def main() -> int:
+    """0: it did what it was told and stopped every time; 1: an assertion says what it did not."""
+    parser = argparse.ArgumentParser(prog="second_robot", description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of motion measured (20)")
+    parser.add_argument("--stops", type=int, default=5, help="of each kind (5)")
+    parser.add_argument("--arm", default="{}", help="the arm's options, JSON: see arm.py")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, leased_domain() as domain:
+        env = ros_environment(domain)
+        os.environ.update(env)
+        try:
+            reach(Path(folder), env, domain, args.arm)
+            wave(Path(folder), env, domain, args)
+        except AssertionError as error:
+            print(f"failed: {error}")
+            return 1
+    return 0
+
+
+class Graph:
+    """A session whose processes end with it."""
+
+    def __init__(self, env: dict[str, str], domain: int, replay: Path, options: str) -> None:
+        self._started: list[Program] = []
+        self._ros = RosPeer(domain)
+
+        def spawn(*words: object, **named: object) -> Program:
+            program = start_node(words[0], env, *words[1:], **named)  # type: ignore[arg-type]
+            self._started.append(program)
+            return program
+
+        try:
+            self.session = Session(spawn, self._ros, env, self._started, replay, options)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Session:
+        return self.session
+
+    def __exit__(self, *_: object) -> None:
+        for program in self._started:
+            program.kill()
+        self._ros.close()
+
+
+def reach(folder: Path, env: dict[str, str], domain: int, options: str) -> None:
+    """To the goal pose."""
+    with Graph(env, domain, to_goal(folder), options) as session:
+        began = time.monotonic()
+        session.begin("reach")
+        session.wait_for(GOAL)
+        session.check_trajectories()
+        print(f"goal pose reached after {time.monotonic() - began:.1f} s, to 10 mrad a joint")
+
+
+def wave(folder: Path, env: dict[str, str], domain: int, args: argparse.Namespace) -> None:
+    """To and fro, an action a frame: figures of the motion, then stops of each kind."""
+    motion = to_and_fro(folder, args.seconds + 20.0 * args.stops + 60.0, chunks=False)
+    with Graph(env, domain, motion, args.arm) as session:
+        session.begin("wave")
+        tell(session.answers(args.seconds))
+        stops: dict[str, list[float]] = {"~/stop": [], "cameras covered": [], "worker killed": []}
+        for number in range(args.stops):
+            stops["~/stop"].append(session.stop_s())
+            session.rig.call("resume")
+            session.wait_for_motion()
+            began = time.monotonic_ns()
+            session.blind(True)
+            stops["cameras covered"].append(session.stopped_after_s(began))
+            session.blind(False)
+            session.wait_for_motion()
+            if number < WorkerLimits().max_respawns:  # more are a fault
+                stops["worker killed"].append(session.stopped_after_s(session.kill_worker()))
+                session.rig.expect(State.RUNNING)
+                session.wait_for_motion()
+        count = len(session.trajectories.messages)
+        print(f"trajectories that were over when the arm had them: {session.refused} of {count}")
+    print("stands still after     median      max   of")
+    for kind, times in stops.items():
+        middle, most = sorted(times)[len(times) // 2] * 1e3, max(times) * 1e3
+        print(f"  {kind:<16} {middle:8.0f} ms {most:5.0f} ms {len(times):4}")
+
+
+def tell(found: Answers) -> None:
+    share = 100.0 * found.answered / max(1, found.offered)
+    print(
+        f"answered {found.answered} of {found.offered} frames offered ({share:.1f} %)\n"
+        f"age of the evidence at publication: p50 {found.p50_ms:.0f} ms, p99 {found.p99_ms:.0f} ms"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,323 @@
+"""Chunks that continue each other, against the papers' formulas in numpy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from support.engine import CLOCK, images
+from support.flow import inputs_of, model_of, noise_of, tiny_flow
+from unit.control.bench import Bench
+from vla_ros.control.timeline import Chunking, Execution
+from vla_ros.core import Executing, Inference, Instruction, Observation, Timeline
+from vla_ros.engine import EngineOptions
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.continuing import guidance_of, soft_mask
+from vla_ros.engine.flow.engine import FlowEngine, flow_source, load_flow_engine
+from vla_ros.engine.flow.model import FlowModel
+from vla_ros.engine.flow.primitive import Continuing, Guidance, Prefix
+from vla_ros.engine.flow.random import STATE_DIM
+from vla_ros.engine.flow.solver import noise_for
+from vla_ros.engine.stages import StageTimer
+from vla_ros.policies.base import PolicySpec
+from vla_ros.policies.vla import VlaPolicy
+from vla_ros.safety import Limits
+
+KINDS = ("pi0", "pi05", "smolvla")
+FRONT, WRIST = images(2, still=0.0)
+TEXT = "pick up the red cube"
+
+
+def paper_mask(horizon: int, s: int, d: int) -> np.ndarray:
+    """arXiv 2506.07339, eq. 5."""
+    out = np.zeros(horizon)
+    for i in range(horizon):
+        if i < d:
+            out[i] = 1.0
+        elif i < horizon - s:
+            c = (horizon - s - i) / (horizon - s - d + 1)
+            out[i] = c * (np.e**c - 1) / (np.e - 1)
+    return out
+
+
+def paper_chunk(velocity, noise, times, previous, weights, beta, jacobian=None) -> np.ndarray:
+    """The guided solver, eq. 1 to 4, in the paper's time: tau runs from 0 to 1."""
+    x, n = noise.copy(), len(times)
+    for step, time in enumerate(times):
+        tau = 1.0 - time
+        v = -velocity(x, step)  # towards the actions
+        ahead = x + (1 - tau) * v
+        error = weights[:, None] * (previous - ahead)
+        if jacobian is not None:
+            error = jacobian(x, step, error)
+        r2 = (1 - tau) ** 2 / (tau**2 + (1 - tau) ** 2)
+        gain = min(beta, (1 - tau) / (tau * r2)) if tau > 0 else beta
+        x = x + (v + gain * error) / n
+    return x
+
+
+@pytest.mark.parametrize(("horizon", "s"), [(h, s) for h in (4, 9) for s in range(h + 1)])
+def test_the_soft_mask_is_the_papers(horizon: int, s: int) -> None:
+    for d in range(horizon - s + 1):
+        got = soft_mask(horizon, horizon - s, d).numpy()
+        assert np.allclose(got, paper_mask(horizon, s, d), atol=1e-7)
+
+
+def test_the_leftover_is_moved_and_never_zero() -> None:
+    chunk = torch.arange(1.0, 11.0).view(5, 2)
+    guidance = guidance_of(chunk, Executing(7, 3, 9), 5.0, Continuing.IDENTITY)
+    assert guidance is not None
+    assert guidance.previous.tolist() == [[7, 8], [9, 10], [9, 10], [9, 10], [9, 10]]
+    assert (guidance.delay, guidance.limit) == (2, 5.0)
+    assert guidance.weights.tolist() == [1, 1, 0, 0, 0]
+    assert guidance_of(chunk, Executing(7, 5, 0), 5.0, Continuing.IDENTITY) is None
+
+
+def prepared(kind: str, **changes: Any) -> tuple[FlowModel, Prefix, torch.Tensor]:
+    config = tiny_flow(kind, **changes)
+    model, inputs = model_of(config), inputs_of(config, 2, 5)
+    return model, model.prefill(model.see(inputs[0]), *inputs[1:]), noise_of(config)
+
+
+def in_numpy(model: FlowModel, prefix: Prefix):
+    def velocity(x: np.ndarray, step: int) -> np.ndarray:
+        return model.velocity(prefix, torch.from_numpy(x).float(), step).double().numpy()
+
+    return velocity
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("s", "d", "beta"), [(3, 2, 5.0), (4, 0, 5.0), (2, 7, 0.7)])
+def test_guidance_with_the_identity_is_the_formula(kind: str, s: int, d: int, beta: float) -> None:
+    model, prefix, noise = prepared(kind)
+    earlier = model.integrate(prefix, None, torch.flip(noise, (0,)))
+    guidance = guidance_of(earlier, Executing(1, s, d), beta, Continuing.IDENTITY)
+    assert guidance is not None
+    got = model.integrate(prefix, None, noise, guidance).double().numpy()
+    held = earlier.double().numpy()
+    previous = np.concatenate((held[s:], np.repeat(held[-1:], s, 0)))
+    weights = paper_mask(model.horizon, s, d)
+    want = paper_chunk(
+        in_numpy(model, prefix), noise.double().numpy(), model.solver.times, previous, weights, beta
+    )
+    assert np.abs(got - want).max() < 1e-4 * max(1.0, np.abs(want).max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_guidance_with_the_true_jacobian_is_the_formula(kind: str) -> None:
+    """J^T e by central differences, one number of x at a time."""
+    model, prefix, noise = prepared(kind, horizon=4, action_width=7, steps=3)
+    earlier = model.integrate(prefix, None, torch.flip(noise, (0,)))
+    guidance = guidance_of(earlier, Executing(1, 1, 1), 5.0, Continuing.TRUE)
+    assert guidance is not None
+    velocity = in_numpy(model, prefix)
+
+    def pulled(x: np.ndarray, step: int, error: np.ndarray) -> np.ndarray:
+        out, eps, time = np.zeros_like(x), 2e-3, model.solver.times[step]
+        for place in np.ndindex(x.shape):
+            up, down = x.copy(), x.copy()
+            up[place] += eps
+            down[place] -= eps
+            there, here = (y - time * velocity(y, step) for y in (up, down))
+            out[place] = ((there - here) / (2 * eps) * error).sum()
+        return out
+
+    args = (noise.double().numpy(), model.solver.times, guidance.previous.double().numpy(),
+            guidance.weights.double().numpy(), 5.0)  # fmt: skip
+    want, plain = paper_chunk(velocity, *args, pulled), paper_chunk(velocity, *args)
+    got = model.integrate(prefix, None, noise, guidance).double().numpy()
+    apart = np.abs(want - plain).max()
+    assert apart > 1e-3
+    assert np.abs(got - want).max() < 0.05 * apart
+    free = model.integrate(prefix, None, noise)
+    again = model.integrate(prefix, None, noise)
+    assert torch.equal(free, again)
+    assert not free.requires_grad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_true_jacobian_leaves_no_trace_in_the_buffers(kind: str) -> None:
+    model, prefix, noise = prepared(kind)
+    want = model.integrate(prefix, None, noise)
+    ones = torch.ones(model.horizon, model.width), torch.ones(model.horizon)
+    model.integrate(prefix, None, noise, Guidance(*ones, 2, 5.0, Continuing.TRUE))
+    assert torch.equal(model.integrate(prefix, None, noise), want)
+    assert not any(k.requires_grad for k in model.buffers._kv[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_given_rows_stay_as_they_are_at_the_time_of_actions(kind: str) -> None:
+    """arXiv 2512.05964: no noise and time 0 for the rows under way, the solver's for the rest."""
+    model, prefix, noise = prepared(kind, row_time=True)
+    plain, want_free, _ = prepared(kind)
+    free = model.integrate(prefix, None, noise), plain.integrate(want_free, None, noise)
+    assert torch.allclose(*free, atol=1e-5), "without given rows it is the same network"
+    earlier = model.integrate(prefix, None, torch.flip(noise, (0,)))
+    guidance = guidance_of(earlier, Executing(1, 3, 2), 5.0, Continuing.TRAINED)
+    assert guidance is not None
+    got = model.integrate(prefix, None, noise, guidance)
+    assert torch.equal(got[:2], earlier[3:5])
+    x = torch.where(guidance.weights[:, None] > 0, guidance.previous, noise)
+    for step, _ in enumerate(model.solver.times):
+        with torch.inference_mode():
+            span = model._open(prefix, None)
+            model._fresh(span, x, step)
+            model._given = guidance.weights[:, None] > 0
+            v = model._velocity(span, x, step)
+            model._given = None
+            other = model._velocity(span, x, step)
+        assert not torch.allclose(v[2:], other[2:], atol=1e-6), "the time of given rows counts"
+        x = torch.where(guidance.weights[:, None] > 0, guidance.previous, x + model.solver.dt * v)
+    assert torch.allclose(got, x, atol=1e-5)
+    assert guidance_of(earlier, Executing(1, 3, 0), 5.0, Continuing.TRAINED) is None
+
+
+def test_rows_at_their_own_times_are_those_of_each_time() -> None:
+    model, _, noise = prepared("smolvla", row_time=True)
+    given = (torch.arange(model.horizon) < 3)[:, None]
+    timed = model._timed  # type: ignore[attr-defined]
+    mixed = timed(noise, 1, given)
+    assert torch.allclose(mixed[:3], timed(noise, -1)[:3], atol=1e-6)
+    assert torch.allclose(mixed[3:], timed(noise, 1)[3:], atol=1e-6)
+
+
+def test_a_network_with_one_time_for_all_is_refused_in_one_line() -> None:
+    with pytest.raises(CheckpointError, match=r"a time for each action.*choose sync, async, "):
+        engine_of("smolvla-small", rtc="trained")
+    model, prefix, noise = prepared("smolvla")
+    guidance = Guidance(noise, torch.ones(model.horizon), 1, 5.0, Continuing.TRAINED)
+    with pytest.raises(ValueError, match="one time for all actions"):
+        model.integrate(prefix, None, noise, guidance)
+
+
+# ------------------------------------------------------------------ the engine
+
+
+def engine_of(preset: str, **options: Any) -> FlowEngine:
+    asked = EngineOptions(checkpoint=f"random:{preset}", **options)
+    source = flow_source(asked.checkpoint)
+    assert source is not None
+    return load_flow_engine(source, asked)
+
+
+def seen(stamp: int, executing: Executing | None = None) -> Observation:
+    proprio = np.random.default_rng(stamp).normal(size=STATE_DIM)
+    return Observation(stamp, stamp, 0, FRONT, WRIST, proprio, executing=executing)
+
+
+def step(engine: FlowEngine, observation: Observation) -> Inference:
+    return engine.step(observation, Timeline(0).mark("queue", 0), CLOCK)
+
+
+@pytest.mark.parametrize("preset", ["smolvla-small", "pi0-small"])
+def test_the_engine_continues_what_the_observation_says_is_executed(preset: str) -> None:
+    engine, free = engine_of(preset, rtc="identity", rtc_limit=4.0), engine_of(preset)
+    for one in (engine, free):
+        one.reset(TEXT)
+        step(one, seen(1))
+    assert engine.info.continues == ("rtc",)
+    first = engine.last_chunk
+    assert first is not None
+    step(engine, seen(2))  # a chunk that came between is not the one that is executed
+    executing = Executing(1, 4, 2)
+    answer = step(engine, seen(3, executing))
+    assert answer.continues == executing
+    prefix = free.head.encode(seen(3), StageTimer(Timeline(0), CLOCK, torch.device("cpu")))
+    held = first.double().numpy()
+    want = paper_chunk(
+        in_numpy(free.policy.model, prefix),
+        noise_for(0, 3, *held.shape).double().numpy(),
+        free.policy.model.solver.times,
+        np.concatenate((held[4:], np.repeat(held[-1:], 4, 0))),
+        paper_mask(len(held), 4, 2),
+        4.0,
+    )
+    assert engine.last_chunk is not None
+    assert np.abs(engine.last_chunk.double().numpy() - want).max() < 1e-4
+    # nothing to continue: as if there were no such thing
+    for stamp, nothing in ((4, None), (5, Executing(1, 10, 0)), (6, Executing(99, 4, 2))):
+        alone = step(engine, seen(stamp, nothing))
+        assert alone.continues is None
+        assert np.array_equal(alone.actions, step(free, seen(stamp)).actions)
+    engine.reset(TEXT)
+    assert step(engine, seen(7, Executing(6, 4, 2))).continues is None, "a new epoch"
+
+
+SPEC = PolicySpec("vla", checkpoint="random:smolvla-small", warmup_count=0)
+
+
+def policy_of(rtc: str) -> VlaPolicy:
+    policy = VlaPolicy(replace(SPEC, schedule_options={"rtc": rtc} if rtc else {}))
+    policy.reset(Instruction(TEXT, 1))
+    return policy
+
+
+def run(policy: VlaPolicy, execution: Execution, delays: list[int], replan: int, steps: int):
+    """A loop in real time whose answers take so many periods: what was asked and said."""
+    bench = Bench(
+        limits=Limits(max_age_s=5.0), chunk=10, continues=policy.info.continues,
+        chunking=Chunking(execution, replan_interval=replan),
+    )  # fmt: skip
+    bench.control.activate()
+    bench.control.set_instruction(TEXT)
+    said: list[tuple[Observation, Inference]] = []
+    due: int | None = None
+    for now in range(steps):
+        stamp = bench.clock.now
+        proprio = np.random.default_rng(now).normal(size=STATE_DIM)
+        bench.control.offer(Observation(stamp, stamp, bench.clock.steady, FRONT, WRIST, proprio))
+        asked = bench.out.submitted
+        if len(asked) > len(said):
+            due = now + delays[len(said) % len(delays)] if due is None else due
+            if now >= due:
+                observation = asked[len(said)][0]
+                inference = policy.step(observation, Timeline(0).mark("queue", 0), CLOCK)
+                assert inference is not None
+                said.append((observation, inference))
+                bench.answer(observation, inference.actions)
+                due = None
+        bench.control.tick()
+        bench.clock.advance(0.05)
+    return said, bench.out.commands
+
+
+@pytest.mark.parametrize("rtc", ["identity", "true"])
+def test_an_asynchronous_run_is_replayed_from_its_recorded_delays(rtc: str) -> None:
+    said, _ = run(policy_of(rtc), Execution.RTC, [2, 4, 1, 3], 4, 40)
+    assert len(said) >= 6
+    recorded = [inference.continues for _, inference in said]
+    assert recorded[0] is None
+    assert all(c is not None for c in recorded[1:])
+    assert len({c.delay_steps for c in recorded if c is not None}) > 1
+    again = policy_of(rtc)
+    for (observation, want), continued in zip(said, recorded, strict=True):
+        observation = replace(observation, executing=continued)
+        got = again.step(observation, Timeline(0).mark("queue", 0), CLOCK)
+        assert got is not None
+        assert np.array_equal(got.actions, want.actions)
+
+
+def test_rtc_without_delay_and_leftover_is_sync_to_the_bit() -> None:
+    guided, commands = run(policy_of("identity"), Execution.RTC, [0], 0, 30)
+    plain, wanted = run(policy_of(""), Execution.SYNC, [0], 0, 30)
+    assert len(guided) == len(plain) == 3
+    for (_, a), (_, b) in zip(guided, plain, strict=True):
+        assert a.continues is None
+        assert np.array_equal(a.actions, b.actions)
+    assert [c.action.tobytes() for c in commands] == [c.action.tobytes() for c in wanted]
+
+
+def test_a_guided_chunk_joins_the_one_before_it() -> None:
+    """At the seam it is much nearer to what would have come than one made by itself."""
+    jumps = {}
+    for rtc, execution in (("", Execution.ASYNC), ("identity", Execution.RTC)):
+        said, _ = run(policy_of(rtc), execution, [2], 4, 40)
+        jumps[rtc] = np.mean([
+            np.abs(new.actions[2] - old.actions[6])[:6].max()
+            for (_, old), (_, new) in zip(said[1:], said[2:], strict=False)
+        ])  # fmt: skip
+    assert jumps["identity"] < 0.5 * jumps[""]

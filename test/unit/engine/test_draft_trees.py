@@ -1,0 +1,189 @@
+"""Speculation over draft trees: the same tokens, fewer passes, few plans, no shape in service."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from support.engine import CPU, TEXTS, Event, engine_of, play, stream, tiny, tiny_config
+from vla_ros.engine import Engine, EngineOptions
+from vla_ros.engine.drafters.acceptance import Exact, Relaxed
+from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
+from vla_ros.engine.factory import ScheduleParts, make_schedule
+from vla_ros.engine.model import ModelOptions, VLAModel
+from vla_ros.engine.schedules.tree import TreeSpeculative
+from vla_ros.engine.tokens import ActionTokens
+from vla_ros.engine.trees.expected import Budget
+
+FRAMES = 520
+RESETS = {
+    0: TEXTS[0], 90: TEXTS[1], 93: TEXTS[2], 180: TEXTS[2], 310: TEXTS[0], 311: TEXTS[1],
+    470: TEXTS[1],
+}  # fmt: skip
+FULL = {"drafter": "temporal_tree", "adaptive_draft": False}
+
+
+def said(answers) -> dict[int, tuple[int, ...]]:  # type: ignore[no-untyped-def]
+    return {stamp: answer.tokens for stamp, answer in answers.items()}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.slow
+def test_five_hundred_frames_say_what_generate_says() -> None:
+    """Instruction changes, one right behind another, and resets; learned or anew each time."""
+    checkpoint = tiny(tiny_config("llama_gqa"), seed=21)
+    events = stream(FRAMES, RESETS, seed=21)
+    expected = said(play(engine_of(checkpoint, "generate"), events))
+    assert len(expected) == FRAMES
+    for options in (FULL, {"drafter": "temporal_tree"}):
+        engine = engine_of(checkpoint, "speculative", **options)
+        assert isinstance(engine.schedule, TreeSpeculative)
+        answers = play(engine, events)
+        assert said(answers) == expected
+        assert any(sum(a.accepted) for a in answers.values())
+
+
+def drifting(count: int) -> list[Event]:
+    """A robot that acts: what it says changes a little with every frame."""
+    scene = stream(1, {0: TEXTS[0]}, seed=5)[0].image.astype(int)
+    rows = torch.arange(scene.size).view(scene.shape).numpy()
+    return [
+        Event(i, (scene + (rows * i // 97) % (2 + i)).clip(0, 255).astype("uint8"),
+              None if i else TEXTS[0])
+        for i in range(count)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other", [{"backend": "transformers"}, {"attention": "varlen"}, {"gamma": 2}]
+)
+def test_other_ways_to_run_it_say_the_same(other: dict[str, object]) -> None:
+    """Variable-length attention takes no trees: those passes are masked ones."""
+    checkpoint = tiny(tiny_config("qwen2_tied"), seed=11)
+    events = [
+        *stream(20, {0: TEXTS[0]}, seed=11),
+        *(replace(e, stamp=20 + e.stamp) for e in drifting(20)),
+    ]
+    expected = said(play(engine_of(checkpoint), events))
+    assert said(play(engine_of(checkpoint, "speculative", **FULL, **other), events)) == expected
+
+
+def test_plans_and_layouts_outlive_frames() -> None:
+    """The shape of the trees changes rarely: afterwards every pass finds its plan."""
+    engine = engine_of(tiny(seed=2), "speculative", **FULL)
+    events = stream(64, {0: TEXTS[0]}, seed=3)
+    play(engine, events[:34])
+    planner = engine.schedule.lane.planner  # type: ignore[union-attr]
+    before = planner.built
+    answers = play(engine, events[34:])
+    passes = sum(a.target_passes for a in answers.values())
+    assert passes > 60
+    assert planner.built - before <= 6
+
+
+def graphed(captured: list[object], fixed: bool, adaptive: bool) -> Engine:
+    """An engine whose passes are captured, by a stand-in that runs them again."""
+
+    def capture(function):  # type: ignore[no-untyped-def]
+        captured.append(function())
+        return function
+
+    engine = engine_of(tiny(seed=2), "speculative")
+    model = VLAModel(tiny(seed=2), CPU, torch.float32, ModelOptions(capture=capture))
+    options = EngineOptions(
+        "memory", schedule="speculative", drafter="temporal_tree", fixed_shapes=fixed,
+        adaptive_draft=adaptive,
+    )  # fmt: skip
+    engine.model = model
+    engine.schedule = make_schedule(ScheduleParts(model, options, 7, 7, 300, lambda name: None))  # type: ignore[arg-type,return-value]
+    return engine
+
+
+@pytest.mark.parametrize(("fixed", "adaptive"), list(itertools.product([False, True], repeat=2)))
+def test_with_graphs_no_shape_is_new_in_service(fixed: bool, adaptive: bool) -> None:
+    captured: list[object] = []
+    engine = graphed(captured, fixed, adaptive)
+    events = stream(40, {0: TEXTS[0]}, seed=3)
+    first = play(engine, events[:1])
+    before = len(captured)
+    assert before <= (4 if fixed else 16)
+    answers = play(engine, events[1:])
+    assert len({a.target_passes for a in answers.values()}) > 3
+    assert len(captured) == before
+    assert said({**first, **answers}) == said(play(engine_of(tiny(seed=2)), events))
+
+
+def test_relaxed_stays_within_its_bounds() -> None:
+    checkpoint = tiny(seed=6)
+    engine = engine_of(checkpoint, "speculative", **FULL, acceptance="relaxed", relax_bins=5)
+    seen, step = [], engine.schedule.step
+    engine.schedule.step = lambda request: seen.append(step(request)) or seen[-1]  # type: ignore
+    play(engine, stream(60, {0: TEXTS[0], 30: TEXTS[1]}, seed=6))
+    off = [[abs(t - o) for t, o in zip(d.tokens, d.own, strict=True)] for d in seen]
+    assert max(max(row[:6]) for row in off) <= 5
+    assert max(row[6] for row in off) == 0
+    assert any(max(row) for row in off)  # it did relax
+    assert not engine.schedule.lossless
+
+
+# ------------------------------------------------------------------ the drafter
+
+ACTIONS = ActionTokens(32000)
+BUDGET = Budget(6, 9)
+
+
+def drafter(**options: object) -> TemporalTreeDrafter:
+    reach = Exact().reach
+    return TemporalTreeDrafter(ACTIONS, 3, CPU, reach, BUDGET, **options)  # type: ignore[arg-type]
+
+
+def test_it_names_alternatives_to_the_last_action() -> None:
+    own = drafter()
+    assert not len(own.propose([], 2).tokens)  # nothing known yet
+    own.observe([31900, 31800, 31999], [31900, 31800, 31999])
+    draft = own.propose([], 2)
+    assert draft.parents is not None
+    roots = [t for t, p in zip(draft.tokens.tolist(), draft.parents, strict=True) if p == -1]
+    assert len(draft.tokens) == 6
+    assert roots[0] == 31900
+    assert set(roots[1:]) <= {31898, 31899, 31901, 31902}
+    assert 31800 in draft.tokens.tolist()
+    later = own.propose([5], 1)  # one level is left: alternatives side by side
+    assert set(later.parents or ()) == {-1}
+    assert len(later.tokens) == 9
+    own.forget()
+    assert not len(own.propose([], 2).tokens)
+
+
+def test_without_costs_an_episode_depends_on_nothing_before_it() -> None:
+    fresh, used = drafter(), drafter()
+    for n in range(50):
+        used.observe([31800 + 7 * n] * 3, [31800 + 7 * n % 90] * 3)
+    used.forget()
+    for n in range(5):
+        for one in (fresh, used):
+            one.observe([31900 + n] * 3, [31900 + n] * 3)
+    a, b = fresh.propose([], 2), used.propose([], 2)
+    assert a.parents == b.parents
+    assert a.tokens.tolist() == b.tokens.tolist()
+
+
+def test_it_learns_where_a_token_goes_and_draws_on_the_targets_own() -> None:
+    own = drafter()
+    for n in range(20):
+        own.observe([0, 0, 0], own=[31800 + 3 * n, 31850, 31999])
+    draft = own.propose([], 2)
+    assert draft.tokens[0] == 31800 + 3 * 20  # it moves on by three
+    deepest = own.propose([1], 1).tokens
+    assert deepest[0] == 31850
+
+
+def test_siblings_are_spaced_where_near_is_enough() -> None:
+    reach = Relaxed(ACTIONS, 4, 3).reach
+    own = TemporalTreeDrafter(ACTIONS, 3, CPU, reach, Budget(3, 3))
+    own.observe([31900] * 3, [31900] * 3)
+    alone = sorted(own.propose([7], 1).tokens.tolist())
+    assert min(b - a for a, b in itertools.pairwise(alone)) > 4

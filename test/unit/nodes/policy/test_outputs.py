@@ -1,0 +1,382 @@
+"""What goes out to controllers: each message checked against what the controller makes of it."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from unit.control.bench import Bench, Recorder
+from vla_ros import safety
+from vla_ros.action_space import ActionKind, ActionSpace, end_effectors, joints
+from vla_ros.control.timeline import Chunking, Execution
+from vla_ros.core import Command, CommandKind, StalePolicy
+from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.nodes.policy.outputs.base import Robot
+from vla_ros.nodes.policy.outputs.choose import check_outputs, gripper_ends, make_outputs
+from vla_ros.nodes.policy.outputs.trajectory import until
+from vla_ros.nodes.policy.parameters import TABLE
+from vla_ros.safety import Limits
+from vla_ros.timing import MS, Moment
+
+DEFAULTS = {row.name: row.default for row in TABLE}
+NAMES = ("shoulder", "claw", "elbow")
+HERE = np.array([0.1, 0.0, -0.1])
+
+
+class Notes:
+    """A node as far as outputs see one: what is published, by topic."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, list] = {}
+
+    def create_publisher(self, kind: type, topic: str, profile: object) -> Topic:
+        return Topic(self.said.setdefault(topic.removeprefix("~/"), []))
+
+    def destroy_publisher(self, publisher: Topic) -> None:
+        publisher.closed = True
+
+
+class Topic:
+    def __init__(self, said: list) -> None:
+        self.said = said
+        self.closed = False
+
+    def publish(self, message: object) -> None:
+        assert not self.closed
+        self.said.append(message)
+
+
+class Arm:
+    """A control loop whose commands go to outputs, as the policy node wires them."""
+
+    def __init__(
+        self, space: ActionSpace, *outputs: str, how: Chunking = Chunking(), **given: object
+    ) -> None:
+        stale = StalePolicy.HOLD if space.absolute else StalePolicy.ZERO
+        count = len(space.motion)
+        limits = Limits(
+            space=space, low=(-2.0,) * count, high=(2.0,) * count, stale_policy=stale, **given
+        )
+        values = DEFAULTS | {"outputs": list(outputs), "gripper_range": [0.0, 0.04]}
+        check_outputs(values, space)
+        self.notes, self.warnings = Notes(), []
+        out = Recorder()
+        self.bench = Bench(limits=limits, out=out, chunking=how)
+        self.bench.control.plans = "trajectory" in outputs
+        robot = Robot(
+            limits,
+            "base",
+            lambda: self.bench.control.fresh_pose(self.moment()),
+            gripper_ends(values, space),
+            lambda kind, text: self.warnings.append(text),
+        )
+        self.outputs = make_outputs(values, robot)
+        for output in self.outputs:
+            output.open(self.notes)
+        out.publish = self.publish
+        self.bench.control.activate()
+        self.bench.control.set_instruction("reach")
+
+    def publish(self, command: Command) -> None:
+        self.bench.out.commands.append(command)
+        for output in self.outputs:
+            output.command(command)
+
+    def moment(self) -> Moment:
+        return Moment(self.bench.clock.now, self.bench.clock.steady)
+
+    def measure(self, where: np.ndarray = HERE) -> None:
+        places = self.bench.control.limits.space.motion
+        now = self.moment()
+        self.bench.control.measure(where[list(places)], now.now_ns, now, places)
+
+    def tick(self) -> None:
+        """One period, as the node's: without a command the outputs are at rest."""
+        if not self.bench.tick():
+            self.rest()
+
+    def rest(self) -> None:
+        for output in self.outputs:
+            output.rest(self.bench.clock.now)
+
+    def cycle(self, action: np.ndarray) -> None:
+        self.bench.answer(self.bench.frame(), action)
+        self.tick()
+
+
+# ------------------------------------------------------------------------------ twist
+
+
+def test_a_twist_is_a_velocity_and_exactly_zero_from_the_next_period_on() -> None:
+    arm = Arm(end_effectors(ActionKind.END_EFFECTOR_DELTA), "twist")
+    arm.cycle(np.array([0.01, 0.0, -0.02, 0.1, 0.0, 0.0, 0.3]))
+    for _ in range(50):
+        arm.tick()  # HELD, then STOP, then silence
+    first, *later = arm.notes.said["twist"]
+    assert (first.twist.linear.x, first.twist.linear.z) == pytest.approx((0.2, -0.4))
+    assert first.twist.angular.x == pytest.approx(2.0)
+    assert first.header.frame_id == "base"
+    kinds = [c.kind for c in arm.bench.out.commands]
+    assert {CommandKind.HELD, CommandKind.STOP} <= set(kinds) and len(kinds) < 51
+    assert len(later) == len(kinds) - 1
+    for message in later:
+        linear, angular = message.twist.linear, message.twist.angular
+        assert (linear.x, linear.y, linear.z, angular.x, angular.y, angular.z) == (0.0,) * 6
+    assert {m.data for m in arm.notes.said["gripper"]} == {0.3}
+
+
+def test_a_twist_ends_by_itself_where_nothing_is_published_any_more() -> None:
+    arm = Arm(end_effectors(ActionKind.END_EFFECTOR_DELTA), "twist")
+    limits = replace(arm.bench.control.limits, stale_policy=StalePolicy.SILENCE)
+    arm.bench.control.limits = limits
+    arm.cycle(np.full(7, 0.01))
+    arm.bench.control.worker_lost("gone")  # HOLD: with `silence` no command says so
+    arm.tick()
+    arm.tick()
+    moving, still = arm.notes.said["twist"]
+    assert moving.twist.linear.x and not still.twist.linear.x
+    assert stamp_of(still.header.stamp) == arm.bench.clock.now - 50 * MS
+
+
+def test_two_arms_have_a_twist_and_a_gripper_each() -> None:
+    arm = Arm(end_effectors(ActionKind.END_EFFECTOR_DELTA, ("left_", "right_")), "twist")
+    arm.cycle(np.arange(14) / 100)
+    assert arm.notes.said["left_twist"][0].twist.linear.x == 0.0
+    assert arm.notes.said["right_twist"][0].twist.linear.x == pytest.approx(0.07 / 0.05)
+    assert arm.notes.said["right_twist"][0].twist.angular.z == pytest.approx(0.12 / 0.05)
+    assert arm.notes.said["left_gripper"][0].data == 0.06
+    assert arm.notes.said["right_gripper"][0].data == 0.13
+
+
+# ------------------------------------------------------------------------------ trajectory
+
+
+def joint_space(kind: ActionKind = ActionKind.JOINT_POSITION) -> ActionSpace:
+    return joints(kind, NAMES, ("claw",))
+
+
+def points(message: object) -> list[tuple[float, list[float]]]:
+    return [
+        (p.time_from_start.sec + p.time_from_start.nanosec / 1e9, list(p.positions))
+        for p in message.points
+    ]
+
+
+def test_a_chunk_is_one_trajectory_of_the_joints_that_move() -> None:
+    arm = Arm(joint_space(), "trajectory")
+    arm.measure()
+    rows = np.array([[0.2, 1.0, -0.2], [0.3, 0.0, -0.3], [0.4, 0.0, -0.4]])
+    arm.cycle(rows)
+    for _ in range(4):
+        arm.tick()  # the rest of the chunk, then HELD: it was all said
+    (message,) = arm.notes.said["joint_trajectory"]
+    assert message.joint_names == ["shoulder", "elbow"]
+    assert points(message) == [
+        (0.05, [0.2, -0.2]),
+        (0.1, [0.3, -0.3]),
+        (pytest.approx(0.15), [0.4, -0.4]),
+    ]
+    assert stamp_of(message.header.stamp) == arm.bench.out.commands[0].published_ns
+    assert [m.data[0] for m in arm.notes.said["gripper_positions"]][:1] == [0.04]
+
+
+@pytest.mark.parametrize(("execution", "said"), [("sync", (2, 2)), ("async", (4, 3))])
+def test_a_new_chunk_is_a_new_trajectory_of_what_will_be_executed_of_it(
+    execution: str, said: tuple[int, int]
+) -> None:
+    """Who stands still between chunks ends with the replan interval; who does not may go on to
+    the end, and leaves out what was executed since the chunk's observation."""
+    arm = Arm(joint_space(), "trajectory", how=Chunking(Execution(execution), replan_interval=2))
+    arm.measure()
+    arm.cycle(np.tile([0.2, 1.0, -0.2], (4, 1)))
+    arm.tick()  # at the instant of the next frame, which does not show it
+    if execution == "sync":
+        arm.tick()
+        arm.bench.clock.advance(0.01)
+    arm.cycle(np.tile([0.3, 1.0, -0.3], (4, 1)))
+    first, second = map(points, arm.notes.said["joint_trajectory"])
+    assert [row for _, row in first] == [[0.2, -0.2]] * said[0]
+    assert [row for _, row in second] == [[0.3, -0.3]] * said[1]
+
+
+def test_no_point_lies_beyond_the_life_of_its_evidence() -> None:
+    arm = Arm(joint_space(), "trajectory", max_age_s=0.23)
+    arm.measure()
+    rows = np.column_stack([np.arange(1, 21) / 10 + 0.1, np.zeros(20), np.full(20, -0.1)])
+    arm.cycle(rows)  # published 50 ms after its frame
+    (command,), (message,) = arm.bench.out.commands, arm.notes.said["joint_trajectory"]
+    end_s = (command.valid_until_ns - command.published_ns) / 1e9
+    assert end_s == pytest.approx(0.18)
+    got = points(message)
+    assert [t for t, _ in got] == pytest.approx([0.05, 0.1, 0.15, 0.18])
+    assert [row[0] for _, row in got] == pytest.approx([0.2, 0.3, 0.4, 0.46])
+
+
+def test_each_point_is_held_to_the_limits_of_the_gate() -> None:
+    arm = Arm(joint_space(), "trajectory", jump=0.05)  # 0.2 rad a period
+    arm.measure()
+    arm.cycle(np.tile([1.9, 1.0, -0.1], (4, 1)))
+    (message,) = arm.notes.said["joint_trajectory"]
+    assert [row[0] for _, row in points(message)] == pytest.approx([0.3, 0.5, 0.7, 0.9])
+    for _ in range(3):
+        arm.tick()
+    sent = [c.action[0] for c in arm.bench.out.commands]
+    assert sent == pytest.approx([0.3, 0.5, 0.7, 0.9]), "what ~/action says is the same"
+
+
+def test_displacements_are_added_up_from_where_the_joints_are() -> None:
+    arm = Arm(joint_space(ActionKind.JOINT_DELTA), "trajectory")
+    arm.cycle(np.tile([0.1, 1.0, -0.1], (3, 1)))
+    assert "joint_trajectory" in arm.notes.said and not arm.notes.said["joint_trajectory"]
+    assert arm.warnings[0].startswith("nothing fresh on joint_states")
+    for _ in range(3):
+        arm.tick()
+    arm.measure()
+    arm.cycle(np.tile([0.1, 1.0, -0.1], (3, 1)))
+    (message,) = arm.notes.said["joint_trajectory"]
+    assert np.array([row for _, row in points(message)]) == pytest.approx(
+        np.array([[0.2, -0.2], [0.3, -0.3], [0.4, -0.4]])
+    )
+
+
+@pytest.mark.parametrize("kind", [ActionKind.JOINT_POSITION, ActionKind.JOINT_DELTA])
+def test_a_stop_is_one_point_where_the_joints_were_measured(kind: ActionKind) -> None:
+    arm = Arm(joint_space(kind), "trajectory")
+    arm.measure()
+    arm.cycle(np.tile([0.2, 1.0, -0.2], (10, 1)))
+    arm.measure(np.array([0.15, 0.0, -0.15]))
+    arm.bench.control.stop()
+    arm.tick()
+    arm.measure(np.array([0.14, 0.0, -0.14]))  # it sags
+    arm.tick()
+    _, *stops = arm.notes.said["joint_trajectory"]
+    assert len(stops) == 2
+    for message in stops:
+        assert stamp_of(message.header.stamp) == 0, "start now"
+        assert points(message) == [(0.05, [0.15, -0.15])]
+
+
+def test_a_worker_that_dies_stops_the_trajectory_and_another_one_goes_on() -> None:
+    arm = Arm(joint_space(), "trajectory")
+    arm.measure()
+    arm.cycle(np.tile([0.2, 1.0, -0.2], (10, 1)))
+    arm.bench.control.worker_lost("gone")
+    arm.tick()
+    arm.bench.control.worker_ready()
+    for _ in range(3):
+        arm.measure()
+        arm.cycle(np.tile([0.3, 1.0, -0.3], (1, 1)))
+    said = [points(m)[-1][1] for m in arm.notes.said["joint_trajectory"]]
+    assert said[0] == [0.2, -0.2] and said[-1] == [0.3, -0.3]
+    assert said[1:-1] == [[0.1, -0.1]] * (len(said) - 2)
+
+
+@pytest.mark.parametrize("silence_after_s", [0.0, 1.0])
+def test_a_chunk_that_goes_on_after_a_hold_is_said_anew(silence_after_s: float) -> None:
+    arm = Arm(joint_space(), "trajectory", max_age_s=2.0, silence_after_s=silence_after_s)
+    arm.measure()
+    arm.cycle(np.tile([0.2, 1.0, -0.2], (20, 1)))
+    control = arm.bench.control
+    control.become(safety.hold(control.safety, "the pixels do not change", arm.bench.clock.steady))
+    for _ in range(3):  # clean actions: the third ends the hold
+        arm.measure()
+        arm.tick()
+    lengths = [len(m.points) for m in arm.notes.said["joint_trajectory"]]
+    assert lengths == [20, *([1, 1] if silence_after_s else [1]), 17]
+
+
+def test_an_output_that_is_left_alone_is_stopped_once() -> None:
+    arm = Arm(
+        joint_space(),
+        "trajectory",
+    )
+    arm.measure()
+    arm.cycle(np.tile([0.2, 1.0, -0.2], (10, 1)))
+    arm.rest()
+    arm.rest()
+    _, stop = arm.notes.said["joint_trajectory"]
+    assert points(stop) == [(0.05, [0.1, -0.1])]
+
+
+def test_a_period_that_is_cut_gets_as_far_as_it_would_by_then() -> None:
+    rows = np.array([[1.0], [2.0]])
+    here = np.array([0.0])
+    assert until(rows, here, 0.1, 0.2) == [(0.1, rows[0]), (0.2, rows[1])]
+    ((seconds, row),) = until(rows, here, 0.1, 0.05)
+    assert (seconds, row.tolist()) == (0.05, [0.5])
+    assert until(rows, None, 0.1, 0.05) == []
+    assert until(rows, here, 0.1, 0.0) == [] == until(rows, here, 0.1, -1.0)
+
+
+# ------------------------------------------------------------------------------ positions
+
+
+def test_positions_are_told_every_period_and_hold_where_nothing_new_came() -> None:
+    arm = Arm(joint_space(), "positions")
+    arm.measure()
+    arm.cycle(np.array([0.2, 0.5, -0.2]))
+    arm.tick()
+    arm.measure(np.array([0.18, 0.0, -0.18]))
+    arm.bench.control.stop()
+    arm.tick()
+    said = [list(m.data) for m in arm.notes.said["positions"]]
+    assert said == [[0.2, -0.2], [0.2, -0.2], [0.18, -0.18]]
+    assert [list(m.data) for m in arm.notes.said["gripper_positions"]] == [[0.02]] * 3
+
+
+def test_positions_of_displacements_are_where_the_joints_are_and_so_much_more() -> None:
+    arm = Arm(joint_space(ActionKind.JOINT_DELTA), "positions")
+    arm.measure()
+    arm.cycle(np.array([0.2, 1.0, -0.2]))
+    arm.tick()
+    arm.measure(np.array([0.25, 0.0, -0.25]))
+    arm.cycle(np.array([0.2, 1.0, -0.2]))
+    arm.bench.control.worker_lost("gone")
+    arm.tick()
+    said = [m.data.tolist() for m in arm.notes.said["positions"]]
+    assert np.array(said) == pytest.approx(
+        np.array([[0.3, -0.3], [0.3, -0.3], [0.45, -0.45], [0.25, -0.25]])
+    )
+
+
+# ------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("outputs", "space", "says"),
+    [
+        (["twits"], joint_space(), "outputs has 'twits', must be of twist, trajectory"),
+        (["twist"], joint_space(), "the twist output needs action_space end_effector_delta"),
+        (["twist"], end_effectors(ActionKind.END_EFFECTOR_POSE), "needs action_space end_eff"),
+        (["trajectory"], end_effectors(ActionKind.END_EFFECTOR_DELTA), "the trajectory output"),
+        (["positions"], end_effectors(ActionKind.END_EFFECTOR_POSE), "the positions output"),
+    ],
+)
+def test_an_output_that_cannot_say_it_is_refused(
+    outputs: list[str], space: ActionSpace, says: str
+) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        check_outputs(DEFAULTS | {"outputs": outputs}, space)
+    assert "\n" not in str(caught.value)
+
+
+def test_grippers_have_ends_of_their_own_or_the_same() -> None:
+    two = joints(ActionKind.JOINT_POSITION, ("a", "l", "r"), ("l", "r"))
+    assert gripper_ends({"gripper_range": [0.0, 0.1]}, two) == ((0.0, 0.1),) * 2
+    assert gripper_ends({"gripper_range": [0.8, 0.0, 0.0, 1.0]}, two) == ((0.8, 0.0), (0.0, 1.0))
+    with pytest.raises(ValueError, match="gripper_range needs 2 values, or 2 a gripper, 4"):
+        gripper_ends({"gripper_range": [0.0, 0.1, 0.2]}, two)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("control_msgs") is not None, reason="control_msgs is here"
+)
+def test_gripper_goals_need_control_msgs() -> None:
+    with pytest.raises(ValueError, match="needs the ROS package control_msgs") as caught:
+        check_outputs(DEFAULTS | {"outputs": ["gripper"]}, joint_space())
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,106 @@
+"""What the parameters say of an action's numbers, and what they refuse."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind, ActionSpace, end_effectors, joints
+from vla_ros.core import PolicyInfo, StalePolicy
+from vla_ros.msg import ActionCommand
+from vla_ros.nodes.bridge.convert import command_of
+from vla_ros.nodes.common.convert import BadMessage
+from vla_ros.nodes.policy.parameters import TABLE
+from vla_ros.nodes.policy.settings import limits_of, spec_of
+from vla_ros.nodes.policy.space import check_space, space_of
+
+DEFAULTS = {row.name: row.default for row in TABLE}
+ARM = {
+    "action_space": "joint_position",
+    "joint_names": ["a", "b", "claw"],
+    "gripper_names": ["claw"],
+    "bounds_low": [-1.0, -2.0],
+    "bounds_high": [1.0, 2.0],
+    "stale_policy": "hold",
+}
+
+
+def given(**values: object) -> dict[str, object]:
+    return DEFAULTS | values
+
+
+def test_the_default_is_seven_numbers_of_one_end_effector() -> None:
+    assert space_of(DEFAULTS) == END_EFFECTOR_DELTA
+    assert limits_of(DEFAULTS).space == END_EFFECTOR_DELTA
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("delta", ActionKind.END_EFFECTOR_DELTA),
+        ("absolute", ActionKind.END_EFFECTOR_POSE),
+        ("end_effector_pose", ActionKind.END_EFFECTOR_POSE),
+    ],
+)
+def test_older_words_mean_what_they_meant(word: str, kind: ActionKind) -> None:
+    assert space_of(given(action_space=word)) == end_effectors(kind)
+
+
+def test_joints_are_those_of_the_state_unless_others_are_named() -> None:
+    space = joints(ActionKind.JOINT_POSITION, ("a", "b", "claw"), ("claw",))
+    limits = limits_of(given(**ARM))
+    assert (limits.space, limits.stale_policy) == (space, StalePolicy.HOLD)
+    assert spec_of(given(**ARM)).action_space == space
+    other = space_of(given(**ARM | {"action_names": ["claw", "b"]}))
+    assert other.names == ("claw", "b")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"action_space": "joint_delta"}, "needs action_names"),
+        (ARM | {"gripper_names": ["thumb"]}, "gripper_names has 'thumb', which the action has not"),
+        (ARM | {"bounds_low": [-1.0] * 3}, "need 2 values each: a b"),
+        ({"arms": ["left_", "right_"]}, "need 12 values each: left_x left_y"),
+        (ARM | {"joint_names": list("abcdef"), "gripper_names": [""],
+                "bounds_low": DEFAULTS["bounds_low"], "bounds_high": DEFAULTS["bounds_high"]},
+         "the defaults are an end effector's"),
+        (ARM | {"stale_policy": "zero"}, "'zero' needs action_space"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_in_one_line(values: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)) as caught:
+        limits_of(given(**values))
+    assert "\n" not in str(caught.value)
+
+
+def info(space: ActionSpace) -> PolicyInfo:
+    return PolicyInfo("vla", action_space=space)
+
+
+def test_another_width_than_the_policy_s_is_refused_with_both_side_by_side() -> None:
+    pair = end_effectors(ActionKind.END_EFFECTOR_DELTA, ("left_", "right_"))
+    with pytest.raises(ValueError, match="have 14 numbers, those of the parameters 7") as caught:
+        check_space(END_EFFECTOR_DELTA, info(pair))
+    rows = [line.split() for line in str(caught.value).splitlines()[1:]]
+    assert rows[0] == ["policy:", "end_effector_delta", "parameters:", "end_effector_delta"]
+    assert rows[7] == ["left_gripper", "[1]", "gripper", "[1]"]
+    assert rows[8] == ["right_x", "[m]", "-"]
+    assert len(rows) == 15
+
+
+def test_another_meaning_of_as_many_numbers_is_told() -> None:
+    poses = end_effectors(ActionKind.END_EFFECTOR_POSE)
+    assert check_space(poses, info(poses)) == ""
+    assert check_space(poses, info(END_EFFECTOR_DELTA)) == (
+        "action_space is end_effector_pose, the policy says that its actions are end_effector_delta"
+    )
+
+
+def test_the_simulated_arm_refuses_joints() -> None:
+    space = ActionCommand.SPACE_JOINT_POSITION
+    with pytest.raises(BadMessage, match="takes end-effector deltas only"):
+        command_of(ActionCommand(action_space=space, action=[0.0] * 6))

@@ -1,0 +1,109 @@
+"""The gate and actions of any width: seven numbers as ever, two arms as two times one, joints."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from golden.make_gate import NARROW, POSES, actions, gated
+from vla_ros import rotation, safety
+from vla_ros.action_space import ActionKind, end_effectors, joints
+from vla_ros.core import StalePolicy
+from vla_ros.safety import ActionRefused, Limits
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "gate7.npz"
+ARMS = ("left_", "right_")
+JOINTS = joints(ActionKind.JOINT_POSITION, ("a", "claw", "b", "c"), ("claw",))
+
+
+def joint_limits(**other):
+    given = {"low": (-1.0, -2.0, -3.0), "high": (1.0, 2.0, 3.0), "stale_policy": StalePolicy.HOLD}
+    return Limits(space=JOINTS, **(given | other))
+
+
+def test_seven_numbers_come_out_as_before_to_the_last_bit():
+    golden = np.load(GOLDEN)
+    out, clamped, far = gated(actions(1, 0.06), NARROW)
+    assert out.tobytes() == golden["narrow"].tobytes()
+    assert clamped == golden["clamped"].tolist()
+    assert far == golden["far"].tolist()
+    assert gated(actions(2, 0.06), Limits())[0].tobytes() == golden["wide"].tobytes()
+
+
+def test_poses_come_out_as_before():
+    golden = np.load(GOLDEN)
+    out, clamped, _ = gated(actions(3, 0.5), POSES)
+    assert clamped == golden["poses_clamped"].tolist()
+    np.testing.assert_allclose(out, golden["poses"], rtol=0, atol=1e-12)  # sines are a library's
+
+
+@pytest.mark.parametrize("kind", [ActionKind.END_EFFECTOR_DELTA, ActionKind.END_EFFECTOR_POSE])
+def test_two_arms_are_held_to_their_limits_each_by_itself(kind):
+    one = POSES if kind.absolute else NARROW
+    two = Limits(
+        space=end_effectors(kind, ARMS),
+        stale_policy=one.stale_policy,
+        low=one.low * 2,
+        high=one.high * 2,
+        jump=one.jump,
+        jerk=one.jerk,
+    )
+    left, right = actions(4, 0.3), actions(5, 0.3)
+    both, _, _ = gated(np.hstack([left, right]), two)
+    alone = [gated(rows, one)[0] for rows in (left, right)]
+    assert both.tobytes() == np.hstack(alone).tobytes()
+
+
+def test_joints_are_bounded_each_in_its_own_range_and_the_gripper_in_its_opening():
+    out = safety.gate(np.array([5.0, 7.0, -5.0, 2.5]), (), joint_limits())
+    assert out.action.tolist() == [1.0, 1.0, -2.0, 2.5]
+    assert (out.clamped, out.far) == ("bounds", True)
+
+
+def test_a_joint_may_go_so_far_in_a_period_and_no_angle_wraps():
+    here = np.array([0.0, 0.0, 0.0, 3.0])
+    out = safety.gate(np.array([0.9, 1.0, 0.0, -3.0]), (here,), joint_limits(jump=0.1))
+    assert out.action == pytest.approx([0.2, 1.0, 0.0, 2.4])  # a tenth of each range
+    assert out.clamped == "jump"
+
+
+def test_a_rotation_of_the_second_arm_is_held_by_its_angle():
+    space = end_effectors(ActionKind.END_EFFECTOR_POSE, ARMS)
+    high = ((1.0,) * 3 + (3.2,) * 3) * 2
+    limits = Limits(
+        space=space,
+        stale_policy=StalePolicy.HOLD,
+        low=tuple(-h for h in high),
+        high=high,
+        jump=0.02,
+    )
+    before, wish = np.zeros(14), np.zeros(14)
+    before[10], wish[10] = 3.1, -3.1
+    out = safety.gate(wish, (before,), limits)
+    assert out.clamped == "", "0.083 rad by the shorter way round"
+    wish[10] = -2.9
+    out = safety.gate(wish, (before,), limits)
+    assert np.linalg.norm(rotation.way(before[10:13], out.action[10:13])) == pytest.approx(0.128)
+    assert not out.action[3:6].any()
+
+
+@pytest.mark.parametrize("shape", [(3,), (5,), (1, 4)])
+def test_another_width_is_refused(shape):
+    with pytest.raises(ActionRefused, match=r"not \(4,\)"):
+        safety.gate(np.zeros(shape), (), joint_limits())
+
+
+def test_bounds_are_as_many_as_the_numbers_that_move():
+    with pytest.raises(ValueError, match="bounds_high need 3 values each: a b c"):
+        joint_limits(low=(-1.0,) * 4, high=(1.0,) * 4)
+
+
+def test_a_rotation_is_within_half_of_the_widest_of_its_ranges_whatever_its_axis():
+    limits = Limits(
+        space=end_effectors(ActionKind.END_EFFECTOR_POSE),
+        stale_policy=StalePolicy.HOLD,
+        low=(-1.0,) * 3 + (-0.1, -0.5, -0.2),
+        high=(1.0,) * 3 + (0.1, 0.5, 0.2),
+    )
+    out = safety.gate(np.array([0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 1.0]), (), limits)
+    assert out.action[3:6] == pytest.approx([0.5, 0.0, 0.0])

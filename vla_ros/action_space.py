@@ -1,0 +1,110 @@
+"""What the numbers of an action are: their names, their units, and whether they say where to go
+or how far.
+
+Two arms are two groups of names ("left_x" ... "right_gripper"): the gate, the messages and the
+outputs never count on seven.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+_POSE = ("x", "y", "z", "rx", "ry", "rz")
+_POSE_UNITS = ("m", "m", "m", "rad", "rad", "rad")
+GRIPPER_UNIT = "1"  # of an opening from 0 (closed) to 1 (open)
+
+
+class ActionKind(IntEnum):
+    """What an action says; the values are those of ActionCommand.msg.
+
+    A *delta* is executed once, over one control period. A *pose* or a *position* is a place to be
+    at the period's end. Rotations of end effectors are axis-angle.
+    """
+
+    END_EFFECTOR_DELTA = 0
+    END_EFFECTOR_POSE = 1
+    JOINT_DELTA = 2
+    JOINT_POSITION = 3
+
+    @property
+    def absolute(self) -> bool:
+        """Whether it says where to go: repeating it moves nothing, and zero is a place."""
+        return self in (ActionKind.END_EFFECTOR_POSE, ActionKind.JOINT_POSITION)
+
+    @property
+    def joints(self) -> bool:
+        return self in (ActionKind.JOINT_DELTA, ActionKind.JOINT_POSITION)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpace:
+    """An action of D numbers: a name and a unit each ("m", "rad", "1"). Raises ValueError.
+
+    ``grippers``: the places of grippers, 0 (closed) to 1 (open). They are absolute in every kind:
+    an opening is held, never added. Of end effectors the values come in groups of six, x y z in m
+    and an axis-angle in rad, one group an arm.
+    """
+
+    kind: ActionKind
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    grippers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.names or len(set(self.names)) != len(self.names) or "" in self.names:
+            raise ValueError(f"an action's names must differ and not be empty: {self.names}")
+        if len(self.units) != len(self.names):
+            raise ValueError(f"{len(self.units)} units for {len(self.names)} values of an action")
+        if not set(self.grippers) <= set(range(len(self.names))):
+            raise ValueError(f"grippers {self.grippers} of an action of {len(self.names)} values")
+        if not self.kind.joints and [self.units[i] for i in self.motion] != list(
+            _POSE_UNITS * (len(self.motion) // 6)
+        ):
+            raise ValueError(
+                "an end effector's action has groups of six, x y z in m and rx ry rz in rad, not "
+                + " ".join(f"{n}[{u}]" for n, u in zip(self.names, self.units, strict=True))
+            )
+
+    @property
+    def width(self) -> int:
+        """D, how many numbers an action has."""
+        return len(self.names)
+
+    @property
+    def absolute(self) -> bool:
+        """See :attr:`ActionKind.absolute`; grippers are absolute anyhow."""
+        return self.kind.absolute
+
+    @property
+    def motion(self) -> tuple[int, ...]:
+        """The places that move the arms: all but the grippers'."""
+        return tuple(i for i in range(self.width) if i not in self.grippers)
+
+    @property
+    def rotations(self) -> tuple[tuple[int, int, int], ...]:
+        """The places of each arm's axis-angle; of joints there are none."""
+        if self.kind.joints:
+            return ()
+        motion = self.motion
+        return tuple(
+            (motion[i + 3], motion[i + 4], motion[i + 5]) for i in range(0, len(motion), 6)
+        )
+
+
+def end_effectors(kind: ActionKind, arms: tuple[str, ...] = ("",)) -> ActionSpace:
+    """x y z rx ry rz and a gripper an arm; ``arms`` are prefixes of the names ("left_")."""
+    names = tuple(f"{arm}{name}" for arm in arms for name in (*_POSE, "gripper"))
+    units = (*_POSE_UNITS, GRIPPER_UNIT) * len(arms)
+    return ActionSpace(kind, names, units, tuple(range(6, len(names), 7)))
+
+
+def joints(kind: ActionKind, names: tuple[str, ...], grippers: tuple[str, ...] = ()) -> ActionSpace:
+    """Revolute joints in rad; ``grippers`` are those of ``names`` that open from 0 to 1."""
+    units = tuple(GRIPPER_UNIT if name in grippers else "rad" for name in names)
+    places = tuple(i for i, name in enumerate(names) if name in grippers)
+    return ActionSpace(kind, names, units, places)
+
+
+#: What most VLA policies say, and the default everywhere: float64 [7].
+END_EFFECTOR_DELTA = end_effectors(ActionKind.END_EFFECTOR_DELTA)

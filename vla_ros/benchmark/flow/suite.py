@@ -1,0 +1,307 @@
+"""One run of a flow policy: every row takes its turn, chunk by chunk, in the same inputs."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vla_ros.benchmark.flow.lerobot_row import LerobotRow
+from vla_ros.benchmark.flow.memory import (
+    Held,
+    forget_peak,
+    peak_bytes,
+    resident_bytes,
+    weight_bytes,
+)
+from vla_ros.benchmark.flow.ours import NaiveRow, OwnRow, eager
+from vla_ros.benchmark.flow.row import Inputs, Row, Spent
+from vla_ros.benchmark.flow.transformers_pi0 import TransformersRow, of_weights
+from vla_ros.benchmark.measure import Report, silent
+from vla_ros.engine.flow.config import FlowConfig, flow_config_json, read_flow_config
+from vla_ros.engine.flow.engine import flow_source
+from vla_ros.engine.flow.load import WEIGHTS, FlowPolicy, expected_tensors, load_folder
+from vla_ros.engine.flow.random import DrawnWeights, load_random_flow, preset_of
+from vla_ros.engine.flow.save import save_weights
+from vla_ros.engine.flow.weights import FileWeights, Weights
+from vla_ros.engine.packed.graphs import CudaCapture
+from vla_ros.errors import UserError
+
+#: ours (one graph on CUDA), ours without graphs, and what to compare with
+ROWS = ("flow", "flow_eager", "naive", "transformers", "lerobot")
+WORDS = 12  # of the prompt, in tokens
+OTHER_WEIGHTS = ", random weights of its own"
+SMALL = 100_000_000  # parameters up to which LeRobot gets the same random weights, in a file
+
+
+@dataclass(frozen=True, slots=True)
+class FlowBenchOptions:
+    """What to measure. ``lerobot``: its interpreter, None where there is none."""
+
+    checkpoint: str
+    device: str = "cpu"
+    dtype: str = "bfloat16"
+    rows: tuple[str, ...] = ROWS
+    warm_up: int = 1
+    timed: int = 5
+    threads: int | None = 1
+    cpu_clock: bool = True
+    cuda_graphs: bool = True
+    lerobot: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """One row: ms a chunk. ``stages_ms`` are medians by phase, ``step_ms`` one solver step.
+    ``speedup`` over each other row; ``difference``: the largest from the naive row's chunk."""
+
+    median_ms: float
+    p95_ms: float
+    wall_median_ms: float
+    rate_hz: float
+    latency_ms: float
+    stages_ms: dict[str, float]
+    step_ms: float
+    passes_per_action: float
+    actions_per_call: int
+    speedup: dict[str, float]
+    difference: float | None
+    lossless: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FlowBenchResult:
+    """Rows by name; ``skipped`` says of the others why."""
+
+    rows: dict[str, FlowRow]
+    shapes: dict[str, int]
+    memory: Held
+    skipped: dict[str, str]
+    versions: dict[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        memory = {**asdict(self.memory), "within_20_percent": self.memory.good}
+        return {
+            "shapes": self.shapes, "memory": memory, "skipped": self.skipped,
+            "versions": self.versions, "schedules": {n: asdict(r) for n, r in self.rows.items()},
+        }  # fmt: skip
+
+
+def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBenchResult:
+    """Measure the rows. UserError: a checkpoint or rows that cannot be."""
+    unknown = sorted(set(options.rows) - set(ROWS))
+    if unknown:
+        raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(ROWS)}")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    report(f"loading {options.checkpoint}", 0, 0)
+    forget_peak()
+    before = resident_bytes(options.device)
+    policy = _load(options)
+    loading = peak_bytes(options.device) - before
+    inputs = _inputs(policy.config, options)
+    own = OwnRow(policy.model)
+    own.chunk(inputs)
+    held = Held(
+        weight_bytes(policy.config, policy.model.dtype),
+        loading,
+        resident_bytes(options.device) - before,
+    )
+    with ExitStack() as stack:
+        rows, skipped, versions = _rows(options, policy, inputs, own, stack, report)
+        if not rows:
+            raise UserError(f"no row is left: {'; '.join(skipped.values())}")
+        spent, chunks = _measure(options, rows, inputs, report)
+    if versions.get("lerobot", "").endswith(OTHER_WEIGHTS):
+        del chunks["lerobot"]  # it cannot say the same
+    return FlowBenchResult(
+        _summaries(options, policy.config, spent, chunks), _shapes(policy.config, options, inputs),
+        held, skipped, versions,
+    )  # fmt: skip
+
+
+def _load(options: FlowBenchOptions) -> FlowPolicy:
+    source = flow_source(options.checkpoint)
+    assert source is not None, "the caller looked"
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    capture = CudaCapture() if device.type == "cuda" and options.cuda_graphs else None
+    try:
+        if isinstance(source, str):
+            return load_random_flow(source, options.seed, device, dtype, capture=capture)
+        return load_folder(source, device, dtype, capture=capture)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _inputs(config: FlowConfig, options: FlowBenchOptions) -> Inputs:
+    """Random pixels and noise, a state of zeros, a prompt of a dozen tokens."""
+    generator = torch.Generator().manual_seed(options.seed)
+    side, views = config.image_size, len(config.cameras)
+    pixels = torch.rand(views, 3, side, side, generator=generator) * 2 - 1
+    noise = torch.randn(config.horizon, config.action_width, generator=generator)
+    device = torch.device(options.device)
+    ids = torch.arange(4, 4 + min(WORDS, config.max_text), device=device)
+    return Inputs(pixels.to(device), ids, torch.zeros(config.state_width), noise.to(device))
+
+
+def weights_of(options: FlowBenchOptions, config: FlowConfig) -> Weights:
+    """The checkpoint's tensors once more, for who needs what the engine did not keep."""
+    source = flow_source(options.checkpoint)
+    if isinstance(source, Path):
+        return FileWeights(source / WEIGHTS, expected_tensors(config))
+    small = options.checkpoint.endswith("-small")
+    return DrawnWeights(config, options.seed, torch.device("cpu" if small else options.device))
+
+
+def _rows(
+    options: FlowBenchOptions,
+    policy: FlowPolicy,
+    inputs: Inputs,
+    own: OwnRow,
+    stack: ExitStack,
+    report: Report,
+) -> tuple[dict[str, Row], dict[str, str], dict[str, str]]:
+    """The rows, why others are none, and the versions of references."""
+    config, model = policy.config, policy.model
+    rows: dict[str, Row] = {"flow": own}
+    skipped: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    if model.padded:
+        rows["flow_eager"] = eager(model)
+    elif "flow_eager" in options.rows:
+        skipped["flow_eager"] = "flow_eager: without graphs it is the row flow"
+    if "naive" in options.rows:
+        rows["naive"] = NaiveRow(model, weights_of(options, config))
+    if "transformers" in options.rows and config.kind != "pi0":
+        skipped["transformers"] = f"transformers: it has no {config.kind} of its own"
+    elif "transformers" in options.rows:
+        report("loading transformers", 0, 0)
+        import transformers
+
+        names = list(expected_tensors(config).must)
+        theirs = of_weights(config, weights_of(options, config), names, model.dtype)
+        rows["transformers"] = TransformersRow(config, theirs, model.device)
+        versions["transformers"] = transformers.__version__
+    if "lerobot" in options.rows and options.lerobot is None:
+        skipped["lerobot"] = "lerobot: run `vla-ros lerobot setup`, or give --lerobot-python"
+    elif "lerobot" in options.rows and options.lerobot is not None:
+        report("loading LeRobot", 0, 0)
+        asked = {
+            "config": flow_config_json(config), "dtype": options.dtype, "device": options.device,
+            "threads": options.threads, "weights": _file(options, config, stack),
+        }  # fmt: skip
+        row = stack.enter_context(LerobotRow(options.lerobot, asked, inputs))
+        rows["lerobot"], versions["lerobot"] = row, row.version
+        if not asked["weights"]:
+            versions["lerobot"] += OTHER_WEIGHTS
+    return {n: rows[n] for n in ROWS if n in rows and n in options.rows}, skipped, versions
+
+
+def _file(options: FlowBenchOptions, config: FlowConfig, stack: ExitStack) -> str:
+    """A file with the checkpoint's weights for LeRobot; "" where that would be a large copy."""
+    source = flow_source(options.checkpoint)
+    if isinstance(source, Path):
+        return str(source.absolute() / WEIGHTS)
+    shapes = expected_tensors(config).must
+    if sum(int(torch.Size(s).numel()) for s in shapes.values()) > SMALL:
+        return ""
+    drawn = weights_of(options, config)
+    folder = Path(stack.enter_context(_scratch()))
+    save_weights(folder / WEIGHTS, {n: drawn.take(n) for n in shapes})
+    return str(folder / WEIGHTS)
+
+
+def _scratch() -> Any:
+    import tempfile
+
+    return tempfile.TemporaryDirectory()
+
+
+def _measure(
+    options: FlowBenchOptions, rows: dict[str, Row], inputs: Inputs, report: Report
+) -> tuple[dict[str, list[Spent]], dict[str, torch.Tensor]]:
+    """Chunk by chunk in turn, so that drift of the machine hits all rows alike; another row
+    begins each time, since the first finds the caches cold."""
+    spent: dict[str, list[Spent]] = {name: [] for name in rows}
+    chunks: dict[str, torch.Tensor] = {}
+    total, names = options.warm_up + options.timed, list(rows)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(total):
+            report("warming up" if number < options.warm_up else "measuring", number, total)
+            for name in [*names[number % len(names) :], *names[: number % len(names)]]:
+                chunks[name], took = rows[name].chunk(inputs)
+                if number >= options.warm_up:
+                    spent[name].append(took)
+        report("measuring", total, total)
+    finally:
+        gc.enable()
+    return spent, chunks
+
+
+def _summaries(
+    options: FlowBenchOptions,
+    config: FlowConfig,
+    spent: dict[str, list[Spent]],
+    chunks: dict[str, torch.Tensor],
+) -> dict[str, FlowRow]:
+    cpu = options.cpu_clock
+    medians = {n: statistics.median(s.total(cpu) for s in each) for n, each in spent.items()}
+    out = {}
+    for name, each in spent.items():
+        took = [s.total(cpu) * 1e3 for s in each]
+        stages = {
+            phase: statistics.median((s.cpu if cpu else s.wall)[phase] for s in each) * 1e3
+            for phase in each[0].wall
+        }
+        median = medians[name]
+        comparable = {"naive", name} <= chunks.keys() and name != "naive"
+        out[name] = FlowRow(
+            median_ms=median * 1e3,
+            p95_ms=float(np.percentile(took, 95)),
+            wall_median_ms=statistics.median(s.total(False) for s in each) * 1e3,
+            rate_hz=1.0 / median,
+            latency_ms=median * 1e3,
+            stages_ms={n: stages[n] for n in ("vision", "prefill", "decode")},
+            step_ms=stages["decode"] / config.steps,
+            passes_per_action=float(1 + config.steps),
+            actions_per_call=config.horizon,
+            speedup={o: m / median for o, m in medians.items() if o != name},
+            difference=_difference(chunks[name], chunks["naive"]) if comparable else None,
+        )
+    return out
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max())
+
+
+def _shapes(config: FlowConfig, options: FlowBenchOptions, inputs: Inputs) -> dict[str, int]:
+    prompt = len(inputs.pixels) * config.view_tokens + len(inputs.ids)
+    shapes = expected_tensors(config).must.values()
+    return {
+        "parameters": sum(int(torch.Size(s).numel()) for s in shapes),
+        "vision_tokens": config.view_tokens,
+        "prompt_tokens": prompt + int(config.kind == "smolvla"),
+        "action_tokens": config.horizon,
+        "steps": config.steps,
+        "views": len(inputs.pixels),
+        "warm_up": options.warm_up,
+        "timed": options.timed,
+    }
+
+
+def config_of(checkpoint: str) -> FlowConfig | None:
+    """The config of a flow policy; None where the checkpoint is none."""
+    source = flow_source(checkpoint)
+    if source is None:
+        return None
+    return preset_of(source) if isinstance(source, str) else read_flow_config(source)

@@ -1,0 +1,142 @@
+"""`vla-ros bench` of a flow policy: its phases beside references on the same inputs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.console.progress import Progress
+from vla_ros.console.streams import show, text_of
+from vla_ros.console.tables import Table
+from vla_ros.errors import UserError
+
+if TYPE_CHECKING:
+    from vla_ros.benchmark.flow.suite import FlowBenchOptions, FlowBenchResult, FlowRow
+
+FILE_WIDTH = 160  # of bench.txt
+WARM_UP, TIMED = 2, 5
+#: options that belong to token policies
+OF_TOKENS = ("draft", "unnorm_key", "frames", "tokens", "sweep", "compile_ablation")
+SPARE = ("p95\nms", "wall\nms", "differs\nby")
+
+
+def is_flow(checkpoint: str | None) -> bool:
+    """Whether these are its options. UserError: there is no such checkpoint."""
+    from vla_ros.engine.errors import CheckpointError
+    from vla_ros.engine.flow.engine import flow_source
+
+    try:
+        return checkpoint is not None and flow_source(checkpoint) is not None
+    except CheckpointError as error:
+        raise UserError(str(error)) from error
+
+
+def run_flow(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    from vla_ros.benchmark.flow.suite import run_flow_bench
+    from vla_ros.engine.device import usable_device
+
+    options = _options(args)
+    usable_device(options.device)
+    if args.output:
+        args.output.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
+    with Progress() as progress:
+        result = run_flow_bench(
+            options, lambda text, done, total: progress.update(text, text, done, total)
+        )
+    _print(args, options, result, load)
+    return 0
+
+
+def _options(args: argparse.Namespace) -> FlowBenchOptions:
+    from vla_ros.benchmark.flow.suite import ROWS, FlowBenchOptions
+    from vla_ros.policies.interpreter import lerobot_python
+
+    given = [name for name in OF_TOKENS if getattr(args, name)]
+    if args.attention != "sdpa":
+        given.append("attention")
+    if given:
+        option = given[0].replace("_", "-")
+        raise UserError(f"--{option} is for token policies, {args.checkpoint} is a flow policy")
+    timed = TIMED if args.timed is None else args.timed
+    warm_up = WARM_UP if args.warm_up is None else args.warm_up
+    if timed < 1 or warm_up < 0:
+        raise UserError("--timed needs at least 1, --warm-up at least 0")
+    device = args.device or "cpu"
+    python = lerobot_python()
+    return FlowBenchOptions(
+        checkpoint=args.checkpoint,
+        device=device,
+        dtype=args.dtype,
+        rows=tuple(args.rows.split(",")) if args.rows else ROWS,
+        warm_up=warm_up,
+        timed=timed,
+        threads=args.threads or (1 if device == "cpu" else None),
+        cpu_clock=(args.clock or ("cpu" if device == "cpu" else "wall")) == "cpu",
+        cuda_graphs=not args.no_cuda_graphs,
+        lerobot=args.lerobot_python or (str(python) if python.is_file() else None),
+    )
+
+
+def _table(rows: Mapping[str, FlowRow]) -> Table:
+    """One line a row: its phases, the chunk, and how much faster it is than the others."""
+    others = [name for name in rows if name not in ("flow", "flow_eager")]
+    heads = ["", "vision\nms", "prefix\nms", "step\nms", "chunk\nms", "p95\nms", "wall\nms"]
+    heads += [f"times\n{name}" for name in others] + ["differs\nby"]
+    lines = [
+        [
+            name,
+            *(f"{row.stages_ms[phase]:.1f}" for phase in ("vision", "prefill")),
+            *(f"{ms:.1f}" for ms in (row.step_ms, row.median_ms, row.p95_ms, row.wall_median_ms)),
+            *(f"{row.speedup[other]:.2f}" if other != name else "1" for other in others),
+            "-" if row.difference is None else f"{row.difference:.1e}",
+        ]
+        for name, row in rows.items()
+    ]
+    return Table(heads, lines, SPARE)
+
+
+def _print(
+    args: argparse.Namespace, options: FlowBenchOptions, result: FlowBenchResult, load: float
+) -> None:
+    import torch
+
+    from vla_ros.benchmark.report import json_line, machine
+
+    head: dict[str, Any] = {
+        "command": "vla-ros " + shlex.join(w for w in sys.argv[1:] if w != "--json"),
+        "checkpoint": options.checkpoint,
+        "device": options.device,
+        "dtype": options.dtype,
+        "threads": torch.get_num_threads(),
+        "clock": "cpu time" if options.cpu_clock else "wall time",
+        "load": load,
+        "machine": machine(torch.device(options.device)),
+    }
+    line = json_line({**head, **result.as_json()})
+    where = head["machine"]["cpu" if options.device == "cpu" else "gpu"]
+    shapes = result.shapes
+    text: list[str | Table] = [
+        f"{options.checkpoint} on {where}",
+        f"{options.dtype}, {head['threads']} threads, {head['clock']}; load {load:.1f}",
+        f"{shapes['parameters'] / 1e6:.0f}M parameters; {shapes['views']} views,"
+        f" {shapes['prompt_tokens']} prefix tokens, {shapes['steps']} steps,"
+        f" {shapes['action_tokens']} actions; {shapes['warm_up']} + {shapes['timed']} chunks",
+        _table(result.rows),
+        str(result.memory),
+        *(f"{name} {version}" for name, version in result.versions.items()),
+        *(f"left out: {why}" for why in result.skipped.values()),
+    ]
+    if not args.json:
+        show(*text, "")
+    if args.output:
+        written = text_of(f"$ {head['command']}", *text, width=FILE_WIDTH)
+        (args.output / "bench.txt").write_text(f"{written.rstrip()}\n")
+        (args.output / "bench.json").write_text(json.dumps(json.loads(line), indent=1) + "\n")
+    print(line)

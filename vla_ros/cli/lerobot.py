@@ -1,0 +1,132 @@
+"""`vla-ros lerobot`: LeRobot's environment, and a look at one of its checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vla_ros.cli.doctor.checks import Check
+    from vla_ros.policies.lerobot.folder import Features
+
+DESCRIPTION = """\
+Run LeRobot's own policies: set up its environment, look at a checkpoint.
+
+setup makes a virtual environment with the versions that LeRobot needs, which exclude ours, and
+tries it. `policy: lerobot` finds it there. About 5 GB with torch's CUDA libraries.
+check loads FOLDER in that environment as a policy node would, every weight compared, and prints
+what the checkpoint wants beside what is offered."""
+
+EPILOG = """\
+examples:
+  vla-ros lerobot setup                                 into ~/.cache/vla_ros/lerobot
+  vla-ros lerobot setup --dir ~/lerobot --python python3.13
+  vla-ros lerobot setup --index https://download.pytorch.org/whl/cpu     torch without CUDA
+  vla-ros lerobot check outputs/train/checkpoints/last/pretrained_model
+
+exit status: 0 it runs, 1 it does not, 2 wrong usage, or something is missing"""
+
+
+def add_parser(verbs: Any) -> None:
+    """The options of this verb."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "lerobot",
+        help="set up LeRobot's environment, check its checkpoints",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_subparsers(dest="what", metavar="setup|check", required=True)
+    add = what.add_parser("setup", help="make the environment and try it").add_argument
+    add("--dir", type=Path, help="where (~/.cache/vla_ros/lerobot)")
+    add("--python", default="", help="a Python 3.12 or 3.13 (the first that is found)")
+    add("--index", action="append", default=[], metavar="URL", help="a package index besides pip's")
+    add = what.add_parser("check", help="load a checkpoint strictly").add_argument
+    add("folder", type=Path, metavar="FOLDER", help="as LeRobot saved it")
+    add("--python", default="", help="LeRobot's interpreter (that of setup)")
+    add("--device", default="cpu", help="torch device (cpu)")
+    add("--cameras", default="", help="'top=main left=wrist right=none' (by their names)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Set up or check; returns the exit status."""
+    return _setup(args) if args.what == "setup" else _check(args)
+
+
+def _setup(args: argparse.Namespace) -> int:
+    from vla_ros.cli.doctor.checks import line
+
+    for check in _steps(args):
+        print(line(check), flush=True)
+    return 0
+
+
+def _steps(args: argparse.Namespace) -> Iterator[Check]:
+    from vla_ros.cli.doctor.checks import ok
+    from vla_ros.policies.interpreter import lerobot_folder
+    from vla_ros.policies.lerobot import environment
+
+    folder = (args.dir or lerobot_folder()).expanduser().absolute()
+    python = str(environment.interpreter_of(folder))
+    if not Path(python).is_file():
+        python = environment.find_python(args.python)
+    yield ok("Python", python)
+    environment.create(folder, python)
+    yield ok("folder", str(folder))
+    fresh = environment.install(folder, args.index)
+    yield ok("packages", "installed" if fresh else "as they are wanted")
+    yield ok("trial", environment.trial(folder))
+    if folder != lerobot_folder():
+        yield ok("use it", f"worker_python: {environment.interpreter_of(folder)}")
+
+
+def _check(args: argparse.Namespace) -> int:
+    from vla_ros.cli.doctor.checks import fail, line, ok
+    from vla_ros.console.streams import show
+    from vla_ros.console.tables import Table
+    from vla_ros.executor import Executor, WorkerLimits
+    from vla_ros.policies import PolicyRefused, PolicySpec
+    from vla_ros.policies.lerobot.folder import read_features
+    from vla_ros.timing import SystemClock
+
+    folder = args.folder.expanduser()
+    try:
+        show(Table(("wanted", "offered", "parameter"), _rows(read_features(folder), args.cameras)))
+        spec = PolicySpec(
+            "lerobot",
+            checkpoint=str(folder),
+            worker_python=args.python,
+            device=args.device,
+            schedule_options={"flow_cameras": args.cameras} if args.cameras else {},
+        )
+        executor = Executor(spec, SystemClock(), WorkerLimits(), lambda _: None, lambda _: None)
+        ready = executor.start(timeout_s=1800.0)
+    except PolicyRefused as error:
+        print(line(fail("load", str(error), "")))
+        return 1
+    executor.close(2.0)
+    info = ready.info
+    print(line(ok("load", f"{info.schedule}, {info.dtype}, every weight is the file's")))
+    print(line(ok("act", f"{info.chunk_length} actions in {ready.inference_p50_ms:.0f} ms (p50)")))
+    if info.contradiction:
+        from vla_ros.cli.doctor.checks import warn
+
+        print(line(warn("actions", info.contradiction, "")))
+    return 0
+
+
+def _rows(features: Features, cameras: str) -> Iterator[tuple[str, str, str]]:
+    """What the checkpoint wants or gives, what it is here, and which parameter says so."""
+    from vla_ros.policies.lerobot.folder import ACTION, STATE
+    from vla_ros.policies.lerobot.layout import cameras_of
+
+    roles = {camera: role for role, camera in cameras_of(features, cameras).items()}
+    for camera in features.cameras:
+        role = roles.get(camera, "absent")
+        yield str(camera), role, f"cameras.{role}.topic"
+    if features.state_dim:
+        yield f"{STATE} [{features.state_dim}]", "robot state", "joint_names"
+    names = " ".join(features.action_names) or "no names"
+    yield f"{ACTION} [{features.action_dim}]", names, "action_units"

@@ -1,0 +1,110 @@
+"""How chunks are executed on the time line: which action is next, when another chunk is asked for.
+
+Action i of a chunk is meant for i periods after its observation was captured. A chunk that comes
+late therefore begins behind the actions that were executed since: for a robot that moves all the
+time, at the one that is due now. A robot that stood still has used up none, so its chunk begins at
+the beginning: skipping there would be a jump.
+
+Sources: arXiv 2506.07339 (real-time chunking: when to ask, the largest of the last delays),
+arXiv 2304.13705 (temporal ensembling).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from vla_ros.core import PolicyInfo
+
+
+class Execution(str, Enum):
+    """See docs/explanation/chunks.md."""
+
+    SYNC = "sync"  # stand still, look, execute S actions
+    ASYNC = "async"  # move on meanwhile; skip what was executed since the new chunk's observation
+    ENSEMBLE = "ensemble"  # the weighted mean of what all chunks say of this moment
+    RTC = "rtc"  # async, and the new chunk is guided to continue the old one
+    RTC_TRAINED = "rtc_trained"  # async, and the network takes the actions under way as given
+
+    @property
+    def continues(self) -> bool:
+        """The policy itself makes a chunk that continues the one before it."""
+        return self in (Execution.RTC, Execution.RTC_TRAINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """How chunks are executed; of no effect on policies that give one action at a time.
+
+    ``replan_interval`` is S, the actions executed of a chunk before another replaces it; 0: all of
+    them, and for the ensemble as few as the worker allows. ``ensemble_decay`` is ACT's m: the i-th
+    oldest chunk weighs exp(-m i). ``delay_window``: delays remembered for the estimate.
+    ``delay_frames``: a chunk is there so many periods after its observation, at the earliest.
+    """
+
+    execution: Execution = Execution.ASYNC
+    replan_interval: int = 0
+    ensemble_decay: float = 0.01
+    delay_window: int = 10
+    delay_frames: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.replan_interval, self.delay_frames) < 0 or self.delay_window < 1:
+            raise ValueError(
+                "replan_interval and delay_frames must be 0 or more, delay_window 1 or more"
+            )
+
+    def executed_of(self, length: int) -> int:
+        """S for a chunk of ``length`` actions."""
+        if self.execution is Execution.ENSEMBLE:
+            return min(self.replan_interval or 1, length)
+        return min(self.replan_interval or length, length)
+
+    def last_of(self, length: int) -> int:
+        """Where a chunk ends if no other comes: who does not wait goes on as long as there is
+        something to go on with."""
+        return self.executed_of(length) if self.execution is Execution.SYNC else length
+
+    def reach(self, length: int, lead: int) -> int:
+        """From which index on another chunk is wanted: at S, and early enough to arrive, ``lead``
+        periods later, while there is something left to execute."""
+        kept = self.executed_of(length)
+        if self.execution is Execution.SYNC:
+            return kept
+        return max(1, min(kept, length - lead))
+
+
+def refuse_unless_able(chunking: Chunking, info: PolicyInfo) -> None:
+    """ValueError, in one line, for an execution that the policy knows nothing of."""
+    asked = chunking.execution
+    if not asked.continues or asked.value in info.continues:
+        return
+    able = [e.value for e in Execution if not e.continues or e.value in info.continues]
+    what = f"policy {info.name!r}, schedule {info.schedule!r},"
+    raise ValueError(
+        f"execution {asked.value!r}: {what} cannot continue a chunk: choose {', '.join(able)}"
+    )
+
+
+class Delays:
+    """How late chunks are, in control periods: the largest of the newest ones. Not thread-safe."""
+
+    def __init__(self, window: int, expected: int) -> None:
+        self._expected = expected  # until one was seen
+        self._seen: deque[tuple[int, int]] = deque(maxlen=window)
+
+    def add(self, periods: int, executed: int) -> None:
+        """A chunk asked for while the robot moved was there after ``periods``, in which
+        ``executed`` actions went out."""
+        self._seen.append((periods, min(periods, executed)))
+
+    @property
+    def lead(self) -> int:
+        """Periods from an observation to its chunk's first action."""
+        return max((periods for periods, _ in self._seen), default=self._expected)
+
+    @property
+    def executed(self) -> int:
+        """Actions executed in that time: no more than really were."""
+        return max((executed for _, executed in self._seen), default=self._expected)

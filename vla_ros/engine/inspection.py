@@ -1,0 +1,42 @@
+"""What a checkpoint on disk is, and whether it can be loaded, in the memory of one tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vla_ros.engine.checkpoints.openvla import fingerprint, inspect_checkpoint, resolve
+from vla_ros.engine.flow.load import inspect_folder, is_flow
+from vla_ros.engine.flow.weights import sha256_of
+
+TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """``kind`` is "tokens" or the type of a flow policy; ``statistics`` the data sets whose
+    actions its tokens may stand for, none of a flow policy, which has its own."""
+
+    directory: Path
+    kind: str
+    parameters: int
+    statistics: tuple[str, ...]
+
+
+def inspect(name: str, tokenizer: str = "") -> Inspection:
+    """Find all that loading would find wrong: every tensor there, of its shape, finite.
+
+    ``tokenizer``: the folder of the option of that name. CheckpointError in one line.
+    """
+    directory = resolve(name)
+    if is_flow(directory):
+        config, parameters = inspect_folder(directory, tokenizer or None)
+        return Inspection(directory, config.kind, parameters, ())
+    layout = inspect_checkpoint(name)
+    return Inspection(layout.directory, TOKENS, layout.parameters, tuple(layout.norm_stats))
+
+
+def sha256_on_disk(name: str) -> str:
+    """The ``checkpoint_sha256`` that an engine of ``name`` will have, without loading it."""
+    directory = resolve(name)
+    return sha256_of(directory) if is_flow(directory) else fingerprint(directory)

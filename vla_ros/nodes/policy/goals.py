@@ -1,0 +1,235 @@
+"""The action server `~/execute_instruction`: goals in, how they go and how they ended out.
+
+It is there from the node's start to its end, so that every end finds its way to the caller. The
+loop decides how a goal goes (:mod:`vla_ros.control.goal_loop`); this is how it is asked and told.
+Threads: what rclpy calls comes from the node's executor. A goal may end in any thread; its
+result is handed over in the executor's, which waits for nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import GoalEvent, RCLError, ServerGoalHandle
+from rclpy.clock import Clock as RosClock
+from rclpy.clock import ClockType
+from rclpy.exceptions import NameValidationException
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode
+from rclpy.subscription import Subscription
+from std_msgs.msg import Bool
+
+from vla_ros.action import ExecuteInstruction
+from vla_ros.control import Control
+from vla_ros.control.goals import Ending, Goal, GoalRefused, Outcome, check_goal
+from vla_ros.msg import Percentiles
+from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.convert import quoted
+
+_FEEDBACK_S = 0.2
+_LINGER_S = 0.05  # a result whose writer is gone at once may not be read any more
+
+
+@dataclass(slots=True)
+class _Served:
+    """A goal from its request until its result is handed over."""
+
+    words: str  # the caller's own, for the log
+    handle: ServerGoalHandle | None = None  # once it is accepted
+    refusal: str = ""  # why it does not begin
+    ending: Ending | None = None
+    listening: list[Subscription] = field(default_factory=list)  # to its success topic
+
+
+class GoalServer:
+    """Serves the loop that :meth:`attach` names, one goal at a time."""
+
+    def __init__(self, node: LifecycleNode) -> None:
+        self._node = node
+        self._log = node.get_logger()
+        self._control: Control | None = None
+        self._asked = _Served("")
+        self._served: dict[bytes, _Served] = {}
+        self._current: _Served | None = None  # guarded by the loop's lock
+        self._server = ActionServer(
+            node,
+            ExecuteInstruction,
+            "~/execute_instruction",
+            execute_callback=self._hand_over,
+            goal_callback=self._on_request,
+            handle_accepted_callback=self._on_accepted,
+            cancel_callback=self._on_cancel,
+        )
+        steady = RosClock(clock_type=ClockType.STEADY_TIME)
+        node.create_timer(_FEEDBACK_S, self._feed, clock=steady)
+
+    def attach(self, control: Control | None) -> None:
+        """Goals go to this loop from now on; None: to nobody."""
+        self._control = control
+        if control is not None:
+            control.goals.ended = self._ended
+
+    def changed(self) -> None:
+        """The loop's state is another one: tell the caller soon. From any thread."""
+        executor = self._node.executor
+        if self._current is not None and executor is not None:
+            executor.create_task(self._feed)
+
+    def close(self, wait_s: float) -> None:
+        """Hand over what has ended, once the node's own executor is gone, and end."""
+        if self._served:
+            executor = SingleThreadedExecutor(context=self._node.context)
+            executor.add_node(self._node)
+            for served in self._served.values():
+                if served.ending is not None:
+                    self._server.notify_execute(served.handle, None)
+            until = time.monotonic() + wait_s
+            while self._served and (left := until - time.monotonic()) > 0:
+                executor.spin_once(timeout_sec=left)
+            executor.remove_node(self._node)
+            executor.shutdown(timeout_sec=0.0)
+            time.sleep(_LINGER_S)
+        self._server.destroy()
+
+    # ------------------------------------------------------------------ what is asked
+
+    def _on_request(self, request: ExecuteInstruction.Goal) -> GoalResponse:
+        """Only a node that is not active rejects: a rejection carries no reason.
+
+        The answer goes out when this returns, so what runs ends here: after the acceptance
+        nothing of it is published. What cannot begin ends nothing.
+        """
+        control = self._control
+        if control is None or not control.safety.active:
+            self._log.warning(f"goal {quoted(request.instruction)} rejected: not active")
+            return GoalResponse.REJECT
+        served = self._asked = _Served(quoted(request.instruction))
+        try:
+            self._check(control, request)
+            if request.success_topic:
+                self._listen(control, served, request.success_topic)
+        except GoalRefused as error:
+            served.refusal = str(error)  # accepted, to be told so
+        else:
+            control.make_way()
+        return GoalResponse.ACCEPT
+
+    def _on_accepted(self, handle: ServerGoalHandle) -> None:
+        """Called in one go with the request."""
+        control, served = self._control, self._asked
+        assert control is not None
+        served.handle = handle
+        self._served[bytes(handle.goal_id.uuid)] = served
+        # rclpy's own way to this state is a coroutine that lasts as long as the goal, and an
+        # executor that asks it again and again whether it is done.
+        handle._update_state(GoalEvent.EXECUTE)
+        try:
+            if served.refusal:
+                raise GoalRefused(served.refusal)
+            goal = self._check(control, handle.request)
+            with control.lock:
+                control.begin_goal(goal)
+                self._current = served
+        except GoalRefused as error:
+            served.refusal = str(error)
+            self._end(served, Ending(Outcome.FAILED, str(error), 0.0, 0))
+            return
+        limit = f", at most {goal.time_limit_s:g} s" if goal.time_limit_s else ""
+        self._log.info(f"goal: '{goal.text}'{limit}")
+        self._feed()
+
+    def _check(self, control: Control, request: ExecuteInstruction.Goal) -> Goal:
+        """The goal, if it may begin now. Raises :class:`GoalRefused`."""
+        goal = check_goal(request.instruction, request.time_limit_s)
+        if reason := control.goal_refusal():
+            raise GoalRefused(reason)
+        return goal
+
+    def _on_cancel(self, handle: ServerGoalHandle) -> CancelResponse:
+        """The robot is stopped before the caller has the answer."""
+        control = self._control
+        if control is None:
+            return CancelResponse.REJECT
+        with control.lock:
+            if self._current is None or self._current.handle is not handle:
+                return CancelResponse.REJECT  # it has ended
+            control.end_goal(Outcome.CANCELED, "cancelled by its caller")
+        return CancelResponse.ACCEPT
+
+    def _listen(self, control: Control, served: _Served, topic: str) -> None:
+        """To this goal's success, of whatever writer: a best-effort one does not match a reliable
+        reader. Neither is given what was said before. Raises :class:`GoalRefused`."""
+
+        def said(message: Bool) -> None:
+            with control.lock:
+                if message.data and self._current is served:
+                    control.end_goal(Outcome.SUCCESS, f"{topic} says so")
+
+        try:
+            for profile in (qos.SAID, qos.SAID_BY_ANY):
+                served.listening.append(self._node.create_subscription(Bool, topic, said, profile))
+        except (NameValidationException, ValueError) as error:
+            raise GoalRefused(f"success_topic {quoted(topic)}: {_first_line(error)}") from None
+        except RCLError:  # the middleware's: a topic of this node's own, of another type
+            reason = "cannot be listened to: is it std_msgs/Bool?"
+            raise GoalRefused(f"success_topic {quoted(topic)} {reason}") from None
+
+    # ------------------------------------------------------------------ what is told
+
+    def _ended(self, ending: Ending) -> None:
+        """The loop says that the goal is over, with its lock held."""
+        served, self._current = self._current, None
+        if served is not None:
+            self._end(served, ending)
+
+    def _end(self, served: _Served, ending: Ending) -> None:
+        served.ending = ending
+        self._server.notify_execute(served.handle, None)  # calls _hand_over in the executor
+
+    def _hand_over(self, handle: ServerGoalHandle) -> ExecuteInstruction.Result:
+        served = self._served.pop(bytes(handle.goal_id.uuid))
+        for subscription in served.listening:
+            self._node.destroy_subscription(subscription)
+        ending = served.ending
+        assert ending is not None
+        if ending.outcome is Outcome.SUCCESS:
+            handle.succeed()
+        elif ending.outcome is Outcome.CANCELED and handle.is_cancel_requested:
+            handle.canceled()
+        else:
+            handle.abort()
+        if served.refusal:
+            self._log.warning(f"goal {served.words} refused: {served.refusal}")
+        else:
+            self._log.info(f"goal ended: {ending.outcome.name}: {ending.message}")
+        return ExecuteInstruction.Result(
+            outcome=int(ending.outcome),
+            message=ending.message,
+            duration_s=ending.duration_s,
+            actions=ending.actions,
+        )
+
+    def _feed(self) -> None:
+        """Tell the caller how the goal goes."""
+        if (control := self._control) is None:
+            return
+        with control.lock:
+            if (served := self._current) is None:
+                return
+            safety, progress = control.safety, control.goals.progress
+        feedback = ExecuteInstruction.Feedback(
+            state=int(safety.state),
+            reason=safety.reason,
+            elapsed_s=progress.elapsed_s,
+            actions=progress.actions,
+            observation_age=Percentiles(**asdict(progress.ages)),
+        )
+        assert served.handle is not None
+        served.handle.publish_feedback(feedback)
+
+
+def _first_line(error: Exception) -> str:
+    """Without the caret that shows where, and where in rcl it was found."""
+    return str(error).splitlines()[0].split(", at /")[0]

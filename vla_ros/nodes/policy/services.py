@@ -1,0 +1,77 @@
+"""The policy node's services: stop, resume, recover, reset. Each says what it did, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rclpy.lifecycle import LifecycleNode
+from std_srvs.srv import Trigger
+
+from vla_ros.nodes.policy.runtime import PolicyRuntime, WrongState
+
+
+class PolicyServices:
+    """Serves what ``runtime`` gives: None while the node is not configured.
+
+    ``stop_while_loading`` keeps what is being loaded from beginning anything (False: nothing is),
+    ``changed`` is called after what was done.
+    """
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        runtime: Callable[[], PolicyRuntime | None],
+        stop_while_loading: Callable[[], bool],
+        changed: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._stop_while_loading = stop_while_loading
+        self._changed = changed
+        node.create_service(Trigger, "~/stop", self._on_stop)
+        node.create_service(Trigger, "~/resume", self._while_active(_resume))
+        node.create_service(Trigger, "~/recover", self._while_active(PolicyRuntime.recover))
+        node.create_service(Trigger, "~/reset", self._while_active(_reset))
+
+    def _on_stop(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        if self._stop_while_loading():
+            return _answer(response, True, "stopped: nothing starts before ~/resume")
+        if (runtime := self._runtime()) is None:
+            return _answer(response, False, "not configured: nothing runs")
+        runtime.control.stop()
+        self._changed()
+        return _answer(response, True, "stopped: call ~/resume, or give another instruction")
+
+    def _while_active(
+        self, call: Callable[[PolicyRuntime], str]
+    ) -> Callable[[Trigger.Request, Trigger.Response], Trigger.Response]:
+        """A service's callback. ``call`` says what it did, or raises WrongState."""
+
+        def serve(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+            if (runtime := self._runtime()) is None:
+                return _answer(response, False, "not configured")
+            try:
+                if not runtime.control.safety.active:
+                    raise WrongState("not active: activate the node first")
+                said = call(runtime)
+            except WrongState as error:
+                return _answer(response, False, str(error))
+            self._changed()
+            return _answer(response, True, said)
+
+        return serve
+
+
+def _resume(runtime: PolicyRuntime) -> str:
+    if not runtime.control.resume():
+        raise WrongState("nothing was stopped")
+    return f"resumed: '{runtime.control.instruction.text}'"
+
+
+def _reset(runtime: PolicyRuntime) -> str:
+    runtime.control.reset()
+    return "reset: a new episode begins"
+
+
+def _answer(response: Trigger.Response, success: bool, message: str) -> Trigger.Response:
+    response.success, response.message = success, message
+    return response

@@ -1,0 +1,113 @@
+"""LeRobot's environment: a virtual environment of its own, of a Python and packages that fit it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vla_ros.errors import UserError
+from vla_ros.policies.interpreter import OLDEST
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+NEWEST = (3, 13)  # that its pinned numpy has wheels for
+_NOTE = ".vla_ros_requirements"  # what was installed, so that a second setup takes a moment
+_PROBE = "import ensurepip, sys, venv; print(*sys.version_info[:2])"
+_TRIAL = (
+    "import lerobot, torch, torchvision, transformers as t;"
+    "from lerobot.policies.factory import get_policy_class as get;"
+    "[get(n) for n in ('act', 'diffusion', 'smolvla', 'pi0', 'pi05')];"
+    "print(f'lerobot {lerobot.__version__}, torch {torch.__version__}, transformers"
+    " {t.__version__}, CUDA {torch.cuda.is_available()}')"
+)
+
+
+def find_python(given: str = "") -> str:
+    """A Python that LeRobot runs on: ``given``, else one of the path or of pyenv.
+
+    UserError: there is none, and how to get one.
+    """
+    for name in [given] if given else list(_candidates()):
+        path = shutil.which(os.path.expanduser(name))
+        if path is not None and _version(path) is not None:
+            return path
+    wanted = f"Python {_dotted(OLDEST)} to {_dotted(NEWEST)} with its venv module"
+    if given:
+        raise UserError(f"{given} is no {wanted}, which LeRobot needs")
+    raise UserError(
+        f"LeRobot needs {wanted}, and there is none here: install one (sudo apt-get install"
+        " python3.12-venv, or uv python install 3.12, or pyenv install 3.12), or give --python"
+    )
+
+
+def _candidates() -> Iterator[str]:
+    for minor in range(OLDEST[1], NEWEST[1] + 1):
+        yield f"python3.{minor}"
+    yield "python3"
+    for pattern in (".pyenv/versions/3.*/bin/python", ".local/share/uv/python/*/bin/python3"):
+        yield from map(str, sorted(Path.home().glob(pattern)))
+
+
+def _version(path: str) -> tuple[int, ...] | None:
+    """Of a Python that will do; None: another version, or none that runs (pyenv's shims)."""
+    try:
+        done = subprocess.run(
+            [path, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=20
+        )
+        found = tuple(map(int, done.stdout.split()))
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return found if done.returncode == 0 and OLDEST <= found <= NEWEST else None
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def interpreter_of(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+def create(folder: Path, python: str) -> None:
+    """Make the environment where there is none. UserError: it cannot be made there."""
+    if interpreter_of(folder).is_file():
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is there and is no Python environment: give another --dir")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _run([python, "-m", "venv", str(folder)], f"{folder} cannot be made")
+
+
+def install(folder: Path, index: Sequence[str] = ()) -> bool:
+    """Put the pinned packages in; False: they were there. ``index``: package indexes besides pip's.
+
+    UserError: pip failed; what it said is on stderr.
+    """
+    note, wanted = folder / _NOTE, hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    if note.is_file() and note.read_text() == wanted:
+        return False
+    more = [word for url in index for word in ("--extra-index-url", url)]
+    pip = [str(interpreter_of(folder)), "-m", "pip", "install", "--disable-pip-version-check"]
+    _run([*pip, *more, "-r", str(REQUIREMENTS)], "pip failed")
+    note.write_text(wanted)
+    return True
+
+
+def trial(folder: Path) -> str:
+    """Import it as a worker would; what there is, in a line. UserError: its last words."""
+    command = [str(interpreter_of(folder)), "-I", "-c", _TRIAL]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise UserError(f"LeRobot cannot be imported in {folder}: {words[-1]}")
+    return done.stdout.strip().splitlines()[-1]
+
+
+def _run(command: list[str], wrong: str) -> None:
+    # The parent's own search path is for another Python.
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    if subprocess.run(command, env=env, stdin=subprocess.DEVNULL).returncode:
+        raise UserError(f"{wrong}; to see it alone: {' '.join(command)}")

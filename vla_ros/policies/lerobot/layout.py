@@ -1,0 +1,202 @@
+"""The table between a robot and a checkpoint: cameras by role, numbers by name and unit.
+
+LeRobot's data sets keep whatever unit the robot's driver had: degrees, percent, -1 to 1. The
+runtime has metres, radians and grippers from 0 (closed) to 1 (open). A unit is told by its name
+("deg"), a gripper's also by its range as "closed..open": "-1..1", or "1..-1" where closing is +1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_ros.action_space import (
+    END_EFFECTOR_DELTA,
+    GRIPPER_UNIT,
+    ActionKind,
+    ActionSpace,
+    joints,
+)
+from vla_ros.core import Floats
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.cameras import ABSENT, roles_of
+from vla_ros.engine.layout import action_space_of
+from vla_ros.policies.base import PolicyRefused, Scale
+from vla_ros.policies.lerobot.folder import IMAGES, CameraFeature, Features
+
+#: name: the runtime's unit, and how much of it one is
+_UNITS = {
+    "rad": ("rad", 1.0),
+    "deg": ("rad", math.pi / 180.0),
+    "m": ("m", 1.0),
+    "cm": ("m", 1e-2),
+    "mm": ("m", 1e-3),
+    "1": (GRIPPER_UNIT, 1.0),
+    "%": (GRIPPER_UNIT, 1e-2),
+}
+_RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The runtime's value is ``factor`` times the checkpoint's, plus ``offset``."""
+
+    name: str
+    si: str
+    factor: float
+    offset: float = 0.0
+
+
+def unit_of(word: str) -> Unit:
+    """PolicyRefused for what is no unit."""
+    if word in _UNITS:
+        return Unit(word, *_UNITS[word])
+    if found := _RANGE.fullmatch(word):
+        closed, opened = map(float, found.groups())
+        if closed != opened:
+            factor = 1.0 / (opened - closed)
+            return Unit(word, GRIPPER_UNIT, factor, -closed * factor)
+    known = ", ".join(_UNITS)
+    raise PolicyRefused(f"{word!r} is no unit: give {known}, or closed..open such as -1..1")
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Between the units of a checkpoint and the runtime's, value by value: float64 [D] each."""
+
+    factor: Floats
+    offset: Floats
+
+    def to_runtime(self, values: Floats) -> Floats:
+        """[..., D] in the checkpoint's units -> m, rad, 0..1."""
+        return values * self.factor + self.offset
+
+    def to_checkpoint(self, values: Floats) -> Floats:
+        """The way back."""
+        return (values - self.offset) / self.factor
+
+
+def scaling_of(units: Sequence[Unit]) -> Scaling:
+    return Scaling(
+        np.array([u.factor for u in units]),
+        np.array([u.offset for u in units]),
+    )
+
+
+def state_scaling(features: Features, words: Sequence[str]) -> Scaling:
+    """Of ``observation.state``. No words: the runtime's own units."""
+    if not words:
+        return Scaling(np.ones(features.state_dim), np.zeros(features.state_dim))
+    return scaling_of([unit_of(w) for w in _each(words, features.state_dim, "state_units")])
+
+
+def cameras_of(
+    features: Features, said: str, more: tuple[str, ...] = ()
+) -> dict[str, CameraFeature]:
+    """Role -> the checkpoint's camera; ``said`` is somebody's choice, "top=main left=none", and
+    ``more`` are the roles beside main and wrist.
+
+    PolicyRefused, what is wanted and what is offered, where they do not fit.
+    """
+    names = tuple(c.name.removeprefix(IMAGES) for c in features.cameras)
+    try:
+        roles = roles_of(names, said, more)
+    except CheckpointError as error:
+        raise PolicyRefused(str(error)) from error
+    pairs = zip(roles, features.cameras, strict=True)
+    return {role: camera for role, camera in pairs if role != ABSENT}
+
+
+@dataclass(frozen=True, slots=True)
+class ActionLayout:
+    """What a checkpoint's actions are. ``order``: the place in the checkpoint of each value of
+    the space. ``doubt``: what nobody says and was taken for granted, in one line, or ""."""
+
+    space: ActionSpace
+    order: tuple[int, ...]
+    scaling: Scaling
+    doubt: str = ""
+
+    def read(self, actions: Floats) -> Floats:
+        """The checkpoint's actions [C, D] -> the space's: m, rad, grippers within 0..1."""
+        out = self.scaling.to_runtime(np.asarray(actions, np.float64)[:, self.order])
+        for i in self.space.grippers:
+            out[:, i] = np.clip(out[:, i], 0.0, 1.0)
+        return out
+
+
+def action_layout(
+    features: Features,
+    given: ActionSpace | None,
+    words: Sequence[str],
+    scale: Scale | None,
+) -> ActionLayout:
+    """``given`` and ``words`` (units): the parameters'; the checkpoint's names where they are none.
+
+    ``scale``: m and rad of one unit of an end effector's x y z rx ry rz. PolicyRefused, with what
+    is wanted and offered, where space and checkpoint do not fit.
+    """
+    names = tuple(n.removesuffix(".pos") for n in features.action_names)
+    space, doubt = (given, "") if given is not None else _own_space(features, names)
+    if space.width != features.action_dim:
+        raise PolicyRefused(f"{_table(space, features, names)}: give action_space and action_names")
+    same = sorted(names) == sorted(space.names)
+    order = tuple(map(names.index, space.names)) if same else tuple(range(space.width))
+    if names and not same:
+        doubt = f"{_table(space, features, names)}: taken in this order, since no name is the same"
+    units = (
+        [unit_of(w) for w in _each(words, space.width, "action_units")]
+        if words
+        else [unit_of(u) for u in space.units]
+    )
+    wrong = [
+        f"{name} in {unit.name}, wanted {si}"
+        for name, unit, si in zip(space.names, units, space.units, strict=True)
+        if unit.si != si
+    ]
+    if wrong:
+        raise PolicyRefused(f"action_units do not fit the action space: {'; '.join(wrong)}")
+    scaling = scaling_of(units)
+    if scale is not None:
+        if space.kind.joints or len(space.motion) != 6:
+            raise PolicyRefused("action_scale is for one end effector: give action_units instead")
+        scaling.factor[list(space.motion)] *= scale
+    return ActionLayout(space, order, scaling, doubt)
+
+
+def _own_space(features: Features, names: tuple[str, ...]) -> tuple[ActionSpace, str]:
+    """Where no parameter says it."""
+    space = action_space_of(features.action_dim, names)
+    if names and not _names_a_pose(names):
+        space = joints(ActionKind.JOINT_POSITION, names)
+    if not space.kind.joints:
+        return (
+            space,
+            "nothing says what its 7 values are: taken for x y z rx ry rz deltas and a gripper",
+        )
+    grippers = tuple(n for n in space.names if "gripper" in n.lower())
+    line = f"nothing says what its {space.width} values are: taken for positions of joints in rad"
+    return joints(space.kind, space.names, grippers), line
+
+
+def _names_a_pose(names: tuple[str, ...]) -> bool:
+    """As LIBERO's in LeRobot: x, y, z, roll, pitch, yaw, gripper."""
+    return len(names) == END_EFFECTOR_DELTA.width and names[:3] == END_EFFECTOR_DELTA.names[:3]
+
+
+def _each(words: Sequence[str], count: int, parameter: str) -> Sequence[str]:
+    if len(words) == 1:
+        return tuple(words) * count
+    if len(words) != count:
+        raise PolicyRefused(f"{parameter} has {len(words)} units, the checkpoint {count} values")
+    return words
+
+
+def _table(space: ActionSpace, features: Features, names: Sequence[str]) -> str:
+    wanted = " ".join(f"{n}[{u}]" for n, u in zip(space.names, space.units, strict=True))
+    given = " ".join(names) if names else "without names"
+    return f"actions wanted: {space.width} ({wanted}); offered: {features.action_dim} ({given})"

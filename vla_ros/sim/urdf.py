@@ -1,0 +1,156 @@
+"""A MuJoCo robot as URDF, so that rviz, Foxglove and robot_state_publisher show it.
+
+Boxes, cylinders, spheres and capsules are shown; meshes are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from xml.sax.saxutils import quoteattr
+
+import mujoco
+import numpy as np
+import numpy.typing as npt
+
+from vla_ros.core import Pose
+from vla_ros.sim.env import WORLD, Frame
+
+KINDS = {
+    int(mujoco.mjtJoint.mjJNT_HINGE): "revolute",
+    int(mujoco.mjtJoint.mjJNT_SLIDE): "prismatic",
+}
+_VELOCITY = 3.0  # rad/s and m/s: URDF asks for a limit, the simulation has none
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A body below the base; ``joint`` is -1 where it is fixed to its parent."""
+
+    name: str
+    parent: str
+    body: int
+    joint: int
+
+
+def document(
+    model: mujoco.MjModel, name: str, base: int, links: Iterable[Link], fixed: Iterable[Frame]
+) -> str:
+    """The robot on the body ``base``, which ``fixed`` ties to the world with all that is tied
+    to its links: cameras, say. Joints are called as in the model."""
+    root = model.body(base).name
+    parts, known = [_link(WORLD), _link(root, _shapes(model, base))], {root}
+    for link in links:
+        known.add(link.name)
+        parts.append(_link(link.name, _inertia(model, link.body) + _shapes(model, link.body)))
+        if link.joint >= 0:
+            parts.append(_joint(model, link))
+    for frame in fixed:
+        if frame.name not in known:
+            parts.append(_link(frame.name))
+        parts.append(_fixed_joint(frame))
+    head = f'<?xml version="1.0"?>\n<robot name={quoteattr(name)}>\n'
+    return head + "".join(parts) + "</robot>\n"
+
+
+def pose_of(position: npt.ArrayLike, wxyz: npt.ArrayLike) -> Pose:
+    """From MuJoCo's order of a quaternion."""
+    px, py, pz = np.asarray(position, float).tolist()
+    w, x, y, z = np.asarray(wxyz, float).tolist()
+    return Pose((px, py, pz), (x, y, z, w))
+
+
+def _link(name: str, content: str = "") -> str:
+    return f"<link name={quoteattr(name)}>{content}</link>\n"
+
+
+def _joint(model: mujoco.MjModel, link: Link) -> str:
+    joint = model.joint(link.joint)
+    low, high = joint.range
+    limits = f'lower="{low:.9g}" upper="{high:.9g}" velocity="{_VELOCITY:g}"'
+    return (
+        f'<joint name={quoteattr(joint.name)} type="{KINDS[int(joint.type[0])]}">'
+        f"<parent link={quoteattr(link.parent)}/><child link={quoteattr(link.name)}/>"
+        f"{_origin(pose_of(model.body_pos[link.body], model.body_quat[link.body]))}"
+        f'<axis xyz="{_text(joint.axis)}"/>'
+        f'<limit {limits} effort="{_effort(model, link.joint):.9g}"/>'
+        "</joint>\n"
+    )
+
+
+def _effort(model: mujoco.MjModel, joint: int) -> float:
+    """What its motor can do, Nm or N; of a position servo the limit of its force."""
+    for motor in range(model.nu):
+        if model.actuator_trnid[motor, 0] == joint:
+            limited = model.actuator_forcelimited[motor]
+            limits = model.actuator_forcerange if limited else model.actuator_ctrlrange
+            return float(np.abs(limits[motor]).max())
+    return 0.0
+
+
+def _fixed_joint(frame: Frame) -> str:
+    return (
+        f'<joint name={quoteattr(f"{frame.parent}_to_{frame.name}")} type="fixed">'
+        f"<parent link={quoteattr(frame.parent)}/><child link={quoteattr(frame.name)}/>"
+        f"{_origin(frame.pose)}</joint>\n"
+    )
+
+
+def _inertia(model: mujoco.MjModel, body: int) -> str:
+    if not model.body_mass[body]:
+        return ""
+    x, y, z = model.body_inertia[body]
+    return (
+        f"<inertial>{_origin(pose_of(model.body_ipos[body], model.body_iquat[body]))}"
+        f'<mass value="{model.body_mass[body]:.9g}"/>'
+        f'<inertia ixx="{x:.9g}" ixy="0" ixz="0" iyy="{y:.9g}" iyz="0" izz="{z:.9g}"/></inertial>'
+    )
+
+
+def _shapes(model: mujoco.MjModel, body: int) -> str:
+    first = int(model.body_geomadr[body])
+    return "".join(
+        _visual(model, geom) for geom in range(first, first + int(model.body_geomnum[body]))
+    )
+
+
+def _visual(model: mujoco.MjModel, geom: int) -> str:
+    """Boxes, cylinders, spheres; a capsule is made of two of those. Others are left out."""
+    kind, size = mujoco.mjtGeom(int(model.geom_type[geom])), model.geom_size[geom]
+    origin = pose_of(model.geom_pos[geom], model.geom_quat[geom])
+    cylinder = f'<cylinder radius="{size[0]:.9g}" length="{2 * size[1]:.9g}"/>'
+    sphere = f'<sphere radius="{size[0]:.9g}"/>'
+    along = np.zeros(3)
+    mujoco.mju_rotVecQuat(along, np.array([0.0, 0.0, size[1]]), model.geom_quat[geom])
+    tips = [pose_of(model.geom_pos[geom] + side * along, (1, 0, 0, 0)) for side in (-1, 1)]
+    parts: list[tuple[Pose, str]] = {
+        mujoco.mjtGeom.mjGEOM_BOX: [(origin, f'<box size="{_text(2 * size)}"/>')],
+        mujoco.mjtGeom.mjGEOM_CYLINDER: [(origin, cylinder)],
+        mujoco.mjtGeom.mjGEOM_SPHERE: [(origin, sphere)],
+        mujoco.mjtGeom.mjGEOM_CAPSULE: [(origin, cylinder), *((tip, sphere) for tip in tips)],
+    }.get(kind, [])
+    colour = _text(model.geom_rgba[geom])
+    paint = f'<material name="rgba {colour}"><color rgba="{colour}"/></material>'
+    return "".join(
+        f"<visual>{_origin(pose)}<geometry>{shape}</geometry>{paint}</visual>"
+        for pose, shape in parts
+    )
+
+
+def _origin(pose: Pose) -> str:
+    return f'<origin xyz="{_text(pose.position)}" rpy="{_text(_rpy(pose))}"/>'
+
+
+def _rpy(pose: Pose) -> tuple[float, float, float]:
+    """Fixed-axis roll, pitch, yaw: URDF's. At a pitch of 90 degrees the roll takes it all."""
+    x, y, z, w = pose.quaternion
+    sine = 2 * (w * y - z * x)
+    if abs(sine) > 1 - 1e-12:
+        return (2 * float(np.arctan2(x, w)), float(np.copysign(np.pi / 2, sine)), 0.0)
+    roll = np.arctan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
+    yaw = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+    return float(roll), float(np.arcsin(sine)), float(yaw)
+
+
+def _text(numbers: npt.ArrayLike) -> str:
+    return " ".join(f"{value:.9g}" for value in np.asarray(numbers, float))
