@@ -21,6 +21,7 @@ Positions follow a trajectory exactly, up to the joints' speed limit: there are 
 
 from __future__ import annotations
 
+import array
 import contextlib
 import heapq
 import io
@@ -36,7 +37,7 @@ import numpy as np
 import rclpy
 from builtin_interfaces.msg import Time
 from PIL import Image as Picture
-from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from rclpy.signals import SignalHandlerOptions
@@ -230,13 +231,13 @@ class Arm(Node):
         height, width = pixels.shape[:2]
         message = Image(height=height, width=width, encoding="bgr8", step=3 * width)
         message.header.stamp, message.header.frame_id = stamp, "front_optical_frame"
-        message.data = np.ascontiguousarray(pixels[..., ::-1]).tobytes()
+        message.data = octets(pixels[..., ::-1].tobytes())
         return message
 
     def jpeg(self, pixels: np.ndarray, stamp: Time) -> CompressedImage:
         buffer = io.BytesIO()
         Picture.fromarray(pixels).save(buffer, "JPEG", quality=90)
-        message = CompressedImage(format="rgb8; jpeg compressed bgr8", data=buffer.getvalue())
+        message = CompressedImage(format="rgb8; jpeg compressed bgr8", data=octets(buffer.getvalue()))
         message.header.stamp, message.header.frame_id = stamp, "wrist_optical_frame"
         return message
 
@@ -255,11 +256,16 @@ class Arm(Node):
             publisher.publish(message)  # type: ignore[attr-defined]
 
 
+def octets(data: bytes) -> array.array:
+    """As rclpy takes them over at once: of bytes it looks at every single one."""
+    return array.array("B", data)
+
+
 def main() -> int:
     given = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     node = Arm(Options(**given))
-    executor = MultiThreadedExecutor(2)
+    executor = SingleThreadedExecutor()
     executor.add_node(node)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: rclpy.try_shutdown())

@@ -233,7 +233,8 @@ class Session:
                 continue
             end = stamp + last.sec * SECOND + last.nanosec
             assert stamp not in valid or end <= valid[stamp] + MS
-        assert not self.refused, "the arm has refused a trajectory"
+        refusals = [line for line in self.arm.log.splitlines() if "trajectory refused" in line]
+        assert not refusals, f"the arm has refused a trajectory: {refusals[0]}"
 
     @property
     def refused(self) -> int:

@@ -94,7 +94,8 @@ def test_expected_passes_are_those_of_a_simulation(marginals, prompt, alone, see
                 stood += 1
             known, taken = known + stood + 1, taken + 1
         passes.append(taken)
-    slack = 4.0 * np.std(passes) / samples**0.5 + 1e-9
+    # What no sample showed may still happen, once in samples / 10, and cost up to `count` passes.
+    slack = 4.0 * np.std(passes) / samples**0.5 + 10.0 * count / samples
     assert plan.passes == pytest.approx(np.mean(passes), abs=slack)
 
 

@@ -180,6 +180,7 @@ def test_a_chunk_is_one_trajectory_of_the_joints_that_move() -> None:
         (0.05, [0.2, -0.2]),
         (0.1, [0.3, -0.3]),
         (pytest.approx(0.15), [0.4, -0.4]),
+        (0.45, [0.4, -0.4]),
     ]
     assert stamp_of(message.header.stamp) == arm.bench.out.commands[0].published_ns
     assert [m.data[0] for m in arm.notes.said["gripper_positions"]][:1] == [0.04]
@@ -200,8 +201,8 @@ def test_a_new_chunk_is_a_new_trajectory_of_what_will_be_executed_of_it(
         arm.bench.clock.advance(0.01)
     arm.cycle(np.tile([0.3, 1.0, -0.3], (4, 1)))
     first, second = map(points, arm.notes.said["joint_trajectory"])
-    assert [row for _, row in first] == [[0.2, -0.2]] * said[0]
-    assert [row for _, row in second] == [[0.3, -0.3]] * said[1]
+    assert [row for _, row in first] == [[0.2, -0.2]] * (said[0] + 1), "and held"
+    assert [row for _, row in second] == [[0.3, -0.3]] * (said[1] + 1)
 
 
 def test_no_point_lies_beyond_the_life_of_its_evidence() -> None:
@@ -222,7 +223,7 @@ def test_each_point_is_held_to_the_limits_of_the_gate() -> None:
     arm.measure()
     arm.cycle(np.tile([1.9, 1.0, -0.1], (4, 1)))
     (message,) = arm.notes.said["joint_trajectory"]
-    assert [row[0] for _, row in points(message)] == pytest.approx([0.3, 0.5, 0.7, 0.9])
+    assert [row[0] for _, row in points(message)] == pytest.approx([0.3, 0.5, 0.7, 0.9, 0.9])
     for _ in range(3):
         arm.tick()
     sent = [c.action[0] for c in arm.bench.out.commands]
@@ -240,7 +241,7 @@ def test_displacements_are_added_up_from_where_the_joints_are() -> None:
     arm.cycle(np.tile([0.1, 1.0, -0.1], (3, 1)))
     (message,) = arm.notes.said["joint_trajectory"]
     assert np.array([row for _, row in points(message)]) == pytest.approx(
-        np.array([[0.2, -0.2], [0.3, -0.3], [0.4, -0.4]])
+        np.array([[0.2, -0.2], [0.3, -0.3], [0.4, -0.4], [0.4, -0.4]])
     )
 
 
@@ -287,7 +288,7 @@ def test_a_chunk_that_goes_on_after_a_hold_is_said_anew(silence_after_s: float) 
         arm.measure()
         arm.tick()
     lengths = [len(m.points) for m in arm.notes.said["joint_trajectory"]]
-    assert lengths == [20, *([1, 1] if silence_after_s else [1]), 17]
+    assert lengths == [21, *([1, 1] if silence_after_s else [1]), 18], "each with its hold"
 
 
 def test_an_output_that_is_left_alone_is_stopped_once() -> None:
@@ -301,6 +302,23 @@ def test_an_output_that_is_left_alone_is_stopped_once() -> None:
     arm.rest()
     _, stop = arm.notes.said["joint_trajectory"]
     assert points(stop) == [(0.05, [0.1, -0.1])]
+
+
+def test_a_single_action_is_held_until_its_evidence_is_too_old() -> None:
+    """Over after one period, it would be refused by a controller that gets it 50 ms late."""
+    arm = Arm(joint_space(), "trajectory", max_age_s=0.5)
+    arm.measure()
+    arm.cycle(np.array([0.2, 1.0, -0.2]))
+    (command,), (message,) = arm.bench.out.commands, arm.notes.said["joint_trajectory"]
+    left_s = (command.valid_until_ns - command.published_ns) / 1e9
+    assert left_s > 0.4
+    assert points(message) == [(0.05, [0.2, -0.2]), (pytest.approx(left_s), [0.2, -0.2])]
+
+
+def test_rows_that_end_early_are_held() -> None:
+    rows = np.array([[1.0], [2.0]])
+    assert until(rows, None, 0.1, 0.5) == [(0.1, rows[0]), (0.2, rows[1]), (0.5, rows[1])]
+    assert until(rows[:0], rows[0], 0.1, 0.5) == []
 
 
 def test_a_period_that_is_cut_gets_as_far_as_it_would_by_then() -> None:

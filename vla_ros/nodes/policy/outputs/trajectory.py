@@ -21,8 +21,9 @@ class TrajectoryOutput:
 
     A point a control period, the first one period after the stamp, and none after the evidence's
     ``valid_until``: the motion ends there, within a period, so a controller that hears nothing
-    more cannot run on old evidence. The stamp is the publication's: a message that comes late is
-    late in it, too. A stop is one point, the measured position, a period after its arrival
+    more cannot run on old evidence. Actions that end earlier are held until then, so a message that
+    is later than they last is followed and not refused as over. The stamp is the publication's: a
+    message that comes late is late in it, too. A stop is one point, the measured position, a period after its arrival
     (stamp 0: start now), whatever the clocks say.
 
     Displacements are added up from where the joints are measured to be.
@@ -91,8 +92,9 @@ def until(
     rows: Floats, here: Floats | None, period_s: float, left_s: float
 ) -> list[tuple[float, Floats]]:
     """(seconds from the start, positions [M]) of ``rows`` [n, M], one a period, cut off after
-    ``left_s``: the period that is cut gets as far as it would by then. ``here`` is where it starts
-    from; None: unknown, and a first period that is cut gives nothing."""
+    ``left_s``: the period that is cut gets as far as it would by then. Rows that end before are
+    held until ``left_s``. ``here`` is where it starts from; None: unknown, and a first period that
+    is cut gives nothing."""
     left_s = max(left_s, 0.0)
     whole = min(len(rows), int(left_s / period_s + _LEAST))
     points = [((i + 1) * period_s, rows[i]) for i in range(whole)]
@@ -100,6 +102,8 @@ def until(
     before = rows[whole - 1] if whole else here
     if whole < len(rows) and share > _LEAST and before is not None:
         points.append((left_s, before + share * (rows[whole] - before)))
+    elif whole == len(rows) > 0 and share > _LEAST:
+        points.append((left_s, rows[-1]))
     return points
 
 
