@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LFS_MARK = b"version https://git-lfs"
 AGAIN = "copy or download it again"
+WINDOW = 1 << 26  # bytes of a mapped file that are read before what is mapped of it is let go
 
 
 def refuse_broken(path: Path) -> None:
@@ -67,6 +68,12 @@ def open_tensors(path: Path) -> Iterator[safe_open]:
     except (SafetensorError, OSError) as error:
         said = " ".join(str(error).split())
         raise CheckpointError(f"{path} is no whole safetensors file ({said}): {AGAIN}") from error
+
+
+def state_of(path: Path) -> tuple[int, int, int]:
+    """What tells that a file is no longer the one that it was."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def weight_map(index: Path) -> dict[str, str]:

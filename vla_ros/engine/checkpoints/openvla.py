@@ -111,7 +111,9 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
     """
     layout = read_layout(resolve(name))
     tensors = {
-        name: tensor.float() if name.startswith(VQ) else tensor.to(device, dtype)
+        name: tensor.to(torch.float32, copy=True)
+        if name.startswith(VQ)
+        else tensor.to(device, dtype, copy=True)
         for name, tensor in read_tensors(layout.stored, layout.wanted)
     }
     digest = sha256_of(layout.directory, layout.files)

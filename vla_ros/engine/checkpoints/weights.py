@@ -15,9 +15,11 @@ import torch
 
 from vla_ros.engine.checkpoints.files import (
     AGAIN,
+    WINDOW,
     names_in,
     open_tensors,
     refuse_broken,
+    state_of,
     weight_map,
 )
 from vla_ros.engine.errors import CheckpointError
@@ -115,19 +117,31 @@ def _shorten(names: list[str], limit: int = 12) -> str:
 def read_tensors(
     found: Mapping[str, Stored], wanted: Iterable[str]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The wanted tensors, one at a time, each made of finite numbers."""
+    """The wanted tensors, one at a time, each made of finite numbers.
+
+    They are views of the mapped file and follow it when somebody writes to it: what is to stay
+    must be copied. The mapping is made anew every ``WINDOW`` bytes, since pages that were read
+    stay resident with it.
+    """
     by_file: dict[Path, list[str]] = {}
     for name in wanted:
         by_file.setdefault(found[name].path, []).append(name)
     for path, names in by_file.items():
-        with open_tensors(path) as shard:
-            for name in names:
-                tensor = shard.get_tensor(name)
-                if not all_finite(tensor):
-                    raise CheckpointError(
-                        f"{path}: {name} holds NaN or infinity: its training or its copy failed"
-                    )
-                yield name, tensor
+        state = state_of(path)
+        while names:
+            read = 0
+            with open_tensors(path) as shard:
+                if state_of(path) != state:
+                    raise CheckpointError(f"{path} changed while it was read: load it again")
+                while names and read <= WINDOW:
+                    name = names.pop(0)
+                    tensor = shard.get_tensor(name)
+                    read += tensor.nbytes
+                    if not all_finite(tensor):
+                        raise CheckpointError(
+                            f"{path}: {name} holds NaN or infinity: its training or its copy failed"
+                        )
+                    yield name, tensor
 
 
 def all_finite(tensor: torch.Tensor) -> bool:

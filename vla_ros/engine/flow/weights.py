@@ -15,12 +15,11 @@ from typing import Protocol
 
 import torch
 
-from vla_ros.engine.checkpoints.files import refuse_broken
+from vla_ros.engine.checkpoints.files import WINDOW, refuse_broken, state_of
 from vla_ros.engine.checkpoints.weights import all_finite
 from vla_ros.engine.errors import CheckpointError
 
 Shape = tuple[int, ...]
-WINDOW = 1 << 26  # bytes of a file that are read before what is mapped of it is let go
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class FileWeights:
             present = ", ".join(sorted(p.name for p in path.parent.iterdir())[:20]) or "nothing"
             raise CheckpointError(f"no {path.name} in {path.parent}: there is {present}")
         refuse_broken(path)
-        self._path, self._state, self._read = path, _state_of(path), 0
+        self._path, self._state, self._read = path, state_of(path), 0
         self._open()
         names = list(self._file.keys())
         self._names = {canonical(name): name for name in names}
@@ -95,17 +94,11 @@ class FileWeights:
 
         try:
             self._file = safe_open(str(self._path), framework="pt")
-            if _state_of(self._path) != self._state:
+            if state_of(self._path) != self._state:
                 raise CheckpointError(f"{self._path} changed while it was read: load it again")
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{self._path} cannot be read: {error}") from error
         self._read = 0
-
-
-def _state_of(path: Path) -> tuple[int, int, int]:
-    """What tells that a file is no longer the one that it was."""
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def canonical(name: str) -> str:

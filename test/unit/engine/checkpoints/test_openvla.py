@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from support.engine import CPU, tiny_config
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
+from vla_ros.engine.checkpoints import weights
 from vla_ros.engine.checkpoints.config import BACKBONES, config_json
-from vla_ros.engine.checkpoints.openvla import load_checkpoint
+from vla_ros.engine.checkpoints.openvla import load_checkpoint, read_layout
 from vla_ros.engine.checkpoints.parse import parse_config
 from vla_ros.engine.checkpoints.random import PRESETS, parameters, write_random
 
@@ -184,3 +186,28 @@ def test_random_weights_need_no_writable_home(
     engine = load_engine(EngineOptions(checkpoint="random:small"))
     assert engine.info.max_tokens == 7
     assert list(tmp_path.glob("vla_ros-random-*/small-0-*/model.safetensors"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_loaded_checkpoint_needs_its_file_no_more(directory: Path, dtype: torch.dtype) -> None:
+    """A mapped weight would change with a file that is copied over while the robot moves."""
+    path = directory / "model.safetensors"
+    save_file({n: t.to(dtype) for n, t in load_file(path).items()}, path)
+    loaded = load_checkpoint(str(directory), CPU, dtype).tensors
+    want = {name: tensor.clone() for name, tensor in loaded.items()}
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    with path.open("r+b") as stream:
+        stream.write(bytes(path.stat().st_size))
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in want.items())
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "WINDOW", 0)
+    layout = read_layout(directory)
+    reading = weights.read_tensors(layout.stored, layout.wanted)
+    next(reading)
+    os.utime(directory / "model.safetensors", ns=(1, 1))
+    with pytest.raises(CheckpointError, match="changed while it was read: load it again"):
+        next(reading)

@@ -59,7 +59,7 @@ def test_with_graphs_the_same_chunks_from_padded_prefixes(kind: str) -> None:
         name = f"{views} {words}"
         want = plain.integrate(encode(plain, views, words, name), None, noise_of(config, name))
         got = padded.integrate(encode(padded, views, words, name), None, noise_of(config, name))
-        assert (got - want).abs().max() < 2e-5
+        assert (got - want).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -21,10 +21,10 @@ class TrajectoryOutput:
 
     A point a control period, the first one period after the stamp, and none after the evidence's
     ``valid_until``: the motion ends there, within a period, so a controller that hears nothing
-    more cannot run on old evidence. Actions that end earlier are held until then, so a message that
-    is later than they last is followed and not refused as over. The stamp is the publication's: a
-    message that comes late is late in it, too. A stop is one point, the measured position, a period after its arrival
-    (stamp 0: start now), whatever the clocks say.
+    more cannot run on old evidence. Actions that end earlier are held until then, so a message
+    that comes later than they last is followed and not refused as over. The stamp is the
+    publication's: a message that comes late is late in it, too. A stop is one point, the measured
+    position, a period after its arrival (stamp 0: start now), whatever the clocks say.
 
     Displacements are added up from where the joints are measured to be.
     """
