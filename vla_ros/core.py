@@ -85,7 +85,9 @@ class Observation:
     image's stamp, in the layout that was asked for (:mod:`vla_ros.control.proprio`), ``poses``
     the simulator's privileged ground truth, which only the scripted policy reads. ``executing``
     is what goes on meanwhile, for policies that continue it; None: the robot stands still, or was
-    held to something else than its chunk.
+    held to something else than its chunk. ``delay_steps``: how many control periods after this
+    frame its action will be executed, by what was seen of late, for policies that take it into
+    account (``PolicyInfo.max_delay``).
     """
 
     stamp_ns: int
@@ -97,6 +99,7 @@ class Observation:
     poses: Mapping[str, Pose] = field(default_factory=dict)
     more_images: Mapping[str, Image] = field(default_factory=dict)
     executing: Executing | None = None
+    delay_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,7 @@ class PolicyInfo:
     action_space: ActionSpace = END_EFFECTOR_DELTA  # what its actions are
     camera_roles: tuple[str, ...] = ()  # further cameras that it needs
     continues: tuple[str, ...] = ()  # executions of chunks that it takes part in: rtc, rtc_trained
+    max_delay: int = 0  # control periods of delay that it was trained for; 0: it knows of none
 
 
 class PolicyState(IntEnum):

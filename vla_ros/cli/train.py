@@ -31,6 +31,8 @@ examples:
   vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2 --minutes 60
   vla-ros train --data data/tabletop --out runs/draft --arch qwen2-draft \\
       --vision-from runs/small/policy          a draft model on the target's vision features
+  vla-ros train --data data/tabletop --out runs/late --delays 8 --dagger 4 \
+      --init-from runs/small/policy            a policy that knows how old its image is
   vla-ros train --data data/tabletop --out runs/oft --arch small-oft --steps 2500 \\
       --init-from runs/small/policy            a chunk policy of OpenVLA-OFT's kind
 
@@ -39,6 +41,7 @@ exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 RECIPE = (
     "arch", "steps", "batch", "branches", "learning_rate", "warmup", "decay", "sigma_bins",
     "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist", "vision_from", "init_from",
+    "delays",
 )  # fmt: skip
 
 
@@ -73,6 +76,14 @@ def add_parser(verbs: Any) -> None:
     add("--dagger", type=int, default=0, metavar="ROUNDS", help="on-policy correction (0)")
     add("--dagger-episodes", type=int, default=100, help="of a round (100)")
     add("--check", type=int, default=0, metavar="N", help="then play N held-out states a family")
+    add(
+        "--delays",
+        type=int,
+        default=0,
+        metavar="N",
+        help="learn to act on images that are 0 to N"
+        " control periods old, told how old (0: on fresh ones)",
+    )
     add("--minutes", type=float, help="end this sitting after that time, saved")
     add("--device", help="cpu or cuda (cuda where there is one)")
     add("--threads", type=int, help="of torch, on a CPU")

@@ -60,7 +60,9 @@ class Control(GoalLoop):
         refuse_unless_able(chunking, info)
         self._sim_time = sim_time
         self.lock = threading.RLock()
+        expected += info.pipeline_depth - 1 if info.chunk_length == 1 else 0
         self._queue = ActionQueue(chunking, limits.space, info.chunk_length, expected)
+        self._max_delay = info.max_delay
         self._gate = PublishGate(self, outlet, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
         self._clock_watch = ClockWatch(sim_time, clock.steady_ns())
@@ -289,6 +291,9 @@ class Control(GoalLoop):
         executing = self._queue.asked(observation.stamp_ns)
         if executing is not None and self.safety.state is PolicyState.RUNNING:
             observation = replace(observation, executing=executing)
+        if self._max_delay:
+            steps = min(self._queue.delay_steps, self._max_delay)
+            observation = replace(observation, delay_steps=steps)
         self._outlet.submit(observation, self.instruction)
 
     def _act(self, now: Moment) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vla_ros.action_space import ActionSpace
 from vla_ros.control.ensemble import blend
-from vla_ros.control.timeline import Chunking, Delays, Execution
+from vla_ros.control.timeline import Chunking, Delays, Execution, Lateness
 from vla_ros.core import Executing, Floats, Inference
 from vla_ros.safety import Limits
 
@@ -85,6 +85,7 @@ class ActionQueue:
         self._blends = self._one_by_one and chunking.execution is Execution.ENSEMBLE
         self._virtual = chunking.delay_frames if self._one_by_one else 0
         self._delays = Delays(chunking.delay_window, max(expected, self._virtual))
+        self._lateness = Lateness(chunking.delay_window, expected)
         self.clear()
 
     def clear(self) -> None:
@@ -125,6 +126,12 @@ class ActionQueue:
                 executing = Executing(current.inference.stamp_ns, row, delay)
         self._asked = self._last = _Asked(stamp_ns, moving)
         return executing
+
+    @property
+    def delay_steps(self) -> int:
+        """Periods from a frame to the execution of its single action, to tell the policy."""
+        told = self._how.told_delay
+        return self._lateness.steps if told is None else told
 
     def awaits(self, now_ns: int, period_ns: int) -> bool:
         """Whether the answer that was asked for is due by now."""
@@ -167,6 +174,8 @@ class ActionQueue:
         length = len(inference.actions)
         start = self._executed_since(inference.stamp_ns) if length > 1 else 0
         self._note_delay(inference.stamp_ns, start, now_ns, limits.period_ns)
+        if length == 1:
+            self._lateness.add(now_ns - inference.stamp_ns, limits.period_ns)
         if start >= length:
             self.voided = (
                 f"a chunk of {length} actions came after {start} had been executed: nothing is"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from statistics import median_high
 
 from vla_ros.core import PolicyInfo
 
@@ -41,6 +42,9 @@ class Chunking:
     them, and for the ensemble as few as the worker allows. ``ensemble_decay`` is ACT's m: the i-th
     oldest chunk weighs exp(-m i). ``delay_window``: delays remembered for the estimate.
     ``delay_frames``: a chunk is there so many periods after its observation, at the earliest.
+
+    Of policies that were trained for delays, which give one action at a time, ``told_delay`` is the
+    delay that they are told, in control periods; None: the one that is measured.
     """
 
     execution: Execution = Execution.ASYNC
@@ -48,12 +52,15 @@ class Chunking:
     ensemble_decay: float = 0.01
     delay_window: int = 10
     delay_frames: int = 0
+    told_delay: int | None = None
 
     def __post_init__(self) -> None:
         if min(self.replan_interval, self.delay_frames) < 0 or self.delay_window < 1:
             raise ValueError(
                 "replan_interval and delay_frames must be 0 or more, delay_window 1 or more"
             )
+        if self.told_delay is not None and self.told_delay < 0:
+            raise ValueError("told_delay must be 0 or more")
 
     def executed_of(self, length: int) -> int:
         """S for a chunk of ``length`` actions."""
@@ -108,3 +115,24 @@ class Delays:
     def executed(self) -> int:
         """Actions executed in that time: no more than really were."""
         return max((executed for _, executed in self._seen), default=self._expected)
+
+
+class Lateness:
+    """How late single actions are executed, in control periods: the median of the newest ones.
+
+    A policy that knows its age is to be told what is likely, not the worst: an action that is made
+    for later than it is executed is as wrong as one that is made for earlier. Not thread-safe.
+    """
+
+    def __init__(self, window: int, expected: int) -> None:
+        self._expected = expected  # until one was seen
+        self._seen: deque[int] = deque(maxlen=window)
+
+    def add(self, age_ns: int, period_ns: int) -> None:
+        """An action was executed whose evidence is so old."""
+        self._seen.append((max(0, age_ns) + period_ns // 2) // period_ns)
+
+    @property
+    def steps(self) -> int:
+        """What to expect of the next one."""
+        return median_high(self._seen) if self._seen else self._expected

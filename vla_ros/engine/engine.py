@@ -59,7 +59,7 @@ class Engine:
         self.schedule: Schedule = make_schedule(parts)
         self._longest = longest
         self._text: str | None = None
-        self._prompt: Prompt | None = None
+        self._prompts: list[Prompt] = []  # by the delay that they name
         self._prepared = False
         self.info = PolicyInfo(
             name="vla",
@@ -73,6 +73,7 @@ class Engine:
             max_tokens=self._tokens,
             state_dim=config.proprio_dim,
             action_space=action_space_of(self.normaliser.dim),
+            max_delay=config.max_delay,
         )
 
     @property
@@ -88,11 +89,13 @@ class Engine:
         if not text.strip():
             raise ValueError("the instruction is empty")
         if text != self._text:
-            ids = self.tokenizer(text)
-            if len(ids) + self.model.config.patches > self._longest:
-                raise ValueError(f"the instruction has {len(ids)} tokens, the most is {MAX_TEXT}")
+            config = self.model.config
+            every = [self.tokenizer(text, delay) for delay in range(config.max_delay + 1)]
+            longest = max(map(len, every))
+            if longest + config.patches > self._longest:
+                raise ValueError(f"the instruction has {longest} tokens, the most is {MAX_TEXT}")
             self.schedule.instruct(text)
-            self._prompt, self._text = self.model.prompt(ids), text
+            self._prompts, self._text = [self.model.prompt(ids) for ids in every], text
         self.schedule.forget()
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
@@ -110,13 +113,14 @@ class Engine:
 
     def request(self, observation: Observation, timeline: Timeline, clock: Clock) -> Request:
         """Preprocess and see: everything before the language model."""
-        if self._prompt is None:
+        if not self._prompts:
             raise RuntimeError("no instruction yet: call reset(text) before step()")
         stages = StageTimer(timeline, clock, self.model.device)
         pixels = self.pixels(observation)
         stages.mark("preprocess")
         features = self.model.features(pixels)
-        prompt = self.model.sequence(self._prompt, self.model.project(features))
+        named = self._prompts[min(max(observation.delay_steps, 0), len(self._prompts) - 1)]
+        prompt = self.model.sequence(named, self.model.project(features))
         stages.mark("vision")
         return Request(observation.stamp_ns, prompt, stages, pixels, features, observation)
 

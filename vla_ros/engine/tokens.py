@@ -34,12 +34,20 @@ PROMPTS = {
     "qwen": f"<|im_start|>system\n{_SYSTEM}<|im_end|>\n<|im_start|>user\n{_ASK}<|im_end|>\n"
     "<|im_start|>assistant\n",
 }
+_DELAYED = "{} in {}"  # few tokens: what an instruction becomes for a policy that knows its age
 MAX_TEXT = 192  # prompt tokens besides the image; longer instructions are refused
 
 
-def prompt_text(style: str, instruction: str) -> str:
-    """The text that asks for an action; the instruction is put in lower case."""
-    return PROMPTS[style].format(instruction.strip().lower())
+def prompt_text(style: str, instruction: str, delay_steps: int | None = None) -> str:
+    """The text that asks for an action; the instruction is put in lower case.
+
+    ``delay_steps``: the action is to be right so many control periods later; None: the policy knows
+    nothing of delays, and its prompt says nothing of them.
+    """
+    wanted = instruction.strip().lower()
+    if delay_steps is not None:
+        wanted = _DELAYED.format(wanted, delay_steps)
+    return PROMPTS[style].format(wanted)
 
 
 class PromptTokenizer:
@@ -55,10 +63,14 @@ class PromptTokenizer:
         self._path = directory / "tokenizer.json"
         self._tokenizer = _read_tokenizer(self._path)
 
-    def __call__(self, instruction: str) -> list[int]:
-        """Ids of the prompt: the first one (BOS) goes before the image, the rest behind it."""
+    def __call__(self, instruction: str, delay_steps: int = 0) -> list[int]:
+        """Ids of the prompt: the first one (BOS) goes before the image, the rest behind it.
+
+        ``delay_steps`` counts for checkpoints that were trained for delays.
+        """
         config = self._config
-        encoded = self._tokenizer.encode(prompt_text(config.prompt_style, instruction))
+        named = delay_steps if config.max_delay else None
+        encoded = self._tokenizer.encode(prompt_text(config.prompt_style, instruction, named))
         ids = list(encoded.ids)
         if len(ids) < 2 or max(ids) >= config.text.vocab_size:
             raise CheckpointError(

@@ -59,6 +59,7 @@ def encode_request(
         "steady": observation.received_steady_ns,
         "shapes": {role: image.shape for role, image in images.items()},
         "proprio": None if proprio is None else np.asarray(proprio, np.float64).tolist(),
+        "delay": observation.delay_steps,
         "executing": None if observation.executing is None else astuple(observation.executing),
         "poses": {k: [*p.position, *p.quaternion] for k, p in observation.poses.items()},
         "text": instruction.text,
@@ -88,6 +89,7 @@ def decode_request(letter: Letter) -> FrameRequest:
         },
         more_images=images,
         executing=_executing(head["executing"]),
+        delay_steps=int(head["delay"]),
     )
     return FrameRequest(letter.sequence, observation, Instruction(head["text"], head["epoch"]))
 

@@ -144,5 +144,5 @@ class _Tokenize:
     def __init__(self, style: str) -> None:
         self._tokenizer, self._style = build_tokenizer(), style
 
-    def __call__(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(prompt_text(self._style, text)).ids)
+    def __call__(self, text: str, delay_steps: int | None = None) -> list[int]:
+        return list(self._tokenizer.encode(prompt_text(self._style, text, delay_steps)).ids)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from vla_ros.engine.checkpoints.config import MOST_DELAY
 from vla_ros.errors import UserError
 
 OPTIONS_FILE = "train.json"
@@ -26,6 +27,10 @@ class TrainOptions:
     ``init_from``: a checkpoint of the same sizes whose weights are the beginning.
 
     ``rounds`` of on-policy correction, ``round_episodes`` each, spread over the later part.
+
+    ``delays``: the policy is told how many control periods later its action will be executed, 0 to
+    so many, and learns what is right then; its on-policy rounds are played that late. 0: it is
+    trained for fresh images and told nothing.
     """
 
     data: tuple[str, ...]
@@ -49,10 +54,13 @@ class TrainOptions:
     init_from: str = ""
     rounds: int = 0
     round_episodes: int = 100
+    delays: int = 0
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.branches) < 1:
             raise UserError("steps, batch and branches must be at least 1")
+        if not 0 <= self.delays <= MOST_DELAY:
+            raise UserError(f"delays is {self.delays}: give 0 to {MOST_DELAY}")
         if self.decay not in DECAYS:
             raise UserError(f"decay is {self.decay!r}: give one of {', '.join(DECAYS)}")
 
@@ -89,9 +97,10 @@ def verify(options: TrainOptions, directory: Path) -> None:
         return
     wanted = options_json(options)
     there = json.loads(path.read_text())
-    differing = sorted(name for name in wanted if wanted[name] != there.get(name))
+    new = {f.name: f.default for f in fields(TrainOptions)}  # of runs older than an option
+    differing = sorted(n for n in wanted if wanted[n] != there.get(n, new[n]))
     if differing:
-        said = ", ".join(f"{name} {there.get(name)}" for name in differing)
+        said = ", ".join(f"{n} {there.get(n, new[n])}" for n in differing)
         raise UserError(f"the run in {directory} has {said}: keep that, or take another --out")
 
 

@@ -109,6 +109,7 @@ def _correct(
         wrist=trainer.config.images == 2,
         policy=str(policy),
         per_shard=_ROUND_SHARD,
+        delays=trainer.options.delays,
     )
     for made in collect(options, round_directory(trainer.directory, number), machine.workers):
         report.say(

@@ -163,7 +163,9 @@ class Trainer:
 
     def _load(self) -> Frames:
         config = self.config
-        return load_frames(self._sets, config.image_size, config.images, config.chunk)
+        return load_frames(
+            self._sets, config.image_size, config.images, config.chunk, config.max_delay
+        )
 
     def _make_objective(self) -> Objective:
         return make_objective(
@@ -203,4 +205,7 @@ def model_config(options: TrainOptions) -> ModelConfig:
     """The model that the options name, with one or two cameras."""
     if options.arch not in ARCHITECTURES:
         raise UserError(f"arch is {options.arch!r}: give one of {', '.join(ARCHITECTURES)}")
-    return replace(ARCHITECTURES[options.arch], images=2 if options.wrist else 1)
+    config = replace(ARCHITECTURES[options.arch], images=2 if options.wrist else 1)
+    if options.delays and config.parallel:
+        raise UserError(f"arch {options.arch} gives chunks: delays are for single actions")
+    return replace(config, max_delay=options.delays)

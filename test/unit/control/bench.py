@@ -52,6 +52,8 @@ class Bench:
                 "zero",
                 chunk_length=kwargs.pop("chunk", 1),
                 continues=kwargs.pop("continues", ()),
+                pipeline_depth=kwargs.pop("pipeline_depth", 1),
+                max_delay=kwargs.pop("max_delay", 0),
             ),
             self.clock,
             self.out,

@@ -40,7 +40,7 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
     sent = Observation(
         2**62, 3, 4, image, image[:2] if wrist else None, np.array(values), {text: pose},
         {"left": image[:3], "up": image[1:]},
-        Executing(2**61, 7, 2) if wrist else None,
+        Executing(2**61, 7, 2) if wrist else None, 3,
     )  # fmt: skip
     head, images = encode_request(sent, Instruction(text, 5))
     letter = Letter(6, head, tuple(i.reshape(-1).copy() for i in images))
@@ -56,12 +56,12 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
     assert seen.proprio is not None
     assert seen.proprio.tolist() == values
     assert seen.poses == {text: pose}
-    assert seen.executing == sent.executing
+    assert (seen.executing, seen.delay_steps) == (sent.executing, 3)
 
 
 def test_what_a_policy_says_of_its_actions_arrives() -> None:
     space = joints(ActionKind.JOINT_POSITION, ("a", "claw"), ("claw",))
-    sent = Ready(PolicyInfo("replay", action_space=space, continues=("rtc",)), 7)
+    sent = Ready(PolicyInfo("replay", action_space=space, continues=("rtc",), max_delay=8), 7)
     (got,) = ReportStream().feed(encode_report(sent), 5)
     assert got == sent
 

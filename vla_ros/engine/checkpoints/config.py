@@ -14,6 +14,7 @@ from typing import Any
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
+MOST_DELAY = 9  # control periods; a prompt names a delay by one digit
 STRATEGIES = ("resize-naive", "resize-crop", "letterbox")
 INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # Pillow's 0...5
 
@@ -103,7 +104,8 @@ class ModelConfig:
     for int(255 * mean) of each tower. ``images`` counts the cameras: 1, or 2 with the wrist.
     ``chunk`` is the number of actions one inference returns; ``parallel`` marks an OpenVLA-OFT
     checkpoint with its L1 head, for actions of ``action_dim``; ``minmax`` normalises by min and
-    max, not by q01 and q99 (ALOHA). With ``vq`` the ``bins`` are codes of a VQ-VAE.
+    max, not by q01 and q99 (ALOHA). With ``vq`` the ``bins`` are codes of a VQ-VAE. ``max_delay``:
+    delays in control periods that it was trained for; above 0 its prompts name the delay.
     """
 
     text: TextConfig
@@ -121,6 +123,7 @@ class ModelConfig:
     action_dim: int = 7
     minmax: bool = False
     vq: VqConfig | None = None
+    max_delay: int = 0
 
     @property
     def patches(self) -> int:
@@ -162,6 +165,7 @@ def config_json(config: ModelConfig, norm_stats: Mapping[str, Any]) -> dict[str,
         "action_dim": config.action_dim,
         "normalise_by_minmax": config.minmax,
         "vq": config.vq and asdict(config.vq),
+        "max_delay": config.max_delay,
         "norm_stats": dict(norm_stats),
         "text_config": text_json(text),
     }

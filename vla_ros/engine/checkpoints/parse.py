@@ -17,6 +17,7 @@ from typing import Any
 from vla_ros.engine.checkpoints.config import (
     BACKBONES,
     INTERPOLATIONS,
+    MOST_DELAY,
     STRATEGIES,
     ModelConfig,
     TextConfig,
@@ -96,6 +97,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
         action_dim=top.whole("action_dim", 7),
         minmax=top.flag("normalise_by_minmax", False),
         vq=_vq(top),
+        max_delay=_max_delay(top),
     )
 
 
@@ -204,6 +206,13 @@ def _vq(top: Fields) -> VqConfig | None:
         vq.whole("hidden", usual.hidden),
         vq.number("scale", usual.scale),
     )
+
+
+def _max_delay(top: Fields) -> int:
+    delay = top.whole("max_delay", 0, 0)
+    if delay > MOST_DELAY:
+        raise CheckpointError(f"max_delay is {delay}: a prompt names a delay by one digit")
+    return delay
 
 
 def _prompt_style(llm: str, text: TextConfig) -> str:

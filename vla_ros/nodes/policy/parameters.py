@@ -187,8 +187,10 @@ TABLE = (
       fixed=True),
     P("rtc_jacobian", "identity", "execution rtc: the network's Jacobian, taken as the identity or"
       " computed by a backward pass a step", choices=("identity", "true"), fixed=True),
-    P("delay_window", 10, "Delays of chunks remembered; the largest is expected next", 1, 1000,
-      fixed=True),
+    P("delay_window", 10, "Delays remembered: of chunks the largest is expected next, of single"
+      " actions the median", 1, 1000, fixed=True),
+    P("told_delay", -1, "Control periods of delay that a policy trained for delays is told; -1:"
+      " what is measured, pipeline included", -1, 1000, fixed=True),
     P("tick_priority", 0, "SCHED_FIFO priority of the thread that publishes commands; 0: none. It"
       " gets a CPU at once, but still waits for Python's lock", 0, 99, fixed=True),
     P("tick_cpus", [-1], "CPUs that this thread may run on; [-1]: all that the process may",

@@ -65,6 +65,7 @@ def chunking_of(values: Mapping[str, Any]) -> Chunking:
         ensemble_decay=values["ensemble_decay"],
         delay_window=values["delay_window"],
         delay_frames=values["delay_frames"],
+        told_delay=None if values["told_delay"] < 0 else values["told_delay"],
     )
 
 

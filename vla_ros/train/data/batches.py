@@ -43,13 +43,16 @@ class Batches:
     Frames are drawn so that a family counts as the square root of its frames: reaching takes
     few steps and would otherwise hardly be seen. An image comes with ``branches`` sentences: the
     one that was pursued, and others, every family with the same chance.
+
+    A model that knows its age is shown an older image and told how old it is: any delay that it
+    takes, with the same chance each, as far as the episode goes back.
     """
 
     def __init__(
         self,
         frames: Frames,
         config: ModelConfig,
-        tokenize: Callable[[str], list[int]],
+        tokenize: Callable[..., list[int]],
         size: int,
         branches: int,
         seed: int,
@@ -61,20 +64,33 @@ class Batches:
         self._pictures = Pictures(self._frames, config, seed, shift, device)
         self._actions = ActionTokens(config.action_vocab, config.bins)
         self._chances = family_weights(frames)
-        said = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
-        self._choices = torch.tensor([len(prompts) for prompts in said])
-        self._first = self._choices.cumsum(0) - self._choices  # row of a goal's first prompt
+        delays = config.max_delay
+        told: list[int | None] = list(range(delays + 1)) if delays else [None]
+        self._told = len(told)
+        said = [
+            [tokenize(text, delay) for text in wordings(goal) for delay in told]
+            for goal in frames.goals
+        ]
+        self._choices = torch.tensor([len(wordings(goal)) for goal in frames.goals])
+        rows = self._choices * self._told
+        self._first = rows.cumsum(0) - rows  # row of a goal's first prompt
         prompts = [prompt for of_goal in said for prompt in of_goal]
         self._common = common_prefix(prompts)
         rests = [torch.tensor(prompt[len(self._common) :]) for prompt in prompts]
         self._lengths = torch.tensor([len(rest) for rest in rests])
         self._rests = torch.nn.utils.rnn.pad_sequence(rests, batch_first=True)
-        words = [one for goal in frames.goals for one in word_places(goal, tokenize)]
+        words = [
+            one
+            for goal in frames.goals
+            for one in word_places(goal, lambda text: tokenize(text, told[0]))
+            for _ in told
+        ]
         self._words = torch.tensor(words) - len(self._common)
         length = self._rests.shape[1] + ACTION_DIM - 1
         self._layout = Layout(config.patches + len(self._common), branches, length)
         self._tokens = encode(self._actions, frames.values).to(torch.int32)
-        self._goal = frames.goal.cpu()
+        self._goal, self._shown = frames.goal.cpu(), frames.shown
+        self._shows = frames.shows.cpu()
         self._others = goal_weights(frames)
         self._things = torch.tensor([things_of(goal, frames.info.objects) for goal in frames.goals])
 
@@ -84,15 +100,24 @@ class Batches:
         index = torch.multinomial(self._chances, self._size, replacement=True, generator=draw)
         goals = self._goals(index, draw)
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
-        drawn = self._pictures(index, draw, step)
+        delay = self._delays(index, draw)
+        drawn = self._pictures(self._shows[index, delay], draw, step)
         tokens = self._tokens[index[:, None], goals].long()
-        which = self._first[goals] + wording % self._choices[goals]
+        worded = wording % self._choices[goals]
+        which = self._first[goals] + worded * self._told + delay[:, None]
         ids, rows = self._sequences(which, tokens)
         words = self._starts() + self._words[which]
         things = self._things[goals].to(self._device)
         places = places_of(drawn.centres[:, 0], things, self._pictures.side, self._pictures.patch)
         tokens, words = tokens.to(self._device), words.to(self._device)
         return Batch(self._layout, drawn.pixels, ids, rows, tokens, drawn.patches, places, words)
+
+    def _delays(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+        """How old the images are, in frames, int64 [B]."""
+        if self._told == 1:
+            return torch.zeros_like(index)
+        drawn = torch.randint(self._told, index.shape, generator=draw)
+        return torch.minimum(drawn, self._shown[index])
 
     def _goals(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
         """Goals int64 [B, K]: the one pursued, then others without repetition."""

@@ -62,7 +62,7 @@ class ChunkBatches:
         if not frames.expert.any():
             raise UserError("chunks are learned from demonstrations, and there are none")
         self._prompts = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
-        self._goal = frames.goal.cpu()
+        self._goal, self._shows = frames.goal.cpu(), frames.shows[:, 0].cpu()
 
     def batch(self, step: int) -> ChunkBatch:
         """The batch of ``step``."""
@@ -72,7 +72,7 @@ class ChunkBatches:
         others = torch.multinomial(self._others, self._size, replacement=True, generator=draw)
         own = torch.rand(self._size, generator=draw) >= _OTHERS
         goal = torch.where(own, self._goal[index], others)
-        drawn = self._pictures(index, draw, step)
+        drawn = self._pictures(self._shows[index], draw, step)
         said = [self._prompts[g] for g in goal.tolist()]
         prompts = [of[n % len(of)] for of, n in zip(said, wording.tolist(), strict=True)]
         lengths = torch.tensor([len(prompt) for prompt in prompts])[:, None]

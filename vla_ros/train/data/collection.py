@@ -7,9 +7,9 @@ goes on where it stopped, and any number of workers makes the same demonstration
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from vla_ros.train.data.relabel import INSTRUCTIONS, labels
 from vla_ros.train.data.rollout import (
     Driver,
     Episode,
+    Late,
     Recorder,
     Taught,
     forget_policy,
@@ -58,6 +59,7 @@ class CollectOptions:
     ``demonstrations`` episodes are spread evenly over ``families``, and within a family over
     its tasks. ``seed`` is the number of the collection, or of the on-policy round.
     ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
+    ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
     """
 
     demonstrations: int
@@ -68,6 +70,7 @@ class CollectOptions:
     policy: str = ""
     expert_share: float = 0.3
     per_shard: int = 20
+    delays: int = 0
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -211,12 +214,13 @@ def _driver(options: CollectOptions, episode: Episode, environment: Environment)
         return demonstrate
     policy = shared_policy(options.policy)
     policy.reset(episode.instruction)
-    return _mixed(expert, policy.act, scale, rng, options.expert_share)
+    delay = int(rng.integers(options.delays + 1)) if options.delays else 0
+    return _mixed(expert, Late(policy.act, delay), scale, rng, options.expert_share)
 
 
 def _mixed(
     expert: Expert,
-    act: Callable[[SimObservation], Floats | None],
+    policy: Late,
     scale: Floats,
     rng: np.random.Generator,
     expert_share: float,
@@ -232,7 +236,8 @@ def _mixed(
         label = _taught(expert, seen, scale)
         if rng.uniform() < _SWITCH:
             expert_acts = bool(rng.uniform() < expert_share)
-        said = None if expert_acts else act(seen)
+        policy.see(seen)
+        said = None if expert_acts else policy.act()
         return label, label.action if said is None else to_environment(said, scale)
 
     return drive
@@ -253,9 +258,10 @@ def _claim(options: CollectOptions, directory: Path) -> None:
         path.write_text(json.dumps(wanted, indent=1) + "\n")
         return
     there = json.loads(path.read_text())
-    differing = sorted(name for name in wanted if wanted[name] != there.get(name))
+    new = {f.name: f.default for f in fields(CollectOptions)}  # of sets older than an option
+    differing = sorted(n for n in wanted if wanted[n] != there.get(n, new[n]))
     if differing:
-        said = ", ".join(f"{name} {there.get(name)}" for name in differing)
+        said = ", ".join(f"{n} {there.get(n, new[n])}" for n in differing)
         raise UserError(f"{directory} holds a collection with {said}: take another directory")
 
 

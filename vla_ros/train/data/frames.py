@@ -32,7 +32,9 @@ _SETTLED = 5e-4  # m between two frames: the fingers have stopped
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """``images`` uint8 [N, cameras, s, s, 3], ``pixels`` float32 [N, cameras, K, 2], ``values``
+    """``images`` uint8 [M, cameras, s, s, 3], ``pixels`` float32 [M, cameras, K, 2]: where things
+    are in them. ``shows`` int64 [N, 1 + D]: the image of each row's moment, and those that many
+    frames before it; ``shown`` int64 [N]: how many frames there were before. ``values``
     float16 [N, G, 7] in [-1, 1] (see units): what to do for each of ``goals``; ``goal`` int64
     [N]: the one that was pursued. ``chunks`` float16 [N, C, 7]: for it, what to do now and in the
     frames that follow, the last of an episode repeated; ``expert`` bool [N]: the expert acted.
@@ -43,6 +45,8 @@ class Frames:
     images: torch.Tensor
     values: torch.Tensor
     pixels: torch.Tensor
+    shows: torch.Tensor
+    shown: torch.Tensor
     goal: torch.Tensor
     chunks: torch.Tensor
     expert: torch.Tensor
@@ -61,6 +65,7 @@ class Frames:
             images=self.images.to(device),
             values=self.values.to(device),
             pixels=self.pixels.to(device),
+            shows=self.shows.to(device),
             goal=self.goal.to(device),
             chunks=self.chunks.to(device),
             expert=self.expert.to(device),
@@ -68,46 +73,59 @@ class Frames:
 
 
 def load_frames(
-    directories: Sequence[Path], image_size: int, images: int, chunk: int = 1
+    directories: Sequence[Path], image_size: int, images: int, chunk: int = 1, delays: int = 0
 ) -> Frames:
     """Read, filter and resize every demonstration of the data sets, in a fixed order.
 
-    UserError: nothing there, or the sets do not fit together or the model's cameras.
+    With ``delays`` the images before a row's own are there too, also of moments that are not worth
+    training. UserError: nothing there, or the sets do not fit together or the model's cameras.
     """
     paths = [path for directory in directories for path in shards(directory)]
     info = _common_info(paths, images)
     cameras = info.cameras[:images]
     tracks = [(path, read_tracks(path)) for path in paths]
     masks = [[worth_training(track) for track in found] for _, found in tracks]
+    seen = [[np.ones_like(m) if delays else m for m in shard] for shard in masks]
     total = int(sum(mask.sum() for shard in masks for mask in shard))
+    pictured = int(sum(mask.sum() for shard in seen for mask in shard))
     flat = [t for _, found in tracks for t in found]
     goals = tuple(parse_instruction(text) for text in info.instructions)
     values = torch.empty(total, len(goals), GRIPPER + 1, dtype=torch.float16)
-    pixels = torch.empty(total, images, len(info.objects), 2)
+    pixels = torch.empty(pictured, images, len(info.objects), 2)
+    shows = torch.empty(total, 1 + delays, dtype=torch.long)
+    shown = torch.empty(total, dtype=torch.long)
     goal = torch.empty(total, dtype=torch.long)
     chunks = torch.empty(total, chunk, GRIPPER + 1, dtype=torch.float16)
     expert = torch.empty(total, dtype=torch.bool)
-    at = 0
-    for track, mask in zip(flat, (m for shard in masks for m in shard), strict=True):
+    at = image = 0
+    every = zip(
+        (m for shard in masks for m in shard), (s for shard in seen for s in shard), strict=True
+    )
+    for track, (mask, kept) in zip(flat, every, strict=True):
         rows = slice(at, at + int(mask.sum()))
+        there = slice(image, image + int(kept.sum()))
+        places = np.stack([track.pixels[camera][kept] for camera in cameras], axis=1)
+        pixels[there] = torch.from_numpy(places) * (image_size / info.image_size)
+        shown[rows] = torch.from_numpy(np.flatnonzero(mask[kept]))
+        shows[rows] = image + (shown[rows, None] - torch.arange(1 + delays)).clamp(min=0)
+        image = there.stop
         values[rows] = torch.from_numpy(to_values(track.labels[mask].astype(np.float64))).half()
-        places = np.stack([track.pixels[camera][mask] for camera in cameras], axis=1)
-        pixels[rows] = torch.from_numpy(places) * (image_size / info.image_size)
         follow = np.minimum(np.flatnonzero(mask)[:, None] + np.arange(chunk), len(track) - 1)
         own = to_values(track.actions[follow].astype(np.float64))
         chunks[rows] = torch.from_numpy(own).half()
         expert[rows] = track.source == EXPERT
         goal[rows] = goals.index(parse_instruction(track.instruction))
         at = rows.stop
-    pictures = torch.empty(total, images, image_size, image_size, 3, dtype=torch.uint8)
+    pictures = torch.empty(pictured, images, image_size, image_size, 3, dtype=torch.uint8)
     for number, camera in enumerate(cameras):
         at = 0
-        for frame in _kept_images(paths, masks, camera, image_size):
+        for frame in _kept_images(paths, seen, camera, image_size):
             pictures[at : at + len(frame), number] = torch.from_numpy(frame)
             at += len(frame)
     return Frames(
-        pictures, values, pixels, goal, chunks, expert, goals, info, len(flat), digest(paths)
-    )
+        pictures, values, pixels, shows, shown, goal, chunks, expert, goals, info, len(flat),
+        digest(paths),
+    )  # fmt: skip
 
 
 def worth_training(track: Track) -> npt.NDArray[np.bool_]:

@@ -48,7 +48,7 @@ class Pictures:
         return self._patch
 
     def __call__(self, index: torch.Tensor, draw: torch.Generator, step: int) -> Drawn:
-        """The images of the frames ``index`` int64 [B]; ``draw`` is advanced."""
+        """The images ``index`` int64 [B] (see Frames.shows); ``draw`` is advanced."""
         size = len(index)
         span = 2 * self._shift + 1
         shift = torch.randint(span, (size, 2), generator=draw) - self._shift

@@ -7,6 +7,7 @@ then resized by the engine's own preprocessing to what the model sees.
 from __future__ import annotations
 
 import atexit
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -128,13 +129,15 @@ class EnginePolicy:
         """Begin an episode."""
         self.engine.reset(instruction)
 
-    def act(self, seen: SimObservation) -> Floats | None:
-        """The physical action [7]; None when the model's output is no action."""
+    def act(self, seen: SimObservation, delay_steps: int = 0) -> Floats | None:
+        """The physical action [7] for ``delay_steps`` after what is seen; None when the model's
+        output is no action."""
         self._stamp += 1
         now = self._clock.steady_ns()
         observation = Observation(
-            self._stamp, self._stamp, now, seen.images[AGENTVIEW], seen.images.get(WRIST)
-        )
+            self._stamp, self._stamp, now, seen.images[AGENTVIEW], seen.images.get(WRIST),
+            delay_steps=delay_steps,
+        )  # fmt: skip
         timeline = Timeline(now).mark("queue", now)
         try:
             answer = self.engine.step(observation, timeline, self._clock)
@@ -142,6 +145,28 @@ class EnginePolicy:
             return None
         assert answer is not None  # the schedule that "auto" stands for answers every frame
         return answer.actions[0]
+
+
+class Late:
+    """A policy that acts on what was seen ``delay`` steps ago, and knows it.
+
+    ``act(seen, delay)`` -> physical action [7], as EnginePolicy's. Until there is something that
+    old the robot stands still with its gripper open, as it does until a first action has come.
+    """
+
+    def __init__(self, act: Callable[[SimObservation, int], Floats | None], delay: int) -> None:
+        self._act, self._delay = act, delay
+        self._seen: deque[SimObservation] = deque(maxlen=delay + 1)
+
+    def see(self, seen: SimObservation) -> None:
+        """Another step; also where another one acts."""
+        self._seen.append(seen)
+
+    def act(self) -> Floats | None:
+        """For the step that was seen last."""
+        if len(self._seen) <= self._delay:
+            return np.array([0, 0, 0, 0, 0, 0, 1], dtype=np.float64)
+        return self._act(self._seen[0], self._delay)
 
 
 @lru_cache(maxsize=1)

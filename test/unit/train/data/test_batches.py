@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -18,8 +20,8 @@ CONFIG = ARCHITECTURES["tiny"]
 CPU = torch.device("cpu")
 
 
-def tokenize(text):
-    return build_tokenizer().encode(prompt_text("openvla", text)).ids
+def tokenize(text, delay=None):
+    return build_tokenizer().encode(prompt_text("openvla", text, delay)).ids
 
 
 def batches(tmp_path, shift=3, seed=0, size=16, branches=3):
@@ -97,6 +99,36 @@ def test_a_sentence_points_at_the_things_it_names(tmp_path):
                     assert batch.places[n, k, slot] == y * side + x
                     found += 1
     assert found > 96 and common > 0
+
+
+def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(tmp_path):
+    config = replace(CONFIG, max_delay=4)
+    frames = load_frames([data_set(tmp_path / "set")], SIZE, 1, delays=4)
+    frames.images[:] = torch.arange(len(frames.images)).view(-1, 1, 1, 1, 1)  # to be told apart
+    drawn = Batches(frames, config, tokenize, 32, 3, 0, 0, CPU)
+    assert same(drawn.batch(5), drawn.batch(5))
+    words = {n: w for w, n in build_tokenizer().get_vocab().items()}
+    actions = ActionTokens(config.action_vocab)
+    ages = []
+    for step in range(4):
+        batch = drawn.batch(step)
+        common = batch.layout.common - config.patches
+        for n, (ids, rows, tokens) in enumerate(
+            zip(batch.ids, batch.rows, batch.tokens, strict=True)
+        ):
+            image = int(drawn_image(batch, n, frames).flatten()[0])
+            named = []
+            for k, branch in enumerate(ids[common:].view(3, -1)):
+                length = int(rows[k, 0]) - batch.layout.common - k * batch.layout.length + 1
+                said = "".join(words[int(i)] for i in branch[:length]).replace("Ġ", " ")
+                named.append(int(said.rpartition("?")[0].rpartition(" in ")[2]))
+            assert len(set(named)) == 1, "one image, one age, whatever the sentence"
+            ages.append(named[0])
+            row = int((frames.shows[:, 0] == image).nonzero()) + named[0]  # all are worth training
+            assert frames.shows[row, named[0]] == image and frames.shown[row] >= named[0]
+            own = frames.values[row, frames.goal[row]].double().numpy()
+            assert tokens[0].tolist() == actions.encode(own)
+    assert set(ages) == set(range(5))
 
 
 def drawn_image(batch, n, frames):

@@ -20,7 +20,7 @@ from vla_ros.train.arch import ARCHITECTURES
 from vla_ros.train.check import check, success_by_family
 from vla_ros.train.data import collection
 from vla_ros.train.data.collection import CollectOptions, collect, episode_of, make_shard, totals
-from vla_ros.train.data.rollout import EnginePolicy, shared_environment
+from vla_ros.train.data.rollout import EnginePolicy, Late, shared_environment
 from vla_ros.train.data.seeds import TRAINING
 from vla_ros.train.data.shards import digest, read_images, read_tracks, shards
 from vla_ros.train.data.units import norm_stats, scales, to_environment
@@ -134,6 +134,48 @@ def test_a_policy_acts_and_the_expert_labels(policy, tmp_path, monkeypatch):
     (track,) = read_tracks(shards(tmp_path)[0])
     assert track.source == "round 0" and len(track) == 12
     assert np.abs(track.actions - track.executed).max() > 0.3
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+def test_a_late_policy_acts_on_what_was_seen_then_and_knows_it(delay):
+    asked = []
+    late = Late(lambda seen, told: asked.append((seen, told)) or np.full(7, float(seen)), delay)
+    said = []
+    for step in range(6):
+        late.see(step)  # stands for what is seen
+        if step != 4:  # somebody else acts
+            said.append(late.act().tolist())
+    still = [0, 0, 0, 0, 0, 0, 1]  # the fingers open
+    steps = [n for n in range(6) if n != 4]
+    assert said == [still if n < delay else [n - delay] * 7 for n in steps]
+    assert asked == [(n - delay, delay) for n in steps if n >= delay]
+
+
+def test_every_episode_of_a_round_is_as_late_as_its_seed_says(policy, tmp_path, monkeypatch):
+    original, drawn = episode_of, []
+    monkeypatch.setattr(
+        collection, "episode_of", lambda *args: replace(original(*args), max_steps=3)
+    )
+
+    class Noted(Late):
+        def __init__(self, act, delay):
+            drawn.append(delay)
+            super().__init__(act, delay)
+
+    monkeypatch.setattr(collection, "Late", Noted)
+    options = replace(REACH, demonstrations=6, policy=policy, expert_share=0.0, delays=8)
+    list(collect(options, tmp_path / "one"))
+    list(collect(options, tmp_path / "other"))
+    assert drawn[:6] == drawn[6:] and len(set(drawn)) > 2 and max(drawn) <= 8
+
+
+def test_a_set_older_than_an_option_is_gone_on_with(reach):
+    path = reach / "collection.json"
+    old = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in old.items() if name != "delays"}))
+    assert list(collect(REACH, reach)) == []
+    with pytest.raises(UserError, match="delays 0"):
+        list(collect(replace(REACH, delays=2), reach))
 
 
 def test_the_check_plays_held_out_episodes(policy):

@@ -75,3 +75,22 @@ def test_demonstrations_without_any_use_are_no_trouble(tmp_path):
     path = data_set(tmp_path / "set", shards=1)
     write_shard(path / "shard-0001.hdf5", INFO, [])
     assert len(load_frames([path], SIZE, 1)) == 20
+
+
+def test_the_images_before_a_frame_are_there_too(tmp_path):
+    """Also of a moment that is not worth training; never those of another episode."""
+    two = [replace(demonstration(n, length=8), track=waiting_track()) for n in range(2)]
+    (tmp_path / "set").mkdir()
+    write_shard(tmp_path / "set" / "shard-0000.hdf5", INFO, two)
+    plain = load_frames([tmp_path / "set"], SIZE, 1)
+    assert len(plain) == len(plain.images) == 14 and plain.shows[:, 0].tolist() == list(range(14))
+    frames = load_frames([tmp_path / "set"], SIZE, 1, delays=3)
+    assert len(frames) == 14 and len(frames.images) == len(frames.pixels) == 16
+    moments = [0, 1, 2, 3, 4, 5, 7]
+    assert frames.shown.tolist() == moments * 2
+    for row, moment in enumerate(moments * 2):
+        first = 8 * (row >= 7)
+        assert frames.shows[row].tolist() == [first + max(moment - k, 0) for k in range(4)]
+    assert torch.equal(frames.images[frames.shows[:, 0]], plain.images)
+    assert torch.equal(frames.pixels[frames.shows[:, 0]], plain.pixels)
+    assert torch.equal(frames.values, plain.values)

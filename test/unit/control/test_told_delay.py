@@ -1,0 +1,95 @@
+"""What a policy that knows its age is told of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.control.bench import Bench
+from vla_ros.control.timeline import Chunking, Lateness
+from vla_ros.safety import Limits
+from vla_ros.timing import SECOND
+
+T = 0.05
+PERIOD = round(T * SECOND)
+
+
+def told(bench: Bench) -> int:
+    return bench.out.submitted[-1][0].delay_steps
+
+
+def late(bench: Bench, periods: float) -> None:
+    """A frame whose action is executed so many periods later."""
+    observation = bench.frame()
+    bench.clock.advance(periods * T)
+    bench.answer(observation)
+    bench.control.tick()
+
+
+@pytest.mark.parametrize("periods", [0.0, 0.4, 1.6, 3.0])
+def test_it_is_told_how_late_its_actions_are_executed(periods: float) -> None:
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    for _ in range(12):
+        late(bench, periods)
+        bench.clock.advance(T)
+    bench.frame()
+    assert told(bench) == round(periods)
+
+
+def test_before_anything_was_seen_it_is_what_the_pipeline_and_the_model_take() -> None:
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8, pipeline_depth=7, inference_s=0.04)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    bench.frame()
+    assert told(bench) == 7
+
+
+def test_it_is_not_told_of_more_than_it_was_trained_for() -> None:
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=2, pipeline_depth=7)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    bench.frame()
+    assert told(bench) == 2
+
+
+def test_it_is_told_what_a_parameter_says() -> None:
+    how = Chunking(told_delay=3)
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8, chunking=how)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    for _ in range(3):
+        late(bench, 0.0)
+        bench.clock.advance(T)
+    bench.frame()
+    assert told(bench) == 3
+    with pytest.raises(ValueError, match="told_delay must be 0 or more"):
+        Chunking(told_delay=-1)
+
+
+def test_a_policy_that_knows_of_no_delay_is_told_of_none() -> None:
+    bench = Bench(limits=Limits(max_age_s=2.0), pipeline_depth=7)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    for _ in range(3):
+        late(bench, 2.0)
+    bench.frame()
+    assert told(bench) == 0
+
+
+@given(ages=st.lists(st.integers(-PERIOD, 20 * PERIOD), max_size=30), window=st.integers(1, 12))
+def test_one_late_action_changes_nothing_and_a_new_delay_is_learned(
+    ages: list[int], window: int
+) -> None:
+    lateness = Lateness(window, 5)
+    assert lateness.steps == 5
+    for age in ages:
+        lateness.add(age, PERIOD)
+    for _ in range(window):
+        lateness.add(3 * PERIOD, PERIOD)
+    assert lateness.steps == 3
+    if window > 2:
+        lateness.add(19 * PERIOD, PERIOD)
+        assert lateness.steps == 3
