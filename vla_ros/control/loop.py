@@ -81,6 +81,11 @@ class Control(GoalLoop):
     def tick(self) -> None:
         """One control period has passed."""
 
+    def execute_by(self, chunking: Chunking) -> None:
+        """Another S from now on, where limits or the worker changed; the execution stays."""
+        with self.lock:
+            self._queue.chunking = chunking
+
     # ------------------------------------------------------------------ state
 
     def activate(self) -> None:

@@ -179,8 +179,9 @@ TABLE = (
       " was executed since its observation; the mean of all chunks; or continue the chunk before,"
       " guided or trained for it (flow policies)", choices=tuple(e.value for e in Execution),
       fixed=True),
-    P("replan_interval", 0, "S, actions executed of a chunk before the next; 0: all of it, and with"
-      " execution ensemble as few as the worker allows", 0, 1000, fixed=True),
+    P("replan_interval", 0, "S, actions executed of a chunk before the next; 0: as many as"
+      " max_age_s allows, and with execution ensemble as few as the worker allows", 0, 1000,
+      fixed=True),
     P("ensemble_decay", 0.01, "execution ensemble: m, the i-th oldest chunk weighs exp(-m i)", 0.0,
       100.0, fixed=True),
     P("rtc_guidance_limit", 5.0, "execution rtc: beta, the largest gain of the guidance", 0.0, 1e6,
