@@ -190,6 +190,8 @@ TABLE = (
       " computed by a backward pass a step", choices=("identity", "true"), fixed=True),
     P("delay_window", 10, "Delays of chunks remembered; the largest is expected next", 1, 1000,
       fixed=True),
+    P("retold_chunks", "", "mode lockstep: a file of `vla-ros replay --mode chunks`, which frames"
+      " to ask for and what each answer continues", fixed=True),
     P("tick_priority", 0, "SCHED_FIFO priority of the thread that publishes commands; 0: none. It"
       " gets a CPU at once, but still waits for Python's lock", 0, 99, fixed=True),
     P("tick_cpus", [-1], "CPUs that this thread may run on; [-1]: all that the process may",

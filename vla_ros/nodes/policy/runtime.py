@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
 from vla_ros.control import make_control
 from vla_ros.control.lasting import Lasting
+from vla_ros.control.retold import read_questions
 from vla_ros.control.ticker import Scheduling, Ticker
 from vla_ros.control.timeline import Chunking
 from vla_ros.core import Floats, PolicyState
@@ -113,6 +115,8 @@ class PolicyRuntime:
             lasting=lasting,
         )
         self.control.goals.topic_preempts = values["allow_topic_preempt"]
+        if values["retold_chunks"]:
+            self.control.retold = read_questions(Path(values["retold_chunks"]))
         self._link.attach(self._executor, ready, self.control)
         self.control.plans = "trajectory" in wanted(values)
         self._open_topics(values, limits)
