@@ -53,7 +53,13 @@ def record(env: dict[str, str], bag: Path, *words: str) -> Path:
     recorder = Program("record", [sys.executable, "-c", CLI, "record", "-o", str(bag)], env)
     try:
         recorder.wait_for_log("recording:")
-        words = ("--mode", "lockstep", "--domain-id", env["ROS_DOMAIN_ID"], *words)
+        words = (
+            "--mode",
+            "lockstep",
+            "--domain-id",
+            env["ROS_DOMAIN_ID"],
+            *words,
+        )  # the last --mode counts
         code, _, err = run_cli("demo", *words, env=env, timeout=90.0)
         assert code in (0, 1), err
         recorder.signal(signal.SIGINT)
@@ -237,3 +243,22 @@ def test_a_policy_that_does_not_load_says_why(replay: Replay, tmp_path: Path) ->
     code, _, err = replay(path, "--policy", "vla", "--checkpoint", tmp_path / "nothing")
     assert code == 3
     assert "refused to configure" in err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_run_in_real_time_whose_chunks_continue_each_other_is_asked_again(
+    replay: Replay, env: dict[str, str], tmp_path: Path
+) -> None:
+    """Told the recorded delays the chunks are the same to the last bit; without them not."""
+    pytest.importorskip("mujoco", reason="mujoco is not installed")
+    how = ("execution=rtc", "replan_interval=4", "max_age_s=3.0", "rtc_guidance_limit=4.0")
+    words = ["--mode", "realtime", "--checkpoint", "random:smolvla-small", "--task",
+             "reach_red_cube", "-p", "bridge.max_steps=60"]  # fmt: skip
+    bag = record(env, tmp_path / "bag", *words, *(w for h in how for w in ("-p", f"policy.{h}")))
+    code, said, err = replay(bag, "--mode", "chunks")
+    assert code == 0, err
+    assert said["identical"] is True
+    assert said["compared"] == 10 * said["frames"] >= 50
+    code, said, err = replay(bag, "--mode", "chunks", "-p", "rtc_guidance_limit=0.5")
+    assert code == 1, err
+    assert said["max_abs_diff"] > 0

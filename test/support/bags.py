@@ -14,7 +14,7 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys.store import Typestore
 
 from vla_ros.action_space import END_EFFECTOR_DELTA, ActionSpace
-from vla_ros.core import Image
+from vla_ros.core import Image, Instruction
 from vla_ros.recording.typestore import typestore
 
 STORE = typestore()
@@ -135,6 +135,44 @@ def action(
         stages=stages,
     )
     return Entry("/policy/action", stamp_ns + T // 5, name, content)
+
+
+def chunk(
+    stamp_ns: int,
+    rows: Iterable[Iterable[float]],
+    text: str,
+    epoch: int = 1,
+    continued: tuple[int, int, int] = (0, 0, 0),
+    space: ActionSpace = END_EFFECTOR_DELTA,
+) -> Entry:
+    """An ActionChunk of the frame of this stamp. ``continued``: stamp, index, delay_steps."""
+    name = "vla_ros/msg/ActionChunk"
+    numbers = np.array([list(row) for row in rows], dtype=np.float64)
+    content = _make(
+        name,
+        header=header(stamp_ns + T // 5, "base"),
+        observation_stamp=time(stamp_ns),
+        receive_stamp=time(stamp_ns),
+        epoch=epoch,
+        schedule="flow",
+        instruction_hash=Instruction(text, epoch).digest,
+        length=len(numbers),
+        period_s=0.05,
+        previous_stamp=time(continued[0]),
+        previous_index=continued[1],
+        delay_steps=continued[2],
+        action_space=int(space.kind),
+        width=numbers.shape[1],
+        names=list(space.names),
+        units=list(space.units),
+        actions=numbers.ravel(),
+        tokens=np.zeros(0, np.int32),
+        target_passes=1,
+        draft_passes=0,
+        drafted=np.zeros(0, np.uint16),
+        accepted=np.zeros(0, np.uint16),
+    )
+    return Entry("/policy/action_chunk", stamp_ns + T // 5, name, content)
 
 
 def write_bag(

@@ -21,6 +21,7 @@ from vla_ros.control.intake import FrameCheck, check_inference
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import ActionQueue, Answer
+from vla_ros.control.retold import Retold
 from vla_ros.control.timeline import Chunking, refuse_unless_able
 from vla_ros.control.watch import ClockWatch
 from vla_ros.core import (
@@ -70,6 +71,7 @@ class Control(GoalLoop):
         self._resting = False  # between two episodes: nothing is asked for
         self._no_worker = ""  # why there is none
         self.inference_s = 0.0  # L, as it was measured last
+        self.retold: Retold | None = None  # what to ask, where that is decided already
 
     @abstractmethod
     def offer(self, observation: Observation) -> None:
@@ -82,6 +84,11 @@ class Control(GoalLoop):
     @abstractmethod
     def tick(self) -> None:
         """One control period has passed."""
+
+    def execute_by(self, chunking: Chunking) -> None:
+        """Another S from now on, where limits or the worker changed; the execution stays."""
+        with self.lock:
+            self._queue.chunking = chunking
 
     # ------------------------------------------------------------------ state
 
@@ -286,6 +293,9 @@ class Control(GoalLoop):
 
     def _ask(self, observation: Observation) -> None:
         """Hand the frame to the worker, unless an answer to it would not be executed."""
+        if self.retold is not None:
+            self._ask_again(observation, self.retold)
+            return
         if not self._queue.asks(observation.stamp_ns, self.limits):
             return
         executing = self._queue.asked(observation.stamp_ns)
@@ -295,6 +305,14 @@ class Control(GoalLoop):
             steps = min(self._queue.delay_steps, self._max_delay)
             observation = replace(observation, delay_steps=steps)
         self._outlet.submit(observation, self.instruction)
+
+    def _ask_again(self, observation: Observation, retold: Retold) -> None:
+        """As it was asked in the run that is told again."""
+        question = retold.next(observation.stamp_ns)
+        if question is not None:
+            self._queue.asked(observation.stamp_ns)
+            observation = replace(observation, executing=question.executing)
+            self._outlet.submit(observation, self.instruction)
 
     def _act(self, now: Moment) -> bool:
         """Publish what comes next; see :meth:`PublishGate.let_through`."""

@@ -73,13 +73,14 @@ class ActionQueue:
 
     ``chunk_length``: actions the policy gives at a time; of one that gives chunks nothing is asked
     while an answer is awaited. ``expected``: how many periods a chunk takes, until one was seen.
+    ``chunking``: its S may change at any time.
     ``voided`` says what was thrown away by the last :meth:`take`, or "".
     """
 
     def __init__(
         self, chunking: Chunking, space: ActionSpace, chunk_length: int, expected: int = 0
     ) -> None:
-        self._how = chunking
+        self.chunking = chunking
         self._space = space
         self._one_by_one = chunk_length > 1
         self._blends = self._one_by_one and chunking.execution is Execution.ENSEMBLE
@@ -110,7 +111,7 @@ class ActionQueue:
         busy = asked is not None and stamp_ns - asked.stamp_ns <= limits.max_age_ns
         if busy or self._waiting or not self._wants:
             return False
-        if self._how.execution is Execution.SYNC and self._executed:
+        if self.chunking.execution is Execution.SYNC and self._executed:
             return stamp_ns >= self._executed[-1] + limits.period_ns  # it stands still
         return True
 
@@ -157,7 +158,9 @@ class ActionQueue:
             return None
         actions = self._current.inference.actions
         candidate = ChunkAction(
-            (self._current,), self._index, actions[self._index : self._how.last_of(len(actions))]
+            (self._current,),
+            self._index,
+            actions[self._index : self.chunking.last_of(len(actions))],
         )
         self._index += 1
         return candidate
@@ -181,7 +184,7 @@ class ActionQueue:
                 f"a chunk of {length} actions came after {start} had been executed: nothing is"
                 " left of it"
             )
-        elif start and self._how.execution is Execution.SYNC:
+        elif start and self.chunking.execution is Execution.SYNC:
             self.voided = "the robot moved after this chunk's observation: it has to look again"
         else:
             self._current, self._index = newer, start
@@ -203,7 +206,7 @@ class ActionQueue:
         """Whether the next action has to come from a new answer."""
         if self._current is None:
             return True
-        return self._index >= self._how.last_of(len(self._current.inference.actions))
+        return self._index >= self.chunking.last_of(len(self._current.inference.actions))
 
     @property
     def _wants(self) -> bool:
@@ -211,7 +214,7 @@ class ActionQueue:
         if self._current is None or self.exhausted:
             return True
         length = len(self._current.inference.actions)
-        return self._index >= self._how.reach(length, self._delays.lead)
+        return self._index >= self.chunking.reach(length, self._delays.lead)
 
     def _arrived(self, now_ns: int, period_ns: int) -> Answer | None:
         """The newest answer that is there; those before it are forgotten."""
@@ -245,5 +248,5 @@ class ActionQueue:
             return None
         self._current, self._index = live[-1][0], live[-1][1] + 1
         rests = [answer.inference.actions[place:] for answer, place in live]
-        rows = blend(rests, self._how.ensemble_decay, self._space)
+        rows = blend(rests, self.chunking.ensemble_decay, self._space)
         return ChunkAction(tuple(self._chunks), live[0][1], rows)

@@ -11,12 +11,14 @@ arXiv 2304.13705 (temporal ensembling).
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median_high
 
 from vla_ros.core import PolicyInfo
+from vla_ros.safety import Limits, least_max_age_s
 
 
 class Execution(str, Enum):
@@ -38,8 +40,9 @@ class Execution(str, Enum):
 class Chunking:
     """How chunks are executed; of no effect on policies that give one action at a time.
 
-    ``replan_interval`` is S, the actions executed of a chunk before another replaces it; 0: all of
-    them, and for the ensemble as few as the worker allows. ``ensemble_decay`` is ACT's m: the i-th
+    ``replan_interval`` is S, the actions executed of a chunk before another replaces it; 0: as
+    many as the age limit allows (:meth:`fitted`; all of them where nobody fits it), and for the
+    ensemble as few as the worker allows. ``ensemble_decay`` is ACT's m: the i-th
     oldest chunk weighs exp(-m i). ``delay_window``: delays remembered for the estimate.
     ``delay_frames``: a chunk is there so many periods after its observation, at the earliest.
 
@@ -61,6 +64,31 @@ class Chunking:
             )
         if self.told_delay is not None and self.told_delay < 0:
             raise ValueError("told_delay must be 0 or more")
+
+    def fitted(self, limits: Limits, info: PolicyInfo, inference_s: float) -> Chunking:
+        """The same with an S where that was left open, for a policy that takes ``inference_s``.
+
+        It is the largest with which no action gets older than ``limits.max_age_s``, and no less
+        than come too late of a chunk (d <= S, arXiv 2506.07339): a limit that is too short for
+        those is refused as for a given S. One that was given stays, and so does an ensemble's.
+        """
+        length = info.chunk_length
+        if self.replan_interval or length <= 1 or self.execution is Execution.ENSEMBLE:
+            return self
+        all_s = (self.least_age_s(limits, info, inference_s, kept) for kept in range(1, length + 1))
+        fits = sum(least_s <= limits.max_age_s for least_s in all_s)
+        late = self.delay_frames + math.ceil(inference_s / limits.period_s - 1e-6)
+        least = 1 if self.execution is Execution.SYNC else max(1, late)
+        return replace(self, replan_interval=min(length, max(fits, least)))
+
+    def least_age_s(
+        self, limits: Limits, info: PolicyInfo, inference_s: float, kept: int | None = None
+    ) -> float:
+        """The smallest ``max_age_s`` that can be met with S, or with ``kept`` in its place."""
+        length = info.chunk_length
+        late = self.delay_frames if length > 1 else 0  # else the policy itself is late
+        kept = self.executed_of(length) if kept is None else kept
+        return least_max_age_s(limits, info.pipeline_depth + late, inference_s, kept)
 
     def executed_of(self, length: int) -> int:
         """S for a chunk of ``length`` actions."""

@@ -6,11 +6,12 @@ The values are those that the policy node gets as parameters in the graph.
 from __future__ import annotations
 
 from vla_ros.control.timeline import Chunking, Execution
+from vla_ros.core import PolicyInfo
 from vla_ros.evaluation.plan import age_limit_s
 from vla_ros.evaluation.records import Setup, Variant
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import UNGATED
-from vla_ros.safety import Limits, least_max_age_s
+from vla_ros.safety import Limits
 from vla_ros.sim.env import EnvSpec
 
 DRAFTING = ("speculative", "vanilla_speculative")
@@ -55,13 +56,21 @@ def schedule_options(variant: Variant) -> dict[str, str | int | float | bool]:
     return options
 
 
-def chunking_of(variant: Variant) -> Chunking:
-    """How chunks are executed."""
-    return Chunking(
+def chunking_of(variant: Variant, limits: Limits, info: PolicyInfo) -> Chunking:
+    """How chunks are executed, in lock-step, where inference makes nothing older. ValueError where
+    the policy cannot be fresh so."""
+    chunking = Chunking(
         Execution(variant.execution),
         replan_interval=variant.replan_interval,
         delay_frames=variant.delay_frames,
-    )
+    ).fitted(limits, info, 0.0)
+    least = chunking.least_age_s(limits, info, 0.0)
+    if limits.max_age_s < least:
+        raise ValueError(
+            f"{variant.label}: its actions are up to {least:.2f} s old, the limit is"
+            f" {limits.max_age_s:g} s: give a larger --max-age"
+        )
+    return chunking
 
 
 def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
@@ -73,16 +82,3 @@ def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
         max_age_s=age_limit_s(setup, variant, spec.control_rate_hz),
         **gate,  # type: ignore[arg-type]
     )
-
-
-def check_age(limits: Limits, variant: Variant, depth: int, chunk: int) -> None:
-    """Raise ValueError where a policy of this pipeline depth and chunk length cannot be fresh."""
-    kept = min(variant.replan_interval or chunk, chunk)
-    if chunk > 1:  # else the policy itself is the late one
-        depth += variant.delay_frames
-    least = least_max_age_s(limits, depth, 0.0, kept)
-    if limits.max_age_s < least:
-        raise ValueError(
-            f"{variant.label}: its actions are up to {least:.2f} s old, the limit is"
-            f" {limits.max_age_s:g} s: give a larger --max-age"
-        )

@@ -15,7 +15,7 @@ from types import TracebackType
 from vla_ros.control import make_control
 from vla_ros.control.queue import Answer
 from vla_ros.core import Command, Inference, Instruction, Observation, PolicyState
-from vla_ros.evaluation.brain import check_age, chunking_of, limits_of, policy_spec
+from vla_ros.evaluation.brain import chunking_of, limits_of, policy_spec
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
 from vla_ros.evaluation.robot_state import robot_state
 from vla_ros.evaluation.runner import RunnerFailed
@@ -114,7 +114,7 @@ class Brain:
         spec = policy_spec(setup, variant)
         policy = load_policy(spec)
         warm_up(policy, spec, os.getpid(), self.clock)
-        check_age(limits, variant, policy.info.pipeline_depth, policy.info.chunk_length)
+        chunking = chunking_of(variant, limits, policy.info)
         self.schedule = policy.info.schedule
         self.state_dim = policy.info.state_dim
         self._server = Server(policy, self.clock)
@@ -123,7 +123,7 @@ class Brain:
         self.error = ""
         self.publish_to: Callable[[Command], None] = lambda command: None
         self.control = make_control(
-            limits, policy.info, self.clock, self, lockstep=True, chunking=chunking_of(variant)
+            limits, policy.info, self.clock, self, lockstep=True, chunking=chunking
         )
         self.control.activate()
 

@@ -64,7 +64,8 @@ class Variant:
     ago; of chunks, each is there that many steps after its observation. ``execution``: how chunks
     are executed (:mod:`vla_ros.control.timeline`), ``rtc_jacobian`` what guides those that continue
     each other. ``image_delay_ms`` (real time): every image reaches the policy so much later, its
-    stamp unchanged. ``replan_interval``: actions executed of a chunk, 0 all of it. The others are
+    stamp unchanged. ``replan_interval``: actions executed of a chunk, 0 all that the age limit
+    allows: all of it, as long as the limit grows with the chunk. The others are
     parameters of the policy node, see config/policy.yaml; ``schedule`` is empty for a policy
     without a model. An adaptive draft learns from episode to episode, so with it a lossy
     acceptance is no function of the job alone: in lock-step it is off.

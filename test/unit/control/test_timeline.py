@@ -11,7 +11,7 @@ from unit.control.bench import Bench
 from vla_ros.action_space import ActionKind, end_effectors
 from vla_ros.control.ensemble import blend
 from vla_ros.control.timeline import Chunking, Delays, Execution
-from vla_ros.core import CommandKind, Executing
+from vla_ros.core import CommandKind, Executing, PolicyInfo
 from vla_ros.safety import Limits
 
 H = 8
@@ -36,15 +36,18 @@ class Line:
     """A loop whose chunks come ``delay`` periods after their observation. One step: a frame, what
     has arrived, a command."""
 
-    def __init__(self, delay=0, lockstep=False, **how):
-        limits = Limits(max_age_s=3.0)
+    def __init__(self, delay=0, lockstep=False, max_age_s=3.0, fit=False, **how):
+        limits = Limits(max_age_s=max_age_s)
         if lockstep:
             how["delay_frames"] = delay
+        chunking = Chunking(**how)
+        if fit:
+            chunking = chunking.fitted(limits, PolicyInfo("p", chunk_length=H), delay * 0.05)
         self.bench = Bench(
             lockstep=lockstep,
             limits=limits,
             chunk=H,
-            chunking=Chunking(**how),
+            chunking=chunking,
             inference_s=delay * 0.05,
         )
         self.delay = 0 if lockstep else delay

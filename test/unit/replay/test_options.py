@@ -73,7 +73,10 @@ def test_what_the_policy_needs_is_read_from_its_parameters():
     assert needs_of(policy("--policy", "zero")) == ()
     assert needs_of(policy("--policy", "scripted")) == ("ground_truth",)
     both = ("-p", "use_wrist_image=true", "-p", "use_joint_states=true")
+    both_parts = ("joint_states", "wrist_image")
     assert needs_of(policy(*both)) == ("joint_states", "wrist_image")
+    for checkpoint, needed in (("random:smolvla-small", both_parts), ("/nowhere", ())):
+        assert needs_of(policy("--policy", "vla", "--checkpoint", checkpoint)) == needed
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from vla_ros.cli.replay.options import AS_IT_IS_ASKED
 from vla_ros.errors import UserError
 from vla_ros.timing import SECOND
 
@@ -61,7 +62,7 @@ def make_report(
         before=Side.of(name, before) if before else None,
         comparison=found,
         tolerance=args.tolerance,
-        strict=mode == "lockstep",
+        strict=mode in AS_IT_IS_ASKED,
         wall_s=wall_s,
         notes=(*notes, *_notes(prepared, played, found)),
     )

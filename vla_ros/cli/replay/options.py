@@ -11,7 +11,9 @@ from vla_ros.bringup.graph_file import GraphSpec, NodeSpec, parse_overrides
 from vla_ros.errors import UserError
 from vla_ros.resources import config_path
 
-MODES = ("lockstep", "recorded", "fast")
+CHUNKS = "chunks"
+MODES = ("lockstep", "recorded", "fast", CHUNKS)
+AS_IT_IS_ASKED = ("lockstep", CHUNKS)  # the world waits for every answer
 POLICIES = ("vla", "scripted", "zero", "replay")
 
 DESCRIPTION = """\
@@ -27,13 +29,16 @@ modes:
              as fast as the policy goes (default)
   recorded   frames come as they were recorded, --rate times as fast; the policy runs in real
              time and answers the newest frame
-  fast       as recorded, but each frame comes as soon as the policy has answered one"""
+  fast       as recorded, but each frame comes as soon as the policy has answered one
+  chunks     the chunks of a run in real time again: the frames that it asked for, each told
+             what the robot was executing and how late the answer was, one after the other"""
 
 EPILOG = """\
 examples:
   vla-ros replay run1                                the same policy again
   vla-ros replay run1 --schedule speculative         another schedule: the same actions?
   vla-ros replay run1 --rate 1 --device cuda:0       how old would they be on this machine?
+  vla-ros replay run1 --mode chunks                  a run with execution rtc: the same chunks?
   vla-ros replay cam.db3 -r image=/cam/color --policy vla --checkpoint DIR \\
       --instruction "pick up the red cube" --save golden.json
   vla-ros replay cam.db3 ... --golden golden.json --json
@@ -162,7 +167,8 @@ def graph_of(
     file = config_path("policy.yaml")
     known = NodeSpec("policy", "policy", (file,)).file_parameters()
     values = {name: value for name, value in recorded.items() if name in known}
-    rate = 1.0 if mode == "lockstep" else float(args.rate or 1.0)
+    waits = mode in AS_IT_IS_ASKED
+    rate = 1.0 if waits else float(args.rate or 1.0)
     if not values and camera_hz:  # a bag of somebody else: one action a frame
         values["control_rate_hz"] = min(200.0, max(1.0, camera_hz))
     if camera_hz:
@@ -170,12 +176,14 @@ def graph_of(
     if mode == "fast":
         values["control_rate_hz"] = 200.0
     values |= {
-        "mode": "lockstep" if mode == "lockstep" else "realtime",
-        "use_sim_time": mode == "lockstep",
+        "mode": "lockstep" if waits else "realtime",
+        "use_sim_time": waits,
         "image_transport": "compressed" if compressed else "raw",
         "instruction": "",
         "detect_frozen": False,
     }
+    if mode == CHUNKS:  # each is late by what the questions say, and by nothing else
+        values |= {"delay_frames": 0}
     own = ("policy", "checkpoint", "schedule", "device", "dtype")
     values |= {name: getattr(args, name) for name in own if getattr(args, name) is not None}
     node = NodeSpec("policy", "policy", (file,), values, lifecycle=True)
@@ -194,14 +202,31 @@ def graph_of(
     return GraphSpec((node,), "replay")
 
 
+def _of_checkpoint(values: Mapping[str, Any]) -> tuple[int, int]:
+    """Cameras that the checkpoint looks through, and values of robot state that it takes; one that
+    cannot be read is for the policy node to refuse."""
+    if values.get("policy") != "vla":
+        return 1, 0
+    from vla_ros.policies.base import PolicyRefused
+    from vla_ros.policies.conventions import conventions_of
+
+    try:
+        key, scale = str(values.get("unnorm_key", "")), (1.0,) * 6
+        found = conventions_of(str(values.get("checkpoint", "")), "", key, scale)
+    except PolicyRefused:
+        return 1, 0
+    return found.cameras, found.state
+
+
 def needs_of(node: NodeSpec) -> tuple[str, ...]:
     """What the policy joins with an image; in the order in which it is published."""
     values = {**node.file_parameters(), **node.parameters}
     needs = []
     if values.get("policy") == "scripted":
         needs.append("ground_truth")
-    if values.get("use_joint_states"):
+    cameras, state = _of_checkpoint(values)
+    if values.get("use_joint_states") or state:
         needs.append("joint_states")
-    if values.get("use_wrist_image"):
+    if values.get("use_wrist_image") or cameras == 2:
         needs.append("wrist_image")
     return tuple(needs)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_ros.cli.replay.options import frame_range, graph_of, needs_of
+from vla_ros.cli.replay.options import CHUNKS, frame_range, graph_of, needs_of
+from vla_ros.errors import UserError
 from vla_ros.timing import SECOND
 
 if TYPE_CHECKING:
     from vla_ros.bringup.graph_file import GraphSpec
     from vla_ros.replay.bag import Bag
+    from vla_ros.replay.chunks import Chunk
     from vla_ros.replay.frames import Frames
     from vla_ros.replay.plan import Plan
     from vla_ros.replay.recorded import Recorded
@@ -31,6 +35,8 @@ class Prepared:
     needs: tuple[str, ...]
     slop_ns: int
     before: Run | None
+    chunks: tuple[Chunk, ...] = ()  # mode chunks: those to be asked for again
+    instructions: Mapping[int, str] = field(default_factory=dict)  # of their epochs
 
 
 def prepare(args: argparse.Namespace, mode: str, bag: Bag) -> Prepared:
@@ -57,7 +63,7 @@ def prepare(args: argparse.Namespace, mode: str, bag: Bag) -> Prepared:
     needs = needs_of(node)
     require(picked, needs)
     control_hz = {**node.file_parameters(), **node.parameters}["control_rate_hz"]
-    return Prepared(
+    prepared = Prepared(
         picked=picked,
         frames=frames,
         recorded=recorded,
@@ -67,3 +73,38 @@ def prepare(args: argparse.Namespace, mode: str, bag: Bag) -> Prepared:
         slop_ns=round(SECOND / float(control_hz) / 2),
         before=golden or recorded.run,
     )
+    return _with_chunks(prepared, args, bag) if mode == CHUNKS else prepared
+
+
+def _with_chunks(prepared: Prepared, args: argparse.Namespace, bag: Bag) -> Prepared:
+    """With the chunks of the bag, to be asked for and compared."""
+    from vla_ros.replay.chunks import instructions_of, read_chunks, run_of_chunks
+
+    depth = prepared.recorded.run.pipeline_depth if prepared.recorded.run else 1
+    if depth > 1:
+        raise UserError("--mode chunks: this run's policy was a pipeline, whose answers continue"
+                        " nothing: use --mode lockstep")  # fmt: skip
+    first, last = prepared.frames.times[0].stamp_ns, prepared.frames.times[-1].stamp_ns
+    chunks = [c for c in read_chunks(bag, prepared.picked) if first <= c.observed_ns <= last]
+    instructions = instructions_of(chunks, prepared.recorded, args.instruction)
+    recorded = run_of_chunks(chunks, prepared.recorded.run, len(chunks))
+    before = prepared.before if args.golden else recorded
+    return replace(prepared, chunks=tuple(chunks), instructions=instructions, before=before)
+
+
+def with_questions(prepared: Prepared, folder: Path) -> Prepared:
+    """The same, the node told by a file in ``folder`` what to ask."""
+    from vla_ros.control.retold import Question, write_questions
+    from vla_ros.core import Executing
+
+    file = folder / "chunks.json"
+    write_questions(
+        file,
+        (
+            Question(c.observed_ns, Executing(*c.continued) if c.continued else None)
+            for c in prepared.chunks
+        ),
+    )
+    node = prepared.spec.node("policy")
+    told = replace(node, parameters={**node.parameters, "retold_chunks": str(file)})
+    return replace(prepared, spec=replace(prepared.spec, nodes=(told,)))

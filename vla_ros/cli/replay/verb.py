@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_ros.cli.replay.conclude import conclude, make_report
-from vla_ros.cli.replay.options import add_parser, check
-from vla_ros.cli.replay.prepare import Prepared, prepare
+from vla_ros.cli.replay.options import AS_IT_IS_ASKED, add_parser, check
+from vla_ros.cli.replay.prepare import Prepared, prepare, with_questions
 from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 
@@ -44,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with Bag(args.bag) as bag:
-            return _Replay(args, mode, bag, stop).run()
+        with Bag(args.bag) as bag, contextlib.ExitStack() as opened:
+            return _Replay(args, mode, bag, stop, opened).run()
     except BagError as error:
         raise UserError(str(error)) from None
     except ImportError as error:
@@ -57,9 +60,15 @@ class _Replay:
     """One replay: judge the bag, start the policy, show it the frames, report."""
 
     def __init__(
-        self, args: argparse.Namespace, mode: str, bag: Bag, stop: threading.Event
+        self,
+        args: argparse.Namespace,
+        mode: str,
+        bag: Bag,
+        stop: threading.Event,
+        opened: contextlib.ExitStack,
     ) -> None:
         self._args, self._mode, self._bag, self._stop = args, mode, bag, stop
+        self._open = opened
         self._progress = Progress()
         self._log: deque[str] = deque(maxlen=30)
 
@@ -70,6 +79,10 @@ class _Replay:
         from vla_ros.replay.errors import BagError
 
         prepared = prepare(self._args, self._mode, self._bag)
+        if prepared.chunks:
+            folder = tempfile.TemporaryDirectory(prefix="vla_ros_replay_")
+            self._open.callback(folder.cleanup)
+            prepared = with_questions(prepared, Path(folder.name))
         os.environ["ROS_DOMAIN_ID"] = str(_domain(self._args.domain_id))
         os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
         environment.prepare()
@@ -105,7 +118,7 @@ class _Replay:
     def _play(self, graph: Graph, prepared: Prepared) -> Played:
         from vla_ros.bringup.graph import Stopped
         from vla_ros.nodes.replay.driver import PolicyLink
-        from vla_ros.nodes.replay.player import play_lockstep, play_realtime
+        from vla_ros.nodes.replay.player import play_chunks, play_lockstep, play_realtime
         from vla_ros.replay.frames import lacking, read_frames
 
         def look() -> None:
@@ -121,14 +134,18 @@ class _Replay:
             self._bag, prepared.picked, prepared.frames, prepared.needs, prepared.slop_ns
         )
         begins = prepared.plan.by_stamp
-        lockstep = self._mode == "lockstep"
+        lockstep = self._mode in AS_IT_IS_ASKED
         roles = (*prepared.needs, "image")
         domain = int(os.environ["ROS_DOMAIN_ID"])
         with PolicyLink(domain, roles, prepared.picked.compressed, lockstep, look) as link:
             link.wait_ready()
-            shown = self._shower(len(prepared.frames.times) - prepared.plan.skipped)
-            if lockstep:
-                patience_s = self._args.answer_timeout
+            total = len(prepared.frames.times) - prepared.plan.skipped
+            shown = self._shower(len(prepared.chunks) or total)
+            patience_s = self._args.answer_timeout
+            if prepared.chunks:
+                told = prepared.instructions
+                played = play_chunks(link, frames, prepared.chunks, told, lacks, patience_s, shown)
+            elif lockstep:
                 played = play_lockstep(link, frames, begins, lacks, patience_s, shown)
             else:
                 rate = None if self._mode == "fast" else float(self._args.rate or 1.0)

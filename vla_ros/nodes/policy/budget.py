@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vla_ros.control.timeline import Chunking
 from vla_ros.core import PolicyInfo
-from vla_ros.safety import Limits, least_max_age_s
+from vla_ros.safety import Limits
 
 
 def refuse_unless_met(
@@ -15,10 +15,10 @@ def refuse_unless_met(
     ``inference_s``: L, the 99th percentile of inference at warm-up; 0 in lock-step, where the
     world waits and inference makes no evidence older.
     """
-    kept = chunking.executed_of(info.chunk_length)
-    late = chunking.delay_frames if info.chunk_length > 1 else 0  # else the policy itself is late
-    least = least_max_age_s(limits, info.pipeline_depth + late, inference_s, kept)
+    least = chunking.least_age_s(limits, info, inference_s)
     if limits.max_age_s < least:
+        kept = chunking.executed_of(info.chunk_length)
+        late = chunking.delay_frames if info.chunk_length > 1 else 0
         raise ValueError(
             f"max_age_s {limits.max_age_s:g} cannot be met: camera period"
             f" {1e3 / limits.camera_rate_hz:.0f} ms, {info.pipeline_depth - 1 + late} frames of"

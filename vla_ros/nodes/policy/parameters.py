@@ -179,8 +179,9 @@ TABLE = (
       " was executed since its observation; the mean of all chunks; or continue the chunk before,"
       " guided or trained for it (flow policies)", choices=tuple(e.value for e in Execution),
       fixed=True),
-    P("replan_interval", 0, "S, actions executed of a chunk before the next; 0: all of it, and with"
-      " execution ensemble as few as the worker allows", 0, 1000, fixed=True),
+    P("replan_interval", 0, "S, actions executed of a chunk before the next; 0: as many as"
+      " max_age_s allows, and with execution ensemble as few as the worker allows", 0, 1000,
+      fixed=True),
     P("ensemble_decay", 0.01, "execution ensemble: m, the i-th oldest chunk weighs exp(-m i)", 0.0,
       100.0, fixed=True),
     P("rtc_guidance_limit", 5.0, "execution rtc: beta, the largest gain of the guidance", 0.0, 1e6,
@@ -191,6 +192,8 @@ TABLE = (
       " actions the median", 1, 1000, fixed=True),
     P("told_delay", -1, "Control periods of delay that a policy trained for delays is told; -1:"
       " what is measured, pipeline included", -1, 1000, fixed=True),
+    P("retold_chunks", "", "mode lockstep: a file of `vla-ros replay --mode chunks`, which frames"
+      " to ask for and what each answer continues", fixed=True),
     P("tick_priority", 0, "SCHED_FIFO priority of the thread that publishes commands; 0: none. It"
       " gets a CPU at once, but still waits for Python's lock", 0, 99, fixed=True),
     P("tick_cpus", [-1], "CPUs that this thread may run on; [-1]: all that the process may",

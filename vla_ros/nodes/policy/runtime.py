@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
 from vla_ros.control import make_control
 from vla_ros.control.lasting import Lasting
+from vla_ros.control.retold import read_questions
 from vla_ros.control.ticker import Scheduling, Ticker
+from vla_ros.control.timeline import Chunking
 from vla_ros.core import Floats, PolicyState
 from vla_ros.executor import Executor, Ready, WorkerGone, WorkerLimits
 from vla_ros.nodes.policy.budget import hang_timeout_s, refuse_unless_met
@@ -97,7 +100,7 @@ class PolicyRuntime:
         values, log = self._values, node.get_logger()
         needs = needs_of(values, ready.info)
         contradiction = check_space(limits.space, ready.info)
-        self._refuse_unless_met(limits, ready)
+        chunking = self._fitted(limits, ready)
         self._set_hang_timeout(limits, ready)
         self.control = make_control(
             limits,
@@ -107,11 +110,13 @@ class PolicyRuntime:
             lockstep=self._lockstep,
             sim_time=sim_time,
             detect_frozen=values["detect_frozen"],
-            chunking=chunking_of(values),
+            chunking=chunking,
             inference_s=ready.inference_p99_ms / 1e3,
             lasting=lasting,
         )
         self.control.goals.topic_preempts = values["allow_topic_preempt"]
+        if values["retold_chunks"]:
+            self.control.retold = read_questions(Path(values["retold_chunks"]))
         self._link.attach(self._executor, ready, self.control)
         self.control.plans = "trajectory" in wanted(values)
         self._open_topics(values, limits)
@@ -125,6 +130,11 @@ class PolicyRuntime:
         )
         if ready.info.conventions:
             log.info(f"the checkpoint is read so: {ready.info.conventions}")
+        if chunking.replan_interval not in (values["replan_interval"], ready.info.chunk_length):
+            log.info(
+                f"of each chunk of {ready.info.chunk_length} actions {chunking.replan_interval} are"
+                f" executed, as many as max_age_s {limits.max_age_s:g} allows"
+            )
         for line in filter(None, (ready.info.contradiction, contradiction)):
             log.warning(f"check this: {line}")
 
@@ -222,7 +232,7 @@ class PolicyRuntime:
         other_rate = limits.control_rate_hz != self.control.limits.control_rate_hz
         if other_rate and self.control.safety.active:
             raise ValueError("control_rate_hz cannot change while active: deactivate first")
-        self._refuse_unless_met(limits, self._link.ready)
+        self._fitted(limits, self._link.ready)
 
     def apply(self, values: Mapping[str, Any], limits: Limits) -> None:
         """Use other values from now on; they have passed :meth:`check`."""
@@ -232,13 +242,17 @@ class PolicyRuntime:
         self._values = values
         with self.control.lock:
             self.control.limits = limits
+            self.control.execute_by(self._fitted(limits, self._link.ready))
             self.control.goals.topic_preempts = values["allow_topic_preempt"]
             self._windows.span(values["latency_window_s"])
         self._set_hang_timeout(limits, self._link.ready)
 
-    def _refuse_unless_met(self, limits: Limits, ready: Ready) -> None:
+    def _fitted(self, limits: Limits, ready: Ready) -> Chunking:
+        """How chunks are executed within these limits. ValueError: they cannot be met."""
         inference_s = 0.0 if self._lockstep else ready.inference_p99_ms / 1e3
-        refuse_unless_met(limits, ready.info, inference_s, chunking_of(self._values))
+        chunking = chunking_of(self._values).fitted(limits, ready.info, inference_s)
+        refuse_unless_met(limits, ready.info, inference_s, chunking)
+        return chunking
 
     def _set_hang_timeout(self, limits: Limits, ready: Ready) -> None:
         given = float(self._values["hang_timeout_s"])
@@ -253,7 +267,7 @@ class PolicyRuntime:
         with self.control.lock:
             limits = self.control.limits
             self._set_hang_timeout(limits, ready)
-            self._refuse_unless_met(limits, ready)
+            self.control.execute_by(self._fitted(limits, ready))
             self.control.inference_s = ready.inference_p99_ms / 1e3
 
     # ------------------------------------------------------------------ report

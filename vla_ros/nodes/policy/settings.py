@@ -25,6 +25,8 @@ def judged(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits]:
     check_instruction(values["instruction"])
     if values["mode"] == "lockstep" and not sim_time:
         raise ValueError("mode 'lockstep' needs use_sim_time:=true and a /clock")
+    if values["retold_chunks"] and values["mode"] != "lockstep":
+        raise ValueError("retold_chunks is for mode 'lockstep': in real time nothing comes again")
     check_outputs(values, limits.space)
     return spec_of(values), limits
 

@@ -23,6 +23,7 @@ from vla_ros.msg import ActionChunk, ActionCommand, NamedPoses, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import stamp_of, to_time
 from vla_ros.nodes.common.peer import Peer
+from vla_ros.replay.chunks import Chunk, chunk_of
 from vla_ros.replay.parts import Part
 from vla_ros.replay.recorded import said_of
 from vla_ros.replay.run import Said
@@ -58,6 +59,7 @@ class PolicyLink(Peer):
         self.tokens: dict[int, tuple[int, ...]] = {}
         self.status: PolicyStatus | None = None
         self._answered: set[int] = set()  # stamps of the frames that were answered
+        self.heard: list[Chunk] = []  # every chunk
         self._chunks = 0
         self._make_topics(roles, compressed)
         self.start()
@@ -180,6 +182,7 @@ class PolicyLink(Peer):
     def _on_chunk(self, message: ActionChunk) -> None:
         with self.bell:
             self._chunks += 1
+            self.heard.append(chunk_of(message, time.monotonic_ns()))
             if len(message.tokens):
                 self.tokens[stamp_of(message.observation_stamp)] = tuple(map(int, message.tokens))
             self.bell.notify_all()

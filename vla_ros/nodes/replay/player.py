@@ -5,16 +5,18 @@
 * recorded: the frames come as the camera gave them, ``rate`` times as fast, with stamps of now;
   the policy runs in real time and answers the newest frame it has.
 * fast: as recorded, but the next frame comes as soon as the policy has answered one.
+* chunks: in lock-step, the frames that were asked for, each with what was executed meanwhile.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vla_ros.core import PolicyState
 from vla_ros.nodes.replay.driver import PolicyLink, ReplayFailed
+from vla_ros.replay.chunks import Chunk, run_of_chunks
 from vla_ros.replay.frames import Frame
 from vla_ros.replay.parts import Part, restamped
 from vla_ros.replay.plan import Begin
@@ -75,6 +77,42 @@ def play_lockstep(
     run = _run(link, link.said, link.tokens, len(shown))
     run = replace(run, answer_ms=took.distribution(0))
     return Played(run, tuple(shown), tuple(ends), refused, _state(link))
+
+
+def play_chunks(
+    link: PolicyLink,
+    frames: Iterable[Frame],
+    chunks: Sequence[Chunk],
+    instructions: Mapping[int, str],
+    lacks: Lacks,
+    patience_s: float,
+    progress: Progress,
+) -> Played:
+    """Ask for every recorded chunk again; a new epoch begins with a reset. The node knows what
+    each continues. ReplayFailed: the policy answers no more."""
+    shown: list[int] = []
+    refused: dict[int, str] = {}
+    asked: dict[int, list[Chunk]] = {}
+    for chunk in chunks:
+        asked.setdefault(chunk.observed_ns, []).append(chunk)
+    epoch: int | None = None
+    for frame in frames:
+        for chunk in asked.get(frame.stamp_ns, ()):
+            if why := lacks(frame):
+                refused[frame.stamp_ns] = why
+                continue
+            if chunk.epoch != epoch:
+                link.begin(instructions[chunk.epoch], True, frame.image_ns)
+                epoch = chunk.epoch
+            before = link.chunks
+            if why := link.answer(frame.stamp_ns, frame.image_ns, frame.parts, patience_s):
+                refused[frame.stamp_ns] = why
+            link.next_chunk(before, 1.0)  # said on another topic than the command
+            shown.append(frame.stamp_ns)
+            progress(len(shown))
+    status = _run(link, [], {}, len(shown))
+    run = run_of_chunks(link.heard, status, len(shown))
+    return Played(run, tuple(shown), (), refused, _state(link))
 
 
 def play_realtime(

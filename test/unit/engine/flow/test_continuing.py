@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from support.engine import CLOCK, images
 from support.flow import inputs_of, model_of, noise_of, tiny_flow
 from unit.control.bench import Bench
+from vla_ros.control.retold import Question, Retold, read_questions, write_questions
 from vla_ros.control.timeline import Chunking, Execution
 from vla_ros.core import Executing, Inference, Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
@@ -299,6 +301,47 @@ def test_an_asynchronous_run_is_replayed_from_its_recorded_delays(rtc: str) -> N
         got = again.step(observation, Timeline(0).mark("queue", 0), CLOCK)
         assert got is not None
         assert np.array_equal(got.actions, want.actions)
+
+
+def test_a_loop_in_lock_step_that_is_told_of_it_asks_the_same_and_hears_the_same() -> None:
+    """As `vla-ros replay --mode chunks` does it, a frame after the other."""
+    said, _ = run(policy_of("identity"), Execution.RTC, [2, 4, 1, 3], 4, 40)
+    for told in (True, False):
+        bench = Bench(
+            lockstep=True, limits=Limits(max_age_s=5.0), chunk=10, continues=("rtc",),
+            chunking=Chunking(Execution.RTC, replan_interval=4),
+        )  # fmt: skip
+        bench.control.activate()
+        bench.control.set_instruction(TEXT)
+        questions = [Question(o.stamp_ns, i.continues if told else None) for o, i in said]
+        bench.control.retold = Retold(questions)
+        again = policy_of("identity")
+        same = []
+        for observation, want in said:
+            seen_before = len(bench.out.submitted)
+            bench.clock.advance((observation.stamp_ns - bench.clock.now) / 1e9)
+            bench.control.offer(replace(observation, executing=None))
+            ((asked, _),) = bench.out.submitted[seen_before:]
+            got = again.step(asked, Timeline(0).mark("queue", 0), CLOCK)
+            assert got is not None
+            same.append(np.array_equal(got.actions, want.actions))
+            bench.answer(asked, got.actions)
+            assert bench.out.commands[-1].latest_ns == observation.stamp_ns, "each is answered"
+        assert all(same) if told else not any(same[1:])
+
+
+def test_questions_are_asked_once_each_and_kept_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "chunks.json"
+    asked = [Question(5, None), Question(9, Executing(5, 3, 2)), Question(9, None)]
+    write_questions(file, asked)
+    retold = read_questions(file)
+    assert retold.next(4) is None
+    assert retold.next(9) == asked[1], "those before are over"
+    assert [retold.next(9), retold.next(9), retold.next(10)] == [asked[2], None, None]
+    for wrong in ("{}x", "[[1, 2]]", "7"):
+        file.write_text(wrong)
+        with pytest.raises(ValueError, match="cannot read"):
+            read_questions(file)
 
 
 def test_rtc_without_delay_and_leftover_is_sync_to_the_bit() -> None:
