@@ -131,7 +131,7 @@ class ActionQueue:
     @property
     def delay_steps(self) -> int:
         """Periods from a frame to the execution of its single action, to tell the policy."""
-        told = self._how.told_delay
+        told = self.chunking.told_delay
         return self._lateness.steps if told is None else told
 
     def awaits(self, now_ns: int, period_ns: int) -> bool:
