@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from vla_ros.cli.demo.result import PERCENTILES, DemoResult, Setup
 from vla_ros.console.streams import WIDTH
-from vla_ros.core import STAGES
-from vla_ros.monitoring.seen import INFERENCE_STAGES
+from vla_ros.core import INFERENCE_STAGES, STAGES
 from vla_ros.timing import Distribution
 
 if TYPE_CHECKING:
