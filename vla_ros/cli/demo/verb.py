@@ -202,6 +202,7 @@ def _result(
         action_rate_hz=report.actions / seen.wall_s if seen.wall_s else None,
         camera_rate_hz=report.camera_rate_hz or None,
         observation_age=report.age_at_publish,
+        staleness=report.staleness,
         inference=report.inference,
         stages={name: _spent(name, getattr(report, name)) for name in STAGES},
         passes=seen.passes,
