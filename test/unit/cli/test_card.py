@@ -157,7 +157,14 @@ def test_the_card_has_a_dash_where_nothing_was_measured() -> None:
         "NOT SOLVED, step 120 of 120, 6.0 s not solved within 120 steps"
         f" 114 actions blocked; the last: {SAID}"
     )
-    for label in ("observation age", "staleness", "  inference", "  transport", "    decode", "  gate"):
+    for label in (
+        "observation age",
+        "staleness",
+        "  inference",
+        "  transport",
+        "    decode",
+        "  gate",
+    ):
         assert said[label] == "- - - -"
     assert said["commands"] == "- Hz, achieved"
     assert said["camera"] == "20.00 Hz"
