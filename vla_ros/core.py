@@ -35,6 +35,7 @@ Floats = npt.NDArray[np.float64]
 #: The stages between capture and publication, in order. They abut: each begins where the
 #: one before it ended, so their durations sum to the latency of the command.
 STAGES = ("transport", "queue", "preprocess", "vision", "prefill", "decode", "gate")
+INFERENCE_STAGES = STAGES[2:6]  # the model's part
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,7 @@ def chunk(
         draft_passes=0,
         drafted=np.zeros(0, np.uint16),
         accepted=np.zeros(0, np.uint16),
+        inference_s=0.01,
     )
     return Entry("/policy/action_chunk", stamp_ns + T // 5, name, content)
 

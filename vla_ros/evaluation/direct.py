@@ -116,6 +116,7 @@ class Brain:
         warm_up(policy, spec, os.getpid(), self.clock)
         chunking = chunking_of(variant, limits, policy.info)
         self.schedule = policy.info.schedule
+        self.pipeline_depth = policy.info.pipeline_depth
         self.state_dim = policy.info.state_dim
         self._server = Server(policy, self.clock)
         self._sequence = 0
@@ -250,6 +251,7 @@ class _Stage:
             max_steps=view.max_steps,
             wall_s=(self._ended_ns - self._began_ns) / SECOND,
             schedule=self._brain.schedule,
+            pipeline_depth=self._brain.pipeline_depth,
             clamped=control.counters.actions_clamped - self._clamped,
             error=self._brain.error or broke,
         )

@@ -188,7 +188,10 @@ class Record:
     (in lock-step in simulated time). ``inference_ms``: time of the policy per frame.
     ``drafted`` and ``accepted``: draft tokens per action dimension, empty without a drafter.
     ``schedule``: how it was decoded, with "auto" resolved; "" without a model.
-    ``passes``: of the target model over ``frames`` frames that it answered. ``held``: steps
+    ``passes``: of the target model over ``frames`` frames that it answered; they served ``served``
+    actions, where a pipeline's pass serves as many as it is deep and a chunk's all of its own (0:
+    written by a version that did not count). ``staleness_ms``: age less due time of the same
+    actions at their execution, how far each was behind its own chunk's time line. ``held``: steps
     without an action of the policy. ``clamped``: actions changed by the gate.
     ``action_digest``: SHA-256, in hex, of the executed actions (m, rad, gripper 0 to 1 as the
     command carried them, float64 [7] each, held steps included) in order; ``token_digest`` the
@@ -209,12 +212,14 @@ class Record:
     wall_s: float = 0.0
     rate_hz: float = 0.0
     age_ms: Spread = Spread()
+    staleness_ms: Spread = Spread()
     inference_ms: Spread = Spread()
     schedule: str = ""
     drafted: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
     passes: int = 0
     frames: int = 0
+    served: int = 0
     held: int = 0
     clamped: int = 0
     action_digest: str = ""
@@ -251,7 +256,7 @@ def setup_from_json(values: Mapping[str, Any]) -> Setup:
 def record_from_json(values: Mapping[str, Any]) -> Record:
     changed = dict(values)
     changed["job"] = _from(Job, values["job"])
-    for name in ("age_ms", "inference_ms", "begun", "seam", "jerk"):
+    for name in ("age_ms", "staleness_ms", "inference_ms", "begun", "seam", "jerk"):
         changed[name] = _from(Spread, values.get(name, {}))
     return _from(Record, changed)
 

@@ -38,7 +38,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """What some episodes drafted: as in a record, summed. ``passes`` an action, None unknown."""
+    """What some episodes drafted: as in a record, summed. ``passes`` an action, shared by all that
+    they serve, None unknown."""
 
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
@@ -57,17 +58,18 @@ class Drafts:
 
     @staticmethod
     def of(records: Sequence[Record]) -> Drafts:
-        frames, passes = sum(r.frames for r in records), sum(r.passes for r in records)
+        served, passes = sum(r.served or r.frames for r in records), sum(r.passes for r in records)
         return Drafts(
             _sums(r.drafted for r in records),
             _sums(r.accepted for r in records),
-            passes / frames if frames and passes else None,
+            passes / served if served and passes else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant. Rates in Hz, spreads in ms over all frames or actions of all its episodes.
+    """One variant. Rates in Hz, spreads in ms over all frames or actions of all its episodes; those
+    of ``begun``, ``seam`` and ``jerk`` as in a record.
 
     ``steps``: median of the solved episodes, None without one. ``same``: episodes with the same
     executed actions as the first variant's, and episodes that both have. ``solved``: the drafts
@@ -81,6 +83,7 @@ class Row:
     groups: Mapping[str, Outcome]
     tasks: Mapping[str, Outcome]
     age: Spread
+    staleness: Spread
     inference: Spread
     rate_hz: float
     steps: float | None
@@ -88,6 +91,9 @@ class Row:
     drafts: Drafts
     solved: Drafts
     same: tuple[int, int]
+    begun: Spread = Spread()
+    seam: Spread = Spread()
+    jerk: Spread = Spread()
 
     @property
     def name(self) -> str:
@@ -131,6 +137,7 @@ def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str],
         groups=_outcomes(records, lambda r: group_of(r.job.task, other)),
         tasks=_outcomes(records, lambda r: r.job.task),
         age=pooled(r.age_ms for r in records),
+        staleness=pooled(r.staleness_ms for r in records),
         inference=pooled(r.inference_ms for r in records),
         rate_hz=sum(r.rate_hz * r.wall_s for r in records) / seconds if seconds else 0.0,
         steps=median([r.steps for r in records if r.success] or [0]) or None,
@@ -138,6 +145,9 @@ def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str],
         drafts=Drafts.of(records),
         solved=Drafts.of([r for r in records if r.success]),
         same=(sum(first[_key(r)] == r.action_digest for r in both), len(both)),
+        begun=pooled(r.begun for r in records),
+        seam=pooled(r.seam for r in records),
+        jerk=pooled(r.jerk for r in records),
     )
 
 

@@ -49,6 +49,10 @@ def _figures(row: Row, records: Sequence[Record]) -> dict[str, Any]:
         "schedule_asked": row.variant.schedule,
         "variant": row.variant.label,
         "observation_age_ms": _spread(row.age),
+        "staleness_ms": _spread(row.staleness),
+        "begun": _spread(row.begun),
+        "seam": _spread(row.seam, 6),
+        "jerk": _spread(row.jerk, 6),
         "inference_ms": _spread(row.inference),
         "rate_hz": round(row.rate_hz, 3),
         "steps": row.steps,
@@ -82,6 +86,6 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _spread(spread: Spread) -> dict[str, float]:
+def _spread(spread: Spread, digits: int = 3) -> dict[str, float]:
     marks = {"mean": spread.mean, "p50": spread.p50, "p95": spread.p95, "max": spread.quantile(100)}
-    return {name: round(value, 3) for name, value in marks.items()}
+    return {name: round(value, digits) for name, value in marks.items()}

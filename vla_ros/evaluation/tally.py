@@ -25,11 +25,12 @@ class Tally:
         self._tokens = hashlib.sha256()
         self._said: list[tuple[int, ...]] = []
         self._ages_ms: list[float] = []
+        self._staleness_ms: list[float] = []
         self._inference_ms: list[float] = []
         self._drafted: list[int] = []
         self._accepted: list[int] = []
         self._seams = Seams()
-        self._passes = self._frames = self._steps = self._moved = 0
+        self._passes = self._frames = self._actions_said = self._steps = self._moved = 0
 
     def command(self, command: Command, executed_ns: int) -> None:
         """One control step executed ``command`` when the clock of its stamps was there."""
@@ -39,6 +40,8 @@ class Tally:
         if command.kind is CommandKind.POLICY:
             self._moved += 1
             self._ages_ms.append((executed_ns - command.stamp_ns) / MS)
+            waited_ns = executed_ns - command.published_ns
+            self._staleness_ms.append((command.staleness_ns + waited_ns) / MS)
 
     def idle(self) -> None:
         """One control step without a command (real time)."""
@@ -53,6 +56,7 @@ class Tally:
         self._frames += 1
         self._seams.inference(said)
         self._passes += said.target_passes
+        self._actions_said += len(said.actions)
         self._drafted = add_per_dimension(self._drafted, said.drafted)
         self._accepted = add_per_dimension(self._accepted, said.accepted)
         if said.tokens:
@@ -78,6 +82,7 @@ class Tally:
         max_steps: int,
         wall_s: float,
         schedule: str = "",
+        pipeline_depth: int = 1,
         clamped: int = 0,
         error: str = "",
     ) -> Record:
@@ -91,12 +96,14 @@ class Tally:
             wall_s=wall_s,
             rate_hz=self._moved / wall_s if wall_s > 0 else 0.0,
             age_ms=Spread.of(self._ages_ms),
+            staleness_ms=Spread.of(self._staleness_ms),
             inference_ms=Spread.of(self._inference_ms),
             schedule="" if schedule == NO_SCHEDULE else schedule,
             drafted=tuple(self._drafted),
             accepted=tuple(self._accepted),
             passes=self._passes,
             frames=self._frames,
+            served=self._actions_said * max(1, pipeline_depth),
             held=self._steps - self._moved,
             clamped=clamped,
             action_digest=self._actions.hexdigest(),

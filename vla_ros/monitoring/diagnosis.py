@@ -124,7 +124,8 @@ def observation_age(facts: Facts) -> Diagnostic:
         *_percentiles("staleness", report.staleness),
         ("stale published", str(report.stale_published)),
     ]
-    return found.conclude(f"p50 {age.p50:.0f} ms, p99 {age.p99:.0f} ms", values)
+    behind = f", staleness p99 {report.staleness.p99:.0f} ms" if report.staleness.count else ""
+    return found.conclude(f"p50 {age.p50:.0f} ms, p99 {age.p99:.0f} ms{behind}", values)
 
 
 def camera(facts: Facts) -> Diagnostic:

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from vla_ros.core import EPISODE_OVER, STAGES, CommandKind, PolicyState
+from vla_ros.core import EPISODE_OVER, INFERENCE_STAGES, STAGES, CommandKind, PolicyState
 from vla_ros.timing import Distribution
 
 #: Stages of :data:`vla_ros.core.STAGES` that are the work of the model.
-INFERENCE_STAGES = ("preprocess", "vision", "prefill", "decode")
 
 
 NOTHING = Distribution()  # no samples

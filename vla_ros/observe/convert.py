@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from vla_ros.core import Inference, Timeline
+from vla_ros.core import INFERENCE_STAGES, Inference, Timeline
 from vla_ros.msg import ActionChunk, EpisodeStatus
 from vla_ros.nodes.common.convert import stamp_of
 from vla_ros.observe.episode import Episode
+from vla_ros.timing import SECOND
 
 _ENDED = {EpisodeStatus.STATE_SUCCESS: "success", EpisodeStatus.STATE_FAILURE: "failure"}
 
@@ -32,12 +35,13 @@ def episode_of(message: EpisodeStatus) -> Episode:
 
 
 def inference_of(message: ActionChunk) -> Inference:
-    """What the policy said of one frame; the time it took is in its commands."""
+    """What the policy said of one frame; of the time it took only the sum is known."""
     length = message.length or 1
+    spent_s = message.inference_s if math.isfinite(message.inference_s) else 0.0
     return Inference(
         stamp_ns=stamp_of(message.observation_stamp),
         actions=np.asarray(message.actions, np.float64).reshape(length, -1),
-        timeline=Timeline(0),
+        timeline=Timeline(0).mark(INFERENCE_STAGES[-1], round(spent_s * SECOND)),
         tokens=tuple(map(int, message.tokens)),
         target_passes=message.target_passes,
         draft_passes=message.draft_passes,

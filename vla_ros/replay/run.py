@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vla_ros.action_space import END_EFFECTOR_DELTA
-from vla_ros.core import CommandKind
+from vla_ros.core import INFERENCE_STAGES, CommandKind
 from vla_ros.timing import MS, Distribution
 
 #: Which frame, and which action of the chunk that it gave.
 Key = tuple[int, int]
-
-INFERENCE = ("preprocess", "vision", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Said:
 
     @property
     def inference_ms(self) -> float:
-        return sum(self.stages_ms.get(stage, 0.0) for stage in INFERENCE)
+        return sum(self.stages_ms.get(stage, 0.0) for stage in INFERENCE_STAGES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ SOLVED = DemoResult(
     action_rate_hz=19.5,
     camera_rate_hz=20.0,
     observation_age=Distribution(52.1, 70.0, 88.8, 90.0, 140),
+    staleness=Distribution(12.1, 30.0, 48.8, 49.5, 140),
     inference=SPREAD,
     stages=dict.fromkeys(STAGES, SPREAD),
     passes=3.789,
@@ -98,6 +99,7 @@ def test_json_is_one_line_with_the_promised_keys() -> None:
     assert content["success"] is True
     assert content["observation_age_ms"] == {"p50": 52.1, "p95": 70.0, "p99": 88.8, "max": 90.0}
     assert content["inference_ms"]["p99"] == 3.0
+    assert content["staleness_ms"]["max"] == 49.5
     assert content["achieved_rate_hz"] == 19.988
     assert content["missed_deadlines"] == 3
     assert content["stale_published"] == 0
@@ -134,6 +136,7 @@ def test_the_card_says_what_counts() -> None:
     said = rows(SOLVED)
     assert said["result"] == "SOLVED, step 143 of 300, 7.2 s"
     assert said["observation age"] == "52.10 70.00 88.80 90.00"
+    assert said["staleness"] == "12.10 30.00 48.80 49.50"
     assert said["passes an action"] == "3.79 of the model"
     assert said["stale published"] == "0 older than 500 ms; must be 0"
     assert said["commands"] == "19.99 Hz, achieved"
@@ -154,7 +157,14 @@ def test_the_card_has_a_dash_where_nothing_was_measured() -> None:
         "NOT SOLVED, step 120 of 120, 6.0 s not solved within 120 steps"
         f" 114 actions blocked; the last: {SAID}"
     )
-    for label in ("observation age", "  inference", "  transport", "    decode", "  gate"):
+    for label in (
+        "observation age",
+        "staleness",
+        "  inference",
+        "  transport",
+        "    decode",
+        "  gate",
+    ):
         assert said[label] == "- - - -"
     assert said["commands"] == "- Hz, achieved"
     assert said["camera"] == "20.00 Hz"

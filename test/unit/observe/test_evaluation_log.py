@@ -54,11 +54,12 @@ def heard(
 ) -> Heard:
     action = np.full(7, value)
     command = Command(kind, action, 0, 1, 0, frame_ns, stamp_ns=frame_ns, latest_ns=frame_ns)
-    return Heard(command, at_ns, 5.0)
+    return Heard(command, at_ns)
 
 
 def said(stamp_ns: int) -> Inference:
-    return Inference(stamp_ns, np.zeros((1, 7)), Timeline(0), (7, 8), 2, 0, (1, 1), (1, 0))
+    took = Timeline(0).mark("decode", 5 * MS)
+    return Inference(stamp_ns, np.zeros((1, 7)), took, (7, 8), 2, 0, (1, 1), (1, 0))
 
 
 def log(setup: Setup, status: StatusSeen | None = RUNNING) -> EvalLog:
@@ -94,9 +95,23 @@ def test_in_lockstep_the_first_answer_to_every_frame_was_executed_in_order() -> 
     assert (record.steps, record.held, record.passes, record.frames) == (3, 0, 6, 3)
     assert (record.drafted, record.accepted) == ((3, 3), (3, 0))
     assert record.wall_s == pytest.approx(0.15)
-    assert record.inference_ms.count == 3
+    assert (record.inference_ms.count, record.inference_ms.p50) == (3, 5.0)
     assert (record.success, record.reason, record.error) == (False, "step limit", "")
     assert record.schedule == "speculative"
+
+
+def test_every_inference_counts_also_those_that_no_command_names() -> None:
+    """The commands of an ensemble name the oldest of the chunks that they rest on."""
+    it = log(LOCKSTEP)
+    frames = [SECOND + step * PERIOD for step in range(5)]
+    for frame in frames[:4]:
+        command = replace(heard(frame).command, stamp_ns=frames[0])
+        it.add_command(Heard(command, 0))
+    for frame in frames:  # the last one is of the end: no step follows
+        it.add_inference(replace(said(frame), actions=np.zeros((8, 7))))
+    it.add_episode(over(4, 4))
+    record = it.record(JOB, 1.0)
+    assert (record.frames, record.inference_ms.count, record.inference_ms.p50) == (4, 4, 5.0)
 
 
 def test_a_pipeline_s_last_word_is_of_no_use() -> None:

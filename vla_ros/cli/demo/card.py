@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from vla_ros.cli.demo.result import PERCENTILES, DemoResult, Setup
 from vla_ros.console.streams import WIDTH
-from vla_ros.core import STAGES
-from vla_ros.monitoring.seen import INFERENCE_STAGES
+from vla_ros.core import INFERENCE_STAGES, STAGES
 from vla_ros.timing import Distribution
 
 if TYPE_CHECKING:
@@ -133,7 +132,8 @@ def _rates(result: DemoResult) -> Iterable[tuple[str, str, str]]:
 
 
 def _times(result: DemoResult) -> Table:
-    """The age of the evidence and the stages it consists of, the model's four together."""
+    """The age of the evidence and the stages it consists of, the model's four together; how much of
+    it is behind the time line of the action's chunk."""
     from rich.text import Text
 
     grid = _grid(_LABEL, *[_FIGURE] * len(PERCENTILES), None)
@@ -156,6 +156,7 @@ def _breakdown(result: DemoResult) -> Iterable[tuple[str, Distribution]]:
             yield "  inference", result.inference
         indent = "    " if stage in INFERENCE_STAGES else "  "
         yield f"{indent}{stage}", result.stages.get(stage, Distribution())
+    yield "staleness", result.staleness
 
 
 def _counts(result: DemoResult) -> Iterable[tuple[str, str, str]]:

@@ -47,7 +47,8 @@ class DemoResult:
     """One episode. Rates in Hz, distributions in ms, ``episode_s`` in seconds of wall time.
 
     ``ended``: how the episode ended, "success", "failure" or "timeout". ``blocked`` actions were
-    stopped by the gate, the last one for ``last_block``. ``passes`` of the target model an
+    stopped by the gate, the last one for ``last_block``. ``staleness``: age less due time of an
+    action of a chunk, the age of any other. ``passes`` of the target model an
     action. ``trouble`` are lines about the graph that the user should read (a node that did not
     end cleanly).
     """
@@ -67,6 +68,7 @@ class DemoResult:
     action_rate_hz: float | None = None
     camera_rate_hz: float | None = None
     observation_age: Distribution = Distribution()
+    staleness: Distribution = Distribution()
     inference: Distribution = Distribution()
     stages: Mapping[str, Distribution] = field(default_factory=dict)
     passes: float | None = None
@@ -122,6 +124,7 @@ def json_line(result: DemoResult) -> str:
         "action_rate_hz": _rounded(result.action_rate_hz),
         "camera_rate_hz": _rounded(result.camera_rate_hz),
         "observation_age_ms": _percentiles(result.observation_age),
+        "staleness_ms": _percentiles(result.staleness),
         "inference_ms": _percentiles(result.inference),
         "stages_ms": {name: _percentiles(d) for name, d in result.stages.items()},
         "passes_per_action": _rounded(result.passes),

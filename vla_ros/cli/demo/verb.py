@@ -18,9 +18,8 @@ from vla_ros.cli.demo.options import add_parser, check_graph, parameters
 from vla_ros.cli.demo.result import DemoResult, Setup, json_line
 from vla_ros.console.progress import Progress
 from vla_ros.console.streams import error, show
-from vla_ros.core import STAGES
+from vla_ros.core import INFERENCE_STAGES, STAGES
 from vla_ros.evaluation.origin import machine
-from vla_ros.monitoring.seen import INFERENCE_STAGES
 from vla_ros.observe.episode import policy_in_words
 from vla_ros.observe.film import Film
 from vla_ros.resources import version
@@ -203,6 +202,7 @@ def _result(
         action_rate_hz=report.actions / seen.wall_s if seen.wall_s else None,
         camera_rate_hz=report.camera_rate_hz or None,
         observation_age=report.age_at_publish,
+        staleness=report.staleness,
         inference=report.inference,
         stages={name: _spent(name, getattr(report, name)) for name in STAGES},
         passes=seen.passes,

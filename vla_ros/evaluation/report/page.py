@@ -40,7 +40,8 @@ _ROUTES = {"ros": "through the ROS graph", "direct": "straight on the policy, wi
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing under a heading; ``kind`` says which words explain it: age, sweep, times."""
+    """A drawing under a heading; ``kind`` says which words explain it: late, age, sweep,
+    times."""
 
     heading: str
     picture: Markup
@@ -131,9 +132,11 @@ def _uneven(rows: Sequence[Row]) -> str:
 def _figures(rows: Sequence[Row]) -> list[Figure]:
     from vla_ros.evaluation.report.figures.age import age_figure
     from vla_ros.evaluation.report.figures.curves import sweep_figure
+    from vla_ros.evaluation.report.figures.late import late_figure
     from vla_ros.evaluation.report.figures.times import times_figure
 
-    drawn = [Figure("Age of the evidence", age_figure(rows), "age")]
+    drawn = [Figure("Chunks that come late", late_figure(rows), "late")]
+    drawn.append(Figure("Age of the evidence", age_figure(rows), "age"))
     drawn += [
         Figure(f"{sweep.kind.title}: {plain(sweep.name)}", sweep_figure(sweep), "sweep")
         for kind in KINDS

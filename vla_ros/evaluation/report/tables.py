@@ -71,6 +71,12 @@ def _ms(spread: Spread) -> Cell:
     return Cell(f"{spread.p50:.1f} / {spread.p95:.1f}" if spread.count else NONE)
 
 
+def _thousandths(spread: Spread) -> Cell:
+    """Of m and rad."""
+    words = f"{1e3 * spread.p50:.1f} / {1e3 * spread.p95:.1f}"
+    return Cell(words if spread.count else NONE)
+
+
 def _same(row: Row) -> Cell:
     same, both = row.same
     return Cell(f"{same} of {both}" if both else NONE)
@@ -82,10 +88,13 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], Cell]], ...] = (
     ("steps", lambda r: Cell(f"{r.steps:.0f}" if r.steps else NONE)),
     ("new actions\na second", lambda r: Cell(f"{r.rate_hz:.1f}" if r.rate_hz else NONE)),
     ("age, ms\np50 / p95", lambda r: _ms(r.age)),
+    ("staleness, ms\np50 / p95", lambda r: _ms(r.staleness if r.begun.count else Spread())),
     ("inference, ms\np50 / p95", lambda r: _ms(r.inference)),
     ("passes\nan action", lambda r: Cell(_passes(r.drafts))),
     ("drafts\naccepted, %", lambda r: Cell(percent(r.drafts.acceptance_all))),
     ("steps\nheld, %", lambda r: Cell(percent(r.held))),
+    ("seam jump, 10⁻³\np50 / p95", lambda r: _thousandths(r.seam)),
+    ("jerk, 10⁻³\np50 / p95", lambda r: _thousandths(r.jerk)),
     (_SAME, _same),
 )  # fmt: skip
 

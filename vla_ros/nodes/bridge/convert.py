@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from math import isfinite
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -16,6 +17,7 @@ from vla_ros.nodes.common.convert import BadMessage, stamp_of, to_time
 from vla_ros.nodes.common.diagnostics import status
 from vla_ros.sim.env import WORLD, SimObservation
 from vla_ros.sim.episode.state import EpisodeState, EpisodeView
+from vla_ros.timing import SECOND
 
 
 def command_of(message: ActionCommand) -> Command:
@@ -41,6 +43,9 @@ def command_of(message: ActionCommand) -> Command:
         received_ns=stamp_of(message.receive_stamp),
         latest_ns=stamp_of(message.latest_observation_stamp),
         valid_until_ns=stamp_of(message.valid_until),
+        chunk_index=message.chunk_index,
+        chunk_length=message.chunk_length,
+        staleness_ns=round(message.staleness_s * SECOND) if isfinite(message.staleness_s) else 0,
     )
 
 

@@ -15,7 +15,15 @@ from vla_ros import core
 from vla_ros.action_space import ActionSpace
 from vla_ros.control import ControlCounts
 from vla_ros.control.queue import Answer
-from vla_ros.core import STAGES, Command, Instruction, PolicyInfo, PolicyState, Pose
+from vla_ros.core import (
+    INFERENCE_STAGES,
+    STAGES,
+    Command,
+    Instruction,
+    PolicyInfo,
+    PolicyState,
+    Pose,
+)
 from vla_ros.executor.messages import Result
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, NamedPoses, PolicyStatus, Stages
 from vla_ros.nodes.common.convert import BadMessage, quoted, set_times, to_time
@@ -179,6 +187,8 @@ def chunk_message(answer: Answer, result: Result, info: PolicyInfo, limits: Limi
     out.draft_passes = inference.draft_passes
     out.drafted = list(inference.drafted)
     out.accepted = list(inference.accepted)
+    spent_ms = inference.timeline.durations_ms()
+    out.inference_s = sum(spent_ms.get(stage, 0.0) for stage in INFERENCE_STAGES) / 1e3
     return out
 
 

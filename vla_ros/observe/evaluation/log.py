@@ -23,11 +23,10 @@ _SLACK_NS = 25 * MS
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One ActionCommand, when it came (ROS clock), and how long the model took, ms."""
+    """One ActionCommand, and when it came (ROS clock)."""
 
     command: Command
     received_ns: int
-    inference_ms: float
 
 
 class EvalLog:
@@ -131,18 +130,16 @@ class EvalLog:
         ``wall_s``: the episode's time where the bridge did not say. ``broke``: what went wrong
         with the graph, "" where nothing did.
         """
-        tally, episode, status, asked_ns = Tally(), self.episode, self._status, 0
+        tally, episode, status = Tally(), self.episode, self._status
         steps = self._answered_steps() if self._lockstep else self._clocked_steps()
         for inference in self._inferences():
             tally.inference(inference)
+            tally.asked(sum(inference.timeline.durations_ms().values()))
         for heard, executed_ns in steps:
             if heard is None:
                 tally.idle()
                 continue
             tally.command(heard.command, executed_ns)
-            if heard.command.kind is CommandKind.POLICY and heard.command.stamp_ns != asked_ns:
-                asked_ns = heard.command.stamp_ns  # the first of its chunk
-                tally.asked(heard.inference_ms)
         success = episode is not None and episode.ended == "success"
         said = broke
         if episode is not None and (self.ended or not broke):
@@ -156,6 +153,7 @@ class EvalLog:
             max_steps=episode.max_steps if episode else 0,
             wall_s=self._wall_s(wall_s),
             schedule=status.schedule if status else "",
+            pipeline_depth=status.pipeline_depth if status else 1,
             clamped=self._counted("actions_clamped"),
             error=broke or self._error(success, said, tally.moved),
         )

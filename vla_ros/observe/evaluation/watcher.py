@@ -22,7 +22,7 @@ from vla_ros.monitoring import StatusSeen
 from vla_ros.msg import ActionCommand
 from vla_ros.nodes.bridge.convert import command_of
 from vla_ros.nodes.common import qos
-from vla_ros.nodes.monitor.convert import header_stamp, stages_seen
+from vla_ros.nodes.monitor.convert import header_stamp
 from vla_ros.observe.episode import Episode
 from vla_ros.observe.evaluation.log import EvalLog, Heard
 from vla_ros.observe.listener import deep
@@ -131,8 +131,7 @@ class EvalWatcher(EpisodeWatcher):
         self.log.add_status(status)
 
     def hear_command(self, message: ActionCommand, info: MessageInfo, arrival: Moment) -> None:
-        spent_ms = stages_seen(message.stages).inference_ms
-        self.log.add_command(Heard(command_of(message), arrival.now_ns, spent_ms))
+        self.log.add_command(Heard(command_of(message), arrival.now_ns))
 
     def hear_inference(self, inference: Inference) -> None:
         self.log.add_inference(inference)

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Chunks that come late: d control steps after their observation, executed in every way there is, with
+# S = max(d, 4) actions of each. In lock-step, so that the delay is exact on any machine; 28 tasks x EPISODES.
+# One directory (run.json, episodes.jsonl, summary.json, report.html with the figure); stopped at any
+# moment, the same command goes on.
+#   benchmarks/late/run.sh                          # shipped:tabletop-flow, all executions, 5 episodes a task
+#   EPISODES=20 WORKERS=8 benchmarks/late/run.sh
+#   CHECKPOINT=shipped:tabletop-oft EXECUTIONS=sync,async,ensemble DELAYS="0 2 4" OUT=/tmp/late TASKS=reach \
+#       EPISODES=1 benchmarks/late/run.sh           # a quick look
+set -eu
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-python3}
+checkpoint=${CHECKPOINT:-shipped:tabletop-flow}
+for d in ${DELAYS:-0 2 4 6 8}; do
+    s=$((d > 4 ? d : 4))
+    echo "== d = $d, S = $s"
+    # shellcheck disable=SC2086  # TASKS is a list of words
+    "$python" -m vla_ros eval --no-ros --checkpoint "$checkpoint" --seed 0 \
+        --execution "${EXECUTIONS:-sync,async,ensemble,rtc}" --rtc-jacobian "${JACOBIAN:-identity}" \
+        --delay-frames "$d" --replan-interval "$s" --episodes "${EPISODES:-5}" \
+        ${TASKS:+--tasks $TASKS} --workers "${WORKERS:-2}" --device "${DEVICE:-cpu}" \
+        --out "${OUT:-benchmarks/late/${checkpoint#shipped:}}"
+done
