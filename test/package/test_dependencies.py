@@ -104,7 +104,7 @@ def needed(names: set[str]) -> set[str]:
     """Keys of rosdep for imports: of ROS, and of what a plain install asks pip for."""
     plain = asked_of_pip("install_requires")
     pip = {n for n in names - ROS - set(WITHOUT) if PIP.get(n, n).lower() in plain}
-    return {n for n in names & ROS} | {ROSDEP[name] for name in pip}
+    return (names & ROS) | {ROSDEP[name] for name in pip}
 
 
 def test_package_xml_is_what_is_imported():
