@@ -2,7 +2,9 @@
 # Both end by themselves; what is already installed is not installed again.
 
 PYTHON ?= $(firstword $(foreach v,3.11 3.12 3.13 3.10,$(if $(shell command -v python$(v)),python$(v))) python3)
-VENV := .venv
+# Whose wheels: ROS=jazzy has an environment of its own. A sourced ROS 2 needs no wheels.
+ROS ?=
+VENV := .venv$(addprefix -,$(filter-out kilted,$(ROS)))
 BIN := $(VENV)/bin
 POLICY ?=
 TASK ?=
@@ -18,17 +20,17 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero lerobot demo test test-slow second-robot kernels check lint dev lock clean distclean
+.PHONY: help install libero lerobot demo test test-slow second-robot kernels check lint dev dist lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 install: ## set up .venv: ROS 2 wheels, torch, simulation, vla_ros
-	@$(PYTHON) requirements/install.py --venv $(VENV)
+	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS))
 
 libero: ## install the LIBERO benchmark too (1.3 GB); `vla-ros libero setup` then finds its assets
-	@$(PYTHON) requirements/install.py --venv $(VENV) --libero
+	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --libero
 
 lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA), for policy: lerobot
 	@$(BIN)/vla-ros lerobot setup $(ARGS)
@@ -73,12 +75,17 @@ lint: install ## format the code, mend what can be mended, show the rest
 	@$(BIN)/mypy
 
 dev: ## build the messages into the checkout, to run from it: PYTHONPATH=$PWD .venv/bin/python ...
-	@$(PYTHON) requirements/install.py --venv $(VENV) --requirements-only
+	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --requirements-only
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@echo "==> run it from here with  PYTHONPATH=$(CURDIR) $(BIN)/python ..."
 
-lock: ## write the lock file anew from the extras in setup.py
-	@$(BIN)/python requirements/lock.py
+# Generated interfaces of another tree must not come along, so the wheel is built from the sdist.
+dist: install ## build dist/*.whl and dist/*.tar.gz; the wheel is for this Python and this ROS 2
+	@$(BIN)/python requirements/dist.py
+
+lock: ## write lock files anew from the extras in setup.py (PYTHONS="3.10 3.12 3.13" for others, ROS=jazzy)
+	@$(BIN)/python -m pip install --quiet --upgrade --target build/uv uv
+	@PYTHONPATH=$(CURDIR)/build/uv $(BIN)/python requirements/lock.py $(if $(ROS),--ros $(ROS)) $(PYTHONS)
 
 clean: ## remove what was built, keep .venv
 	@rm -rf build dist install log ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -86,4 +93,4 @@ clean: ## remove what was built, keep .venv
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 
 distclean: clean ## remove .venv too
-	@rm -rf $(VENV)
+	@rm -rf .venv .venv-*

@@ -38,7 +38,8 @@ TEST = [
     "pytest-rerunfailures>=14",
     "hypothesis>=6.100",
 ]
-ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]
+ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]  # Kilted
+ROS_JAZZY = ["ros-rclpy[fastrtps]~=7.1.6", "ros-common-interfaces~=5.3.6"]
 INTERFACES = Interfaces(
     NAME,
     dependencies=(
@@ -119,6 +120,7 @@ setup(
     ],
     extras_require={
         "ros": ROS,
+        "ros-jazzy": ROS_JAZZY,
         "model": [
             "torch>=2.4,<3",
             "transformers>=4.45",

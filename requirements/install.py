@@ -21,13 +21,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCK = ROOT / "requirements" / "lock-cp311-linux-x86_64.txt"
 TORCH = ROOT / "requirements" / "torch.txt"
 PINS = ROOT / "requirements" / "pins.txt"
 LIBERO = ROOT / "requirements" / "libero.txt"
 WHEEL_PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]  # CPythons with ROS 2 wheels
-LOCKED_PYTHON = (3, 11)
 EXTRAS = ("model", "sim", "replay", "train", "plots", "dev")
+ROS_EXTRAS = {"kilted": "ros", "jazzy": "ros-jazzy"}  # distro: the extra with its wheels
+DEFAULT_ROS = "kilted"
 SOURCES = ("vla_ros", "msg", "srv", "action", "launch", "config")
 SOURCE_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "package.xml", "rosidl_build.py")
 GENERATED = ("vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
@@ -39,6 +39,12 @@ class SetupError(Exception):
 
 def say(text: str) -> None:
     print(f"==> {text}", flush=True)
+
+
+def lock_file(ros: str, version: tuple[int, int]) -> Path:
+    """Where the locked packages of one distro and one CPython are, whether written or not."""
+    distro = "" if ros == DEFAULT_ROS else f"{ros}-"
+    return ROOT / "requirements" / f"lock-{distro}cp{version[0]}{version[1]}-linux-x86_64.txt"
 
 
 def sourced_ros() -> bool:
@@ -139,13 +145,16 @@ def source_files() -> list[Path]:
 class Venv:
     """The virtual environment; remembers in files what was installed into it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ros: str = DEFAULT_ROS) -> None:
         self.folder = folder
+        self.ros = ros
         self.python = folder / "bin" / "python"
 
     def create(self) -> None:
         """Make it, where it is missing or of another Python."""
         wanted = f"{sys.version} {sourced_ros()}"
+        if self.ros != DEFAULT_ROS:
+            wanted += f" {self.ros}"
         if self.python.exists() and self._remembered("python") in ("", wanted):
             return
         say(f"creating {self.folder.name} with Python {platform.python_version()}")
@@ -156,17 +165,19 @@ class Venv:
 
     def install_requirements(self) -> None:
         """Locked packages, then torch: the CPU wheel where that is all the index has."""
-        locked = not sourced_ros() and sys.version_info[:2] == LOCKED_PYTHON
-        key = digest([TORCH, LOCK if locked else ROOT / "setup.py"], str(locked))
+        lock = lock_file(self.ros, sys.version_info[:2])
+        locked = not sourced_ros() and lock.is_file()
+        key = digest([TORCH, lock if locked else ROOT / "setup.py"], str(locked))
         if self._remembered("requirements") == key:
             return
         if locked:
-            say(f"installing the packages of {LOCK.relative_to(ROOT)} (a few minutes)")
-            self.pip("--require-hashes", "-r", str(LOCK))
+            say(f"installing the packages of {lock.relative_to(ROOT)} (a few minutes)")
+            self.pip("--require-hashes", "-r", str(lock))
             say("installing torch")
             self.pip("-r", str(TORCH))
         else:
-            extras = ",".join(EXTRAS if sourced_ros() else ("ros", *EXTRAS))
+            ros = () if sourced_ros() else (ROS_EXTRAS[self.ros],)
+            extras = ",".join((*ros, *EXTRAS))
             say(f"no lock file for this Python: installing what setup.py asks for [{extras}]")
             self.pip("-c", str(TORCH), "setuptools", "wheel")
             self.pip("-c", str(TORCH), f"{ROOT}[{extras}]")
@@ -232,13 +243,16 @@ def main() -> int:
     parser.add_argument(
         "--requirements-only", action="store_true", help="not the package itself (make dev)"
     )
+    parser.add_argument(
+        "--ros", choices=ROS_EXTRAS, default=DEFAULT_ROS, help="whose wheels (no ROS sourced)"
+    )
     parser.add_argument("--libero", action="store_true", help="the LIBERO benchmark too")
     args = parser.parse_args()
     start = time.monotonic()
     try:
         check_python()
         install_compilers()
-        venv = Venv(args.venv.absolute())
+        venv = Venv(args.venv.absolute(), args.ros)
         venv.create()
         venv.install_requirements()
         if args.libero:
