@@ -138,5 +138,5 @@ def _row(
 
 
 def split(episodes: Sequence[Episode], window: range) -> tuple[list[Shown], list[Shown]]:
-    """Every other episode to fit on, the others to judge by; each learns anew, as in lock-step."""
-    return shown(episodes[0::2], window, anew=True), shown(episodes[1::2], window, anew=True)
+    """Every second episode to fit on, the others to judge by; each learns anew, as in lock-step."""
+    return shown(episodes[1::2], window, anew=True), shown(episodes[0::2], window, anew=True)

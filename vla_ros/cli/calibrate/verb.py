@@ -20,7 +20,7 @@ SEED = 1000  # evaluations begin at 0: their episodes stay unseen
 DESCRIPTION = """\
 Fit what schedule heterospec goes by: how sure the alternatives to the last action are (Phi, the
 entropy of the best path), and what became of them. Verification rounds are replayed on a fixed
-tree, from episodes that are played here or were recorded; every other episode is fitted on, and
+tree, from episodes that are played here or were recorded; every second episode is fitted on, and
 the others are what the tables are judged by.
 
 Written is heterospec.json, beside the checkpoint, where the schedule looks for it."""
@@ -78,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
     _enough(found)
     about = {
         "checkpoint": args.checkpoint, "checkpoint_sha256": sha256, "drafter": "temporal_tree",
-        "source": source, "episodes": len(found[0::2]), "frames": sum(map(len, found[0::2])),
+        "source": source, "episodes": len(found[1::2]), "frames": sum(map(len, found[1::2])),
     }  # fmt: skip
     fitted_on, others = split(found, window)
     fitted = fit(fitted_on, Budget(*nodes), about=about)
     _write(output, fitted)
     held_out = figures(fitted, fitted_on, others)
-    show_tables(fitted, held_out, len(others), len(found[1::2]))
+    show_tables(fitted, held_out, len(others), len(found[0::2]))
     print(f"\n{output}", flush=True)
     if args.json:
         print(json.dumps({"output": str(output), **about, **held_out.as_json()}), flush=True)

@@ -21,7 +21,8 @@ def top_entropy(chances: Sequence[float]) -> float:
     mass = sum(chances)
     if mass <= 0.0:
         return 0.0
-    return -sum(c / mass * log(c / mass) for c in chances if c > 0.0)
+    shares = [chance / mass for chance in chances]
+    return -sum(share * log(share) for share in shares if share > 0.0)
 
 
 def path_entropy(levels: Sequence[Sequence[float]]) -> float:
