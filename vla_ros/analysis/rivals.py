@@ -17,7 +17,7 @@ from vla_ros.engine.trees.calibration import BinPlan, plan_bins
 from vla_ros.engine.trees.entropy import top_entropy
 from vla_ros.engine.trees.expected import Budget, Cost, plan_trees
 from vla_ros.engine.trees.marginals import Offer
-from vla_ros.engine.trees.rounds import EMPTY, Choose, Round, Shown, rounds
+from vla_ros.engine.trees.rounds import EMPTY, Choose, Round, Shown, hindsight, rounds
 from vla_ros.engine.trees.shape import ROOT, DraftTree, likeliest
 
 SIZES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25)  # of the base tree's nodes
@@ -169,21 +169,7 @@ def best_chain(tuned_on: Sequence[Shown], costs: Costs | None = None) -> Choose:
     return _chain(min(spent, key=spent.__getitem__))
 
 
-# ------------------------------------------------------------------ bounds
-
-
-def hindsight(frames: Sequence[Shown]) -> Iterable[Round]:
-    """Of each round only the path that stands, as long as its tokens are among those offered."""
-    for frame in frames:
-        known = 0
-        while known < len(frame.own):
-            length = 0
-            while known + length < len(frame.ranks) - 1 and frame.ranks[known + length] >= 0:
-                length += 1
-            ranks = frame.ranks[known : known + length]
-            tree = DraftTree(tuple(range(ROOT, length - 1)), tuple(ranks))
-            yield Round(frame, known, tree, length - 1)
-            known += length + 1
+# ------------------------------------------------------------------ tokens saved
 
 
 def saved(sweep: Sequence[Replayed], one: Replayed) -> float | None:

@@ -105,6 +105,21 @@ def rounds(frames: Iterable[Shown], choose: Choose) -> Iterator[Round]:
             known += 1 + (0 if node == ROOT else tree.levels[node])
 
 
+def hindsight(frames: Iterable[Shown]) -> Iterator[Round]:
+    """A bound: of each round only the path that stands, as far as its tokens were offered."""
+    for frame in frames:
+        known = 0
+        while known < len(frame.own):
+            path: list[int] = []
+            for rank in frame.ranks[known:-1]:
+                if rank < 0:
+                    break
+                path.append(rank)
+            tree = DraftTree(tuple(range(ROOT, len(path) - 1)), tuple(path))
+            yield Round(frame, known, tree, len(path) - 1)
+            known += len(path) + 1
+
+
 EMPTY = DraftTree()
 
 
