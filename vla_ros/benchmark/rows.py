@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from vla_ros.benchmark.oracle import Answers, HitDrafter, MissDrafter
+from vla_ros.benchmark.rivals import EntropyChainDrafter
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.base import Drafter
@@ -33,6 +35,7 @@ ROWS = (
     "vanilla_speculative",
     "speculative_model",
     "speculative_temporal",
+    "speculative_entropy",
     "speculative_tree",
     "speculative_tree_full",
     "speculative_relaxed",
@@ -41,6 +44,8 @@ ROWS = (
     "speculative_miss_always",
     "parallel",
 )
+#: a row that needs a calibration
+HETEROSPEC = "heterospec"
 #: rows that are the engine's own schedules, with these options
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "generate": {"schedule": "generate"},
@@ -57,6 +62,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "speculative_tree_full": {
         "schedule": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
     },
+    HETEROSPEC: {"schedule": "heterospec"},
     "speculative_relaxed": {"schedule": "speculative", "acceptance": "relaxed", "relax_bins": 2},
 }  # fmt: skip
 CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
@@ -64,11 +70,13 @@ CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all rows share. ``answers`` are the model's own tokens, by stamp."""
+    """What all rows share. ``answers`` are the model's own tokens, by stamp, ``directory`` the
+    checkpoint's."""
 
     engine: Engine
     draft: Checkpoint
     answers: Answers
+    directory: Path | None = None
 
     @property
     def shape(self) -> tuple[VLAModel, int, int]:
@@ -85,6 +93,7 @@ def make_row(name: str, setting: Setting) -> Schedule:
         return _parallel(setting)
     model, tokens, longest = setting.shape
     drafters: Mapping[str, Callable[[], Drafter]] = {
+        "speculative_entropy": lambda: EntropyChainDrafter(model, tokens),
         "speculative_hit": lambda: HitDrafter(setting.answers, model.device),
         "speculative_miss": lambda: MissDrafter(model, tokens, setting.answers, adaptive=True),
         "speculative_miss_always": lambda: MissDrafter(
@@ -92,7 +101,7 @@ def make_row(name: str, setting: Setting) -> Schedule:
         ),
     }
     if name not in drafters:
-        raise ValueError(f"row {name!r} is unknown: there are {', '.join(ROWS)}")
+        raise ValueError(f"row {name!r} is unknown: there are {', '.join((*ROWS, HETEROSPEC))}")
     return Speculative(model, tokens, longest, drafters[name](), Exact())
 
 
@@ -102,7 +111,15 @@ def _engines_own(options: Mapping[str, Any], setting: Setting) -> Schedule:
     asked = resolve(replace(setting.engine.options, **options), model.config)
     dim = setting.engine.normaliser.dim
     return make_schedule(
-        ScheduleParts(model, asked, dim, tokens, longest, lambda name: setting.draft)
+        ScheduleParts(
+            model,
+            asked,
+            dim,
+            tokens,
+            longest,
+            lambda name: setting.draft,
+            directory=setting.directory,
+        )
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from vla_ros.benchmark.frames import drifting_frames, load_frames, repeat_to
 from vla_ros.benchmark.margins import Matches
 from vla_ros.benchmark.measure import Report, RowResult, run_rows, silent, summarise
 from vla_ros.benchmark.oracle import HitDrafter
-from vla_ros.benchmark.rows import ROWS, Setting, make_row
+from vla_ros.benchmark.rivals import Hindsight, best_in_hindsight
+from vla_ros.benchmark.rows import HETEROSPEC, ROWS, Setting, make_row
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, in_memory
 from vla_ros.engine.drafters.acceptance import Exact
@@ -50,6 +51,7 @@ class BenchOptions:
     frames: Path | None = None
     instruction: str = INSTRUCTION
     unnorm_key: str | None = None
+    calibration: str | None = None
     compile: tuple[str, ...] = ()
     cuda_graphs: bool = True
     attention: str = "sdpa"
@@ -58,15 +60,18 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Rows by name, and the shapes they were measured with."""
+    """Rows by name, the shapes they were measured with, and a bound on all drafts of the last
+    action's alternatives on the same frames."""
 
     rows: dict[str, RowResult]
     shapes: dict[str, int]
+    hindsight: Hindsight | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
             "shapes": self.shapes,
             "schedules": {name: asdict(row) for name, row in self.rows.items()},
+            "hindsight": None if self.hindsight is None else asdict(self.hindsight),
         }
 
 
@@ -86,9 +91,10 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
     """
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    unknown = sorted(set(options.rows) - set(ROWS))
+    there = (*ROWS, HETEROSPEC)
+    unknown = sorted(set(options.rows) - set(there))
     if unknown:
-        raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(ROWS)}")
+        raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(there)}")
     recorded = load_frames(options.frames) if options.frames else drifting_frames(options.timed)
     images = repeat_to(recorded, options.warm_up + options.timed)
     report(f"loading {options.checkpoint}", 0, 0)
@@ -99,7 +105,7 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
         engine = Engine(checkpoint, _engine_options(options))
     engine.reset(options.instruction)
     answers = _answers(engine, images, report)
-    setting = Setting(engine, draft, answers)
+    setting = Setting(engine, draft, answers, checkpoint.directory)
     with _refused():
         rows = {name: make_row(name, setting) for name in options.rows}
     request = engine.request(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
@@ -111,7 +117,7 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
     reference = samples["generate"].tokens if "generate" in samples else {}
     matches = Matches(engine, images, reference)
     results = {name: summarise(name, schedule, samples, matches) for name, schedule in rows.items()}
-    return BenchResult(results, _shapes(engine, options))
+    return BenchResult(results, _shapes(engine, options), _bound(engine, options, answers))
 
 
 @contextlib.contextmanager
@@ -155,11 +161,23 @@ def _engine_options(options: BenchOptions) -> EngineOptions:
         dtype=options.dtype,
         schedule="autoregressive",  # what the rows are drafted and compared with
         unnorm_key=options.unnorm_key,
+        calibration=options.calibration,
         seed=options.seed,
         cuda_graphs=options.cuda_graphs,
         attention=options.attention,
         compile=options.compile,
     )
+
+
+def _bound(
+    engine: Engine, options: BenchOptions, answers: Mapping[int, tuple[int, ...]]
+) -> Hindsight | None:
+    """Where there are rows to hold against it, and alternatives."""
+    actions = engine.model.actions
+    if engine.model.config.parallel or not actions.ordered:
+        return None
+    said = [answers[stamp] for stamp in sorted(answers) if stamp + 1 >= options.warm_up]
+    return best_in_hindsight(said, actions.window)
 
 
 def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.drafters.acceptance import Acceptance, make_acceptance
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.drafters.model import ModelDrafter
 from vla_ros.engine.drafters.temporal import TemporalDrafter, costs_on
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
+from vla_ros.engine.drafters.uncertain import UncertainDrafter
+from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.schedules.actionflow import ActionFlow
 from vla_ros.engine.schedules.autoregressive import Autoregressive
 from vla_ros.engine.schedules.base import Schedule
+from vla_ros.engine.schedules.heterospec import HeteroSpec
 from vla_ros.engine.schedules.parallel import Parallel
 from vla_ros.engine.schedules.reference.generate import Generate
 from vla_ros.engine.schedules.reference.naive_pipe import NaivePipe
@@ -23,6 +28,7 @@ from vla_ros.engine.schedules.reference.vanilla_speculative import VanillaSpecul
 from vla_ros.engine.schedules.speculative import Speculative
 from vla_ros.engine.schedules.tree import TreeSpeculative
 from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer
+from vla_ros.engine.trees.calibration import FILE, Calibration, from_json, plan_bins
 from vla_ros.engine.trees.expected import STEP, Budget
 
 LoadDraft = Callable[[str], Checkpoint]
@@ -30,7 +36,8 @@ LoadDraft = Callable[[str], Checkpoint]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleParts:
-    """What every schedule is made from. ``tokens`` = actions of a chunk * their dimensions."""
+    """What every schedule is made from. ``tokens`` = actions of a chunk * their dimensions,
+    ``directory`` the checkpoint's, None where it is on no disk."""
 
     model: VLAModel
     options: EngineOptions
@@ -39,6 +46,7 @@ class ScheduleParts:
     max_prompt: int
     load_draft: LoadDraft
     proprio: Normaliser | None = None
+    directory: Path | None = None
 
 
 def make_schedule(parts: ScheduleParts) -> Schedule:
@@ -61,14 +69,16 @@ def make_schedule(parts: ScheduleParts) -> Schedule:
     if name == "vanilla_speculative":
         separate = _model_drafter(parts, share=False)
         return VanillaSpeculative(model, tokens, longest, separate, options.gamma or 6)
-    unordered = "relaxed", "linear", "temporal_tree"
-    asked = options.acceptance, options.draft_extrapolation, options.drafter
+    unordered = "relaxed", "linear", "temporal_tree", "heterospec"
+    asked = options.acceptance, options.draft_extrapolation, options.drafter, name
     if any(name in unordered for name in asked) and not model.actions.ordered:
         raise ValueError(
-            "relaxed acceptance, linear drafts and temporal_tree need bins that lie beside each"
-            " other: this checkpoint's tokens are codes of a VQ-VAE"
+            "relaxed acceptance, linear drafts, temporal_tree and heterospec need bins that lie"
+            " beside each other: this checkpoint's tokens are codes of a VQ-VAE"
         )
     acceptance = make_acceptance(options, model.actions, parts.action_dim, model.device)
+    if name == "heterospec":
+        return _heterospec(parts, acceptance)
     if options.drafter == "temporal_tree":
         return _tree(parts, acceptance)
     drafter = make_drafter(parts, acceptance)
@@ -108,6 +118,50 @@ def _tree(parts: ScheduleParts, acceptance: Acceptance) -> TreeSpeculative:
         model, parts.tokens, parts.max_prompt, drafter, acceptance, budget, options.gamma,
         options.fixed_shapes,
     )  # fmt: skip
+
+
+def _heterospec(parts: ScheduleParts, acceptance: Acceptance) -> HeteroSpec:
+    """Speculation over trees that follow the uncertainty of the alternatives to the last action."""
+    model, options = parts.model, parts.options
+    if options.drafter == "model":
+        raise ValueError(
+            "heterospec draws its trees from alternatives with chances, and a draft model names one"
+            " token a place: give drafter temporal_tree"
+        )
+    calibration = read_calibration(options.calibration, parts.directory)
+    if calibration.tokens != parts.tokens:
+        raise ValueError(
+            f"the calibration of heterospec is for actions of {calibration.tokens} tokens, these"
+            f" have {parts.tokens}: run `vla-ros calibrate` for this checkpoint"
+        )
+    step = 1 if model.capture is None else STEP
+    adaptive = options.adaptive_draft and not options.fixed_shapes
+    costs = costs_on(model.device, model.dtype) if adaptive else None
+    prompt, alone = (costs.prompt, costs.alone) if costs else (None, None)
+    source = TemporalTreeDrafter(
+        model.actions, parts.tokens, model.device, acceptance.reach, Budget(0, 0), costs
+    )
+    drafter = UncertainDrafter(
+        source, calibration, plan_bins(calibration, prompt, alone, step), model.device
+    )
+    return HeteroSpec(
+        model, parts.tokens, parts.max_prompt, drafter, acceptance, options.gamma,
+        options.fixed_shapes, step,
+    )  # fmt: skip
+
+
+def read_calibration(file: str | None, directory: Path | None) -> Calibration:
+    """The file that is named, or that of the checkpoint's directory. ValueError in one line."""
+    if file is None and (directory is None or not (directory / FILE).is_file()):
+        where = f"{directory} has no {FILE}" if directory else "there is no checkpoint's folder"
+        raise ValueError(f"heterospec: {where}: make one with `vla-ros calibrate`")
+    path = Path(file) if file is not None else directory / FILE if directory else Path(FILE)
+    try:
+        return from_json(read_json(path))
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:

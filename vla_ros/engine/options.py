@@ -11,6 +11,7 @@ SCHEDULES = (
     "autoregressive",
     "actionflow",
     "speculative",
+    "heterospec",
     "parallel",
     "generate",
     "naive_pipe",
@@ -39,8 +40,10 @@ class EngineOptions:
     square, see :mod:`vla_ros.engine.vision.images`.
     ``drafter`` (temporal, temporal_tree, model) guesses for speculation; ``draft_checkpoint``,
     ``draft_extrapolation`` (of temporal), ``adaptive_draft`` belong to the drafters,
-    ``relax_bins`` to ``relaxed`` acceptance, ``temperature`` to ``sampling``; ``gamma`` is the
-    longest draft (``None``: the rest of the action). ``fixed_shapes`` gives every pass of
+    ``calibration`` is the file that ``heterospec`` goes by (``None``: heterospec.json beside the
+    checkpoint), ``relax_bins`` belongs to ``relaxed`` acceptance, ``temperature`` to
+    ``sampling``; ``gamma`` is the longest draft (``None``: the rest of the action).
+    ``fixed_shapes`` gives every pass of
     speculation the shape of the longest draft: to the bit, the tokens of an episode then depend
     on nothing before it, where otherwise a close call in bf16 may. ``seed`` seeds random weights
     and sampling.
@@ -70,6 +73,7 @@ class EngineOptions:
     drafter: str = "temporal"
     draft_checkpoint: str | None = None
     draft_extrapolation: str = "repeat"
+    calibration: str | None = None
     adaptive_draft: bool = True
     acceptance: str = "exact"
     relax_bins: int = 0

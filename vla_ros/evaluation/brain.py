@@ -14,7 +14,7 @@ from vla_ros.policies.conventions import UNGATED
 from vla_ros.safety import Limits
 from vla_ros.sim.env import EnvSpec
 
-DRAFTING = ("speculative", "vanilla_speculative")
+DRAFTING = ("speculative", "heterospec", "vanilla_speculative")
 WARM_UP = 5  # the node's warmup_count
 
 
@@ -51,6 +51,8 @@ def schedule_options(variant: Variant) -> dict[str, str | int | float | bool]:
         "acceptance": variant.acceptance,
         "relax_bins": variant.relaxed_distance,
     }
+    if variant.calibration:
+        options["calibration"] = variant.calibration
     if variant.draft_checkpoint:
         options["draft_checkpoint"] = variant.draft_checkpoint
     return options

@@ -75,6 +75,7 @@ class Variant:
     schedule: str = ""
     drafter: str = "temporal"
     draft_checkpoint: str = ""
+    calibration: str = ""
     acceptance: str = "exact"
     relaxed_distance: int = 0
     draft_extrapolation: str = "repeat"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.calibrations import write_calibration
 from vla_ros.benchmark.frames import drifting_frames, load_frames
 from vla_ros.benchmark.rows import ROWS
 from vla_ros.cli.main import main
@@ -34,7 +35,7 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert tuple(rows) == ROWS
     assert all(set(row) >= KEYS for row in rows.values())
     exact = [n for n in ROWS if rows[n]["lossless"] and n != "parallel"]
-    assert len(exact) == 13
+    assert len(exact) == 14
     assert {rows[name]["token_match"] for name in exact} == {1.0}
     assert not rows["speculative_relaxed"]["lossless"]
     assert rows["speculative_hit"]["passes_per_action"] == 1
@@ -43,6 +44,10 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert rows["auto"]["passes_per_action"] == rows["speculative_temporal"]["passes_per_action"]
     assert rows["speculative_miss"]["acceptance"] is None  # never right, it never drafted
     assert rows["speculative_tree_full"]["passes_per_action"] < 7
+    bound = result["hindsight"]  # of drafts that know the outcome
+    for name in ("speculative_entropy", "speculative_tree_full"):
+        assert 1 <= bound["passes"] <= rows[name]["passes_per_action"]
+    assert bound["verified"] < rows["speculative_tree_full"]["split"]["verified"]
     full, none = rows["speculative_tree_full"]["split"], rows["speculative_miss"]["split"]
     assert full["verified"] > 24 > full["accepted"] > 0
     assert (none["verified"], none["accepted"]) == (0, 0)  # what was never drafted
@@ -64,6 +69,18 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     shown = printed.splitlines()[:-1]  # the last line is JSON
     assert max(map(len, shown)) <= 80
     assert {line.split()[0] for line in shown if line} >= set(ROWS)  # no name is cut in two
+
+
+def test_heterospec_is_a_row_where_there_is_a_calibration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = ["--rows", "generate,heterospec", "--timed", "6"]
+    assert main([*SMALL, *rows]) == 2
+    assert "no heterospec.json: make one with `vla-ros calibrate`" in capsys.readouterr().err
+    assert main([*SMALL, *rows, "--calibration", write_calibration(tmp_path)]) == 0
+    row = last_line(capsys.readouterr().out)["schedules"]["heterospec"]
+    assert row["token_match"] == 1.0
+    assert row["passes_per_action"] < 7
 
 
 def test_it_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from support.calibrations import write_calibration
 from support.engine import CPU, TEXTS, Event, engine_of, play, stream, tiny, tiny_config
 from vla_ros.engine import Engine, EngineOptions
 from vla_ros.engine.drafters.acceptance import Exact, Relaxed
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
 from vla_ros.engine.factory import ScheduleParts, make_schedule
+from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.model import ModelOptions, VLAModel
+from vla_ros.engine.schedules.heterospec import HeteroSpec
 from vla_ros.engine.schedules.tree import TreeSpeculative
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.engine.trees.expected import Budget
@@ -32,18 +36,48 @@ def said(answers) -> dict[int, tuple[int, ...]]:  # type: ignore[no-untyped-def]
 
 @pytest.mark.timeout(400)
 @pytest.mark.slow
-def test_five_hundred_frames_say_what_generate_says() -> None:
+def test_five_hundred_frames_say_what_generate_says(tmp_path: Path) -> None:
     """Instruction changes, one right behind another, and resets; learned or anew each time."""
+    hetero = {"schedule": "heterospec", "calibration": write_calibration(tmp_path)}
     checkpoint = tiny(tiny_config("llama_gqa"), seed=21)
     events = stream(FRAMES, RESETS, seed=21)
     expected = said(play(engine_of(checkpoint, "generate"), events))
     assert len(expected) == FRAMES
-    for options in (FULL, {"drafter": "temporal_tree"}):
-        engine = engine_of(checkpoint, "speculative", **options)
+    for options in (
+        FULL, {"drafter": "temporal_tree"}, hetero, {**hetero, "adaptive_draft": False},
+    ):  # fmt: skip
+        engine = engine_of(checkpoint, **{"schedule": "speculative", **options})
         assert isinstance(engine.schedule, TreeSpeculative)
         answers = play(engine, events)
         assert said(answers) == expected
         assert any(sum(a.accepted) for a in answers.values())
+
+
+def test_the_tree_follows_the_uncertainty(tmp_path: Path) -> None:
+    """Frames at rest, then restless ones: other bins, other trees, the same tokens."""
+    checkpoint = tiny(seed=2)
+    engine = engine_of(
+        checkpoint, "heterospec", calibration=write_calibration(tmp_path), adaptive_draft=False
+    )
+    assert isinstance(engine.schedule, HeteroSpec)
+    rest = [Event(i, stream(1, {})[0].image, None if i else TEXTS[0]) for i in range(30)]
+    wild = [Event(30 + i, stream(1, {}, seed=50 + i)[0].image) for i in range(30)]
+    sizes: list[int] = []
+    propose = engine.schedule.drafter.propose
+
+    def seen(prefix, limit):  # type: ignore[no-untyped-def]
+        draft = propose(prefix, limit)
+        sizes.append(len(draft.tokens))
+        return draft
+
+    engine.schedule.drafter.propose = seen  # type: ignore[method-assign]
+    still = play(engine, rest)
+    assert sizes[-1] == 10  # the surest bin: 0.3 * 24 nodes and 3 for what would be levels
+    assert still[29].target_passes == 1
+    restless = play(engine, wild)
+    assert max(sizes) > 60
+    assert len(set(sizes)) > 4
+    assert said({**still, **restless}) == said(play(engine_of(checkpoint), [*rest, *wild]))
 
 
 def drifting(count: int) -> list[Event]:
@@ -60,7 +94,7 @@ def drifting(count: int) -> list[Event]:
 @pytest.mark.parametrize(
     "other", [{"backend": "transformers"}, {"attention": "varlen"}, {"gamma": 2}]
 )
-def test_other_ways_to_run_it_say_the_same(other: dict[str, object]) -> None:
+def test_other_ways_to_run_it_say_the_same(other: dict[str, object], tmp_path: Path) -> None:
     """Variable-length attention takes no trees: those passes are masked ones."""
     checkpoint = tiny(tiny_config("qwen2_tied"), seed=11)
     events = [
@@ -69,6 +103,8 @@ def test_other_ways_to_run_it_say_the_same(other: dict[str, object]) -> None:
     ]
     expected = said(play(engine_of(checkpoint), events))
     assert said(play(engine_of(checkpoint, "speculative", **FULL, **other), events)) == expected
+    hetero = {"calibration": write_calibration(tmp_path), "adaptive_draft": False}
+    assert said(play(engine_of(checkpoint, "heterospec", **hetero, **other), events)) == expected
 
 
 def test_plans_and_layouts_outlive_frames() -> None:
@@ -84,7 +120,9 @@ def test_plans_and_layouts_outlive_frames() -> None:
     assert planner.built - before <= 6
 
 
-def graphed(captured: list[object], fixed: bool, adaptive: bool) -> Engine:
+def graphed(
+    captured: list[object], fixed: bool, adaptive: bool, calibration: str | None = None
+) -> Engine:
     """An engine whose passes are captured, by a stand-in that runs them again."""
 
     def capture(function):  # type: ignore[no-untyped-def]
@@ -94,8 +132,9 @@ def graphed(captured: list[object], fixed: bool, adaptive: bool) -> Engine:
     engine = engine_of(tiny(seed=2), "speculative")
     model = VLAModel(tiny(seed=2), CPU, torch.float32, ModelOptions(capture=capture))
     options = EngineOptions(
-        "memory", schedule="speculative", drafter="temporal_tree", fixed_shapes=fixed,
-        adaptive_draft=adaptive,
+        "memory", schedule="heterospec" if calibration else "speculative",
+        drafter="temporal_tree", fixed_shapes=fixed, adaptive_draft=adaptive,
+        calibration=calibration,
     )  # fmt: skip
     engine.model = model
     engine.schedule = make_schedule(ScheduleParts(model, options, 7, 7, 300, lambda name: None))  # type: ignore[arg-type,return-value]
@@ -114,6 +153,59 @@ def test_with_graphs_no_shape_is_new_in_service(fixed: bool, adaptive: bool) -> 
     assert len({a.target_passes for a in answers.values()}) > 3
     assert len(captured) == before
     assert said({**first, **answers}) == said(play(engine_of(tiny(seed=2)), events))
+
+
+@pytest.mark.parametrize(("fixed", "adaptive"), list(itertools.product([False, True], repeat=2)))
+def test_with_graphs_heterospec_meets_neither_a_new_shape_nor_a_new_plan(
+    fixed: bool, adaptive: bool, tmp_path: Path
+) -> None:
+    captured: list[object] = []
+    engine = graphed(captured, fixed, adaptive, write_calibration(tmp_path))
+    events = stream(60, {0: TEXTS[0]}, seed=3)
+    first = play(engine, events[:1])
+    shapes, plans = len(captured), engine.schedule.lane.planner.built  # type: ignore[union-attr]
+    assert shapes <= (4 if fixed else 16)
+    answers = play(engine, events[1:])
+    assert len({a.target_passes for a in answers.values()}) > 3
+    assert len(captured) == shapes
+    assert engine.schedule.lane.planner.built == plans  # type: ignore[union-attr]
+    assert said({**first, **answers}) == said(play(engine_of(tiny(seed=2)), events))
+
+
+def test_a_round_of_heterospec_reads_the_device_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(tiny(seed=2), "heterospec", calibration=write_calibration(tmp_path))
+    events = stream(40, {0: TEXTS[0]}, seed=3)
+    play(engine, events[:20])
+    reads = [0]
+
+    def counting(tensor: torch.Tensor, *args: object) -> object:
+        reads[0] += 1
+        return read(tensor, *args)
+
+    read = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", counting)
+    monkeypatch.setattr(torch.Tensor, "item", counting)
+    answers = play(engine, events[20:])
+    assert reads[0] <= sum(a.target_passes for a in answers.values())
+
+
+def test_heterospec_says_what_it_lacks(tmp_path: Path) -> None:
+    checkpoint = replace(tiny(), directory=tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes((tiny().directory / "tokenizer.json").read_bytes())
+    with pytest.raises(ValueError, match=r"has no heterospec.json: make one with `vla-ros calib"):
+        engine_of(checkpoint, "heterospec")
+    with pytest.raises(ValueError, match="actions of 5 tokens, these have 7"):
+        engine_of(checkpoint, "heterospec", calibration=write_calibration(tmp_path, 5))
+    with pytest.raises(ValueError, match="give drafter temporal_tree"):
+        engine_of(checkpoint, "heterospec", drafter="model", draft_checkpoint="x")
+    with pytest.raises(CheckpointError, match="is no JSON"):
+        (tmp_path / "broken.json").write_text("{")
+        engine_of(checkpoint, "heterospec", calibration=str(tmp_path / "broken.json"))
+    Path(write_calibration(tmp_path)).rename(tmp_path / "heterospec.json")
+    engine = engine_of(checkpoint, "heterospec")  # beside the checkpoint it is found
+    assert isinstance(engine.schedule, HeteroSpec)
 
 
 def test_relaxed_stays_within_its_bounds() -> None:

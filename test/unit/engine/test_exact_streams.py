@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from support.calibrations import write_calibration
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
 from vla_ros.engine.checkpoints.random import write_random
 
@@ -29,6 +32,7 @@ SCHEDULES = [
     ("speculative", {"draft_extrapolation": "linear", "adaptive_draft": False, "gamma": 3}),
     ("auto", {}),
     ("speculative", {"drafter": "temporal_tree", "adaptive_draft": False}),
+    ("heterospec", {"calibration": "CALIBRATION", "adaptive_draft": False}),
     ("speculative", {"drafter": "model", "draft_checkpoint": "DRAFT", "gamma": 4}),
     ("vanilla_speculative", {"draft_checkpoint": "DRAFT", "gamma": 4}),
 ]
@@ -44,7 +48,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize(("language", "towers", "count", "seed"), CASES)
 def test_every_lossless_schedule_equals_generate(
-    language: str, towers: str, count: int, seed: int, draft: str
+    language: str, towers: str, count: int, seed: int, draft: str, tmp_path: Path
 ) -> None:
     checkpoint = tiny(tiny_config(language, towers), dim=count, seed=seed)
     resets = LONG_RESETS if count == 32 else RESETS
@@ -53,7 +57,8 @@ def test_every_lossless_schedule_equals_generate(
     assert len(expected) == FRAMES
     assert len({answer.tokens for answer in expected.values()}) > FRAMES // 3  # a real stream
     for schedule, options in SCHEDULES:
-        chosen = {k: draft if v == "DRAFT" else v for k, v in options.items()}
+        files = {"DRAFT": draft, "CALIBRATION": write_calibration(tmp_path, count)}
+        chosen = {k: files.get(v, v) for k, v in options.items()}  # type: ignore[attr-defined]
         engine = engine_of(checkpoint, schedule, **chosen)
         assert engine.schedule.lossless
         answers = play(engine, events)

@@ -59,6 +59,8 @@ def add_parser(verbs: Any) -> None:
     add("--timed", type=int, help="frames measured (100; flow: 5)")
     add("--tokens", type=int, help="tokens of an action of random weights (7)")
     add("--rows", help="comma-separated rows (all)")
+    add("--calibration", type=Path, metavar="FILE", help="of row heterospec (heterospec.json beside"
+        " the checkpoint)")  # fmt: skip
     add("--frames", type=Path, help=".npz with uint8 images [N, h, w, 3] (a synthetic scene)")
     add("--no-cuda-graphs", action="store_true", help="run eagerly on CUDA")
     add("--attention", choices=("sdpa", "varlen"), default="sdpa", help="kernel (sdpa)")
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> BenchOptions:
-    from vla_ros.benchmark.suite import ROWS, BenchOptions
+    from vla_ros.benchmark.suite import BenchOptions
 
     preset = PRESETS[args.preset]
     device = args.device or preset["device"]
@@ -110,7 +112,8 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         draft=args.draft or preset["draft"],
         device=device,
         dtype=args.dtype,
-        rows=tuple(args.rows.split(",")) if args.rows else ROWS,
+        rows=tuple(args.rows.split(",")) if args.rows else _all_rows(args),
+        calibration=str(args.calibration) if args.calibration else None,
         warm_up=warm_up,
         timed=timed,
         tokens=tokens,
@@ -121,6 +124,18 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         cuda_graphs=not args.no_cuda_graphs,
         attention=args.attention,
     )
+
+
+def _all_rows(args: argparse.Namespace) -> tuple[str, ...]:
+    """Every row; heterospec where there is a calibration for it."""
+    from vla_ros.benchmark.rows import HETEROSPEC, ROWS
+    from vla_ros.engine.checkpoints.shipped import PREFIX, shipped
+    from vla_ros.engine.trees.calibration import FILE
+
+    name = args.checkpoint or ""
+    folder = shipped(name) if name.startswith(PREFIX) else Path(name)
+    there = args.calibration or (name and (folder / FILE).is_file())
+    return (*ROWS, HETEROSPEC) if there else ROWS
 
 
 def _measure(
@@ -156,15 +171,20 @@ def _table(rows: Mapping[str, RowResult]) -> Table:
     return Table(("* lossy", *(column.head for column in columns)), shown, SPARE)
 
 
-def _splits(rows: Mapping[str, RowResult]) -> Iterator[Table | str]:
+def _splits(run: BenchResult) -> Iterator[Table | str]:
     """Where the time of speculation goes, and what it verifies; nothing without such rows."""
-    heads = ("ms an action", "draft", "verify", "other", "tokens\nverified", "taken\na pass")
+    heads = ("ms an action", "draft", "verify", "other", "tokens\nverified", "taken\na pass",
+             "passes")  # fmt: skip
     shown = [
         (name, f"{s.draft_ms:.1f}", f"{s.verify_ms:.1f}", f"{s.other_ms:.1f}",
-         f"{s.verified:.1f}", f"{s.accepted:.2f}")
-        for name, row in rows.items()
+         f"{s.verified:.1f}", f"{s.accepted:.2f}", f"{row.passes_per_action:.2f}")
+        for name, row in run.rows.items()
         if (s := row.split) is not None
     ]  # fmt: skip
+    bound = run.hindsight
+    if shown and bound is not None:
+        counts = f"{bound.verified:.1f}", f"{bound.accepted:.2f}", f"{bound.passes:.2f}"
+        shown.append(("best in hindsight (not run)", "-", "-", "-", *counts))
     if shown:
         yield Table(heads, shown)
         yield ""
@@ -207,9 +227,7 @@ def _print(
         f"{options.dtype}, {head['threads']} threads, {head['clock']}; one call a frame",
     ]
     parts = [
-        part
-        for name, run in runs.items()
-        for part in (name, _table(run.rows), "", *_splits(run.rows))
+        part for name, run in runs.items() for part in (name, _table(run.rows), "", *_splits(run))
     ]
     if not args.json:
         show(*title, *parts)

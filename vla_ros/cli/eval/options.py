@@ -26,6 +26,8 @@ T = TypeVar("T")
 POLICIES = ("vla", "scripted", "zero")
 MODES = ("lockstep", "realtime")
 MODEL_DRAFTED = "vanilla_speculative"  # by definition with a draft model
+HETEROSPEC = "heterospec"  # by definition with alternatives to the last action
+DRAFTED_BY = {MODEL_DRAFTED: ["model"], HETEROSPEC: ["temporal_tree"]}
 
 DESCRIPTION = """\
 Play many episodes of many tasks and say how often the policy succeeds, with 95 % Wilson
@@ -102,6 +104,8 @@ def _variants(add: Callable[..., Any]) -> None:
         " temporal_tree, model")  # fmt: skip
     add("--draft-checkpoint", default="", metavar="C", help="of drafter model; not needed for"
         f" {CHECKPOINT}")  # fmt: skip
+    add("--calibration", default="", metavar="FILE", help="of heterospec (heterospec.json beside"
+        " the checkpoint)")  # fmt: skip
     add("--acceptance", type=words, default=["exact"], metavar="A,..", help="exact, sampling")
     add("--relaxed", type=listed(int), default=[], metavar="R,..", help="and relaxed by r bins")
     add("--extrapolation", choices=("repeat", "linear"), default="repeat", help="temporal drafts")
@@ -279,7 +283,7 @@ def _decodings(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
         if schedule not in DRAFTING:
             yield schedule, {"schedule": schedule}
             continue
-        for drafter in ["model"] if schedule == MODEL_DRAFTED else args.drafter:
+        for drafter in DRAFTED_BY.get(schedule, args.drafter):
             _known("drafter", drafter, DRAFTERS)
             if drafter == "model" and not args.draft_checkpoint:
                 if args.checkpoint != CHECKPOINT:
@@ -297,7 +301,7 @@ def _drafting(
     args: argparse.Namespace, schedule: str, drafter: str, acceptance: str, distance: int
 ) -> tuple[str, dict[str, Any]]:
     parts = [schedule]
-    parts += [drafter] if drafter != "temporal" and schedule != MODEL_DRAFTED else []
+    parts += [drafter] if drafter != "temporal" and schedule not in DRAFTED_BY else []
     parts += ["linear"] if drafter == "temporal" and args.extrapolation == "linear" else []
     parts += [acceptance] if acceptance != "exact" else []
     parts += [f"r={distance}"] if distance else []
@@ -305,6 +309,7 @@ def _drafting(
         "schedule": schedule,
         "drafter": drafter,
         "draft_checkpoint": args.draft_checkpoint if drafter == "model" else "",
+        "calibration": args.calibration if schedule == HETEROSPEC else "",
         "acceptance": acceptance,
         "relaxed_distance": distance,
         "draft_extrapolation": args.extrapolation,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from vla_ros.engine.request import Request
+from vla_ros.engine.trees.marginals import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +51,11 @@ class Drafter(ABC):
 
     def forget(self, damaged: bool = False) -> None:
         """Forget earlier actions: a new episode or instruction; see ``Schedule.forget``."""
+
+
+class Offering(Drafter):
+    """A drafter that names alternatives with their chances: what trees can be made of."""
+
+    @abstractmethod
+    def offer(self, prefix: Sequence[int]) -> Offer | None:
+        """Of the open places behind ``prefix``; None where it has nothing to go by."""

@@ -12,15 +12,15 @@ from functools import lru_cache
 
 import torch
 
-from vla_ros.engine.drafters.base import Draft, Drafter
+from vla_ros.engine.drafters.base import Draft, Offering
 from vla_ros.engine.drafters.temporal import Costs
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.engine.trees.expected import Budget, due, plan_trees
-from vla_ros.engine.trees.marginals import TemporalMarginals
+from vla_ros.engine.trees.marginals import Offer, TemporalMarginals
 from vla_ros.engine.trees.shape import DraftTree
 
 
-class TemporalTreeDrafter(Drafter):
+class TemporalTreeDrafter(Offering):
     """Trees of at most ``budget`` nodes around the target's own last choices.
 
     ``reach`` says how far off a token at a position may be and still stands. With ``costs`` a
@@ -44,27 +44,26 @@ class TemporalTreeDrafter(Drafter):
         self._seen = 0  # actions since the beginning of what is learned
         self._last: tuple[int, ...] = ()
         self._before: tuple[int, ...] = ()
-        self._alternatives: list[list[int]] = []
+        self._offer: Offer | None = None
+
+    def offer(self, prefix: Sequence[int]) -> Offer | None:
+        return None if self._offer is None else self._offer.behind(len(prefix))
 
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
         known = len(prefix)
-        if not self._alternatives:
+        if self._offer is None:
             return self._nothing
         tree = cut(self._trees[known], limit)
         if not len(tree):
             return self._nothing
-        there = self._alternatives[known:]
-        tokens = [
-            there[level - 1][rank] for level, rank in zip(tree.levels, tree.ranks, strict=True)
-        ]
-        return Draft(torch.tensor(tokens, device=self._device), parents=tree.parents)
+        return drafted(tree, self._offer.tokens[known:], self._device)
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
-        if self._alternatives:
-            self.marginals.update(self._last, self._before, own, self._alternatives)
+        if self._offer is not None:
+            self.marginals.update(self._last, self._before, own, self._offer.tokens)
             self._seen += 1
         self._before, self._last = self._last, tuple(own)
-        self._alternatives = self.marginals.alternatives(self._last, self._before)
+        self._offer = self.marginals.offer(self._last, self._before)
         if due(self._seen) or not self._trees:
             self._trees = self._plan()
 
@@ -77,10 +76,16 @@ class TemporalTreeDrafter(Drafter):
 
     def forget(self, damaged: bool = False) -> None:
         """Forget the last actions; with costs what was learned stays."""
-        self._last, self._before, self._alternatives = (), (), []
+        self._last, self._before, self._offer = (), (), None
         if self._costs is None:
             self.marginals.forget()
             self._trees, self._seen = (), 0
+
+
+def drafted(tree: DraftTree, there: Sequence[Sequence[int]], device: torch.device) -> Draft:
+    """A tree with tokens in place of ranks, ``there`` being the alternatives of its levels."""
+    tokens = [there[level - 1][rank] for level, rank in zip(tree.levels, tree.ranks, strict=True)]
+    return Draft(torch.tensor(tokens, device=device), parents=tree.parents)
 
 
 @lru_cache(512)

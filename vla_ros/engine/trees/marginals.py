@@ -11,6 +11,7 @@ Before anything is seen, near bins are likelier than far ones. Not thread-safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,19 @@ KINDS = 5  # at rest; crept and moved, down and up
 PRIOR = 1.5  # chances fall with (1 + distance) to this power until there is something better
 SEEN = 2.0  # the actions that the prior counts for, of one kind
 RANKED = 8.0  # the same of the ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Of some positions of an action, in order: ``tokens`` [ranks] that may come, the likeliest
+    first, and the ``chances`` [ranks] that the drafter gives them just now."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    chances: tuple[tuple[float, ...], ...]
+
+    def behind(self, known: int) -> Offer:
+        """Without the first ``known`` positions."""
+        return Offer(self.tokens[known:], self.chances[known:]) if known else self
 
 
 class TemporalMarginals:
@@ -70,33 +84,50 @@ class TemporalMarginals:
 
         ``before`` is the action before the last, or empty. What is no bin is only repeated.
         """
+        return [tokens for tokens, _ in self._ranked(last, before)]
+
+    def offer(self, last: Sequence[int], before: Sequence[int]) -> Offer:
+        """The same alternatives, each with its chance as things are: how what is at rest, creeps
+        or moves has gone on. What is no bin is certain to be repeated."""
+        ranked = self._ranked(last, before)
+        return Offer(
+            tuple(tuple(tokens) for tokens, _ in ranked),
+            tuple(tuple(chances) for _, chances in ranked),
+        )
+
+    def _ranked(
+        self, last: Sequence[int], before: Sequence[int]
+    ) -> list[tuple[list[int], list[float]]]:
         found = []
         for position, token in enumerate(last):
             if token in self._window:
                 moved = token - before[position] if before else 0
                 found.append(self._near(position, token, kind_of(moved)))
             else:
-                found.append([token] * self._width)
+                found.append(([token] * self._width, [1.0] + [0.0] * (self._width - 1)))
         return found
 
-    def _near(self, position: int, token: int, kind: int) -> list[int]:
+    def _near(self, position: int, token: int, kind: int) -> tuple[list[int], list[float]]:
         start = len(self._window) - 1 - (token - self._window.start)
         moves = self._moves[position, kind, start : start + len(self._window)]
+        mass = float(moves.sum()) or 1.0
         reach = self._reach[position]
         if reach:
-            return self._spaced(moves, reach)
+            return self._spaced(moves, reach, mass)
         order = np.argsort(-moves, kind="stable")[: self._width]
-        return [self._window.start + int(place) for place in order]
+        chances: list[float] = (moves[order] / mass).tolist()
+        return [self._window.start + int(place) for place in order], chances
 
-    def _spaced(self, moves: Floats, reach: int) -> list[int]:
+    def _spaced(self, moves: Floats, reach: int, mass: float) -> tuple[list[int], list[float]]:
         """Each covers ``reach`` bins on either side; what is covered is worth nothing more."""
-        left, found = np.pad(moves, reach), []
+        left, found, chances = np.pad(moves, reach), list[int](), list[float]()
         for _ in range(self._width):
             covered = np.convolve(left, np.ones(2 * reach + 1), "valid")
             place = int(covered.argmax())
             found.append(self._window.start + place)
+            chances.append(float(covered[place]) / mass)
             left[place : place + 2 * reach + 1] = 0.0
-        return found
+        return found, chances
 
     def update(
         self,

@@ -20,6 +20,7 @@ _SCHEDULES = (
     "autoregressive",
     "actionflow",
     "speculative",
+    "heterospec",
     "parallel",
     "generate",
     "naive_pipe",
@@ -29,7 +30,7 @@ CROP = {"auto": None, "always": True, "never": False}
 _MORE_CAMERAS = MAX_ARRAYS - 2
 _RESERVED = ("main", "wrist", "none")
 #: Schedules that draft, or may come to.
-DRAFTING = ("auto", "speculative", "vanilla_speculative")
+DRAFTING = ("auto", "speculative", "heterospec", "vanilla_speculative")
 HIGH = [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]
 LOW = [-bound for bound in HIGH]
 
@@ -53,6 +54,8 @@ TABLE = (
       " checkpoint", choices=_SCHEDULES, fixed=True),
     P("drafter", "temporal", "speculative: who drafts",
       choices=("temporal", "temporal_tree", "model"), fixed=True),
+    P("calibration", "", "heterospec: file of `vla-ros calibrate`; empty: heterospec.json beside"
+      " the checkpoint", fixed=True),
     P("draft_checkpoint", "", "speculative with drafter 'model': its checkpoint", fixed=True),
     P(
         "acceptance",

@@ -96,6 +96,8 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         }
         if values["draft_checkpoint"]:
             options["draft_checkpoint"] = values["draft_checkpoint"]
+        if values["calibration"]:
+            options["calibration"] = values["calibration"]
         if values["gamma"]:
             options["gamma"] = values["gamma"]
     for name in ("tokenizer", "flow_steps", "flow_cameras"):

@@ -1,0 +1,163 @@
+"""`vla-ros calibrate`: from what a policy says to the bins and trees of schedule heterospec."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.cli.calibrate import sources
+from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
+from vla_ros.errors import UserError
+
+if TYPE_CHECKING:
+    from vla_ros.analysis.calibration import Fitted
+
+LEAST = 500  # frames that bins may rest on
+SEED = 1000  # evaluations begin at 0: their episodes stay unseen
+DESCRIPTION = """\
+Fit what schedule heterospec goes by: how sure the alternatives to the last action are (Phi, the
+entropy of the best path), and what became of them. Verification rounds are replayed on a fixed
+tree, from episodes that are played here or were recorded; every second episode is fitted on, and
+the others are what the tables are judged by.
+
+Written is heterospec.json, beside the checkpoint, where the schedule looks for it."""
+
+EPILOG = """\
+examples:
+  vla-ros calibrate --checkpoint runs/small/policy
+  vla-ros calibrate --checkpoint shipped:tabletop --output my.json --episodes 4
+  vla-ros calibrate --checkpoint DIR --tokens runs/eval     of eval --keep-tokens; nothing is played
+  vla-ros calibrate --checkpoint DIR --bag run.mcap"""
+
+
+def add_parser(verbs: Any) -> None:
+    """The options of this verb."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "calibrate",
+        help="fit the bins of uncertainty that heterospec goes by",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--checkpoint", default=CHECKPOINT, metavar="C", help=f"token policy ({CHECKPOINT})")
+    add("--output", type=Path, metavar="FILE", help="(heterospec.json beside the checkpoint)")
+    add("--tokens", type=Path, nargs="+", metavar="DIR", help="evaluations with --keep-tokens")
+    add("--bag", type=Path, nargs="+", metavar="BAG", help="recordings of this policy")
+    add("--nodes", default="24,64", metavar="N,N", help="of the fixed tree behind a prompt, and"
+        " behind a token (24,64)")  # fmt: skip
+    add("--json", action="store_true", help="end with one line of JSON on stdout")
+    play = parser.add_argument_group("episodes that are played, where none are given").add_argument
+    play("--episodes", type=int, default=4, metavar="N", help="of every task (4)")
+    play("--tasks", nargs="+", default=[], metavar="NAME", help="tasks or families (all)")
+    play("--suite", default="", metavar="S", help="of LIBERO, such as libero_object")
+    play("--seed", type=int, default=SEED, help=f"of the initial states ({SEED})")
+    play("--device", default="cpu", help="torch device (cpu)")
+    play("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    play("--unnorm-key", default="", metavar="KEY", help="whose action statistics")
+    play("--workers", type=int, default=1, metavar="N", help="processes (1)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit, judge, write, print; returns the exit status."""
+    from vla_ros.analysis.calibration import fit, split
+    from vla_ros.cli.calibrate.tables import figures, show_tables
+    from vla_ros.engine.trees.expected import Budget
+
+    nodes = _nodes(args.nodes)
+    if min(args.episodes, args.workers) < 1:
+        raise UserError("--episodes and --workers must be at least 1")
+    if args.tokens and args.bag:
+        raise UserError("--tokens or --bag, not both")
+    window, sha256 = _checkpoint(args.checkpoint)
+    output = _output(args)
+    found, source = sources.episodes(args)
+    _enough(found)
+    about = {
+        "checkpoint": args.checkpoint, "checkpoint_sha256": sha256, "drafter": "temporal_tree",
+        "source": source, "episodes": len(found[1::2]), "frames": sum(map(len, found[1::2])),
+    }  # fmt: skip
+    fitted_on, others = split(found, window)
+    fitted = fit(fitted_on, Budget(*nodes), about=about)
+    _write(output, fitted)
+    held_out = figures(fitted, fitted_on, others)
+    show_tables(fitted, held_out, len(others), len(found[0::2]))
+    print(f"\n{output}", flush=True)
+    if args.json:
+        print(json.dumps({"output": str(output), **about, **held_out.as_json()}), flush=True)
+    return 0
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    try:
+        prompt, alone = (int(word) for word in text.split(","))
+    except ValueError:
+        raise UserError(f"--nodes {text}: give two numbers, such as 24,64") from None
+    if min(prompt, alone) < 1:
+        raise UserError(f"--nodes {text}: give at least 1 each")
+    return prompt, alone
+
+
+def _checkpoint(name: str) -> tuple[range, str]:
+    """The token ids of its bins, and its fingerprint. UserError: no policy that says tokens."""
+    from vla_ros.engine.checkpoints.openvla import fingerprint, read_layout, resolve
+    from vla_ros.engine.errors import CheckpointError
+    from vla_ros.engine.flow.load import is_flow
+    from vla_ros.engine.tokens import ActionTokens
+
+    if name.startswith("random:"):
+        raise UserError(f"{name}: random weights do not act; name a policy")
+    try:
+        directory = resolve(name)
+        if is_flow(directory):
+            raise UserError(f"{name} is a flow policy: it says no tokens, nothing is drafted")
+        refuse_unreadable(name)
+        config = read_layout(directory).config
+    except CheckpointError as error:
+        raise UserError(str(error)) from error
+    if config.parallel:
+        raise UserError(f"{name} says its actions in one pass (OpenVLA-OFT): nothing is drafted")
+    if config.vq:
+        raise UserError(f"{name}'s tokens are codes, not bins beside each other: no alternatives")
+    return ActionTokens(config.action_vocab, config.bins).window, fingerprint(directory)
+
+
+def _output(args: argparse.Namespace) -> Path:
+    """Where it is written; known to be writable before anything is played. UserError."""
+    from vla_ros.engine.checkpoints.openvla import resolve
+    from vla_ros.engine.checkpoints.shipped import PREFIX
+    from vla_ros.engine.trees.calibration import FILE
+
+    if args.output:
+        folder = args.output.parent
+        if args.output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UserError(f"--output {args.output}: {folder} is no folder to write a file in")
+        return Path(args.output)
+    if args.checkpoint.startswith(PREFIX):
+        raise UserError(
+            f"{args.checkpoint} belongs to the package: give --output FILE, and the schedule"
+            " calibration:=FILE"
+        )
+    directory = resolve(args.checkpoint)
+    if not os.access(directory, os.W_OK):
+        raise UserError(f"{directory} cannot be written to: give --output FILE, and the schedule"
+                        " calibration:=FILE")  # fmt: skip
+    return directory / FILE
+
+
+def _enough(found: list[sources.Said]) -> None:
+    if len({len(row) for said in found for row in said}) > 1:
+        raise UserError("actions of different lengths: give episodes of one policy")
+    frames = sum(map(len, found))
+    if len(found) < 2 or frames < LEAST or len(found[0][0]) < 2:
+        said = f"{len(found)} episodes with {frames} frames"
+        raise UserError(f"{said}: give 2 episodes and {LEAST} frames or more")
+
+
+def _write(path: Path, fitted: Fitted) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(json.dumps(fitted.calibration.as_json()) + "\n", encoding="utf-8")
+    scratch.replace(path)

@@ -1,0 +1,140 @@
+"""Verification rounds, replayed on tokens that are known: no model runs.
+
+Greedy verification changes no token, so what a policy said tells what every draft would have come
+to. An action is a few rounds: with s tokens known a tree is verified, the levels that stand and
+one token more become known, and so on. The first action of an episode has no draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from vla_ros.engine.trees.marginals import Offer, TemporalMarginals
+from vla_ros.engine.trees.shape import ROOT, DraftTree
+
+#: the actions of an episode, in order; each has the same number of tokens
+Episode = Sequence[Sequence[int]]
+#: an offer and the number of known tokens -> the tree to verify
+Choose = Callable[[Offer, int], DraftTree]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A frame: what was offered for it (None: an episode's first), what was said, and the
+    ``ranks`` of that among what was offered, -1 where it was not."""
+
+    offer: Offer | None
+    own: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A pass. ``node`` is the deepest of ``tree`` that stood, ROOT where none did."""
+
+    shown: Shown
+    known: int
+    tree: DraftTree
+    node: int
+
+    @property
+    def stood(self) -> int:
+        """Levels."""
+        return 0 if self.node == ROOT else self.tree.levels[self.node]
+
+    @property
+    def offered(self) -> tuple[tuple[float, ...], ...]:
+        """The chances of the open tokens."""
+        assert self.shown.offer is not None
+        return self.shown.offer.chances[self.known :]
+
+    @property
+    def rank(self) -> int:
+        """TCR: the rank by V, from 1 on, of the deepest node that stood; N + 1 where none did.
+
+        V by this round's own chances. The paper leaves out rounds that fail; with them left out
+        a bin that always fails would look like a sure one.
+        """
+        if self.node == ROOT:
+            return len(self.tree) + 1
+        chances = self.tree.chances(self.offered)
+        mine = chances[self.node]
+        before = sum(c > mine for c in chances)
+        return 1 + before + sum(c == mine for c in chances[: self.node])
+
+
+def shown(
+    episodes: Iterable[Episode], window: range, anew: bool = False, positions: int | None = None
+) -> list[Shown]:
+    """The frames of all episodes; what is learned goes on from one to the next, or ``anew``."""
+    found: list[Shown] = []
+    learned: TemporalMarginals | None = None
+    for episode in episodes:
+        if learned is None:
+            learned = TemporalMarginals(positions or len(episode[0]), window)
+        elif anew:
+            learned.forget()
+        last: Sequence[int] = ()
+        before: Sequence[int] = ()
+        for own in episode:
+            if last:
+                offer = learned.offer(last, before)
+                ranks = tuple(map(_rank, own, offer.tokens))
+                found.append(Shown(offer, tuple(own), ranks))
+                learned.update(last, before, own, offer.tokens)
+            else:
+                found.append(Shown(None, tuple(own)))
+            before, last = last, own
+    return found
+
+
+def _rank(token: int, there: Sequence[int]) -> int:
+    return there.index(token) if token in there else -1
+
+
+def rounds(frames: Iterable[Shown], choose: Choose) -> Iterator[Round]:
+    """Every pass of every frame, one without a draft as one of an empty tree."""
+    for frame in frames:
+        known = 0
+        while known < len(frame.own):
+            tree = choose(frame.offer, known) if frame.offer is not None else EMPTY
+            node = deepest(tree, frame.ranks[known:])
+            yield Round(frame, known, tree, node)
+            known += 1 + (0 if node == ROOT else tree.levels[node])
+
+
+def hindsight(frames: Iterable[Shown]) -> Iterator[Round]:
+    """A bound: of each round only the path that stands, as far as its tokens were offered."""
+    for frame in frames:
+        known = 0
+        while known < len(frame.own):
+            path: list[int] = []
+            for rank in frame.ranks[known:-1]:
+                if rank < 0:
+                    break
+                path.append(rank)
+            tree = DraftTree(tuple(range(ROOT, len(path) - 1)), tuple(path))
+            yield Round(frame, known, tree, len(path) - 1)
+            known += len(path) + 1
+
+
+EMPTY = DraftTree()
+
+
+def deepest(tree: DraftTree, ranks: Sequence[int]) -> int:
+    """The last node of the branch of these ranks, as far as the tree has it; ROOT: not even one."""
+    places, node = _places(tree), ROOT
+    for rank in ranks:
+        below = places.get((node, rank))
+        if below is None:
+            break
+        node = below
+    return node
+
+
+@lru_cache(4096)
+def _places(tree: DraftTree) -> Mapping[tuple[int, int], int]:
+    """(parent, rank) -> node."""
+    return {edge: n for n, edge in enumerate(zip(tree.parents, tree.ranks, strict=True))}
