@@ -16,7 +16,7 @@ SCHEDULES = (
     "naive_pipe",
     "vanilla_speculative",
 )
-DRAFTERS = ("temporal", "temporal_tree", "model")
+DRAFTERS = ("temporal", "temporal_tree", "head", "model")
 ACCEPTANCES = ("exact", "sampling", "relaxed")
 EXTRAPOLATIONS = ("repeat", "linear")
 BACKENDS = ("own", "transformers")
@@ -37,7 +37,8 @@ class EngineOptions:
     only one there is. ``action_dim`` is the size of one action, ``None`` accepts any.
     ``center_crop`` and ``preprocessing`` (default, libero) say how an image becomes a tower's
     square, see :mod:`vla_ros.engine.vision.images`.
-    ``drafter`` (temporal, temporal_tree, model) guesses for speculation; ``draft_checkpoint``,
+    ``drafter`` (temporal, temporal_tree, head, model) guesses for speculation;
+    ``draft_checkpoint`` (of model; of head where it is not the checkpoint's own),
     ``draft_extrapolation`` (of temporal), ``adaptive_draft`` belong to the drafters,
     ``relax_bins`` to ``relaxed`` acceptance, ``temperature`` to ``sampling``; ``gamma`` is the
     longest draft (``None``: the rest of the action). ``fixed_shapes`` gives every pass of
