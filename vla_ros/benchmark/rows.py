@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 from vla_ros.benchmark.oracle import Answers, HitDrafter, MissDrafter
+from vla_ros.engine.checkpoints.draft_head import FOLDER
 from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.decoders.base import tap_layers
+from vla_ros.engine.draft_heads import HeadConfig, OneShotHead, width_for
 from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.engine import Engine
@@ -35,6 +38,7 @@ ROWS = (
     "speculative_temporal",
     "speculative_tree",
     "speculative_tree_full",
+    "speculative_head",
     "speculative_relaxed",
     "speculative_hit",
     "speculative_miss",
@@ -56,6 +60,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "speculative_tree": {"schedule": "speculative", "drafter": "temporal_tree"},
     "speculative_tree_full": {
         "schedule": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
+    },
+    "speculative_head": {
+        "schedule": "speculative", "drafter": "head", "adaptive_draft": False,
     },
     "speculative_relaxed": {"schedule": "speculative", "acceptance": "relaxed", "relax_bins": 2},
 }  # fmt: skip
@@ -102,8 +109,24 @@ def _engines_own(options: Mapping[str, Any], setting: Setting) -> Schedule:
     asked = resolve(replace(setting.engine.options, **options), model.config)
     dim = setting.engine.normaliser.dim
     return make_schedule(
-        ScheduleParts(model, asked, dim, tokens, longest, lambda name: setting.draft)
-    )
+        ScheduleParts(
+            model, asked, dim, tokens, longest, lambda name: setting.draft,
+            head=_untrained(model, tokens) if asked.drafter == "head" else None,
+        )
+    )  # fmt: skip
+
+
+def _untrained(model: VLAModel, tokens: int) -> OneShotHead | None:
+    """A head that costs what one costs, for a checkpoint that has none."""
+    if (model.directory / FOLDER).is_dir():
+        return None
+    text = model.config.text
+    config = HeadConfig(
+        tap_layers(text.layers), text.hidden_size, tokens, model.actions.bins,
+        width_for(text.hidden_size), ordered=model.actions.ordered,
+    )  # fmt: skip
+    head = OneShotHead(config).to(model.device, model.dtype)
+    return head.requires_grad_(False).eval()
 
 
 def _parallel(setting: Setting) -> Parallel:

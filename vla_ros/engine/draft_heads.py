@@ -52,7 +52,8 @@ def width_for(hidden: int) -> int:
 
 class OneShotHead(nn.Module):
     """See above. ``chances`` [places, places, RANKED]: with s + 1 tokens known, how often the
-    alternative of each rank at place p was right; counted after training, 0 where p < s."""
+    alternative of each rank at place p was right; counted after training, 0 where p < s, and
+    before it falling with the rank."""
 
     chances: torch.Tensor
 
@@ -65,7 +66,8 @@ class OneShotHead(nn.Module):
         self.blocks = nn.ModuleList(_Block(width) for _ in range(config.blocks))
         self.norm = nn.RMSNorm(width)
         self.bins = nn.Linear(width, places * config.bins)
-        self.register_buffer("chances", torch.zeros(places, places, RANKED))
+        ranks = (1.0 + torch.arange(RANKED)) ** -1.5
+        self.register_buffer("chances", (ranks / ranks.sum()).repeat(places, places, 1))
         if config.ordered:
             self.past = nn.Linear(3 * config.tokens, width)
             self.gate = nn.Linear(width, places * MODES)

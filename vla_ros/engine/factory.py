@@ -127,6 +127,8 @@ def _head_drafter(
     """The draft head that was trained for this checkpoint, or ``parts.head``."""
     model = parts.model
     head = parts.head
+    if parts.tokens < 3:
+        raise ValueError(f"actions of {parts.tokens} tokens leave a draft head nothing to guess")
     if head is None:
         folder = find_head(model.directory, parts.options.draft_checkpoint)
         head = load_head(folder, model.config, parts.tokens, model.device, model.dtype)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from support.engine import CPU, TEXTS, Event, engine_of, play, stream, tiny, tiny_config
+from support.heads import random_head
 from vla_ros.engine import Engine, EngineOptions
+from vla_ros.engine.checkpoints.draft_head import save_head
 from vla_ros.engine.drafters.acceptance import Exact, Relaxed
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
 from vla_ros.engine.factory import ScheduleParts, make_schedule
@@ -32,13 +35,16 @@ def said(answers) -> dict[int, tuple[int, ...]]:  # type: ignore[no-untyped-def]
 
 @pytest.mark.timeout(400)
 @pytest.mark.slow
-def test_five_hundred_frames_say_what_generate_says() -> None:
+def test_five_hundred_frames_say_what_generate_says(tmp_path: Path) -> None:
     """Instruction changes, one right behind another, and resets; learned or anew each time."""
     checkpoint = tiny(tiny_config("llama_gqa"), seed=21)
     events = stream(FRAMES, RESETS, seed=21)
     expected = said(play(engine_of(checkpoint, "generate"), events))
     assert len(expected) == FRAMES
-    for options in (FULL, {"drafter": "temporal_tree"}):
+    save_head(tmp_path, random_head(checkpoint.config, 7))
+    head = {"drafter": "head", "draft_checkpoint": str(tmp_path)}
+    learned = {"drafter": "temporal_tree"}
+    for options in (FULL, learned, head, {**head, "adaptive_draft": False}):
         engine = engine_of(checkpoint, "speculative", **options)
         assert isinstance(engine.schedule, TreeSpeculative)
         answers = play(engine, events)
@@ -84,7 +90,9 @@ def test_plans_and_layouts_outlive_frames() -> None:
     assert planner.built - before <= 6
 
 
-def graphed(captured: list[object], fixed: bool, adaptive: bool) -> Engine:
+def graphed(
+    captured: list[object], fixed: bool, adaptive: bool, drafter: str = "temporal_tree"
+) -> Engine:
     """An engine whose passes are captured, by a stand-in that runs them again."""
 
     def capture(function):  # type: ignore[no-untyped-def]
@@ -94,22 +102,26 @@ def graphed(captured: list[object], fixed: bool, adaptive: bool) -> Engine:
     engine = engine_of(tiny(seed=2), "speculative")
     model = VLAModel(tiny(seed=2), CPU, torch.float32, ModelOptions(capture=capture))
     options = EngineOptions(
-        "memory", schedule="speculative", drafter="temporal_tree", fixed_shapes=fixed,
+        "memory", schedule="speculative", drafter=drafter, fixed_shapes=fixed,
         adaptive_draft=adaptive,
     )  # fmt: skip
     engine.model = model
-    engine.schedule = make_schedule(ScheduleParts(model, options, 7, 7, 300, lambda name: None))  # type: ignore[arg-type,return-value]
+    head = random_head(model.config, 7)
+    none = lambda name: None  # noqa: E731
+    parts = ScheduleParts(model, options, 7, 7, 300, none, head=head)  # type: ignore[arg-type]
+    engine.schedule = make_schedule(parts)
     return engine
 
 
+@pytest.mark.parametrize("drafter", ["temporal_tree", "head"])
 @pytest.mark.parametrize(("fixed", "adaptive"), list(itertools.product([False, True], repeat=2)))
-def test_with_graphs_no_shape_is_new_in_service(fixed: bool, adaptive: bool) -> None:
+def test_with_graphs_no_shape_is_new_in_service(fixed: bool, adaptive: bool, drafter: str) -> None:
     captured: list[object] = []
-    engine = graphed(captured, fixed, adaptive)
+    engine = graphed(captured, fixed, adaptive, drafter)
     events = stream(40, {0: TEXTS[0]}, seed=3)
     first = play(engine, events[:1])
     before = len(captured)
-    assert before <= (4 if fixed else 16)
+    assert before <= (4 if fixed else 16) + (drafter == "head")
     answers = play(engine, events[1:])
     assert len({a.target_passes for a in answers.values()}) > 3
     assert len(captured) == before

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
+from support.heads import random_head
+from vla_ros.engine.checkpoints.draft_head import save_head
 from vla_ros.engine.checkpoints.random import write_random
 
 FRAMES = 52
@@ -29,6 +33,7 @@ SCHEDULES = [
     ("speculative", {"draft_extrapolation": "linear", "adaptive_draft": False, "gamma": 3}),
     ("auto", {}),
     ("speculative", {"drafter": "temporal_tree", "adaptive_draft": False}),
+    ("speculative", {"drafter": "head", "adaptive_draft": False, "draft_checkpoint": "HEAD"}),
     ("speculative", {"drafter": "model", "draft_checkpoint": "DRAFT", "gamma": 4}),
     ("vanilla_speculative", {"draft_checkpoint": "DRAFT", "gamma": 4}),
 ]
@@ -44,7 +49,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize(("language", "towers", "count", "seed"), CASES)
 def test_every_lossless_schedule_equals_generate(
-    language: str, towers: str, count: int, seed: int, draft: str
+    language: str, towers: str, count: int, seed: int, draft: str, tmp_path: Path
 ) -> None:
     checkpoint = tiny(tiny_config(language, towers), dim=count, seed=seed)
     resets = LONG_RESETS if count == 32 else RESETS
@@ -52,8 +57,10 @@ def test_every_lossless_schedule_equals_generate(
     expected = play(engine_of(checkpoint, "generate"), events)
     assert len(expected) == FRAMES
     assert len({answer.tokens for answer in expected.values()}) > FRAMES // 3  # a real stream
+    save_head(tmp_path, random_head(checkpoint.config, count, seed))
+    named = {"DRAFT": draft, "HEAD": str(tmp_path)}
     for schedule, options in SCHEDULES:
-        chosen = {k: draft if v == "DRAFT" else v for k, v in options.items()}
+        chosen = {k: named.get(v, v) if isinstance(v, str) else v for k, v in options.items()}
         engine = engine_of(checkpoint, schedule, **chosen)
         assert engine.schedule.lossless
         answers = play(engine, events)

@@ -99,9 +99,9 @@ def _variants(add: Callable[..., Any]) -> None:
     words = listed(str)
     add("--schedule", type=words, metavar="S,..", help=f"vla: decoding schedules ({SCHEDULE})")
     add("--drafter", type=words, default=["temporal"], metavar="D,..", help="temporal,"
-        " temporal_tree, model")  # fmt: skip
-    add("--draft-checkpoint", default="", metavar="C", help="of drafter model; not needed for"
-        f" {CHECKPOINT}")  # fmt: skip
+        " temporal_tree, head, model")  # fmt: skip
+    add("--draft-checkpoint", default="", metavar="C", help="of drafter model or head; not"
+        f" needed for {CHECKPOINT}")  # fmt: skip
     add("--acceptance", type=words, default=["exact"], metavar="A,..", help="exact, sampling")
     add("--relaxed", type=listed(int), default=[], metavar="R,..", help="and relaxed by r bins")
     add("--extrapolation", choices=("repeat", "linear"), default="repeat", help="temporal drafts")
@@ -296,6 +296,7 @@ def _decodings(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
 def _drafting(
     args: argparse.Namespace, schedule: str, drafter: str, acceptance: str, distance: int
 ) -> tuple[str, dict[str, Any]]:
+    drafting = ("model",) if "model" in args.drafter else ("model", "head")
     parts = [schedule]
     parts += [drafter] if drafter != "temporal" and schedule != MODEL_DRAFTED else []
     parts += ["linear"] if drafter == "temporal" and args.extrapolation == "linear" else []
@@ -304,7 +305,7 @@ def _drafting(
     return ",".join(parts), {
         "schedule": schedule,
         "drafter": drafter,
-        "draft_checkpoint": args.draft_checkpoint if drafter == "model" else "",
+        "draft_checkpoint": args.draft_checkpoint if drafter in drafting else "",
         "acceptance": acceptance,
         "relaxed_distance": distance,
         "draft_extrapolation": args.extrapolation,

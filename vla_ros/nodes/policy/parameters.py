@@ -52,8 +52,9 @@ TABLE = (
     P("schedule", "auto", "vla: decoding schedule; auto: the fastest that changes nothing for this"
       " checkpoint", choices=_SCHEDULES, fixed=True),
     P("drafter", "temporal", "speculative: who drafts",
-      choices=("temporal", "temporal_tree", "model"), fixed=True),
-    P("draft_checkpoint", "", "speculative with drafter 'model': its checkpoint", fixed=True),
+      choices=("temporal", "temporal_tree", "head", "model"), fixed=True),
+    P("draft_checkpoint", "", "speculative with drafter 'model': its checkpoint; with 'head': its"
+      " folder, empty: the one within the checkpoint", fixed=True),
     P(
         "acceptance",
         "exact",

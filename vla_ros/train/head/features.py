@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from vla_ros.core import Observation, Timeline
+from vla_ros.core import Inference, Observation, Timeline
 from vla_ros.engine import Engine
 from vla_ros.engine.decoders.base import tap_layers
 from vla_ros.engine.packed.pack import prefill_layout
@@ -48,14 +48,14 @@ class Seer:
         self._lane = model.lane(1, longest, model.actions.window, layers)
         self._frames: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
-    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Decoded:
+    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
         """The target's answer to a frame, which is kept; InvalidAction as ``Engine.step``."""
         request = self._engine.request(observation, timeline, clock)
         decoded = self._engine.schedule.step(request)
         assert decoded is not None  # the schedule of the rollouts answers every frame
-        self._engine.inference(decoded)  # refuses what is no action
+        answer = self._engine.inference(decoded)
         self._keep(request, decoded)
-        return decoded
+        return answer
 
     def _keep(self, request: Request, decoded: Decoded) -> None:
         """All tokens but the last behind the prompt in one pass, as they were said."""

@@ -61,7 +61,7 @@ def record(
     wanted += [(LEARN, n) for n in range(options.learn * tasks)]
     seer = Seer(engine)
     for done, (part, number) in enumerate(wanted, start=1):
-        path = directory / f"{part}-{number:04d}.safetensors"
+        path = path_of(directory, part, number)
         success = None
         if not path.exists():
             success = _act(_episode(environment, part, number), environment, engine, seer, clock)
@@ -69,6 +69,11 @@ def record(
         yield Recorded(done, len(wanted), success)
         if stop():
             return
+
+
+def path_of(directory: Path, part: str, number: int) -> Path:
+    """The file of an episode."""
+    return directory / f"{part}-{number:04d}.safetensors"
 
 
 def claim(options: RolloutOptions, directory: Path) -> None:
@@ -103,7 +108,7 @@ def _act(
         stamp += 1
         now = clock.steady_ns()
         observation = Observation(stamp, stamp, now, seen.images[AGENTVIEW], seen.images.get(WRIST))
-        decoded = seer.step(observation, Timeline(now).mark("queue", now), clock)
-        return None, to_environment(engine.inference(decoded).actions[0], scale)
+        said = seer.step(observation, Timeline(now).mark("queue", now), clock)
+        return None, to_environment(said.actions[0], scale)
 
     return play(environment, episode, drive)
