@@ -2,7 +2,7 @@
 # Whether draft trees pay for the shipped policy, kept under benchmarks/trees/.
 # Recording and counting take ten minutes on two cores.
 #   benchmarks/trees.sh             all of it
-#   benchmarks/trees.sh coverage    some: coverage closed_loop times
+#   benchmarks/trees.sh coverage    some: coverage closed_loop head times
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -10,7 +10,7 @@ workers=${WORKERS:-1}
 tokens=${TOKENS:-runs/trees-tokens}
 out=benchmarks/trees
 mkdir -p "$out" "$(dirname "$tokens")"
-for what in ${*:-coverage closed_loop times}; do
+for what in ${*:-coverage closed_loop head times}; do
     case $what in
     coverage) # what the tokens of the shipped policy would allow, nothing drafted yet
         "$python" -m vla_ros eval --no-ros --schedule autoregressive --episodes 2 --seed 0 \
@@ -28,6 +28,9 @@ for what in ${*:-coverage closed_loop times}; do
         "$python" -m vla_ros eval --no-ros --schedule autoregressive,speculative \
             --drafter temporal,temporal_tree --episodes 2 --seed 0 --workers "$workers" \
             --out "$out/closed_loop" ;;
+    head) # and with the draft head that the policy has; the same initial states, one a task
+        "$python" -m vla_ros eval --no-ros --schedule speculative --drafter head --episodes 1 \
+            --seed 0 --workers "$workers" --out "$out/head" ;;
     times) # where the time goes, on frames of a task that is being solved
         "$python" - "$tokens.npz" <<'EOF'
 import sys
@@ -49,7 +52,7 @@ EOF
         for dtype in bfloat16 float32; do
             "$python" -m vla_ros bench --checkpoint shipped:tabletop --dtype "$dtype" --timed 60 \
                 --frames "$tokens.npz" --output "$out/cpu-$dtype" \
-                --rows autoregressive,speculative_temporal,speculative_tree,speculative_tree_full
+                --rows autoregressive,speculative_temporal,speculative_tree,speculative_tree_full,speculative_head
         done ;;
     *) echo "no study $what" >&2; exit 2 ;;
     esac

@@ -16,6 +16,7 @@ PARAMETERS = {
     "speculative_temporal": "schedule:=speculative drafter:=temporal",
     "speculative_tree": "schedule:=speculative drafter:=temporal_tree",
     "speculative_tree_full": ("schedule:=speculative drafter:=temporal_tree adaptive_draft:=false"),
+    "speculative_head": "schedule:=speculative drafter:=head adaptive_draft:=false",
     "speculative_relaxed": (
         "schedule:=speculative drafter:=temporal acceptance:=relaxed relaxed_distance:=2"
     ),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vla_ros.analysis.bench_file import BenchFile, Measured
 from vla_ros.analysis.models import as_parallel
 from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedules import ScheduleTime, schedules, speculative_tree
+from vla_ros.analysis.schedules import (
+    ScheduleTime,
+    schedules,
+    speculative_head,
+    speculative_tree,
+)
 from vla_ros.analysis.shapes import ModelShape
 
 #: rows that do the arithmetic of another schedule
@@ -67,7 +73,7 @@ def compare_schedules(
 def _bound(roof: Roofline, row: Measured, draft: ModelShape | None) -> ScheduleTime | None:
     if row.name == "parallel" and roof.model.kind == "tokens":
         roof = roof.for_model(as_parallel(roof.model, row.chunk))
-    found = {s.name: s for s in schedules(roof, _alpha(roof, row), None, draft)}
+    found = {s.name: s for s in schedules(roof, _alpha(roof, row), None, draft, head=True)}
     return found.get(SAME_WORK.get(row.name, row.name))
 
 
@@ -80,17 +86,21 @@ def _alpha(roof: Roofline, row: Measured) -> float:
     if row.acceptance is None or row.name == "vanilla_speculative" or row.passes < 1:
         return row.acceptance if row.acceptance is not None else 0.5
     if SAME_WORK.get(row.name, row.name) == "speculative_tree":
-        return _tree_alpha(roof, row.passes)
+        return _tree_alpha(roof, row.passes, speculative_tree)
+    if row.name == "speculative_head":
+        return _tree_alpha(roof, row.passes, speculative_head)
     spare = max(roof.model.action_tokens - 1, 1)
     return min(max(1.0 - (row.passes - 1.0) / spare, 0.0), 1.0)
 
 
-def _tree_alpha(roof: Roofline, passes: float) -> float:
+def _tree_alpha(
+    roof: Roofline, passes: float, calculate: Callable[[Roofline, float], ScheduleTime]
+) -> float:
     """The same of a tree, whose passes fall with alpha; by bisection."""
     low, high = 0.0, 1.0
     for _ in range(20):
         middle = (low + high) / 2
-        more = speculative_tree(roof, middle).passes > passes
+        more = calculate(roof, middle).passes > passes
         low, high = (middle, high) if more else (low, middle)
     return high
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from vla_ros.benchmark.oracle import Answers, HitDrafter, MissDrafter
 from vla_ros.benchmark.rivals import EntropyChainDrafter
+from vla_ros.engine.checkpoints.draft_head import FOLDER
 from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.decoders.base import tap_layers
+from vla_ros.engine.draft_heads import HeadConfig, OneShotHead, width_for
 from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.engine import Engine
@@ -38,6 +40,7 @@ ROWS = (
     "speculative_entropy",
     "speculative_tree",
     "speculative_tree_full",
+    "speculative_head",
     "speculative_relaxed",
     "speculative_hit",
     "speculative_miss",
@@ -63,6 +66,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "schedule": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
     },
     HETEROSPEC: {"schedule": "heterospec"},
+    "speculative_head": {
+        "schedule": "speculative", "drafter": "head", "adaptive_draft": False,
+    },
     "speculative_relaxed": {"schedule": "speculative", "acceptance": "relaxed", "relax_bins": 2},
 }  # fmt: skip
 CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
@@ -70,13 +76,11 @@ CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all rows share. ``answers`` are the model's own tokens, by stamp, ``directory`` the
-    checkpoint's."""
+    """What all rows share. ``answers`` are the model's own tokens, by stamp."""
 
     engine: Engine
     draft: Checkpoint
     answers: Answers
-    directory: Path | None = None
 
     @property
     def shape(self) -> tuple[VLAModel, int, int]:
@@ -112,15 +116,23 @@ def _engines_own(options: Mapping[str, Any], setting: Setting) -> Schedule:
     dim = setting.engine.normaliser.dim
     return make_schedule(
         ScheduleParts(
-            model,
-            asked,
-            dim,
-            tokens,
-            longest,
-            lambda name: setting.draft,
-            directory=setting.directory,
+            model, asked, dim, tokens, longest, lambda name: setting.draft,
+            head=_untrained(model, tokens) if asked.drafter == "head" else None,
         )
-    )
+    )  # fmt: skip
+
+
+def _untrained(model: VLAModel, tokens: int) -> OneShotHead | None:
+    """A head that costs what one costs, for a checkpoint that has none."""
+    if (model.directory / FOLDER).is_dir():
+        return None
+    text = model.config.text
+    config = HeadConfig(
+        tap_layers(text.layers), text.hidden_size, tokens, model.actions.bins,
+        width_for(text.hidden_size), ordered=model.actions.ordered,
+    )  # fmt: skip
+    head = OneShotHead(config).to(model.device, model.dtype)
+    return head.requires_grad_(False).eval()
 
 
 def _parallel(setting: Setting) -> Parallel:

@@ -116,6 +116,10 @@ class _TimedDrafter(Drafter):
         with self._clock.drafting():
             self._inner.judged(draft, accepted)
 
+    def saw(self, taps: torch.Tensor, rows: Sequence[int]) -> None:
+        with self._clock.drafting():
+            self._inner.saw(taps, rows)
+
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
         with self._clock.drafting():
             self._inner.observe(tokens, own)

@@ -105,7 +105,7 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
         engine = Engine(checkpoint, _engine_options(options))
     engine.reset(options.instruction)
     answers = _answers(engine, images, report)
-    setting = Setting(engine, draft, answers, checkpoint.directory)
+    setting = Setting(engine, draft, answers)
     with _refused():
         rows = {name: make_row(name, setting) for name in options.rows}
     request = engine.request(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)

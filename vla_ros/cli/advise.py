@@ -111,7 +111,7 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
         return f"measured: {bench.checkpoint} on {where} ({bench.path})", from_bench(bench)
     model = model_of(args)
     roof = roofline_of(args, model, device_of(args.device or "this", args, model))
-    found = schedules(roof, args.alpha, args.gamma, draft_of(args, model))
+    found = schedules(roof, args.alpha, args.gamma, draft_of(args, model), args.head)
     rates = f"{roof.rates} rates, decoder {roof.precision.decoder}"
     source = f"calculated: {model.name} on {roof.device.title}, {rates}"
     roomy = tuple(s for s in found if roof.fits(s.depth))

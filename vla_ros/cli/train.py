@@ -23,7 +23,11 @@ where the last sitting ended, also after kill -9. Ctrl-C saves and ends.
 
 With --dagger N the policy acts in the simulation N times along the way and the expert labels
 what it saw. A GPU is used where there is one; then torch, h5py and the data set are enough
-(on-policy rounds need the simulation too)."""
+(on-policy rounds need the simulation too).
+
+With --head it trains a draft head for a checkpoint that exists (--target): the target acts in the
+simulation, the head learns to guess its tokens (OUT/draft_head), and is judged on episodes held
+out. It changes nothing that the target says: `drafter: head` drafts with it."""
 
 EPILOG = """\
 examples:
@@ -31,10 +35,12 @@ examples:
   vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2 --minutes 60
   vla-ros train --data data/tabletop --out runs/draft --arch qwen2-draft \\
       --vision-from runs/small/policy          a draft model on the target's vision features
-  vla-ros train --data data/tabletop --out runs/late --delays 8 --dagger 4 \
+  vla-ros train --data data/tabletop --out runs/late --delays 8 --dagger 4 \\
       --init-from runs/small/policy            a policy that knows how old its image is
   vla-ros train --data data/tabletop --out runs/oft --arch small-oft --steps 2500 \\
       --init-from runs/small/policy            a chunk policy of OpenVLA-OFT's kind
+  vla-ros train --head --target shipped:tabletop --out runs/head      its draft head
+  vla-ros train --head --target DIR --out runs/head --device cuda:0 --dtype bfloat16
 
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
@@ -55,13 +61,13 @@ def add_parser(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--data", type=Path, nargs="+", required=True, metavar="DIR", help="from vla-ros collect")
+    add("--data", type=Path, nargs="+", metavar="DIR", help="from vla-ros collect")
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
     add("--arch", default="small", help="small, qwen2-draft, small-oft (small)")
-    add("--steps", type=int, default=6_000, help="in all (6000)")
-    add("--batch", type=int, default=32, help="frames a step (32)")
+    add("--steps", type=int, help="in all (6000; at most 1000 of a head)")
+    add("--batch", type=int, help="frames a step (32; 256 of a head)")
     add("--branches", type=int, default=4, help="sentences an image is trained with (4)")
-    add("--learning-rate", type=float, default=1.5e-3, help="at its highest (1.5e-3)")
+    add("--learning-rate", type=float, help="at its highest (1.5e-3; 1e-3 of a head)")
     add("--warmup", type=int, default=50, metavar="STEPS", help="until it is reached (50)")
     add("--decay", choices=("sqrt", "cosine"), default="sqrt", help="of the rate, to zero (sqrt)")
     add("--sigma-bins", type=float, default=4.0, help="width of the soft bins; 0: hard (4)")
@@ -84,6 +90,12 @@ def add_parser(verbs: Any) -> None:
         help="learn to act on images that are 0 to N"
         " control periods old, told how old (0: on fresh ones)",
     )
+    add("--head", action="store_true", help="train a draft head for --target")
+    add("--target", default="", metavar="DIR", help="head: the checkpoint that it drafts for")
+    add("--episodes", type=int, default=4, metavar="N", help="head: to learn from, a task (4)")
+    add("--held-out", type=int, default=1, metavar="N", help="head: to judge by, a task (1)")
+    add("--unnorm-key", metavar="NAME", help="head: the target's statistics, if it has several")
+    add("--json", action="store_true", help="head: the result as one last line for a program")
     add("--minutes", type=float, help="end this sitting after that time, saved")
     add("--device", help="cpu or cuda (cuda where there is one)")
     add("--threads", type=int, help="of torch, on a CPU")
@@ -94,6 +106,12 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train; returns the exit status."""
+    if args.head != bool(args.target):
+        raise UserError("--head and --target, the checkpoint to draft for, go together")
+    if args.head and args.data:
+        raise UserError("--head takes no --data: it learns from the target's own rollouts")
+    if not args.head and not args.data:
+        raise UserError("give --data, from vla-ros collect")
     try:
         import torch
 
@@ -110,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     if device.type == "cpu":
         keep_freed_memory()
+    if args.head:
+        return _head(args, str(device))
     machine = Machine(device, args.workers, args.save_every, args.compile)
     progress = Progress()
     stop = _Stop(args.minutes)
@@ -134,8 +154,61 @@ def _options(args: argparse.Namespace) -> TrainOptions:
         data=tuple(str(path) for path in args.data),
         rounds=args.dagger,
         round_episodes=args.dagger_episodes,
-        **{name: getattr(args, name) for name in RECIPE},
+        **_given(args, RECIPE),
     )
+
+
+def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    """What was said of these; the rest is as the recipe has it."""
+    said = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _head(args: argparse.Namespace, device: str) -> int:
+    """Train a draft head; returns the exit status."""
+    import json
+    from dataclasses import asdict
+
+    from vla_ros.train.head.options import HeadOptions
+    from vla_ros.train.head.rollouts import Recorded
+    from vla_ros.train.head.run import HEAD, Reporter, Run, run
+    from vla_ros.train.head.training import Step as HeadStep
+
+    options = HeadOptions(**_given(args, ("steps", "batch", "learning_rate", "seed")))
+    # On a CPU the rollouts are in fp32, where speculation says what decoding says to the token.
+    dtype = "float32" if device == "cpu" else args.dtype
+    wanted = Run(args.target, args.episodes, args.held_out, device, dtype, args.unnorm_key)
+    progress, stop = Progress(), _Stop(args.minutes)
+    passes = ""
+
+    def recorded(made: Recorded) -> None:
+        progress.update("rollouts", "the target acts", made.done, made.total)
+
+    def stepped(step: HeadStep) -> None:
+        nonlocal passes
+        if step.judged:
+            passes = f", {step.judged.passes:.2f} passes an action on episodes held out"
+        progress.update("train", f"loss {step.loss:.3f}{passes}", step.number, options.steps)
+
+    try:
+        trained = run(wanted, options, args.out, Reporter(recorded, stepped), stop)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    finally:
+        progress.end()
+        stop.restore()
+    if trained is None:
+        print(f"{args.out}: not all rollouts yet: run it again")
+        return 0
+    print(
+        f"{args.out / HEAD}: {trained.judged.passes:.2f} passes an action on episodes held out,"
+        f" {trained.temporal.passes:.2f} by temporal_tree; drafter: head takes it from"
+        f" {HEAD} in the checkpoint, or as draft_checkpoint"
+    )
+    if args.json:
+        judged = {"head": asdict(trained.judged), "temporal_tree": asdict(trained.temporal)}
+        print(json.dumps({"step": trained.step, "held_out": judged}))
+    return 0
 
 
 class _Stop:

@@ -55,7 +55,6 @@ class Engine:
             self.model, options, self.normaliser.dim, self._tokens, longest,
             lambda name: open_checkpoint(name, options.seed, device, dtype),
             _proprio(checkpoint, options),
-            checkpoint.directory,
         )  # fmt: skip
         self.schedule: Schedule = make_schedule(parts)
         self._longest = longest

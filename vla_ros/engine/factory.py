@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vla_ros.engine.checkpoints.config import TextConfig
+from vla_ros.engine.checkpoints.draft_head import find_head, load_head
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.draft_heads import OneShotHead
 from vla_ros.engine.drafters.acceptance import Acceptance, make_acceptance
 from vla_ros.engine.drafters.base import Drafter
+from vla_ros.engine.drafters.head import HeadDrafter
 from vla_ros.engine.drafters.model import ModelDrafter
-from vla_ros.engine.drafters.temporal import TemporalDrafter, costs_on
+from vla_ros.engine.drafters.temporal import Costs, TemporalDrafter, costs_on
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
 from vla_ros.engine.drafters.uncertain import UncertainDrafter
 from vla_ros.engine.errors import CheckpointError
@@ -36,8 +40,9 @@ LoadDraft = Callable[[str], Checkpoint]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleParts:
-    """What every schedule is made from. ``tokens`` = actions of a chunk * their dimensions,
-    ``directory`` the checkpoint's, None where it is on no disk."""
+    """What every schedule is made from. ``tokens`` = actions of a chunk * their dimensions.
+
+    ``head``: a draft head in place of the one that the options name."""
 
     model: VLAModel
     options: EngineOptions
@@ -46,7 +51,7 @@ class ScheduleParts:
     max_prompt: int
     load_draft: LoadDraft
     proprio: Normaliser | None = None
-    directory: Path | None = None
+    head: OneShotHead | None = None
 
 
 def make_schedule(parts: ScheduleParts) -> Schedule:
@@ -79,7 +84,7 @@ def make_schedule(parts: ScheduleParts) -> Schedule:
     acceptance = make_acceptance(options, model.actions, parts.action_dim, model.device)
     if name == "heterospec":
         return _heterospec(parts, acceptance)
-    if options.drafter == "temporal_tree":
+    if options.drafter in ("temporal_tree", "head"):
         return _tree(parts, acceptance)
     drafter = make_drafter(parts, acceptance)
     return Speculative(
@@ -111,9 +116,13 @@ def _tree(parts: ScheduleParts, acceptance: Acceptance) -> TreeSpeculative:
     budget = Budget(step=1 if model.capture is None else STEP)
     adaptive = options.adaptive_draft and not options.fixed_shapes
     costs = costs_on(model.device, model.dtype) if adaptive else None
-    drafter = TemporalTreeDrafter(
-        model.actions, parts.tokens, model.device, acceptance.reach, budget, costs
-    )
+    drafter: Drafter
+    if options.drafter == "head":
+        drafter = _head_drafter(parts, acceptance, budget, costs)
+    else:
+        drafter = TemporalTreeDrafter(
+            model.actions, parts.tokens, model.device, acceptance.reach, budget, costs
+        )
     return TreeSpeculative(
         model, parts.tokens, parts.max_prompt, drafter, acceptance, budget, options.gamma,
         options.fixed_shapes,
@@ -128,7 +137,7 @@ def _heterospec(parts: ScheduleParts, acceptance: Acceptance) -> HeteroSpec:
             "heterospec draws its trees from alternatives with chances, and a draft model names one"
             " token a place: give drafter temporal_tree"
         )
-    calibration = read_calibration(options.calibration, parts.directory)
+    calibration = read_calibration(options.calibration, model.directory)
     if calibration.tokens != parts.tokens:
         raise ValueError(
             f"the calibration of heterospec is for actions of {calibration.tokens} tokens, these"
@@ -150,18 +159,47 @@ def _heterospec(parts: ScheduleParts, acceptance: Acceptance) -> HeteroSpec:
     )  # fmt: skip
 
 
-def read_calibration(file: str | None, directory: Path | None) -> Calibration:
+def read_calibration(file: str | None, directory: Path) -> Calibration:
     """The file that is named, or that of the checkpoint's directory. ValueError in one line."""
-    if file is None and (directory is None or not (directory / FILE).is_file()):
-        where = f"{directory} has no {FILE}" if directory else "there is no checkpoint's folder"
-        raise ValueError(f"heterospec: {where}: make one with `vla-ros calibrate`")
-    path = Path(file) if file is not None else directory / FILE if directory else Path(FILE)
+    path = directory / FILE if file is None else Path(file)
+    if file is None and not path.is_file():
+        raise ValueError(
+            f"heterospec: {directory} has no {FILE}: make one with `vla-ros calibrate`"
+        )
     try:
         return from_json(read_json(path))
     except CheckpointError:
         raise
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _head_drafter(
+    parts: ScheduleParts, acceptance: Acceptance, budget: Budget, costs: Costs | None
+) -> HeadDrafter:
+    """The draft head that was trained for this checkpoint, or ``parts.head``."""
+    model = parts.model
+    head = parts.head
+    if parts.tokens < 3:
+        raise ValueError(f"actions of {parts.tokens} tokens leave a draft head nothing to guess")
+    if head is None:
+        folder = find_head(model.directory, parts.options.draft_checkpoint)
+        head = load_head(folder, model.config, parts.tokens, model.device, model.dtype)
+    if costs is not None:
+        share = sum(p.numel() for p in head.parameters()) / _parameters(model.config.text)
+        alone = replace(costs.alone, draft=costs.alone.draft + share)
+        costs = replace(costs, alone=alone)
+    return HeadDrafter(
+        model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed, costs,
+        model.capture,
+    )  # fmt: skip
+
+
+def _parameters(text: TextConfig) -> int:
+    """That a pass of one token reads: all layers, and the head."""
+    heads = (2 * text.heads + 2 * text.kv_heads) * text.head_dim
+    layer = text.hidden_size * (heads + 3 * text.intermediate_size)
+    return text.layers * layer + text.vocab_size * text.hidden_size
 
 
 def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:

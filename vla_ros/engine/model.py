@@ -14,7 +14,7 @@ import torch
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.codes import action_tokens
-from vla_ros.engine.decoders.base import Decoder, Hidden
+from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.packed.backends import choose_backend
@@ -56,7 +56,7 @@ class VLAModel:
         self.options = options = options or ModelOptions()
         self.config: ModelConfig = checkpoint.config
         self.device, self.dtype = device, dtype
-        self.tensors = checkpoint.tensors
+        self.tensors, self.directory = checkpoint.tensors, checkpoint.directory
         self.actions = action_tokens(self.config, checkpoint.tensors)
         self.vision = _vision(self.config, checkpoint.tensors)
         self.decoder: Decoder = _decoder(options.backend, self.config.text, self.tensors)
@@ -67,10 +67,12 @@ class VLAModel:
             self.capture = CudaCapture()
         self._see: Callable[[tuple[torch.Tensor, ...]], torch.Tensor] = self.vision.features
         self._hidden: Hidden = self.decoder.hidden
+        self._tapped: Tapped = self.decoder.tapped
         if "vision" in options.compile:
             self._see = torch.compile(self._see)
         if "decoder" in options.compile:
             self._hidden = torch.compile(self._hidden)
+            self._tapped = torch.compile(self._tapped)  # compiled at its first call, if any
         if self.capture is not None:
             self._see = GraphedVision(self._see, self.capture)
 
@@ -95,15 +97,27 @@ class VLAModel:
         """[first token][patches][rest of the text] -> embeddings [n, C]."""
         return torch.cat((prompt.first, patches, prompt.rest))
 
-    def lane(self, slots: int, slot_length: int, window: range | None = None) -> Lane:
-        """A KV ring of its own; ``window`` names the tokens to choose among, None all of them."""
+    def lane(
+        self,
+        slots: int,
+        slot_length: int,
+        window: range | None = None,
+        taps: tuple[int, ...] = (),
+    ) -> Lane:
+        """A KV ring of its own; ``window`` names the tokens to choose among, None all of them.
+
+        ``taps``: layers whose outputs its passes keep, see :class:`Lane`.
+        """
         text = self.config.text
         page = max(self.attention.page, 1 if self.capture is None else BUCKET)
         length = -(-slot_length // page) * page
         ring = Ring(
             text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device
         )
-        return Lane(self.decoder, self._hidden, ring, self.attention, self.capture, window)
+        return Lane(
+            self.decoder, self._hidden, ring, self.attention, self.capture, window, taps,
+            self._tapped,
+        )  # fmt: skip
 
 
 def _decoder(backend: str, config: TextConfig, tensors: dict[str, torch.Tensor]) -> Decoder:

@@ -17,7 +17,7 @@ SCHEDULES = (
     "naive_pipe",
     "vanilla_speculative",
 )
-DRAFTERS = ("temporal", "temporal_tree", "model")
+DRAFTERS = ("temporal", "temporal_tree", "head", "model")
 ACCEPTANCES = ("exact", "sampling", "relaxed")
 EXTRAPOLATIONS = ("repeat", "linear")
 BACKENDS = ("own", "transformers")
@@ -38,7 +38,8 @@ class EngineOptions:
     only one there is. ``action_dim`` is the size of one action, ``None`` accepts any.
     ``center_crop`` and ``preprocessing`` (default, libero) say how an image becomes a tower's
     square, see :mod:`vla_ros.engine.vision.images`.
-    ``drafter`` (temporal, temporal_tree, model) guesses for speculation; ``draft_checkpoint``,
+    ``drafter`` (temporal, temporal_tree, head, model) guesses for speculation;
+    ``draft_checkpoint`` (of model; of head where it is not the checkpoint's own),
     ``draft_extrapolation`` (of temporal), ``adaptive_draft`` belong to the drafters,
     ``calibration`` is the file that ``heterospec`` goes by (``None``: heterospec.json beside the
     checkpoint), ``relax_bins`` belongs to ``relaxed`` acceptance, ``temperature`` to

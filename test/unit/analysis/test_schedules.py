@@ -11,7 +11,7 @@ from vla_ros.analysis.advice import Candidate, Requirements, advise, from_roofli
 from vla_ros.analysis.devices import load_devices
 from vla_ros.analysis.models import MODELS
 from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedules import alternatives, clocked, schedules
+from vla_ros.analysis.schedules import alternatives, clocked, head_weights, schedules
 from vla_ros.resources import config_path
 
 DEVICES = load_devices(config_path("devices.yaml"))
@@ -136,6 +136,10 @@ def test_a_tree_saves_passes_where_nodes_are_cheap():
         tree, chain = found["speculative_tree"], found["speculative_temporal"]
         assert 1 < tree.passes < chain.passes
         assert found["speculative_hit"].seconds < tree.seconds < chain.seconds
+        head = of("openvla-7b", "h200", alpha=alpha, head=True)["speculative_head"]
+        assert 1 < head.passes < tree.passes
+        assert 0 < head.shares["draft"] < 0.02
+    assert "speculative_head" not in found
     assert sum(alternatives(0.55)) <= 1.0
     assert of("openvla-7b", "h200", alpha=1.0)["speculative_tree"].passes == pytest.approx(1)
     assert of("openvla-7b", "h200", alpha=0.0)["speculative_tree"].passes == pytest.approx(7)
@@ -175,3 +179,14 @@ def test_a_rare_slow_answer_counts():
 def test_limits_that_are_none(values):
     with pytest.raises(ValueError, match="above 0"):
         Requirements(*values)
+
+
+@pytest.mark.parametrize(("model", "hidden"), [("openvla-7b", 4096), ("small", 256)])
+def test_a_draft_head_is_counted_as_training_makes_it(model, hidden):
+    torch = pytest.importorskip("torch")
+    from vla_ros.engine.draft_heads import HeadConfig, OneShotHead, width_for
+
+    with torch.device("meta"):
+        head = OneShotHead(HeadConfig((0, 1, 2), hidden, 7, width=width_for(hidden)))
+    real = sum(parameter.numel() for parameter in head.parameters())
+    assert head_weights(MODELS[model]) == pytest.approx(real, rel=0.06)

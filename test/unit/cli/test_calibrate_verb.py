@@ -1,4 +1,4 @@
-"""`vla-ros calibrate`: recorded tokens become a file that the schedule reads; refusals are a line."""
+"""`vla-ros calibrate`: recorded tokens become a file that the schedule reads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_tokens_become_a_calibration(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*SHIPPED, "--tokens", kept, "--output", str(where), "--json"]) == 0
     shown = capsys.readouterr().out
     found = json.loads(shown.splitlines()[-1])
-    calibration = read_calibration(str(where), None)
+    calibration = read_calibration(str(where), where.parent)
     assert calibration.tokens == 7
     assert calibration.about["frames"] == found["frames"] == 4 * 90
     assert len(calibration.states[0].rounds) > 3

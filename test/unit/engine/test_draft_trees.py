@@ -11,11 +11,13 @@ import torch
 
 from support.calibrations import write_calibration
 from support.engine import CPU, TEXTS, Event, engine_of, play, stream, tiny, tiny_config
+from support.heads import random_head
 from vla_ros.engine import Engine, EngineOptions
+from vla_ros.engine.checkpoints.draft_head import save_head
 from vla_ros.engine.drafters.acceptance import Exact, Relaxed
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
-from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.model import ModelOptions, VLAModel
 from vla_ros.engine.schedules.heterospec import HeteroSpec
 from vla_ros.engine.schedules.tree import TreeSpeculative
@@ -43,8 +45,12 @@ def test_five_hundred_frames_say_what_generate_says(tmp_path: Path) -> None:
     events = stream(FRAMES, RESETS, seed=21)
     expected = said(play(engine_of(checkpoint, "generate"), events))
     assert len(expected) == FRAMES
+    save_head(tmp_path, random_head(checkpoint.config, 7))
+    head = {"drafter": "head", "draft_checkpoint": str(tmp_path)}
+    learned = {"drafter": "temporal_tree"}
     for options in (
-        FULL, {"drafter": "temporal_tree"}, hetero, {**hetero, "adaptive_draft": False},
+        FULL, learned, head, {**head, "adaptive_draft": False}, hetero,
+        {**hetero, "adaptive_draft": False},
     ):  # fmt: skip
         engine = engine_of(checkpoint, **{"schedule": "speculative", **options})
         assert isinstance(engine.schedule, TreeSpeculative)
@@ -121,7 +127,11 @@ def test_plans_and_layouts_outlive_frames() -> None:
 
 
 def graphed(
-    captured: list[object], fixed: bool, adaptive: bool, calibration: str | None = None
+    captured: list[object],
+    fixed: bool,
+    adaptive: bool,
+    drafter: str = "temporal_tree",
+    calibration: str | None = None,
 ) -> Engine:
     """An engine whose passes are captured, by a stand-in that runs them again."""
 
@@ -132,23 +142,26 @@ def graphed(
     engine = engine_of(tiny(seed=2), "speculative")
     model = VLAModel(tiny(seed=2), CPU, torch.float32, ModelOptions(capture=capture))
     options = EngineOptions(
-        "memory", schedule="heterospec" if calibration else "speculative",
-        drafter="temporal_tree", fixed_shapes=fixed, adaptive_draft=adaptive,
-        calibration=calibration,
+        "memory", schedule="heterospec" if calibration else "speculative", drafter=drafter,
+        fixed_shapes=fixed, adaptive_draft=adaptive, calibration=calibration,
     )  # fmt: skip
     engine.model = model
-    engine.schedule = make_schedule(ScheduleParts(model, options, 7, 7, 300, lambda name: None))  # type: ignore[arg-type,return-value]
+    head = random_head(model.config, 7)
+    none = lambda name: None  # noqa: E731
+    parts = ScheduleParts(model, options, 7, 7, 300, none, head=head)  # type: ignore[arg-type]
+    engine.schedule = make_schedule(parts)
     return engine
 
 
+@pytest.mark.parametrize("drafter", ["temporal_tree", "head"])
 @pytest.mark.parametrize(("fixed", "adaptive"), list(itertools.product([False, True], repeat=2)))
-def test_with_graphs_no_shape_is_new_in_service(fixed: bool, adaptive: bool) -> None:
+def test_with_graphs_no_shape_is_new_in_service(fixed: bool, adaptive: bool, drafter: str) -> None:
     captured: list[object] = []
-    engine = graphed(captured, fixed, adaptive)
+    engine = graphed(captured, fixed, adaptive, drafter)
     events = stream(40, {0: TEXTS[0]}, seed=3)
     first = play(engine, events[:1])
     before = len(captured)
-    assert before <= (4 if fixed else 16)
+    assert before <= (4 if fixed else 16) + (drafter == "head")
     answers = play(engine, events[1:])
     assert len({a.target_passes for a in answers.values()}) > 3
     assert len(captured) == before
@@ -160,7 +173,7 @@ def test_with_graphs_heterospec_meets_neither_a_new_shape_nor_a_new_plan(
     fixed: bool, adaptive: bool, tmp_path: Path
 ) -> None:
     captured: list[object] = []
-    engine = graphed(captured, fixed, adaptive, write_calibration(tmp_path))
+    engine = graphed(captured, fixed, adaptive, calibration=write_calibration(tmp_path))
     events = stream(60, {0: TEXTS[0]}, seed=3)
     first = play(engine, events[:1])
     shapes, plans = len(captured), engine.schedule.lane.planner.built  # type: ignore[union-attr]

@@ -8,6 +8,8 @@ import pytest
 
 from support.calibrations import write_calibration
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
+from support.heads import random_head
+from vla_ros.engine.checkpoints.draft_head import save_head
 from vla_ros.engine.checkpoints.random import write_random
 
 FRAMES = 52
@@ -33,6 +35,7 @@ SCHEDULES = [
     ("auto", {}),
     ("speculative", {"drafter": "temporal_tree", "adaptive_draft": False}),
     ("heterospec", {"calibration": "CALIBRATION", "adaptive_draft": False}),
+    ("speculative", {"drafter": "head", "adaptive_draft": False, "draft_checkpoint": "HEAD"}),
     ("speculative", {"drafter": "model", "draft_checkpoint": "DRAFT", "gamma": 4}),
     ("vanilla_speculative", {"draft_checkpoint": "DRAFT", "gamma": 4}),
 ]
@@ -56,9 +59,11 @@ def test_every_lossless_schedule_equals_generate(
     expected = play(engine_of(checkpoint, "generate"), events)
     assert len(expected) == FRAMES
     assert len({answer.tokens for answer in expected.values()}) > FRAMES // 3  # a real stream
+    save_head(tmp_path, random_head(checkpoint.config, count, seed))
+    named = {"DRAFT": draft, "HEAD": str(tmp_path)}
     for schedule, options in SCHEDULES:
-        files = {"DRAFT": draft, "CALIBRATION": write_calibration(tmp_path, count)}
-        chosen = {k: files.get(v, v) for k, v in options.items()}  # type: ignore[attr-defined]
+        named = {**named, "CALIBRATION": write_calibration(tmp_path, count)}
+        chosen = {k: named.get(v, v) if isinstance(v, str) else v for k, v in options.items()}
         engine = engine_of(checkpoint, schedule, **chosen)
         assert engine.schedule.lossless
         answers = play(engine, events)

@@ -101,9 +101,9 @@ def _variants(add: Callable[..., Any]) -> None:
     words = listed(str)
     add("--schedule", type=words, metavar="S,..", help=f"vla: decoding schedules ({SCHEDULE})")
     add("--drafter", type=words, default=["temporal"], metavar="D,..", help="temporal,"
-        " temporal_tree, model")  # fmt: skip
-    add("--draft-checkpoint", default="", metavar="C", help="of drafter model; not needed for"
-        f" {CHECKPOINT}")  # fmt: skip
+        " temporal_tree, head, model")  # fmt: skip
+    add("--draft-checkpoint", default="", metavar="C", help="of drafter model or head; not"
+        f" needed for {CHECKPOINT}")  # fmt: skip
     add("--calibration", default="", metavar="FILE", help="of heterospec (heterospec.json beside"
         " the checkpoint)")  # fmt: skip
     add("--acceptance", type=words, default=["exact"], metavar="A,..", help="exact, sampling")
@@ -300,6 +300,7 @@ def _decodings(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
 def _drafting(
     args: argparse.Namespace, schedule: str, drafter: str, acceptance: str, distance: int
 ) -> tuple[str, dict[str, Any]]:
+    drafting = ("model",) if "model" in args.drafter else ("model", "head")
     parts = [schedule]
     parts += [drafter] if drafter != "temporal" and schedule not in DRAFTED_BY else []
     parts += ["linear"] if drafter == "temporal" and args.extrapolation == "linear" else []
@@ -308,7 +309,7 @@ def _drafting(
     return ",".join(parts), {
         "schedule": schedule,
         "drafter": drafter,
-        "draft_checkpoint": args.draft_checkpoint if drafter == "model" else "",
+        "draft_checkpoint": args.draft_checkpoint if drafter in drafting else "",
         "calibration": args.calibration if schedule == HETEROSPEC else "",
         "acceptance": acceptance,
         "relaxed_distance": distance,

@@ -26,6 +26,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--prompt-tokens", type=int, metavar="N", help="of the whole prompt, images included")
     add("--images", type=int, metavar="N", help="cameras the model sees")
     add("--alpha", type=float, default=0.5, help="acceptance of drafts, 0 to 1 (0.5)")
+    add("--head", action="store_true", help="a draft head was trained: vla-ros train --head")
     add("--gamma", type=int, help="longest draft (the rest of the action)")
     add("--peak", action="store_true", help="the maker's rates, not the achieved ones")
     add(

@@ -145,7 +145,7 @@ def _all_devices(
             roofs.append(roofline_of(args, model, device))
         except UserError as error:
             refused[device.name] = str(error)
-    found = [schedules(roof, args.alpha, args.gamma, draft) for roof in roofs]
+    found = [schedules(roof, args.alpha, args.gamma, draft, args.head) for roof in roofs]
     rates = "peak" if args.peak else "achieved"
     print(
         f"{model.name}, {args.dtype or 'bf16'}, {model.images} image(s), {model.prompt} prompt"
@@ -172,7 +172,7 @@ def _one_device(
     from vla_ros.analysis.schedules import schedules
 
     roof = roofline_of(args, model, device_of(name, args, model, bench), bench)
-    found = schedules(roof, args.alpha, args.gamma, draft)
+    found = schedules(roof, args.alpha, args.gamma, draft, args.head)
     print(tables.heading(roof), tables.stage_table(roof.stages()), sep="\n\n")
     print(f"\n{tables.schedule_table(found, args.camera_hz)}")
     print(f"\n{tables.share_table(found)}")

@@ -6,6 +6,8 @@ other language models of transformers can be added here without writing a decode
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -87,3 +89,28 @@ class TransformersDecoder:
         )
         states: torch.Tensor = out.last_hidden_state[0]
         return states[rows]
+
+    def tapped(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        attention: Attention,
+        rows: torch.Tensor,
+        layers: Sequence[int],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # transformers' own list of hidden states has the last one behind the final norm only
+        taps: dict[int, torch.Tensor] = {}
+
+        def keep(number: int) -> Any:
+            def hook(module: Any, given: Any, out: Any) -> None:
+                states = out[0] if isinstance(out, tuple) else out
+                taps[number] = states[0][rows]
+
+            return hook
+
+        with ExitStack() as hooks:
+            for number in layers:
+                module = self.causal_lm.model.layers[number]
+                hooks.enter_context(module.register_forward_hook(keep(number)))
+            out = self.hidden(x, positions, attention, rows)
+        return out, torch.cat([taps[number] for number in layers], 1) if layers else out[:, :0]

@@ -6,6 +6,7 @@ the tests. Q, K, V are one product, gate and up another.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,7 +58,17 @@ class LlamaDecoder:
     def hidden(
         self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
     ) -> torch.Tensor:
-        cfg = self.config
+        return self.tapped(x, positions, attention, rows, ())[0]
+
+    def tapped(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        attention: Attention,
+        rows: torch.Tensor,
+        layers: Sequence[int],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        cfg, taps = self.config, dict[int, torch.Tensor]()
         heads = Heads(cfg.heads, cfg.kv_heads)
         cos, sin = self._cos[positions], self._sin[positions]
         for number, layer in enumerate(self._layers):
@@ -67,7 +78,10 @@ class LlamaDecoder:
             x = x + F.linear(out.reshape(len(x), -1), layer.out)
             gate, up = F.linear(self._norm(x, layer.norm2), layer.gate_up).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, layer.down)
-        return self._norm(x[rows], self._final_norm)
+            if number in layers:
+                taps[number] = x[rows]
+        out = self._norm(x[rows], self._final_norm)
+        return out, torch.cat([taps[number] for number in layers], 1) if layers else out[:, :0]
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_eps)

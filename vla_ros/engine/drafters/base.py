@@ -29,9 +29,10 @@ class Draft:
 
 
 class Drafter(ABC):
-    """Called in this order for every action: begin, (propose, judged)*, observe."""
+    """Called in this order for every action: begin, (propose, judged, saw)*, observe."""
 
     passes = 0  # passes of a draft model since ``begin``
+    layers: tuple[int, ...] = ()  # of the target whose outputs ``saw`` is to show
 
     def instruct(self, text: str) -> None:
         """A new instruction."""
@@ -45,6 +46,13 @@ class Drafter(ABC):
 
     def judged(self, draft: Sequence[int], accepted: int) -> None:
         """What became of the last proposal."""
+
+    def saw(self, taps: torch.Tensor, rows: Sequence[int]) -> None:
+        """What the target thought: the outputs of ``layers`` [R, layers * C] in its last pass.
+
+        ``rows`` of them are the tokens that stood, in order; the newest token was chosen in the
+        last one. On the device; only where ``layers`` are wanted.
+        """
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
         """The finished action: what was said, and what the target itself chose."""

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.decoders.base import Decoder, Hidden
+from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
 from vla_ros.engine.packed.attention import Attention, Backend
 from vla_ros.engine.packed.graphs import Capture, GraphCache, Pass
 from vla_ros.engine.packed.pack import PackLayout, Plan
@@ -29,7 +29,8 @@ class Lane:
     """Runs packs.
 
     ``hidden`` is the decoder's, or that compiled. ``window`` names the tokens that it chooses
-    among, None all of them. With ``capture`` every pack shape becomes a graph.
+    among, None all of them. With ``capture`` every pack shape becomes a graph. ``taps`` are
+    layers whose outputs a pass keeps in :attr:`tapped`; ``tap`` gives them.
     """
 
     def __init__(
@@ -40,9 +41,14 @@ class Lane:
         backend: Backend,
         capture: Capture | None = None,
         window: range | None = None,
+        taps: tuple[int, ...] = (),
+        tap: Tapped | None = None,
     ) -> None:
         self.ring, self.backend, self.planner = ring, backend, Planner(ring)
         self._decoder, self._decode = decoder, hidden
+        self._tap, self._taps = tap or decoder.tapped, taps
+        #: [R, taps * C] of the rows of the last ``run`` or ``logits``; None without taps
+        self.tapped: torch.Tensor | None = None
         window = window or range(len(decoder.head))
         self._first, self._head = window.start, decoder.head[window.start : window.stop]
         self._bucket = 1 if capture is None else BUCKET
@@ -90,7 +96,10 @@ class Lane:
             layout = replace(layout, pad=self.behind(layout.prefill) - layout.prefill)
         plan = self.planner.plan(layout)
         with torch.inference_mode():
-            return answer(plan, self._embed(layout, prompt, tokens))
+            out = answer(plan, self._embed(layout, prompt, tokens))
+        if self._taps:
+            self.tapped, out = out[-1], out[:-1]
+        return out
 
     def _embed(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
@@ -108,13 +117,17 @@ class Lane:
     def _states(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         return self._decode(x, plan.positions, self._attention(plan), plan.rows)
 
-    def _logits(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor]:
-        return (F.linear(self._states(plan, x), self._head),)
+    def _logits(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if not self._taps:
+            return (F.linear(self._states(plan, x), self._head),)
+        attention = self._attention(plan)
+        states, taps = self._tap(x, plan.positions, attention, plan.rows, self._taps)
+        return F.linear(states, self._head), taps
 
-    def _choices(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        (logits,) = self._logits(plan, x)
+    def _choices(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        logits, *taps = self._logits(plan, x)
         maxima, choices = logits.max(dim=-1)
-        return choices + self._first, maxima
+        return choices + self._first, maxima, *taps
 
     def behind(self, prefill: int) -> int:
         """The first entry behind a causal prefill of so many tokens, and its padding."""

@@ -48,7 +48,7 @@ class Speculative(Schedule):
         self._filler = torch.full((tokens,), FILLER, device=model.device)
         self._nothing = Draft(self._filler[:0])
         self._entries = self._needed()
-        self.lane = model.lane(1, max_prompt + self._entries, acceptance.window)
+        self.lane = model.lane(1, max_prompt + self._entries, acceptance.window, drafter.layers)
 
     def _needed(self) -> int:
         """KV entries of an action, behind its prompt."""
@@ -110,11 +110,19 @@ class Speculative(Schedule):
         """What a pass has shown goes into the action."""
         if not len(draft.tokens):
             action.say(*self.acceptance.plain(seen))
+            self._show((0,))
             return
         verdict = self.acceptance.judge(seen, draft, len(action))
         self.drafter.judged(verdict.draft, verdict.accepted)
         action.add(verdict)
+        nodes = verdict.path if draft.parents is not None else range(verdict.accepted)
+        self._show((0, *(node + 1 for node in nodes)))
         self._keep(verdict, action)
+
+    def _show(self, rows: tuple[int, ...]) -> None:
+        """The rows of the last pass that stood go to a drafter that wants to see them."""
+        if self.lane.tapped is not None:
+            self.drafter.saw(self.lane.tapped, rows)
 
     def _keep(self, verdict: Verdict, action: GrowingAction) -> None:
         """See to it that the K/V of what stood is where the next pass looks for it."""

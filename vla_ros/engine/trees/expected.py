@@ -90,12 +90,24 @@ def plan_trees(
     large as the budget; with them a node is kept where it, with what is best below it, saves
     more passes than it costs, and a tree where it saves more than drafting costs.
     """
-    count = len(marginals) + 1
+    return plan_states(
+        [marginals[known:] for known in range(len(marginals))], budget, prompt, alone
+    )
+
+
+def plan_states(
+    states: Sequence[Marginals],
+    budget: Budget,
+    prompt: Cost | None = None,
+    alone: Cost | None = None,
+) -> TreePlan:
+    """The same where what is known changes the chances: the marginals of each state's levels."""
+    count = len(states) + 1
     expected = [0.0] * (count + 1)
     expected[count - 1] = 1.0
     trees = [DraftTree()] * (count - 1)
-    for known in reversed(range(count - 1)):
-        levels = marginals[known:]
+    for known in reversed(range(len(states))):
+        levels = states[known]
         most = budget.most(known)
         tree = likeliest(levels, most)
         cost = alone if known else prompt

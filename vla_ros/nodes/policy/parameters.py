@@ -53,10 +53,11 @@ TABLE = (
     P("schedule", "auto", "vla: decoding schedule; auto: the fastest that changes nothing for this"
       " checkpoint", choices=_SCHEDULES, fixed=True),
     P("drafter", "temporal", "speculative: who drafts",
-      choices=("temporal", "temporal_tree", "model"), fixed=True),
+      choices=("temporal", "temporal_tree", "head", "model"), fixed=True),
     P("calibration", "", "heterospec: file of `vla-ros calibrate`; empty: heterospec.json beside"
       " the checkpoint", fixed=True),
-    P("draft_checkpoint", "", "speculative with drafter 'model': its checkpoint", fixed=True),
+    P("draft_checkpoint", "", "speculative with drafter 'model': its checkpoint; with 'head': its"
+      " folder, empty: the one within the checkpoint", fixed=True),
     P(
         "acceptance",
         "exact",

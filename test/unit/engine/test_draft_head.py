@@ -1,0 +1,287 @@
+"""A draft head: what it is shown, what it names, its file; and judging it before it serves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.engine import (
+    CLOCK,
+    CPU,
+    TEXTS,
+    engine_of,
+    observation,
+    play,
+    stream,
+    tiny,
+    tiny_config,
+)
+from support.heads import random_head
+from vla_ros.core import Timeline
+from vla_ros.engine.checkpoints.draft_head import FOLDER, find_head, load_head, save_head
+from vla_ros.engine.checkpoints.openvla import fingerprint
+from vla_ros.engine.checkpoints.shipped import shipped
+from vla_ros.engine.decoders.base import tap_layers
+from vla_ros.engine.drafters.head import HeadDrafter, spaced
+from vla_ros.engine.drafters.temporal import FP32_CPU
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.model import ModelOptions, VLAModel
+from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.tokens import ActionTokens
+from vla_ros.engine.trees.expected import Budget
+
+ACTIONS = ActionTokens(960)
+
+
+@pytest.mark.parametrize(
+    ("count", "layers"),
+    [(32, (1, 15, 28)), (24, (1, 11, 20)), (8, (1, 3, 4)), (4, (0, 2, 3)), (2, (0, 1)), (1, (0,))],
+)
+def test_an_early_a_middle_and_a_late_layer(count: int, layers: tuple[int, ...]) -> None:
+    assert tap_layers(count) == layers
+
+
+def prompt_of(engine, seed: int = 1):  # type: ignore[no-untyped-def]
+    engine.reset(TEXTS[0])
+    image = stream(1, {0: TEXTS[0]}, seed)[0].image
+    return engine.request(observation(0, image), Timeline(0), CLOCK).prompt
+
+
+@pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
+def test_taps_are_the_residual_stream_of_the_rows_asked_for(language: str) -> None:
+    """As transformers has it, in the prefill and behind it, in any order of layers."""
+    checkpoint = tiny(tiny_config(language), seed=3)
+    seen = []
+    for backend in ("own", "transformers"):
+        engine = engine_of(checkpoint, backend=backend)
+        prompt = prompt_of(engine)
+        length = len(prompt)
+        lane = engine.model.lane(1, length + 9, taps=(1, 0))
+        first, _ = lane.run(prefill_layout(length, (length - 3, length - 1)), prompt, None)
+        front = lane.tapped
+        lane.run(PackLayout(rows=(1,), tail=chain(0, length, 2)), None, first)
+        assert front is not None
+        assert lane.tapped is not None
+        seen.append((front, lane.tapped))
+    own, theirs = seen
+    for a, b in zip(own, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert own[0].shape == (2, 128)
+    assert own[1].shape == (1, 128)
+    if language == "llama_gqa":  # the last layer's output, normed, is what the head of words reads
+        hidden = torch.nn.functional.rms_norm(
+            own[0][:, :64], (64,), checkpoint.tensors["language_model.model.norm.weight"],
+            checkpoint.config.text.rms_eps,
+        )  # fmt: skip
+        words = checkpoint.tensors["language_model.lm_head.weight"]
+        assert (hidden @ words.T).argmax(-1).tolist() == first.tolist()
+
+
+def test_nobody_asks_nobody_pays() -> None:
+    engine = engine_of(tiny())
+    prompt = prompt_of(engine)
+    lane = engine.model.lane(1, len(prompt) + 9)
+    lane.run(prefill_layout(len(prompt), (len(prompt) - 1,)), prompt, None)
+    assert lane.tapped is None
+
+
+def test_taps_come_out_of_captured_passes() -> None:
+    checkpoint = tiny(seed=4)
+    engine = engine_of(checkpoint)
+    prompt = prompt_of(engine)
+    length, found = len(prompt), []
+    for options in (ModelOptions(), ModelOptions(capture=lambda function: function)):
+        lane = VLAModel(checkpoint, CPU, torch.float32, options).lane(1, length + 20, taps=(0, 1))
+        for scale in (1.0, 0.5):
+            lane.run(prefill_layout(length, (length - 1,)), prompt * scale, None)
+        found.append(lane.tapped)
+    assert found[0] is not None
+    torch.testing.assert_close(*found)
+
+
+# ------------------------------------------------------------------ the drafter
+
+
+def drafter(chance: float = 1.0, **options: object) -> tuple[HeadDrafter, list[object]]:
+    """With a head that is sure: at place p it names bin 10 p, then those beside it."""
+    head = random_head(tiny_config(), 5, seed=1)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        wanted = 10 * torch.arange(1, 4)
+        far = (torch.arange(256) - wanted[:, None]).abs()
+        above = torch.arange(256) > wanted[:, None]
+        head.bins.bias.copy_(-(far + 0.1 * above).flatten())
+    head.chances.mul_(chance)
+    asked: list[object] = []
+
+    def embed(tokens: torch.Tensor) -> torch.Tensor:
+        asked.append(tokens.tolist())
+        return torch.zeros(len(tokens), 64)
+
+    budget = Budget(6, 9)
+    made = HeadDrafter(ACTIONS, CPU, lambda position: 0, budget, head, embed, **options)  # type: ignore[arg-type]
+    return made, asked
+
+
+def test_it_drafts_behind_the_prompt_as_the_temporal_tree_and_then_by_the_head() -> None:
+    own, asked = drafter()
+    taps = torch.zeros(3, 128)
+    assert not len(own.propose([], 4).tokens)  # no last action yet, and nothing seen
+    own.saw(taps, (0,))
+    draft = own.propose([800], 3)
+    assert draft.parents is not None
+    assert len(draft.tokens) == 9
+    assert draft.tokens[0] == ACTIONS.first + 10  # place 1 by its own bin
+    assert ACTIONS.first + 20 in draft.tokens.tolist()
+    assert asked == [[800]]
+    last = own.propose([800, 714, 724], 1)  # one level is left: alternatives side by side
+    assert last.tokens[:3].tolist() == [ACTIONS.first + b for b in (30, 29, 31)]
+    assert set(last.parents or ()) == {-1}
+    own.observe([800, 714, 724, 734, 900], [800, 714, 724, 734, 900])
+    own.begin(None)  # type: ignore[arg-type]
+    assert own.propose([], 4).tokens[0] == 800  # the last action
+    assert not len(own.propose([800], 3).tokens)  # of this frame nothing was seen yet
+
+
+def test_it_reads_the_row_in_which_the_newest_token_was_chosen() -> None:
+    own, _ = drafter()
+    taps = torch.arange(4.0)[:, None].repeat(1, 128)
+    own.saw(taps, (0, 2, 3))
+    assert own._taps is not None
+    assert own._taps.tolist() == taps[3:4].tolist()
+
+
+def test_trees_that_do_not_pay_do_not_ask_the_head() -> None:
+    own, asked = drafter(0.2, costs=FP32_CPU)
+    own.saw(torch.zeros(1, 128), (0,))
+    assert not len(own.propose([800], 3).tokens)  # a node costs a quarter of a pass
+    assert asked == []
+    assert own.passes == 0
+
+
+def test_alternatives_are_apart_where_near_is_enough() -> None:
+    torch.manual_seed(0)
+    chances = torch.rand(5, 256).softmax(-1)
+    found = spaced(chances, 4, 8)
+    for row, given in zip(found.tolist(), chances, strict=True):
+        ordered = sorted(row)
+        assert min(b - a for a, b in zip(ordered, ordered[1:], strict=False)) > 4
+        windows = torch.nn.functional.pad(given, (4, 4)).unfold(0, 9, 1).sum(-1)
+        assert row[0] == windows.argmax()
+
+
+# ------------------------------------------------------------------ its file
+
+
+def test_a_head_comes_back_from_its_folder(tmp_path: Path) -> None:
+    config, head = tiny_config(), random_head(tiny_config(), 7)
+    head.chances.copy_(torch.rand(5, 5, 16))
+    save_head(tmp_path / FOLDER, head)
+    read = load_head(find_head(tmp_path, None), config, 7, CPU, torch.float32)
+    assert read.config == head.config
+    assert read.chances.tolist() == head.chances.tolist()
+    for name, tensor in head.state_dict().items():
+        torch.testing.assert_close(read.state_dict()[name], tensor, rtol=1e-2, atol=1e-3)
+
+
+def test_what_is_wrong_with_a_head_is_one_line(tmp_path: Path) -> None:
+    config, folder = tiny_config(), tmp_path / FOLDER
+    with pytest.raises(CheckpointError, match="vla-ros train --head --target"):
+        find_head(tmp_path, None)
+    with pytest.raises(CheckpointError, match="no folder of a draft head"):
+        find_head(tmp_path, str(tmp_path / "nothing"))
+    save_head(folder, random_head(config, 7))
+    with pytest.raises(CheckpointError, match="7 tokens an action, the target has 56"):
+        load_head(folder, config, 56, CPU, torch.float32)
+    path = folder / "config.json"
+    said = json.loads(path.read_text())
+    for change in ({"kind": "recursive"}, {"width": "wide"}, {"layers": [0, "x"]}, {"more": 1}):
+        path.write_text(json.dumps(said | change))
+        with pytest.raises(CheckpointError, match="no draft head of this version"):
+            load_head(folder, config, 7, CPU, torch.float32)
+    path.write_text(json.dumps(said | {"width": 64}))
+    with pytest.raises(CheckpointError, match="do not fit"):
+        load_head(folder, config, 7, CPU, torch.float32)
+
+
+def test_the_shipped_policy_has_a_head_of_its_own() -> None:
+    directory = shipped("shipped:tabletop")
+    folder = find_head(directory, None)
+    told = json.loads((folder / "training.json").read_text())
+    assert told["target_sha256"] == fingerprint(directory)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 3_000_000
+
+
+# ------------------------------------------------------------------ judging and training
+
+
+@pytest.mark.parametrize("count", [7, 12])
+def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path: Path) -> None:
+    """Recorded taps and tokens stand for the target: the same drafts, the same passes."""
+    from vla_ros.train.head.features import Seer, read_episode, write_episode
+    from vla_ros.train.head.judge import Judge
+
+    checkpoint = tiny(tiny_config("llama_gqa"), dim=count, seed=5)
+    head = random_head(checkpoint.config, count)
+    save_head(tmp_path, head)
+    events = stream(24, {0: TEXTS[0], 12: TEXTS[0]}, seed=5)
+    options = {"drafter": "head", "draft_checkpoint": str(tmp_path), "adaptive_draft": False}
+    answers = play(engine_of(checkpoint, "speculative", **options), events)
+    engine = engine_of(checkpoint)
+    seer, episodes = Seer(engine), []
+    for begin in (0, 12):
+        engine.reset(TEXTS[0])
+        for event in events[begin : begin + 12]:
+            said = seer.step(observation(event.stamp, event.image), Timeline(0), CLOCK)
+            assert said.tokens == answers[event.stamp].tokens
+        write_episode(tmp_path / "episode.safetensors", seer.take())
+        episodes.append(read_episode(tmp_path / "episode.safetensors"))
+    read = load_head(tmp_path, checkpoint.config, count, CPU, torch.float32)
+    judged = Judge(engine.model.actions, episodes, engine.model.decoder.embed).head(read)
+    passes = [answer.target_passes for answer in answers.values()]
+    assert sum(answer.draft_passes for answer in answers.values()) > 24
+    assert judged.passes == pytest.approx(sum(passes) / len(passes), abs=0.15)
+
+
+def taught(frames: int, seed: int):  # type: ignore[no-untyped-def]
+    """An episode in which the states say the next two tokens and the past says nothing."""
+    from vla_ros.train.head.features import Episode
+
+    draw = torch.Generator().manual_seed(seed)
+    bins = torch.randint(0, 16, (frames, 5), generator=draw)
+    ahead = torch.nn.functional.pad(bins, (0, 2))
+    taps = torch.zeros(frames, 5, 3 * 16)
+    for row in range(5):
+        taps[:, row, :16] = torch.nn.functional.one_hot(ahead[:, row + 1], 16) * 1.0
+        taps[:, row, 16:32] = torch.nn.functional.one_hot(ahead[:, row + 2], 16) * 1.0
+    targets = torch.nn.functional.one_hot(bins, 16).bfloat16()
+    return Episode(bins + 100, taps.bfloat16(), targets)
+
+
+def test_a_head_learns_what_the_states_say_and_is_judged_by_others() -> None:
+    from vla_ros.train.head.judge import count_chances
+    from vla_ros.train.head.options import HeadOptions
+    from vla_ros.train.head.training import Target, train_head
+
+    learn, held_out = [taught(64, n) for n in range(8)], [taught(24, 100 + n) for n in range(4)]
+    target = Target(ActionTokens(116, 16), lambda t: torch.zeros(len(t), 16), (0, 1, 2), 16, 64)
+    options = HeadOptions(steps=120, batch=128, learning_rate=1e-2, check_every=60, warmup=5)
+    steps = []
+    trained = train_head(options, target, learn, held_out, CPU, steps.append)
+    assert [s.number for s in steps if s.judged] == [60, 120]
+    assert trained.judged.passes < 3.0 < trained.temporal.passes  # of 5: then 2 more, then 1 more
+    head, first = trained.head, held_out[::2]
+    hits = 0
+    for episode in first:  # with two known, the alternatives of the fourth token
+        past = torch.cat((torch.full((2, 5), -1), episode.tokens - 100))
+        told = torch.cat((torch.full((24, 1), 2), past[1:-1], past[:-2]), 1)
+        logits = head(episode.taps[:, 1].float(), torch.zeros(24, 16), told)
+        hits += int((logits[:, 2].argmax(-1) == episode.tokens[:, 3] - 100).sum())
+    chances = count_chances(head, first, target.embed, 100)
+    assert chances[1, 2, 0] == pytest.approx(hits / 48, abs=0.02)
+    assert float(chances[2, 1].sum()) == 0.0  # known already
+    assert (chances.diff(dim=-1) <= 0).all()

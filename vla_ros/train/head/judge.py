@@ -1,0 +1,138 @@
+"""How far a draft head would have carried a target: its drafts against what was said.
+
+Speculation that is exact says what the target says whatever is drafted, so the recorded tokens and
+taps are those that any drafter would have met. The drafter that serves is asked frame by frame,
+and the passes counted: the accepted length online, not the accuracy on a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vla_ros.core import Timeline
+from vla_ros.engine.draft_heads import RANKED, OneShotHead
+from vla_ros.engine.drafters.base import Drafter
+from vla_ros.engine.drafters.head import Embed, HeadDrafter
+from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
+from vla_ros.engine.drafters.verdict import follow
+from vla_ros.engine.request import Request
+from vla_ros.engine.stages import StageTimer
+from vla_ros.engine.tokens import ActionTokens
+from vla_ros.engine.trees.expected import Budget
+from vla_ros.timing import SystemClock
+from vla_ros.train.head.examples import past_of, places
+from vla_ros.train.head.features import Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """``passes`` an action, ``accepted`` draft tokens a pass with a draft behind a token."""
+
+    passes: float
+    accepted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Counts the passes of drafters over the same episodes, on the CPU, with whole trees."""
+
+    actions: ActionTokens
+    episodes: Sequence[Episode]
+    embed: Embed
+
+    def head(self, head: OneShotHead) -> Judged:
+        """Of a head, which must have its ``chances``."""
+        device = torch.device("cpu")
+        drafter = HeadDrafter(self.actions, device, _exactly, Budget(), head, self.embed)
+        return self.count(drafter)
+
+    def temporal(self) -> Judged:
+        """Of the tree of alternatives to the last action, which needs no head."""
+        positions = self.episodes[0].tokens.shape[1]
+        device = torch.device("cpu")
+        return self.count(TemporalTreeDrafter(self.actions, positions, device, _exactly, Budget()))
+
+    def count(self, drafter: Drafter) -> Judged:
+        """Every action of every episode, each episode after a reset."""
+        passes = actions = accepted = drafted = 0
+        clock = SystemClock()
+        stages = StageTimer(Timeline(0), clock, torch.device("cpu"))
+        nothing = Request(0, torch.zeros(0, 0), stages)  # what drafts come of is in the episode
+        for episode in self.episodes:
+            drafter.forget()
+            for own, taps in zip(episode.tokens.tolist(), episode.taps.float(), strict=True):
+                used, stood, rounds = _action(drafter, nothing, own, taps)
+                passes, accepted, drafted = passes + used, accepted + stood, drafted + rounds
+                actions += 1
+        return Judged(passes / actions, accepted / drafted if drafted else 0.0)
+
+
+def _action(
+    drafter: Drafter, request: Request, own: list[int], taps: torch.Tensor
+) -> tuple[int, int, int]:
+    """Speculate one action that is known -> passes, and of drafts behind a token: accepted, and
+    how many there were."""
+    drafter.begin(request)
+    known = passes = accepted = rounds = 0
+    while known < len(own):
+        limit = len(own) - 1 - known
+        draft = drafter.propose(own[:known], limit) if limit else None
+        passes += 1
+        stood = 0
+        if draft is not None and len(draft.tokens):
+            parents = draft.parents or ()
+            levels = _levels(parents)
+            said = [own[known], *(own[known + level] for level in levels)]
+            tokens = draft.tokens.tolist()
+            verdict = follow(said, tokens, parents, known, _same, True)
+            stood = verdict.accepted
+            drafter.judged(verdict.draft, stood)
+            accepted, rounds = accepted + stood * (known > 0), rounds + (known > 0)
+        drafter.saw(taps[known : known + stood + 1], range(stood + 1))
+        known += stood + 1
+    drafter.observe(own, own)
+    return passes, accepted, rounds
+
+
+def count_chances(
+    head: OneShotHead, episodes: Sequence[Episode], embed: Embed, first: int
+) -> torch.Tensor:
+    """How often the alternative of each rank was right: [places, places, RANKED], falling in the
+    rank. Before anything is seen a little of the prior that trees begin with."""
+    count = head.config.places
+    hits = torch.zeros(count, count, RANKED)
+    total = 0.0
+    with torch.no_grad():
+        for episode in episodes:
+            total += len(episode)
+            past = past_of(episode, first, head.config.bins)
+            bins = episode.tokens - first
+            for known in range(1, count + 1):
+                told = torch.cat((torch.full((len(past), 1), known), past), 1)
+                newest = embed(episode.tokens[:, known - 1])
+                logits = head(episode.taps[:, known - 1].float(), newest, told)
+                ranked = logits.topk(min(RANKED, head.config.bins)).indices
+                right = ranked == bins[:, 1 : count + 1, None]
+                hits[known - 1, :, : ranked.shape[2]] += right.float().sum(0)
+    prior = (1.0 + torch.arange(RANKED)) ** -1.5
+    chances = (hits + prior / prior.sum()) / (total + 1.0)
+    chances = chances.cummin(-1).values
+    return chances * places(count)[:, :, None]
+
+
+def _levels(parents: Sequence[int]) -> list[int]:
+    found: list[int] = []
+    for parent in parents:
+        found.append(1 if parent < 0 else found[parent] + 1)
+    return found
+
+
+def _same(draft: int, own: int, position: int) -> bool:
+    return draft == own
+
+
+def _exactly(position: int) -> int:
+    return 0

@@ -1,0 +1,41 @@
+"""The recipe of a draft head: what changes what comes out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vla_ros.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class HeadOptions:
+    """``fall``: a guess one token further on weighs so much less (EAGLE-3's .8). ``certain``: the
+    share of the loss on the token that was said, the rest being on all that the target thought
+    possible. ``forgetful``: how often the last action is hidden, as in an episode's first frame.
+    ``check_every`` steps the head drafts for the episodes held out; ``patience`` checks without a
+    better one end the training. ``width`` None: what suits the target's."""
+
+    steps: int = 1_000
+    batch: int = 256
+    learning_rate: float = 1e-3
+    warmup: int = 50
+    weight_decay: float = 0.05
+    clip: float = 0.5
+    fall: float = 0.8
+    certain: float = 1.0
+    forgetful: float = 0.05
+    width: int | None = None
+    blocks: int = 1
+    check_every: int = 100
+    patience: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.batch, self.check_every, self.patience, self.blocks) < 1:
+            raise UserError("steps, batch, blocks, check_every and patience must be at least 1")
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step: linear warm-up, then along a cosine to nothing."""
+        fall = 0.5 + 0.5 * math.cos(math.pi * step / self.steps)
+        return self.learning_rate * min(1.0, (step + 1) / self.warmup) * fall

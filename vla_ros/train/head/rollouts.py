@@ -1,0 +1,114 @@
+"""The target acts in the simulation, and what a draft head needs is kept.
+
+Episodes to learn from have seeds of the training's range, those to judge by seeds that nothing is
+trained on (:mod:`vla_ros.train.data.seeds`). A recording that was cut short goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vla_ros.core import Floats, Observation, Timeline
+from vla_ros.engine import Engine
+from vla_ros.errors import UserError
+from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
+from vla_ros.timing import Clock
+from vla_ros.train.data.rollout import Episode, play
+from vla_ros.train.data.seeds import dagger_seed, validation_seed
+from vla_ros.train.data.units import scales, to_environment
+from vla_ros.train.head.features import Seer, write_episode
+
+ROUND = 49  # of the training's seeds: no round of on-policy correction has come so far
+OPTIONS_FILE = "rollouts.json"
+LEARN, JUDGE = "learn", "judge"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOptions:
+    """``target``: the digest of the checkpoint that acts. ``learn`` and ``judge``: episodes of
+    every task to train on, and to judge by."""
+
+    target: str
+    learn: int = 4
+    judge: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Progress: ``done`` of ``total`` episodes, and whether the last one was solved (None: it was
+    there already)."""
+
+    done: int
+    total: int
+    success: bool | None
+
+
+def record(
+    options: RolloutOptions,
+    directory: Path,
+    engine: Engine,
+    environment: Environment,
+    clock: Clock,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Recorded]:
+    """Play what is not there yet, one file an episode: ``learn-0000.safetensors`` and so on."""
+    claim(options, directory)
+    tasks = len(environment.spec.tasks)
+    wanted = [(JUDGE, n) for n in range(options.judge * tasks)]
+    wanted += [(LEARN, n) for n in range(options.learn * tasks)]
+    seer = Seer(engine)
+    for done, (part, number) in enumerate(wanted, start=1):
+        path = path_of(directory, part, number)
+        success = None
+        if not path.exists():
+            success = _act(_episode(environment, part, number), environment, engine, seer, clock)
+            write_episode(path, seer.take())
+        yield Recorded(done, len(wanted), success)
+        if stop():
+            return
+
+
+def path_of(directory: Path, part: str, number: int) -> Path:
+    """The file of an episode."""
+    return directory / f"{part}-{number:04d}.safetensors"
+
+
+def claim(options: RolloutOptions, directory: Path) -> None:
+    """Write the options, or check that what is there was made with the same.
+
+    More episodes may be asked for than are there. UserError: of another target.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / OPTIONS_FILE
+    if path.exists() and json.loads(path.read_text()).get("target") != options.target:
+        raise UserError(f"{directory} holds rollouts of another checkpoint: take another --out")
+    path.write_text(json.dumps(asdict(options), indent=1) + "\n")
+
+
+def _episode(environment: Environment, part: str, number: int) -> Episode:
+    tasks = environment.spec.tasks
+    task = tasks[number % len(tasks)]
+    seed = dagger_seed(ROUND, number) if part == LEARN else validation_seed(number)
+    state = number // len(tasks) % task.initial_states
+    return Episode(task.name, task.instruction, state, seed, task.max_steps, part)
+
+
+def _act(
+    episode: Episode, environment: Environment, engine: Engine, seer: Seer, clock: Clock
+) -> bool:
+    """Play one episode in lock-step; returns whether it was solved."""
+    engine.reset(episode.instruction)
+    scale, stamp = scales(environment.spec), 0
+
+    def drive(seen: SimObservation) -> tuple[None, Floats]:
+        nonlocal stamp
+        stamp += 1
+        now = clock.steady_ns()
+        observation = Observation(stamp, stamp, now, seen.images[AGENTVIEW], seen.images.get(WRIST))
+        said = seer.step(observation, Timeline(now).mark("queue", now), clock)
+        return None, to_environment(said.actions[0], scale)
+
+    return play(environment, episode, drive)

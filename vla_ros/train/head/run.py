@@ -1,0 +1,123 @@
+"""A whole run: rollouts of the target, training, the head where the target finds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from vla_ros.engine import Engine, EngineOptions, load_engine
+from vla_ros.engine.checkpoints.draft_head import save_head
+from vla_ros.engine.decoders.base import tap_layers
+from vla_ros.engine.draft_heads import width_for
+from vla_ros.errors import UserError
+from vla_ros.timing import SystemClock
+from vla_ros.train.data.rollout import shared_environment
+from vla_ros.train.head.features import Episode, read_episode
+from vla_ros.train.head.options import HeadOptions
+from vla_ros.train.head.rollouts import JUDGE, LEARN, Recorded, RolloutOptions, path_of, record
+from vla_ros.train.head.training import Step, Target, Trained, train_head
+
+ROLLOUTS, HEAD = "rollouts", "draft_head"  # folders of a run
+TRAINING = "training.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``target`` is a checkpoint of token actions; ``learn`` and ``judge`` are episodes of every
+    task. The rollouts are in float32 on a CPU, in ``dtype`` elsewhere."""
+
+    target: str
+    learn: int = 4
+    judge: int = 1
+    device: str = "cpu"
+    dtype: str = "float32"
+    unnorm_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """What is shown: an episode that was recorded, a step of the training."""
+
+    recorded: Callable[[Recorded], None]
+    step: Callable[[Step], None]
+
+
+def run(
+    wanted: Run,
+    options: HeadOptions,
+    directory: Path,
+    report: Reporter,
+    stop: Callable[[], bool] = lambda: False,
+) -> Trained | None:
+    """Record what is not there yet, train, and write ``directory/draft_head``. None: told to stop
+    before there was anything to train on. UserError: a target that has no use for a head."""
+    engine = load_engine(
+        EngineOptions(
+            wanted.target, device=wanted.device, dtype=wanted.dtype, unnorm_key=wanted.unnorm_key
+        )
+    )
+    if not isinstance(engine, Engine):
+        raise UserError(f"{wanted.target} is a flow policy: draft heads are for token policies")
+    if engine.model.config.parallel:
+        raise UserError(f"{wanted.target} says all its actions in one pass: nothing to draft")
+    rollouts = RolloutOptions(engine.info.checkpoint_sha256, wanted.learn, wanted.judge)
+    environment = shared_environment(engine.model.config.images == 2)
+    done = False
+    for made in record(rollouts, directory / ROLLOUTS, engine, environment, SystemClock(), stop):
+        report.recorded(made)
+        done = made.done == made.total
+    if not done:
+        return None
+    tasks = len(environment.spec.tasks)
+    learn = _read(directory / ROLLOUTS, LEARN, wanted.learn * tasks)
+    judge = _read(directory / ROLLOUTS, JUDGE, wanted.judge * tasks)
+    target = _target(engine)
+    device = torch.device(wanted.device)
+    trained = train_head(options, target, learn, judge, device, report.step, stop)
+    _write(directory / HEAD, trained, wanted, options, rollouts.target, learn)
+    return trained
+
+
+def _target(engine: Engine) -> Target:
+    text = engine.model.config.text
+    # A copy that gradients may meet: what is made in inference mode they may not.
+    table = engine.model.decoder.embed(torch.arange(text.vocab_size, device=engine.model.device))
+    table = table.detach().float().cpu()
+
+    def embed(tokens: torch.Tensor) -> torch.Tensor:
+        return table[tokens.cpu()].to(tokens.device)
+
+    layers = tap_layers(text.layers)
+    return Target(
+        engine.model.actions, embed, layers, text.hidden_size, width_for(text.hidden_size)
+    )
+
+
+def _read(directory: Path, part: str, count: int) -> list[Episode]:
+    return [read_episode(path_of(directory, part, number)) for number in range(count)]
+
+
+def _write(
+    directory: Path,
+    trained: Trained,
+    wanted: Run,
+    options: HeadOptions,
+    target: str,
+    learn: list[Episode],
+) -> None:
+    save_head(directory, trained.head)
+    told = {
+        "target": wanted.target,
+        "target_sha256": target,
+        "parameters": sum(p.numel() for p in trained.head.parameters()),
+        "episodes": len(learn),
+        "frames": sum(map(len, learn)),
+        "step": trained.step,
+        "held_out": {"head": asdict(trained.judged), "temporal_tree": asdict(trained.temporal)},
+        "options": asdict(options),
+    }
+    (directory / TRAINING).write_text(json.dumps(told, indent=1) + "\n")
