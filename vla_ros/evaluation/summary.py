@@ -15,7 +15,8 @@ def summary(
 ) -> dict[str, Any]:
     """Everything, with the first variant's figures on top and each variant's in ``variants``.
 
-    ``success_rate`` and ``wilson95`` are shares of 1, null without an episode; spreads in ms.
+    ``success_rate`` and ``wilson95`` are shares of 1, null without an episode; spreads in ms, those
+    of ``seam`` and ``jerk`` in m and rad; null where there were none.
     """
     rows = rows_of(variants, records, setup.suite)
     own = {row.variant.label: _figures(row, records) for row in rows}
@@ -49,10 +50,10 @@ def _figures(row: Row, records: Sequence[Record]) -> dict[str, Any]:
         "schedule_asked": row.variant.schedule,
         "variant": row.variant.label,
         "observation_age_ms": _spread(row.age),
-        "staleness_ms": _spread(row.staleness),
-        "begun": _spread(row.begun),
-        "seam": _spread(row.seam, 6),
-        "jerk": _spread(row.jerk, 6),
+        "staleness_ms": _spread(row.staleness) if row.staleness.count else None,
+        "begun": _spread(row.begun) if row.begun.count else None,
+        "seam": _spread(row.seam, 6) if row.seam.count else None,
+        "jerk": _spread(row.jerk, 6) if row.jerk.count else None,
         "inference_ms": _spread(row.inference),
         "rate_hz": round(row.rate_hz, 3),
         "steps": row.steps,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vla_ros.core import Command, CommandKind, Inference, Timeline
-from vla_ros.evaluation.records import Job, Setup, Variant, record_from_json, to_json
+from vla_ros.evaluation.records import Job, Setup, Spread, Variant, record_from_json, to_json
 from vla_ros.evaluation.report.page import html
 from vla_ros.evaluation.rows import Drafts
 from vla_ros.evaluation.summary import summary
@@ -83,6 +83,9 @@ def test_seams_jerk_and_staleness_are_in_record_summary_and_report(tmp_path):
     page = html(tmp_path, Setup(checkpoint="c"), (variant,), [found], "vla-ros eval")
     for words in ("seam jump", "24.5 / 24.5", "staleness, ms", "70.0 / 70.0"):
         assert words in page, words
+    assert (
+        summary(Setup(checkpoint="c"), (variant,), [replace(found, seam=Spread())])["seam"] is None
+    )
     alone = Tally()
     alone.inference(inference(SECOND, 1))
     single = replace(record(alone), job=JOB)

@@ -79,6 +79,18 @@ def test_what_the_policy_needs_is_read_from_its_parameters():
         assert needs_of(policy("--policy", "vla", "--checkpoint", checkpoint)) == needed
 
 
+def test_policies_of_other_packages_are_taken_as_the_node_takes_them(monkeypatch):
+    monkeypatch.setattr("vla_ros.policies.base.installed", lambda: {"mine": None})
+    given = ("--policy", "mine", "-p", "policy_options=[speed=2]")
+    values = policy(*given).parameters
+    assert (values["policy"], values["policy_options"]) == ("mine", ["speed=2"])
+    for wrong in ("yours", "scriptd"):
+        with pytest.raises(UserError, match=f"policy is '{wrong}': there are zero, .* mine"):
+            policy("--policy", wrong)
+    assert policy("--policy", "yours", "-p", "worker_python=/x").parameters["policy"] == "yours"
+    assert policy("--policy", "lerobot").parameters["policy"] == "lerobot"
+
+
 @pytest.mark.parametrize(
     ("text", "found"), [(None, (0, None)), ("3:", (3, None)), (":7", (0, 7)), ("2:2", (2, 2))]
 )

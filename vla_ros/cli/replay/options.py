@@ -9,12 +9,12 @@ from typing import Any
 
 from vla_ros.bringup.graph_file import GraphSpec, NodeSpec, parse_overrides
 from vla_ros.errors import UserError
+from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.resources import config_path
 
 CHUNKS = "chunks"
 MODES = ("lockstep", "recorded", "fast", CHUNKS)
 AS_IT_IS_ASKED = ("lockstep", CHUNKS)  # the world waits for every answer
-POLICIES = ("vla", "scripted", "zero", "replay")
 
 DESCRIPTION = """\
 Play the frames of a bag into a policy node, compare what it says with what was recorded, and
@@ -100,7 +100,12 @@ def _add_frames(add: Any) -> None:
 
 
 def _add_policy(add: Any) -> None:
-    add("--policy", choices=POLICIES, help="who acts (default: as recorded)")
+    add(
+        "--policy",
+        metavar="NAME",
+        help=f"who acts: {', '.join(POLICIES)}, or what an installed package offers (default: as"
+        " recorded)",
+    )
     add("--checkpoint", metavar="DIR", help="vla: model")
     add("--schedule", metavar="NAME", help="vla: decoding schedule")
     add("--device", help="vla: torch device, such as cuda:0")
@@ -133,6 +138,9 @@ def check(args: argparse.Namespace) -> str:
         if option is not None and option.is_dir():
             raise UserError(f"{option} is a folder: name a file in it")
     frame_range(args.frames)
+    elsewhere = any(item.startswith("worker_python=") for item in args.param)
+    if args.policy not in (None, *POLICIES) and not elsewhere:
+        refuse_unknown(args.policy)
     return str(args.mode or ("recorded" if args.rate is not None else "lockstep"))
 
 
