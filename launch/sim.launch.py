@@ -15,7 +15,7 @@ from launch.actions import (
 )
 from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
-from launch.substitutions import EqualsSubstitution, LaunchConfiguration, PathJoinSubstitution
+from launch.substitutions import LaunchConfiguration, PathJoinSubstitution, PythonExpression
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
@@ -118,7 +118,10 @@ def generate_launch_description() -> LaunchDescription:
         PythonLaunchDescriptionSource(PathJoinSubstitution([SHARE, "launch", "policy.launch.py"])),
         # In lock-step the bridge makes the time.
         launch_arguments={
-            "use_sim_time": EqualsSubstitution(LaunchConfiguration("mode"), "lockstep")
+            # Humble has no EqualsSubstitution.
+            "use_sim_time": PythonExpression(
+                ["'true' if '", LaunchConfiguration("mode"), "' == 'lockstep' else 'false'"]
+            )
         }.items(),
     )
     return LaunchDescription([*arguments(), policy, OpaqueFunction(function=bridge)])

@@ -15,10 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rclpy.subscription import MessageInfo
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
@@ -32,6 +31,9 @@ from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import stamp_of
 from vla_ros.timing import MS, SECOND
+
+if TYPE_CHECKING:
+    from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
 CAMERA = Path(__file__).with_name("camera.py")
 GRIPPER = 0.25  # of every row of `moves`: told apart from the node's own default

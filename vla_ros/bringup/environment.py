@@ -28,6 +28,9 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     }
     if "ROS_DISTRO" not in environment:  # ROS wheels: nobody sourced a setup file
         wanted["AMENT_PREFIX_PATH"] = sys.prefix
+    if environment.get("ROS_DISTRO") == "humble":  # where discovery has no range to choose
+        wanted.pop("ROS_AUTOMATIC_DISCOVERY_RANGE")
+        wanted["ROS_LOCALHOST_ONLY"] = "1"
     missing = {name: value for name, value in wanted.items() if not environment.get(name)}
     if "ROS_LOCALHOST_ONLY" in environment:  # the older way to say it
         missing.pop("ROS_AUTOMATIC_DISCOVERY_RANGE", None)

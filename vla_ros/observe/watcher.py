@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rclpy.serialization import deserialize_message
-from rclpy.subscription import MessageInfo
 from sensor_msgs.msg import Image
 
 from vla_ros import core
 from vla_ros.monitoring import StatusSeen
 from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, PolicyStatus
 from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.compat import listener
 from vla_ros.nodes.common.convert import image_of
 from vla_ros.nodes.monitor.convert import header_stamp, status_seen
 from vla_ros.observe.convert import episode_of, inference_of
 from vla_ros.observe.episode import Episode
 from vla_ros.observe.listener import Listener, deep
 from vla_ros.timing import Moment, moment
+
+if TYPE_CHECKING:
+    from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
 MAX_PIXELS = 1920 * 1200  # of a picture that is kept
 
@@ -38,8 +42,10 @@ class EpisodeWatcher(Listener, ABC):
     def __init__(self, name: str, domain: int, simulated: bool) -> None:
         super().__init__(name, domain, simulated)
         self.status: StatusSeen | None = None
-        self.listen(Image, "image", self._on_image, deep(qos.IMAGE_SUB, 10), raw=True)
-        self.listen(ActionCommand, "policy/action", self._on_command, deep(qos.ACTION, 1000))
+        self.listen(Image, "image", listener(self._on_image), deep(qos.IMAGE_SUB, 10), raw=True)
+        self.listen(
+            ActionCommand, "policy/action", listener(self._on_command), deep(qos.ACTION, 1000)
+        )
         self.listen(ActionChunk, "policy/action_chunk", self._on_chunk, deep(qos.REPORT, 1000))
         self.listen(PolicyStatus, "policy/status", self._on_status, deep(qos.LATCHED, 100))
         self.listen(EpisodeStatus, "bridge/episode", self._on_episode, deep(qos.LATCHED, 100))

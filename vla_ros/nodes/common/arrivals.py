@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rclpy.node import Node
-from rclpy.subscription import MessageInfo
 
 from vla_ros.timing import SECOND, Moment, SystemClock
+
+if TYPE_CHECKING:
+    from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
 
 class ArrivalClock:

@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock as RclpyClock
 from rclpy.clock import ClockType
-from rclpy.event_handler import QoSLivelinessChangedInfo, SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from rclpy.subscription import MessageInfo
 
 from vla_ros.monitoring import Judgement, Level, Monitor, MonitorConfig
 from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus
 from vla_ros.nodes.common import qos, spin
 from vla_ros.nodes.common.arrivals import ArrivalClock
+from vla_ros.nodes.common.compat import SubscriptionEventCallbacks, listener, on_parameters
 from vla_ros.nodes.common.convert import BadMessage
 from vla_ros.nodes.common.diagnostics import Diagnostics
 from vla_ros.nodes.common.images import image_topic
@@ -34,6 +33,10 @@ from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.monitor import convert
 from vla_ros.timing import SECOND, moment
+
+if TYPE_CHECKING:
+    from rclpy.event_handler import QoSLivelinessChangedInfo  # Humble: rclpy.qos_event
+    from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
 REPORT_PERIOD_NS = SECOND
 
@@ -73,8 +76,7 @@ class MonitorNode(Node):
         self._sim_time = bool(self.get_parameter("use_sim_time").value)
         self._time = ArrivalClock(self, self._sim_time)
         self._monitor = Monitor(self._config(values), self._time)
-        self.add_on_set_parameters_callback(self._may_set)
-        self.add_post_set_parameters_callback(self._set)
+        on_parameters(self, self._may_set, self._set)
         self._subscribe(values["image_transport"])
         self._diagnostics = Diagnostics(self, values["hardware_id"])
         self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
@@ -86,9 +88,10 @@ class MonitorNode(Node):
 
     def _subscribe(self, transport: str) -> None:
         kind, topic = image_topic(self, "image", transport)
-        self.create_subscription(kind, topic, self._on_image, qos.IMAGE_SUB, raw=True)
+        hear_image = listener(self._on_image)
+        self.create_subscription(kind, topic, hear_image, qos.IMAGE_SUB, raw=True)
         commands = self.create_subscription(
-            ActionCommand, "policy/action", self._on_command, qos.ACTION
+            ActionCommand, "policy/action", listener(self._on_command), qos.ACTION
         )
         self._action_topic = commands.topic_name  # remappings applied
         alive = SubscriptionEventCallbacks(liveliness=self._on_liveliness)

@@ -23,6 +23,7 @@ from rclpy.task import Future
 from vla_ros.control.lasting import Lasting
 from vla_ros.core import PolicyState
 from vla_ros.executor import WorkerGone
+from vla_ros.nodes.common.compat import on_parameters
 from vla_ros.nodes.common.parameters import check_fixed, check_values, declare
 from vla_ros.nodes.common.spin import run
 from vla_ros.nodes.policy.convert import idle_message
@@ -71,8 +72,7 @@ class PolicyNode(LifecycleNode):
         self._loading: threading.Thread | None = None  # while configure is under way
         self._idle = _NOT_CONFIGURED
         self.create_timer(1.0, self._report, clock=RosClock(clock_type=ClockType.STEADY_TIME))
-        self.add_on_set_parameters_callback(self._check_parameters)
-        self.add_post_set_parameters_callback(self._apply_parameters)
+        on_parameters(self, self._check_parameters, self._apply_parameters)
         self._triggers = PolicyServices(
             self, lambda: self.runtime, self._stop_while_loading, self.publish_status
         )
@@ -96,7 +96,12 @@ class PolicyNode(LifecycleNode):
             return response
         number, label = request.transition.id, request.transition.label
         if label != "configure" and (label or number != Transition.TRANSITION_CONFIGURE):
-            return change(request, response)
+            try:
+                return change(request, response)
+            except Exception as error:  # Jazzy raises where the state allows no such transition
+                self.get_logger().error(f"refused: {error}")
+                response.success = False
+                return response
         done: Future[ChangeState.Response] = Future(executor=self.executor)
 
         def configure() -> None:

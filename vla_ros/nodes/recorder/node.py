@@ -15,19 +15,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rclpy.clock import Clock as RclpyClock
 from rclpy.clock import ClockType
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import ReliabilityPolicy
 from rclpy.serialization import deserialize_message
-from rclpy.subscription import MessageInfo
 
 from vla_ros.core import PolicyState
 from vla_ros.msg import PolicyStatus
+from vla_ros.nodes.common.compat import SubscriptionEventCallbacks, listener
 from vla_ros.nodes.common.diagnostics import Diagnostics, status
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
@@ -46,6 +45,9 @@ from vla_ros.recording.run_info import RunInfo
 from vla_ros.recording.sink import MB, BagSink, SinkLimits
 from vla_ros.resources import version
 from vla_ros.timing import SECOND, SystemClock
+
+if TYPE_CHECKING:
+    from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
 CLOSE_S = 12.0  # to write what is held, and the index; whoever ends the process gives it 16 s
 ASKED = ("policy", "bridge", "monitor")  # nodes whose parameters are kept
@@ -171,6 +173,7 @@ class RecorderNode(Node):
             if is_status:
                 self._on_status(data)
 
+        hear = listener(on_message)
         reliable = profile_of(topic.latched, ReliabilityPolicy.RELIABLE)
         events = SubscriptionEventCallbacks(incompatible_qos=lambda _: again())
         subscription: Any = None
@@ -182,11 +185,11 @@ class RecorderNode(Node):
             if not replaced:
                 replaced = True
                 modest = profile_of(False, ReliabilityPolicy.BEST_EFFORT)
-                self.create_subscription(message_type, topic.name, on_message, modest, raw=True)
+                self.create_subscription(message_type, topic.name, hear, modest, raw=True)
                 self.destroy_subscription(subscription)
 
         subscription = self.create_subscription(
-            message_type, topic.name, on_message, reliable, raw=True, event_callbacks=events
+            message_type, topic.name, hear, reliable, raw=True, event_callbacks=events
         )
 
     def _clock_now(self) -> int:

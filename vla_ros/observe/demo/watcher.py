@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-
-from rclpy.subscription import MessageInfo
+from typing import TYPE_CHECKING
 
 from vla_ros.core import Inference
 from vla_ros.monitoring import CommandSeen, StatusSeen
@@ -24,6 +23,9 @@ from vla_ros.observe.episode import Episode
 from vla_ros.observe.film import Film
 from vla_ros.observe.watcher import EpisodeWatcher, Keep
 from vla_ros.timing import MS, SECOND, Moment, moment
+
+if TYPE_CHECKING:
+    from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
 _RATE_OVER = 40  # commands
 

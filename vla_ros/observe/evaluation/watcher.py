@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rcl_interfaces.srv import SetParametersAtomically
 from rclpy.parameter import Parameter
-from rclpy.subscription import MessageInfo
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
@@ -30,6 +30,9 @@ from vla_ros.observe.watcher import EpisodeWatcher, Keep
 from vla_ros.sim.episode.state import Mode
 from vla_ros.srv import ResetEpisode
 from vla_ros.timing import Moment
+
+if TYPE_CHECKING:
+    from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
 
 ANSWER_S = 10.0  # longest wait for a service
 COMPLETE_S = 3.0  # after the end of an episode: for what is still on its way to us

@@ -1,0 +1,85 @@
+"""Write the surface of a ROS 2 distro's rclpy: names and signatures, no code.
+
+    python test/package/surface/make.py rclpy/ humble 3.3.15 > test/package/surface/humble.json
+
+The first argument is the folder of the Python package in a checkout of rclpy's branch of that
+distro.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+Signature = dict[str, object]
+
+
+def signature(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature:
+    """Names that a caller can give by place and by keyword, how many it must give."""
+    arguments = function.args
+    places = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    required = len(places) - len(arguments.defaults)
+    defaults = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    keywords = {a.arg: default is None for a, default in defaults}
+    return {
+        "places": places,
+        "required": required,
+        "keywords": keywords,  # name: must be given
+        "any": [arguments.vararg is not None, arguments.kwarg is not None],
+    }
+
+
+def class_of(node: ast.ClassDef) -> dict[str, object]:
+    """Bases, methods with signatures, and other names."""
+    methods, others = {}, []
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            decorators = {ast.unparse(d) for d in part.decorator_list}
+            if "property" in decorators or any(d.endswith(".setter") for d in decorators):
+                others.append(part.name)
+            else:
+                methods[part.name] = signature(part)
+        elif isinstance(part, ast.Assign):
+            others += [t.id for t in part.targets if isinstance(t, ast.Name)]
+        elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+            others.append(part.target.id)
+    return {"bases": [ast.unparse(b) for b in node.bases], "methods": methods, "others": others}
+
+
+def module_of(tree: ast.Module) -> dict[str, object]:
+    """What an import of the module finds."""
+    names: dict[str, object] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            names[node.name] = {"class": class_of(node)}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names[node.name] = {"function": signature(node)}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            where = (getattr(node, "module", None) or "") + "."
+            for alias in node.names:
+                names.setdefault(alias.asname or alias.name, {"from": where + alias.name})
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    names[target.id] = {}
+    return names
+
+
+def main() -> int:
+    folder, distro, version = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    modules = {}
+    for path in sorted(folder.rglob("*.py")):
+        name = ".".join(("rclpy", *path.relative_to(folder).with_suffix("").parts))
+        name = name.removesuffix(".__init__")
+        modules[name] = module_of(ast.parse(path.read_text(encoding="utf-8")))
+    content = {"distro": distro, "rclpy": version, "modules": modules}
+    print(
+        json.dumps(content, separators=(",", ":"), sort_keys=True).replace('"rclpy.', '\n"rclpy.')
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What differs between the ROS 2 distros that robots run. Each entry names its distro and goes
+when that distro does.
+
+Kilted and Jazzy are run by the tests; Humble's rclpy is held by its names and signatures
+(test/package/test_surface.py), since there are no wheels of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.subscription import Subscription
+
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:  # Humble
+    from rclpy.qos_event import SubscriptionEventCallbacks
+
+__all__ = ["SubscriptionEventCallbacks", "listener", "on_parameters"]
+
+
+def listener(callback: Callable[[Any, Any], None]) -> Callable[..., None]:
+    """A subscription's callback that is told when the middleware received the message.
+
+    Humble calls with the message alone. 0 stands for "it does not say" there, and
+    :class:`vla_ros.nodes.common.arrivals.ArrivalClock` takes the time of the call.
+    """
+    if hasattr(Subscription, "CallbackType"):
+        return callback
+
+    def message_only(message: Any) -> None:
+        callback(message, {"received_timestamp": 0})
+
+    return message_only
+
+
+def on_parameters(
+    node: Node,
+    judge: Callable[[list[Parameter]], SetParametersResult],
+    apply: Callable[[Sequence[Parameter]], None],
+) -> None:
+    """``judge`` may refuse new values; ``apply`` hears of those that were set.
+
+    Humble has no callback for what was set: there ``apply`` is called by a timer, right after
+    the values that ``judge`` let pass are in force. A node has one judge, so none other refuses.
+    """
+    if hasattr(node, "add_post_set_parameters_callback"):
+        node.add_on_set_parameters_callback(judge)
+        node.add_post_set_parameters_callback(apply)
+        return
+
+    def judge_then_apply(parameters: list[Parameter]) -> SetParametersResult:
+        result = judge(parameters)
+        if result.successful:
+            _once(node, lambda: apply(parameters))
+        return result
+
+    node.add_on_set_parameters_callback(judge_then_apply)
+
+
+def _once(node: Node, call: Callable[[], None]) -> None:
+    """At the executor's next turn."""
+
+    def run() -> None:
+        timer.cancel()
+        node.destroy_timer(timer)
+        call()
+
+    timer = node.create_timer(0.0, run)
