@@ -4,7 +4,8 @@
 PYTHON ?= $(firstword $(foreach v,3.11 3.12 3.13 3.10,$(if $(shell command -v python$(v)),python$(v))) python3)
 # Whose wheels: ROS=jazzy has an environment of its own. A sourced ROS 2 needs no wheels.
 ROS ?=
-VENV := .venv$(addprefix -,$(filter-out kilted,$(ROS)))
+OTHER := $(filter-out kilted,$(ROS))
+VENV := .venv$(addprefix -,$(OTHER))
 BIN := $(VENV)/bin
 POLICY ?=
 TASK ?=
@@ -20,7 +21,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero lerobot demo test test-slow second-robot kernels check lint dev dist lock clean distclean
+.PHONY: help install libero lerobot demo test test-jazzy test-slow second-robot kernels check lint dev dist lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
@@ -44,14 +45,20 @@ PYTEST = cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python 
 # The tests of LIBERO run where its assets are; elsewhere they are skipped with the reason.
 LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_assets_subset.tar.xz))
 
-test: $(if $(LIBERO_ASSETS),libero,install) ## every check and every test but the slow ones (TESTS=unit/cli to choose some)
-	@status=0; $(MAKE) --no-print-directory check || status=1; \
+# With another ROS 2 the tests of the nodes alone: the rest is the same code.
+test: $(if $(and $(LIBERO_ASSETS),$(if $(OTHER),,yes)),libero,install) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
+	@status=0; $(if $(OTHER),,\
+	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
-	( $(PYTEST) -n $(JOBS) -m "not ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
-	echo "==> pytest, tests of the nodes over ROS"; \
+	( $(PYTEST) -n $(JOBS) -m "not ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1;) \
+	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER))"; \
 	( $(PYTEST) -m "ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
 	exit $$status
+
+JAZZY_TESTS ?= package/test_interfaces.py ros/test_demo.py ros/test_policy_faults.py ros/test_policy_lifecycle.py
+test-jazzy: ## on ROS 2 Jazzy: start, one demo, faults, lifecycle (all of the nodes: make test ROS=jazzy)
+	@$(MAKE) --no-print-directory test ROS=jazzy TESTS="$(JAZZY_TESTS)"
 
 test-slow: install ## what test leaves out: models of their published size, whole episodes, LeRobot where it is set up
 	@$(PYTEST) -m slow $(TESTS) $(ARGS)
