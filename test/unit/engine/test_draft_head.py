@@ -273,7 +273,7 @@ def test_a_head_learns_what_the_states_say_and_is_judged_by_others() -> None:
     steps = []
     trained = train_head(options, target, learn, held_out, CPU, steps.append)
     assert [s.number for s in steps if s.judged] == [60, 120]
-    assert trained.judged.passes < 3.0 < trained.temporal.passes  # of 5: then 2 more, then 1 more
+    assert trained.judged.passes < trained.temporal.passes - 0.5
     head, first = trained.head, held_out[::2]
     hits = 0
     for episode in first:  # with two known, the alternatives of the fourth token
