@@ -14,8 +14,8 @@ from support.engine import CPU, TEXTS, Event, engine_of, play, stream, tiny, tin
 from vla_ros.engine import Engine, EngineOptions
 from vla_ros.engine.drafters.acceptance import Exact, Relaxed
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
-from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.model import ModelOptions, VLAModel
 from vla_ros.engine.schedules.heterospec import HeteroSpec
 from vla_ros.engine.schedules.tree import TreeSpeculative

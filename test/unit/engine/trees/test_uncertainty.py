@@ -54,9 +54,7 @@ def test_a_cut_is_the_best_of_all_cuts(samples, least):
     samples.sort(key=lambda sample: sample[0])
     x = np.array([a for a, _ in samples], float)
     y = np.array([b for _, b in samples], float)
-    places = [
-        n for n in range(least, len(x) - least + 1) if 0 < n < len(x) and x[n - 1] < x[n]
-    ]
+    places = [n for n in range(least, len(x) - least + 1) if 0 < n < len(x) and x[n - 1] < x[n]]
     errors = {n: error(y[:n]) + error(y[n:]) for n in places}
     found = best_split(x, y, least)
     if found is None:
