@@ -16,10 +16,10 @@ def episodes(args: argparse.Namespace) -> tuple[list[Said], str]:
     """The episodes, those of a task side by side, and where they are from. UserError."""
     if args.tokens:
         found = [said for folder in args.tokens for said in _kept(folder)]
-        return found, f"tokens kept in {', '.join(str(folder) for folder in args.tokens)}"
+        return found, "tokens kept by an evaluation"
     if args.bag:
         found = [said for bag in args.bag for said in _in_bag(bag)]
-        return found, f"tokens in {', '.join(str(bag) for bag in args.bag)}"
+        return found, "tokens of a recording"
     return _played(args), f"{args.episodes} episodes a task, seed {args.seed}"
 
 
