@@ -12,7 +12,6 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from vla_ros.nodes.common import qos
 from vla_ros.srv import ResetEpisode
 from vla_ros.view.window import Ask, Wish
 
@@ -36,7 +35,6 @@ class Wishes:
             lifespan=Duration(seconds=_SAID_S),
         )
         self._instruction = node.create_publisher(String, "instruction", said)
-        self._stop = node.create_publisher(String, "instruction", qos.STOP)
 
     def fulfil(self, ask: Ask) -> None:
         """Begin it; what comes of it is told later."""
@@ -61,7 +59,7 @@ class Wishes:
             self._call(client, Trigger.Request(), wish.value)
         elif wish is Wish.STOP:
             # Whoever executes may still listen where the service is not found: empty means stop.
-            self._stop.publish(String(data=""))
+            self._instruction.publish(String(data=""))
             self._tell(f"{client.srv_name} is not there; said the empty instruction", False)
         else:
             self._tell(f"{client.srv_name} is not there", False)
