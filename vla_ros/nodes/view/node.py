@@ -57,7 +57,7 @@ class ViewNode(Node):
     def __init__(self) -> None:
         super().__init__("view")
         values = declare(self, TABLE)
-        os.nice(values["niceness"])
+        os.nice(max(0, values["niceness"] - os.nice(0)))  # whoever started it may be nice too
         self._time = SystemClock()
         self._page, self._strips, self._past = Page(), Strips(), Past()
         self._suite: str = values["suite"]
