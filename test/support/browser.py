@@ -67,9 +67,8 @@ def button(chrome: Any, label: str) -> Any:
     return chrome.find_element(By.XPATH, f"//button[normalize-space(.)='{label}']")
 
 
-def field(chrome: Any, value: str = "") -> Any:
-    """The instruction's text field: the one that is no choice and no number."""
+def field(chrome: Any) -> Any:
+    """The instruction's text field."""
     from selenium.webdriver.common.by import By
 
-    fields = chrome.find_elements(By.XPATH, "//form//input[@type='text' and not(@aria-haspopup)]")
-    return fields[-1]
+    return chrome.find_element(By.XPATH, "//form//input[contains(@class, 'TextInput-input')]")

@@ -26,10 +26,9 @@ CHART_PX = 128
 NO_TASK = "choose a task, or write below"
 #: viser has one size of buttons: the one after the mark is the large one, and it stays in sight.
 STOP_MARK = """<div id="vla-stop-mark"></div><style>
-*:has(> * > #vla-stop-mark) + * button, *:has(> #vla-stop-mark) + * button {
+*:has(> #vla-stop-mark) + * button {
   height: 64px !important; font-size: 26px !important; font-weight: 800; letter-spacing: 2px; }
-*:has(> #vla-stop-mark) + *, *:has(> * > #vla-stop-mark) + * {
-  position: sticky; top: 0; z-index: 10; }
+*:has(> #vla-stop-mark) + * { position: sticky; top: 0; z-index: 10; }
 </style>"""
 
 
