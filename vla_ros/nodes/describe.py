@@ -9,6 +9,7 @@ from vla_ros.nodes.bridge import node as bridge
 from vla_ros.nodes.common.parameters import Parameter
 from vla_ros.nodes.monitor import node as monitor
 from vla_ros.nodes.policy import parameters as policy_parameters
+from vla_ros.nodes.view import parameters as view_parameters
 
 _HEAD = """# Parameters
 
@@ -18,7 +19,7 @@ Written by `python -m vla_ros.nodes.describe > docs/reference/parameters.md`.
 are read at configure: they may be set again after cleanup, and what they cannot mean together is
 a configure that fails with the reason. All others may be set while the node runs; a bad value is
 refused with the reason and nothing changes. Defaults are in `config/policy.yaml`,
-`config/bridge.yaml` and `config/monitor.yaml`.
+`config/bridge.yaml`, `config/monitor.yaml` and `config/view.yaml`.
 """
 
 
@@ -28,8 +29,8 @@ def _value(value: object) -> str:
     if isinstance(value, str):
         return f"`{value}`" if value else "empty"
     if isinstance(value, Sequence):
-        if not any(value) and isinstance(value[0], str):
-            return "empty"
+        if isinstance(value[0], str):
+            return ", ".join(f"`{v}`" for v in value) if any(value) else "empty"
         return "[" + ", ".join(f"{v:g}" for v in value) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -60,6 +61,7 @@ def document() -> str:
         ("policy", policy_parameters.TABLE),
         ("bridge", bridge.TABLE),
         ("monitor", monitor.TABLE),
+        ("view", view_parameters.TABLE),
     ):
         parts.append(f"## {name}\n\n{table(rows)}\n")
     return "\n".join(parts)

@@ -171,3 +171,16 @@ def test_the_environment_fills_gaps_and_changes_nothing():
     assert not set(mine) & set(defaults(mine))
     assert "AMENT_PREFIX_PATH" not in defaults({"ROS_DISTRO": "kilted"})
     assert "ROS_AUTOMATIC_DISCOVERY_RANGE" not in defaults({"ROS_LOCALHOST_ONLY": "1"})
+
+
+def test_a_spectator_is_added_to_a_file_and_takes_its_remappings_and_parameters(graph_file):
+    more = {"view": {"parameter_files": ["view.yaml"], "spectator": True}}
+    graph = GraphSpec.load(
+        graph_file, {"view": {"port": 9000}}, namespace="left", remappings=["image=/cam"], more=more
+    )
+    view = graph.node("view")
+    assert (view.spectator, view.full_name, view.executable) == (True, "/left/view", "view")
+    assert view.values()["port"] == 9000
+    assert view.remappings == {"image": "/cam"}
+    assert not any(node.spectator for node in graph.nodes if node.name != "view")
+    assert [node.name for node in graph.nodes][1:] == ["arm_policy", "monitor"]

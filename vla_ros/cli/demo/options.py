@@ -42,6 +42,7 @@ examples:
   vla-ros demo --checkpoint random:small        random weights: wiring and timing
   vla-ros demo --policy scripted                an expert that is told where everything is
   vla-ros demo --mode lockstep --json           reproducible; the last line is JSON
+  vla-ros demo --view                           a page in the browser, while it runs
   vla-ros demo --gif episode.gif                keep what the camera saw
 
 exit status: 0 the task was solved (with random weights or the zero policy: the graph ran
@@ -105,6 +106,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="longest time for the episode, loading not counted (default: 120)",
     )
     add("--gif", type=Path, metavar="FILE", help="write the camera's images: .gif, or .png (last)")
+    add("--view", action="store_true", help="show it in the browser while it runs")
     add("--domain-id", type=int, metavar="N", help="ROS domain (default: a free one, 1 to 100)")
     add("--json", action="store_true", help="end with one line of JSON on stdout")
     add("--verbose", action="store_true", help="show the log of every node")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from vla_ros.bringup.domain import free_domain, isolate
 from vla_ros.bringup.graph_file import GraphSpec
+from vla_ros.bringup.view import NODE as VIEW
+from vla_ros.bringup.view import address_in, view_node
 from vla_ros.cli.demo.card import Card
 from vla_ros.cli.demo.options import add_parser, check_graph, parameters
 from vla_ros.cli.demo.result import DemoResult, Setup, json_line
@@ -43,7 +45,8 @@ INTERRUPTED = 130
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo. Returns the exit status, see `vla-ros demo --help`."""
-    spec = GraphSpec.load(GRAPH, parameters(args))
+    more = view_node(args.mode == "lockstep") if args.view else None
+    spec = GraphSpec.load(GRAPH, parameters(args), more=more)
     check_graph(spec)
     film = Film(args.gif) if args.gif else None
     domain = free_domain() if args.domain_id is None else args.domain_id
@@ -77,6 +80,7 @@ class _Demo:
         self._progress = Progress()
         self._log: deque[str] = deque(maxlen=30)
         self._connect: Callable[[], None] = lambda: None
+        self._address = ""  # of the page in the browser, until it has been said
 
     def run(self) -> int:
         from vla_ros.bringup.environment import prepare
@@ -140,6 +144,9 @@ class _Demo:
         if self._stop.wait(0.1):
             raise Stopped
         graph.check()
+        if self._address:
+            self._progress.say(f"open {self._address} in a browser")
+            self._address = ""
 
     def _show(self, watcher: DemoWatcher) -> None:
         seen = watcher.glance()
@@ -167,6 +174,8 @@ class _Demo:
     def _on_line(self, node: str, line: str) -> None:
         """A line of a node's log; called from threads."""
         self._log.append(f"[{node}] {line}")
+        if node == VIEW and (address := address_in(line)):
+            self._address = address
         if self._args.verbose:
             print(f"[{node}] {line}", file=sys.stderr, flush=True)
 

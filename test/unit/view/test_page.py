@@ -1,0 +1,80 @@
+"""What the page says for which messages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vla_ros.core import PolicyState
+from vla_ros.monitoring import StatusSeen
+from vla_ros.timing import SECOND
+from vla_ros.view.page import COLOURS, LOG_LINES, UNHEARD, LogLine, Page, World
+
+
+def status(state=PolicyState.RUNNING, **more):
+    return StatusSeen(state=state, **{"reason": "running", **more})
+
+
+@pytest.mark.parametrize("state", list(PolicyState))
+def test_every_state_has_its_word_its_reason_and_a_colour_of_its_own(state):
+    page = Page()
+    page.hear_status(status(state, reason="because"), "pick", SECOND)
+    banner = page.banner(SECOND)
+    assert (banner.word, banner.reason) == (state.name, "because")
+    assert list(COLOURS.values()).count(banner.colour) == 1
+    assert banner.colour in page.banner_html(SECOND)
+
+
+def test_what_was_said_long_ago_is_not_shown_as_the_present():
+    page = Page()
+    assert page.banner(0).word == "NO POLICY"
+    page.hear_status(status(), "pick", SECOND)
+    assert page.banner(3 * SECOND).word == "RUNNING"
+    late = page.banner(9 * SECOND)
+    assert (late.word, late.colour) == ("SILENT", UNHEARD)
+    assert late.reason == "silent for 8 s; it was RUNNING"
+
+
+@given(st.text(max_size=40))
+def test_nothing_that_is_heard_becomes_markup(text):
+    page = Page()
+    page.hear_status(status(reason=text, checkpoint=text, schedule=text), text, SECOND)
+    page.world = World("tabletop", text, 1, 2, 3, "running")
+    page.hear_log(LogLine(text, 20, text))
+    marked = page.banner_html(SECOND) + page.facts_html() + page.log_html()
+    plain = Page()
+    plain.hear_status(status(reason="a", checkpoint="a", schedule="a"), "a", SECOND)
+    plain.world = World("tabletop", "a", 1, 2, 3, "running")
+    plain.hear_log(LogLine("a", 20, "a"))
+    usual = plain.banner_html(SECOND) + plain.facts_html() + plain.log_html()
+    # <i> stands where there is no instruction; checkpoints and schedules may be empty
+    assert marked.replace("<i>", "").count("<") <= usual.count("<") + 1
+
+
+def test_schedule_and_passes_an_action():
+    page = Page()
+    page.hear_status(status(policy="vla", schedule="speculative", device="cpu"), "", SECOND)
+    page.hear_inference(2, 8)
+    assert ("schedule", "speculative, 0.25 passes an action") in page.facts()
+    page.hear_inference(0, 1)
+    assert ("schedule", "speculative") in page.facts()
+    page.hear_status(status(policy="scripted", schedule="none"), "", SECOND)
+    assert ("schedule", "none: no model") in page.facts()
+
+
+def test_suggestions_are_the_tasks_and_then_what_was_said():
+    page = Page()
+    page.hear_status(status(), "do as you like", SECOND)
+    page.hear_status(status(), "pick the red cube", SECOND)
+    assert page.suggestions(["pick the red cube", "push it"]) == (
+        "pick the red cube",
+        "push it",
+        "do as you like",
+    )
+
+
+def test_the_log_shows_its_last_lines():
+    page = Page()
+    for i in range(LOG_LINES + 3):
+        page.hear_log(LogLine("policy", 30 if i % 2 else 20, f"line {i} "))
+    assert "line 2 " not in page.log_html()
+    assert page.log_html().count("[policy]") == LOG_LINES

@@ -1,0 +1,64 @@
+"""A description's links, where the simulation itself says they are."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vla_ros.view.robot import place_of, read, wxyz_of
+
+unit = st.tuples(*[st.floats(-1, 1)] * 4).filter(lambda q: np.linalg.norm(q) > 0.1)
+
+
+@given(unit)
+def test_a_rotation_survives_the_way_through_its_matrix(xyzw):
+    rotation = place_of((0, 0, 0), xyzw)[:3, :3]
+    assert np.allclose(rotation @ rotation.T, np.eye(3))
+    w, x, y, z = wxyz_of(rotation)
+    assert w >= 0
+    assert np.allclose(place_of((0, 0, 0), (x, y, z, w))[:3, :3], rotation)
+
+
+def test_the_tabletops_arm_is_where_the_simulation_says():
+    pytest.importorskip("mujoco")
+    from vla_ros.sim.tabletop import Tabletop
+
+    env = Tabletop(image_size=64)
+    try:
+        seen = env.reset("pick_red_cube", 3, render=False)
+        for _ in range(5):
+            seen = env.step([0.5, -0.3, -0.4, 0.2, 0.1, 0.6, 1.0], render=False).observation
+        robot = read(env.spec.geometry.urdf)
+    finally:
+        env.close()
+    joints = dict(zip(seen.joint_names, seen.joint_positions.tolist(), strict=True))
+    places = robot.places(joints)
+    hand = seen.poses["gripper"]
+    assert np.allclose(places["gripper"][:3, 3], hand.position, atol=1e-6)
+    for link, pose in seen.links.items():
+        parent = env.spec.geometry.parents[link]
+        local = np.linalg.inv(places[parent]) @ places[link]
+        assert np.allclose(local, place_of(pose.position, pose.quaternion), atol=1e-6)
+    assert any(robot.shapes[link] for link in seen.links)
+
+
+@pytest.mark.parametrize(
+    ("urdf", "says"),
+    [
+        ("<robot", "not XML"),
+        ("<robot><link name='a'/><link name='b'/></robot>", "2 roots"),
+        (
+            "<robot><link name='a'/><joint name='j'><parent link='x'/><child link='y'/></joint>"
+            "</robot>",
+            "hangs on nothing",
+        ),
+        (
+            "<robot><link name='a'/><joint name='j'><parent link='a'/><child link='b'/>"
+            "<origin xyz='1 2'/></joint></robot>",
+            "3 numbers",
+        ),
+    ],
+)
+def test_what_is_no_robot_is_refused_in_words(urdf, says):
+    with pytest.raises(ValueError, match=says):
+        read(urdf)

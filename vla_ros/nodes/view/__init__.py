@@ -1,0 +1,1 @@
+"""The view node: a page in the browser, a spectator of the graph."""

@@ -1,0 +1,191 @@
+"""The page in the browser: viser's widgets, and what is asked through them.
+
+What is shown is said by :class:`vla_ros.view.page.Page` and :class:`vla_ros.view.strips.Strips`;
+this file only puts it there, and only what has changed. ``ask`` is called from viser's threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from vla_ros.core import Image
+from vla_ros.view.guard import Guard
+from vla_ros.view.server import GuardedServer
+from vla_ros.view.space import SECONDS
+from vla_ros.view.stage import Stage
+from vla_ros.view.strips import Strip
+
+LEFT_PX = 420
+RIGHT_PX = 430
+CHART_PX = 128
+NO_TASK = "choose a task, or write below"
+#: viser has one size of buttons: the one after the mark is the large one, and it stays in sight.
+STOP_MARK = """<div id="vla-stop-mark"></div><style>
+*:has(> #vla-stop-mark) + * button {
+  height: 64px !important; font-size: 26px !important; font-weight: 800; letter-spacing: 2px; }
+*:has(> #vla-stop-mark) + * { position: sticky; top: 0; z-index: 10; }
+</style>"""
+
+
+class Wish(Enum):
+    """What somebody at the page may ask for."""
+
+    STOP = "stop"
+    RESUME = "resume"
+    RECOVER = "recover"
+    RESET = "reset"
+    SAY = "say"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One press. ``text``: the sentence of SAY."""
+
+    wish: Wish
+    text: str = ""
+
+
+class Window:
+    """Serves until :meth:`close`. One thread may show; see GuardedServer for what it raises."""
+
+    def __init__(self, host: str, port: int, guard: Guard, ask: Callable[[Ask], None]) -> None:
+        self._server = GuardedServer(host, port, guard)
+        self.port: int = self._server.get_port()
+        self._ask = ask
+        self._charts: dict[str, Any] = {}
+        self._shown: dict[str, str] = {}
+        gui = self._server.gui
+        gui.configure_theme(dark_mode=False, show_logo=False, show_share_button=False)
+        gui.set_panel_label("vla-ros")
+        self._left(gui)
+        self._right(gui)
+        self.stage = Stage(self._server)
+
+    def _left(self, gui: Any) -> None:
+        gui.main_panel.dock_left()
+        gui.main_panel.set_width(LEFT_PX)
+        self._banner = gui.add_html("")
+        gui.add_html(STOP_MARK)
+        stop = gui.add_button("STOP", color="red", hint="stop the task (key: Escape)")
+        stop.on_click(lambda _: self._ask(Ask(Wish.STOP)))
+        key = gui.add_command("Stop the robot", hotkey="escape", description="STOP")
+        key.on_trigger(lambda _: self._ask(Ask(Wish.STOP)))
+        self._picture = gui.add_image(np.full((2, 4, 3), 230, np.uint8), format="jpeg")
+        self._say(gui)
+        others = gui.add_button_group("", ("Resume", "Recover", "Reset"))
+        others.on_click(lambda event: self._ask(Ask(Wish(event.target.value.lower()))))
+        self._facts = gui.add_html("")
+        self._ago = gui.add_slider("3-D, s ago", 0.0, float(SECONDS), 0.1, 0.0)
+        self._log = gui.add_html("")
+
+    def _say(self, gui: Any) -> None:
+        with gui.add_form(None) as form:
+            self._tasks = gui.add_dropdown("task", (NO_TASK,))
+            self._text = gui.add_text("instruction", "")
+            say = gui.add_button("Say it", hint="Enter does the same")
+        say.on_click(lambda _: form.submit())
+        form.on_submit(lambda _: self._ask(Ask(Wish.SAY, self._text.value)))
+
+        @self._tasks.on_update
+        def _(_: Any) -> None:
+            if self._tasks.value != NO_TASK:
+                self._text.value = self._tasks.value
+
+    def _right(self, gui: Any) -> None:
+        panel = gui.add_panel()
+        self._right_tab = panel.add_tab("what it does")
+        panel.dock_right()
+        panel.set_width(RIGHT_PX)
+
+    # ------------------------------------------------------------------ what is shown
+
+    @property
+    def watched(self) -> bool:
+        """Whether anybody looks: else nothing need be drawn."""
+        return bool(self._server.get_clients())
+
+    @property
+    def seconds_ago(self) -> float:
+        """How far back the three-dimensional part is to look."""
+        return float(self._ago.value)
+
+    def show_words(self, banner: str, facts: str, log: str) -> None:
+        """HTML of the page's parts."""
+        for name, text, handle in (
+            ("banner", banner, self._banner),
+            ("facts", facts, self._facts),
+            ("log", log, self._log),
+        ):
+            if self._shown.get(name) != text:
+                self._shown[name] = text
+                handle.content = text
+
+    def show_picture(self, picture: Image) -> None:
+        """All cameras, uint8 [height, width, 3]."""
+        self._picture.image = picture
+
+    def show_tasks(self, sentences: Sequence[str]) -> None:
+        """What there is to choose from."""
+        options = (NO_TASK, *sentences)
+        if options != tuple(self._tasks.options):
+            chosen = self._tasks.value
+            self._tasks.options = options
+            self._tasks.value = chosen if chosen in options else NO_TASK
+
+    def show_strips(self, strips: Sequence[Strip]) -> None:
+        """The charts; one whose lines are others is made anew."""
+        for order, strip in enumerate(strips):
+            if len(strip.x) < 2:
+                continue
+            look = str((strip.title, strip.lines, strip.low, strip.high))
+            if self._shown.get(strip.name) != look:
+                self._shown[strip.name] = look
+                self._make_chart(strip, order)
+            else:
+                self._charts[strip.name].data = (strip.x, *strip.y)
+
+    def _make_chart(self, strip: Strip, order: int) -> None:
+        old = self._charts.pop(strip.name, None)
+        if old is not None:
+            old.remove()
+        series: list[dict[str, Any]] = [{"label": "s"}]
+        for line in strip.lines:
+            one: dict[str, Any] = {"label": line.label, "stroke": line.colour, "width": 1.5}
+            one["points"] = {"show": False}
+            if line.dashed:
+                one |= {"dash": (6, 4), "width": 1.0}
+            series.append(one)
+        small = {"font": "10px sans-serif", "size": 24}
+        with self._right_tab:
+            self._charts[strip.name] = self._server.gui.add_uplot(
+                (strip.x, *strip.y),
+                tuple(series),
+                title=strip.title,
+                scales={
+                    "x": {"time": False, "range": (-60.0, 0.0)},
+                    "y": {"range": (strip.low, strip.high)},
+                },
+                axes=({**small}, {**small, "size": 40}),
+                legend={"show": len(strip.lines) > 1, "live": False},
+                height=CHART_PX,
+                order=float(order),
+            )
+
+    def tell(self, text: str, good: bool) -> None:
+        """What became of a wish, at everybody's page for a few seconds."""
+        for client in self._server.get_clients().values():
+            client.add_notification(
+                "done" if good else "not done",
+                text,
+                auto_close_seconds=6.0,
+                color="green" if good else "red",
+            )
+
+    def close(self) -> None:
+        """Leave every browser alone."""
+        self._server.stop()
