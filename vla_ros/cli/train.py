@@ -33,12 +33,15 @@ examples:
       --vision-from runs/small/policy          a draft model on the target's vision features
   vla-ros train --data data/tabletop --out runs/oft --arch small-oft --steps 2500 \\
       --init-from runs/small/policy            a chunk policy of OpenVLA-OFT's kind
+  vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3000 \\
+      --batch 16 --init-from runs/small/policy  a flow policy of pi0's kind
 
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
 RECIPE = (
-    "arch", "steps", "batch", "branches", "learning_rate", "warmup", "decay", "sigma_bins",
-    "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist", "vision_from", "init_from",
+    "arch", "steps", "batch", "branches", "samples", "learning_rate", "warmup", "decay",
+    "sigma_bins", "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist",
+    "vision_from", "init_from",
 )  # fmt: skip
 
 
@@ -54,10 +57,11 @@ def add_parser(verbs: Any) -> None:
     add = parser.add_argument
     add("--data", type=Path, nargs="+", required=True, metavar="DIR", help="from vla-ros collect")
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
-    add("--arch", default="small", help="small, qwen2-draft, small-oft (small)")
+    add("--arch", default="small", help="small, qwen2-draft, small-oft, small-flow (small)")
     add("--steps", type=int, default=6_000, help="in all (6000)")
     add("--batch", type=int, default=32, help="frames a step (32)")
     add("--branches", type=int, default=4, help="sentences an image is trained with (4)")
+    add("--samples", type=int, default=2, help="flow: noise drawn for a sentence (2)")
     add("--learning-rate", type=float, default=1.5e-3, help="at its highest (1.5e-3)")
     add("--warmup", type=int, default=50, metavar="STEPS", help="until it is reached (50)")
     add("--decay", choices=("sqrt", "cosine"), default="sqrt", help="of the rate, to zero (sqrt)")

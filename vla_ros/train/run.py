@@ -105,8 +105,8 @@ def _correct(
         trainer.options.round_episodes,
         families=tuple(family.value for family in _families(trainer)),
         seed=number,
-        image_size=trainer.config.image_size,
-        wrist=trainer.config.images == 2,
+        image_size=trainer.kind.image_size,
+        wrist=trainer.kind.images == 2,
         policy=str(policy),
         per_shard=_ROUND_SHARD,
     )
