@@ -10,13 +10,14 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from vla_ros.engine.checkpoints.openvla import load_checkpoint
+from vla_ros.engine.checkpoints.openvla import load_checkpoint, resolve
+from vla_ros.engine.flow.load import is_flow
 from vla_ros.errors import UserError
 from vla_ros.train.arch import ARCHITECTURES
 from vla_ros.train.data.frames import Frames
 from vla_ros.train.export import write_tokens
 from vla_ros.train.flow.arch import FLOW_ARCHITECTURES
-from vla_ros.train.flow.begin import begin_from
+from vla_ros.train.flow.begin import begin_from, go_on_from
 from vla_ros.train.flow.export import write_flow
 from vla_ros.train.flow.network import FlowNetwork
 from vla_ros.train.flow.objective import FlowObjective
@@ -120,7 +121,12 @@ class FlowKind:
     def begin(self, options: TrainOptions, frames: Frames) -> None:
         """See Kind."""
         self.network.scales.copy_(scaling_of(frames).tensor())
-        if options.init_from:
+        if not options.init_from:
+            return
+        directory = resolve(options.init_from)
+        if is_flow(directory):
+            go_on_from(self.network, directory)
+        else:
             source = load_checkpoint(options.init_from, CPU, torch.float32)
             begin_from(self.network, source, frames, options.seed)
 

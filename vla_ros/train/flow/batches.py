@@ -19,7 +19,8 @@ from vla_ros.train.data.ahead import futures
 from vla_ros.train.data.batches import family_weights, goal_weights, things_of, word_places
 from vla_ros.train.data.frames import Frames
 from vla_ros.train.data.pictures import Pictures, mixed
-from vla_ros.train.data.places import places_of
+from vla_ros.train.data.places import NOWHERE, places_of
+from vla_ros.train.data.shards import BODIES
 from vla_ros.train.data.wordings import wordings
 from vla_ros.train.flow.scaling import Scaling, states_of
 
@@ -34,7 +35,8 @@ class FlowBatch:
     ``pixels`` [B, cameras, 3, s, s]; ``ids`` int64 [B, K, L] and ``lengths`` [B, K]; ``state``
     [B, S]; ``actions`` [B, K, H, D]; ``noise`` [B, K, n, H, D]; ``time`` [B, K, n], 1 is noise;
     ``given`` bool [B, K, n, H]: rows without noise. Auxiliary: ``patches``, ``places``, ``words``
-    as in :class:`vla_ros.train.data.batches.Batch`, the words' places among ``ids``.
+    as in :class:`vla_ros.train.data.batches.Batch`, the words' places among ``ids``; ``spots``
+    [B, K, 2, 3] in m, where those things are, NaN for none.
     """
 
     pixels: torch.Tensor
@@ -48,6 +50,7 @@ class FlowBatch:
     patches: torch.Tensor
     places: torch.Tensor
     words: torch.Tensor
+    spots: torch.Tensor
 
 
 class FlowBatches:
@@ -122,6 +125,7 @@ class FlowBatches:
             patches=drawn.patches,
             places=places,
             words=self._words[which].to(there),
+            spots=self._spots(index, goals).to(there),
         )
 
     def _goals(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
@@ -132,6 +136,13 @@ class FlowBatches:
         chances = self._others.expand(len(index), -1).scatter(1, own, 0.0)
         others = torch.multinomial(chances, self._sentences - 1, generator=draw)
         return torch.cat((own, others), 1)
+
+    def _spots(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
+        """Where the things of each sentence are [B, K, 2, 3], m."""
+        things = self._things[goals]
+        number = torch.tensor([BODIES.index(name) for name in self._frames.info.objects])
+        spots = self._frames.poses[index[:, None, None], number[things.clamp(min=0)], :3]
+        return spots.masked_fill((things == NOWHERE)[..., None], float("nan"))
 
     def _ahead(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
         """Chunks [B, K, H, D] in model space."""

@@ -1,4 +1,4 @@
-"""A flow policy's first weights: the eyes and the language of a trained token policy.
+"""A flow policy's first weights: another's, or the eyes and language of a trained token policy.
 
 A Llama becomes a Gemma: its norms count from 1, its embedding is scaled as it is read, and
 gelu(x) is nearly silu(1.702 x) / 1.702. The tower keeps its blocks; behind its new last norm one
@@ -7,19 +7,40 @@ linear map is fitted to what the token policy's projector made of the same image
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.openvla import LANGUAGE, Checkpoint
+from vla_ros.engine.flow.config import read_flow_config
+from vla_ros.engine.flow.load import WEIGHTS, expected_tensors
 from vla_ros.engine.flow.pi import PROJECTOR, TEXT
+from vla_ros.engine.flow.processors import read_processors
+from vla_ros.engine.flow.weights import FileWeights
 from vla_ros.engine.vision.towers import Vision
 from vla_ros.errors import UserError
 from vla_ros.train.data.frames import Frames
 from vla_ros.train.data.pictures import Pictures
 from vla_ros.train.flow.network import FlowNetwork
+from vla_ros.train.flow.scaling import Scaling
 
 _SLOPE = 1.702  # Hendrycks and Gimpel 2016: GELU against a sigmoid's
-_IMAGES = 256  # that the projector is fitted to
+_IMAGES = 256  # at most, that the projector is fitted to
+
+
+def go_on_from(network: FlowNetwork, directory: Path) -> None:
+    """Take over a whole flow policy, its units included. UserError: it has other sizes."""
+    config = read_flow_config(directory)
+    if replace(config, steps=network.config.steps) != network.config:
+        raise UserError(f"--init-from {directory} is a flow policy of other sizes than this one")
+    weights = FileWeights(directory / WEIGHTS, expected_tensors(config))
+    found = read_processors(directory, config)
+    network.scales.copy_(Scaling(found.state, found.action).tensor())
+    with torch.no_grad():
+        for name, tensor in network.tensors().items():
+            tensor.copy_(weights.take(name))
 
 
 def begin_from(network: FlowNetwork, source: Checkpoint, frames: Frames, seed: int) -> None:
@@ -78,7 +99,8 @@ def _take_eyes(network: FlowNetwork, eyes: Vision, frames: Frames, seed: int) ->
     vision = network.config.shapes.vision
     pictures = Pictures(frames, vision, seed, 0, torch.device("cpu"))
     draw = torch.Generator().manual_seed(seed)
-    index = torch.randint(len(frames), (_IMAGES,), generator=draw)
+    count = min(_IMAGES, len(frames))
+    index = torch.randint(len(frames), (count,), generator=draw)
     pixels = pictures(index, draw, 0).pixels.flatten(0, 1)
     features = tower(pixels).flatten(0, 1)
     wanted = eyes((pixels,)).flatten(0, -2)

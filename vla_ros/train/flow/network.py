@@ -40,7 +40,8 @@ class Read:
 
 class FlowNetwork(nn.Module):
     """A :class:`FlowConfig` of kind pi0 with weights to train, and the auxiliary heads of
-    :class:`vla_ros.train.network.Network`, which are no part of a checkpoint."""
+    :class:`vla_ros.train.network.Network`, which are no part of a checkpoint. ``spot_head`` says
+    where in space the two things are that a sentence is about."""
 
     def __init__(self, config: FlowConfig, objects: int, seed: int = 0) -> None:
         super().__init__()
@@ -51,6 +52,7 @@ class FlowNetwork(nn.Module):
         self.tower = SigLip(tower, tower.patches)
         self.patch_head = nn.Linear(tower.width, objects + 1)
         self.place_head = nn.Linear(shapes.text.hidden_size, 2 * tower.patches)
+        self.spot_head = nn.Linear(shapes.text.hidden_size, 6)
         wanted = expected_tensors(config).must
         self._names = {n.replace(".", "/"): n for n in wanted if not n.startswith(TOWER)}
         self.parts = nn.ParameterDict(

@@ -19,6 +19,8 @@ from vla_ros.train.flow.network import FlowNetwork
 from vla_ros.train.loss import Losses, patch_loss, place_loss
 from vla_ros.train.options import TrainOptions
 
+_SPOT = 0.05  # m: the hand's longest step
+
 
 class FlowObjective:
     """Knows the data and the network. UserError: unfit data."""
@@ -63,7 +65,9 @@ class FlowObjective:
                 batch.pixels, batch.ids, batch.lengths, batch.state, x, batch.time, batch.given
             )
             patches = self._network.patch_head(features)
-            places = self._network.place_head(_named(words, batch))
+            named = _named(words, batch)
+            places = self._network.place_head(named)
+            spots = self._network.spot_head(named)
         wrong = (speed - (batch.noise - actions)).square().mean(-1)
         open_rows = ~batch.given
         with torch.no_grad():
@@ -72,9 +76,22 @@ class FlowObjective:
         return Losses(
             wrong[open_rows].mean(),
             patch_loss(patches, batch.patches),
-            place_loss(places, batch.places),
+            place_loss(places, batch.places) + spot_loss(spots, batch.spots),
             left.gather(-1, first).mean(),
         )
+
+
+def spot_loss(said: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
+    """Said [B, K, 3, 6] and spots [B, K, 2, 3] in m, NaN for none -> the mean error, in _SPOT.
+
+    A patch is coarse, most of all away from the camera; a grasp wants millimetres. As in
+    place_loss: at the end of the sentence both, at the word for a thing that thing.
+    """
+    end, first, second = said.float().unflatten(-1, (2, 3)).unbind(2)
+    error = torch.stack((end, torch.stack((first[:, :, 0], second[:, :, 1]), 2)), 2)
+    wanted = (spots / _SPOT)[:, :, None].expand_as(error)
+    known = wanted.isfinite()
+    return (error - wanted)[known].abs().mean()
 
 
 def _named(words: torch.Tensor, batch: FlowBatch) -> torch.Tensor:
