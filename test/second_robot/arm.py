@@ -237,9 +237,7 @@ class Arm(Node):
     def jpeg(self, pixels: np.ndarray, stamp: Time) -> CompressedImage:
         buffer = io.BytesIO()
         Picture.fromarray(pixels).save(buffer, "JPEG", quality=90)
-        message = CompressedImage(
-            format="rgb8; jpeg compressed bgr8", data=octets(buffer.getvalue())
-        )
+        message = CompressedImage(format="rgb8; jpeg compressed bgr8", data=octets(buffer.getvalue()))
         message.header.stamp, message.header.frame_id = stamp, "wrist_optical_frame"
         return message
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from vla_ros.train.trainer import Progress as Step
 
 DESCRIPTION = """\
-Train a small policy of OpenVLA's architecture on demonstrations, and write it as a checkpoint
-directory (OUT/policy) that the engine and the policy node load. The same command again goes on
+Train a small policy of OpenVLA's architecture, or with --arch small-flow of pi0's, on
+demonstrations, and write it as a checkpoint directory (OUT/policy) that the engine and the policy
+node load. The same command again goes on
 where the last sitting ended, also after kill -9. Ctrl-C saves and ends.
 
 With --dagger N the policy acts in the simulation N times along the way and the expert labels
@@ -33,8 +34,9 @@ examples:
       --vision-from runs/small/policy          a draft model on the target's vision features
   vla-ros train --data data/tabletop --out runs/oft --arch small-oft --steps 2500 \\
       --init-from runs/small/policy            a chunk policy of OpenVLA-OFT's kind
-  vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3000 \\
-      --batch 16 --init-from runs/small/policy  a flow policy of pi0's kind
+  vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3500 \\
+      --batch 16 --branches 3 --shift 0 --init-from runs/oft/policy
+                                               a flow policy of pi0's kind
 
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
@@ -91,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
         import torch
 
         from vla_ros.engine.device import usable_device
+        from vla_ros.train.flow.arch import FLOW_ARCHITECTURES
         from vla_ros.train.memory import keep_freed_memory
         from vla_ros.train.run import Machine, Reporter
         from vla_ros.train.run import run as train
@@ -99,6 +102,11 @@ def run(args: argparse.Namespace) -> int:
     device = usable_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if args.workers < 1:
         raise UserError("--workers must be at least 1")
+    if args.check and args.arch in FLOW_ARCHITECTURES:
+        raise UserError(
+            "--check plays token policies: play a flow policy with vla-ros eval --no-ros"
+            f" --checkpoint {args.out / 'policy'}"
+        )
     if args.threads:
         torch.set_num_threads(args.threads)
     if device.type == "cpu":

@@ -43,6 +43,10 @@ class FlowNetwork(nn.Module):
     :class:`vla_ros.train.network.Network`, which are no part of a checkpoint. ``spot_head`` says
     where in space the two things are that a sentence is about."""
 
+    scales: torch.Tensor
+    _cos: torch.Tensor
+    _sin: torch.Tensor
+
     def __init__(self, config: FlowConfig, objects: int, seed: int = 0) -> None:
         super().__init__()
         self.config = config
@@ -62,7 +66,6 @@ class FlowNetwork(nn.Module):
         with torch.no_grad():
             self.tower.positions.copy_(sincos(tower.patches, tower.width)[0])
         longest = tower.patches * len(config.cameras) + config.max_text + 1 + config.horizon
-        self.scales: torch.Tensor
         turn = rope(shapes.text, longest, torch.device("cpu"))
         # Of the data that the run began with, and part of its state: it must not change later.
         self.register_buffer("scales", torch.ones(2, config.state_dim + config.action_dim))
