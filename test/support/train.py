@@ -15,7 +15,7 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 from vla_ros.sim.goals import instruction_of, parse_instruction
 from vla_ros.train.data.relabel import INSTRUCTIONS
-from vla_ros.train.data.shards import Demonstration, SetInfo, Track, write_shard
+from vla_ros.train.data.shards import BODIES, Demonstration, SetInfo, Track, write_shard
 
 SIZE = 32
 OBJECTS = ("blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper")
@@ -51,9 +51,22 @@ def demonstration(seed: int, length: int = 10, sentence: str = SENTENCES[0]) -> 
         executed=actions.astype(np.float32),
         ee_pos=np.zeros((length, 3), np.float32),
         gripper_states=fingers.astype(np.float32),
+        poses=poses_on_a_table(rng, length),
         pixels={"agentview": pixels.astype(np.float32)},
     )
     return Demonstration(track, {"agentview": (255 * images).astype(np.uint8)})
+
+
+def poses_on_a_table(rng: np.random.Generator, length: int) -> np.ndarray:
+    """Everything upright somewhere on the table, the hand above it, pointing down."""
+    poses = np.zeros((length, len(BODIES), 7), np.float32)
+    poses[..., :2] = rng.uniform(-0.2, 0.2, (length, len(BODIES), 2))
+    poses[..., 2], poses[..., 6] = 0.02, 1.0
+    hand, left, right = (BODIES.index(n) for n in ("gripper", "finger_left", "finger_right"))
+    poses[:, hand, 2], poses[:, hand, 3:] = rng.uniform(0.02, 0.2, length), (1, 0, 0, 0)
+    poses[:, left] = poses[:, right] = poses[:, hand]
+    poses[:, left, 1] += 0.08
+    return poses
 
 
 def data_set(directory: Path, shards: int = 2, info: SetInfo = INFO) -> Path:

@@ -43,6 +43,8 @@ def add_parser(verbs: Any) -> None:
     add("--families", nargs="+", choices=FAMILIES, default=FAMILIES, help="kinds of task (all)")
     add("--seed", type=int, default=0, help="number of the collection, 0 to 4 (0)")
     add("--image-size", type=int, default=128, help="pixels a side (128)")
+    add("--interpolation", choices=("bicubic", "box"), default="bicubic",
+        help="how images are made smaller; box: as flow policies see them (bicubic)")  # fmt: skip
     add("--wrist", action="store_true", help="the wrist camera too, for models of two images")
     add("--workers", type=int, default=1, help="processes (1)")
     add("--policy", default="", metavar="DIR", help="a checkpoint that acts, the expert labels")
@@ -67,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         image_size=args.image_size,
         wrist=args.wrist,
         policy=args.policy,
+        interpolation=args.interpolation,
     )
     try:
         episode_seed(options, args.demos - 1)

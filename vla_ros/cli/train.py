@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from vla_ros.train.trainer import Progress as Step
 
 DESCRIPTION = """\
-Train a small policy of OpenVLA's architecture on demonstrations, and write it as a checkpoint
-directory (OUT/policy) that the engine and the policy node load. The same command again goes on
+Train a small policy of OpenVLA's architecture, or with --arch small-flow of pi0's, on
+demonstrations, and write it as a checkpoint directory (OUT/policy) that the engine and the policy
+node load. The same command again goes on
 where the last sitting ended, also after kill -9. Ctrl-C saves and ends.
 
 With --dagger N the policy acts in the simulation N times along the way and the expert labels
@@ -41,13 +42,16 @@ examples:
       --init-from runs/small/policy            a chunk policy of OpenVLA-OFT's kind
   vla-ros train --head --target shipped:tabletop --out runs/head      its draft head
   vla-ros train --head --target DIR --out runs/head --device cuda:0 --dtype bfloat16
+  vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3500 \\
+      --batch 16 --branches 3 --shift 0 --init-from runs/oft/policy
+                                               a flow policy of pi0's kind
 
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
 RECIPE = (
-    "arch", "steps", "batch", "branches", "learning_rate", "warmup", "decay", "sigma_bins",
-    "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist", "vision_from", "init_from",
-    "delays",
+    "arch", "steps", "batch", "branches", "samples", "learning_rate", "warmup", "decay",
+    "sigma_bins", "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist",
+    "vision_from", "init_from", "delays",
 )  # fmt: skip
 
 
@@ -63,10 +67,11 @@ def add_parser(verbs: Any) -> None:
     add = parser.add_argument
     add("--data", type=Path, nargs="+", metavar="DIR", help="from vla-ros collect")
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
-    add("--arch", default="small", help="small, qwen2-draft, small-oft (small)")
+    add("--arch", default="small", help="small, qwen2-draft, small-oft, small-flow (small)")
     add("--steps", type=int, help="in all (6000; at most 1000 of a head)")
     add("--batch", type=int, help="frames a step (32; 256 of a head)")
     add("--branches", type=int, default=4, help="sentences an image is trained with (4)")
+    add("--samples", type=int, default=2, help="flow: noise drawn for a sentence (2)")
     add("--learning-rate", type=float, help="at its highest (1.5e-3; 1e-3 of a head)")
     add("--warmup", type=int, default=50, metavar="STEPS", help="until it is reached (50)")
     add("--decay", choices=("sqrt", "cosine"), default="sqrt", help="of the rate, to zero (sqrt)")
@@ -116,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
         import torch
 
         from vla_ros.engine.device import usable_device
+        from vla_ros.train.flow.arch import FLOW_ARCHITECTURES
         from vla_ros.train.memory import keep_freed_memory
         from vla_ros.train.run import Machine, Reporter
         from vla_ros.train.run import run as train
@@ -124,6 +130,11 @@ def run(args: argparse.Namespace) -> int:
     device = usable_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if args.workers < 1:
         raise UserError("--workers must be at least 1")
+    if args.check and args.arch in FLOW_ARCHITECTURES:
+        raise UserError(
+            "--check plays token policies: play a flow policy with vla-ros eval --no-ros"
+            f" --checkpoint {args.out / 'policy'}"
+        )
     if args.threads:
         torch.set_num_threads(args.threads)
     if device.type == "cpu":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,17 @@ from vla_ros.train.network import Network
 RECORD_FILE = "training.json"
 
 
-def export(network: Network, frames: Frames, record: dict[str, Any], directory: Path) -> None:
-    """Write OpenVLA's layout in bf16, with ``record`` (recipe, step, data) beside it.
+def export(
+    write: Callable[[Path], None], frames: Frames, record: dict[str, Any], directory: Path
+) -> None:
+    """Let ``write`` fill a directory, with ``record`` (recipe, step, data) beside it.
 
     The directory is written aside and then put in place of an older one.
     """
     scratch = directory.with_name(f"{directory.name}.{os.getpid()}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
-    tensors = {n: t.detach().cpu().to(torch.bfloat16) for n, t in network.tensors().items()}
-    scale = np.array(frames.info.scale)
-    stats = norm_stats(frames.info.environment, scale, len(frames), frames.demonstrations)
-    save_checkpoint(scratch, network.config, tensors, stats, write_tokenizer)
+    scratch.mkdir(parents=True)
+    write(scratch)
     whole = {**record, "data_sha256": frames.digest, "frames": len(frames)}
     whole["demonstrations"] = frames.demonstrations
     (scratch / RECORD_FILE).write_text(json.dumps(whole, indent=1) + "\n")
@@ -41,3 +42,11 @@ def export(network: Network, frames: Frames, record: dict[str, Any], directory: 
         shutil.rmtree(old)
     else:
         scratch.rename(directory)
+
+
+def write_tokens(network: Network, frames: Frames, directory: Path) -> None:
+    """OpenVLA's layout in bf16."""
+    tensors = {n: t.detach().cpu().to(torch.bfloat16) for n, t in network.tensors().items()}
+    scale = np.array(frames.info.scale)
+    stats = norm_stats(frames.info.environment, scale, len(frames), frames.demonstrations)
+    save_checkpoint(directory, network.config, tensors, stats, write_tokenizer)

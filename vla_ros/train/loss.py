@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
@@ -9,6 +11,16 @@ from vla_ros.engine.tokens import ActionTokens
 from vla_ros.train.data.places import NOWHERE
 
 _BACKGROUND = 0.05  # weight of patches without an object's centre: nearly all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Of one batch: of the actions, of the two auxiliary heads, and the error (see Entry)."""
+
+    action: torch.Tensor
+    patch: torch.Tensor
+    place: torch.Tensor
+    error: torch.Tensor
 
 
 class SoftBins:

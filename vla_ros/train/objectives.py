@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -14,21 +13,11 @@ from vla_ros.engine.tokens import ActionTokens, prompt_text
 from vla_ros.train.data.batches import Batches
 from vla_ros.train.data.chunk_batches import ChunkBatches
 from vla_ros.train.data.frames import Frames
-from vla_ros.train.loss import SoftBins, patch_loss, place_loss, token_error
+from vla_ros.train.loss import Losses, SoftBins, patch_loss, place_loss, token_error
 from vla_ros.train.network import Network
 from vla_ros.train.options import TrainOptions
 
 _OWN = 2.0  # weight of the sentence that was pursued, against each of the others
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """Of one batch: of the actions, of the two auxiliary heads, and the error (see Entry)."""
-
-    action: torch.Tensor
-    patch: torch.Tensor
-    place: torch.Tensor
-    error: torch.Tensor
 
 
 class Objective(Protocol):

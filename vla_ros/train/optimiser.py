@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 _TABLES = ("embed_tokens", "lm_head", "patch_head")  # matrices whose rows have nothing in common
-_UNDECAYED = ("norm", "bias", "pos_embed")
+_UNDECAYED = ("norm", "bias", "pos_embed", "positions")
 
 
 class Optimiser:

@@ -22,7 +22,8 @@ class TrainOptions:
     """``data``: directories of shards. ``vision_from``: a checkpoint whose vision tower is taken
     and kept as it is, so that a draft model shares its target's features.
 
-    ``branches``: sentences an image is trained with at once.
+    ``branches``: sentences an image is trained with at once. ``samples``: noise drawn for each of
+    them, of flow policies.
 
     ``init_from``: a checkpoint of the same sizes whose weights are the beginning.
 
@@ -38,6 +39,7 @@ class TrainOptions:
     steps: int = 6_000
     batch: int = 32
     branches: int = 4
+    samples: int = 2
     learning_rate: float = 1.5e-3
     warmup: int = 50
     decay: str = "sqrt"
@@ -57,8 +59,8 @@ class TrainOptions:
     delays: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch, self.branches) < 1:
-            raise UserError("steps, batch and branches must be at least 1")
+        if min(self.steps, self.batch, self.branches, self.samples) < 1:
+            raise UserError("steps, batch, branches and samples must be at least 1")
         if not 0 <= self.delays <= MOST_DELAY:
             raise UserError(f"delays is {self.delays}: give 0 to {MOST_DELAY}")
         if self.decay not in DECAYS:

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.openvla import load_checkpoint
 from vla_ros.errors import UserError
-from vla_ros.train.arch import ARCHITECTURES
 from vla_ros.train.data.frames import Frames, load_frames
 from vla_ros.train.export import export
 from vla_ros.train.journal import Entry, Journal
-from vla_ros.train.network import Network
-from vla_ros.train.objectives import Objective, make_objective
+from vla_ros.train.kinds import kind_of
+from vla_ros.train.objectives import Objective
 from vla_ros.train.optimiser import Optimiser
 from vla_ros.train.options import TrainOptions, options_json
 from vla_ros.train.state import State, load_state, save_state
@@ -56,12 +53,12 @@ class Trainer:
         compiled: bool = False,
     ) -> None:
         self.options, self.directory, self.device = options, directory, device
-        self.config = model_config(options)
+        self.kind = kind_of(options)
         self._compiled = compiled
         self._sets: list[Path] = [Path(path) for path in options.data]
         self.frames = self._load()
-        self.network = Network(self.config, len(self.frames.info.objects), options.seed)
-        self._begin()
+        self.network = self.kind.build(len(self.frames.info.objects))
+        self.kind.begin(options, self.frames)
         self.network.to(device)
         self._average = {n: p.detach().clone() for n, p in self.network.named_parameters()}
         self._optimiser = Optimiser(self.network, options.learning_rate, options.weight_decay)
@@ -153,7 +150,7 @@ class Trainer:
         }
         present = {n: p.detach().clone() for n, p in self.network.named_parameters()}
         self._set_weights(self._average)
-        export(self.network, self.frames, record, directory)
+        export(lambda path: self.kind.write(self.frames, path), self.frames, record, directory)
         self._set_weights(present)
 
     def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
@@ -162,34 +159,11 @@ class Trainer:
                 parameter.copy_(weights[name])
 
     def _load(self) -> Frames:
-        config = self.config
-        return load_frames(
-            self._sets, config.image_size, config.images, config.chunk, config.max_delay
-        )
+        kind = self.kind
+        return load_frames(self._sets, kind.image_size, kind.images, kind.chunk, kind.delays)
 
     def _make_objective(self) -> Objective:
-        return make_objective(
-            self.frames, self.network, self.options, self.device, compiled=self._compiled
-        )
-
-    def _begin(self) -> None:
-        """Take over what the options name of other checkpoints."""
-        if self.options.init_from:
-            source = load_checkpoint(self.options.init_from, torch.device("cpu"), torch.float32)
-            if (source.config.towers, source.config.text) != (self.config.towers, self.config.text):
-                raise UserError(f"{self.options.init_from} has other sizes than this model")
-            self.network.load_tensors(source.tensors)
-        if self.options.vision_from:
-            self._borrow_vision()
-
-    def _borrow_vision(self) -> None:
-        source = load_checkpoint(self.options.vision_from, torch.device("cpu"), torch.float32)
-        if source.config.towers != self.config.towers:
-            raise UserError(f"{self.options.vision_from} has other vision towers than this model")
-        backbone = self.network.vision.vision_backbone
-        prefix = "vision_backbone."
-        backbone.load_state_dict({n: source.tensors[prefix + n] for n in backbone.state_dict()})
-        backbone.requires_grad_(False)
+        return self.kind.objective(self.options, self.frames, self.device, self._compiled)
 
     def _resume(self) -> None:
         state = load_state(self.directory, self.device)
@@ -199,13 +173,3 @@ class Trainer:
         self._average = state.average
         self._optimiser.load_state_dict(state.optimiser)
         self.step, self._seconds = state.step, state.seconds
-
-
-def model_config(options: TrainOptions) -> ModelConfig:
-    """The model that the options name, with one or two cameras."""
-    if options.arch not in ARCHITECTURES:
-        raise UserError(f"arch is {options.arch!r}: give one of {', '.join(ARCHITECTURES)}")
-    config = replace(ARCHITECTURES[options.arch], images=2 if options.wrist else 1)
-    if options.delays and config.parallel:
-        raise UserError(f"arch {options.arch} gives chunks: delays are for single actions")
-    return replace(config, max_delay=options.delays)

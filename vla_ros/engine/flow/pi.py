@@ -31,7 +31,7 @@ from vla_ros.engine.flow.weights import Expected, Shape, Weights
 from vla_ros.engine.packed.graphs import Capture
 
 _VLM = "paligemma_with_expert.paligemma."
-_TOWER, _PROJECTOR = _VLM + "model.vision_tower.", _VLM + "model.multi_modal_projector.linear"
+TOWER, PROJECTOR = _VLM + "model.vision_tower.", _VLM + "model.multi_modal_projector.linear"
 TEXT, _HEAD = _VLM + "model.language_model.", _VLM + "lm_head.weight"
 EXPERT = "paligemma_with_expert.gemma_expert."
 NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -53,8 +53,8 @@ class PiModel(FlowModel):
         super().__init__(config, like, capture, rows + config.horizon, 1 + rows * config.horizon)
         text, expert = config.shapes.text, config.shapes.expert
         self._state_rows = rows
-        self._tower = read_siglip(weights, _TOWER, config.shapes.vision, positions, like)
-        self._projector = read_linear(weights, _PROJECTOR).to(like)
+        self._tower = read_siglip(weights, TOWER, config.shapes.vision, positions, like)
+        self._projector = read_linear(weights, PROJECTOR).to(like)
         self._embedding = weights.take(TEXT + "embed_tokens.weight").to(like)
         self.layers = [
             read_layer(weights, f"{TEXT}layers.{i}.", text, like,
@@ -200,8 +200,8 @@ def pi_expected(config: FlowConfig) -> Expected:
     text, expert = config.shapes.text, config.shapes.expert
     width, wide = expert.hidden_size, text.hidden_size
     embedding = (text.vocab_size, wide)
-    must: dict[str, Shape] = siglip_shapes(_TOWER, config.shapes.vision)
-    must |= linear_shapes(_PROJECTOR, config.shapes.vision.width, wide)
+    must: dict[str, Shape] = siglip_shapes(TOWER, config.shapes.vision)
+    must |= linear_shapes(PROJECTOR, config.shapes.vision.width, wide)
     must[TEXT + "embed_tokens.weight"] = embedding
     for number in range(text.layers):
         must |= layer_shapes(f"{TEXT}layers.{number}.", text)

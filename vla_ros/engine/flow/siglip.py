@@ -72,6 +72,22 @@ def siglip_shapes(base: str, tower: TowerConfig) -> dict[str, Shape]:
     return {base + n: s for n, s in shapes.items()}
 
 
+def siglip_tensors(base: str, model: SigLip) -> dict[str, torch.Tensor]:
+    """What :func:`read_siglip` reads, of a tower with every position once."""
+    state, out = model.state_dict(keep_vars=True), {}
+    for kind in ("weight", "bias"):
+        out[f"embeddings.patch_embedding.{kind}"] = state[f"patch_embed.proj.{kind}"]
+        out[f"post_layernorm.{kind}"] = state[f"norm.{kind}"]
+        for number in range(len(model.blocks)):
+            own, theirs = f"blocks.{number}.", f"encoder.layers.{number}."
+            for name, other in _BLOCK.items():
+                out[f"{theirs}{other}.{kind}"] = state[f"{own}{name}.{kind}"]
+            for part, rows in zip("qkv", state[f"{own}attn.qkv.{kind}"].chunk(3), strict=True):
+                out[f"{theirs}self_attn.{part}_proj.{kind}"] = rows
+    out["embeddings.position_embedding.weight"] = state["positions"]
+    return {base + name: tensor for name, tensor in out.items()}
+
+
 def read_siglip(
     weights: Weights, base: str, tower: TowerConfig, positions: torch.Tensor, like: torch.Tensor
 ) -> SigLip:

@@ -36,18 +36,18 @@ def patch_positions(patches: int, side: int, table: str = "exact") -> torch.Tens
 
 
 def time_table(
-    times: tuple[float, ...],
+    times: tuple[float, ...] | torch.Tensor,
     width: int,
     min_period: float,
     max_period: float,
     precision: torch.dtype = torch.float64,
 ) -> torch.Tensor:
-    """Sine and cosine of the solver's times: [N, width].
+    """Sine and cosine of N times, such as the solver's: [N, width].
 
     The times are float32 and the rest ``precision``: float64 in openpi and LeRobot
     (``create_sinusoidal_pos_embedding``), float32 in transformers' pi0.
     """
     fraction = torch.linspace(0.0, 1.0, width // 2, dtype=precision)
     period = min_period * (max_period / min_period) ** fraction
-    angles = 1.0 / period * 2 * math.pi * torch.tensor(times, dtype=torch.float32)[:, None]
+    angles = 1.0 / period * 2 * math.pi * torch.as_tensor(times, dtype=torch.float32)[:, None]
     return torch.cat((angles.sin(), angles.cos()), 1)

@@ -7,7 +7,7 @@ Kilted and Jazzy are run by the tests; Humble's rclpy is held by its names and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from rcl_interfaces.msg import SetParametersResult
@@ -41,7 +41,7 @@ def listener(callback: Callable[[Any, Any], None]) -> Callable[..., None]:
 def on_parameters(
     node: Node,
     judge: Callable[[list[Parameter]], SetParametersResult],
-    apply: Callable[[Sequence[Parameter]], None],
+    apply: Callable[[list[Parameter]], None],
 ) -> None:
     """``judge`` may refuse new values; ``apply`` hears of those that were set.
 

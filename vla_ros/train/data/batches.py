@@ -61,7 +61,7 @@ class Batches:
     ) -> None:
         self._frames, self._config, self._device = frames.to(device), config, device
         self._size, self._seed, self._branches = size, seed, branches
-        self._pictures = Pictures(self._frames, config, seed, shift, device)
+        self._pictures = Pictures(self._frames, config.towers[0], seed, shift, device)
         self._actions = ActionTokens(config.action_vocab, config.bins)
         self._chances = family_weights(frames)
         delays = config.max_delay

@@ -57,7 +57,7 @@ class ChunkBatches:
     ) -> None:
         self._frames, self._config, self._device = frames.to(device), config, device
         self._size, self._seed = size, seed
-        self._pictures = Pictures(self._frames, config, seed, shift, device)
+        self._pictures = Pictures(self._frames, config.towers[0], seed, shift, device)
         self._chances, self._others = family_weights(frames), goal_weights(frames)
         if not frames.expert.any():
             raise UserError("chunks are learned from demonstrations, and there are none")

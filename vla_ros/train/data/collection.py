@@ -58,6 +58,7 @@ class CollectOptions:
 
     ``demonstrations`` episodes are spread evenly over ``families``, and within a family over
     its tasks. ``seed`` is the number of the collection, or of the on-policy round.
+    ``interpolation``: how images are made smaller; "box" gives what LeRobot's pi0 sees of them.
     ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
     ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
     """
@@ -69,6 +70,7 @@ class CollectOptions:
     wrist: bool = False
     policy: str = ""
     expert_share: float = 0.3
+    interpolation: str = "bicubic"
     per_shard: int = 20
     delays: int = 0
 
@@ -141,7 +143,9 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
     first = number * options.per_shard
     for index in range(first, min(first + options.per_shard, options.demonstrations)):
         episode = episode_of(options, environment.spec, index)
-        recorder = Recorder(options.image_size, options.cameras, OBJECTS, projection)
+        recorder = Recorder(
+            options.image_size, options.cameras, OBJECTS, projection, options.interpolation
+        )
         success = play(environment, episode, _driver(options, episode, environment), recorder)
         if success or options.policy:  # a policy's failures are what its teacher is for
             kept.append(recorder.demonstration(episode, success))

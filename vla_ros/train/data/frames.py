@@ -15,6 +15,7 @@ from vla_ros.engine.vision.images import fit
 from vla_ros.errors import UserError
 from vla_ros.sim.goals import Goal, parse_instruction
 from vla_ros.train.data.shards import (
+    BODIES,
     EXPERT,
     SetInfo,
     Track,
@@ -38,6 +39,9 @@ class Frames:
     float16 [N, G, 7] in [-1, 1] (see units): what to do for each of ``goals``; ``goal`` int64
     [N]: the one that was pursued. ``chunks`` float16 [N, C, 7]: for it, what to do now and in the
     frames that follow, the last of an episode repeated; ``expert`` bool [N]: the expert acted.
+    For what lies ahead of a frame (see ahead): ``poses`` float32 [N, BODIES, 7], ``fingers``
+    float32 [N, 2] in m, ``before`` float32 [N, 2, 7]: what was executed one and two steps ago;
+    ``posed`` says whether all of the sets have poses.
 
     ``demonstrations`` counts them, ``digest`` names the files that all came from.
     """
@@ -50,6 +54,10 @@ class Frames:
     goal: torch.Tensor
     chunks: torch.Tensor
     expert: torch.Tensor
+    poses: torch.Tensor
+    fingers: torch.Tensor
+    before: torch.Tensor
+    posed: bool
     goals: tuple[Goal, ...]
     info: SetInfo
     demonstrations: int
@@ -97,6 +105,8 @@ def load_frames(
     goal = torch.empty(total, dtype=torch.long)
     chunks = torch.empty(total, chunk, GRIPPER + 1, dtype=torch.float16)
     expert = torch.empty(total, dtype=torch.bool)
+    poses = torch.zeros(total, len(BODIES), 7)
+    fingers, before = torch.empty(total, 2), torch.empty(total, 2, GRIPPER + 1)
     at = image = 0
     every = zip(
         (m for shard in masks for m in shard), (s for shard in seen for s in shard), strict=True
@@ -114,6 +124,10 @@ def load_frames(
         own = to_values(track.actions[follow].astype(np.float64))
         chunks[rows] = torch.from_numpy(own).half()
         expert[rows] = track.source == EXPERT
+        if len(track.poses):
+            poses[rows] = torch.from_numpy(track.poses[mask])
+        fingers[rows] = torch.from_numpy(track.gripper_states[mask])
+        before[rows] = torch.from_numpy(executed_before(track)[mask])
         goal[rows] = goals.index(parse_instruction(track.instruction))
         at = rows.stop
     pictures = torch.empty(pictured, images, image_size, image_size, 3, dtype=torch.uint8)
@@ -123,9 +137,18 @@ def load_frames(
             pictures[at : at + len(frame), number] = torch.from_numpy(frame)
             at += len(frame)
     return Frames(
-        pictures, values, pixels, shows, shown, goal, chunks, expert, goals, info, len(flat),
+        pictures, values, pixels, shows, shown, goal, chunks, expert, poses, fingers, before,
+        all(len(track.poses) == len(track) for track in flat), goals, info, len(flat),
         digest(paths),
     )  # fmt: skip
+
+
+def executed_before(track: Track) -> npt.NDArray[np.float32]:
+    """What was executed one and two steps before each frame, float32 [T, 2, 7]; first nothing."""
+    out = np.zeros((len(track), 2, GRIPPER + 1), np.float32)
+    for steps in (1, 2):
+        out[steps:, steps - 1] = track.executed[: len(track) - steps]
+    return out
 
 
 def worth_training(track: Track) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vla_ros.engine.checkpoints.config import ModelConfig
+from vla_ros.engine.checkpoints.config import TowerConfig
 from vla_ros.train.data.frames import Frames
 from vla_ros.train.data.places import patch_labels
 
@@ -26,13 +26,12 @@ class Drawn:
 
 
 class Pictures:
-    """Of ``frames``, as a tower of ``config`` wants them; ``shift``: largest shift in pixels."""
+    """Of ``frames``, as ``tower`` wants them; ``shift``: largest shift in pixels."""
 
     def __init__(
-        self, frames: Frames, config: ModelConfig, seed: int, shift: int, device: torch.device
+        self, frames: Frames, tower: TowerConfig, seed: int, shift: int, device: torch.device
     ) -> None:
         self._frames, self._seed, self._shift, self._device = frames, seed, shift, device
-        tower = config.towers[0]
         self._side, self._patch = tower.image_size // tower.patch, tower.patch
         self._mean = torch.tensor(tower.mean, device=device).view(3, 1, 1)
         self._std = torch.tensor(tower.std, device=device).view(3, 1, 1)

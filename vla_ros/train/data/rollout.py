@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import atexit
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from vla_ros.core import Floats, Image, Observation, Timeline
+from vla_ros.core import Floats, Image, Observation, Pose, Timeline
 from vla_ros.engine import Engine, EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.vision.images import fit
 from vla_ros.errors import UserError
@@ -22,7 +22,7 @@ from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.timing import Clock, SystemClock
 from vla_ros.train.data.projection import Projection
-from vla_ros.train.data.shards import EXPERT, Demonstration, Float32, Track
+from vla_ros.train.data.shards import BODIES, EXPERT, Demonstration, Float32, Track
 
 RENDER_SIZE = 256  # pixels, the bridge's default
 
@@ -54,28 +54,32 @@ class Episode:
 
 @dataclass(slots=True)
 class Recorder:
-    """Collects what a demonstration is made of."""
+    """Collects what a demonstration is made of; ``interpolation``: of the images, see ``fit``."""
 
     size: int
     cameras: tuple[str, ...]
     objects: tuple[str, ...]
     projection: Projection
+    interpolation: str = "bicubic"
     images: dict[str, list[Image]] = field(default_factory=dict)
     pixels: dict[str, list[Float32]] = field(default_factory=dict)
-    rows: list[tuple[Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
+    rows: list[tuple[Floats, Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
 
     def add(self, seen: SimObservation, label: Taught, executed: Floats) -> None:
         """One step: what was seen, what the expert wanted, what was done."""
         for camera in self.cameras:
-            small = fit(seen.images[camera], self.size, "resize-naive", (0, 0, 0))
+            picture = seen.images[camera]
+            small = fit(picture, self.size, "resize-naive", (0, 0, 0), self.interpolation)
             self.images.setdefault(camera, []).append(small)
             where = self.projection(camera, seen.poses, self.objects)
             self.pixels.setdefault(camera, []).append(where)
-        self.rows.append((label.action, label.labels, executed, seen.eef_pos, seen.gripper_qpos))
+        where_all = poses_of(seen.poses)
+        taught = (label.action, label.labels, executed)
+        self.rows.append((*taught, seen.eef_pos, seen.gripper_qpos, where_all))
 
     def demonstration(self, episode: Episode, success: bool) -> Demonstration:
         """All of it, as arrays."""
-        action, labels, executed, position, fingers = (
+        action, labels, executed, position, fingers, poses = (
             np.stack(column).astype(np.float32) for column in zip(*self.rows, strict=True)
         )
         track = Track(
@@ -90,9 +94,15 @@ class Recorder:
             executed=executed,
             ee_pos=position,
             gripper_states=fingers,
+            poses=poses,
             pixels={name: np.stack(rows) for name, rows in self.pixels.items()},
         )
         return Demonstration(track, {name: np.stack(rows) for name, rows in self.images.items()})
+
+
+def poses_of(poses: Mapping[str, Pose]) -> Floats:
+    """Float64 [BODIES, 7]: the position in m and the quaternion x, y, z, w of each."""
+    return np.array([(*poses[name].position, *poses[name].quaternion) for name in BODIES])
 
 
 def play(

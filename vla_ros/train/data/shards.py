@@ -9,6 +9,7 @@
         obs/agentview     uint8 [n]      T images as one AVIF sequence (see codec)
         obs/ee_pos        float32 [T, 3] m
         obs/gripper_states float32 [T, 2] m
+      poses             float32 [T, BODIES, 7] where everything is: m, and a quaternion x, y, z, w
         pixels/agentview  float32 [T, K, 2] x and y of every object's centre in the image
 
 Actions are in environment units. A shard appears whole or not at all.
@@ -34,6 +35,11 @@ from vla_ros.train.data import codec
 
 Float32 = npt.NDArray[np.float32]
 SUFFIX = ".hdf5"
+#: whose poses are recorded, in this order
+BODIES = (
+    "blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper", "finger_left",
+    "finger_right",
+)  # fmt: skip
 EXPERT = "expert"  # the source of a demonstration
 
 
@@ -56,7 +62,9 @@ class SetInfo:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A demonstration without its images. ``source`` is "expert" or names the policy's round."""
+    """A demonstration without its images. ``source`` is "expert" or names the policy's round.
+
+    ``poses`` has no rows in sets that were collected before poses were."""
 
     task: str
     instruction: str
@@ -69,6 +77,7 @@ class Track:
     executed: Float32
     ee_pos: Float32
     gripper_states: Float32
+    poses: Float32
     pixels: Mapping[str, Float32]
 
     def __len__(self) -> int:
@@ -113,6 +122,7 @@ def _write(group: Any, demonstration: Demonstration) -> None:
         "executed": track.executed,
         "obs/ee_pos": track.ee_pos,
         "obs/gripper_states": track.gripper_states,
+        "poses": track.poses,
         **{f"pixels/{camera}": pixels for camera, pixels in track.pixels.items()},
     }
     for name, array in arrays.items():
@@ -194,6 +204,7 @@ def _track(group: Any) -> Track:
         executed=group["executed"][()],
         ee_pos=group["obs/ee_pos"][()],
         gripper_states=group["obs/gripper_states"][()],
+        poses=group["poses"][()] if "poses" in group else np.empty((0, len(BODIES), 7), np.float32),
         pixels={name: group[f"pixels/{name}"][()] for name in group["pixels"]},
     )
 

@@ -1,0 +1,255 @@
+"""What the expert would do next, and after that, and then: H actions from any state of the table.
+
+A demonstration tells what the expert did next only while nobody disturbed it, and only for the
+sentence that it pursued. So the table is moved on by a model of it: the hand follows what is
+asked by three taps of a filter (measured on the tabletop: half a millimetre off a step), fingers
+close on what is between them, what is held moves along, what is pushed is pushed. The expert is
+:mod:`vla_ros.sim.expert`'s, for many states at once; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vla_ros.core import ACTION_DIM, GRIPPER, Floats
+from vla_ros.sim import expert as scripted
+from vla_ros.sim import waypoints
+from vla_ros.sim.goals import Family, Goal
+from vla_ros.sim.rotation import downward
+from vla_ros.train.data.shards import BODIES
+from vla_ros.train.data.units import to_environment, to_values
+
+Bools = npt.NDArray[np.bool_]
+
+#: how far the hand moves a step, as a share of what was asked now, one and two steps ago
+TAPS = (0.135, 0.105, 0.025)
+_SPEED = 0.75  # share of the way to where they are sent that the fingers go in a step
+_WIDE, _CUBE = 0.08, 0.041  # m between open fingers, and between those that hold a cube
+_TOUCH = 0.034  # m from a cube's centre to the hand that pushes it
+_REACH = (0.03, 0.03)  # m aside and above within which closed fingers meet a cube
+_FREE = 0.055  # m between the fingers: what they held falls
+_FAMILIES = list(Family)
+_REACHING, _PUSHING, _STACKING = map(_FAMILIES.index, (Family.REACH, Family.PUSH, Family.STACK))
+
+
+@dataclass(slots=True)
+class Tables:
+    """N tables, each with what its goal is about; everything in m, rad.
+
+    ``family`` [N]: the number of the goal's; ``grip``, ``thing``, ``target`` [N, 3], ``gap`` [N];
+    ``level`` and ``turned`` [N, 3]: the rotation still to make to the hand's own way down, and to
+    the way that the thing is grasped;
+    ``asked`` [2, N, 6]: what was asked one and two steps ago; ``side`` [N]: of a push, along y.
+    """
+
+    family: npt.NDArray[np.int64]
+    grip: Floats
+    thing: Floats
+    target: Floats
+    gap: Floats
+    level: Floats
+    turned: Floats
+    asked: Floats
+    side: Floats
+
+
+def futures(
+    poses: npt.NDArray[np.float32],
+    before: npt.NDArray[np.float32],
+    goals: Sequence[Goal],
+    scale: Floats,
+    horizon: int,
+) -> npt.NDArray[np.float32]:
+    """Values (see units) float32 [N, horizon, 7] of the expert.
+
+    ``poses`` [N, BODIES, 7], one goal a state; ``before`` [N, 2, 7]: what was executed one and
+    two steps ago, in environment units; ``scale`` [6].
+    """
+    tables = tables_of(poses, before, goals, scale)
+    chunk = []
+    for _ in range(horizon):
+        action = advise_many(tables)
+        chunk.append(to_values(to_environment(action, scale)))
+        move_on(tables, action, scale)
+    return np.stack(chunk, 1).astype(np.float32)
+
+
+def tables_of(
+    poses: npt.NDArray[np.float32],
+    before: npt.NDArray[np.float32],
+    goals: Sequence[Goal],
+    scale: Floats,
+) -> Tables:
+    """The states as the expert looks at them; see :func:`futures`."""
+    wide = poses.astype(np.float64)
+    rows = np.arange(len(wide))
+    thing = wide[rows, [BODIES.index(goal.object) for goal in goals]]
+    named = [g.target if g.target in BODIES else g.object for g in goals]
+    hand = wide[:, BODIES.index("gripper")]
+    left, right = (wide[:, BODIES.index(f"finger_{name}"), :3] for name in ("left", "right"))
+    rotation = matrices(hand[:, 3:])
+    cosine, sine = (f(upright_yaws(thing[:, 3:])) for f in (np.cos, np.sin))
+    turn = np.zeros((len(wide), 3, 3))
+    turn[:, 0, 0], turn[:, 0, 1], turn[:, 1, 0], turn[:, 1, 1] = cosine, -sine, sine, cosine
+    turn[:, 2, 2] = 1.0
+    back = rotation.transpose(0, 2, 1)
+    return Tables(
+        family=np.array([_FAMILIES.index(goal.family) for goal in goals]),
+        grip=hand[:, :3].copy(),
+        thing=thing[:, :3].copy(),
+        target=wide[rows, [BODIES.index(name) for name in named], :3].copy(),
+        gap=np.linalg.norm(left - right, axis=1),
+        level=axis_angles(downward(0.0) @ back),
+        turned=axis_angles(turn @ downward(0.0) @ back),
+        asked=before[:, :, :GRIPPER].astype(np.float64).transpose(1, 0, 2) * scale,
+        side=np.array([1.0 if goal.target == "right" else -1.0 for goal in goals]),
+    )
+
+
+# ------------------------------------------------------------------ the expert, many at once
+
+
+def advise_many(tables: Tables) -> Floats:
+    """:func:`vla_ros.sim.expert.advise` for each table: float64 [N, 7]."""
+    reach = tables.thing + _up(scripted._HOVER)
+    place, gripper, turned = _grasp_and_place(tables)
+    push = tables.family == _PUSHING
+    still = tables.family == _REACHING
+    place = np.where(still[:, None], reach, np.where(push[:, None], _push(tables), place))
+    gripper = np.where(still, waypoints.OPEN, np.where(push, waypoints.CLOSED, gripper))
+    turned &= ~(still | push)
+    way = place - tables.grip
+    most, least = scripted._CLIMB
+    way[:, :2] *= np.clip((least - way[:, 2:]) / (least - most), scripted._HARDLY, 1.0)
+    turn = np.where(turned[:, None], tables.turned, tables.level)
+    action = np.empty((len(place), ACTION_DIM))
+    gain = waypoints.GAIN
+    action[:, :3] = np.clip(gain * way, -waypoints.STEP_M, waypoints.STEP_M)
+    action[:, 3:6] = np.clip(gain * turn, -waypoints.STEP_RAD, waypoints.STEP_RAD)
+    action[:, GRIPPER] = gripper
+    return action
+
+
+def _grasp_and_place(tables: Tables) -> tuple[Floats, Floats, Bools]:
+    high = scripted._RESTING
+    rest = tables.target.copy()
+    rest[:, 2] += np.where(tables.family == _STACKING, high["cube"], high["plate"])
+    off, hand = tables.thing - rest, tables.grip - tables.thing
+    between = _within(hand, 0.02, 0.02)
+    gripped = between & (tables.gap < scripted._GRIPPED)
+    there, near = _within(off, 0.017, 0.012), _within(off, 0.03, 0.015)
+    carried = rest + hand + _up(_funnel(off, scripted._TRAVEL - scripted._HALF))
+    away = tables.target.copy()
+    away[:, 2] = scripted._TRAVEL
+    grasp = _within(hand, 0.018, 0.014) | (between & (tables.gap < 0.07))
+    down = tables.thing + _up(_funnel(hand, scripted._HOVER))
+    cases = [gripped & there, gripped, near]
+    place = np.select([c[:, None] for c in cases], [rest + hand, carried, away], down)
+    shut, wide = waypoints.CLOSED, waypoints.OPEN
+    gripper = np.select(cases, [wide, shut, wide], np.where(grasp, shut, wide))
+    return place, gripper, ~(gripped | near)
+
+
+def _push(tables: Tables) -> Floats:
+    side = np.zeros_like(tables.thing)
+    side[:, 1] = tables.side
+    foot = tables.thing + _up(scripted._LOW)
+    off = tables.grip - foot
+    ahead = (off * side).sum(1)
+    aside, above = scripted._LANE
+    lane = (np.abs(off[:, 0]) < aside) & (off[:, 2] < above)
+    lane &= (ahead > -scripted._BEHIND - aside) & (ahead < 0.0)
+    behind = foot - scripted._BEHIND * side
+    high = np.maximum(0.0, _funnel(tables.grip - behind, scripted._HOVER))
+    onward = foot + (ahead + scripted._AHEAD)[:, None] * side
+    return np.where(lane[:, None], onward, behind + _up(high))
+
+
+def _up(height: float | Floats) -> Floats:
+    return np.multiply.outer(np.asarray(height, np.float64), np.array([0.0, 0.0, 1.0]))
+
+
+def _funnel(offset: Floats, top: float) -> Floats:
+    aside = np.hypot(offset[:, 0], offset[:, 1])
+    out: Floats = np.clip(scripted._SLOPE * (aside - scripted._MOUTH), -scripted._BEYOND, top)
+    return out
+
+
+def _within(offset: Floats, aside: float, above: float) -> Bools:
+    out: Bools = (np.hypot(offset[:, 0], offset[:, 1]) < aside) & (offset[:, 2] < above)
+    return out
+
+
+# ------------------------------------------------------------------ the table, one step on
+
+
+def move_on(tables: Tables, action: Floats, scale: Floats) -> None:
+    """Let every table's hand do ``action`` [N, 7] for one control step."""
+    asked = np.clip(action[:, :GRIPPER], -scale, scale)
+    now, one, two = TAPS
+    moved = now * asked + one * tables.asked[0] + two * tables.asked[1]
+    tables.asked = np.stack((asked, tables.asked[0]))
+    shut = action[:, GRIPPER] < 0.5
+    hand = tables.grip - tables.thing
+    between = _within(hand, 0.02, 0.02) & (hand[:, 2] > -0.02)
+    held = between & (tables.gap < scripted._GRIPPED)
+    goes = np.where(shut, np.where(between, _CUBE, 0.0), _WIDE)
+    tables.gap = tables.gap + _SPEED * (goes - tables.gap)
+    tables.grip = tables.grip + moved[:, :3]
+    tables.level, tables.turned = tables.level - moved[:, 3:], tables.turned - moved[:, 3:]
+    carried = held & (tables.gap < _FREE)
+    tables.thing = tables.thing + np.where(carried[:, None], moved[:, :3], 0.0)
+    _shove(tables, ~between & (tables.gap < scripted._GRIPPED))
+
+
+def _shove(tables: Tables, closed: Bools) -> None:
+    """Closed fingers that come too near from behind take the thing along."""
+    off = tables.grip - tables.thing
+    aside, above = _REACH
+    ahead = off[:, 1] * tables.side
+    meets = closed & (tables.family == _PUSHING) & (np.abs(off[:, 0]) < aside)
+    meets &= (np.abs(off[:, 2]) < above) & (ahead < 0.0)
+    tables.thing[:, 1] += tables.side * np.where(meets, np.maximum(0.0, ahead + _TOUCH), 0.0)
+
+
+# ------------------------------------------------------------------ rotations, many at once
+
+
+def matrices(quaternions: Floats) -> Floats:
+    """Rotation matrices [N, 3, 3] of quaternions x, y, z, w [N, 4]."""
+    x, y, z, w = (quaternions / np.linalg.norm(quaternions, axis=1, keepdims=True)).T
+    rows = (
+        (1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)),
+        (2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)),
+        (2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)),
+    )
+    return np.stack([np.stack(row, -1) for row in rows], 1)
+
+
+def axis_angles(rotations: Floats) -> Floats:
+    """Axis times angle [N, 3] in rad; of half a turn, whose axis has no sign, nothing."""
+    skew = 0.5 * np.stack(
+        [
+            rotations[:, 2, 1] - rotations[:, 1, 2],
+            rotations[:, 0, 2] - rotations[:, 2, 0],
+            rotations[:, 1, 0] - rotations[:, 0, 1],
+        ],
+        1,
+    )
+    sine = np.linalg.norm(skew, axis=1)
+    angle = np.arctan2(sine, 0.5 * (np.trace(rotations, axis1=1, axis2=2) - 1.0))
+    return skew * (angle / np.maximum(sine, 1e-9))[:, None]
+
+
+def upright_yaws(quaternions: Floats) -> Floats:
+    """:func:`vla_ros.sim.rotation.upright_yaw` of each, [N]."""
+    turns = matrices(quaternions)
+    flattest = np.abs(turns[:, 2]).argmin(1)
+    horizontal = turns[np.arange(len(turns)), :2, flattest]
+    yaw = np.arctan2(horizontal[:, 1], horizontal[:, 0])
+    out: Floats = (yaw + np.pi / 4) % (np.pi / 2) - np.pi / 4
+    return out

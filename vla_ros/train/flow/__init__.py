@@ -1,0 +1,1 @@
+"""Training of small flow policies."""
