@@ -1,14 +1,19 @@
 """Humble's rclpy has everything that the package uses of rclpy, outside of guarded places.
 
-There are no wheels of Humble, so nothing runs here: names and signatures are compared, which
-package/surface/make.py read from Humble's own sources.
+There are no wheels of Humble, so nothing runs here: names and signatures are compared, read from
+Humble's own sources where they are:
+
+    git clone --branch humble https://github.com/ros2/rclpy /tmp/rclpy
+    make test TESTS=package/test_surface.py HUMBLE_RCLPY=/tmp/rclpy/rclpy/rclpy
 """
 
+import os
 from pathlib import Path
 
 import pytest
 
 from package.surface.check import Surface, lacking
+from package.surface.make import write_surface
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1] / "vla_ros"
@@ -23,8 +28,13 @@ class Camera(Node):
 
 
 @pytest.fixture(scope="module")
-def humble():
-    return Surface(HERE / "surface" / "humble.json")
+def humble(tmp_path_factory):
+    folder = Path(os.environ.get("HUMBLE_RCLPY", ""))
+    if not (folder / "node.py").is_file():
+        pytest.skip("HUMBLE_RCLPY is not set to the sources of Humble's rclpy")
+    path = tmp_path_factory.mktemp("surface") / "humble.json"
+    write_surface(folder, "humble", path)
+    return Surface(path)
 
 
 def modules():

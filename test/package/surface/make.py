@@ -1,16 +1,9 @@
-"""Write the surface of a ROS 2 distro's rclpy: names and signatures, no code.
-
-    python test/package/surface/make.py rclpy/ humble 3.3.15 > test/package/surface/humble.json
-
-The first argument is the folder of the Python package in a checkout of rclpy's branch of that
-distro.
-"""
+"""The surface of a ROS 2 distro's rclpy: names and signatures, no code."""
 
 from __future__ import annotations
 
 import ast
 import json
-import sys
 from pathlib import Path
 
 Signature = dict[str, object]
@@ -67,19 +60,10 @@ def module_of(tree: ast.Module) -> dict[str, object]:
     return names
 
 
-def main() -> int:
-    folder, distro, version = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+def write_surface(folder: Path, distro: str, to: Path) -> None:
+    """Of the Python package ``rclpy`` in ``folder``, a checkout of rclpy's branch of ``distro``."""
     modules = {}
     for path in sorted(folder.rglob("*.py")):
         name = ".".join(("rclpy", *path.relative_to(folder).with_suffix("").parts))
-        name = name.removesuffix(".__init__")
-        modules[name] = module_of(ast.parse(path.read_text(encoding="utf-8")))
-    content = {"distro": distro, "rclpy": version, "modules": modules}
-    print(
-        json.dumps(content, separators=(",", ":"), sort_keys=True).replace('"rclpy.', '\n"rclpy.')
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        modules[name.removesuffix(".__init__")] = module_of(ast.parse(path.read_text("utf-8")))
+    to.write_text(json.dumps({"distro": distro, "modules": modules}), "utf-8")
