@@ -9,13 +9,16 @@ torch = pytest.importorskip("torch")
 from vla_ros.engine.checkpoints.openvla import load_checkpoint, resolve
 from vla_ros.engine.checkpoints.shipped import PREFIX
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.load import load_folder
+from vla_ros.train.flow.arch import FLOW_ARCHITECTURES
 
 CPU = torch.device("cpu")
 TARGET, DRAFT, CHUNKS = (f"shipped:tabletop{kind}" for kind in ("", "-draft", "-oft"))
+FLOW = "shipped:tabletop-flow"
 
 
 def test_an_unknown_one_is_refused_with_those_there_are():
-    with pytest.raises(CheckpointError, match=f"{TARGET}, {DRAFT}, {CHUNKS}"):
+    with pytest.raises(CheckpointError, match=f"{TARGET}, {DRAFT}, {FLOW}, {CHUNKS}"):
         resolve(PREFIX + "nothing")
 
 
@@ -28,6 +31,17 @@ def test_it_loads_and_says_how_it_was_made(name):
     assert checkpoint.norm_stats["tabletop"]["action"]["q99"][:6] == [0.05] * 3 + [0.5] * 3
 
 
+def test_the_flow_policy_loads_and_can_be_given_what_is_under_way():
+    policy = load_folder(resolve(FLOW), CPU, torch.float32)
+    record = json.loads((resolve(FLOW) / "training.json").read_text())
+    assert record["step"] == record["options"]["steps"]
+    assert policy.config == FLOW_ARCHITECTURES["small-flow"]
+    assert policy.config.row_time
+    nothing = policy.processors.action.restore(torch.zeros(7))
+    assert nothing.tolist() == [0.0] * 6 + [0.5]
+    assert sum(file.stat().st_size for file in resolve(FLOW).iterdir()) < 20e6
+
+
 def test_the_draft_has_its_target_s_vision_and_another_vocabulary():
     target, draft = (load_checkpoint(name, CPU, torch.float32) for name in (TARGET, DRAFT))
     assert target.config.action_vocab != draft.config.action_vocab
@@ -36,5 +50,5 @@ def test_the_draft_has_its_target_s_vision_and_another_vocabulary():
 
 
 def test_together_they_are_small():
-    files = [file for name in (TARGET, DRAFT, CHUNKS) for file in resolve(name).iterdir()]
-    assert sum(file.stat().st_size for file in files) < 40e6
+    files = [file for name in (TARGET, DRAFT, CHUNKS, FLOW) for file in resolve(name).iterdir()]
+    assert sum(file.stat().st_size for file in files) < 60e6
