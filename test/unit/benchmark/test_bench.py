@@ -35,7 +35,7 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert tuple(rows) == ROWS
     assert all(set(row) >= KEYS for row in rows.values())
     exact = [n for n in ROWS if rows[n]["lossless"] and n != "parallel"]
-    assert len(exact) == 14
+    assert len(exact) == 15
     assert {rows[name]["token_match"] for name in exact} == {1.0}
     assert not rows["speculative_relaxed"]["lossless"]
     assert rows["speculative_hit"]["passes_per_action"] == 1

@@ -124,7 +124,7 @@ def test_the_instruction_is_tokenised_once() -> None:
     engine = engine_of(tiny())
     calls = []
     tokenizer = engine.tokenizer
-    engine.tokenizer = lambda text: calls.append(text) or tokenizer(text)  # type: ignore
+    engine.tokenizer = lambda text, delay: calls.append(text) or tokenizer(text, delay)  # type: ignore
     for text in (TEXTS[0], TEXTS[0], TEXTS[1]):
         engine.reset(text)
         step(engine)
