@@ -56,9 +56,10 @@ class Hindsight:
     accepted: float
 
 
-def best_in_hindsight(answers: Episode, window: range) -> Hindsight | None:
-    """Of answers in the order of their frames; None for fewer than two."""
-    frames = [frame for frame in shown([answers], window) if frame.offer is not None]
+def best_in_hindsight(answers: Episode, window: range, warm_up: int = 0) -> Hindsight | None:
+    """Of answers in the order of their frames, the first ``warm_up`` only learned from, as the rows
+    do; None for fewer than two."""
+    frames = [frame for frame in shown([answers], window)[warm_up:] if frame.offer is not None]
     if not frames:
         return None
     played = list(hindsight(frames))

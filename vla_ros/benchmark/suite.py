@@ -176,8 +176,8 @@ def _bound(
     actions = engine.model.actions
     if engine.model.config.parallel or not actions.ordered:
         return None
-    said = [answers[stamp] for stamp in sorted(answers) if stamp + 1 >= options.warm_up]
-    return best_in_hindsight(said, actions.window)
+    said = [answers[stamp] for stamp in sorted(answers)]
+    return best_in_hindsight(said, actions.window, options.warm_up)
 
 
 def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
