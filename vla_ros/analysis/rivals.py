@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
 
 from vla_ros.analysis.calibration import Fitted, following
 from vla_ros.engine.trees.calibration import BinPlan, plan_bins
-from vla_ros.engine.trees.entropy import top_entropy
+from vla_ros.engine.trees.entropy import least_acceptance
 from vla_ros.engine.trees.expected import Budget, Cost, plan_trees
 from vla_ros.engine.trees.marginals import Offer
 from vla_ros.engine.trees.rounds import EMPTY, Choose, Round, Shown, hindsight, rounds
@@ -22,7 +21,6 @@ from vla_ros.engine.trees.shape import ROOT, DraftTree, likeliest
 
 SIZES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25)  # of the base tree's nodes
 BOUNDS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75)
-SLOPE = 0.2  # of AdaEDL's bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,7 @@ def _chain(bound: float | None) -> Choose:
     def choose(offer: Offer, known: int) -> DraftTree:
         length = 0
         for level in offer.chances[known:-1]:
-            if bound is not None and 1.0 - sqrt(SLOPE * top_entropy(level)) < bound:
+            if bound is not None and least_acceptance(level) < bound:
                 break
             length += 1
         return DraftTree(tuple(range(ROOT, length - 1)), (0,) * length)

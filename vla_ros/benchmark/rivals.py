@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 
 import torch
 
@@ -12,11 +11,11 @@ from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.drafters.temporal import costs_on
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
 from vla_ros.engine.model import VLAModel
-from vla_ros.engine.trees.entropy import top_entropy
+from vla_ros.engine.trees.entropy import least_acceptance
 from vla_ros.engine.trees.expected import Budget
 from vla_ros.engine.trees.rounds import Episode, hindsight, shown
 
-SLOPE, BOUND = 0.2, 0.45  # AdaEDL's lower bound on acceptance, and where a draft ends
+BOUND = 0.45  # AdaEDL's lower bound on acceptance where a draft ends
 
 
 class EntropyChainDrafter(Drafter):
@@ -34,7 +33,7 @@ class EntropyChainDrafter(Drafter):
         offer, chosen = self._source.offer(prefix), list[int]()
         if offer is not None:
             for tokens, chances in zip(offer.tokens[:limit], offer.chances, strict=False):
-                if 1.0 - sqrt(SLOPE * top_entropy(chances)) < self._bound:
+                if least_acceptance(chances) < self._bound:
                     break
                 chosen.append(tokens[0])
         return Draft(torch.tensor(chosen, dtype=torch.long, device=self._device))

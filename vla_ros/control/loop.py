@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vla_ros import safety
+from vla_ros.control.asking import Asking
 from vla_ros.control.episodes import EpisodeCourse
 from vla_ros.control.gate import PublishGate
 from vla_ros.control.goal_loop import GoalLoop
@@ -21,7 +22,6 @@ from vla_ros.control.intake import FrameCheck, check_inference
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import ActionQueue, Answer
-from vla_ros.control.retold import Retold
 from vla_ros.control.timeline import Chunking, refuse_unless_able
 from vla_ros.control.watch import ClockWatch
 from vla_ros.core import (
@@ -63,7 +63,7 @@ class Control(GoalLoop):
         self.lock = threading.RLock()
         expected += info.pipeline_depth - 1 if info.chunk_length == 1 else 0
         self._queue = ActionQueue(chunking, limits.space, info.chunk_length, expected)
-        self._max_delay = info.max_delay
+        self.asking = Asking(self._queue, info)
         self._gate = PublishGate(self, outlet, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
         self._clock_watch = ClockWatch(sim_time, clock.steady_ns())
@@ -71,7 +71,6 @@ class Control(GoalLoop):
         self._resting = False  # between two episodes: nothing is asked for
         self._no_worker = ""  # why there is none
         self.inference_s = 0.0  # L, as it was measured last
-        self.retold: Retold | None = None  # what to ask, where that is decided already
 
     @abstractmethod
     def offer(self, observation: Observation) -> None:
@@ -293,26 +292,10 @@ class Control(GoalLoop):
 
     def _ask(self, observation: Observation) -> None:
         """Hand the frame to the worker, unless an answer to it would not be executed."""
-        if self.retold is not None:
-            self._ask_again(observation, self.retold)
-            return
-        if not self._queue.asks(observation.stamp_ns, self.limits):
-            return
-        executing = self._queue.asked(observation.stamp_ns)
-        if executing is not None and self.safety.state is PolicyState.RUNNING:
-            observation = replace(observation, executing=executing)
-        if self._max_delay:
-            steps = min(self._queue.delay_steps, self._max_delay)
-            observation = replace(observation, delay_steps=steps)
-        self._outlet.submit(observation, self.instruction)
-
-    def _ask_again(self, observation: Observation, retold: Retold) -> None:
-        """As it was asked in the run that is told again."""
-        question = retold.next(observation.stamp_ns)
+        running = self.safety.state is PolicyState.RUNNING
+        question = self.asking.about(observation, self.limits, running)
         if question is not None:
-            self._queue.asked(observation.stamp_ns)
-            observation = replace(observation, executing=question.executing)
-            self._outlet.submit(observation, self.instruction)
+            self._outlet.submit(question, self.instruction)
 
     def _act(self, now: Moment) -> bool:
         """Publish what comes next; see :meth:`PublishGate.let_through`."""

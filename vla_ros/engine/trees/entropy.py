@@ -10,7 +10,9 @@ are drafted independently all paths of a level agree in that, and we take the li
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
+from math import log, sqrt
+
+SLOPE = 0.2  # of AdaEDL's bound
 
 
 def top_entropy(chances: Sequence[float]) -> float:
@@ -28,3 +30,11 @@ def top_entropy(chances: Sequence[float]) -> float:
 def path_entropy(levels: Sequence[Sequence[float]]) -> float:
     """Phi of a path: ``levels`` are the top-K chances from which each of its tokens was taken."""
     return sum(top_entropy(level) for level in levels)
+
+
+def least_acceptance(chances: Sequence[float]) -> float:
+    """How likely a draft of one token stands at least, by the entropy of its top-K chances.
+
+    AdaEDL's lower bound (Agrawal et al.), 1 - sqrt(slope * H); below 0 it says nothing.
+    """
+    return 1.0 - sqrt(SLOPE * top_entropy(chances))

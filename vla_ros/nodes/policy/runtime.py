@@ -116,7 +116,7 @@ class PolicyRuntime:
         )
         self.control.goals.topic_preempts = values["allow_topic_preempt"]
         if values["retold_chunks"]:
-            self.control.retold = read_questions(Path(values["retold_chunks"]))
+            self.control.asking.retold = read_questions(Path(values["retold_chunks"]))
         self._link.attach(self._executor, ready, self.control)
         self.control.plans = "trajectory" in wanted(values)
         self._open_topics(values, limits)

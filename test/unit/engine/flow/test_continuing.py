@@ -314,7 +314,7 @@ def test_a_loop_in_lock_step_that_is_told_of_it_asks_the_same_and_hears_the_same
         bench.control.activate()
         bench.control.set_instruction(TEXT)
         questions = [Question(o.stamp_ns, i.continues if told else None) for o, i in said]
-        bench.control.retold = Retold(questions)
+        bench.control.asking.retold = Retold(questions)
         again = policy_of("identity")
         same = []
         for observation, want in said:
