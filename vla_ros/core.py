@@ -137,7 +137,8 @@ class Inference:
     older one than the observation just given. ``tokens`` are the action tokens in the
     target's vocabulary (empty for policies without a model), ``accepted`` the number of
     draft tokens accepted out of ``drafted``, per action dimension. ``continues`` is the chunk
-    that this one was made to continue, None where it was made by itself.
+    that this one was made to continue, None where it was made by itself. ``told_delay``: its first
+    action was made for so many control periods after the observation (0: the policy is not told).
     """
 
     stamp_ns: int
@@ -149,6 +150,7 @@ class Inference:
     drafted: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
     continues: Executing | None = None
+    told_delay: int = 0
 
 
 @dataclass(frozen=True, slots=True)

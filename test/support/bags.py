@@ -144,6 +144,7 @@ def chunk(
     epoch: int = 1,
     continued: tuple[int, int, int] = (0, 0, 0),
     space: ActionSpace = END_EFFECTOR_DELTA,
+    told_delay: int = 0,
 ) -> Entry:
     """An ActionChunk of the frame of this stamp. ``continued``: stamp, index, delay_steps."""
     name = "vla_ros/msg/ActionChunk"
@@ -161,6 +162,7 @@ def chunk(
         previous_stamp=time(continued[0]),
         previous_index=continued[1],
         delay_steps=continued[2],
+        told_delay=told_delay,
         action_space=int(space.kind),
         width=numbers.shape[1],
         names=list(space.names),

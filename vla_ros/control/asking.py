@@ -43,4 +43,5 @@ class Asking:
         if question is None:
             return None
         self._queue.asked(observation.stamp_ns)
-        return replace(observation, executing=question.executing)
+        told = min(question.told_delay, self._max_delay)
+        return replace(observation, executing=question.executing, delay_steps=told)

@@ -119,11 +119,12 @@ class CommandMaker:
         """The same command with its place in the chunk, on the time line, and where its time
         went."""
         answer = candidate.answer
+        due = candidate.index + answer.inference.told_delay  # periods after its observation
         return replace(
             command,
             chunk_index=candidate.index,
             chunk_length=len(answer.inference.actions),
-            staleness_ns=now.now_ns - answer.inference.stamp_ns - candidate.index * period_ns,
+            staleness_ns=now.now_ns - answer.inference.stamp_ns - due * period_ns,
             stages_ms=stages_ms(answer, now),
             total_ms=total_ms(answer, now, self._sim_time),
         )

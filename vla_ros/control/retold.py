@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from vla_ros.core import Executing
@@ -17,10 +17,12 @@ from vla_ros.core import Executing
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A frame that was asked for, by its stamp, and the chunk that its answer continued."""
+    """A frame that was asked for, by its stamp, the chunk that its answer continued, and the delay
+    that the policy was told."""
 
     stamp_ns: int
-    executing: Executing | None
+    executing: Executing | None = None
+    told_delay: int = 0
 
 
 class Retold:
@@ -41,7 +43,7 @@ class Retold:
 def write_questions(path: Path, questions: Iterable[Question]) -> None:
     """A file for :func:`read_questions`."""
     rows = [
-        [q.stamp_ns, *((e.stamp_ns, e.index, e.delay_steps) if (e := q.executing) else ())]
+        [q.stamp_ns, q.told_delay, *(astuple(q.executing) if q.executing else ())]
         for q in questions
     ]
     path.write_text(json.dumps(rows), encoding="utf-8")
@@ -53,8 +55,8 @@ def read_questions(path: Path) -> Retold:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return Retold(
-            Question(int(stamp), Executing(*map(int, executing)) if executing else None)
-            for stamp, *executing in rows
+            Question(int(at), Executing(*map(int, before)) if before else None, int(told))
+            for at, told, *before in rows
         )
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None

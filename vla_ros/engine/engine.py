@@ -119,10 +119,14 @@ class Engine:
         pixels = self.pixels(observation)
         stages.mark("preprocess")
         features = self.model.features(pixels)
-        named = self._prompts[min(max(observation.delay_steps, 0), len(self._prompts) - 1)]
+        named = self._prompts[self._told(observation.delay_steps)]
         prompt = self.model.sequence(named, self.model.project(features))
         stages.mark("vision")
         return Request(observation.stamp_ns, prompt, stages, pixels, features, observation)
+
+    def _told(self, delay_steps: int) -> int:
+        """The delay that the prompt names: as near as the policy was trained for."""
+        return min(max(delay_steps, 0), self.info.max_delay)
 
     def pixels(self, observation: Observation) -> tuple[torch.Tensor, ...]:
         """Preprocess: pixels [images, 3, s, s] per vision tower."""
@@ -154,6 +158,7 @@ class Engine:
             draft_passes=decoded.draft_passes,
             drafted=decoded.drafted,
             accepted=decoded.accepted,
+            told_delay=self._told(decoded.delay_steps),
         )
 
 

@@ -18,6 +18,7 @@ class Decoded:
     ``tokens`` are the K action tokens; ``actions`` [C, A] in [-1, 1] only where a head made
     them without tokens. ``finite`` is False when a logit was not. ``accepted`` of ``drafted``
     are counts per position. ``own`` are the target's own choices where acceptance is lossy.
+    ``delay_steps``: the observation's.
     """
 
     stamp_ns: int
@@ -30,6 +31,7 @@ class Decoded:
     accepted: tuple[int, ...] = ()
     own: tuple[int, ...] = ()
     actions: torch.Tensor | None = None
+    delay_steps: int = 0
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class Request:
             tokens=tuple(tokens),
             finite=finite,
             target_passes=target_passes,
+            delay_steps=0 if self.observation is None else self.observation.delay_steps,
         )
 
 

@@ -192,8 +192,9 @@ class Record:
     ``passes``: of the target model over ``frames`` frames that it answered; they served ``served``
     actions, where a pipeline's pass serves as many as it is deep and a chunk's all of its own (0:
     written by a version that did not count). ``staleness_ms``: age less due time of the same
-    actions at their execution, how far each was behind its own chunk's time line. ``held``: steps
-    without an action of the policy. ``clamped``: actions changed by the gate.
+    actions at their execution, how far each was behind its own chunk's time line; ``told_delay``:
+    the periods of delay that a policy was told (none where it was never told of any).
+    ``held``: steps without an action of the policy. ``clamped``: actions changed by the gate.
     ``action_digest``: SHA-256, in hex, of the executed actions (m, rad, gripper 0 to 1 as the
     command carried them, float64 [7] each, held steps included) in order; ``token_digest`` the
     same of the action tokens, int64, "" without a model. Of chunks: ``begun`` is the place of the
@@ -215,6 +216,7 @@ class Record:
     age_ms: Spread = Spread()
     staleness_ms: Spread = Spread()
     inference_ms: Spread = Spread()
+    told_delay: Spread = Spread()
     schedule: str = ""
     drafted: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
@@ -257,7 +259,7 @@ def setup_from_json(values: Mapping[str, Any]) -> Setup:
 def record_from_json(values: Mapping[str, Any]) -> Record:
     changed = dict(values)
     changed["job"] = _from(Job, values["job"])
-    for name in ("age_ms", "staleness_ms", "inference_ms", "begun", "seam", "jerk"):
+    for name in ("age_ms", "staleness_ms", "inference_ms", "told_delay", "begun", "seam", "jerk"):
         changed[name] = _from(Spread, values.get(name, {}))
     return _from(Record, changed)
 

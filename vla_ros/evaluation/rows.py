@@ -74,6 +74,7 @@ class Row:
     ``steps``: median of the solved episodes, None without one. ``same``: episodes with the same
     executed actions as the first variant's, and episodes that both have. ``solved``: the drafts
     of the solved episodes; a policy that fails often repeats itself, which is easy to draft.
+    ``told``: delays that the policy was told, in control periods.
     ``schedule``: how its frames were decoded, which "auto" leaves open.
     """
 
@@ -91,6 +92,7 @@ class Row:
     drafts: Drafts
     solved: Drafts
     same: tuple[int, int]
+    told: Spread = Spread()
     begun: Spread = Spread()
     seam: Spread = Spread()
     jerk: Spread = Spread()
@@ -145,6 +147,7 @@ def _row(variant: Variant, records: Sequence[Record], first: Mapping[_Key, str],
         drafts=Drafts.of(records),
         solved=Drafts.of([r for r in records if r.success]),
         same=(sum(first[_key(r)] == r.action_digest for r in both), len(both)),
+        told=pooled(r.told_delay for r in records),
         begun=pooled(r.begun for r in records),
         seam=pooled(r.seam for r in records),
         jerk=pooled(r.jerk for r in records),

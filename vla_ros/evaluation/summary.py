@@ -51,6 +51,7 @@ def _figures(row: Row, records: Sequence[Record]) -> dict[str, Any]:
         "variant": row.variant.label,
         "observation_age_ms": _spread(row.age),
         "staleness_ms": _spread(row.staleness) if row.staleness.count else None,
+        "told_delay": _spread(row.told) if row.told.count else None,
         "begun": _spread(row.begun) if row.begun.count else None,
         "seam": _spread(row.seam, 6) if row.seam.count else None,
         "jerk": _spread(row.jerk, 6) if row.jerk.count else None,

@@ -27,6 +27,7 @@ class Tally:
         self._ages_ms: list[float] = []
         self._staleness_ms: list[float] = []
         self._inference_ms: list[float] = []
+        self._told: list[float] = []
         self._drafted: list[int] = []
         self._accepted: list[int] = []
         self._seams = Seams()
@@ -55,6 +56,7 @@ class Tally:
         """The policy answered one frame."""
         self._frames += 1
         self._seams.inference(said)
+        self._told.append(said.told_delay)
         self._passes += said.target_passes
         self._actions_said += len(said.actions)
         self._drafted = add_per_dimension(self._drafted, said.drafted)
@@ -98,6 +100,7 @@ class Tally:
             age_ms=Spread.of(self._ages_ms),
             staleness_ms=Spread.of(self._staleness_ms),
             inference_ms=Spread.of(self._inference_ms),
+            told_delay=Spread.of(self._told) if any(self._told) else Spread(),
             schedule="" if schedule == NO_SCHEDULE else schedule,
             drafted=tuple(self._drafted),
             accepted=tuple(self._accepted),

@@ -139,6 +139,7 @@ def _inference_to_json(inference: Inference) -> dict[str, Any]:
         "drafted": [int(n) for n in inference.drafted],
         "accepted": [int(n) for n in inference.accepted],
         "continues": None if inference.continues is None else astuple(inference.continues),
+        "told_delay": inference.told_delay,
     }
 
 
@@ -155,6 +156,7 @@ def _inference_from_json(body: dict[str, Any]) -> Inference:
         drafted=tuple(map(int, body["drafted"])),
         accepted=tuple(map(int, body["accepted"])),
         continues=_executing(body["continues"]),
+        told_delay=int(body["told_delay"]),
     )
 
 

@@ -47,4 +47,5 @@ def inference_of(message: ActionChunk) -> Inference:
         draft_passes=message.draft_passes,
         drafted=tuple(map(int, message.drafted)),
         accepted=tuple(map(int, message.accepted)),
+        told_delay=message.told_delay,
     )

@@ -18,7 +18,7 @@ from vla_ros.timing import SECOND
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One ActionChunk. ``continued``: stamp, index and delay_steps of the chunk that it was made
-    to continue, or None. ``digest`` of the instruction."""
+    to continue, or None. ``digest`` of the instruction. ``told_delay``: in periods."""
 
     observed_ns: int
     at_ns: int
@@ -31,6 +31,7 @@ class Chunk:
     units: tuple[str, ...]
     continued: tuple[int, int, int] | None = None
     tokens: tuple[int, ...] = ()
+    told_delay: int = 0
 
 
 def chunk_of(message: Any, at_ns: int) -> Chunk:
@@ -56,6 +57,7 @@ def chunk_of(message: Any, at_ns: int) -> Chunk:
         units=tuple(message.units),
         continued=continued,
         tokens=tuple(int(token) for token in message.tokens),
+        told_delay=int(getattr(message, "told_delay", 0)),  # of an older recording
     )
 
 

@@ -69,11 +69,12 @@ class Bench:
         self.control.offer(observation)
         return observation
 
-    def answer(self, observation, action=None, epoch=None):
+    def answer(self, observation, action=None, epoch=None, told_delay=0):
         action = np.full((1, 7), 0.01) if action is None else np.atleast_2d(action)
         timeline = Timeline(observation.received_steady_ns).mark("queue", self.clock.steady)
+        timeline = timeline.mark("decode", self.clock.steady)
         answer = Answer(
-            Inference(observation.stamp_ns, action, timeline.mark("decode", self.clock.steady)),
+            Inference(observation.stamp_ns, action, timeline, told_delay=told_delay),
             observation.received_ns,
             observation.received_steady_ns,
         )

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.control.bench import Bench
+from vla_ros.control.retold import Question, Retold
 from vla_ros.control.timeline import Chunking, Lateness
 from vla_ros.safety import Limits
 from vla_ros.timing import SECOND
@@ -67,6 +68,31 @@ def test_it_is_told_what_a_parameter_says() -> None:
     assert told(bench) == 3
     with pytest.raises(ValueError, match="told_delay must be 0 or more"):
         Chunking(told_delay=-1)
+
+
+@pytest.mark.parametrize("told_delay", [0, 3])
+def test_an_action_made_for_the_moment_it_is_executed_in_is_not_stale(told_delay: int) -> None:
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    observation = bench.frame()
+    bench.clock.advance(3 * T)
+    bench.answer(observation, told_delay=told_delay)
+    bench.control.tick()
+    command = bench.out.commands[-1]
+    assert command.published_ns - command.stamp_ns == 3 * PERIOD, "as old as ever"
+    assert command.staleness_ns == (3 - told_delay) * PERIOD
+
+
+def test_what_is_told_again_is_what_was_told() -> None:
+    bench = Bench(limits=Limits(max_age_s=2.0), max_delay=2)
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    for asked, heard in ((1, 1), (5, 2)):  # another checkpoint may know of less
+        bench.control.asking.retold = Retold([Question(bench.clock.now, None, asked)])
+        bench.frame()
+        assert told(bench) == heard
+        bench.clock.advance(T)
 
 
 def test_a_policy_that_knows_of_no_delay_is_told_of_none() -> None:

@@ -47,6 +47,9 @@ def test_others_have_the_prompt_they_had() -> None:
     engine, told = engine_of(tiny()), engine_of(tiny(TOLD))
     assert engine.info.max_delay == 0
     assert engine.tokenizer(TEXT, 3) == engine.tokenizer(TEXT)
+    engine.reset(TEXT)
+    answer = engine.step(seen(1, 3), Timeline(0), CLOCK)
+    assert answer is not None and answer.told_delay == 0
     assert len(told.tokenizer(TEXT, 3)) > len(engine.tokenizer(TEXT))
 
 
@@ -62,6 +65,7 @@ def test_schedules_say_the_same_whatever_the_delay(schedule: str) -> None:
             answer = engine.step(frame, Timeline(0), CLOCK)
             if answer is not None:
                 told[answer.stamp_ns] = answer.tokens
+                assert answer.told_delay == min(answer.stamp_ns % 9, 8), "of its own frame"
     assert len(found) >= 24 and all(wanted[stamp] == tokens for stamp, tokens in found.items())
 
 

@@ -59,6 +59,17 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
     assert (seen.executing, seen.delay_steps) == (sent.executing, 3)
 
 
+def test_what_an_inference_was_made_for_arrives() -> None:
+    made = Inference(
+        7, np.ones((1, 7)), Timeline(3).mark("decode", 9),
+        continues=Executing(5, 1, 2), told_delay=6,
+    )  # fmt: skip
+    sent = Result(4, 7, 1, 2, 5, 6, inference=made)
+    (got,) = ReportStream().feed(encode_report(sent), 11)
+    assert got.inference is not None
+    assert (got.inference.continues, got.inference.told_delay) == (made.continues, 6)
+
+
 def test_what_a_policy_says_of_its_actions_arrives() -> None:
     space = joints(ActionKind.JOINT_POSITION, ("a", "claw"), ("claw",))
     sent = Ready(PolicyInfo("replay", action_space=space, continues=("rtc",), max_delay=8), 7)

@@ -101,7 +101,11 @@ def with_questions(prepared: Prepared, folder: Path) -> Prepared:
     write_questions(
         file,
         (
-            Question(c.observed_ns, Executing(*c.continued) if c.continued else None)
+            Question(
+                c.observed_ns,
+                Executing(*c.continued) if c.continued else None,
+                c.told_delay,
+            )
             for c in prepared.chunks
         ),
     )

@@ -71,6 +71,11 @@ def _ms(spread: Spread) -> Cell:
     return Cell(f"{spread.p50:.1f} / {spread.p95:.1f}" if spread.count else NONE)
 
 
+def _staleness(row: Row) -> Cell:
+    """Of single actions that were made for the moment of their image it is the age."""
+    return _ms(row.staleness if row.begun.count or row.told.count else Spread())
+
+
 def _thousandths(spread: Spread) -> Cell:
     """Of m and rad."""
     words = f"{1e3 * spread.p50:.1f} / {1e3 * spread.p95:.1f}"
@@ -88,7 +93,8 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], Cell]], ...] = (
     ("steps", lambda r: Cell(f"{r.steps:.0f}" if r.steps else NONE)),
     ("new actions\na second", lambda r: Cell(f"{r.rate_hz:.1f}" if r.rate_hz else NONE)),
     ("age, ms\np50 / p95", lambda r: _ms(r.age)),
-    ("staleness, ms\np50 / p95", lambda r: _ms(r.staleness if r.begun.count else Spread())),
+    ("staleness, ms\np50 / p95", _staleness),
+    ("delay told,\nperiods p50 / p95", lambda r: _ms(r.told)),
     ("inference, ms\np50 / p95", lambda r: _ms(r.inference)),
     ("passes\nan action", lambda r: Cell(_passes(r.drafts))),
     ("drafts\naccepted, %", lambda r: Cell(percent(r.drafts.acceptance_all))),

@@ -179,6 +179,7 @@ def chunk_message(answer: Answer, result: Result, info: PolicyInfo, limits: Limi
     if (before := inference.continues) is not None:
         out.previous_stamp = to_time(before.stamp_ns)
         out.previous_index, out.delay_steps = before.index, before.delay_steps
+    out.told_delay = inference.told_delay
     out.action_space, out.width = int(limits.space.kind), inference.actions.shape[-1]
     out.names, out.units = list(limits.space.names), list(limits.space.units)
     out.actions = inference.actions.astype(np.float64).ravel().tolist()

@@ -332,13 +332,13 @@ def test_a_loop_in_lock_step_that_is_told_of_it_asks_the_same_and_hears_the_same
 
 def test_questions_are_asked_once_each_and_kept_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "chunks.json"
-    asked = [Question(5, None), Question(9, Executing(5, 3, 2)), Question(9, None)]
+    asked = [Question(5), Question(9, Executing(5, 3, 2)), Question(9, None, 3)]
     write_questions(file, asked)
     retold = read_questions(file)
     assert retold.next(4) is None
     assert retold.next(9) == asked[1], "those before are over"
     assert [retold.next(9), retold.next(9), retold.next(10)] == [asked[2], None, None]
-    for wrong in ("{}x", "[[1, 2]]", "7"):
+    for wrong in ("{}x", "[[1]]", "[[1, 2, 3]]", "7"):
         file.write_text(wrong)
         with pytest.raises(ValueError, match="cannot read"):
             read_questions(file)
