@@ -61,7 +61,9 @@ def panel(axes: object, lines: Mapping[str, Sequence[tuple[int, Row]]]) -> None:
             at, rates, (low, high), fmt=f"-{look[name].marker}", color=look[name].colour, lw=1.5,
             ms=4.5, elinewidth=0.8, capsize=2, label=name,
         )  # fmt: skip
-    axes.set_xlabel("an action is executed so much later than its image, ms", fontsize=SIZE, color=INK)
+    axes.set_xlabel(
+        "an action is executed so much later than its image, ms", fontsize=SIZE, color=INK
+    )
     axes.legend(frameon=False, fontsize=SIZE, loc="lower left")
 
 

@@ -45,6 +45,11 @@ def add_parser(verbs: Any) -> None:
     add("--image-size", type=int, default=128, help="pixels a side (128)")
     add("--interpolation", choices=("bicubic", "box"), default="bicubic",
         help="how images are made smaller; box: as flow policies see them (bicubic)")  # fmt: skip
+    add(
+        "--two-ways",
+        action="store_true",
+        help="the expert swings out to the left or to the right: chunks that can disagree",
+    )
     add("--wrist", action="store_true", help="the wrist camera too, for models of two images")
     add("--workers", type=int, default=1, help="processes (1)")
     add("--policy", default="", metavar="DIR", help="a checkpoint that acts, the expert labels")
@@ -70,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         wrist=args.wrist,
         policy=args.policy,
         interpolation=args.interpolation,
+        two_ways=args.two_ways,
     )
     try:
         episode_seed(options, args.demos - 1)

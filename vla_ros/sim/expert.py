@@ -18,6 +18,7 @@ from vla_ros.core import Floats, Pose
 from vla_ros.sim.env import FINGERS
 from vla_ros.sim.goals import Family, Goal, parse_instruction
 from vla_ros.sim.rotation import matrix, upright_yaw
+from vla_ros.sim.swing import around
 from vla_ros.sim.waypoints import CLOSED, OPEN, Scene, Waypoint, still, towards
 
 _HOVER = 0.10  # m above a cube before going down to it
@@ -44,10 +45,12 @@ class Expert:
     """Scripted policy for one instruction. Not thread-safe.
 
     It remembers one thing: where the cube lay that it pushes, to know when that is done.
+    ``side``: 1 or -1, it swings out to that side on its way (:mod:`vla_ros.sim.swing`); 0: straight.
     UnknownInstruction: the sentence asks for nothing it can do.
     """
 
-    def __init__(self, instruction: str) -> None:
+    def __init__(self, instruction: str, side: float = 0.0) -> None:
+        self._side = side
         self.reset(instruction)
 
     def reset(self, instruction: str) -> None:
@@ -68,16 +71,17 @@ class Expert:
                 self._origin = lies
             if abs(lies[1] - self._origin[1]) > _PUSHED:
                 return still(CLOSED)
-        return advise(self._goal, poses)
+        return advise(self._goal, poses, self._side)
 
 
-def advise(goal: Goal, poses: Mapping[str, Pose]) -> Floats:
+def advise(goal: Goal, poses: Mapping[str, Pose], side: float = 0.0) -> Floats:
     """What to do for ``goal``, float64 [7]: m, rad (axis-angle), gripper 0 closed to 1 open.
 
     ``poses`` holds "gripper", FINGERS and every object by name, in the world frame, the
-    gripper's z axis along the fingers. MissingPose: one that the goal needs is not there.
+    gripper's z axis along the fingers. ``side``: as of :class:`Expert`. MissingPose: one that the
+    goal needs is not there.
     """
-    view = _look(goal, poses)
+    view = _look(goal, poses, side)
     action, _ = towards(_NEXT[goal.family](goal, view), view.scene)
     return action
 
@@ -89,9 +93,17 @@ class _View:
     scene: Scene
     gap: float
     hand: Floats
+    side: float
+
+    def by(self, place: Floats) -> Floats:
+        """Where to head for on the free way to ``place`` [3]."""
+        if not self.side:
+            return place
+        aside = around(self.scene.gripper[None, :2], place[None, :2], np.array([self.side]))
+        return np.append(aside[0], place[2])
 
 
-def _look(goal: Goal, poses: Mapping[str, Pose]) -> _View:
+def _look(goal: Goal, poses: Mapping[str, Pose], side: float) -> _View:
     gripper, thing = _get(poses, "gripper"), _get(poses, goal.object)
     position, grip = np.array(thing.position), np.array(gripper.position)
     placing = goal.family in (Family.PICK, Family.STACK)
@@ -105,7 +117,7 @@ def _look(goal: Goal, poses: Mapping[str, Pose]) -> _View:
         target=target,
         start=position,
     )
-    return _View(scene, float(np.linalg.norm(left - right)), grip - position)
+    return _View(scene, float(np.linalg.norm(left - right)), grip - position, side)
 
 
 def _get(poses: Mapping[str, Pose], name: str) -> Pose:
@@ -167,7 +179,8 @@ def _grasp_and_place(goal: Goal, view: _View) -> Waypoint:
         return _to(np.array([scene.target[0], scene.target[1], _TRAVEL]), OPEN)
     grasp = _within(view.hand, 0.018, 0.014) or (between and view.gap < 0.07)
     height = _funnel(view.hand, _HOVER)
-    return _to(scene.object + _up(height), CLOSED if grasp else OPEN, turned=True)
+    down = view.by(scene.object + _up(height))
+    return _to(down, CLOSED if grasp else OPEN, turned=True)
 
 
 def _push(goal: Goal, view: _View) -> Waypoint:
@@ -180,11 +193,12 @@ def _push(goal: Goal, view: _View) -> Waypoint:
     if abs(off[0]) < aside and off[2] < above and -_BEHIND - aside < ahead < 0.0:
         return _to(foot + (ahead + _AHEAD) * side, CLOSED)
     behind = foot - _BEHIND * side
-    return _to(behind + _up(max(0.0, _funnel(scene.gripper - behind, _HOVER))), CLOSED)
+    height = max(0.0, _funnel(scene.gripper - behind, _HOVER))
+    return _to(view.by(behind + _up(height)), CLOSED)
 
 
 def _reach(goal: Goal, view: _View) -> Waypoint:
-    return _to(view.scene.object + _up(_HOVER), OPEN)
+    return _to(view.by(view.scene.object + _up(_HOVER)), OPEN)
 
 
 _NEXT: Final[Mapping[Family, Callable[[Goal, _View], Waypoint]]] = {

@@ -110,6 +110,7 @@ def _correct(
         policy=str(policy),
         per_shard=_ROUND_SHARD,
         delays=trainer.options.delays,
+        two_ways=trainer.frames.info.two_ways,
     )
     for made in collect(options, round_directory(trainer.directory, number), machine.workers):
         report.say(

@@ -33,13 +33,13 @@ def names(family):
     return [task.name for task in TASKS if GOALS[task.name].family.value == family]
 
 
-def solve(table, name, index, delay=0, drop=0.0, every=1, error=(0.0, 0.0, 0.0)):
+def solve(table, name, index, delay=0, drop=0.0, every=1, error=(0.0, 0.0, 0.0), side=0.0):
     """Steps to success, or 0. ``delay`` steps old evidence, of which ``drop`` is lost; ``error``
     m is added to every action."""
     rng = np.random.default_rng(index)
     task = table.spec.task(name)
     seen = table.reset(name, index, seed=11, render=False)
-    expert, gripper = Expert(task.instruction), 1.0
+    expert, gripper = Expert(task.instruction, side), 1.0
     shown = deque([seen.poses] * (delay + 1), maxlen=delay + 1)
     for number in range(task.max_steps):
         command = None

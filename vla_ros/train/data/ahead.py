@@ -20,6 +20,7 @@ from vla_ros.sim import expert as scripted
 from vla_ros.sim import waypoints
 from vla_ros.sim.goals import Family, Goal
 from vla_ros.sim.rotation import downward
+from vla_ros.sim.swing import around
 from vla_ros.train.data.shards import BODIES
 from vla_ros.train.data.units import to_environment, to_values
 
@@ -43,7 +44,8 @@ class Tables:
     ``family`` [N]: the number of the goal's; ``grip``, ``thing``, ``target`` [N, 3], ``gap`` [N];
     ``level`` and ``turned`` [N, 3]: the rotation still to make to the hand's own way down, and to
     the way that the thing is grasped;
-    ``asked`` [2, N, 6]: what was asked one and two steps ago; ``side`` [N]: of a push, along y.
+    ``asked`` [2, N, 6]: what was asked one and two steps ago; ``side`` [N]: of a push, along y;
+    ``swing`` [N]: the side of :mod:`vla_ros.sim.swing`.
     """
 
     family: npt.NDArray[np.int64]
@@ -55,6 +57,7 @@ class Tables:
     turned: Floats
     asked: Floats
     side: Floats
+    swing: Floats
 
 
 def futures(
@@ -63,13 +66,15 @@ def futures(
     goals: Sequence[Goal],
     scale: Floats,
     horizon: int,
+    swing: Floats | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Values (see units) float32 [N, horizon, 7] of the expert.
+    """Values (see units) float32 [N, horizon, 7] of the expert; it swings out to the side
+    ``swing`` [N] of every state, or nowhere.
 
     ``poses`` [N, BODIES, 7], one goal a state; ``before`` [N, 2, 7]: what was executed one and
     two steps ago, in environment units; ``scale`` [6].
     """
-    tables = tables_of(poses, before, goals, scale)
+    tables = tables_of(poses, before, goals, scale, swing)
     chunk = []
     for _ in range(horizon):
         action = advise_many(tables)
@@ -83,6 +88,7 @@ def tables_of(
     before: npt.NDArray[np.float32],
     goals: Sequence[Goal],
     scale: Floats,
+    swing: Floats | None = None,
 ) -> Tables:
     """The states as the expert looks at them; see :func:`futures`."""
     wide = poses.astype(np.float64)
@@ -107,6 +113,7 @@ def tables_of(
         turned=axis_angles(turn @ downward(0.0) @ back),
         asked=before[:, :, :GRIPPER].astype(np.float64).transpose(1, 0, 2) * scale,
         side=np.array([1.0 if goal.target == "right" else -1.0 for goal in goals]),
+        swing=np.zeros(len(wide)) if swing is None else swing,
     )
 
 
@@ -115,7 +122,7 @@ def tables_of(
 
 def advise_many(tables: Tables) -> Floats:
     """:func:`vla_ros.sim.expert.advise` for each table: float64 [N, 7]."""
-    reach = tables.thing + _up(scripted._HOVER)
+    reach = _by(tables, tables.thing + _up(scripted._HOVER))
     place, gripper, turned = _grasp_and_place(tables)
     push = tables.family == _PUSHING
     still = tables.family == _REACHING
@@ -146,7 +153,7 @@ def _grasp_and_place(tables: Tables) -> tuple[Floats, Floats, Bools]:
     away = tables.target.copy()
     away[:, 2] = scripted._TRAVEL
     grasp = _within(hand, 0.018, 0.014) | (between & (tables.gap < 0.07))
-    down = tables.thing + _up(_funnel(hand, scripted._HOVER))
+    down = _by(tables, tables.thing + _up(_funnel(hand, scripted._HOVER)))
     cases = [gripped & there, gripped, near]
     place = np.select([c[:, None] for c in cases], [rest + hand, carried, away], down)
     shut, wide = waypoints.CLOSED, waypoints.OPEN
@@ -166,7 +173,13 @@ def _push(tables: Tables) -> Floats:
     behind = foot - scripted._BEHIND * side
     high = np.maximum(0.0, _funnel(tables.grip - behind, scripted._HOVER))
     onward = foot + (ahead + scripted._AHEAD)[:, None] * side
-    return np.where(lane[:, None], onward, behind + _up(high))
+    return np.where(lane[:, None], onward, _by(tables, behind + _up(high)))
+
+
+def _by(tables: Tables, place: Floats) -> Floats:
+    """Where to head for on the free way to ``place`` [N, 3]."""
+    aside = around(tables.grip[:, :2], place[:, :2], tables.swing)
+    return np.concatenate((aside, place[:, 2:]), 1)
 
 
 def _up(height: float | Floats) -> Floats:

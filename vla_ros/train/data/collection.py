@@ -61,6 +61,7 @@ class CollectOptions:
     ``interpolation``: how images are made smaller; "box" gives what LeRobot's pi0 sees of them.
     ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
     ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
+    ``two_ways``: the expert swings out to the left or to the right, each episode anew.
     """
 
     demonstrations: int
@@ -73,6 +74,7 @@ class CollectOptions:
     interpolation: str = "bicubic"
     per_shard: int = 20
     delays: int = 0
+    two_ways: bool = False
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -195,6 +197,7 @@ def set_info(options: CollectOptions, spec: EnvSpec) -> SetInfo:
         scale=tuple(scales(spec).tolist()),
         control_rate_hz=spec.control_rate_hz,
         instructions=INSTRUCTIONS,
+        two_ways=options.two_ways,
     )
 
 
@@ -206,24 +209,26 @@ def totals(directory: Path) -> tuple[int, int]:
 
 def _driver(options: CollectOptions, episode: Episode, environment: Environment) -> Driver:
     scale = scales(environment.spec)
-    expert = Expert(episode.instruction)
     rng = np.random.default_rng([episode.seed, episode.initial_state])
+    side = float(rng.choice((-1.0, 1.0))) if options.two_ways else 0.0
+    expert = Expert(episode.instruction, side)
     if not options.policy:
         disturb = Disturbance(rng)
 
         def demonstrate(seen: SimObservation) -> tuple[Taught, Floats]:
-            label = _taught(expert, seen, scale)
+            label = _taught(expert, seen, scale, side)
             return label, disturb(label.action)
 
         return demonstrate
     policy = shared_policy(options.policy)
     policy.reset(episode.instruction)
     delay = int(rng.integers(options.delays + 1)) if options.delays else 0
-    return _mixed(expert, Late(policy.act, delay), scale, rng, options.expert_share)
+    return _mixed(expert, side, Late(policy.act, delay), scale, rng, options.expert_share)
 
 
 def _mixed(
     expert: Expert,
+    side: float,
     policy: Late,
     scale: Floats,
     rng: np.random.Generator,
@@ -237,7 +242,7 @@ def _mixed(
 
     def drive(seen: SimObservation) -> tuple[Taught, Floats]:
         nonlocal expert_acts
-        label = _taught(expert, seen, scale)
+        label = _taught(expert, seen, scale, side)
         if rng.uniform() < _SWITCH:
             expert_acts = bool(rng.uniform() < expert_share)
         policy.see(seen)
@@ -247,8 +252,8 @@ def _mixed(
     return drive
 
 
-def _taught(expert: Expert, seen: SimObservation, scale: Floats) -> Taught:
-    every = labels(seen.poses, scale)
+def _taught(expert: Expert, seen: SimObservation, scale: Floats, side: float) -> Taught:
+    every = labels(seen.poses, scale, side)
     action = to_environment(expert.act(seen.poses), scale)
     every[INSTRUCTIONS.index(instruction_of(expert.goal))] = action
     return Taught(action, every)

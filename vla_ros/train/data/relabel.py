@@ -20,7 +20,7 @@ from vla_ros.train.data.units import to_environment
 INSTRUCTIONS: tuple[str, ...] = tuple(instruction_of(goal) for goal in GOALS.values())
 
 
-def labels(poses: Mapping[str, Pose], scale: Floats) -> Floats:
-    """Environment actions [G, 7], one for each of INSTRUCTIONS."""
-    actions = [advise(goal, poses) for goal in GOALS.values()]
+def labels(poses: Mapping[str, Pose], scale: Floats, side: float = 0.0) -> Floats:
+    """Environment actions [G, 7], one for each of INSTRUCTIONS; ``side`` as of the expert."""
+    actions = [advise(goal, poses, side) for goal in GOALS.values()]
     return to_environment(np.stack(actions), scale)

@@ -48,7 +48,8 @@ class SetInfo:
     """What all demonstrations of a data set share.
 
     ``scale`` [6]: physical size of an action of 1. ``objects``: the K names of ``pixels``.
-    ``instructions``: the G sentences of ``labels``.
+    ``instructions``: the G sentences of ``labels``. ``two_ways``: the expert had two ways to
+    everything (:mod:`vla_ros.sim.swing`).
     """
 
     environment: str
@@ -58,6 +59,7 @@ class SetInfo:
     scale: tuple[float, ...]
     control_rate_hz: float
     instructions: tuple[str, ...]
+    two_ways: bool = False
 
 
 @dataclass(frozen=True, slots=True)

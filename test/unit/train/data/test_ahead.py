@@ -51,13 +51,14 @@ def still(count):
     return np.zeros((count, 2, 7), np.float32)
 
 
-@given(st.integers(0, 2**31), st.booleans())
-@settings(max_examples=30, deadline=None)
-def test_many_at_once_do_what_the_expert_does(seed, near):
+@given(st.integers(0, 2**31), st.booleans(), st.sampled_from((-1.0, 0.0, 1.0)))
+@settings(max_examples=40, deadline=None)
+def test_many_at_once_do_what_the_expert_does(seed, near, side):
     poses = poses_of(np.random.default_rng(seed), near)
     many = np.repeat(poses[None], len(EVERY), 0)
-    got = advise_many(tables_of(many, still(len(EVERY)), EVERY, SCALE))
-    wanted = np.stack([advise(goal, named(poses)) for goal in EVERY])
+    swing = np.full(len(EVERY), side)
+    got = advise_many(tables_of(many, still(len(EVERY)), EVERY, SCALE, swing))
+    wanted = np.stack([advise(goal, named(poses), side) for goal in EVERY])
     np.testing.assert_allclose(got, wanted, atol=1e-9)
 
 
