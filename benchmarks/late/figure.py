@@ -1,7 +1,7 @@
 """Success against delay, as a picture: python benchmarks/late/figure.py OUT.png
 
-Left: policies of single actions that know their age and that do not; right: the executions of chunks.
-Reads the studies beside this file, as benchmarks/late/run.sh and tokens.sh write them.
+Left: policies of single actions that know their age and that do not; right: the executions of
+chunks. Reads the studies beside this file, as benchmarks/late/run.sh and tokens.sh write them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from vla_ros.evaluation.report.figures.canvas import INK, SIZE, panels, styles, success_axis, title
 from vla_ros.evaluation.report.figures.late import late_lines
@@ -47,7 +48,7 @@ def draw(path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def panel(axes: object, lines: Mapping[str, Sequence[tuple[int, Row]]]) -> None:
+def panel(axes: Any, lines: Mapping[str, Sequence[tuple[int, Row]]]) -> None:
     success_axis(axes)
     look = styles(list(lines))
     for place, (name, points) in enumerate(lines.items()):

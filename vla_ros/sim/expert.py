@@ -45,7 +45,8 @@ class Expert:
     """Scripted policy for one instruction. Not thread-safe.
 
     It remembers one thing: where the cube lay that it pushes, to know when that is done.
-    ``side``: 1 or -1, it swings out to that side on its way (:mod:`vla_ros.sim.swing`); 0: straight.
+    ``side``: 1 or -1, it swings out to that side on its way (:mod:`vla_ros.sim.swing`); 0: it
+    goes straight.
     UnknownInstruction: the sentence asks for nothing it can do.
     """
 
