@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.calibrations import write_calibration
 from support.engine import (
     CLOCK,
     CPU,
@@ -23,6 +25,7 @@ from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.temporal import TemporalDrafter
 from vla_ros.engine.request import Request
 from vla_ros.engine.tokens import ActionTokens
+from vla_ros.engine.trees.rounds import shown
 
 CHUNK, COUNT = 8, 56
 CONFIG = replace(tiny_config(), chunk=CHUNK)
@@ -57,6 +60,29 @@ def test_drafted_or_not_it_says_the_same() -> None:
         answers = play(engine_of(checkpoint, "speculative", **options), events)
         assert said(answers) == plain, options
         assert sum(sum(a.accepted) for a in answers.values()) > 10, options
+
+
+def test_heterospec_says_the_same(tmp_path: Path) -> None:
+    checkpoint = tiny(replace(CONFIG, chunk=2), seed=2)
+    events = stream(20, {0: TEXTS[0], 9: TEXTS[1]}, seed=3)
+    calibration = write_calibration(tmp_path, 14)
+    engine = engine_of(checkpoint, "heterospec", calibration=calibration, adaptive_draft=False)
+    answers = play(engine, events)
+    assert said(answers) == said(play(engine_of(checkpoint), events))
+    assert sum(sum(a.accepted) for a in answers.values()) > 10
+
+
+def test_what_was_said_is_replayed_as_it_would_be_drafted() -> None:
+    """Four of eight steps are executed: half of a chunk has been said before."""
+    slides = Slides()
+    frames = shown([[slides.chunk(step) for step in range(0, 24, 4)]], range(31744, 32000),
+                   steps=CHUNK)  # fmt: skip
+    assert frames[0].offer is None
+    for frame, step in zip(frames[2:], range(8, 24, 4), strict=True):
+        assert frame.offer is not None
+        there = zip(frame.offer.tokens[:28], slides.chunk(step)[:28], strict=True)
+        assert all(token in tokens[:3] for tokens, token in there)
+        assert -1 < max(frame.ranks[:28]) <= 2
 
 
 class Slides:
