@@ -137,6 +137,13 @@ def _row(
     )  # fmt: skip
 
 
-def split(episodes: Sequence[Episode], window: range) -> tuple[list[Shown], list[Shown]]:
-    """Every second episode to fit on, the others to judge by; each learns anew, as in lock-step."""
-    return shown(episodes[1::2], window, anew=True), shown(episodes[0::2], window, anew=True)
+def split(
+    episodes: Sequence[Episode], window: range, steps: int = 1
+) -> tuple[list[Shown], list[Shown]]:
+    """Every second episode to fit on, the others to judge by; each learns anew, as in lock-step.
+
+    An answer has ``steps`` actions."""
+    return (
+        shown(episodes[1::2], window, anew=True, steps=steps),
+        shown(episodes[0::2], window, anew=True, steps=steps),
+    )

@@ -42,8 +42,12 @@ class MissDrafter(TemporalDrafter):
             model.actions, tokens, model.device, close, adaptive=adaptive, dtype=model.dtype
         )
         self._answers = answers
+        self._wrong: tuple[int, ...] = ()
 
     def begin(self, request: Request) -> None:
         actions = self._actions
         truth = self._answers[request.stamp_ns]
-        self._guess = tuple(t + 1 if t + 1 < actions.vocab else t - 1 for t in truth)
+        self._wrong = tuple(t + 1 if t + 1 < actions.vocab else t - 1 for t in truth)
+
+    def _guess(self, prefix: Sequence[int], start: int, end: int) -> Sequence[int]:
+        return self._wrong[start:end]

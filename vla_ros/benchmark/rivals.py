@@ -11,6 +11,7 @@ from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.drafters.temporal import costs_on
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
 from vla_ros.engine.model import VLAModel
+from vla_ros.engine.request import Request
 from vla_ros.engine.trees.entropy import least_acceptance
 from vla_ros.engine.trees.expected import Budget
 from vla_ros.engine.trees.rounds import Episode, hindsight, shown
@@ -26,8 +27,12 @@ class EntropyChainDrafter(Drafter):
         self._device, self._bound = model.device, bound
         costs = costs_on(model.device, model.dtype)  # given, what was learned outlives episodes
         self._source = TemporalTreeDrafter(
-            model.actions, tokens, model.device, lambda position: 0, Budget(0, 0), costs
-        )
+            model.actions, tokens, model.device, lambda position: 0, Budget(0, 0), costs,
+            model.config.chunk,
+        )  # fmt: skip
+
+    def begin(self, request: Request) -> None:
+        self._source.begin(request)
 
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
         offer, chosen = self._source.offer(prefix), list[int]()

@@ -45,6 +45,9 @@ examples:
   vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3500 \\
       --batch 16 --branches 3 --shift 0 --init-from runs/oft/policy
                                                a flow policy of pi0's kind
+  vla-ros train --data data/tabletop --out runs/chunk --arch small-chunk --steps 3000 \\
+      --batch 16 --branches 3 --init-from runs/small/policy
+                                               the chunk said token by token, 56 of them
 
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
@@ -67,7 +70,11 @@ def add_parser(verbs: Any) -> None:
     add = parser.add_argument
     add("--data", type=Path, nargs="+", metavar="DIR", help="from vla-ros collect")
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
-    add("--arch", default="small", help="small, qwen2-draft, small-oft, small-flow (small)")
+    add(
+        "--arch",
+        default="small",
+        help="small, qwen2-draft, small-oft, small-chunk, small-flow (small)",
+    )
     add("--steps", type=int, help="in all (6000; at most 1000 of a head)")
     add("--batch", type=int, help="frames a step (32; 256 of a head)")
     add("--branches", type=int, default=4, help="sentences an image is trained with (4)")

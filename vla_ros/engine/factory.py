@@ -69,6 +69,11 @@ def make_schedule(parts: ScheduleParts) -> Schedule:
         "generate": Generate,
         "naive_pipe": NaivePipe,
     }
+    if name in ("actionflow", "naive_pipe") and model.config.chunk > 1:
+        raise ValueError(
+            f"{name} says a token a frame: a chunk of {tokens} tokens would be {tokens} frames old;"
+            " give autoregressive or speculative"
+        )
     if name in simple:
         return simple[name](model, tokens, longest)
     if name == "vanilla_speculative":
@@ -106,6 +111,7 @@ def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
         # In fixed shapes a longer draft costs nothing, and no length may rest on the past.
         options.adaptive_draft and not options.fixed_shapes,
         parts.model.dtype,
+        parts.model.config.chunk,
     )
 
 
@@ -121,8 +127,9 @@ def _tree(parts: ScheduleParts, acceptance: Acceptance) -> TreeSpeculative:
         drafter = _head_drafter(parts, acceptance, budget, costs)
     else:
         drafter = TemporalTreeDrafter(
-            model.actions, parts.tokens, model.device, acceptance.reach, budget, costs
-        )
+            model.actions, parts.tokens, model.device, acceptance.reach, budget, costs,
+            model.config.chunk,
+        )  # fmt: skip
     return TreeSpeculative(
         model, parts.tokens, parts.max_prompt, drafter, acceptance, budget, options.gamma,
         options.fixed_shapes,
@@ -148,8 +155,9 @@ def _heterospec(parts: ScheduleParts, acceptance: Acceptance) -> HeteroSpec:
     costs = costs_on(model.device, model.dtype) if adaptive else None
     prompt, alone = (costs.prompt, costs.alone) if costs else (None, None)
     source = TemporalTreeDrafter(
-        model.actions, parts.tokens, model.device, acceptance.reach, Budget(0, 0), costs
-    )
+        model.actions, parts.tokens, model.device, acceptance.reach, Budget(0, 0), costs,
+        model.config.chunk,
+    )  # fmt: skip
     drafter = UncertainDrafter(
         source, calibration, plan_bins(calibration, prompt, alone, step), model.device
     )
@@ -180,6 +188,8 @@ def _head_drafter(
     """The draft head that was trained for this checkpoint, or ``parts.head``."""
     model = parts.model
     head = parts.head
+    if model.config.chunk > 1:
+        raise ValueError("a draft head guesses single actions: for chunks give temporal_tree")
     if parts.tokens < 3:
         raise ValueError(f"actions of {parts.tokens} tokens leave a draft head nothing to guess")
     if head is None:

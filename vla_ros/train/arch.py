@@ -23,11 +23,14 @@ ARCHITECTURES: dict[str, ModelConfig] = {
     "small": _SMALL,
     # OpenVLA-OFT's: a chunk of 8 actions from one pass; begin it from a trained small one
     "small-oft": PRESETS["small-oft"],
+    # the same chunk said token by token: begin it likewise
+    "small-chunk": PRESETS["small-chunk"],
     "qwen2-draft": ModelConfig(_DRAFT_TEXT, _SMALL.towers, _DRAFT_VOCAB, prompt_style="qwen"),
     "tiny": ModelConfig(_TINY_TEXT, (_TINY_TOWER,), _SMALL.action_vocab),
     "tiny-oft": ModelConfig(
         _TINY_TEXT, (_TINY_TOWER,), _SMALL.action_vocab, chunk=4, parallel=True
     ),
+    "tiny-chunk": ModelConfig(_TINY_TEXT, (_TINY_TOWER,), _SMALL.action_vocab, chunk=3),
     "tiny-draft": ModelConfig(
         TextConfig(
             "qwen2", vocab_size=1024, hidden_size=32, intermediate_size=64, layers=1, heads=2,

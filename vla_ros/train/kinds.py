@@ -62,11 +62,12 @@ class TokenKind:
 
     def __init__(self, options: TrainOptions) -> None:
         config = replace(ARCHITECTURES[options.arch], images=2 if options.wrist else 1)
-        if options.delays and config.parallel:
+        if options.delays and config.chunk > 1:
             raise UserError(f"arch {options.arch} gives chunks: delays are for single actions")
         self.config, self.delays = replace(config, max_delay=options.delays), options.delays
         self.image_size, self.images = self.config.image_size, self.config.images
-        self.chunk, self._seed = self.config.chunk, options.seed
+        # Of chunks that are said token by token, what lies ahead is worked out.
+        self.chunk, self._seed = self.config.chunk if config.parallel else 1, options.seed
 
     def build(self, objects: int) -> nn.Module:
         """See Kind."""

@@ -1,4 +1,5 @@
-"""What a network learns: action tokens one after another, or OpenVLA-OFT's chunk at once."""
+"""What a network learns: tokens one after another, of an action or of a chunk, or OpenVLA-OFT's
+chunk at once."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ from typing import Any, Protocol
 
 import torch
 
-from vla_ros.core import ACTION_DIM
 from vla_ros.engine.checkpoints.small_tokenizer import build_tokenizer
 from vla_ros.engine.tokens import ActionTokens, prompt_text
 from vla_ros.train.data.batches import Batches
@@ -61,7 +61,7 @@ def make_objective(
 
 
 class TokenObjective:
-    """Behaviour cloning of the action tokens, of several sentences an image."""
+    """Behaviour cloning of the answers' tokens, of several sentences an image."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class TokenObjective:
         """See Objective."""
         batch = self._batches.batch(step)
         with self._autocast:
+            count = batch.tokens.shape[-1]
             rows = torch.cat((batch.rows, batch.words), -1)
             logits, hidden, features = self._forward(
                 batch.pixels, batch.ids, rows.flatten(1), batch.layout
@@ -85,8 +86,8 @@ class TokenObjective:
             patches = self._network.patch_head(features)
             hidden = hidden.view(*rows.shape, -1)
             # Where the sentence ends, and at the words themselves.
-            places = self._network.place_head(hidden[:, :, [0, ACTION_DIM, ACTION_DIM + 1]])
-        logits = logits.view(*rows.shape, -1)[:, :, :ACTION_DIM]
+            places = self._network.place_head(hidden[:, :, [0, count, count + 1]])
+        logits = logits.view(*rows.shape, -1)[:, :, :count]
         weights = torch.ones(batch.rows.shape, device=logits.device)
         weights[:, 0] = _OWN
         return Losses(

@@ -12,15 +12,17 @@ from vla_ros.errors import UserError
 Said = list[list[int]]  # [frames][K] of an episode
 
 
-def episodes(args: argparse.Namespace) -> tuple[list[Said], str]:
-    """The episodes, those of a task side by side, and where they are from. UserError."""
+def episodes(args: argparse.Namespace, executed: int) -> tuple[list[Said], str]:
+    """The episodes, those of a task side by side, and where they are from. UserError.
+
+    ``executed``: so many actions of a chunk, where they are played."""
     if args.tokens:
         found = [said for folder in args.tokens for said in _kept(folder)]
         return found, "tokens kept by an evaluation"
     if args.bag:
         found = [said for bag in args.bag for said in _in_bag(bag)]
         return found, "tokens of a recording"
-    return _played(args), f"{args.episodes} episodes a task, seed {args.seed}"
+    return _played(args, executed), f"{args.episodes} episodes a task, seed {args.seed}"
 
 
 def _kept(folder: Path) -> list[Said]:
@@ -56,7 +58,7 @@ def _in_bag(path: Path) -> list[Said]:
     return found
 
 
-def _played(args: argparse.Namespace) -> list[Said]:
+def _played(args: argparse.Namespace, executed: int) -> list[Said]:
     """Episodes without ROS, in lock-step, with the schedule that changes nothing."""
     try:
         from vla_ros.cli.eval.verb import direct_runner
@@ -69,7 +71,7 @@ def _played(args: argparse.Namespace) -> list[Said]:
         raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
     from vla_ros.cli.eval.options import environment_of, setup_of, variants_of
 
-    asked = _as_evaluation(args)
+    asked = _as_evaluation(args, executed)
     world = world_of(environment_of(asked), asked.suite)
     tasks = select_tasks(world.tasks, asked.tasks)
     plan = Plan(setup_of(asked, world.note), variants_of(asked), tasks, asked.episodes)
@@ -95,7 +97,7 @@ def _played(args: argparse.Namespace) -> list[Said]:
     return [found[key] for key in sorted(found)]
 
 
-def _as_evaluation(args: argparse.Namespace) -> argparse.Namespace:
+def _as_evaluation(args: argparse.Namespace, executed: int) -> argparse.Namespace:
     """The options of `vla-ros eval` that play these episodes."""
     from vla_ros.cli.eval.options import add_parser, check
 
@@ -104,7 +106,8 @@ def _as_evaluation(args: argparse.Namespace) -> argparse.Namespace:
     words: Sequence[str] = [
         "--no-ros", "--schedule", "speculative", "--checkpoint", args.checkpoint,
         "--episodes", str(args.episodes), "--seed", str(args.seed), "--device", args.device,
-        "--dtype", args.dtype, "--suite", args.suite, "--unnorm-key", args.unnorm_key,
+        "--replan-interval", str(executed), "--dtype", args.dtype, "--suite", args.suite,
+        "--unnorm-key", args.unnorm_key,
         *(("--tasks", *args.tasks) if args.tasks else ()),
     ]  # fmt: skip
     asked: argparse.Namespace = verbs.choices["eval"].parse_args(words)

@@ -55,6 +55,13 @@ def add_parser(verbs: Any) -> None:
     play("--tasks", nargs="+", default=[], metavar="NAME", help="tasks or families (all)")
     play("--suite", default="", metavar="S", help="of LIBERO, such as libero_object")
     play("--seed", type=int, default=SEED, help=f"of the initial states ({SEED})")
+    play(
+        "--replan-interval",
+        type=int,
+        default=0,
+        metavar="S",
+        help="actions of a chunk that are executed (half of it)",
+    )
     play("--device", default="cpu", help="torch device (cpu)")
     play("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     play("--unnorm-key", default="", metavar="KEY", help="whose action statistics")
@@ -72,15 +79,15 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--episodes and --workers must be at least 1")
     if args.tokens and args.bag:
         raise UserError("--tokens or --bag, not both")
-    window, sha256 = _checkpoint(args.checkpoint)
+    window, sha256, steps = _checkpoint(args.checkpoint)
     output = _output(args)
-    found, source = sources.episodes(args)
+    found, source = sources.episodes(args, args.replan_interval or steps // 2)
     _enough(found)
     about = {
         "checkpoint": args.checkpoint, "checkpoint_sha256": sha256, "drafter": "temporal_tree",
         "source": source, "episodes": len(found[1::2]), "frames": sum(map(len, found[1::2])),
     }  # fmt: skip
-    fitted_on, others = split(found, window)
+    fitted_on, others = split(found, window, steps)
     fitted = fit(fitted_on, Budget(*nodes), about=about)
     _write(output, fitted)
     held_out = figures(fitted, fitted_on, others)
@@ -101,8 +108,11 @@ def _nodes(text: str) -> tuple[int, int]:
     return prompt, alone
 
 
-def _checkpoint(name: str) -> tuple[range, str]:
-    """The token ids of its bins, and its fingerprint. UserError: no policy that says tokens."""
+def _checkpoint(name: str) -> tuple[range, str, int]:
+    """The token ids of its bins, its fingerprint, and the actions of an answer.
+
+    UserError: no policy that says tokens.
+    """
     from vla_ros.engine.checkpoints.openvla import fingerprint, read_layout, resolve
     from vla_ros.engine.errors import CheckpointError
     from vla_ros.engine.flow.load import is_flow
@@ -122,7 +132,8 @@ def _checkpoint(name: str) -> tuple[range, str]:
         raise UserError(f"{name} says its actions in one pass (OpenVLA-OFT): nothing is drafted")
     if config.vq:
         raise UserError(f"{name}'s tokens are codes, not bins beside each other: no alternatives")
-    return ActionTokens(config.action_vocab, config.bins).window, fingerprint(directory)
+    window = ActionTokens(config.action_vocab, config.bins).window
+    return window, fingerprint(directory), config.chunk
 
 
 def _output(args: argparse.Namespace) -> Path:

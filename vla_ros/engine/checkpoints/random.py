@@ -1,9 +1,10 @@
 """Checkpoints with random weights: the same code path without anybody's data.
 
-``random:small``, ``random:small-oft`` and ``random:cpu`` are written to a cache directory and
-read back through the real loader; ``random:openvla-7b`` and ``random:minivla`` are too large
-for that and are made on the device. So that greedy decoding gives action tokens, the rows of
-all other tokens are zero in the head (small in an embedding that is also the head).
+``random:small``, ``random:small-oft``, ``random:small-chunk`` and ``random:cpu`` are written to a
+cache directory and read back through the real loader; ``random:openvla-7b`` and
+``random:minivla`` are too large for that and are made on the device. So that greedy decoding
+gives action tokens, the rows of all other tokens are zero in the head (small in an embedding that
+is also the head).
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ PRESETS: dict[str, ModelConfig] = {
     "small": ModelConfig(_SMALL_TEXT, (_SMALL_TOWER,), SMALL_VOCAB),
     # OpenVLA-OFT's architecture: a chunk of 8 actions from one bidirectional pass
     "small-oft": ModelConfig(_SMALL_TEXT, (_SMALL_TOWER,), SMALL_VOCAB, chunk=8, parallel=True),
+    # the same chunk as 56 tokens, one after another
+    "small-chunk": ModelConfig(_SMALL_TEXT, (_SMALL_TOWER,), SMALL_VOCAB, chunk=8),
     "cpu": ModelConfig(_CPU_TEXT, (_SMALL_TOWER,), 32000),
     "openvla-7b": ModelConfig(
         TextConfig(vocab_size=32064), (DINOV2_L, SIGLIP_SO400M), 32000, empty_token_id=29871

@@ -91,7 +91,7 @@ class HeadDrafter(TemporalTreeDrafter):
         first, nothing = self._actions.first, [-1] * self._positions
         self._past = [
             token - first if token in self._actions.window else -1
-            for action in (self._last, self._before)
+            for action in (self._expecting.newest, self._expecting.before)
             for token in (action or nothing)
         ]
 

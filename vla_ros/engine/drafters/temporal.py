@@ -1,5 +1,8 @@
 """The temporal drafter: the previous action, or where it was heading. Needs no second model.
 
+Of a chunk it is what the last chunk said of the same steps, behind its end the step before
+(:mod:`vla_ros.engine.trees.expecting`).
+
 It compares its guess with every finished action, whether it was drafted or not, so it always
 knows per position how often it would have been right, and drafts only where that pays.
 """
@@ -13,8 +16,10 @@ import torch
 
 from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.drafters.statistics import AcceptanceStatistics
+from vla_ros.engine.request import Request
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.engine.trees.expected import Cost
+from vla_ros.engine.trees.expecting import Expecting
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class TemporalDrafter(Drafter):
     It extrapolates the target's own choices, never relaxed ones, so that relaxed acceptance
     cannot feed on itself. ``close`` tells whether a guess would have stood. ``adaptive`` makes a
     draft as long as the statistics say; they outlive ``forget``, so a draft's length depends on
-    earlier episodes, and with it, in bf16, a close call between two tokens.
+    earlier episodes, and with it, in bf16, a close call between two tokens. ``steps`` actions make
+    an answer of ``positions`` tokens.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class TemporalDrafter(Drafter):
         extrapolation: str = "repeat",
         adaptive: bool = True,
         dtype: torch.dtype = torch.float32,
+        steps: int = 1,
     ) -> None:
         self._actions, self._device, self._close = actions, device, close
         self._linear, self._adaptive = extrapolation == "linear", adaptive
@@ -65,37 +72,49 @@ class TemporalDrafter(Drafter):
         self._nothing = Draft(torch.zeros(0, dtype=torch.long, device=device))
         self._positions = positions
         self.statistics = AcceptanceStatistics(positions)
-        self._guess: tuple[int, ...] = ()
-        self._last: tuple[int, ...] = ()
+        self._expecting = Expecting(positions // steps, steps)
+
+    def begin(self, request: Request) -> None:
+        begin(self._expecting, request)
 
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
         start, length = len(prefix), limit
         if self._adaptive:
             cost = self._costs.alone if start else self._costs.prompt
             length = self.statistics.worthwhile(start, limit, cost)
-        guess = self._guess[start : start + length]
+        guess = self._guess(prefix, start, start + length)
         if not guess:
             return self._nothing
         return Draft(torch.tensor(guess, dtype=torch.long, device=self._device))
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
-        if self._guess:
-            pairs = zip(self._guess, own, strict=True)
+        guess = self._guess(own, 0, self._positions)
+        if guess:
+            pairs = zip(guess, own, strict=True)
             self.statistics.update([self._close(g, o, i) for i, (g, o) in enumerate(pairs)])
-        self._guess = tuple(self._extrapolate(own)) if self._linear else tuple(own)
-        self._last = tuple(own)
+        self._expecting.observe(own)
 
-    def _extrapolate(self, own: Sequence[int]) -> list[int]:
+    def _guess(self, prefix: Sequence[int], start: int, end: int) -> Sequence[int]:
+        if end <= start:
+            return ()
+        last, before = self._expecting.look(prefix, start, end)
+        return self._extrapolate(last, before) if self._linear and before else last
+
+    def _extrapolate(self, last: Sequence[int], before: Sequence[int]) -> list[int]:
         actions = self._actions
-        if not self._last:
-            return list(own)
         out = []
-        for now, before in zip(own, self._last, strict=True):
-            moved = min(max(2 * now - before, actions.first), actions.vocab - 1)
-            both = actions.is_action(now) and actions.is_action(before)
+        for now, then in zip(last, before, strict=True):
+            moved = min(max(2 * now - then, actions.first), actions.vocab - 1)
+            both = actions.is_action(now) and actions.is_action(then)
             out.append(moved if both else now)
         return out
 
     def forget(self, damaged: bool = False) -> None:
         """Forget the last action; what was learned about acceptance stays."""
-        self._guess, self._last = (), ()
+        self._expecting.forget(not self._adaptive)
+
+
+def begin(expecting: Expecting, request: Request) -> None:
+    """Tell what is expected which frame it is, and what the robot executes meanwhile."""
+    told = None if request.observation is None else request.observation.executing
+    expecting.begin(request.stamp_ns, None if told is None else (told.stamp_ns, told.index))

@@ -3,6 +3,9 @@
 Per place of the action it learns how far the next token lies from the last one, and drafts the
 tree whose nodes are likeliest (:mod:`vla_ros.engine.trees`). It needs no second model. Tokens
 change with every frame; the shape of the trees rarely, so that layouts stay planned.
+
+Of a chunk the alternatives lie around what the last chunk said of the same steps, behind its end
+around the step before (:mod:`vla_ros.engine.trees.expecting`).
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from functools import lru_cache
 import torch
 
 from vla_ros.engine.drafters.base import Draft, Offering
-from vla_ros.engine.drafters.temporal import Costs
+from vla_ros.engine.drafters.temporal import Costs, begin
+from vla_ros.engine.request import Request
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.engine.trees.expected import Budget, due, plan_trees
+from vla_ros.engine.trees.expecting import Expecting
 from vla_ros.engine.trees.marginals import Offer, TemporalMarginals
 from vla_ros.engine.trees.shape import DraftTree
 
@@ -25,7 +30,8 @@ class TemporalTreeDrafter(Offering):
 
     ``reach`` says how far off a token at a position may be and still stands. With ``costs`` a
     node is drafted only where it pays, and what was learned outlives ``forget``; without, every
-    tree is as large as the budget and an episode depends on nothing before it.
+    tree is as large as the budget and an episode depends on nothing before it. ``steps`` actions
+    make an answer of ``positions`` tokens.
     """
 
     def __init__(
@@ -36,34 +42,43 @@ class TemporalTreeDrafter(Offering):
         reach: Callable[[int], int],
         budget: Budget,
         costs: Costs | None = None,
+        steps: int = 1,
     ) -> None:
         self._device, self._budget, self._costs = device, budget, costs
+        self._positions = positions
         self._nothing = Draft(torch.zeros(0, dtype=torch.long, device=device))
         self.marginals = TemporalMarginals(positions, actions.window, reach)
         self._trees: tuple[DraftTree, ...] = ()
         self._seen = 0  # actions since the beginning of what is learned
-        self._last: tuple[int, ...] = ()
-        self._before: tuple[int, ...] = ()
-        self._offer: Offer | None = None
+        self._expecting = Expecting(positions // steps, steps)
+
+    def begin(self, request: Request) -> None:
+        begin(self._expecting, request)
 
     def offer(self, prefix: Sequence[int]) -> Offer | None:
-        return None if self._offer is None else self._offer.behind(len(prefix))
+        return self._offer(prefix, len(prefix), self._positions)
+
+    def _offer(self, prefix: Sequence[int], start: int, end: int) -> Offer | None:
+        last, before = self._expecting.look(prefix, start, end)
+        return self.marginals.offer(last, before, start) if last else None
 
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
         known = len(prefix)
-        if self._offer is None:
+        if not self._trees:
             return self._nothing
         tree = cut(self._trees[known], limit)
         if not len(tree):
             return self._nothing
-        return drafted(tree, self._offer.tokens[known:], self._device)
+        offer = self._offer(prefix, known, known + max(tree.levels))
+        return self._nothing if offer is None else drafted(tree, offer.tokens, self._device)
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
-        if self._offer is not None:
-            self.marginals.update(self._last, self._before, own, self._offer.tokens)
+        last, before = self._expecting.look(own, 0, self._positions)
+        if last:
+            there = self.marginals.offer(last, before).tokens
+            self.marginals.update(last, before, own, there)
             self._seen += 1
-        self._before, self._last = self._last, tuple(own)
-        self._offer = self.marginals.offer(self._last, self._before)
+        self._expecting.observe(own)
         if due(self._seen) or not self._trees:
             self._trees = self._plan()
 
@@ -75,8 +90,8 @@ class TemporalTreeDrafter(Offering):
         return plan_trees(chances, self._budget, costs.prompt, costs.alone).trees
 
     def forget(self, damaged: bool = False) -> None:
-        """Forget the last actions; with costs what was learned stays."""
-        self._last, self._before, self._offer = (), (), None
+        """Forget the last answers; with costs what was learned stays."""
+        self._expecting.forget(self._costs is None)
         if self._costs is None:
             self.marginals.forget()
             self._trees, self._seen = (), 0

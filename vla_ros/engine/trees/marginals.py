@@ -71,6 +71,7 @@ class TemporalMarginals:
         ranks = (1.0 + np.arange(self._width)) ** -PRIOR
         self._ranks: Floats = np.tile(RANKED * ranks / ranks.sum(), (self._positions, 1))
         self._weight = RANKED
+        self._near: dict[tuple[int, int, int], tuple[list[int], list[float]]] = {}
 
     @property
     def chances(self) -> list[list[float]]:
@@ -86,28 +87,31 @@ class TemporalMarginals:
         """
         return [tokens for tokens, _ in self._ranked(last, before)]
 
-    def offer(self, last: Sequence[int], before: Sequence[int]) -> Offer:
+    def offer(self, last: Sequence[int], before: Sequence[int], start: int = 0) -> Offer:
         """The same alternatives, each with its chance as things are: how what is at rest, creeps
-        or moves has gone on. What is no bin is certain to be repeated."""
-        ranked = self._ranked(last, before)
+        or moves has gone on. What is no bin is certain to be repeated. ``last`` and ``before`` are
+        of the positions from ``start`` on."""
+        ranked = self._ranked(last, before, start)
         return Offer(
             tuple(tuple(tokens) for tokens, _ in ranked),
             tuple(tuple(chances) for _, chances in ranked),
         )
 
     def _ranked(
-        self, last: Sequence[int], before: Sequence[int]
+        self, last: Sequence[int], before: Sequence[int], start: int = 0
     ) -> list[tuple[list[int], list[float]]]:
         found = []
-        for position, token in enumerate(last):
+        for place, token in enumerate(last):
             if token in self._window:
-                moved = token - before[position] if before else 0
-                found.append(self._near(position, token, kind_of(moved)))
+                key = start + place, token, kind_of(token - before[place] if before else 0)
+                if key not in self._near:
+                    self._near[key] = self._nearest(*key)
+                found.append(self._near[key])
             else:
                 found.append(([token] * self._width, [1.0] + [0.0] * (self._width - 1)))
         return found
 
-    def _near(self, position: int, token: int, kind: int) -> tuple[list[int], list[float]]:
+    def _nearest(self, position: int, token: int, kind: int) -> tuple[list[int], list[float]]:
         start = len(self._window) - 1 - (token - self._window.start)
         moves = self._moves[position, kind, start : start + len(self._window)]
         mass = float(moves.sum()) or 1.0
@@ -137,6 +141,7 @@ class TemporalMarginals:
         alternatives: Sequence[Sequence[int]],
     ) -> None:
         """One action more: what the target chose, and what was there to choose from."""
+        self._near.clear()
         self._ranks *= self._decay
         self._weight = self._decay * self._weight + 1.0
         for position, (token, chosen) in enumerate(zip(last, own, strict=True)):

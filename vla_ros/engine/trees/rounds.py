@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from vla_ros.engine.trees.expecting import Expecting
 from vla_ros.engine.trees.marginals import Offer, TemporalMarginals
 from vla_ros.engine.trees.shape import ROOT, DraftTree
 
@@ -66,19 +67,31 @@ class Round:
 
 
 def shown(
-    episodes: Iterable[Episode], window: range, anew: bool = False, positions: int | None = None
+    episodes: Iterable[Episode],
+    window: range,
+    anew: bool = False,
+    positions: int | None = None,
+    steps: int = 1,
 ) -> list[Shown]:
-    """The frames of all episodes; what is learned goes on from one to the next, or ``anew``."""
+    """The frames of all episodes; what is learned goes on from one to the next, or ``anew``.
+
+    Of a policy that gives chunks an answer has ``steps`` actions. What is offered for a step that
+    the last chunk does not speak of is offered as if the step before it were known.
+    """
     found: list[Shown] = []
     learned: TemporalMarginals | None = None
+    expecting: Expecting | None = None
     for episode in episodes:
-        if learned is None:
-            learned = TemporalMarginals(positions or len(episode[0]), window)
+        if learned is None or expecting is None:
+            count = positions or len(episode[0])
+            learned = TemporalMarginals(count, window)
+            expecting = Expecting(count // steps, steps)
         elif anew:
             learned.forget()
-        last: Sequence[int] = ()
-        before: Sequence[int] = ()
-        for own in episode:
+        expecting.forget(anew)
+        for number, own in enumerate(episode):
+            expecting.begin(number)
+            last, before = expecting.look(own, 0, len(own))
             if last:
                 offer = learned.offer(last, before)
                 ranks = tuple(map(_rank, own, offer.tokens))
@@ -86,7 +99,7 @@ def shown(
                 learned.update(last, before, own, offer.tokens)
             else:
                 found.append(Shown(None, tuple(own)))
-            before, last = last, own
+            expecting.observe(own)
     return found
 
 

@@ -1,4 +1,7 @@
-"""Batches: a pure function of (frames, seed, step), so training can stop and go on anywhere."""
+"""Batches: a pure function of (frames, seed, step), so training can stop and go on anywhere.
+
+An answer is an action of 7 tokens, or of a policy that gives chunks C of them, step after step.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from vla_ros.core import ACTION_DIM
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.sim.goals import COLOURS, Family, Goal, cube
+from vla_ros.train.data.answers import answers_of
 from vla_ros.train.data.frames import Frames
 from vla_ros.train.data.layout import Layout
 from vla_ros.train.data.pictures import Pictures, mixed
@@ -21,8 +24,8 @@ from vla_ros.train.data.wordings import wordings
 @dataclass(frozen=True, slots=True)
 class Batch:
     """``pixels`` [B, images, 3, s, s]; ``ids`` int64 [B, L] of ``layout``: a branch is the rest
-    of a prompt and the action tokens but the last; ``rows`` int64 [B, K, 7] where they are
-    predicted; ``tokens`` int64 [B, K, 7]. Labels of the auxiliary losses: ``patches`` int64
+    of a prompt and the answer's n tokens but the last; ``rows`` int64 [B, K, n] where they are
+    predicted; ``tokens`` int64 [B, K, n]. Labels of the auxiliary losses: ``patches`` int64
     [B, patches]; ``places`` int64 [B, K, 2], the patches in the first image of the thing to
     move and of where it goes, and ``words`` int64 [B, K, 2], the rows of the words for them. The
     first branch is the sentence that was pursued."""
@@ -46,6 +49,8 @@ class Batches:
 
     A model that knows its age is shown an older image and told how old it is: any delay that it
     takes, with the same chance each, as far as the episode goes back.
+
+    UserError: chunks are wanted, and the data were collected without poses.
     """
 
     def __init__(
@@ -62,7 +67,8 @@ class Batches:
         self._frames, self._config, self._device = frames.to(device), config, device
         self._size, self._seed, self._branches = size, seed, branches
         self._pictures = Pictures(self._frames, config.towers[0], seed, shift, device)
-        self._actions = ActionTokens(config.action_vocab, config.bins)
+        actions = ActionTokens(config.action_vocab, config.bins)
+        self._answers = answers_of(frames, actions, config.chunk)
         self._chances = family_weights(frames)
         delays = config.max_delay
         told: list[int | None] = list(range(delays + 1)) if delays else [None]
@@ -86,9 +92,8 @@ class Batches:
             for _ in told
         ]
         self._words = torch.tensor(words) - len(self._common)
-        length = self._rests.shape[1] + ACTION_DIM - 1
+        length = self._rests.shape[1] + self._answers.count - 1
         self._layout = Layout(config.patches + len(self._common), branches, length)
-        self._tokens = encode(self._actions, frames.values).to(torch.int32)
         self._goal, self._shown = frames.goal.cpu(), frames.shown
         self._shows = frames.shows.cpu()
         self._others = goal_weights(frames)
@@ -102,7 +107,7 @@ class Batches:
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
         delay = self._delays(index, draw)
         drawn = self._pictures(self._shows[index, delay], draw, step)
-        tokens = self._tokens[index[:, None], goals].long()
+        tokens = self._answers(index, goals)
         worded = wording % self._choices[goals]
         which = self._first[goals] + worded * self._told + delay[:, None]
         ids, rows = self._sequences(which, tokens)
@@ -137,7 +142,7 @@ class Batches:
         self, which: torch.Tensor, tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         lengths = self._lengths[which][..., None]
-        behind = torch.arange(ACTION_DIM)
+        behind = torch.arange(self._answers.count)
         layout = self._layout
         branch = torch.zeros(*which.shape, layout.length, dtype=torch.long)
         branch[..., : self._rests.shape[1]] = self._rests[which]
@@ -185,12 +190,6 @@ def goal_weights(frames: Frames) -> torch.Tensor:
     """Chance of each goal to be a further sentence, float64 [G]: families count alike."""
     families = torch.tensor([list(Family).index(goal.family) for goal in frames.goals])
     return 1.0 / torch.bincount(families).double()[families]
-
-
-def encode(actions: ActionTokens, values: torch.Tensor) -> torch.Tensor:
-    """Values [...] in [-1, 1] -> the engine's tokens, int64 [...]."""
-    flat = actions.encode(values.cpu().double().flatten().numpy())
-    return torch.tensor(flat, dtype=torch.long).view(values.shape)
 
 
 def family_weights(frames: Frames) -> torch.Tensor:

@@ -223,7 +223,8 @@ def _driver(options: CollectOptions, episode: Episode, environment: Environment)
     policy = shared_policy(options.policy)
     policy.reset(episode.instruction)
     delay = int(rng.integers(options.delays + 1)) if options.delays else 0
-    return _mixed(expert, side, Late(policy.act, delay), scale, rng, options.expert_share)
+    late = Late(policy.act, delay, policy.interrupt)
+    return _mixed(expert, side, late, scale, rng, options.expert_share)
 
 
 def _mixed(
@@ -246,6 +247,8 @@ def _mixed(
         if rng.uniform() < _SWITCH:
             expert_acts = bool(rng.uniform() < expert_share)
         policy.see(seen)
+        if expert_acts:
+            policy.interrupt()
         said = None if expert_acts else policy.act()
         return label, label.action if said is None else to_environment(said, scale)
 

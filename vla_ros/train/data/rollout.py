@@ -24,6 +24,7 @@ from vla_ros.timing import Clock, SystemClock
 from vla_ros.train.data.projection import Projection
 from vla_ros.train.data.shards import BODIES, EXPERT, Demonstration, Float32, Track
 
+EXECUTED = 4  # actions of a chunk of 8
 RENDER_SIZE = 256  # pixels, the bridge's default
 
 
@@ -122,9 +123,10 @@ def play(
 
 
 class EnginePolicy:
-    """A checkpoint on the engine, asked once a frame; of a chunk the first action counts.
+    """A checkpoint on the engine, asked once a frame.
 
-    Not thread-safe.
+    Of a chunk that one pass gives (OpenVLA-OFT) the first action counts; of one that is said token
+    by token, which takes so much longer, the first EXECUTED are. Not thread-safe.
     """
 
     def __init__(self, checkpoint: str, threads: int | None = 1, dtype: str = "float32") -> None:
@@ -134,14 +136,23 @@ class EnginePolicy:
         self.engine = engine
         self._clock: Clock = SystemClock()
         self._stamp = 0
+        self._executed = 1 if self.engine.model.config.parallel else EXECUTED
+        self._rest: list[Floats] = []  # of a chunk that is being executed
 
     def reset(self, instruction: str) -> None:
         """Begin an episode."""
         self.engine.reset(instruction)
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Somebody else acts: what is left of a chunk was not meant for what comes of that."""
+        self._rest = []
 
     def act(self, seen: SimObservation, delay_steps: int = 0) -> Floats | None:
         """The physical action [7] for ``delay_steps`` after what is seen; None when the model's
         output is no action."""
+        if self._rest:
+            return self._rest.pop(0)
         self._stamp += 1
         now = self._clock.steady_ns()
         observation = Observation(
@@ -154,18 +165,25 @@ class EnginePolicy:
         except InvalidAction:
             return None
         assert answer is not None  # the schedule that "auto" stands for answers every frame
-        return answer.actions[0]
+        first, *self._rest = answer.actions[: self._executed]
+        return first
 
 
 class Late:
     """A policy that acts on what was seen ``delay`` steps ago, and knows it.
 
-    ``act(seen, delay)`` -> physical action [7], as EnginePolicy's. Until there is something that
+    ``act(seen, delay)`` -> physical action [7], as EnginePolicy's; ``interrupt`` is called in steps
+    in which it does not act. Until there is something that
     old the robot stands still with its gripper open, as it does until a first action has come.
     """
 
-    def __init__(self, act: Callable[[SimObservation, int], Floats | None], delay: int) -> None:
-        self._act, self._delay = act, delay
+    def __init__(
+        self,
+        act: Callable[[SimObservation, int], Floats | None],
+        delay: int,
+        interrupt: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._act, self._delay, self.interrupt = act, delay, interrupt
         self._seen: deque[SimObservation] = deque(maxlen=delay + 1)
 
     def see(self, seen: SimObservation) -> None:

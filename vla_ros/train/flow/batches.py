@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from vla_ros.engine.flow.config import FlowConfig
-from vla_ros.errors import UserError
-from vla_ros.train.data.ahead import futures
+from vla_ros.train.data.answers import chunks_ahead, refuse_unposed
 from vla_ros.train.data.batches import family_weights, goal_weights, things_of, word_places
 from vla_ros.train.data.frames import Frames
 from vla_ros.train.data.pictures import Pictures, mixed
@@ -72,11 +70,7 @@ class FlowBatches:
         shift: int,
         device: torch.device,
     ) -> None:
-        if not frames.posed:
-            raise UserError(
-                "a flow policy is trained on what lies ahead of a frame, and this data set has no"
-                " poses: collect it anew with vla-ros collect"
-            )
+        refuse_unposed(frames)
         self._frames, self._config, self._device = frames.to(device), config, device
         self._size, self._sentences, self._samples, self._seed = size, sentences, samples, seed
         self._pictures = Pictures(self._frames, config.shapes.vision, seed, shift, device)
@@ -147,14 +141,5 @@ class FlowBatches:
 
     def _ahead(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
         """Chunks [B, K, H, D] in model space."""
-        flat = index[:, None].expand_as(goals).flatten()
-        frames = self._frames
-        values = futures(
-            frames.poses[flat].numpy(),
-            frames.before[flat].numpy(),
-            [frames.goals[number] for number in goals.flatten().tolist()],
-            np.array(frames.info.scale),
-            self._config.horizon,
-        )
-        chunk = self._scaling.of_values(torch.from_numpy(values), frames.info.scale)
-        return chunk.view(*goals.shape, *chunk.shape[1:])
+        values = chunks_ahead(self._frames, index, goals, self._config.horizon)
+        return self._scaling.of_values(values, self._frames.info.scale)

@@ -110,7 +110,10 @@ def test_dataset_statistics_override_the_config(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("random:nothing", "there are random:small, random:small-oft, random:cpu"),
+        (
+            "random:nothing",
+            "there are random:small, random:small-oft, random:small-chunk, random:cpu",
+        ),
         ("/no/such/place", "neither a directory nor a hub id"),
         ("justaname", "neither a directory nor a hub id"),
     ],

@@ -12,7 +12,8 @@ from vla_ros.engine.tokens import ActionTokens, prompt_text
 from vla_ros.engine.vision.images import Preprocessor
 from vla_ros.sim.goals import parse_instruction
 from vla_ros.train.arch import ARCHITECTURES
-from vla_ros.train.data.batches import Batches, common_prefix, encode, family_weights
+from vla_ros.train.data.answers import encode
+from vla_ros.train.data.batches import Batches, common_prefix, family_weights
 from vla_ros.train.data.frames import load_frames
 from vla_ros.train.data.wordings import wordings
 
