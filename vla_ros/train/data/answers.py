@@ -24,7 +24,9 @@ class Answers(ABC):
     count: int
 
     @abstractmethod
-    def __call__(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, index: torch.Tensor, goals: torch.Tensor, draw: torch.Generator
+    ) -> torch.Tensor:
         """Tokens int64 [B, K, count] for frames [B] and K goals of each [B, K]; on the CPU."""
 
 
@@ -36,7 +38,9 @@ class Actions(Answers):
     def __init__(self, frames: Frames, actions: ActionTokens) -> None:
         self._tokens = encode(actions, frames.values).to(torch.int32)
 
-    def __call__(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, index: torch.Tensor, goals: torch.Tensor, draw: torch.Generator
+    ) -> torch.Tensor:
         return self._tokens[index[:, None], goals].long()
 
 
@@ -49,8 +53,10 @@ class Chunks(Answers):
         self._frames, self._actions, self._chunk = frames, actions, chunk
         self.count = chunk * ACTION_DIM
 
-    def __call__(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
-        values = chunks_ahead(self._frames, index, goals, self._chunk)
+    def __call__(
+        self, index: torch.Tensor, goals: torch.Tensor, draw: torch.Generator
+    ) -> torch.Tensor:
+        values = chunks_ahead(self._frames, index, goals, self._chunk, draw)
         return encode(self._actions, values).flatten(2)
 
 
@@ -69,16 +75,23 @@ def refuse_unposed(frames: Frames) -> None:
 
 
 def chunks_ahead(
-    frames: Frames, index: torch.Tensor, goals: torch.Tensor, horizon: int
+    frames: Frames, index: torch.Tensor, goals: torch.Tensor, horizon: int, draw: torch.Generator
 ) -> torch.Tensor:
-    """Values (see units) float32 [B, K, horizon, 7] of the expert, for K goals of each frame."""
+    """Values (see units) float32 [B, K, horizon, 7] of the expert, for K goals of each frame.
+
+    ``draw``: where the expert has two ways and nothing tells which, chance does.
+    """
     flat = index[:, None].expand_as(goals).flatten()
+    swing = None
+    if frames.info.two_ways:
+        swing = torch.randint(2, flat.shape, generator=draw).double().numpy() * 2 - 1
     values = futures(
         frames.poses[flat].numpy(),
         frames.before[flat].numpy(),
         [frames.goals[number] for number in goals.flatten().tolist()],
         np.array(frames.info.scale),
         horizon,
+        swing,
     )
     return torch.from_numpy(values).view(*goals.shape, horizon, ACTION_DIM)
 

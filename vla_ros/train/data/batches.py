@@ -107,7 +107,7 @@ class Batches:
         wording = torch.randint(1 << 30, goals.shape, generator=draw)
         delay = self._delays(index, draw)
         drawn = self._pictures(self._shows[index, delay], draw, step)
-        tokens = self._answers(index, goals)
+        tokens = self._answers(index, goals, draw)
         worded = wording % self._choices[goals]
         which = self._first[goals] + worded * self._told + delay[:, None]
         ids, rows = self._sequences(which, tokens)

@@ -113,7 +113,7 @@ class FlowBatches:
             ids=self._prompts[which].to(there),
             lengths=self._lengths[which].to(there),
             state=self._states[index].to(there),
-            actions=self._ahead(index, goals).to(there),
+            actions=self._ahead(index, goals, draw).to(there),
             noise=noise.to(there),
             time=time.to(there),
             given=given.to(there),
@@ -139,7 +139,9 @@ class FlowBatches:
         spots = self._frames.poses[index[:, None, None], number[things.clamp(min=0)], :3]
         return spots.masked_fill((things == NOWHERE)[..., None], float("nan"))
 
-    def _ahead(self, index: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
+    def _ahead(
+        self, index: torch.Tensor, goals: torch.Tensor, draw: torch.Generator
+    ) -> torch.Tensor:
         """Chunks [B, K, H, D] in model space."""
-        values = chunks_ahead(self._frames, index, goals, self._config.horizon)
+        values = chunks_ahead(self._frames, index, goals, self._config.horizon, draw)
         return self._scaling.of_values(values, self._frames.info.scale)
