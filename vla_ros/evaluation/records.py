@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vla_ros.control.timeline import Execution
-from vla_ros.sim.env import SimError, check_image_size
+from vla_ros.sim.env import SimError
 from vla_ros.sim.episode.state import Mode
+from vla_ros.sim.factory import EnvConfig
 
 POLICIES = ("vla", "scripted", "zero")
 ROUTES = ("ros", "direct")
@@ -115,7 +116,7 @@ class Setup:
     limits. ``chunk``: actions of an answer, and ``state``: values of the
     robot's own state that it takes, as its checkpoint says. ``max_age_s`` bounds the age
     of the evidence before a variant's own delays, see
-    :func:`vla_ros.evaluation.plan.age_limit_s`.
+    :func:`vla_ros.evaluation.plan.age_limit_s`. ``nudge_m``: see :mod:`vla_ros.sim.nudges`.
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
 
@@ -141,6 +142,7 @@ class Setup:
     chunk: int = 1
     state: int = 0
     max_age_s: float = 0.5
+    nudge_m: float = 0.0
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -149,7 +151,7 @@ class Setup:
         if self.route not in ROUTES:
             raise ValueError(f"route is {self.route!r}: give one of {', '.join(ROUTES)}")
         try:
-            check_image_size(self.image_size)
+            EnvConfig(self.environment, self.image_size, self.wrist, self.suite, self.nudge_m)
         except SimError as error:
             raise ValueError(str(error)) from None
         if not CONTROL_PERIOD_S < self.max_age_s < float("inf"):

@@ -33,4 +33,4 @@ def world_of(environment: str, suite: str = "") -> World:
 
 def config_of(setup: Setup) -> EnvConfig:
     """What builds the environment of a setup."""
-    return EnvConfig(setup.environment, setup.image_size, setup.wrist, setup.suite)
+    return EnvConfig(setup.environment, setup.image_size, setup.wrist, setup.suite, setup.nudge_m)

@@ -10,19 +10,22 @@ from vla_ros.sim.libero.suites import SUITES
 from vla_ros.sim.process import SimTimeouts
 
 ENVIRONMENTS = ("tabletop", "libero")
+MOST_NUDGE_M = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class EnvConfig:
     """Which environment to build. Calling it builds it, in the calling thread and process.
 
-    ``suite`` is one of LIBERO's, such as libero_object; '': all of them.
+    ``suite`` is one of LIBERO's, such as libero_object; '': all of them. ``nudge_m``, of the
+    tabletop: the task's cube is moved by so much on the way (:mod:`vla_ros.sim.nudges`).
     """
 
     name: str = "tabletop"
     image_size: int = 256
     wrist: bool = True
     suite: str = ""
+    nudge_m: float = 0.0
 
     def __post_init__(self) -> None:
         if self.name not in ENVIRONMENTS:
@@ -33,6 +36,11 @@ class EnvConfig:
         if self.suite and self.suite not in suites:
             known = f"; there are: {', '.join(suites)}" if suites else ""
             raise SimError(f"{self.name} has no suite '{self.suite}'{known}")
+
+        if self.nudge_m and self.name != "tabletop":
+            raise SimError(f"{self.name} nudges nothing: nudge_m is for the tabletop")
+        if not 0.0 <= self.nudge_m <= MOST_NUDGE_M:
+            raise SimError(f"nudge_m is {self.nudge_m}: give 0 to {MOST_NUDGE_M} m")
 
     @property
     def timeouts(self) -> SimTimeouts:
@@ -54,4 +62,4 @@ class EnvConfig:
         except (AttributeError, ImportError, OSError) as error:  # the OpenGL library is not there
             raise NoRenderer(f"MUJOCO_GL={backend}: {NO_RENDERER} ({error})") from error
 
-        return Tabletop(self.image_size, self.wrist)
+        return Tabletop(self.image_size, self.wrist, nudge_m=self.nudge_m)

@@ -25,6 +25,7 @@ from vla_ros.sim.env import (
 )
 from vla_ros.sim.geometry import RobotModel
 from vla_ros.sim.goals import COLOURS, PLATE, Goal, cube
+from vla_ros.sim.nudges import Nudge, nudge_of
 from vla_ros.sim.osc import OperationalSpaceController
 from vla_ros.sim.render import OffscreenRenderer
 from vla_ros.sim.tasks import (
@@ -48,12 +49,16 @@ _CLOSED = (0.0, 0.0)
 class Tabletop:
     """A Panda at a table with four cubes and a plate. Implements ``Environment``.
 
-    NoRenderer: there is no OpenGL to render the cameras with.
+    ``nudge_m``: the task's cube is moved by so much while the hand is under way to it
+    (:mod:`vla_ros.sim.nudges`). NoRenderer: there is no OpenGL to render the cameras with.
     """
 
     def __init__(
-        self, image_size: int = 256, wrist: bool = True, shadows: bool = False, msaa: int = 0
-    ) -> None:
+        self, image_size: int = 256, wrist: bool = True, shadows: bool = False, msaa: int = 0,
+        nudge_m: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._nudge_m, self._steps = nudge_m, 0
+        self._nudge: Nudge | None = None
         cameras = (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,)
         self._model = scene.build_model(msaa)
         self._robot = RobotModel(self._model, "panda", scene.BASE, scene.GRIP_SITE)
@@ -104,7 +109,8 @@ class Tabletop:
         for _ in range(_SETTLE_STEPS):
             self._move(np.array([0, 0, 0, 0, 0, 0, -1.0]))
         self._start = {name: self._data.xpos[body].copy() for name, body in self._cubes.items()}
-        self._held_for = 0
+        self._held_for = self._steps = 0
+        self._nudge = nudge_of(task, initial_state, seed, self._nudge_m)
         self._done = False
         return self._observe(render)
 
@@ -114,11 +120,23 @@ class Tabletop:
         pose = [placement.x, placement.y, scene.CUBE_HALF, np.cos(half), 0, 0, np.sin(half)]
         self._data.qpos[start : start + 7] = pose
 
+    def _shift(self, nudge: Nudge) -> None:
+        """Move a cube that nothing touches, as if it had lain there from the beginning."""
+        if nudge.cube in self._state().touched:
+            return
+        at = self._model.jnt_qposadr[self._model.joint(nudge.cube).id]
+        self._data.qpos[at : at + 2] += nudge.by
+        mujoco.mj_forward(self._model, self._data)
+        self._start[nudge.cube][:2] += nudge.by
+
     def step(self, action: npt.ArrayLike, render: bool = True) -> SimStep:
         """Execute one action; see :class:`vla_ros.sim.env.Environment`."""
         if self._done or self._goal is None:
             raise RefusedAction("the episode has ended: reset before the next step")
         self._move(checked_action(action))
+        self._steps += 1
+        if self._nudge is not None and self._steps == self._nudge.step:
+            self._shift(self._nudge)
         state = self._state()
         self._held_for = self._held_for + 1 if satisfied(self._goal, state) else 0
         success = self._held_for >= HOLD_STEPS[self._goal.family]

@@ -81,8 +81,15 @@ def placements(name: str, index: int, seed: int) -> dict[str, CubePlacement]:
     rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index])
     while True:
         placed = {cube(colour): _draw(rng) for colour in COLOURS}
-        if _far_apart(placed) and _lane_free(goal, placed):
+        if allowed(goal, placed):
             return placed
+
+
+def allowed(goal: Goal, placed: Mapping[str, CubePlacement]) -> bool:
+    """Whether cubes may lie so: on the area for them, apart, and with room for a push."""
+    low, high = _AREA
+    inside = all(low[0] <= p.x <= high[0] and low[1] <= p.y <= high[1] for p in placed.values())
+    return inside and _far_apart(placed) and _lane_free(goal, placed)
 
 
 def _draw(rng: np.random.Generator) -> CubePlacement:

@@ -84,6 +84,8 @@ def _what(add: Callable[..., Any]) -> None:
     add("--seed", type=int, default=0, help="of the initial states, 0 to 999999 (0)")
     add("--mode", choices=MODES, default="lockstep", help="realtime: the world does not wait")
     add("--instruction", default="", metavar="TEXT", help="said instead of each task's own")
+    add("--nudge", type=float, default=0.0, metavar="M", help="tabletop: move the task's cube so"
+        " far while the hand is on its way to it")  # fmt: skip
     add("--max-steps", type=int, default=0, metavar="N", help="of an episode (the task's limit)")
 
 
@@ -188,6 +190,7 @@ def setup_of(args: argparse.Namespace, note: str) -> Setup:
         "image_size": args.image_size,
         "max_steps": args.max_steps,
         "max_age_s": args.max_age,
+        "nudge_m": args.nudge,
         "note": note,
     }
     try:

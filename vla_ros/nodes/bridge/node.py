@@ -49,7 +49,7 @@ from vla_ros.sim.episode.state import (
     EpisodeView,
     Mode,
 )
-from vla_ros.sim.factory import ENVIRONMENTS, EnvConfig
+from vla_ros.sim.factory import ENVIRONMENTS, MOST_NUDGE_M, EnvConfig
 from vla_ros.sim.process import SimProcess
 from vla_ros.srv import ResetEpisode
 from vla_ros.timing import MS, SystemClock
@@ -62,6 +62,14 @@ TABLE = (
     P("initial_state", 0, "Index of the first episode's initial state", 0, 100_000, fixed=True),
     P("seed", 0, "Which set of initial states; counts from the next reset", 0, 2**31 - 1),
     P("max_steps", 0, "Step limit from the next reset on; 0: the task's own", 0, 1_000_000),
+    P(
+        "nudge_m",
+        0.0,
+        "tabletop: the task's cube is moved by so much while the hand is on its way to it, m",
+        0.0,
+        MOST_NUDGE_M,
+        fixed=True,
+    ),
     P(
         "instruction",
         "",
@@ -143,7 +151,11 @@ class BridgeNode(Node):
         policy = values["policy_reset_service"]
         self._policy = PolicyPeer(self, policy, values["wait_for_policy"])
         config = EnvConfig(
-            values["environment"], values["image_size"], values["wrist_camera"], values["suite"]
+            values["environment"],
+            values["image_size"],
+            values["wrist_camera"],
+            values["suite"],
+            values["nudge_m"],
         )
         self._sim = SimProcess(config)
         if self._sim.spec.note:
