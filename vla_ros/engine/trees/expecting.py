@@ -21,7 +21,8 @@ _FAR = 16  # bins: what is further off counts no more
 class Expecting:
     """Answers of ``steps`` actions of ``dim`` tokens each, a whole step before the next.
 
-    ``window`` are the tokens that lie beside each other. Call ``begin``, ``look`` as often as wanted and then ``observe``, for every answer.
+    ``window`` are the tokens that lie beside each other. Call ``begin``, ``look`` as often as
+    wanted and then ``observe``, for every answer.
     """
 
     def __init__(self, dim: int, steps: int = 1, window: range = range(0)) -> None:
