@@ -72,7 +72,7 @@ class TemporalDrafter(Drafter):
         self._nothing = Draft(torch.zeros(0, dtype=torch.long, device=device))
         self._positions = positions
         self.statistics = AcceptanceStatistics(positions)
-        self._expecting = Expecting(positions // steps, steps)
+        self._expecting = Expecting(positions // steps, steps, actions.window)
 
     def begin(self, request: Request) -> None:
         begin(self._expecting, request)

@@ -50,7 +50,7 @@ class TemporalTreeDrafter(Offering):
         self.marginals = TemporalMarginals(positions, actions.window, reach)
         self._trees: tuple[DraftTree, ...] = ()
         self._seen = 0  # actions since the beginning of what is learned
-        self._expecting = Expecting(positions // steps, steps)
+        self._expecting = Expecting(positions // steps, steps, actions.window)
 
     def begin(self, request: Request) -> None:
         begin(self._expecting, request)

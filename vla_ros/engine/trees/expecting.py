@@ -1,8 +1,9 @@
 """What an answer's tokens are expected to be before anything is said: what drafts start from.
 
 An action is expected to be the last one again. A chunk of C actions has been said before, as far as
-it overlaps with the last one: that one *shifted* by the steps executed since. Behind its end every
-step is expected to be the *previous step* of the same chunk again. No torch.
+it overlaps with the last one: that one *shifted* by the steps executed since. What turned out to be
+off in the step before is taken to go on: it is added. Behind the last chunk's end every step is
+expected to be the *previous step* of the same chunk again. No torch.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ _FAR = 16  # bins: what is further off counts no more
 class Expecting:
     """Answers of ``steps`` actions of ``dim`` tokens each, a whole step before the next.
 
-    Call ``begin``, ``look`` as often as wanted and then ``observe``, for every answer.
+    ``window`` are the tokens that lie beside each other. Call ``begin``, ``look`` as often as
+    wanted and then ``observe``, for every answer.
     """
 
-    def __init__(self, dim: int, steps: int = 1) -> None:
-        self._dim, self._steps = dim, steps
+    def __init__(self, dim: int, steps: int = 1, window: range = range(0)) -> None:
+        self._dim, self._steps, self._window = dim, steps, window
         self._off: npt.NDArray[np.float64] = np.zeros(steps)  # bins, by the shift; decayed
         self._weight = 0.0
         self.forget()
@@ -70,24 +72,38 @@ class Expecting:
         """
         if self._steps == 1:
             return self.newest[start:end], self.before[start:end]
-        dim, known = self._dim, list(prefix)
-        said, first = self._trunk, self._next
-        ahead = len(said) - first  # places that the last chunk speaks of
-        if start < dim and not said:
+        dim, first = self._dim, self._next
+        ahead = len(self._trunk) - first  # places that the last chunk speaks of
+        if start < dim and not self._trunk:
             return (), ()
-        line = [*said[:first], *known, *said[first + len(known) :]]  # one step after the other
-        while len(line) < first + end:
-            line.append(line[-dim])
+        line = [*self._trunk[:first], *prefix]  # one step after the other
+        for place in range(len(prefix), start):
+            line.append(self._expected(line, prefix, place))
         last, before = [], []
         for place in range(start, end):
             at = first + place
+            last.append(self._expected(line, prefix, place))
+            if place >= len(prefix):
+                line.append(last[-1])
             if place < ahead:
-                last.append(said[at])
-                before.append(said[at - dim] if at >= dim else said[at])
+                before.append(self._trunk[max(at - dim, at % dim)])
             else:
-                last.append(line[at - dim])
-                before.append(line[at - 2 * dim] if at >= 2 * dim else line[at - dim])
+                before.append(line[at - 2 * dim if at >= 2 * dim else at - dim])
         return last, before
+
+    def _expected(self, line: Sequence[int], prefix: Sequence[int], place: int) -> int:
+        """The token of a place; ``line`` has all before it."""
+        said, first, dim = self._trunk, self._next, self._dim
+        if first + place >= len(said):
+            return line[first + place - dim]
+        token = said[first + place]
+        known = min(len(prefix), place)  # the last one known of the same dimension
+        same = known - 1 - (known - 1 - place) % dim
+        if same < 0:
+            return token
+        off = prefix[same] - said[first + same]
+        moved = token + off
+        return moved if abs(off) < _FAR and moved in self._window else token
 
     def observe(self, own: Sequence[int]) -> None:
         """The target's own choices of the whole answer."""

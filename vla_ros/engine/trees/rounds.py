@@ -85,7 +85,7 @@ def shown(
         if learned is None or expecting is None:
             count = positions or len(episode[0])
             learned = TemporalMarginals(count, window)
-            expecting = Expecting(count // steps, steps)
+            expecting = Expecting(count // steps, steps, window)
         elif anew:
             learned.forget()
         expecting.forget(anew)

@@ -64,6 +64,9 @@ def run(
         raise UserError(f"{wanted.target} is a flow policy: draft heads are for token policies")
     if engine.model.config.parallel:
         raise UserError(f"{wanted.target} says all its actions in one pass: nothing to draft")
+    if engine.info.chunk_length > 1:
+        raise UserError(f"{wanted.target} gives chunks, a draft head guesses single actions: draft"
+                        " with temporal_tree")  # fmt: skip
     rollouts = RolloutOptions(engine.info.checkpoint_sha256, wanted.learn, wanted.judge)
     environment = shared_environment(engine.model.config.images == 2)
     done = False

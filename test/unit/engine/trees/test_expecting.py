@@ -40,6 +40,18 @@ def test_the_last_chunk_is_shifted_by_what_was_executed_since() -> None:
     assert found.look([11, 21, 5], 3, 6) == ([22, 5, 22], [21, 11, 21])
 
 
+def test_what_the_step_before_was_off_by_goes_on() -> None:
+    found = Expecting(2, 3, range(24))
+    found.observe(FIRST)
+    found.begin(1, (0, 1))
+    assert found.look([12], 1, 6)[0] == [21, 13, 22, 13, 22]  # one off, of the first dimension
+    assert found.look([11, 23], 2, 6)[0] == [12, 22, 12, 22]  # 24 would be no bin
+    found = Expecting(2, 3, range(99))
+    found.observe(FIRST)
+    found.begin(1, (0, 1))
+    assert found.look([11, 60], 2, 4)[0] == [12, 22]  # a gripper that opens: nothing goes on
+
+
 def test_it_goes_on_from_the_chunk_that_is_executed_not_from_the_newest() -> None:
     found = chunks()
     found.begin(2, (1, 1))
