@@ -20,6 +20,8 @@ from vla_ros.train.data.pictures import Pictures, mixed
 from vla_ros.train.data.places import NOWHERE, places_of
 from vla_ros.train.data.wordings import wordings
 
+_FRESH = 2  # delays more, all of them 0: a policy that is told is not to be worse where it is quick
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -118,10 +120,10 @@ class Batches:
         return Batch(self._layout, drawn.pixels, ids, rows, tokens, drawn.patches, places, words)
 
     def _delays(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-        """How old the images are, in frames, int64 [B]."""
+        """How old the images are, in frames, int64 [B]: any age alike, fresh ones more often."""
         if self._told == 1:
             return torch.zeros_like(index)
-        drawn = torch.randint(self._told, index.shape, generator=draw)
+        drawn = torch.randint(-_FRESH, self._told, index.shape, generator=draw).clamp(min=0)
         return torch.minimum(drawn, self._shown[index])
 
     def _goals(self, index: torch.Tensor, draw: torch.Generator) -> torch.Tensor:

@@ -130,6 +130,7 @@ def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(tmp_path):
             own = frames.values[row, frames.goal[row]].double().numpy()
             assert tokens[0].tolist() == actions.encode(own)
     assert set(ages) == set(range(5))
+    assert ages.count(0) > 1.5 * ages.count(4), "fresh ones more often"
 
 
 def drawn_image(batch, n, frames):
