@@ -30,9 +30,11 @@ CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-oft"]
 QUIET = Reporter(lambda step: None, lambda text: None)
 
+TOKENIZER = build_tokenizer()
+
 
 def tokenize(text):
-    return list(build_tokenizer().encode(prompt_text("openvla", text)).ids)
+    return list(TOKENIZER.encode(prompt_text("openvla", text)).ids)
 
 
 def whatever_is_said(seed):

@@ -20,9 +20,11 @@ from vla_ros.train.data.wordings import wordings
 CONFIG = ARCHITECTURES["tiny"]
 CPU = torch.device("cpu")
 
+TOKENIZER = build_tokenizer()
+
 
 def tokenize(text, delay=None):
-    return build_tokenizer().encode(prompt_text("openvla", text, delay)).ids
+    return TOKENIZER.encode(prompt_text("openvla", text, delay)).ids
 
 
 def batches(tmp_path, shift=3, seed=0, size=16, branches=3):
@@ -85,7 +87,7 @@ def test_a_sentence_points_at_the_things_it_names(tmp_path):
     frames.images[:] = torch.arange(len(frames)).view(-1, 1, 1, 1, 1)  # to be told apart
     drawn = Batches(frames, CONFIG, tokenize, 32, 3, 0, 0, CPU)
     batch, side = drawn.batch(5), 4
-    words = {n: w for w, n in build_tokenizer().get_vocab().items()}
+    words = {n: w for w, n in TOKENIZER.get_vocab().items()}
     common = batch.layout.common - CONFIG.patches
     found = 0
     for n, (ids, rows) in enumerate(zip(batch.ids, batch.words, strict=True)):
@@ -108,7 +110,7 @@ def test_an_older_image_comes_with_its_age_and_with_what_is_right_now(tmp_path):
     frames.images[:] = torch.arange(len(frames.images)).view(-1, 1, 1, 1, 1)  # to be told apart
     drawn = Batches(frames, config, tokenize, 32, 3, 0, 0, CPU)
     assert same(drawn.batch(5), drawn.batch(5))
-    words = {n: w for w, n in build_tokenizer().get_vocab().items()}
+    words = {n: w for w, n in TOKENIZER.get_vocab().items()}
     actions = ActionTokens(config.action_vocab)
     ages = []
     for step in range(4):
