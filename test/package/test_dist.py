@@ -36,7 +36,8 @@ def test_the_sdist_is_whole_and_clean(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {str(path.relative_to(ROOT)) for path in INTERFACES} <= names
-    assert {"setup.py", "rosidl_build.py", "package.xml", "LICENSE", "README.md"} <= names
+    assert {"setup.py", "rosidl_build.py", "package.xml", "CMakeLists.txt"} <= names
+    assert {"LICENSE", "README.md"} <= names
     assert {"config/policy.yaml", "launch/policy.launch.py", "vla_ros/py.typed"} <= names
     assert "vla_ros/shipped/tabletop/model.safetensors" in names
     built = ("build/", "made/", "vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
