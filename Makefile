@@ -1,7 +1,8 @@
 # Two commands do everything on a fresh machine:  make demo   make test
 # Both end by themselves; what is already installed is not installed again.
 
-PYTHON ?= $(firstword $(foreach v,3.11 3.12 3.13 3.10,$(if $(shell command -v python$(v)),python$(v))) python3)
+# A sourced ROS 2 is of one Python, the system's.
+PYTHON ?= $(if $(ROS_DISTRO),python3,$(firstword $(foreach v,3.11 3.12 3.13 3.10,$(if $(shell command -v python$(v)),python$(v))) python3))
 # Whose wheels: ROS=jazzy has an environment of its own. A sourced ROS 2 needs no wheels.
 ROS ?=
 OTHER := $(filter-out kilted,$(ROS))

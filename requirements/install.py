@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -24,12 +26,14 @@ ROOT = Path(__file__).resolve().parent.parent
 TORCH = ROOT / "requirements" / "torch.txt"
 PINS = ROOT / "requirements" / "pins.txt"
 LIBERO = ROOT / "requirements" / "libero.txt"
+MACHINES_OWN = ("torch", "torchvision", "torchaudio")
 WHEEL_PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]  # CPythons with ROS 2 wheels
 EXTRAS = ("model", "sim", "replay", "train", "plots", "dev")
 ROS_EXTRAS = {"kilted": "ros", "jazzy": "ros-jazzy"}  # distro: the extra with its wheels
 DEFAULT_ROS = "kilted"
 SOURCES = ("vla_ros", "msg", "srv", "action", "launch", "config")
 SOURCE_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "package.xml", "rosidl_build.py")
+JETSON = Path("/etc/nv_tegra_release")  # there on every JetPack
 GENERATED = ("vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
 
 
@@ -52,6 +56,46 @@ def sourced_ros() -> bool:
     return "ROS_DISTRO" in os.environ and importlib.util.find_spec("rclpy") is not None
 
 
+def found_version(package: str) -> str:
+    """The version that this Python already has, which a sourced ROS 2's venv sees; "" if none."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def ros_pythons() -> list[str]:
+    """Pythons that the sourced ROS 2 has an rclpy for, such as python3.10."""
+    found = []
+    for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
+        for folder in ("lib/python3.*/site-packages", "local/lib/python3.*/dist-packages"):
+            found += [p.parts[-3] for p in Path(prefix).glob(f"{folder}/rclpy")]
+    return sorted(set(found))
+
+
+def sourced_workspace() -> bool:
+    """True where vla_ros itself comes of a sourced workspace (`colcon build`)."""
+    prefixes = os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)
+    return any(Path(p, "share/vla_ros/package.xml").is_file() for p in prefixes if p)
+
+
+def constraints() -> list[str]:
+    """What pip must leave as it is beside a sourced ROS 2: the machine's torch, which on a Jetson
+    is the only one with its CUDA, and numpy 1 where the apt packages were compiled for it."""
+    kept = [f"{name}=={found_version(name)}" for name in MACHINES_OWN if found_version(name)]
+    if not found_version("torch"):
+        if JETSON.is_file():
+            raise SetupError(
+                "this Jetson's Python has no torch, and PyPI's does not know its GPU: install"
+                " JetPack's torch for this Python first (docs/how-to/jetson.md)"
+            )
+        kept += [n for n in TORCH.read_text().splitlines() if n.strip() and n[0] not in "#-"]
+    numpy = found_version("numpy")
+    if os.environ.get("ROS_DISTRO") == "humble" or numpy.startswith("1."):
+        kept.append("numpy<2")
+    return kept
+
+
 def check_python() -> None:
     """Refuse at once what cannot work."""
     version = sys.version_info[:2]
@@ -59,13 +103,20 @@ def check_python() -> None:
         raise SetupError(f"Python {version[0]}.{version[1]} is too old: use PYTHON=python3.11")
     if sourced_ros():
         return
+    others = [python for python in ros_pythons() if python != f"python{version[0]}.{version[1]}"]
+    if others:
+        raise SetupError(
+            f"the sourced ROS 2 {os.environ.get('ROS_DISTRO', '')} is of {' and '.join(others)},"
+            f" and this is Python {version[0]}.{version[1]}: make PYTHON={others[0]} ..."
+        )
     wheels = version in WHEEL_PYTHONS and sys.implementation.name == "cpython"
     if not (wheels and sys.platform == "linux" and platform.machine() == "x86_64"):
         raise SetupError(
             f"there are no ROS 2 wheels for {platform.python_implementation()}"
             f" {version[0]}.{version[1]} on {sys.platform} {platform.machine()} (only CPython 3.10"
             " to 3.13 on x86_64 Linux): use one of those, as in `make PYTHON=python3.11 ...`, or"
-            " install ROS 2 Kilted, `source /opt/ros/kilted/setup.bash`, and run make again"
+            " install ROS 2, `source /opt/ros/DISTRO/setup.bash`, and run make again"
+            " (a Jetson: docs/how-to/jetson.md)"
         )
 
 
@@ -130,6 +181,37 @@ def _extra(name: str) -> list[str]:
     raise SetupError(f"setup.py has no extra {name!r}")
 
 
+def requirements(extras: Iterable[str]) -> list[str]:
+    """What setup.py asks pip for, with these extras, read without running it."""
+    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    lists: dict[str, list[str]] = {}
+
+    def read(node: ast.expr) -> list[str]:
+        if isinstance(node, ast.Name):
+            return lists[node.id]
+        if isinstance(node, ast.Starred):
+            return read(node.value)
+        if isinstance(node, ast.List):
+            return [text for element in node.elts for text in read(element)]
+        return [str(ast.literal_eval(node))]
+
+    found: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+            (target,) = node.targets
+            if isinstance(target, ast.Name):
+                lists[target.id] = read(node.value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "install_requires":
+            found += read(node.value)
+        if isinstance(node, ast.keyword) and node.arg == "extras_require":
+            assert isinstance(node.value, ast.Dict)
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value in extras:
+                    found += read(value)
+    return found
+
+
 def source_files() -> list[Path]:
     """Everything the installed package is made of."""
     found = [ROOT / name for name in SOURCE_FILES]
@@ -167,7 +249,8 @@ class Venv:
         """Locked packages, then torch: the CPU wheel where that is all the index has."""
         lock = lock_file(self.ros, sys.version_info[:2])
         locked = not sourced_ros() and lock.is_file()
-        key = digest([TORCH, lock if locked else ROOT / "setup.py"], str(locked))
+        over = constraints() if sourced_ros() else []
+        key = digest([TORCH, lock if locked else ROOT / "setup.py"], str(locked), *over)
         if self._remembered("requirements") == key:
             return
         if locked:
@@ -175,16 +258,35 @@ class Venv:
             self.pip("--require-hashes", "-r", str(lock))
             say("installing torch")
             self.pip("-r", str(TORCH))
+        elif sourced_ros():
+            self._install_over_ros()
         else:
-            ros = () if sourced_ros() else (ROS_EXTRAS[self.ros],)
-            extras = ",".join((*ros, *EXTRAS))
+            extras = ",".join((ROS_EXTRAS[self.ros], *EXTRAS))
             say(f"no lock file for this Python: installing what setup.py asks for [{extras}]")
             self.pip("-c", str(TORCH), "setuptools", "wheel")
             self.pip("-c", str(TORCH), f"{ROOT}[{extras}]")
         self._remember("requirements", key)
 
+    def _install_over_ros(self) -> None:
+        """What the sourced ROS 2 and this Python lack; the machine's own torch stays."""
+        kept = constraints()
+        say(f"ROS 2 {os.environ['ROS_DISTRO']} is sourced; kept as they are: {', '.join(kept)}")
+        own = {name for name in MACHINES_OWN if found_version(name)}
+        wanted = [r for r in requirements(EXTRAS) if re.split(r"[\[<>=~;! ]", r)[0] not in own]
+        file = self.folder / "constraints.txt"
+        file.write_text("".join(f"{line}\n" for line in kept))
+        self.pip("-c", str(file), "setuptools", "wheel", *wanted)
+
     def install_package(self) -> None:
         """vla_ros itself, with its messages, launch files and parameters."""
+        if sourced_ros() and sourced_workspace():
+            say("vla_ros is that of the sourced workspace")
+            return
+        if sourced_ros() and os.environ["ROS_DISTRO"] == "humble":
+            raise SetupError(
+                "ROS 2 Humble translates messages with CMake alone: put this folder into a"
+                " workspace, `colcon build`, `source install/setup.bash`, and run make again"
+            )
         key = digest(source_files(), self._remembered("requirements"))
         if self._remembered("package") == key:
             return

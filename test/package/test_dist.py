@@ -1,5 +1,7 @@
 """`make dist`: an sdist that is whole and clean, and a wheel that runs outside the checkout."""
 
+import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -73,3 +75,6 @@ def test_the_wheel_runs_outside_the_checkout(sdist, tmp_path):
         "print(m.__file__); print(r.config_path('policy.yaml'))",
     ).splitlines()
     assert all(Path(line).is_relative_to(home) for line in where), where
+    if importlib.util.find_spec("mujoco"):  # a task through the graph, from the wheel's files
+        card = json.loads(run(str(home / "bin/vla-ros"), "demo", "--json").splitlines()[-1])
+        assert card["graph_ok"] and card["actions"] > 0, card
