@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help install libero view lerobot demo test test-jazzy test-slow second-robot kernels check lint dev
-.PHONY: dist lock clean distclean
+.PHONY: dist docker lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
@@ -103,6 +103,15 @@ clean: ## remove what was built, keep .venv
 	@rm -rf build dist install log ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@rm -rf vla_ros/msg vla_ros/srv vla_ros/action vla_ros/*.so
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
+
+# torch's index for the variant; the camera's driver needs no torch of its own.
+TORCH_INDEX_cpu := https://download.pytorch.org/whl/cpu
+TORCH_INDEX_cuda := https://download.pytorch.org/whl/cu128
+VARIANT ?= cpu
+docker: ## build the images of docker/compose.yaml, where Docker is (VARIANT=cuda: for an NVIDIA GPU)
+	@$(if $(TORCH_INDEX_$(VARIANT)),,echo "VARIANT=$(VARIANT): must be cpu or cuda"; exit 2)
+	docker build -f docker/Dockerfile --build-arg TORCH_INDEX=$(TORCH_INDEX_$(VARIANT)) -t vla_ros:jazzy-$(VARIANT) .
+	docker build -f docker/Dockerfile --build-arg TORCH_INDEX=$(TORCH_INDEX_$(VARIANT)) --target camera -t vla_ros:jazzy-camera .
 
 distclean: clean ## remove .venv too
 	@rm -rf .venv .venv-*
