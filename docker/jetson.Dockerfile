@@ -28,8 +28,7 @@ RUN apt-get update \
 # The machine's torch, for the system's Python: requirements/install.py keeps what it finds there.
 # hadolint ignore=DL3013
 RUN test -n "${TORCH_WHEEL}" || { echo "give --build-arg TORCH_WHEEL=..., see the top of this file"; exit 1; } \
-    && python3 -m pip install --no-cache-dir "numpy<2" "${TORCH_WHEEL}" \
-    && touch /etc/nv_tegra_release
+    && python3 -m pip install --no-cache-dir "numpy<2" "${TORCH_WHEEL}"
 
 WORKDIR /opt/vla
 COPY package.xml src/vla_ros/
