@@ -1,7 +1,7 @@
 """The policy on another machine than the robot, and the cable between them pulled.
 
-Two network namespaces stand for two machines: the camera and the consumer of docs/how-to/consumer.py
-in one, the policy node and this test in the other; nothing but a pair of virtual interfaces between
+Two network namespaces stand for two machines: camera and consumer (docs/how-to/consumer.py) are
+in one, the policy node and this test in the other; nothing but two virtual interfaces between
 them. It takes root, as in a container.
 """
 
