@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -22,23 +21,20 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import over_ros
+from over_ros import SetupError
+
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = ROOT / "requirements" / "torch.txt"
 PINS = ROOT / "requirements" / "pins.txt"
 LIBERO = ROOT / "requirements" / "libero.txt"
-MACHINES_OWN = ("torch", "torchvision", "torchaudio")
 WHEEL_PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]  # CPythons with ROS 2 wheels
 EXTRAS = ("model", "sim", "replay", "train", "plots", "dev")
 ROS_EXTRAS = {"kilted": "ros", "jazzy": "ros-jazzy"}  # distro: the extra with its wheels
 DEFAULT_ROS = "kilted"
 SOURCES = ("vla_ros", "msg", "srv", "action", "launch", "config")
 SOURCE_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "package.xml", "rosidl_build.py")
-JETSON = Path("/etc/nv_tegra_release")  # there on every JetPack
 GENERATED = ("vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
-
-
-class SetupError(Exception):
-    """One line: what is missing and what to do about it."""
 
 
 def say(text: str) -> None:
@@ -51,59 +47,16 @@ def lock_file(ros: str, version: tuple[int, int]) -> Path:
     return ROOT / "requirements" / f"lock-{distro}cp{version[0]}{version[1]}-linux-x86_64.txt"
 
 
-def sourced_ros() -> bool:
-    """True where a ROS 2 install of this Python has been sourced."""
-    return "ROS_DISTRO" in os.environ and importlib.util.find_spec("rclpy") is not None
-
-
-def found_version(package: str) -> str:
-    """The version that this Python already has, which a sourced ROS 2's venv sees; "" if none."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def ros_pythons() -> list[str]:
-    """Pythons that the sourced ROS 2 has an rclpy for, such as python3.10."""
-    found = []
-    for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
-        for folder in ("lib/python3.*/site-packages", "local/lib/python3.*/dist-packages"):
-            found += [p.parts[-3] for p in Path(prefix).glob(f"{folder}/rclpy")]
-    return sorted(set(found))
-
-
-def sourced_workspace() -> bool:
-    """True where vla_ros itself comes of a sourced workspace (`colcon build`)."""
-    prefixes = os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)
-    return any(Path(p, "share/vla_ros/package.xml").is_file() for p in prefixes if p)
-
-
-def constraints() -> list[str]:
-    """What pip must leave as it is beside a sourced ROS 2: the machine's torch, which on a Jetson
-    is the only one with its CUDA, and numpy 1 where the apt packages were compiled for it."""
-    kept = [f"{name}=={found_version(name)}" for name in MACHINES_OWN if found_version(name)]
-    if not found_version("torch"):
-        if JETSON.is_file():
-            raise SetupError(
-                "this Jetson's Python has no torch, and PyPI's does not know its GPU: install"
-                " JetPack's torch for this Python first (docs/how-to/jetson.md)"
-            )
-        kept += [n for n in TORCH.read_text().splitlines() if n.strip() and n[0] not in "#-"]
-    numpy = found_version("numpy")
-    if os.environ.get("ROS_DISTRO") == "humble" or numpy.startswith("1."):
-        kept.append("numpy<2")
-    return kept
-
-
 def check_python() -> None:
     """Refuse at once what cannot work."""
     version = sys.version_info[:2]
     if version < (3, 10):
         raise SetupError(f"Python {version[0]}.{version[1]} is too old: use PYTHON=python3.11")
-    if sourced_ros():
+    if over_ros.sourced_ros():
         return
-    others = [python for python in ros_pythons() if python != f"python{version[0]}.{version[1]}"]
+    others = [
+        python for python in over_ros.ros_pythons() if python != f"python{version[0]}.{version[1]}"
+    ]
     if others:
         raise SetupError(
             f"the sourced ROS 2 {os.environ.get('ROS_DISTRO', '')} is of {' and '.join(others)},"
@@ -181,37 +134,6 @@ def _extra(name: str) -> list[str]:
     raise SetupError(f"setup.py has no extra {name!r}")
 
 
-def requirements(extras: Iterable[str]) -> list[str]:
-    """What setup.py asks pip for, with these extras, read without running it."""
-    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
-    lists: dict[str, list[str]] = {}
-
-    def read(node: ast.expr) -> list[str]:
-        if isinstance(node, ast.Name):
-            return lists[node.id]
-        if isinstance(node, ast.Starred):
-            return read(node.value)
-        if isinstance(node, ast.List):
-            return [text for element in node.elts for text in read(element)]
-        return [str(ast.literal_eval(node))]
-
-    found: list[str] = []
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
-            (target,) = node.targets
-            if isinstance(target, ast.Name):
-                lists[target.id] = read(node.value)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "install_requires":
-            found += read(node.value)
-        if isinstance(node, ast.keyword) and node.arg == "extras_require":
-            assert isinstance(node.value, ast.Dict)
-            for key, value in zip(node.value.keys, node.value.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value in extras:
-                    found += read(value)
-    return found
-
-
 def source_files() -> list[Path]:
     """Everything the installed package is made of."""
     found = [ROOT / name for name in SOURCE_FILES]
@@ -234,22 +156,22 @@ class Venv:
 
     def create(self) -> None:
         """Make it, where it is missing or of another Python."""
-        wanted = f"{sys.version} {sourced_ros()}"
+        wanted = f"{sys.version} {over_ros.sourced_ros()}"
         if self.ros != DEFAULT_ROS:
             wanted += f" {self.ros}"
         if self.python.exists() and self._remembered("python") in ("", wanted):
             return
         say(f"creating {self.folder.name} with Python {platform.python_version()}")
         shutil.rmtree(self.folder, ignore_errors=True)
-        system = ["--system-site-packages"] if sourced_ros() else []
+        system = ["--system-site-packages"] if over_ros.sourced_ros() else []
         subprocess.run([sys.executable, "-m", "venv", *system, str(self.folder)], check=True)
         self._remember("python", wanted)
 
     def install_requirements(self) -> None:
         """Locked packages, then torch: the CPU wheel where that is all the index has."""
         lock = lock_file(self.ros, sys.version_info[:2])
-        locked = not sourced_ros() and lock.is_file()
-        over = constraints() if sourced_ros() else []
+        locked = not over_ros.sourced_ros() and lock.is_file()
+        over = over_ros.constraints(TORCH) if over_ros.sourced_ros() else []
         key = digest([TORCH, lock if locked else ROOT / "setup.py"], str(locked), *over)
         if self._remembered("requirements") == key:
             return
@@ -258,7 +180,7 @@ class Venv:
             self.pip("--require-hashes", "-r", str(lock))
             say("installing torch")
             self.pip("-r", str(TORCH))
-        elif sourced_ros():
+        elif over_ros.sourced_ros():
             self._install_over_ros()
         else:
             extras = ",".join((ROS_EXTRAS[self.ros], *EXTRAS))
@@ -269,20 +191,24 @@ class Venv:
 
     def _install_over_ros(self) -> None:
         """What the sourced ROS 2 and this Python lack; the machine's own torch stays."""
-        kept = constraints()
+        kept = over_ros.constraints(TORCH)
         say(f"ROS 2 {os.environ['ROS_DISTRO']} is sourced; kept as they are: {', '.join(kept)}")
-        own = {name for name in MACHINES_OWN if found_version(name)}
-        wanted = [r for r in requirements(EXTRAS) if re.split(r"[\[<>=~;! ]", r)[0] not in own]
+        own = {name for name in over_ros.MACHINES_OWN if over_ros.found_version(name)}
+        wanted = [
+            r
+            for r in over_ros.requirements(ROOT / "setup.py", EXTRAS)
+            if re.split(r"[\[<>=~;! ]", r)[0] not in own
+        ]
         file = self.folder / "constraints.txt"
         file.write_text("".join(f"{line}\n" for line in kept))
         self.pip("-c", str(file), "setuptools", "wheel", *wanted)
 
     def install_package(self) -> None:
         """vla_ros itself, with its messages, launch files and parameters."""
-        if sourced_ros() and sourced_workspace():
+        if over_ros.sourced_ros() and over_ros.sourced_workspace():
             say("vla_ros is that of the sourced workspace")
             return
-        if sourced_ros() and os.environ["ROS_DISTRO"] == "humble":
+        if over_ros.sourced_ros() and os.environ["ROS_DISTRO"] == "humble":
             raise SetupError(
                 "ROS 2 Humble translates messages with CMake alone: put this folder into a"
                 " workspace, `colcon build`, `source install/setup.bash`, and run make again"

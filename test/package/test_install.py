@@ -17,6 +17,7 @@ JETPACK = {"torch": "2.5.0a0+872d972e41.nv24.8", "numpy": "1.21.5"}
 
 @pytest.fixture
 def install(monkeypatch):
+    monkeypatch.syspath_prepend(INSTALL.parent)
     spec = importlib.util.spec_from_file_location("install_under_test", INSTALL)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
@@ -31,11 +32,11 @@ def jetson(install, monkeypatch, tmp_path):
     """An Orin with JetPack 6: aarch64, Humble from apt, JetPack's torch."""
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setenv("ROS_DISTRO", "humble")
-    monkeypatch.setattr(install, "sourced_ros", lambda: True)
-    monkeypatch.setattr(install, "found_version", lambda name: JETPACK.get(name, ""))
+    monkeypatch.setattr(install.over_ros, "sourced_ros", lambda: True)
+    monkeypatch.setattr(install.over_ros, "found_version", lambda name: JETPACK.get(name, ""))
     release = tmp_path / "nv_tegra_release"
     release.write_text("# R36 (release), REVISION: 4.0")
-    monkeypatch.setattr(install, "JETSON", release)
+    monkeypatch.setattr(install.over_ros, "JETSON", release)
     return install
 
 
@@ -59,16 +60,16 @@ def test_a_jetson_keeps_its_torch_and_its_numpy(jetson, monkeypatch, tmp_path):
 
 
 def test_a_jetson_without_torch_is_told_to_get_jetpacks(jetson, monkeypatch):
-    monkeypatch.setattr(jetson, "found_version", lambda name: "")
+    monkeypatch.setattr(jetson.over_ros, "found_version", lambda name: "")
     with pytest.raises(jetson.SetupError, match=r"JetPack's torch.*docs/how-to/jetson\.md"):
-        jetson.constraints()
+        jetson.over_ros.constraints(jetson.TORCH)
 
 
 def test_a_sourced_ros_elsewhere_without_torch_gets_our_pin(jetson, monkeypatch, tmp_path):
-    monkeypatch.setattr(jetson, "found_version", lambda name: "")
-    monkeypatch.setattr(jetson, "JETSON", tmp_path / "none")
+    monkeypatch.setattr(jetson.over_ros, "found_version", lambda name: "")
+    monkeypatch.setattr(jetson.over_ros, "JETSON", tmp_path / "none")
     monkeypatch.setenv("ROS_DISTRO", "jazzy")
-    pins = jetson.constraints()
+    pins = jetson.over_ros.constraints(jetson.TORCH)
     assert [pin for pin in pins if pin.startswith("torch==")] and "numpy<2" not in pins
 
 
@@ -88,18 +89,18 @@ def test_a_ros_of_another_python_names_it(install, monkeypatch, tmp_path):
     (tmp_path / "local/lib/python3.9/dist-packages/rclpy").mkdir(parents=True)
     monkeypatch.setenv("ROS_DISTRO", "humble")
     monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
-    monkeypatch.setattr(install, "sourced_ros", lambda: False)
+    monkeypatch.setattr(install.over_ros, "sourced_ros", lambda: False)
     with pytest.raises(install.SetupError, match=r"make PYTHON=python3\.9"):
         install.check_python()
 
 
 def test_aarch64_without_a_ros_says_what_to_source(install, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(install, "sourced_ros", lambda: False)
+    monkeypatch.setattr(install.over_ros, "sourced_ros", lambda: False)
     with pytest.raises(install.SetupError, match=r"aarch64.*source /opt/ros.*jetson\.md"):
         install.check_python()
 
 
 def test_what_setup_py_asks_for_is_read_whole(install):
-    found = install.requirements(install.EXTRAS)
+    found = install.over_ros.requirements(install.ROOT / "setup.py", install.EXTRAS)
     assert {"numpy>=1.24", "torch>=2.4,<3", "ruff>=0.6", "pytest>=7.4"} <= set(found)
