@@ -147,7 +147,8 @@ def test_the_node_in_cpp_of_the_how_to_hears_the_commands(workspace, ros_env, tm
     build(tmp_path, env=env)
     domain = {k: ros_env[k] for k in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE")}
     libraries = [str(p / "lib") for p in map(Path, env["AMENT_PREFIX_PATH"].split(os.pathsep))]
-    env |= domain | {"LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+    libraries.append(os.environ.get("LD_LIBRARY_PATH", ""))
+    env |= domain | {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))}
     program = tmp_path / "install/listener/lib/listener/listener"
     with contextlib.ExitStack() as ending:
         listener = subprocess.Popen([program], env=env, stdout=subprocess.PIPE, text=True)
