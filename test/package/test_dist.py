@@ -58,9 +58,11 @@ def test_the_wheel_runs_outside_the_checkout(sdist, tmp_path):
         text=True,
     ).strip()
     install = [home / "bin/python", "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)]
-    subprocess.run(install, check=True, cwd=tmp_path)
+    env = {
+        k: v for k, v in os.environ.items() if k != "PYTHONPATH"
+    }  # pip would find the checkout's
+    subprocess.run(install, check=True, cwd=tmp_path, env=env)
     Path(ours, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
     def run(*words: str) -> str:
         done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
