@@ -1,7 +1,8 @@
 # Two commands do everything on a fresh machine:  make demo   make test
 # Both end by themselves; what is already installed is not installed again.
 
-PYTHON ?= $(firstword $(foreach v,3.11 3.12 3.13 3.10,$(if $(shell command -v python$(v)),python$(v))) python3)
+# A sourced ROS 2 is of one Python, the system's.
+PYTHON ?= $(if $(ROS_DISTRO),python3,$(firstword $(foreach v,3.11 3.12 3.13 3.10,$(if $(shell command -v python$(v)),python$(v))) python3))
 # Whose wheels: ROS=jazzy has an environment of its own. A sourced ROS 2 needs no wheels.
 ROS ?=
 OTHER := $(filter-out kilted,$(ROS))
@@ -22,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help install libero view lerobot demo test test-jazzy test-slow second-robot kernels check lint dev
-.PHONY: dist lock clean distclean
+.PHONY: dist docker lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
@@ -102,6 +103,15 @@ clean: ## remove what was built, keep .venv
 	@rm -rf build dist install log ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@rm -rf vla_ros/msg vla_ros/srv vla_ros/action vla_ros/*.so
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
+
+# torch's index for the variant; the camera's driver needs no torch of its own.
+TORCH_INDEX_cpu := https://download.pytorch.org/whl/cpu
+TORCH_INDEX_cuda := https://download.pytorch.org/whl/cu128
+VARIANT ?= cpu
+docker: ## build the images of docker/compose.yaml, where Docker is (VARIANT=cuda: for an NVIDIA GPU)
+	@$(if $(TORCH_INDEX_$(VARIANT)),,echo "VARIANT=$(VARIANT): must be cpu or cuda"; exit 2)
+	docker build -f docker/Dockerfile --build-arg TORCH_INDEX=$(TORCH_INDEX_$(VARIANT)) -t vla_ros:jazzy-$(VARIANT) .
+	docker build -f docker/Dockerfile --build-arg TORCH_INDEX=$(TORCH_INDEX_$(VARIANT)) --target camera -t vla_ros:jazzy-camera .
 
 distclean: clean ## remove .venv too
 	@rm -rf .venv .venv-*

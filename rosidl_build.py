@@ -10,8 +10,8 @@ the libraries that rosidl looks up by name, and puts the Python modules beside t
     vla_ros/vla_ros_s__rosidl_typesupport_c.so          (the module rclpy imports)
 
 `python setup.py build_ext --inplace` does the same into the checkout, for development.
-There is no C++ type support. It needs the rosidl of ROS 2 Kilted, or a late Jazzy.
-Nothing is printed to stdout, because colcon reads the stdout of setup.py.
+C++ and CMake exports come of `colcon build` (CMakeLists.txt): who writes a node in C++ has a
+ROS 2 install. It needs the rosidl of ROS 2 Kilted, or a late Jazzy.
 """
 
 from __future__ import annotations

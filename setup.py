@@ -1,6 +1,6 @@
-"""Packaging of vla_ros: the Python package, its messages, launch files and parameters.
+"""Packaging of vla_ros for pip: the Python package, its messages, launch files and parameters.
 
-One file serves `pip install '.[ros]'` in a plain venv and `colcon build` (ament_python).
+`pip install '.[ros]'` in a plain venv reads this file; `colcon build` reads CMakeLists.txt.
 Building the interfaces in msg/, srv/ and action/ is the business of rosidl_build.py.
 """
 
@@ -61,8 +61,7 @@ def files(pattern: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern) if path.is_file())
 
 
-# Read by sh and by Python: the Python of the venv this is installed in, else (a colcon
-# workspace) the one of the sourced ROS 2.
+# Read by sh and by Python: the Python of the venv this is installed in, else the one on PATH.
 EXECUTABLE = """\
 #!/bin/sh
 ''':'

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from install import ROOT, SetupError, say, source_files
 
-DESCRIPTION = ("MANIFEST.in", "LICENSE", "README.md")
+DESCRIPTION = ("MANIFEST.in", "LICENSE", "README.md", "CMakeLists.txt")
 
 
 def copy_sources(folder: Path) -> None:

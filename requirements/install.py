@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ import sysconfig
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+import over_ros
+from over_ros import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = ROOT / "requirements" / "torch.txt"
@@ -33,10 +37,6 @@ SOURCE_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "package.xml", "rosid
 GENERATED = ("vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
 
 
-class SetupError(Exception):
-    """One line: what is missing and what to do about it."""
-
-
 def say(text: str) -> None:
     print(f"==> {text}", flush=True)
 
@@ -47,25 +47,29 @@ def lock_file(ros: str, version: tuple[int, int]) -> Path:
     return ROOT / "requirements" / f"lock-{distro}cp{version[0]}{version[1]}-linux-x86_64.txt"
 
 
-def sourced_ros() -> bool:
-    """True where a ROS 2 install of this Python has been sourced."""
-    return "ROS_DISTRO" in os.environ and importlib.util.find_spec("rclpy") is not None
-
-
 def check_python() -> None:
     """Refuse at once what cannot work."""
     version = sys.version_info[:2]
     if version < (3, 10):
         raise SetupError(f"Python {version[0]}.{version[1]} is too old: use PYTHON=python3.11")
-    if sourced_ros():
+    if over_ros.sourced_ros():
         return
+    others = [
+        python for python in over_ros.ros_pythons() if python != f"python{version[0]}.{version[1]}"
+    ]
+    if others:
+        raise SetupError(
+            f"the sourced ROS 2 {os.environ.get('ROS_DISTRO', '')} is of {' and '.join(others)},"
+            f" and this is Python {version[0]}.{version[1]}: make PYTHON={others[0]} ..."
+        )
     wheels = version in WHEEL_PYTHONS and sys.implementation.name == "cpython"
     if not (wheels and sys.platform == "linux" and platform.machine() == "x86_64"):
         raise SetupError(
             f"there are no ROS 2 wheels for {platform.python_implementation()}"
             f" {version[0]}.{version[1]} on {sys.platform} {platform.machine()} (only CPython 3.10"
             " to 3.13 on x86_64 Linux): use one of those, as in `make PYTHON=python3.11 ...`, or"
-            " install ROS 2 Kilted, `source /opt/ros/kilted/setup.bash`, and run make again"
+            " install ROS 2, `source /opt/ros/DISTRO/setup.bash`, and run make again"
+            " (a Jetson: docs/how-to/jetson.md)"
         )
 
 
@@ -152,22 +156,23 @@ class Venv:
 
     def create(self) -> None:
         """Make it, where it is missing or of another Python."""
-        wanted = f"{sys.version} {sourced_ros()}"
+        wanted = f"{sys.version} {over_ros.sourced_ros()}"
         if self.ros != DEFAULT_ROS:
             wanted += f" {self.ros}"
         if self.python.exists() and self._remembered("python") in ("", wanted):
             return
         say(f"creating {self.folder.name} with Python {platform.python_version()}")
         shutil.rmtree(self.folder, ignore_errors=True)
-        system = ["--system-site-packages"] if sourced_ros() else []
+        system = ["--system-site-packages"] if over_ros.sourced_ros() else []
         subprocess.run([sys.executable, "-m", "venv", *system, str(self.folder)], check=True)
         self._remember("python", wanted)
 
     def install_requirements(self) -> None:
         """Locked packages, then torch: the CPU wheel where that is all the index has."""
         lock = lock_file(self.ros, sys.version_info[:2])
-        locked = not sourced_ros() and lock.is_file()
-        key = digest([TORCH, lock if locked else ROOT / "setup.py"], str(locked))
+        locked = not over_ros.sourced_ros() and lock.is_file()
+        over = over_ros.constraints(TORCH) if over_ros.sourced_ros() else []
+        key = digest([TORCH, lock if locked else ROOT / "setup.py"], str(locked), *over)
         if self._remembered("requirements") == key:
             return
         if locked:
@@ -175,16 +180,39 @@ class Venv:
             self.pip("--require-hashes", "-r", str(lock))
             say("installing torch")
             self.pip("-r", str(TORCH))
+        elif over_ros.sourced_ros():
+            self._install_over_ros()
         else:
-            ros = () if sourced_ros() else (ROS_EXTRAS[self.ros],)
-            extras = ",".join((*ros, *EXTRAS))
+            extras = ",".join((ROS_EXTRAS[self.ros], *EXTRAS))
             say(f"no lock file for this Python: installing what setup.py asks for [{extras}]")
             self.pip("-c", str(TORCH), "setuptools", "wheel")
             self.pip("-c", str(TORCH), f"{ROOT}[{extras}]")
         self._remember("requirements", key)
 
+    def _install_over_ros(self) -> None:
+        """What the sourced ROS 2 and this Python lack; the machine's own torch stays."""
+        kept = over_ros.constraints(TORCH)
+        say(f"ROS 2 {os.environ['ROS_DISTRO']} is sourced; kept as they are: {', '.join(kept)}")
+        own = {name for name in over_ros.MACHINES_OWN if over_ros.found_version(name)}
+        wanted = [
+            r
+            for r in over_ros.requirements(ROOT / "setup.py", EXTRAS)
+            if re.split(r"[\[<>=~;! ]", r)[0] not in own
+        ]
+        file = self.folder / "constraints.txt"
+        file.write_text("".join(f"{line}\n" for line in kept))
+        self.pip("-c", str(file), "setuptools", "wheel", *wanted)
+
     def install_package(self) -> None:
         """vla_ros itself, with its messages, launch files and parameters."""
+        if over_ros.sourced_ros() and over_ros.sourced_workspace():
+            say("vla_ros is that of the sourced workspace")
+            return
+        if over_ros.sourced_ros() and os.environ["ROS_DISTRO"] == "humble":
+            raise SetupError(
+                "ROS 2 Humble translates messages with CMake alone: put this folder into a"
+                " workspace, `colcon build`, `source install/setup.bash`, and run make again"
+            )
         key = digest(source_files(), self._remembered("requirements"))
         if self._remembered("package") == key:
             return

@@ -29,6 +29,7 @@ if not (ROOT / "vla_ros" / "msg").is_dir():
 
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
+from vla_ros.bringup.environment import PROFILES
 from vla_ros.bringup.shared_memory import find_leftovers, remove
 from vla_ros.sim.gl import NoRenderer, choose_renderer
 
@@ -77,7 +78,7 @@ def ros_env(ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for name in (
         "ROS_DOMAIN_ID",
         "ROS_AUTOMATIC_DISCOVERY_RANGE",
-        "FASTDDS_DEFAULT_PROFILES_FILE",
+        *PROFILES,
         "AMENT_PREFIX_PATH",
     ):
         if name in env:

@@ -20,6 +20,7 @@ from rcl_interfaces.srv import GetParameters
 from support.domain import leased_domain
 from support.nodes import ros_environment
 from support.ros import RosPeer
+from vla_ros.bringup.environment import PROFILES
 from vla_ros.msg import EpisodeStatus, PolicyStatus
 from vla_ros.nodes.common.qos import LATCHED
 from vla_ros.resources import share
@@ -33,7 +34,8 @@ def domain(monkeypatch):
             if os.environ.get(name) != value:
                 monkeypatch.setenv(name, value)
         # The launch file must set these by itself.
-        monkeypatch.delenv("FASTDDS_DEFAULT_PROFILES_FILE", raising=False)
+        for name in PROFILES:
+            monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv("ROS_AUTOMATIC_DISCOVERY_RANGE", raising=False)
         yield number
 
@@ -83,7 +85,7 @@ def test_policy_launch_brings_the_node_up_with_its_arguments(domain):
         assert (silence.double_value, topic.string_value) == (0.3, "eye")
         assert list(joints.string_array_value) == ["b", "a"]
         assert peer.node.count_publishers("/servo/action") == 1
-        for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
+        for name in (*PROFILES, "ROS_AUTOMATIC_DISCOVERY_RANGE"):
             assert name not in os.environ, "only the nodes have it"
             assert {name in found for found in environments("vla_ros.nodes")} == {True}
     finally:

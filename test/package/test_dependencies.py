@@ -28,6 +28,7 @@ ROSDEP = {
 }
 PIP = {"PIL": "Pillow", "yaml": "PyYAML", "backports": "backports.zstd"}
 ROS = {  # packages of the three distributions that this repository may ask for
+    *("ament_cmake", "ament_cmake_python"),
     *("action_msgs", "builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "lifecycle_msgs"),
     *("rcl_interfaces", "rosgraph_msgs", "sensor_msgs", "service_msgs", "std_msgs", "std_srvs"),
     *("trajectory_msgs", "unique_identifier_msgs", "rclpy", "launch", "launch_ros"),
@@ -37,6 +38,8 @@ NOT_IN_HUMBLE = {"service_msgs"}
 
 # Asked for and never imported, with the reason.
 TOOLS = {
+    "ament_cmake": "CMakeLists.txt is built with it",
+    "ament_cmake_python": "says where Python packages go",
     "python3-pytest-timeout": "a plugin of pytest, set in pyproject.toml",
     "ros2launch": "the command `ros2 launch`",
     "rosidl_default_generators": "translates msg/, srv/ and action/",
@@ -122,6 +125,20 @@ def test_what_a_build_and_the_tests_ask_for_is_imported():
     assert extra == asked - declared("depend", "exec_depend", "build_depend")
 
 
+def test_cmake_finds_what_package_xml_names():
+    """What the interfaces name themselves; rosidl finds those that it adds."""
+    cmake = (ROOT / "CMakeLists.txt").read_text()
+    tools = declared("buildtool_depend")
+    (given,) = re.findall(r"DEPENDENCIES ([a-z_ ]+)\)", cmake)
+    assert set(re.findall(r"find_package\((\w+) REQUIRED\)", cmake)) == tools | set(given.split())
+    assert tools == set(TOOLS) & tools
+    named = set()
+    for kind in ("msg", "srv", "action"):
+        for path in (ROOT / kind).glob(f"*.{kind}"):
+            named |= set(re.findall(r"^([a-z_]+)/[A-Z]", path.read_text(), re.MULTILINE))
+    assert set(given.split()) == named <= declared("depend")
+
+
 def test_pip_is_asked_for_what_is_imported():
     asked = asked_of_pip("install_requires") | asked_of_pip("extras_require")
     others = imported(sources()) - ROS - set(WITHOUT)
@@ -129,7 +146,7 @@ def test_pip_is_asked_for_what_is_imported():
 
 
 def test_every_key_is_known_to_rosdep():
-    keys = declared("depend", "exec_depend", "build_depend", "test_depend")
+    keys = declared("depend", "exec_depend", "build_depend", "buildtool_depend", "test_depend")
     assert keys <= ROS | set(ROSDEP.values()) | set(TOOLS)
 
 

@@ -1,5 +1,7 @@
 """`make dist`: an sdist that is whole and clean, and a wheel that runs outside the checkout."""
 
+import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -36,7 +38,8 @@ def test_the_sdist_is_whole_and_clean(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {str(path.relative_to(ROOT)) for path in INTERFACES} <= names
-    assert {"setup.py", "rosidl_build.py", "package.xml", "LICENSE", "README.md"} <= names
+    assert {"setup.py", "rosidl_build.py", "package.xml", "CMakeLists.txt"} <= names
+    assert {"LICENSE", "README.md"} <= names
     assert {"config/policy.yaml", "launch/policy.launch.py", "vla_ros/py.typed"} <= names
     assert "vla_ros/shipped/tabletop/model.safetensors" in names
     built = ("build/", "made/", "vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
@@ -55,9 +58,11 @@ def test_the_wheel_runs_outside_the_checkout(sdist, tmp_path):
         text=True,
     ).strip()
     install = [home / "bin/python", "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)]
-    subprocess.run(install, check=True, cwd=tmp_path)
+    env = {
+        k: v for k, v in os.environ.items() if k != "PYTHONPATH"
+    }  # pip would find the checkout's
+    subprocess.run(install, check=True, cwd=tmp_path, env=env)
     Path(ours, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
     def run(*words: str) -> str:
         done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
@@ -72,3 +77,6 @@ def test_the_wheel_runs_outside_the_checkout(sdist, tmp_path):
         "print(m.__file__); print(r.config_path('policy.yaml'))",
     ).splitlines()
     assert all(Path(line).is_relative_to(home) for line in where), where
+    if importlib.util.find_spec("mujoco"):  # a task through the graph, from the wheel's files
+        card = json.loads(run(str(home / "bin/vla-ros"), "demo", "--json").splitlines()[-1])
+        assert card["graph_ok"] and card["actions"] > 0, card

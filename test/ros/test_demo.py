@@ -19,7 +19,7 @@ from PIL import Image as Pillow
 
 from support.nodes import run_cli
 from support.plugins import EXAMPLE, install
-from vla_ros.bringup.environment import python_path
+from vla_ros.bringup.environment import PROFILES, python_path
 from vla_ros.console.streams import WIDTH
 
 pytestmark = pytest.mark.ros
@@ -31,7 +31,7 @@ EXPERT = ("--policy", "scripted")
 @pytest.fixture
 def env() -> dict[str, str]:
     """A user's shell: no ROS variables; the demo chooses its domain itself."""
-    names = ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "FASTDDS_DEFAULT_PROFILES_FILE")
+    names = ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", *PROFILES)
     env = {key: value for key, value in os.environ.items() if key not in names}
     return {**env, "PYTHONPATH": python_path(env)}
 

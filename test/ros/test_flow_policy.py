@@ -23,7 +23,7 @@ from sensor_msgs.msg import JointState
 from support.nodes import run_cli
 from support.policy_client import PolicyRig
 from support.wait import wait_until
-from vla_ros.bringup.environment import python_path
+from vla_ros.bringup.environment import PROFILES, python_path
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
 from vla_ros.engine.flow.config import FlowConfig
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_at_configure(start_policy, tm
 def test_a_flow_policy_runs_in_the_graph_and_replays_identically(tmp_path: Path) -> None:
     """Nothing is said of its state or its wrist: the graph knows what its checkpoint needs."""
     pytest.importorskip("mujoco", reason="mujoco is not installed: the demo needs the simulation")
-    names = ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "FASTDDS_DEFAULT_PROFILES_FILE")
+    names = ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", *PROFILES)
     env = {key: value for key, value in os.environ.items() if key not in names}
     env["PYTHONPATH"] = python_path(env)
     seen = []

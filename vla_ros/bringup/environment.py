@@ -12,6 +12,10 @@ from collections.abc import Mapping
 
 from vla_ros.resources import config_path, share
 
+#: Where Fast DDS is told its profile: version 3 (Kilted on), and version 2 (Jazzy, Humble), each
+#: of which ignores the other's name.
+PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+
 #: In front of the code of `python -c`: what PYTHONSAFEPATH does, which Python 3.10 ignores.
 SAFE_PATH = "" if sys.version_info >= (3, 11) else "import sys; sys.path.remove('')\n"
 
@@ -21,7 +25,7 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     wanted = {
         # Discovery by multicast on every network is slow, and other machines could send commands.
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-        "FASTDDS_DEFAULT_PROFILES_FILE": str(config_path("fastdds_shm.xml")),
+        **dict.fromkeys(PROFILES, profile(environment) or str(config_path("fastdds_shm.xml"))),
         "PYTHONUNBUFFERED": "1",
         # A checkout in the working directory must not shadow the installed package (3.11+).
         "PYTHONSAFEPATH": "1",
@@ -35,6 +39,11 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     if "ROS_LOCALHOST_ONLY" in environment:  # the older way to say it
         missing.pop("ROS_AUTOMATIC_DISCOVERY_RANGE", None)
     return missing
+
+
+def profile(environment: Mapping[str, str]) -> str:
+    """The Fast DDS profile that the user has set, under either name; "" if none."""
+    return next(filter(None, map(environment.get, PROFILES)), "")
 
 
 def prepare() -> None:

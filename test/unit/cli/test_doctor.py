@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from vla_ros.bringup.environment import PROFILES
 from vla_ros.cli import main
 from vla_ros.cli.doctor import checks, model, ros
 from vla_ros.cli.doctor import verb as doctor
@@ -40,12 +41,14 @@ def test_json_is_one_line(monkeypatch, capsys):
     ("variables", "level", "needle"),
     [
         ({}, Level.OK, "fastdds_shm.xml"),
+        ({"ROS_DISTRO": "jazzy"}, Level.OK, "export FASTRTPS_DEFAULT_PROFILES_FILE="),
         ({"FASTDDS_DEFAULT_PROFILES_FILE": "/none.xml"}, Level.FAIL, "/none.xml"),
+        ({"FASTRTPS_DEFAULT_PROFILES_FILE": "/two.xml"}, Level.FAIL, "/two.xml"),
         ({"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"}, Level.WARN, "cyclone"),
     ],
 )
 def test_the_dds_profile(monkeypatch, variables, level, needle):
-    for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "RMW_IMPLEMENTATION"):
+    for name in (*PROFILES, "RMW_IMPLEMENTATION"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

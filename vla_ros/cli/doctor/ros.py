@@ -11,6 +11,7 @@ import time
 from xml.etree import ElementTree
 
 from vla_ros.bringup import shared_memory
+from vla_ros.bringup.environment import PROFILES, profile
 from vla_ros.cli.doctor.checks import Check, fail, ok, try_python, warn
 from vla_ros.resources import config_path
 
@@ -67,17 +68,18 @@ def middleware() -> Check:
         return warn(
             "DDS", other, "the shipped profile is for Fast DDS: give large images room there"
         )
-    path = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE")
+    path = profile(os.environ)
     ours = config_path("fastdds_shm.xml")
+    name = PROFILES[os.environ.get("ROS_DISTRO") in ("humble", "jazzy")]
     if not path:
-        advice = f"for your own camera node too: export FASTDDS_DEFAULT_PROFILES_FILE={ours}"
+        advice = f"for your own camera node too: export {name}={ours}"
         return ok("DDS", f"vla-ros sets {ours.name}; {advice}")
     try:
         sizes = [
             int(e.text or 0) for e in ElementTree.parse(path).iter() if "segment_size" in e.tag
         ]
     except (OSError, ElementTree.ParseError, ValueError) as error:
-        return fail("DDS", f"cannot read {path}: {error}", "unset FASTDDS_DEFAULT_PROFILES_FILE")
+        return fail("DDS", f"cannot read {path}: {error}", f"unset {' '.join(PROFILES)}")
     if max(sizes, default=0) < 8 << 20:
         advice = f"640x480 images will be lost; compare {ours}"
         return warn("DDS", f"{path} gives shared memory no segment of 8 MB or more", advice)

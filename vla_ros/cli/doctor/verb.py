@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def _checks(args: argparse.Namespace) -> Iterator[Check]:
     from vla_ros.cli.doctor import checks, model, ros
     from vla_ros.cli.doctor import libero as libero_checks
+    from vla_ros.cli.doctor.jetson import jetson
 
     yield checks.python()
     files = checks.files()
@@ -75,6 +76,7 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
     yield ros.leftovers(args.clean)
     yield model.torch()
     yield model.gpu()
+    yield from jetson()
     yield checks.simulation()
     yield libero_checks.libero()
     if args.checkpoint is not None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import rclpy.subscription
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.subscription import Subscription
@@ -20,7 +22,21 @@ try:
 except ImportError:  # Humble
     from rclpy.qos_event import SubscriptionEventCallbacks
 
-__all__ = ["SubscriptionEventCallbacks", "listener", "on_parameters"]
+__all__ = [
+    "SubscriptionEventCallbacks",
+    "awaiting_executor",
+    "listener",
+    "on_parameters",
+]
+
+
+def awaiting_executor(best: Callable[[], Executor]) -> Executor:
+    """An executor for a node with a service that is a coroutine; ``best`` where that can be.
+
+    Jazzy's events executor calls such a service and never awaits it: the caller hears nothing.
+    """
+    jazzy = not hasattr(rclpy.subscription, "MessageInfo")  # Kilted has it
+    return SingleThreadedExecutor() if jazzy else best()
 
 
 def listener(callback: Callable[[Any, Any], None]) -> Callable[..., None]:

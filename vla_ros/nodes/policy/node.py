@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
@@ -23,9 +24,9 @@ from rclpy.task import Future
 from vla_ros.control.lasting import Lasting
 from vla_ros.core import PolicyState
 from vla_ros.executor import WorkerGone
-from vla_ros.nodes.common.compat import on_parameters
+from vla_ros.nodes.common.compat import awaiting_executor, on_parameters
 from vla_ros.nodes.common.parameters import check_fixed, check_values, declare
-from vla_ros.nodes.common.spin import run
+from vla_ros.nodes.common.spin import make_executor, run
 from vla_ros.nodes.policy.convert import idle_message
 from vla_ros.nodes.policy.goals import GoalServer
 from vla_ros.nodes.policy.parameters import TABLE, camera_rows
@@ -255,7 +256,8 @@ class PolicyNode(LifecycleNode):
 def main(args: Sequence[str] | None = None) -> int:
     """Run the policy node: exit status 0 after SIGINT or SIGTERM, 2 for a value that can
     be no parameter's."""
-    return run(PolicyNode, PolicyNode.end, args, end_s=0.9)
+    executor = partial(awaiting_executor, make_executor)
+    return run(PolicyNode, PolicyNode.end, args, executor, end_s=0.9)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,7 @@
+#!/bin/bash
+# A shell in which ROS 2, the workspace and the venv over it are there.
+set -e
+source "/opt/ros/${ROS_DISTRO}/setup.bash"
+source /opt/vla/install/setup.bash
+export PATH="/opt/vla/venv/bin:${PATH}"
+exec "$@"
