@@ -56,3 +56,18 @@ def test_an_empty_sentence_moves_nothing(runner):
     # Alone it has no task yet; after another test it has one, which " " stops.
     told = ("waits for an instruction", "stopped: waits for resume or another instruction")
     assert record.reason in [f"step limit, the policy never acted: {why}" for why in told]
+
+
+LATE = Setup(checkpoint="shipped:tabletop-late", route="direct")
+DELAY = 6  # control steps of 50 ms
+
+
+@pytest.mark.parametrize("task", ["reach_green_cube", "push_blue_cube_left"])
+def test_one_that_is_told_its_delay_acts_for_the_moment_it_acts_in(task):
+    variant = Variant("late", "autoregressive", delay_frames=DELAY)
+    with DirectRunner(LATE, (variant,)) as late:
+        record = late.play(Job(variant.label, task, STATE, 0, ""), variant)
+    assert record.success, record.reason
+    assert record.age_ms.quantile(0) == record.age_ms.quantile(100) == 50.0 * DELAY
+    assert record.told_delay.quantile(0) == record.told_delay.quantile(100) == DELAY
+    assert record.staleness_ms.quantile(100) == 0.0

@@ -14,15 +14,15 @@ from vla_ros.train.flow.arch import FLOW_ARCHITECTURES
 
 CPU = torch.device("cpu")
 TARGET, DRAFT, CHUNKS = (f"shipped:tabletop{kind}" for kind in ("", "-draft", "-oft"))
-FLOW = "shipped:tabletop-flow"
+FLOW, LATE = "shipped:tabletop-flow", "shipped:tabletop-late"
 
 
 def test_an_unknown_one_is_refused_with_those_there_are():
-    with pytest.raises(CheckpointError, match=f"{TARGET}, {DRAFT}, {FLOW}, {CHUNKS}"):
+    with pytest.raises(CheckpointError, match=f"{TARGET}, {DRAFT}, {FLOW}, {LATE}, {CHUNKS}"):
         resolve(PREFIX + "nothing")
 
 
-@pytest.mark.parametrize("name", [TARGET, DRAFT, CHUNKS])
+@pytest.mark.parametrize("name", [TARGET, DRAFT, CHUNKS, LATE])
 def test_it_loads_and_says_how_it_was_made(name):
     checkpoint = load_checkpoint(name, CPU, torch.float32)
     record = json.loads((checkpoint.directory / "training.json").read_text())
@@ -50,5 +50,13 @@ def test_the_draft_has_its_target_s_vision_and_another_vocabulary():
 
 
 def test_together_they_are_small():
-    files = [file for name in (TARGET, DRAFT, CHUNKS, FLOW) for file in resolve(name).iterdir()]
-    assert sum(file.stat().st_size for file in files) < 60e6
+    names = TARGET, DRAFT, CHUNKS, FLOW, LATE
+    files = [file for name in names for file in resolve(name).iterdir()]
+    assert sum(file.stat().st_size for file in files) < 70e6
+
+
+def test_which_are_told_how_late_their_actions_are_is_in_their_configuration():
+    told = {
+        name: load_checkpoint(name, CPU, torch.float32).config.max_delay for name in (TARGET, LATE)
+    }
+    assert told == {TARGET: 0, LATE: 8}
