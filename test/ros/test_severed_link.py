@@ -125,6 +125,8 @@ def told(arm: Program) -> list[tuple[int, bool]]:
     return [(int(p[0]), p[1] == "1") for p in pairs if len(p) == 2 and p[0].isdigit()]
 
 
+# Slow: after hundreds of other tests in one process it was seen to find no node in 60 s.
+@pytest.mark.slow
 @pytest.mark.serial
 def test_a_pulled_cable_stops_the_arm_and_holds_the_policy_until_it_is_back(
     link, ros, start_policy

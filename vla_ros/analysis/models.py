@@ -112,8 +112,11 @@ def as_parallel(model: ModelShape, chunk: int) -> ModelShape:
 
 
 SMALL_OFT = replace(as_parallel(SMALL, 8), name="small-oft")
+# the same chunk said token by token: more passes of the same shape
+SMALL_CHUNK = replace(SMALL, name="small-chunk", chunk=8, action_tokens=56)
 
-MODELS = {m.name: m for m in (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, PI05, SMALL, SMALL_OFT, CPU)}
+_KNOWN = (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, PI05, SMALL, SMALL_OFT, SMALL_CHUNK, CPU)
+MODELS = {m.name: m for m in _KNOWN}
 
 
 def load_model(name: str) -> ModelShape:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 
 from vla_ros.resources import config_path, share
 
-#: Where Fast DDS is told its profile: version 3 (Kilted on), and version 2 (Jazzy, Humble), each
-#: of which ignores the other's name.
+#: Where Fast DDS is told its profile: version 3 (Kilted on), which complains of the other's name,
+#: and version 2 (Jazzy, Humble), which ignores it.
 PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+_KILTED_RCLPY = 8  # Jazzy has 7, Kilted 9
 
 #: In front of the code of `python -c`: what PYTHONSAFEPATH does, which Python 3.10 ignores.
 SAFE_PATH = "" if sys.version_info >= (3, 11) else "import sys; sys.path.remove('')\n"
@@ -25,7 +27,7 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     wanted = {
         # Discovery by multicast on every network is slow, and other machines could send commands.
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-        **dict.fromkeys(PROFILES, profile(environment) or str(config_path("fastdds_shm.xml"))),
+        profile_name(environment): profile(environment) or str(config_path("fastdds_shm.xml")),
         "PYTHONUNBUFFERED": "1",
         # A checkout in the working directory must not shadow the installed package (3.11+).
         "PYTHONSAFEPATH": "1",
@@ -39,6 +41,18 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     if "ROS_LOCALHOST_ONLY" in environment:  # the older way to say it
         missing.pop("ROS_AUTOMATIC_DISCOVERY_RANGE", None)
     return missing
+
+
+def profile_name(environment: Mapping[str, str]) -> str:
+    """The variable that the Fast DDS of this ROS 2 reads, sourced or from wheels."""
+    distro = environment.get("ROS_DISTRO", "")
+    if not distro:
+        try:
+            major = int(version("ros-rclpy").split(".")[0])
+        except (PackageNotFoundError, ValueError):
+            return PROFILES[0]
+        return PROFILES[major < _KILTED_RCLPY]
+    return PROFILES[distro in ("humble", "jazzy")]
 
 
 def profile(environment: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import time
 from xml.etree import ElementTree
 
 from vla_ros.bringup import shared_memory
-from vla_ros.bringup.environment import PROFILES, profile
+from vla_ros.bringup.environment import PROFILES, profile, profile_name
 from vla_ros.cli.doctor.checks import Check, fail, ok, try_python, warn
 from vla_ros.resources import config_path
 
@@ -70,7 +70,7 @@ def middleware() -> Check:
         )
     path = profile(os.environ)
     ours = config_path("fastdds_shm.xml")
-    name = PROFILES[os.environ.get("ROS_DISTRO") in ("humble", "jazzy")]
+    name = profile_name(os.environ)
     if not path:
         advice = f"for your own camera node too: export {name}={ours}"
         return ok("DDS", f"vla-ros sets {ours.name}; {advice}")

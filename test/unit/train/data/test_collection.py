@@ -158,9 +158,9 @@ def test_every_episode_of_a_round_is_as_late_as_its_seed_says(policy, tmp_path, 
     )
 
     class Noted(Late):
-        def __init__(self, act, delay):
+        def __init__(self, act, delay, *more):
             drawn.append(delay)
-            super().__init__(act, delay)
+            super().__init__(act, delay, *more)
 
     monkeypatch.setattr(collection, "Late", Noted)
     options = replace(REACH, demonstrations=6, policy=policy, expert_share=0.0, delays=8)
