@@ -112,15 +112,16 @@ def schedules(
         return (_parallel(roof),)
     if roof.model.kind == "flow":
         return _flow(roof), _flow(roof, naive=True)
+    chunks = roof.model.chunk > 1  # which no pipeline takes, and for which there is no head
     out = [
         _autoregressive(roof),
-        _actionflow(roof),
+        *(() if chunks else (_actionflow(roof),)),
         _temporal(roof, 1.0, gamma, "speculative_hit"),
         _temporal(roof, alpha, gamma, "speculative_temporal"),
         _temporal(roof, 0.0, gamma, "speculative_miss"),
         speculative_tree(roof, alpha),
     ]
-    if head and roof.model.action_tokens > 2:
+    if head and not chunks and roof.model.action_tokens > 2:
         out.append(speculative_head(roof, alpha))
     if draft is not None:
         out += [_with_model(roof, alpha, gamma, draft), _vanilla(roof, alpha, gamma, draft)]
