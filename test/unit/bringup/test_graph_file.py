@@ -2,7 +2,7 @@
 
 import pytest
 
-from vla_ros.bringup.environment import defaults
+from vla_ros.bringup.environment import defaults, profile_name
 from vla_ros.bringup.graph_file import GraphSpec, node_names, parse_overrides
 from vla_ros.bringup.process import command_line
 from vla_ros.errors import UserError
@@ -161,6 +161,15 @@ def test_shipped_graphs_by_their_short_name():
     assert [node.name for node in GraphSpec.load("policy").nodes] == ["monitor", "policy"]
     assert GraphSpec.load("sim.up.yaml").node("policy").lifecycle
     assert {"policy", "monitor", "bridge"} <= set(node_names())
+
+
+@pytest.mark.parametrize(
+    ("rclpy", "wanted"), [("7.1.6", "FASTRTPS"), ("9.1.2", "FASTDDS"), ("odd", "FASTDDS")]
+)
+def test_of_wheels_the_version_tells_where_fast_dds_looks(monkeypatch, rclpy, wanted):
+    monkeypatch.setattr("vla_ros.bringup.environment.version", lambda name: rclpy)
+    assert profile_name({}) == f"{wanted}_DEFAULT_PROFILES_FILE"
+    assert profile_name({"ROS_DISTRO": "humble"}).startswith("FASTRTPS"), "a sourced one counts"
 
 
 def test_the_environment_fills_gaps_and_changes_nothing():
