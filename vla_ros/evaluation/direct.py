@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
+
+import numpy as np
 
 from vla_ros.control import make_control
 from vla_ros.control.queue import Answer
@@ -31,6 +34,8 @@ from vla_ros.sim.episode import EpisodeRunner
 from vla_ros.sim.episode.lockstep import SIM_START_NS
 from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView
 from vla_ros.timing import MS, SECOND, SystemClock
+
+_UNSEEN = np.zeros((0, 0, 3), np.uint8)  # stands where an image comes when it is looked at
 
 
 class WorldClock:
@@ -56,7 +61,7 @@ class DirectRunner:
         self._acting: tuple[Variant, Brain] | None = None
 
     def __enter__(self) -> DirectRunner:
-        self._world = config_of(self._setup)()
+        self._world = replace(config_of(self._setup), later=True)()
         return self
 
     def __exit__(
@@ -106,7 +111,8 @@ class DirectRunner:
 class Brain:
     """A loaded policy behind its control loop, as the policy node has it. It is the loop's Outlet.
 
-    ``publish_to`` is the episode's, ``asked`` what the last frame took, in ms, and gave.
+    ``publish_to`` is the episode's, ``asked`` what the last frame took, in ms, and gave. ``look``
+    gives a frame its images: the loop needs none, so where nobody is asked none are rendered.
     """
 
     def __init__(self, setup: Setup, variant: Variant, limits: Limits) -> None:
@@ -123,6 +129,7 @@ class Brain:
         self.asked: tuple[float, Inference | None] | None = None  # since the stage looked last
         self.error = ""
         self.publish_to: Callable[[Command], None] = lambda command: None
+        self.look: Callable[[Observation], Observation] = lambda observation: observation
         self.control = make_control(
             limits, policy.info, self.clock, self, lockstep=True, chunking=chunking
         )
@@ -130,15 +137,16 @@ class Brain:
 
     def begin(self, instruction: str) -> None:
         """A new episode with this task."""
-        if self.control.safety.state is PolicyState.FAULT:
-            self.control.recover()
         self.control.reset()
+        if self.control.safety.state is PolicyState.FAULT:
+            self.control.recover()  # the reset forgot the frame that this would ask about
         self.control.set_instruction(instruction)
 
     # ------------------------------------------------------------------ Outlet
 
     def submit(self, observation: Observation, instruction: Instruction) -> None:
         """Ask the policy, here and now, and give the loop its answer."""
+        observation = self.look(observation)
         began = self.clock.steady_ns()
         self._sequence += 1
         try:
@@ -181,18 +189,20 @@ class _Stage:
         self._answer: Command | None = None
         self.command_to: Callable[[Command], None] = lambda command: None
         self.over: Callable[[], None] = lambda: None
-        brain.publish_to, brain.asked, brain.error = self._publish, None, ""
+        self._seen: tuple[int, SimObservation] | None = None  # the newest frame and its stamp
+        brain.publish_to, brain.look = self._publish, self._look
+        brain.asked, brain.error = None, ""
 
     def clock(self, stamp_ns: int) -> None:
         self._step_done()
         self._brain.clock.stamp_ns = stamp_ns
 
     def observation(self, stamp_ns: int, observation: SimObservation) -> None:
-        seen = self._seen(stamp_ns, observation)
+        self._seen = (stamp_ns, observation)
         if self._strip is not None:
-            self._strip.add(seen.image, self._tally.steps)
+            self._strip.add(observation.images[AGENTVIEW], self._tally.steps)
         if self._view is not None and self._view.state is EpisodeState.RUNNING:
-            self._brain.control.offer(seen)
+            self._brain.control.offer(self._frame(stamp_ns, observation))
 
     def begin(self, instruction: str, interrupted: Callable[[], bool]) -> None:
         self._brain.begin(instruction)
@@ -208,13 +218,19 @@ class _Stage:
     def rejected(self, reason: str) -> None:
         """The step then executes nothing; the runner counts it."""
 
-    def _seen(self, stamp_ns: int, observation: SimObservation) -> Observation:
+    def _look(self, frame: Observation) -> Observation:
+        assert self._seen is not None
+        stamp_ns, seen = self._seen
+        assert frame.stamp_ns == stamp_ns, "only the newest frame can be looked at"
+        return replace(frame, image=seen.images[AGENTVIEW], wrist_image=seen.images.get(WRIST))
+
+    def _frame(self, stamp_ns: int, observation: SimObservation) -> Observation:
+        """The frame without its images, which :meth:`_look` gives it."""
         return Observation(
             stamp_ns=stamp_ns,
             received_ns=self._brain.clock.now_ns(),
             received_steady_ns=self._brain.clock.steady_ns(),
-            image=observation.images[AGENTVIEW],
-            wrist_image=observation.images.get(WRIST),
+            image=_UNSEEN,
             proprio=robot_state(observation, self._brain.state_dim),
             poses=observation.poses,
         )

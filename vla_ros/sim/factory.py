@@ -18,7 +18,9 @@ class EnvConfig:
     """Which environment to build. Calling it builds it, in the calling thread and process.
 
     ``suite`` is one of LIBERO's, such as libero_object; '': all of them. ``nudge_m``, of the
-    tabletop: the task's cube is moved by so much on the way (:mod:`vla_ros.sim.nudges`).
+    tabletop: the task's cube is moved by so much on the way (:mod:`vla_ros.sim.nudges`). ``later``,
+    of the tabletop in the caller's process: images are rendered when they are looked at, which must
+    be before the next step (:mod:`vla_ros.sim.later`).
     """
 
     name: str = "tabletop"
@@ -26,6 +28,7 @@ class EnvConfig:
     wrist: bool = True
     suite: str = ""
     nudge_m: float = 0.0
+    later: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in ENVIRONMENTS:
@@ -62,4 +65,4 @@ class EnvConfig:
         except (AttributeError, ImportError, OSError) as error:  # the OpenGL library is not there
             raise NoRenderer(f"MUJOCO_GL={backend}: {NO_RENDERER} ({error})") from error
 
-        return Tabletop(self.image_size, self.wrist, nudge_m=self.nudge_m)
+        return Tabletop(self.image_size, self.wrist, nudge_m=self.nudge_m, later=self.later)

@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.core import Floats, Pose
+from vla_ros.core import Floats, Image, Pose
 from vla_ros.sim import scene
 from vla_ros.sim.env import (
     AGENTVIEW,
@@ -25,6 +25,7 @@ from vla_ros.sim.env import (
 )
 from vla_ros.sim.geometry import RobotModel
 from vla_ros.sim.goals import COLOURS, PLATE, Goal, cube
+from vla_ros.sim.later import LaterImages
 from vla_ros.sim.nudges import Nudge, nudge_of
 from vla_ros.sim.osc import OperationalSpaceController
 from vla_ros.sim.render import OffscreenRenderer
@@ -50,14 +51,17 @@ class Tabletop:
     """A Panda at a table with four cubes and a plate. Implements ``Environment``.
 
     ``nudge_m``: the task's cube is moved by so much while the hand is under way to it
-    (:mod:`vla_ros.sim.nudges`). NoRenderer: there is no OpenGL to render the cameras with.
+    (:mod:`vla_ros.sim.nudges`). ``later``: images are rendered when they are looked at, which must
+    be before the next step (:mod:`vla_ros.sim.later`). NoRenderer: there is no OpenGL to render the
+    cameras with.
     """
 
     def __init__(
         self, image_size: int = 256, wrist: bool = True, shadows: bool = False, msaa: int = 0,
-        nudge_m: float = 0.0,
+        nudge_m: float = 0.0, later: bool = False,
     ) -> None:  # fmt: skip
         self._nudge_m, self._steps = nudge_m, 0
+        self._later, self._shown = later, LaterImages((), self._image)
         self._nudge: Nudge | None = None
         cameras = (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,)
         self._model = scene.build_model(msaa)
@@ -100,6 +104,7 @@ class Tabletop:
         """Begin initial state ``initial_state`` of ``task`` out of the set that ``seed`` draws."""
         self._spec.check_initial_state(self._spec.task(task), initial_state)
         self._goal = GOALS[task]
+        self._shown.moved_on()
         mujoco.mj_resetData(self._model, self._data)
         self._data.qpos[self._joint_qpos[:7]] = scene.HOME
         self._data.qpos[self._joint_qpos[7:]] = _OPEN
@@ -133,7 +138,9 @@ class Tabletop:
         """Execute one action; see :class:`vla_ros.sim.env.Environment`."""
         if self._done or self._goal is None:
             raise RefusedAction("the episode has ended: reset before the next step")
-        self._move(checked_action(action))
+        action = checked_action(action)
+        self._shown.moved_on()
+        self._move(action)
         self._steps += 1
         if self._nudge is not None and self._steps == self._nudge.step:
             self._shift(self._nudge)
@@ -172,11 +179,11 @@ class Tabletop:
         gripper = self._gripper_pose()
         joints = self._data.qpos[self._joint_qpos].copy()
         cameras = self._spec.cameras if render else ()
-        images = {name: self._renderer.render(self._data, name) for name in cameras}
+        self._shown = LaterImages(cameras, self._image)
         xpos, xquat = self._data.xpos, self._data.xquat
         poses = {name: pose_of(xpos[b], xquat[b]) for name, b in self._seen.items()}
         return SimObservation(
-            images=images,
+            images=self._shown if self._later else dict(self._shown),
             joint_names=self._joint_names,
             joint_positions=joints,
             eef_pos=np.array(gripper.position),
@@ -185,6 +192,9 @@ class Tabletop:
             poses={"gripper": gripper, **poses},
             links=self._robot.link_poses(self._data),
         )
+
+    def _image(self, camera: str) -> Image:
+        return self._renderer.render(self._data, camera)
 
     def _gripper_pose(self) -> Pose:
         quaternion = np.zeros(4)

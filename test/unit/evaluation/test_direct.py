@@ -283,3 +283,18 @@ def test_a_policy_that_cannot_continue_a_chunk_is_one_line():
     pytest.importorskip("torch")
     with pytest.raises(RunnerFailed, match="choose sync, async, ensemble"):
         play(OFT, late("rtc", 2))
+
+
+def test_only_what_the_policy_looks_at_is_rendered(monkeypatch):
+    """Four actions of a chunk are executed to a frame; the frames between cost no rendering."""
+    from vla_ros.sim.render import OffscreenRenderer
+
+    rendered = []
+    real = OffscreenRenderer.render
+    monkeypatch.setattr(
+        OffscreenRenderer, "render", lambda *args: rendered.append(args[2]) or real(*args)
+    )
+    setup = replace(RANDOM, checkpoint="random:pi0-small", wrist=True, max_steps=16, max_age_s=1.0)
+    record = play(setup, Variant("flow", schedule="auto", replan_interval=4))
+    assert (record.steps, record.frames) == (16, 4)
+    assert len(rendered) == 2 * (record.frames + 1)  # the last answer comes to no step
