@@ -1,0 +1,75 @@
+"""`vla-ros train --head` as a user runs it: a head that the engine then drafts with."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("mujoco")
+
+from vla_ros.cli.main import main
+from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.train.head import run as head_run
+
+SHORT = 14  # steps of an episode
+HEAD = ["train", "--head", "--threads", "1", "--device", "cpu"]
+
+
+class ShortTabletop:
+    """The tabletop with two of its tasks, which end early: 28 whole ones take minutes."""
+
+    def __init__(self):
+        self._world = EnvConfig("tabletop", 64, wrist=False)()
+        tasks = tuple(replace(task, max_steps=SHORT) for task in self._world.spec.tasks[:2])
+        self.spec = replace(self._world.spec, tasks=tasks)
+        self.reset, self.step, self.close = self._world.reset, self._world.step, self._world.close
+
+
+@pytest.fixture
+def short(monkeypatch):
+    world = ShortTabletop()
+    monkeypatch.setattr(head_run, "shared_environment", lambda wrist: world)
+    yield world
+    world.close()
+
+
+def test_a_head_is_trained_and_drafts(short, tmp_path, capsys):
+    out = tmp_path / "run"
+    wanted = ["--target", "random:small", "--out", str(out), "--episodes", "1", "--steps", "6"]
+    assert main([*HEAD, *wanted, "--batch", "16", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(list((out / "rollouts").glob("*.safetensors"))) == 2 * len(short.spec.tasks)
+    told = json.loads((out / "draft_head" / "training.json").read_text())
+    assert told["frames"] == SHORT * len(short.spec.tasks)
+    assert said["held_out"]["head"]["passes"] == told["held_out"]["head"]["passes"]
+    assert 1.0 <= told["held_out"]["head"]["passes"] <= 7.0
+
+    engine = load_engine(
+        EngineOptions(
+            "random:small", schedule="speculative", drafter="head",
+            draft_checkpoint=str(out / "draft_head"),
+        )
+    )  # fmt: skip
+    assert engine.info.schedule == "speculative"
+
+    # again: nothing is played anew, of another target nothing is taken
+    files = {path: path.stat().st_mtime_ns for path in (out / "rollouts").glob("*.safetensors")}
+    assert main([*HEAD, *wanted, "--batch", "16"]) == 0
+    assert files == {path: path.stat().st_mtime_ns for path in files}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--target", "random:pi0-small"], "flow policy"),
+        (["--target", "random:small-chunk"], "gives chunks"),
+        (["--target", "random:small", "--data", "x"], "takes no --data"),
+        (["--target", "nowhere"], "nowhere"),
+        ([], "--target"),
+    ],
+)
+def test_wrong_usage_is_one_line(words, said, tmp_path, capsys):
+    assert main([*HEAD, *words, "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error and "\n" not in error
