@@ -4,20 +4,26 @@
 # One directory (run.json, episodes.jsonl, summary.json, report.html with the figure); stopped at any
 # moment, the same command goes on.
 #   benchmarks/late/run.sh                          # shipped:tabletop-flow, all executions, 5 episodes a task
+#   NUDGE=0.04 OUT=benchmarks/late/nudged benchmarks/late/run.sh     # the cube is moved on the way
 #   EPISODES=20 WORKERS=8 benchmarks/late/run.sh
-#   CHECKPOINT=shipped:tabletop-oft EXECUTIONS=sync,async,ensemble DELAYS="0 2 4" OUT=/tmp/late TASKS=reach \
-#       EPISODES=1 benchmarks/late/run.sh           # a quick look
+#   CHECKPOINT=shipped:tabletop-oft EXECUTIONS=sync,async,ensemble JACOBIANS=identity DELAYS="0 2 4" \
+#       OUT=/tmp/late TASKS=reach EPISODES=1 benchmarks/late/run.sh           # a quick look
 set -eu
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 checkpoint=${CHECKPOINT:-shipped:tabletop-flow}
+play() {
+    # shellcheck disable=SC2086  # TASKS is a list of words
+    "$python" -m vla_ros eval --no-ros --checkpoint "$checkpoint" --seed 0 "$@" \
+        --episodes "${EPISODES:-5}" ${NUDGE:+--nudge $NUDGE} ${TASKS:+--tasks $TASKS} \
+        --workers "${WORKERS:-2}" --device "${DEVICE:-cpu}" \
+        --out "${OUT:-benchmarks/late/${checkpoint#shipped:}}"
+}
 for d in ${DELAYS:-0 2 4 6 8}; do
     s=$((d > 4 ? d : 4))
     echo "== d = $d, S = $s"
-    # shellcheck disable=SC2086  # TASKS is a list of words
-    "$python" -m vla_ros eval --no-ros --checkpoint "$checkpoint" --seed 0 \
-        --execution "${EXECUTIONS:-sync,async,ensemble,rtc}" --rtc-jacobian "${JACOBIAN:-identity}" \
-        --delay-frames "$d" --replan-interval "$s" --episodes "${EPISODES:-5}" \
-        ${TASKS:+--tasks $TASKS} --workers "${WORKERS:-2}" --device "${DEVICE:-cpu}" \
-        --out "${OUT:-benchmarks/late/${checkpoint#shipped:}}"
+    play --delay-frames "$d" --replan-interval "$s" --execution "${EXECUTIONS:-sync,async,ensemble,rtc,rtc_trained}"
+    case ${JACOBIANS:-both} in
+    both) play --delay-frames "$d" --replan-interval "$s" --execution rtc --rtc-jacobian true ;;
+    esac
 done
