@@ -6,7 +6,7 @@
 #   benchmarks/late/run.sh                          # shipped:tabletop-flow, all executions, 5 episodes a task
 #   NUDGE=0.04 OUT=benchmarks/late/nudged benchmarks/late/run.sh     # the cube is moved on the way
 #   EPISODES=20 WORKERS=8 benchmarks/late/run.sh
-#   CHECKPOINT=shipped:tabletop-oft EXECUTIONS=sync,async,ensemble JACOBIANS=identity DELAYS="0 2 4" \
+#   CHECKPOINT=shipped:tabletop-oft EXECUTIONS=sync,async,ensemble DELAYS="0 2 4" \
 #       OUT=/tmp/late TASKS=reach EPISODES=1 benchmarks/late/run.sh           # a quick look
 set -eu
 cd "$(dirname "$0")/../.."
@@ -22,8 +22,6 @@ play() {
 for d in ${DELAYS:-0 2 4 6 8}; do
     s=$((d > 4 ? d : 4))
     echo "== d = $d, S = $s"
-    play --delay-frames "$d" --replan-interval "$s" --execution "${EXECUTIONS:-sync,async,ensemble,rtc,rtc_trained}"
-    case ${JACOBIANS:-both} in
-    both) play --delay-frames "$d" --replan-interval "$s" --execution rtc --rtc-jacobian true ;;
-    esac
+    play --delay-frames "$d" --replan-interval "$s" --execution "${EXECUTIONS:-sync,async,ensemble,rtc,rtc_trained}" \
+        --rtc-jacobian "${JACOBIANS:-identity,true}"
 done

@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("mujoco")
 
-from vla_ros.cli.eval.options import check, variants_of
+from vla_ros.cli.eval.options import check
+from vla_ros.cli.eval.variants import variants_of
 from vla_ros.cli.main import main, make_parser
 from vla_ros.evaluation.store import read_records
 
@@ -49,6 +50,13 @@ def test_every_combination_is_a_variant_with_a_name_of_its_own():
     assert labels(*c, "--schedule", "parallel", "--replan-interval", "1,8") == [
         "parallel,S=1",
         "parallel,S=8",
+    ]
+    flow = ("--checkpoint", "random:pi0-small", "--execution", "sync,rtc,rtc_trained")
+    assert labels(*flow, "--rtc-jacobian", "identity,true") == [
+        "auto,sync",
+        "auto,rtc",
+        "auto,rtc,true",
+        "auto,rtc_trained",
     ]
     late = ("--mode", "realtime", "--image-delay-ms", "0,50")
     assert labels(*c, *late) == ["auto", "auto,delay=50ms"]

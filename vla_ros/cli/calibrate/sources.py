@@ -69,7 +69,8 @@ def _played(args: argparse.Namespace, executed: int) -> list[Said]:
         from vla_ros.evaluation.worlds import world_of
     except ImportError as missing:
         raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
-    from vla_ros.cli.eval.options import environment_of, setup_of, variants_of
+    from vla_ros.cli.eval.options import environment_of, setup_of
+    from vla_ros.cli.eval.variants import variants_of
 
     asked = _as_evaluation(args, executed)
     world = world_of(environment_of(asked), asked.suite)

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vla_ros.cli.defaults import (
     CHECKPOINT,
-    DRAFT_CHECKPOINT,
     SCHEDULE,
-    SCHEDULES,
     default_checkpoint,
     refuse_unreadable,
 )
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.evaluation.records import Setup, Variant
+    from vla_ros.evaluation.records import Setup
 
 T = TypeVar("T")
 
 POLICIES = ("vla", "scripted", "zero")
 MODES = ("lockstep", "realtime")
-MODEL_DRAFTED = "vanilla_speculative"  # by definition with a draft model
-HETEROSPEC = "heterospec"  # by definition with alternatives to the last action
-DRAFTED_BY = {MODEL_DRAFTED: ["model"], HETEROSPEC: ["temporal_tree"]}
 
 DESCRIPTION = """\
 Play many episodes of many tasks and say how often the policy succeeds, with 95 % Wilson
@@ -120,7 +115,8 @@ def _variants(add: Callable[..., Any]) -> None:
         metavar="E,..",
         help="of chunks: sync, async, ensemble, rtc, rtc_trained (async)",
     )
-    add("--rtc-jacobian", choices=("identity", "true"), default="identity", help="of rtc")
+    add("--rtc-jacobian", type=words, default=["identity"], metavar="J,..", help="of rtc:"
+        " identity, true (identity)")  # fmt: skip
     add("--delay-frames", type=listed(int), default=[0], metavar="D,..", help="lock-step: act on"
         " the observation of so many control steps ago; chunks come so late")  # fmt: skip
     add("--image-delay-ms", type=listed(float), default=[0.0], metavar="MS,..", help="realtime:"
@@ -237,89 +233,3 @@ def _threads(mode: str) -> int:
     """Lock-step: one, so that any machine computes the same. Real time: the simulation and the
     control tick need the other CPUs."""
     return 1 if mode == "lockstep" else max(1, len(os.sched_getaffinity(0)) // 2)
-
-
-def variants_of(args: argparse.Namespace) -> tuple[Variant, ...]:
-    """Every combination that the options ask for. Raises UserError."""
-    from vla_ros.evaluation.records import Variant
-
-    adaptive = args.mode == "realtime"
-    try:
-        return tuple(
-            Variant(
-                label=label + _suffix(execution, replan, frames, delay_ms),
-                adaptive_draft=adaptive,
-                replan_interval=replan,
-                delay_frames=frames,
-                image_delay_ms=delay_ms,
-                execution=execution,
-                rtc_jacobian=args.rtc_jacobian,
-                **options,
-            )
-            for label, options in _decodings(args)
-            for execution in args.execution
-            for replan in args.replan_interval
-            for frames in args.delay_frames
-            for delay_ms in args.image_delay_ms
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
-def _suffix(execution: str, replan: int, frames: int, delay_ms: float) -> str:
-    executed = "" if execution == "async" else f",{execution}"
-    replans = executed + (f",S={replan}" if replan else "")
-    delayed = f",d={frames}" if frames else ""
-    return replans + delayed + (f",delay={delay_ms:g}ms" if delay_ms else "")
-
-
-def _decodings(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Label and fields of every way to decode."""
-    from vla_ros.engine.options import ACCEPTANCES, DRAFTERS
-    from vla_ros.evaluation.brain import DRAFTING
-
-    if args.policy != "vla":
-        yield args.policy, {}
-        return
-    for schedule in args.schedule or [SCHEDULE]:
-        _known("schedule", schedule, SCHEDULES)
-        if schedule not in DRAFTING:
-            yield schedule, {"schedule": schedule}
-            continue
-        for drafter in DRAFTED_BY.get(schedule, args.drafter):
-            _known("drafter", drafter, DRAFTERS)
-            if drafter == "model" and not args.draft_checkpoint:
-                if args.checkpoint != CHECKPOINT:
-                    raise UserError(f"--schedule {schedule} drafted by a model: --draft-checkpoint")
-                args.draft_checkpoint = DRAFT_CHECKPOINT
-            accepted = [(name, 0) for name in args.acceptance] + [
-                ("relaxed", r) for r in args.relaxed
-            ]
-            for acceptance, distance in accepted:
-                _known("acceptance", acceptance, ACCEPTANCES)
-                yield _drafting(args, schedule, drafter, acceptance, distance)
-
-
-def _drafting(
-    args: argparse.Namespace, schedule: str, drafter: str, acceptance: str, distance: int
-) -> tuple[str, dict[str, Any]]:
-    drafting = ("model",) if "model" in args.drafter else ("model", "head")
-    parts = [schedule]
-    parts += [drafter] if drafter != "temporal" and schedule not in DRAFTED_BY else []
-    parts += ["linear"] if drafter == "temporal" and args.extrapolation == "linear" else []
-    parts += [acceptance] if acceptance != "exact" else []
-    parts += [f"r={distance}"] if distance else []
-    return ",".join(parts), {
-        "schedule": schedule,
-        "drafter": drafter,
-        "draft_checkpoint": args.draft_checkpoint if drafter in drafting else "",
-        "calibration": args.calibration if schedule == HETEROSPEC else "",
-        "acceptance": acceptance,
-        "relaxed_distance": distance,
-        "draft_extrapolation": args.extrapolation,
-    }
-
-
-def _known(option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UserError(f"--{option} {value}: give {', '.join(known)}")

@@ -17,8 +17,8 @@ from vla_ros.cli.eval.options import (
     check,
     environment_of,
     setup_of,
-    variants_of,
 )
+from vla_ros.cli.eval.variants import variants_of
 from vla_ros.console.progress import Progress
 from vla_ros.console.streams import error, show
 from vla_ros.errors import UserError
