@@ -488,7 +488,7 @@ def test_without_opengl_it_says_what_to_do(spawn_node):
 def test_the_shipped_file_names_every_parameter_with_its_default():
     import yaml
 
-    from vla_ros.nodes.bridge.node import TABLE
+    from vla_ros.nodes.bridge.parameters import TABLE
     from vla_ros.resources import config_path
 
     shipped = yaml.safe_load(config_path("bridge.yaml").read_text())["/**"]["ros__parameters"]

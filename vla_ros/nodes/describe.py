@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vla_ros.nodes.bridge import node as bridge
+from vla_ros.nodes.bridge import parameters as bridge
 from vla_ros.nodes.common.parameters import Parameter
 from vla_ros.nodes.monitor import node as monitor
 from vla_ros.nodes.policy import parameters as policy_parameters
