@@ -22,7 +22,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-slow second-robot kernels check lint dev
+.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow second-robot kernels check lint dev
 .PHONY: dist docker lock clean distclean
 
 help: ## this list
@@ -64,6 +64,17 @@ test: $(if $(and $(LIBERO_ASSETS),$(if $(OTHER),,yes)),libero,install) ## every 
 JAZZY_TESTS ?= package/test_interfaces.py ros/test_demo.py ros/test_policy_faults.py ros/test_policy_lifecycle.py
 test-jazzy: ## on ROS 2 Jazzy: start, one demo, faults, lifecycle (all of the nodes: make test ROS=jazzy)
 	@$(MAKE) --no-print-directory test ROS=jazzy TESTS="$(JAZZY_TESTS)"
+
+# torch is not among it: PyPI's brings gigabytes of CUDA, JetPack's is of aarch64 alone.
+HUMBLE_TESTS ?= unit package/test_oldest_python.py package/test_install.py
+NO_310 = ==> test-humble skipped: there is no Python 3.10 here (apt-get install python3.10-venv, \
+	uv python install 3.10 or pyenv install 3.10 would bring it)
+test-humble: ## Python 3.10 and NumPy 1.26, as Humble and JetPack 6 have them: the tests without ROS (TORCH=... for pip)
+	@python=$$($(PYTHON) requirements/find_python.py 3.10) || { echo "$(NO_310)"; exit 0; }; \
+	"$$python" requirements/humble.py --venv .venv-humble $(if $(TORCH),--torch "$(TORCH)") && \
+	echo "==> pytest, tests without ROS, on Python 3.10 with NumPy 1.26" && \
+	cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../.venv-humble/bin/python -m pytest \
+	-n $(JOBS) -m "not ros and not slow" $(or $(TESTS),$(HUMBLE_TESTS)) $(ARGS)
 
 test-slow: install ## what test leaves out: models of their published size, whole episodes, LeRobot where it is set up
 	@$(PYTEST) -m slow $(TESTS) $(ARGS)

@@ -15,7 +15,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from install import ROOT, SetupError, say, source_files
+from over_ros import SetupError, say
+from sources import ROOT, source_files
 
 DESCRIPTION = ("MANIFEST.in", "LICENSE", "README.md", "CMakeLists.txt")
 

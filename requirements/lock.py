@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from install import DEFAULT_ROS, EXTRAS, PINS, ROOT, ROS_EXTRAS, TORCH, lock_file
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
+from sources import DEFAULT_ROS, EXTRAS, PINS, ROOT, ROS_EXTRAS, TORCH, lock_file
 
 try:
     import tomllib

@@ -21,6 +21,11 @@ class SetupError(Exception):
     """One line: what is missing and what to do about it."""
 
 
+def say(text: str) -> None:
+    """A step that begins."""
+    print(f"==> {text}", flush=True)
+
+
 def sourced_ros() -> bool:
     """True where a ROS 2 install of this Python has been sourced."""
     return "ROS_DISTRO" in os.environ and importlib.util.find_spec("rclpy") is not None

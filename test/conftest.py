@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +30,7 @@ if not (ROOT / "vla_ros" / "msg").is_dir():
 
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
+from support.without import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 from vla_ros.bringup.environment import PROFILES
 from vla_ros.bringup.shared_memory import find_leftovers, remove
 from vla_ros.sim.gl import NoRenderer, choose_renderer
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 with contextlib.suppress(NoRenderer):  # the tests that render say what to install
     choose_renderer()
+# An example that took 0.2 s says that the machine was busy; pytest-timeout ends what hangs.
+hypothesis.settings.register_profile("busy machine", deadline=None)
+hypothesis.settings.load_profile("busy machine")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch in many test processes on few cores
 
 NEEDS_ROS = {"ros", "ros_env", "ros_domain", "spawn_node"}

@@ -64,9 +64,9 @@ def test_the_wheel_runs_outside_the_checkout(sdist, tmp_path):
     subprocess.run(install, check=True, cwd=tmp_path, env=env)
     Path(ours, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
-    def run(*words: str) -> str:
+    def run(*words: str, statuses: tuple[int, ...] = (0,)) -> str:
         done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
+        assert done.returncode in statuses, (done.stdout + done.stderr)[-2000:]
         return done.stdout
 
     assert "demo" in run(str(home / "bin/vla-ros"), "--help")
@@ -78,5 +78,6 @@ def test_the_wheel_runs_outside_the_checkout(sdist, tmp_path):
     ).splitlines()
     assert all(Path(line).is_relative_to(home) for line in where), where
     if importlib.util.find_spec("mujoco"):  # a task through the graph, from the wheel's files
-        card = json.loads(run(str(home / "bin/vla-ros"), "demo", "--json").splitlines()[-1])
+        demo = run(str(home / "bin/vla-ros"), "demo", "--json", statuses=(0, 1))  # 1: not solved
+        card = json.loads(demo.splitlines()[-1])
         assert card["graph_ok"] and card["actions"] > 0, card

@@ -1,9 +1,10 @@
-"""requirements/install.py on a Jetson, faked, and beside a sourced ROS of another Python."""
+"""requirements/: a Jetson, faked; a sourced ROS of another Python; Pythons that are not on PATH."""
 
 from __future__ import annotations
 
 import importlib.util
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def install(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
+    module.sources = importlib.import_module("sources")
     for name in ("ROS_DISTRO", "AMENT_PREFIX_PATH"):
         monkeypatch.delenv(name, raising=False)
     return module
@@ -62,14 +64,14 @@ def test_a_jetson_keeps_its_torch_and_its_numpy(jetson, monkeypatch, tmp_path):
 def test_a_jetson_without_torch_is_told_to_get_jetpacks(jetson, monkeypatch):
     monkeypatch.setattr(jetson.over_ros, "found_version", lambda name: "")
     with pytest.raises(jetson.SetupError, match=r"JetPack's torch.*docs/how-to/jetson\.md"):
-        jetson.over_ros.constraints(jetson.TORCH)
+        jetson.over_ros.constraints(jetson.sources.TORCH)
 
 
 def test_a_sourced_ros_elsewhere_without_torch_gets_our_pin(jetson, monkeypatch, tmp_path):
     monkeypatch.setattr(jetson.over_ros, "found_version", lambda name: "")
     monkeypatch.setattr(jetson.over_ros, "JETSON", tmp_path / "none")
     monkeypatch.setenv("ROS_DISTRO", "jazzy")
-    pins = jetson.over_ros.constraints(jetson.TORCH)
+    pins = jetson.over_ros.constraints(jetson.sources.TORCH)
     assert [pin for pin in pins if pin.startswith("torch==")] and "numpy<2" not in pins
 
 
@@ -102,5 +104,43 @@ def test_aarch64_without_a_ros_says_what_to_source(install, monkeypatch):
 
 
 def test_what_setup_py_asks_for_is_read_whole(install):
-    found = install.over_ros.requirements(install.ROOT / "setup.py", install.EXTRAS)
+    found = install.over_ros.requirements(install.sources.ROOT / "setup.py", install.sources.EXTRAS)
     assert {"numpy>=1.24", "torch>=2.4,<3", "ruff>=0.6", "pytest>=7.4"} <= set(found)
+
+
+@pytest.fixture
+def pythons(install, monkeypatch, tmp_path):
+    """find_python.py on a machine that has none, and a way to put one there."""
+    for name, folder in (("PYENV_ROOT", "pyenv"), ("UV_PYTHON_INSTALL_DIR", "uv")):
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    def put(place: str, says: str, status: int = 0) -> str:
+        path = tmp_path / place
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\necho {says}\nexit {status}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return importlib.import_module("find_python"), put
+
+
+def test_a_python_is_found_where_pyenv_only_has_its_name_on_path(pythons):
+    find, put = pythons
+    assert find.find_python("3.10") == ""
+    put("bin/python3.10", "pyenv: python3.10: command not found", status=127)
+    assert find.find_python("3.10") == ""
+    put("uv/pypy-3.10/bin/python3.10", "pypy 3 10 /uv/pypy/bin/python3.10")
+    assert find.find_python("3.10") == ""
+    put("pyenv/versions/3.10.13/bin/python3.10", "cpython 3 10 /py env/3.10.13/bin/python3.10")
+    assert find.find_python("3.10") == "/py env/3.10.13/bin/python3.10"
+    assert find.find_python("3.12") == ""
+
+
+def test_humbles_numpy_replaces_that_of_the_lock_file(install):
+    humble, lock = importlib.import_module("humble"), install.sources.lock_file
+    text = lock(install.sources.DEFAULT_ROS, humble.VERSION).read_text()
+    pins = humble.constraints(text)
+    assert [pin for pin in pins if pin.startswith("numpy==")] == [humble.NUMPY]
+    assert len(pins) > 50 and all(re.fullmatch(r"[\w.-]+==[\w.+]+", pin) for pin in pins)
+    assert not any(pin.startswith(("ros-", "torch==")) for pin in pins)

@@ -18,6 +18,7 @@ from vla_ros.nodes.common.convert import stamp_of
 A, T = 0.5, 0.05  # max_age_s and the control period of the shipped configuration
 SILENCE = 1.0
 MARGIN = 0.03  # s, for the operating system to run two processes
+LATEST = 2.5 * T  # from one tick to the next, with one that the operating system brings late
 
 
 def running(start_policy, **parameters):
@@ -36,14 +37,21 @@ def test_a_camera_that_stops_stops_the_robot_and_one_that_comes_back_ends_the_ho
 ):
     rig, camera = running(start_policy)
     camera.signal(number)
-    lost_at = time.monotonic_ns()
+    lost_at, lost_stamp = time.monotonic_ns(), time.time_ns()
     held = rig.expect(State.HOLD, timeout=2.0)
     assert "observation age" in held.reason
     assert "max_age 500 ms" in held.reason
 
     first = rig.wait_for(CommandKind.STOP)
-    after = (rig.commands.times[first] - lost_at) / 1e9
-    assert after <= A + T + MARGIN, f"first STOP {after:.3f} s after the camera was lost"
+    # The first tick after A stops. A tick that the machine brings late is judged as a late tick,
+    # and a message that it brings late by what is left of LATEST.
+    tick = rig.largest_tick_gap_s(first - 1)
+    assert tick < LATEST
+    after = (stamp_of(rig.commands.messages[first].header.stamp) - lost_stamp) / 1e9
+    limit = A + max(T, tick) + MARGIN
+    assert after <= limit, f"first STOP {after:.3f} s after the camera was lost, not {limit:.3f}"
+    heard = (rig.commands.times[first] - lost_at) / 1e9
+    assert heard <= A + LATEST + MARGIN, f"first STOP heard {heard:.3f} s after the camera was lost"
     # Zero commands at the control rate for a second, then nothing.
     time.sleep(SILENCE + 10 * T)
     stops = rig.commands.messages[first:]
@@ -51,8 +59,9 @@ def test_a_camera_that_stops_stops_the_robot_and_one_that_comes_back_ends_the_ho
     assert all(not any(m.action[:6]) and m.action[6] == GRIPPER for m in stops)
     assert all(stamp_of(m.observation_stamp) == stamp_of(m.valid_until) == 0 for m in stops)
     lasted = (rig.commands.times[-1] - rig.commands.times[first]) / 1e9
-    assert SILENCE - 2 * T <= lasted <= SILENCE + T + MARGIN
-    assert rig.largest_tick_gap_s(first) < 2.5 * T
+    tick = rig.largest_tick_gap_s(first)
+    assert tick < LATEST
+    assert SILENCE - T - max(T, tick) <= lasted <= SILENCE + max(T, tick) + MARGIN
     assert rig.status.last.state == State.HOLD
 
     begin, chunks = len(rig.commands), len(rig.chunks)
@@ -97,7 +106,7 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_the_ticks_go_on(start_polic
     begin = len(rig.commands)
     wait_until(lambda: len(rig.commands) > begin + 20, 5.0, "20 commands in FAULT")
     assert set(rig.kinds(begin)) == {CommandKind.STOP}
-    assert rig.largest_tick_gap_s(began) < 2.5 * T
+    assert rig.largest_tick_gap_s(began) < LATEST
 
     assert rig.call("recover")
     rig.expect(State.WAITING)

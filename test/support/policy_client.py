@@ -23,7 +23,7 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from support.nodes import Program
-from support.ros import Inbox, RosPeer
+from support.ros import Inbox, RosPeer, keeping_all
 from support.wait import repeating, wait_until
 from vla_ros.core import CommandKind, Floats
 from vla_ros.core import PolicyState as State
@@ -76,7 +76,7 @@ class PolicyRig:
         self._env, self._started = env, started
         self.commands = Arrivals("policy/action")
         ros.node.create_subscription(
-            ActionCommand, self.commands.topic, self.commands.add, qos.ACTION
+            ActionCommand, self.commands.topic, self.commands.add, keeping_all(qos.ACTION)
         )
         self.status: Inbox[PolicyStatus] = ros.inbox(PolicyStatus, "policy/status", qos.LATCHED)
         self.latency: Inbox[Latency] = ros.inbox(Latency, "policy/latency", qos.REPORT)

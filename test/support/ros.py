@@ -6,6 +6,7 @@ times are nanoseconds of time.monotonic_ns().
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,17 @@ from rclpy.qos import QoSProfile
 from support.wait import wait_until
 
 Message = TypeVar("Message")
+DEPTH = 200  # ten seconds of commands
+
+
+def keeping_all(qos: QoSProfile | int) -> QoSProfile | int:
+    """The same for a reader that may fall behind: what comes while this process has no processor
+    waits for it. With the shipped depth of 10 half a second of commands is all that waits."""
+    if isinstance(qos, int):
+        return max(qos, DEPTH)
+    deep = copy.copy(qos)
+    deep.depth = max(qos.depth, DEPTH)
+    return deep
 
 
 class Inbox(Generic[Message]):
@@ -98,9 +110,9 @@ class RosPeer:
         self.context.try_shutdown()
 
     def inbox(self, kind: type[Message], topic: str, qos: QoSProfile | int = 100) -> Inbox[Message]:
-        """Subscribe; returns the growing list of what arrives."""
+        """Subscribe; returns the growing list of all that arrives."""
         box: Inbox[Message] = Inbox(topic)
-        self.node.create_subscription(kind, topic, box.add, qos)
+        self.node.create_subscription(kind, topic, box.add, keeping_all(qos))
         self._executor.wake()
         return box
 

@@ -139,7 +139,10 @@ def load_model(name: str) -> ModelShape:
         from vla_ros.engine.errors import CheckpointError
         from vla_ros.engine.flow.load import is_flow
     except ImportError as error:
-        raise ValueError(f"reading {name} needs the engine's packages: {error}") from None
+        raise ValueError(
+            f"{name!r} is none of {', '.join(MODELS)}, and reading a checkpoint needs the engine's"
+            f" packages: {error}"
+        ) from None
     folder = _folder(name)
     shown = name if ":" in name else folder.name
     try:

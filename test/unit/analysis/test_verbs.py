@@ -69,6 +69,7 @@ def test_formats_a_device_lacks_leave_it_out_of_the_table(capsys):
 
 
 def test_this_machine(capsys):
+    pytest.importorskip("torch", reason="torch measures this machine's bf16")
     status, out, _ = run(capsys, "roofline", "--model", "small", "--device", "this", "--json")
     assert status == 0
     assert last(out)["schedules"]["autoregressive"]["rate_hz"] > 1
@@ -171,6 +172,7 @@ def test_a_schedule_whose_caches_have_no_room_is_left_out(capsys, tmp_path):
 
 def test_compare_knows_the_names_that_bench_writes(capsys, tmp_path):
     """What `vla-ros bench --output` writes of this very checkpoint, not a file made up here."""
+    pytest.importorskip("torch")
     rows = ("--rows", "autoregressive,speculative_hit", "--timed", "2", "--warm-up", "1")
     words = ("--checkpoint", "shipped:tabletop", "--dtype", "float32", *rows)
     status, _, err = run(capsys, "bench", *words, "--output", str(tmp_path / "bench"))

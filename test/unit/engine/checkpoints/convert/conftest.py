@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from vla_ros.engine.checkpoints.convert import unpickle, unpickle_process
-
 
 @pytest.fixture
 def process() -> None:
@@ -14,5 +12,7 @@ def process() -> None:
 
 @pytest.fixture(autouse=True)
 def _here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vla_ros.engine.checkpoints.convert import unpickle, unpickle_process  # they need torch
+
     if "process" not in request.fixturenames:
         monkeypatch.setattr(unpickle, "_in_a_process", unpickle_process.main)
