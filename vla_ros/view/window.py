@@ -22,7 +22,8 @@ from vla_ros.view.strips import Strip
 
 LEFT_PX = 420
 RIGHT_PX = 430
-CHART_PX = 128
+CHART_PX = 138
+ROOM = 0.08  # above the highest number of an axis, which would be cut in two by the edge
 NO_TASK = "choose a task, or write below"
 #: viser has one size of buttons: the one after the mark is the large one, and it stays in sight.
 STOP_MARK = """<div id="vla-stop-mark"></div><style>
@@ -160,7 +161,7 @@ class Window:
             if line.dashed:
                 one |= {"dash": (6, 4), "width": 1.0}
             series.append(one)
-        small = {"font": "10px sans-serif", "size": 24}
+        small = {"font": "10px sans-serif", "size": 34, "gap": 2}
         with self._right_tab:
             self._charts[strip.name] = self._server.gui.add_uplot(
                 (strip.x, *strip.y),
@@ -168,7 +169,7 @@ class Window:
                 title=strip.title,
                 scales={
                     "x": {"time": False, "range": (-60.0, 0.0)},
-                    "y": {"range": (strip.low, strip.high)},
+                    "y": {"range": (strip.low, strip.high + ROOM * (strip.high - strip.low))},
                 },
                 axes=({**small}, {**small, "size": 40}),
                 legend={"show": len(strip.lines) > 1, "live": False},
