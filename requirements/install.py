@@ -234,8 +234,8 @@ class Venv:
         self._remember("libero", key)
 
     def install_view(self) -> None:
-        """The page in the browser, and what its test drives a browser with."""
-        wanted = [*_extra("view"), *_extra("view-test")]
+        """The page in the browser."""
+        wanted = _extra("view")
         key = digest([TORCH, PINS], self._remembered("python"), *wanted)
         if self._remembered("view") == key:
             return

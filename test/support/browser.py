@@ -27,8 +27,8 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 SIZE = (1440, 900)
 START_S = 60.0
 CALL_S = 60.0
-#: The 3-D part is drawn in software here: a picture twice a second leaves the robot its processor.
-SELDOM = "window.requestAnimationFrame = f => setTimeout(() => f(performance.now()), 500)"
+#: The 3-D part is drawn in software here: a picture every two seconds leaves the robot its processor.
+SELDOM = "window.requestAnimationFrame = f => setTimeout(() => f(performance.now()), 2000)"
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",  # containers run as root
@@ -123,8 +123,14 @@ class Page:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def _click(self, element: str) -> None:
-        place = wait_until(lambda: self.run(_PLACE.replace("ELEMENT", element)), 30, element)
-        assert place["hit"], f"{element} is hidden behind something at {place}"
+        found: dict[str, Any] = {}
+
+        def seen() -> bool:  # a page that is drawn anew moves it for a moment
+            found.update(self.run(_PLACE.replace("ELEMENT", element)) or {})
+            return bool(found.get("hit"))
+
+        wait_until(seen, 30, lambda: f"{element} where it can be pressed: {found}", every=0.2)
+        place = found
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             at = {"x": place["x"], "y": place["y"], "button": "left", "clickCount": 1}
             self.call("Input.dispatchMouseEvent", type=kind, **at)
@@ -137,7 +143,7 @@ _PLACE = """(() => {
   e.scrollIntoView({block: "nearest"});
   const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;
   const top = document.elementFromPoint(x, y);
-  return {x, y, hit: !!top && (e.contains(top) || top.contains(e))};
+  return {x, y, top: top?.outerHTML.slice(0, 200), hit: !!top && (e.contains(top) || top.contains(e))};
 })()"""
 
 
