@@ -54,9 +54,7 @@ def address_of(graph):
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(bool(missing()), reason=missing() or "there is a browser")
 @pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="mujoco is not installed")
-def test_a_demo_is_watched_told_what_to_do_and_stopped_in_the_browser(
-    verb, ros, ros_env, tmp_path
-):
+def test_a_demo_is_watched_told_what_to_do_and_stopped_in_the_browser(verb, ros, ros_env, tmp_path):
     sway = np.zeros((6000, 7))
     sway[:, 1] = 0.01 * np.sign(np.sin(np.arange(6000) / 15))
     graph = verb(

@@ -27,7 +27,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 SIZE = (1440, 900)
 START_S = 60.0
 CALL_S = 60.0
-#: The 3-D part is drawn in software here: a picture every two seconds leaves the robot its processor.
+#: The 3-D part is drawn in software here: seldom, so that the robot keeps its processor.
 SELDOM = "window.requestAnimationFrame = f => setTimeout(() => f(performance.now()), 2000)"
 _OPTIONS = (
     "--headless=new",
@@ -143,7 +143,8 @@ _PLACE = """(() => {
   e.scrollIntoView({block: "nearest"});
   const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;
   const top = document.elementFromPoint(x, y);
-  return {x, y, top: top?.outerHTML.slice(0, 200), hit: !!top && (e.contains(top) || top.contains(e))};
+  const hit = !!top && (e.contains(top) || top.contains(e));
+  return {x, y, hit, top: top?.outerHTML.slice(0, 200)};
 })()"""
 
 
