@@ -148,7 +148,7 @@ setup(
         "plots": ["matplotlib>=3.8"],
         # The page in the browser, see docs/how-to/watch.md. viser 1.1 asks for rich below 15; its
         # test opens it in Chromium where that is installed, over websockets.
-        "view": ["viser>=1.1,<1.2", "websockets>=13.1", "Pillow>=10.1"],
+        "view": ["viser>=1.1,<1.2", "msgspec>=0.18", "websockets>=13.1", "Pillow>=10.1"],
         "test": TEST,
         "dev": [*TEST, "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],
     },

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from vla_ros.core import Image
@@ -49,6 +50,15 @@ class Ask:
 
     wish: Wish
     text: str = ""
+
+
+def encoded(strip: Strip) -> msgspec.Raw:
+    """A chart's points as MessagePack, once for all browsers: null where nothing was measured. Of
+    a NaN, all that an array has, the browser makes a line from the point before to the one after.
+    """
+    rows = (strip.x, *strip.y)
+    points = [[None if v != v else v for v in row.tolist()] for row in rows]
+    return msgspec.Raw(msgspec.msgpack.encode(points))
 
 
 class Window:
@@ -147,8 +157,8 @@ class Window:
             if self._shown.get(strip.name) != look:
                 self._shown[strip.name] = look
                 self._make_chart(strip, order)
-            else:
-                self._charts[strip.name].data = (strip.x, *strip.y)
+            # Past the handle's own setter, which makes arrays of it: see encoded.
+            self._charts[strip.name]._queue_update("data", encoded(strip))
 
     def _make_chart(self, strip: Strip, order: int) -> None:
         old = self._charts.pop(strip.name, None)

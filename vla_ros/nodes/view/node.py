@@ -237,7 +237,10 @@ class ViewNode(Node):
 
     def _told(self, text: str, good: bool) -> None:
         self._window.tell(text, good)
-        (self.get_logger().info if good else self.get_logger().warning)(text)
+        if good:  # two calls: rclpy holds a line of code to one severity
+            self.get_logger().info(text)
+        else:
+            self.get_logger().warning(text)
 
     def close(self) -> None:
         """Let the browsers go."""
