@@ -61,6 +61,14 @@ def encoded(strip: Strip) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(points))
 
 
+def _scales(strip: Strip) -> dict[str, Any]:
+    room = ROOM * (strip.high - strip.low)
+    return {
+        "x": {"time": False, "range": (-60.0, 0.0)},
+        "y": {"range": (strip.low, strip.high + room)},
+    }
+
+
 class Window:
     """Serves until :meth:`close`. One thread may show; see GuardedServer for what it raises."""
 
@@ -153,10 +161,13 @@ class Window:
         for order, strip in enumerate(strips):
             if len(strip.x) < 2:
                 continue
-            look = str((strip.title, strip.lines, strip.low, strip.high))
+            look, axis = str((strip.title, strip.lines)), str((strip.low, strip.high))
             if self._shown.get(strip.name) != look:
                 self._shown[strip.name] = look
                 self._make_chart(strip, order)
+            elif self._shown.get(f"{strip.name} axis") != axis:
+                self._charts[strip.name].scales = _scales(strip)
+            self._shown[f"{strip.name} axis"] = axis
             # Past the handle's own setter, which makes arrays of it: see encoded.
             self._charts[strip.name]._queue_update("data", encoded(strip))
 
@@ -177,10 +188,7 @@ class Window:
                 (strip.x, *strip.y),
                 tuple(series),
                 title=strip.title,
-                scales={
-                    "x": {"time": False, "range": (-60.0, 0.0)},
-                    "y": {"range": (strip.low, strip.high + ROOM * (strip.high - strip.low))},
-                },
+                scales=_scales(strip),
                 axes=({**small}, {**small, "size": 40}),
                 legend={"show": len(strip.lines) > 1, "live": False},
                 height=CHART_PX,
