@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 SUMMARY = "summary.json"
+PARTIAL_EVERY_S = 60.0
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,13 +90,20 @@ def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> 
     jobs = plan.jobs()
     done = store.done
     strips = strip_paths(jobs)
-    orders = [Order(job, strips.get(job.key(), "")) for job in jobs if job.key() not in done]
+    told = {task.name: args.instruction or task.instruction for task in plan.tasks}
+    orders = [
+        Order(job, strips.get(job.key(), ""), told[job.task], clip=True)
+        for job in jobs
+        if job.key() not in done
+    ]
     progress = _Show(plan, store)
+    partial = _Partial(plan, store, out)
     progress.update()
     try:
         for played in _play(args, plan, orders, progress.say):
             store.add(keep(played, out, args.keep_tokens))
             progress.update()
+            partial.write(len(store.records))
     finally:
         progress.end()
 
@@ -151,6 +159,30 @@ def _watched_runner(say: Callable[[str], None]) -> MakeRunner:
             say(f"open {address} in a browser")
 
     return functools.partial(graph_runner, watch=on_line)
+
+
+class _Partial:
+    """The report of what was played so far, now and then: writing it takes a small part of the
+    time, and in real time no episode runs meanwhile."""
+
+    def __init__(self, plan: Plan, store: Store, out: Path) -> None:
+        self._plan, self._store, self._out = plan, store, out
+        self._total = len(plan.jobs())
+        self._next_s = time.monotonic() + PARTIAL_EVERY_S
+
+    def write(self, played: int) -> None:
+        """If it is time, and there is more to come."""
+        began_s = time.monotonic()
+        if began_s < self._next_s or played >= self._total:
+            return
+        from vla_ros.evaluation.report.page import write_report
+
+        store, commands = self._store, "\n".join(self._store.commands)
+        write_report(
+            self._out, self._plan.setup, store.variants, store.records, commands, self._total
+        )
+        took_s = time.monotonic() - began_s
+        self._next_s = began_s + max(PARTIAL_EVERY_S, 30 * took_s)
 
 
 class _Show:
