@@ -69,6 +69,7 @@ def test_a_demo_is_watched_told_what_to_do_and_stopped_in_the_browser(verb, ros,
     address = address_of(graph)
     assert not any(m.state == PolicyStatus.STATE_RUNNING for m in statuses.messages)
     with browser() as page:
+        page.size(1000, 800)  # little 3-D to draw
         page.open(address)
         wait_until(lambda: page.text("vla-word") == "RUNNING", BROWSER_S, "the state", every=0.2)
 

@@ -26,7 +26,7 @@ from support.wait import wait_until
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 SIZE = (1440, 900)
 START_S = 60.0
-CALL_S = 60.0
+CALL_S = 120.0
 #: The 3-D part is drawn in software here: seldom, so that the robot keeps its processor.
 SELDOM = "window.requestAnimationFrame = f => setTimeout(() => f(performance.now()), 2000)"
 _OPTIONS = (
