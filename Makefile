@@ -50,8 +50,9 @@ PYTEST = cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python 
 # The tests of LIBERO run where its assets are; elsewhere they are skipped with the reason.
 LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_assets_subset.tar.xz))
 
-# With another ROS 2 the tests of the nodes alone: the rest is the same code.
-test: $(if $(and $(LIBERO_ASSETS),$(if $(OTHER),,yes)),libero,install) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
+# With another ROS 2 the tests of the nodes alone: the rest is the same code. The page in the browser is
+# tested in Chromium where that is installed (apt-get install chromium), else skipped with the reason.
+test: $(if $(OTHER),install,view $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
 	@status=0; $(if $(OTHER),,\
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \

@@ -116,8 +116,8 @@ class Venv:
         self.remember("libero", key)
 
     def install_view(self) -> None:
-        """The page in the browser, and what its test drives a browser with."""
-        wanted = [*extra("view"), *extra("view-test")]
+        """The page in the browser."""
+        wanted = extra("view")
         key = digest([TORCH, PINS], self.remembered("python"), *wanted)
         if self.remembered("view") == key:
             return

@@ -116,6 +116,10 @@ class Graph:
         """The process id of a started node."""
         return self._processes[node].pid
 
+    def runs(self, node: str) -> bool:
+        """Whether a node was started and nobody has heard of its end."""
+        return node in self._processes
+
     def ended(self) -> str | None:
         """None while every node runs; else the name of one that has ended. A spectator's end is
         said once and counts for nothing."""

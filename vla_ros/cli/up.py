@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import textwrap
 import threading
 import time
@@ -14,6 +13,7 @@ from vla_ros.bringup.shipped_graphs import shipped_graphs, title_of
 from vla_ros.bringup.view import view_node
 from vla_ros.console.streams import error
 from vla_ros.errors import UserError
+from vla_ros.signals import set_on_signal
 
 DESCRIPTION = """\
 Start the nodes of a graph with their parameter files, configure and activate the lifecycle
@@ -100,8 +100,7 @@ def run(args: argparse.Namespace) -> int:
         print(describe(spec))
         return 0
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    set_on_signal(stop)
     return _run(spec, stop, args.seconds)
 
 

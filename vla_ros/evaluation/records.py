@@ -6,7 +6,7 @@ Times are milliseconds or seconds as the names say, rates hertz. Everything here
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -203,9 +203,11 @@ class Record:
     first executed action of each, ``seam`` how far that action is from what the chunk before said
     for the same step, where it said something; ``jerk``, of all policies, the second difference of
     the executed actions. Both are norms of the first six numbers, in m and rad.
-    ``strip``: picture, relative to the evaluation's directory, or "". ``error``: what broke, ""
-    where nothing did. ``said``: the tokens of every answered frame, in order; no part of the
-    record's line, see :mod:`vla_ros.evaluation.spoken`.
+    ``sentence``: what the policy was told ("": written by a version that did not keep it).
+    ``strip`` and ``clip``: pictures, relative to the evaluation's directory, or "". ``error``: what
+    broke, "" where nothing did. ``said``: the tokens of every answered frame, in order, see
+    :mod:`vla_ros.evaluation.spoken`; ``ages``: of the evidence behind every step, ms, NaN where it
+    held. Both are no part of the record's line.
     """
 
     job: Job
@@ -232,9 +234,12 @@ class Record:
     begun: Spread = Spread()
     seam: Spread = Spread()
     jerk: Spread = Spread()
+    sentence: str = ""
     strip: str = ""
+    clip: str = ""
     error: str = ""
     said: tuple[tuple[int, ...], ...] = ()
+    ages: tuple[float, ...] = field(default=(), compare=False)
 
 
 # ---------------------------------------------------------------------------- files
@@ -244,6 +249,7 @@ def to_json(noun: Variant | Setup | Job | Record | Spread) -> dict[str, Any]:
     """For ``json.dumps``."""
     values = asdict(noun)
     values.pop("said", None)  # a record's tokens have a file of their own
+    values.pop("ages", None)  # and its ages stand in the clip
     return values
 
 

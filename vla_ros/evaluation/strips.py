@@ -73,6 +73,12 @@ class Strip:
             self._stride *= 2
             self._kept = dict(list(self._kept.items())[::2])
 
+    @property
+    def frames(self) -> dict[int, Image.Image]:
+        """What is kept, by the step after which it was seen; the last frame is among them."""
+        last = {} if self._last is None else {self._last[0]: self._last[1]}
+        return {**self._kept, **last}
+
     def save(self, path: Path) -> bool:
         """Write the frames side by side (JPEG or PNG, by the name); False when there are none."""
         chosen = self._chosen()
@@ -92,7 +98,7 @@ class Strip:
         """The frames nearest to evenly spaced steps, in order, none twice."""
         if self._last is None:
             return []
-        seen = {**self._kept, self._last[0]: self._last[1]}
+        seen = self.frames
         steps = np.array(sorted(seen))
         wanted = np.linspace(steps[0], steps[-1], self._frames)
         nearest = {int(steps[np.abs(steps - place).argmin()]) for place in wanted}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -25,6 +26,7 @@ class Tally:
         self._tokens = hashlib.sha256()
         self._said: list[tuple[int, ...]] = []
         self._ages_ms: list[float] = []
+        self._each_ms: list[float] = []  # the same, NaN for every step that held
         self._staleness_ms: list[float] = []
         self._inference_ms: list[float] = []
         self._told: list[float] = []
@@ -41,12 +43,16 @@ class Tally:
         if command.kind is CommandKind.POLICY:
             self._moved += 1
             self._ages_ms.append((executed_ns - command.stamp_ns) / MS)
+            self._each_ms.append(self._ages_ms[-1])
             waited_ns = executed_ns - command.published_ns
             self._staleness_ms.append((command.staleness_ns + waited_ns) / MS)
+        else:
+            self._each_ms.append(math.nan)
 
     def idle(self) -> None:
         """One control step without a command (real time)."""
         self._steps += 1
+        self._each_ms.append(math.nan)
 
     def asked(self, spent_ms: float) -> None:
         """The policy took in a frame, which kept it busy for so long."""
@@ -116,6 +122,7 @@ class Tally:
             jerk=Spread.of(self._seams.jerks),
             error=error,
             said=tuple(self._said),
+            ages=tuple(self._each_ms),
         )
 
 

@@ -125,7 +125,7 @@ class Page:
         told = escape(self.instruction) or "<i>nothing: it stands still</i>"
         return (
             f'<div id="vla-state" style="background:{banner.colour};color:#fff;padding:10px 12px;'
-            f'border-radius:6px;margin:0 8px;font-family:sans-serif">'
+            f'border-radius:6px;margin:0 8px 8px;font-family:sans-serif">'
             f'<div id="vla-word" style="font-size:22px;font-weight:700">{banner.word}</div>'
             f'<div id="vla-reason" style="font-size:13px">{escape(banner.reason)}</div>'
             f'<div style="font-size:13px;margin-top:6px">told: '

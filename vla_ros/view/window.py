@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from vla_ros.core import Image
@@ -22,7 +23,8 @@ from vla_ros.view.strips import Strip
 
 LEFT_PX = 420
 RIGHT_PX = 430
-CHART_PX = 128
+CHART_PX = 138
+ROOM = 0.08  # above the highest number of an axis, which would be cut in two by the edge
 NO_TASK = "choose a task, or write below"
 #: viser has one size of buttons: the one after the mark is the large one, and it stays in sight.
 STOP_MARK = """<div id="vla-stop-mark"></div><style>
@@ -48,6 +50,23 @@ class Ask:
 
     wish: Wish
     text: str = ""
+
+
+def encoded(strip: Strip) -> msgspec.Raw:
+    """A chart's points as MessagePack, once for all browsers: null where nothing was measured. Of
+    a NaN, all that an array has, the browser makes a line from the point before to the one after.
+    """
+    rows = (strip.x, *strip.y)
+    points = [[None if v != v else v for v in row.tolist()] for row in rows]
+    return msgspec.Raw(msgspec.msgpack.encode(points))
+
+
+def _scales(strip: Strip) -> dict[str, Any]:
+    room = ROOM * (strip.high - strip.low)
+    return {
+        "x": {"time": False, "range": (-60.0, 0.0)},
+        "y": {"range": (strip.low, strip.high + room)},
+    }
 
 
 class Window:
@@ -142,12 +161,15 @@ class Window:
         for order, strip in enumerate(strips):
             if len(strip.x) < 2:
                 continue
-            look = str((strip.title, strip.lines, strip.low, strip.high))
+            look, axis = str((strip.title, strip.lines)), str((strip.low, strip.high))
             if self._shown.get(strip.name) != look:
                 self._shown[strip.name] = look
                 self._make_chart(strip, order)
-            else:
-                self._charts[strip.name].data = (strip.x, *strip.y)
+            elif self._shown.get(f"{strip.name} axis") != axis:
+                self._charts[strip.name].scales = _scales(strip)
+            self._shown[f"{strip.name} axis"] = axis
+            # Past the handle's own setter, which makes arrays of it: see encoded.
+            self._charts[strip.name]._queue_update("data", encoded(strip))
 
     def _make_chart(self, strip: Strip, order: int) -> None:
         old = self._charts.pop(strip.name, None)
@@ -160,16 +182,13 @@ class Window:
             if line.dashed:
                 one |= {"dash": (6, 4), "width": 1.0}
             series.append(one)
-        small = {"font": "10px sans-serif", "size": 24}
+        small = {"font": "10px sans-serif", "size": 34, "gap": 2}
         with self._right_tab:
             self._charts[strip.name] = self._server.gui.add_uplot(
                 (strip.x, *strip.y),
                 tuple(series),
                 title=strip.title,
-                scales={
-                    "x": {"time": False, "range": (-60.0, 0.0)},
-                    "y": {"range": (strip.low, strip.high)},
-                },
+                scales=_scales(strip),
                 axes=({**small}, {**small, "size": 40}),
                 legend={"show": len(strip.lines) > 1, "live": False},
                 height=CHART_PX,

@@ -87,6 +87,8 @@ def test_only_in_real_time_drafts_adapt():
         (["--suite", "libero_object"], "--env libero needs --checkpoint"),
         (["--policy", "zero", "--schedule", "actionflow"], "--schedule needs --policy vla"),
         (["--policy", "zero", "--mode", "realtime", "--no-ros"], "--no-ros is lock-step"),
+        (["--policy", "zero", "--no-ros", "--view"], "with --no-ros there is none"),
+        (["--policy", "zero", "--workers", "2", "--view"], "--view shows one graph"),
         (["--policy", "zero", "--mode", "realtime", "--workers", "2"], "slow each other down"),
         (["--policy", "zero", "--mode", "realtime", "--delay-frames", "1"], "--image-delay-ms"),
         (["--policy", "zero", "--image-delay-ms", "50"], "--delay-frames"),

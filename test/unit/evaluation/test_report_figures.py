@@ -15,7 +15,7 @@ from vla_ros.evaluation.report.sweeps import DELAY, KINDS, RELAXED, REPLAN, swee
 from vla_ros.evaluation.rows import Row, rows_of
 
 pytest.importorskip("matplotlib")
-from vla_ros.evaluation.report.figures.age import age_figure, apart
+from vla_ros.evaluation.report.figures.age import age_figure
 from vla_ros.evaluation.report.figures.canvas import panels
 from vla_ros.evaluation.report.figures.curves import sweep_figure
 from vla_ros.evaluation.report.figures.labels import Label, place, spread_out
@@ -111,20 +111,6 @@ def test_the_rows_of_a_sweep_differ_in_its_number_only(found):
 
 steps = st.floats(0.1, 5)
 heights = st.lists(st.floats(-3, 13), max_size=12)
-
-
-@given(values=heights, step=steps, room=st.floats(5, 20))
-def test_points_of_one_age_stand_side_by_side(values, step, room):
-    moved = apart(values, step, room)
-    for before, now in zip(values, moved, strict=True):
-        assert abs(now - before) <= room / 2 + 1e-9
-    lonely = [v for v in values if sum(abs(v - w) < step for w in values) == 1]
-    assert set(lonely) <= set(moved)
-
-
-def test_three_of_one_age():
-    assert apart([10.0, 50.0, 10.0, 10.0], 2.0, 20.0) == [8.0, 50.0, 10.0, 12.0]
-    assert apart([10.0, 10.0, 10.0], 2.0, 2.0) == [9.0, 10.0, 11.0]  # no more room
 
 
 @given(values=heights.map(sorted), step=steps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from vla_ros.bringup.domain import free_domain, isolate
 from vla_ros.bringup.graph_file import GraphSpec
 from vla_ros.bringup.view import NODE as VIEW
-from vla_ros.bringup.view import address_in, view_node
+from vla_ros.bringup.view import Visitors, view_node
 from vla_ros.cli.demo.card import Card
 from vla_ros.cli.demo.options import add_parser, check_graph, parameters
 from vla_ros.cli.demo.result import DemoResult, Setup, json_line
@@ -25,6 +24,7 @@ from vla_ros.evaluation.origin import machine
 from vla_ros.observe.episode import policy_in_words
 from vla_ros.observe.film import Film
 from vla_ros.resources import version
+from vla_ros.signals import set_on_signal
 from vla_ros.timing import Distribution
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ __all__ = ["add_parser", "run"]
 GRAPH = "sim.up.yaml"
 CONNECT_S = 60.0  # for the simulation to start and every topic to be found
 SETTLE_S = 0.5  # after the end of the episode: for what is still on its way to us
+OPEN_S = 30.0  # --view: the episode begins when the page is open, or without it after so long
+STAY_S = 600.0  # ... and the page stays afterwards while somebody looks, at most so long
 COUNTS_S = 1.2  # ... and for the policy's own counts, which it tells once a second
 NOT_STARTED = 3
 INTERRUPTED = 130
@@ -52,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
     domain = free_domain() if args.domain_id is None else args.domain_id
     isolate(domain)
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    set_on_signal(stop)
     try:
         return _Demo(args, spec, film, domain, stop).run()
     except ImportError as missing:
@@ -80,7 +81,7 @@ class _Demo:
         self._progress = Progress()
         self._log: deque[str] = deque(maxlen=30)
         self._connect: Callable[[], None] = lambda: None
-        self._address = ""  # of the page in the browser, until it has been said
+        self._visitors = Visitors()  # of the page in the browser
 
     def run(self) -> int:
         from vla_ros.bringup.environment import prepare
@@ -97,6 +98,7 @@ class _Demo:
         try:
             with graph:
                 seen = self._episode(graph)
+                self._stay(graph, seen)
                 trouble = [str(node) for node in graph.stop() if not node.clean]
         except Stopped:
             self._progress.end()
@@ -136,6 +138,34 @@ class _Demo:
             self._pause(graph)
             if time.monotonic() > until:
                 raise GraphFailed(f"no {watcher.missing()} within {CONNECT_S:g} s")
+        if self._args.view:
+            self._await_browser(graph)
+
+    def _await_browser(self, graph: Graph) -> None:
+        """An episode takes seconds: it would be over before anybody had opened the page."""
+        until = time.monotonic() + OPEN_S
+        while graph.runs(VIEW) and not self._visitors.watched and time.monotonic() < until:
+            self._pause(graph)
+            left = f"waits {until - time.monotonic():.0f} s more for a browser"
+            self._progress.update("view", left if self._visitors.address else "view: starts")
+
+    def _stay(self, graph: Graph, seen: Measured) -> None:
+        """Keep the page that somebody looks at: to look back, and to say other instructions."""
+        from vla_ros.bringup.graph import Stopped
+
+        if not self._visitors.watched:
+            return
+        ended = (seen.episode.ended if seen.episode else "") or "timeout"
+        self._progress.say(
+            f"the episode is over: {ended}. The page goes on until its last browser is closed,"
+            " or Ctrl-C"
+        )
+        until = time.monotonic() + STAY_S
+        try:
+            while graph.runs(VIEW) and self._visitors.watched and time.monotonic() < until:
+                self._pause(graph)
+        except Stopped:
+            return  # the figures are there
 
     def _pause(self, graph: Graph) -> None:
         """Wait a moment. Raises Stopped when asked to end, GraphFailed when a node ended."""
@@ -144,9 +174,8 @@ class _Demo:
         if self._stop.wait(0.1):
             raise Stopped
         graph.check()
-        if self._address:
-            self._progress.say(f"open {self._address} in a browser")
-            self._address = ""
+        if address := self._visitors.news():
+            self._progress.say(f"open {address} in a browser")
 
     def _show(self, watcher: DemoWatcher) -> None:
         seen = watcher.glance()
@@ -174,8 +203,8 @@ class _Demo:
     def _on_line(self, node: str, line: str) -> None:
         """A line of a node's log; called from threads."""
         self._log.append(f"[{node}] {line}")
-        if node == VIEW and (address := address_in(line)):
-            self._address = address
+        if node == VIEW:
+            self._visitors.hear(line)
         if self._args.verbose:
             print(f"[{node}] {line}", file=sys.stderr, flush=True)
 

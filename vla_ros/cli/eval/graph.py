@@ -21,6 +21,7 @@ from vla_ros.bringup.domain import isolate, leased_domain
 from vla_ros.bringup.environment import prepare
 from vla_ros.bringup.graph import Graph, GraphFailed, LogLine, Stopped
 from vla_ros.bringup.graph_file import GraphSpec
+from vla_ros.bringup.view import view_node
 from vla_ros.core import PolicyState
 from vla_ros.evaluation.plan import age_limit_s
 from vla_ros.evaluation.records import Job, Record, Setup, Variant
@@ -45,7 +46,8 @@ class GraphRunner:
     """A :class:`vla_ros.evaluation.runner.Runner` for ``route`` ros.
 
     ``on_line`` gets (node, line) of every line that a node prints, from threads. ``interrupted``
-    is asked often; when it becomes true, ``vla_ros.bringup.graph.Stopped`` is raised.
+    is asked often; when it becomes true, ``vla_ros.bringup.graph.Stopped`` is raised. ``view``: a
+    page in the browser beside each graph.
     """
 
     def __init__(
@@ -56,8 +58,10 @@ class GraphRunner:
         on_line: LogLine = lambda node, line: None,
         interrupted: Callable[[], bool] = lambda: False,
         stall_s: float | None = None,
+        view: bool = False,
     ) -> None:
         self.setup = setup
+        self.view = view
         self.on_line = on_line
         self.interrupted = interrupted
         # The simulation's own time-out comes first: it knows better what went wrong.
@@ -148,7 +152,7 @@ class _Live:
         self.variant = variant
         self._stall_s = runner.stall_s
         self._interrupted = runner.interrupted
-        spec = graph_of(runner.setup, variant, first)
+        spec = graph_of(runner.setup, variant, first, runner.view)
         delay_s = variant.image_delay_ms / 1e3
         self.watcher = EvalWatcher(runner.domain, runner.setup, delay_s, strip)
         self._graph = Graph(
@@ -191,10 +195,11 @@ class _Live:
             raise GraphFailed(f"no {self.watcher.missing()} within {CONNECT_S:g} s")
 
 
-def graph_of(setup: Setup, variant: Variant, first: Job) -> GraphSpec:
+def graph_of(setup: Setup, variant: Variant, first: Job, view: bool = False) -> GraphSpec:
     """The nodes to start; the bridge begins with the episode ``first``."""
-    spec = GraphSpec.load(GRAPH, overrides(setup, variant, first))
-    return dataclasses.replace(spec, nodes=tuple(spec.node(name) for name in NODES))
+    more = view_node(setup.mode is Mode.LOCKSTEP) if view else {}
+    spec = GraphSpec.load(GRAPH, overrides(setup, variant, first), more=more or None)
+    return dataclasses.replace(spec, nodes=tuple(spec.node(name) for name in (*NODES, *more)))
 
 
 def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vla_ros.bringup.view import view_node
 from vla_ros.cli.defaults import (
     CHECKPOINT,
     SCHEDULE,
@@ -39,6 +40,7 @@ examples:
   vla-ros eval --episodes 20 --no-ros --workers 4 --out runs/eval
   vla-ros eval --schedule autoregressive,speculative,actionflow --tasks reach push
   vla-ros eval --schedule speculative --relaxed 1,2,3,5,8,15 --no-ros
+  vla-ros eval --episodes 2 --mode realtime --view
   vla-ros eval --checkpoint DIR --mode realtime --image-delay-ms 0,50,100,200
   vla-ros eval --env libero --suite libero_object --checkpoint openvla/... --device cuda:0
 
@@ -131,6 +133,7 @@ def _how(add: Callable[..., Any]) -> None:
     add("--out", type=Path, metavar="DIR", help="the evaluation's directory (runs/eval-TIME)")
     add("--keep-tokens", action="store_true", help="keep what the policy said of every frame,"
         " an .npz an episode in DIR/tokens (vla-ros coverage reads them)")  # fmt: skip
+    add("--view", action="store_true", help="show the graph in the browser while it plays")
     add("--json", action="store_true", help="end with one line of JSON on stdout")
 
 
@@ -162,12 +165,22 @@ def check(args: argparse.Namespace) -> None:
         raise UserError("--delay-frames is lock-step: in real time use --image-delay-ms")
     if not realtime and any(args.image_delay_ms):
         raise UserError("--image-delay-ms is real time: in lock-step use --delay-frames")
+    if args.view:
+        _check_view(args)
     if min(args.workers, args.episodes) < 1:
         raise UserError("--workers and --episodes must be at least 1")
     if args.max_steps < 0 or (args.threads is not None and args.threads < 1):
         raise UserError("--max-steps must be 0 or more, --threads at least 1")
     if any(r < 1 or r > 255 for r in args.relaxed):
         raise UserError("--relaxed: distances are 1 to 255 bins")
+
+
+def _check_view(args: argparse.Namespace) -> None:
+    if args.no_ros:
+        raise UserError("--view shows a running graph, and with --no-ros there is none")
+    if args.workers > 1 or args.ray:
+        raise UserError("--view shows one graph: without --workers and --ray")
+    view_node(simulated=False)  # raises where viser is missing
 
 
 def setup_of(args: argparse.Namespace, note: str) -> Setup:

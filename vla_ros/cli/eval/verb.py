@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vla_ros.bringup.view import NODE as VIEW
+from vla_ros.bringup.view import address_in
 from vla_ros.cli.eval.options import (
     add_parser,
     check,
@@ -25,7 +28,7 @@ from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
     from vla_ros.evaluation.plan import Plan
-    from vla_ros.evaluation.player import Order, Played
+    from vla_ros.evaluation.player import MakeRunner, Order, Played
     from vla_ros.evaluation.records import Setup, Variant
     from vla_ros.evaluation.runner import Runner
     from vla_ros.evaluation.store import Store
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 SUMMARY = "summary.json"
+PARTIAL_EVERY_S = 60.0
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,21 +90,32 @@ def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> 
     jobs = plan.jobs()
     done = store.done
     strips = strip_paths(jobs)
-    orders = [Order(job, strips.get(job.key(), "")) for job in jobs if job.key() not in done]
+    told = {task.name: args.instruction or task.instruction for task in plan.tasks}
+    orders = [
+        Order(job, strips.get(job.key(), ""), told[job.task], clip=True)
+        for job in jobs
+        if job.key() not in done
+    ]
     progress = _Show(plan, store)
+    partial = _Partial(plan, store, out)
     progress.update()
     try:
-        for played in _play(args, plan, orders):
+        for played in _play(args, plan, orders, progress.say):
             store.add(keep(played, out, args.keep_tokens))
             progress.update()
+            partial.write(len(store.records))
     finally:
         progress.end()
 
 
-def _play(args: argparse.Namespace, plan: Plan, orders: list[Order]) -> Iterator[Played]:
+def _play(
+    args: argparse.Namespace, plan: Plan, orders: list[Order], say: Callable[[str], None]
+) -> Iterator[Played]:
     from vla_ros.evaluation import parallel, ray_machines
 
-    make = direct_runner if plan.setup.route == "direct" else graph_runner
+    make: MakeRunner = direct_runner if plan.setup.route == "direct" else graph_runner
+    if args.view:
+        make = _watched_runner(say)
     if args.ray:
         return ray_machines.play_on_ray(make, plan.setup, plan.variants, orders, args.workers)
     if args.workers > 1:
@@ -116,15 +131,58 @@ def direct_runner(setup: Setup, variants: tuple[Variant, ...]) -> Runner:
     return DirectRunner(setup, variants)
 
 
-def graph_runner(setup: Setup, variants: tuple[Variant, ...]) -> Runner:
-    """Episodes through the ROS graph. RunnerFailed: there is no ROS."""
+def graph_runner(
+    setup: Setup, variants: tuple[Variant, ...], watch: Callable[[str, str], None] | None = None
+) -> Runner:
+    """Episodes through the ROS graph. ``watch`` gets (node, line) of every line that a node says,
+    and there is the page in the browser. RunnerFailed: there is no ROS."""
     from vla_ros.evaluation.runner import RunnerFailed
 
     try:
         from vla_ros.cli.eval.graph import GraphRunner
     except ImportError as error:
         raise RunnerFailed(f"{error}: without ROS there is --no-ros") from error
-    return GraphRunner(setup, variants)
+    if watch is None:
+        return GraphRunner(setup, variants)
+    return GraphRunner(setup, variants, on_line=watch, view=True)
+
+
+def _watched_runner(say: Callable[[str], None]) -> MakeRunner:
+    """As :func:`graph_runner`, with the page in the browser, whose address is said: each graph
+    serves it anew, as a rule at the same one."""
+    said: set[str] = set()
+
+    def on_line(node: str, line: str) -> None:
+        address = address_in(line) if node == VIEW else ""
+        if address and address not in said:
+            said.add(address)
+            say(f"open {address} in a browser")
+
+    return functools.partial(graph_runner, watch=on_line)
+
+
+class _Partial:
+    """The report of what was played so far, now and then: writing it takes a small part of the
+    time, and in real time no episode runs meanwhile."""
+
+    def __init__(self, plan: Plan, store: Store, out: Path) -> None:
+        self._plan, self._store, self._out = plan, store, out
+        self._total = len(plan.jobs())
+        self._next_s = time.monotonic() + PARTIAL_EVERY_S
+
+    def write(self, played: int) -> None:
+        """If it is time, and there is more to come."""
+        began_s = time.monotonic()
+        if began_s < self._next_s or played >= self._total:
+            return
+        from vla_ros.evaluation.report.page import write_report
+
+        store, commands = self._store, "\n".join(self._store.commands)
+        write_report(
+            self._out, self._plan.setup, store.variants, store.records, commands, self._total
+        )
+        took_s = time.monotonic() - began_s
+        self._next_s = began_s + max(PARTIAL_EVERY_S, 30 * took_s)
 
 
 class _Show:
@@ -147,6 +205,10 @@ class _Show:
             low, high = (100 * end for end in wilson(sum(own), len(own)))
             text = f"{100 * sum(own) / len(own):.1f} % solved ({low:.0f} to {high:.0f}) {label}"
         self._progress.update("eval", text, len(records), self._total)
+
+    def say(self, text: str) -> None:
+        """One line that stays. From any thread."""
+        self._progress.say(text)
 
     def end(self) -> None:
         self._progress.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from vla_ros.cli.replay.options import AS_IT_IS_ASKED, add_parser, check
 from vla_ros.cli.replay.prepare import Prepared, prepare, with_questions
 from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
+from vla_ros.signals import set_on_signal
 
 if TYPE_CHECKING:
     from vla_ros.bringup.graph import Graph
@@ -44,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.replay.errors import BagError
 
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    set_on_signal(stop)
     try:
         with Bag(args.bag) as bag, contextlib.ExitStack() as opened:
             return _Replay(args, mode, bag, stop, opened).run()

@@ -18,7 +18,7 @@ from vla_ros.evaluation import origin
 from vla_ros.evaluation.records import Record, Setup, Variant
 from vla_ros.evaluation.report.failures import failure_table, variant_failures
 from vla_ros.evaluation.report.figures.canvas import available
-from vla_ros.evaluation.report.strips import strips
+from vla_ros.evaluation.report.strips import clips, strips
 from vla_ros.evaluation.report.sweeps import KINDS, sweeps
 from vla_ros.evaluation.report.tables import (
     acceptance_table,
@@ -54,15 +54,16 @@ def write_report(
     variants: Sequence[Variant],
     records: Sequence[Record],
     command: str,
+    total: int = 0,
 ) -> Path:
     """Write ``report.html`` into the evaluation's directory, in place of an earlier one.
 
-    Strips are read from there. ``command`` is what reproduces the evaluation. OSError: the
-    file cannot be written.
+    Pictures are read from there. ``command`` is what reproduces the evaluation. ``total``: the
+    episodes that there will be, where it still runs. OSError: the file cannot be written.
     """
     path = directory / FILE
     unfinished = path.with_suffix(".part")
-    content = html(directory, setup, variants, records, command)
+    content = html(directory, setup, variants, records, command, total)
     unfinished.write_text(content, encoding="utf-8", errors="replace")
     unfinished.replace(path)
     return path
@@ -74,6 +75,7 @@ def html(
     variants: Sequence[Variant],
     records: Sequence[Record],
     command: str,
+    total: int = 0,
 ) -> str:
     """The page."""
     other = setup.suite or setup.environment  # also the group of tasks without a family
@@ -98,7 +100,9 @@ def html(
         drawable=available(),
         figures=_figures(rows) if rows and available() else [],
         acceptance=acceptance_table(rows),
-        tasks=task_tables(rows, other),
+        tasks=task_tables(rows, other, {r.job.task: r.sentence for r in records if r.sentence}),
+        total=total,
+        clips=clips(directory, records),
         failures=[
             table
             for table in (failure_table(records, rows, other), variant_failures(records, rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vla_ros.evaluation.plan import group_of
 from vla_ros.evaluation.records import Spread
@@ -145,14 +145,19 @@ def _passes(drafts: Drafts) -> str:
 # -------------------------------------------------------------------------------- tasks
 
 
-def task_tables(rows: Sequence[Row], other: str) -> list[Table]:
-    """Success of every task, grouped, a few variants side by side in each table."""
+def task_tables(
+    rows: Sequence[Row], other: str, sentences: Mapping[str, str] | None = None
+) -> list[Table]:
+    """Success of every task, grouped, a few variants side by side in each table. A task is called
+    by what the policy was told (``sentences``, by the task), its name behind it."""
     tasks = names(row.tasks for row in rows)
     parts = [rows[i : i + _ABREAST] for i in range(0, len(rows), _ABREAST)]
-    return [_task_table(part, tasks, other) for part in parts]
+    return [_task_table(part, tasks, other, sentences or {}) for part in parts]
 
 
-def _task_table(rows: Sequence[Row], tasks: Sequence[str], other: str) -> Table:
+def _task_table(
+    rows: Sequence[Row], tasks: Sequence[str], other: str, sentences: Mapping[str, str]
+) -> Table:
     heads = (Cell("task", "w"), *(Cell(plain(row.variant.label), "b") for row in rows))
     width = 76 if len(rows) > 2 else 180  # px of a bar
     groups: dict[str, list[str]] = {}
@@ -165,7 +170,9 @@ def _task_table(rows: Sequence[Row], tasks: Sequence[str], other: str) -> Table:
             lines.append(Line((Cell(plain(group), "w"), *bars), "g"))
         for task in members:
             bars = (_bar(row.tasks.get(task), width=width) for row in rows)
-            lines.append(Line((Cell(plain(task), "w"), *bars)))
+            told = sentences.get(task, "")
+            called = Cell(told, "w", plain(task)) if told else Cell(plain(task), "w")
+            lines.append(Line((called, *bars)))
     if len(tasks) > 1:
         lines.append(Line((Cell("all", "w"), *(_bar(row.all, width=width) for row in rows)), "t"))
     return Table(heads, tuple(lines))

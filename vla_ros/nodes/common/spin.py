@@ -7,7 +7,6 @@ command, so they stay off: SIGINT and SIGTERM only set an event that ends :func:
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from vla_ros.nodes.common.ending import FORCED, bounded, end_with_parent
+from vla_ros.signals import set_on_signal
 
 N = TypeVar("N", bound=Node)
 
@@ -89,8 +89,7 @@ def run(
     except rclpy_implementation.RCLError as error:
         print(f"bad parameter: {_first_cause(error)}", file=sys.stderr)
         return 2
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    set_on_signal(stop)
     node: N | None = None
     try:
         node = make(stop)

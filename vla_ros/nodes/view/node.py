@@ -37,7 +37,7 @@ from vla_ros.nodes.monitor.convert import header_stamp, status_seen
 from vla_ros.nodes.view import convert
 from vla_ros.nodes.view.parameters import TABLE
 from vla_ros.nodes.view.wishes import Wishes
-from vla_ros.timing import MS, SystemClock
+from vla_ros.timing import MS, SECOND, SystemClock
 from vla_ros.view.guard import Guard, is_loopback
 from vla_ros.view.page import Page
 from vla_ros.view.pictures import burnt, side_by_side
@@ -49,6 +49,11 @@ from vla_ros.view.window import Ask, Window
 
 MAX_PIXELS = 1920 * 1200  # of a picture that is shown
 CHARTS_EVERY = 2  # drawings: they are the dearest part
+#: what a graph reads in the log, see vla_ros.bringup.view
+ADDRESS = "the view is at "
+OPENED = "the page was opened"
+LEFT = "nobody looks at the page any more"
+GONE_NS = 3 * SECOND  # without a browser for so long: nobody looks. A page that is loaded anew does
 
 
 class ViewNode(Node):
@@ -65,6 +70,8 @@ class ViewNode(Node):
         self._compressed = values["image_transport"] == "compressed"
         self._bounds_asked = False
         self._drawings = 0
+        self._watched = False
+        self._watched_ns = 0  # when somebody was there last
         self._asked: deque[Ask] = deque(maxlen=20)
         self._bell = self.create_guard_condition(self._fulfil)
         self._window = self._open(values)
@@ -86,7 +93,7 @@ class ViewNode(Node):
             raise ValueError(str(error)) from None
         shown = "localhost" if is_loopback(host) else host
         address = f"http://{shown}:{window.port}/" + (f"?token={token}" if token else "")
-        self.get_logger().info(f"the view is at {address}")
+        self.get_logger().info(f"{ADDRESS}{address}")
         return window
 
     def _subscribe(self, values: dict[str, Any]) -> None:
@@ -170,9 +177,9 @@ class ViewNode(Node):
         self._strips.set_bounds(low, high)
 
     def _draw(self) -> None:
-        if not self._window.watched:
-            return
         now, page = self._time.steady_ns(), self._page
+        if not self._anybody(now):
+            return
         self._window.show_words(page.banner_html(now), page.facts_html(), page.log_html())
         if pictures := self._burnt():
             self._window.show_picture(side_by_side(pictures))
@@ -183,6 +190,19 @@ class ViewNode(Node):
         if self._drawings % CHARTS_EVERY == 0:
             self._window.show_strips(self._strips.strips(now))
         self._drawings += 1
+
+    def _anybody(self, now_ns: int) -> bool:
+        """Whether somebody looks; the log says when the first comes and the last is gone."""
+        watched = self._window.watched
+        if watched:
+            self._watched_ns = now_ns
+            if not self._watched:
+                self.get_logger().info(OPENED)
+                self._watched = True
+        elif self._watched and now_ns - self._watched_ns > GONE_NS:
+            self.get_logger().info(LEFT)
+            self._watched = False
+        return watched
 
     def _burnt(self) -> list[Any]:
         """Every camera's newest picture with its age of this moment."""
@@ -217,7 +237,10 @@ class ViewNode(Node):
 
     def _told(self, text: str, good: bool) -> None:
         self._window.tell(text, good)
-        (self.get_logger().info if good else self.get_logger().warning)(text)
+        if good:  # two calls: rclpy holds a line of code to one severity
+            self.get_logger().info(text)
+        else:
+            self.get_logger().warning(text)
 
     def close(self) -> None:
         """Let the browsers go."""

@@ -31,12 +31,11 @@ _NAMED = 6  # points of a curve that are named at most, about
 _NARROW = 0.04  # of the axis: a curve that spans less
 _LINES = 6  # of a label
 _NEAR = 0.012  # of the axis: points closer than this share a label
-_DODGE, _ROOM = 0.013, 0.09  # of the axis: between points of one age, and for all of them
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A variant in a panel: ``x`` is its age, moved aside where others have the same."""
+    """A variant in a panel, drawn where it was measured: ``x`` is its age."""
 
     row: Row
     x: float
@@ -55,9 +54,9 @@ def age_figure(rows: Sequence[Row]) -> Markup:
     curves = [sweep for kind in KINDS for sweep in sweeps(shown, kind)]
     ages = [row.age.p50 for row in shown]
     span = max(max(ages) - min(ages), 0.2 * max(ages), 50.0)
-    low, high = min(ages) - 0.1 * span, max(ages) + 0.22 * span
+    # No age is below 0; room for half a point there.
+    low, high = max(min(ages) - 0.1 * span, -0.02 * span), max(ages) + 0.22 * span
     names = [_words(row, curves, high - low) for row in shown]
-    xs = _positions(shown, curves, high - low)
     for axes, heights in (
         (left, [row.all.rate for row in shown]),
         (right, [row.rate_hz for row in shown]),
@@ -66,7 +65,7 @@ def age_figure(rows: Sequence[Row]) -> Markup:
         axes.set_xlabel("age of the observation behind an action, ms (median)", fontsize=SIZE)
         points = [
             _Point(row, x, y, *name)
-            for row, x, y, name in zip(shown, xs, heights, names, strict=True)
+            for row, x, y, name in zip(shown, ages, heights, names, strict=True)
         ]
         if axes is left:
             success_axis(left)
@@ -83,45 +82,6 @@ def age_figure(rows: Sequence[Row]) -> Markup:
 def schedule_of(row: Row) -> str:
     """What decides the colour of a variant."""
     return row.schedule or row.variant.label
-
-
-def apart(values: Sequence[float], step: float, room: float) -> list[float]:
-    """``values``, those that are nearly the same moved to be ``step`` apart around their place.
-
-    All of one place together take ``room`` at most. Values further apart than ``step`` stay.
-    """
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    moved = list(values)
-    while order:
-        crowd = [i for i in order if values[i] - values[order[0]] < step]
-        order = order[len(crowd) :]
-        crowd.sort()
-        each = min(step, room / max(len(crowd) - 1, 1))
-        for place_, i in enumerate(crowd):
-            moved[i] = values[i] + (place_ - (len(crowd) - 1) / 2) * each
-    return moved
-
-
-def _positions(rows: Sequence[Row], curves: Sequence[Sweep], width: float) -> list[float]:
-    """Where the variants stand: those of one age side by side, a narrow curve as one of them."""
-    units: list[list[int]] = []
-    curve_of: dict[int, list[int]] = {}
-    for i, row in enumerate(rows):
-        home = next((c for c in curves if row in c.rows[1:] and _narrow(c, width)), None)
-        if home is None:
-            units.append([i])
-        elif (unit := curve_of.get(id(home))) is not None:
-            unit.append(i)
-        else:
-            curve_of[id(home)] = [i]
-            units.append(curve_of[id(home)])
-    ages = [sum(rows[i].age.p50 for i in unit) / len(unit) for unit in units]
-    moved = apart(ages, _DODGE * width, _ROOM * width)
-    xs = [row.age.p50 for row in rows]
-    for unit, age, place_ in zip(units, ages, moved, strict=True):
-        for i in unit:
-            xs[i] += place_ - age
-    return xs
 
 
 def _narrow(curve: Sweep, width: float) -> bool:
@@ -175,7 +135,7 @@ def _name(
             continue
         for group in groups:
             away = max(
-                abs(group[-1].x - point.x) / (x1 - x0) - _DODGE,
+                abs(group[-1].x - point.x) / (x1 - x0),
                 abs(group[-1].y - point.y) / (y1 - y0),
             )
             if away < _NEAR and point.of_curve == group[0].of_curve:

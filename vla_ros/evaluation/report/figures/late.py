@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Lines = Mapping[str, Sequence[Row]]
-_DODGE = 0.05  # control steps between the whiskers of two lines
 
 
 def late_lines(rows: Sequence[Row]) -> Lines:
@@ -78,9 +77,8 @@ def _success(axes: Axes, lines: Lines) -> None:
     success_axis(axes)
     title(axes, "Success, all tasks (95 % interval)")
     look, labels = styles(list(lines)), []
-    for place, (name, rows) in enumerate(lines.items()):
-        aside = _DODGE * (place - (len(lines) - 1) / 2)
-        at = [row.variant.delay_frames + aside for row in rows]
+    for name, rows in lines.items():
+        at = [row.variant.delay_frames for row in rows]
         rates = [row.all.rate for row in rows]
         low = [row.all.rate - row.all.interval[0] for row in rows]
         high = [row.all.interval[1] - row.all.rate for row in rows]
