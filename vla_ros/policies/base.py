@@ -81,6 +81,8 @@ class PolicySpec:
     ``camera_roles`` are the robot's cameras beside main and wrist.
     ``state_units`` and ``action_units`` concern ``lerobot``: in which units the checkpoint has the
     robot's state and its actions (:mod:`vla_ros.policies.lerobot.layout`).
+    ``require_gate``: of ``vla``, refuse a precision in which `vla-ros gate` did not pass this
+    checkpoint (:mod:`vla_ros.precision.store`).
     """
 
     name: str = "zero"
@@ -107,6 +109,7 @@ class PolicySpec:
     camera_roles: tuple[str, ...] = ()
     state_units: tuple[str, ...] = ()
     action_units: tuple[str, ...] = ()
+    require_gate: bool = False
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what can be told without loading anything."""
@@ -116,6 +119,8 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "lerobot" and not self.checkpoint:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
+        if self.require_gate and self.name != "vla":
+            raise PolicyRefused(f"require_gate is for policy vla: no gate judges {self.name!r}")
         if self.name == "replay" and not self.replay_file:
             raise PolicyRefused("policy 'replay' needs replay_file: a .npy or .npz of [N, D]")
         scale = self.action_scale

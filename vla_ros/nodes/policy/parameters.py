@@ -91,6 +91,8 @@ TABLE = (
         choices=("float32", "bfloat16", "float16"),
         fixed=True,
     ),
+    P("require_gate", False, "vla: refuse a dtype in which `vla-ros gate` did not pass this"
+      " checkpoint", fixed=True),
     P("unnorm_key", "", "vla: whose action statistics to use; empty: the only ones", fixed=True),
     P(
         "center_crop",
