@@ -82,7 +82,8 @@ class PolicySpec:
     ``state_units`` and ``action_units`` concern ``lerobot``: in which units the checkpoint has the
     robot's state and its actions (:mod:`vla_ros.policies.lerobot.layout`).
     ``require_gate``: of ``vla``, refuse a precision in which `vla-ros gate` did not pass this
-    checkpoint (:mod:`vla_ros.precision.store`).
+    checkpoint (:mod:`vla_ros.precision.store`). ``weights``: of ``vla``, the formats of its
+    weights, such as "int8" (:mod:`vla_ros.engine.quantised.formats`), "" as they are stored.
     """
 
     name: str = "zero"
@@ -110,6 +111,7 @@ class PolicySpec:
     state_units: tuple[str, ...] = ()
     action_units: tuple[str, ...] = ()
     require_gate: bool = False
+    weights: str = ""
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what can be told without loading anything."""

@@ -26,6 +26,7 @@ def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
         "checkpoint": spec.checkpoint,
         "device": spec.device,
         "dtype": spec.dtype,
+        "weights": spec.weights,
         "schedule": spec.schedule,
         "unnorm_key": used.unnorm_key or None,
         "seed": spec.seed,
@@ -50,7 +51,7 @@ def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
 def _require_gate(spec: PolicySpec) -> None:
     """PolicyRefused, with the command to run, where this precision was not shown to be good."""
     try:
-        require(spec.checkpoint, Precision(spec.dtype, device=spec.device))
+        require(spec.checkpoint, Precision(spec.dtype, spec.weights, spec.device))
     except (UserError, OSError) as error:
         raise PolicyRefused(str(error)) from error
 

@@ -66,8 +66,8 @@ class Displacement:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """All of it. ``agreement``: the share of tokens that are the reference's, where the policy says
-    tokens. ``checked``: how many discrete choices of each kind were looked at. ``openings``: of
-    every frame the largest difference of a gripper's opening."""
+    tokens. ``checked``: how many discrete choices of each kind were looked at. ``apart``: of
+    every frame mm, degrees and opening, as in ``displacement``."""
 
     frames: int
     stages: tuple[StageError, ...]
@@ -75,7 +75,7 @@ class Comparison:
     checked: tuple[tuple[str, int], ...]
     displacement: Displacement
     agreement: float | None
-    openings: tuple[float, ...] = ()
+    apart: tuple[tuple[float, float, float], ...] = ()
 
 
 def compare(reference: Sequence[Told], measured: Sequence[Told], space: ActionSpace) -> Comparison:
@@ -98,7 +98,7 @@ def compare(reference: Sequence[Told], measured: Sequence[Told], space: ActionSp
         checked=tuple(checked.items()),
         displacement=_displacement(apart),
         agreement=_agreement(reference, measured),
-        openings=tuple(gripper for _, _, gripper in apart),
+        apart=tuple(apart),
     )
 
 

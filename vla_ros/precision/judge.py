@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from vla_ros.precision.compare import Comparison, Flip
-from vla_ros.precision.sides import SIDE
 
-#: The largest relative error of a stage, by dtype: several times what rounding alone does
+#: The largest relative error of a stage, by dtype and formats: several times what rounding does
 #: (docs/how-to/check-precision.md has figures), and less than a wrong index does.
-ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05}
+ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05, "int8": 0.1, "int4": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +16,9 @@ class Thresholds:
     """The most that is let through.
 
     ``error``: relative error of any stage on any frame. ``margin`` 0..1: a token (or a gripper's
-    side) may be another one only where the reference preferred its own by no more. ``mm``,
-    ``degrees``, ``gripper``: of any action, the gripper's where its side is the same.
+    side) may be another one only where the reference preferred its own by no more: a close call.
+    ``mm``, ``degrees``, ``gripper``: of any action, but on frames in which a close call flipped:
+    where a policy is of two minds, as whether to turn or not, that alone moves it far.
     ``agreement``: the least share of tokens that are the reference's. By default it is shown and
     not judged: where a policy's bins are fine, neighbours win by a hair, and nothing comes of it.
     An index that moved is never let through.
@@ -43,18 +41,20 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``reasons``: why it did not pass, one line each."""
+    """``reasons``: why it did not pass, one line each. ``judged``: on how many frames displacements
+    were."""
 
     reasons: tuple[str, ...]
+    judged: int = 0
 
     @property
     def passed(self) -> bool:
         return not self.reasons
 
 
-def allowed_error(dtype: str) -> float:
-    """The largest error of a stage that goes with a dtype."""
-    return ERRORS[dtype]
+def allowed_error(dtype: str, weights: str = "") -> float:
+    """The largest error of a stage that goes with a dtype and the formats of the weights."""
+    return max(limit for name, limit in ERRORS.items() if name == dtype or name in weights)
 
 
 def judge(found: Comparison, most: Thresholds) -> Verdict:
@@ -72,19 +72,37 @@ def judge(found: Comparison, most: Thresholds) -> Verdict:
             f"{100 * found.agreement:.1f} % of the tokens are the reference's,"
             f" {100 * most.agreement:g} % are wanted"
         )
-    moved = found.displacement
-    close = {f.frame for f in found.flips if f.name == SIDE and f.margin <= most.margin}
-    openings = [x for n, x in enumerate(found.openings) if n not in close]
-    opening = float(np.max([0.0, *openings]))
-    for value, limit, unit in (
-        (moved.mm, most.mm, "mm"),
-        (moved.degrees, most.degrees, "degrees"),
-        (opening, most.gripper, "of the gripper's opening"),
-    ):
-        if not value <= limit:
-            reasons.append(f"an action is off by {value:.3g} {unit}, {limit:g} is the most"
-                           f" (frame {moved.frame})")  # fmt: skip
-    return Verdict(tuple(reasons))
+    close = {f.frame for f in _close(found, most) if f.gap is not None}
+    reasons += _displacements(found, most, close)
+    return Verdict(tuple(reasons), found.frames - len(close))
+
+
+def _close(found: Comparison, most: Thresholds) -> list[Flip]:
+    return [f for f in found.flips if not f.exact and f.margin <= most.margin]
+
+
+def _displacements(found: Comparison, most: Thresholds, close: set[int]) -> list[str]:
+    """But of frames in which a close call flipped: what follows from one is no fault. Where that
+    was a gripper's side by itself, its opening alone."""
+    sides = {flip.frame for flip in _close(found, most) if flip.gap is None}
+    judged = {n: apart for n, apart in enumerate(found.apart) if n not in close}
+    limits = (
+        (most.mm, "mm"),
+        (most.degrees, "degrees"),
+        (most.gripper, "of the gripper's opening"),
+    )
+    out = []
+    for place, (limit, unit) in enumerate(limits):
+        over = {
+            n: apart[place]
+            for n, apart in judged.items()
+            if not apart[place] <= limit and not (place == 2 and n in sides)
+        }
+        if over:
+            frame = max(over, key=lambda n: over[n])
+            out.append(f"an action is off by {over[frame]:.3g} {unit}, {limit:g} is the most"
+                       f" (frame {frame})")  # fmt: skip
+    return out
 
 
 def _indices(found: Comparison) -> list[str]:

@@ -61,6 +61,7 @@ def page(result: Result) -> str:
         scale=[(colour(limit * 10 ** (-_DECADES * (1 - i / 6)), limit)) for i in range(7)],
         over=_OVER,
         numbers=_numbers(result),
+        judged=result.verdict.judged,
         choices=_choices(result),
         flips=_flips(found.flips),
         more=max(0, len(found.flips) - _MOST_FLIPS),

@@ -47,12 +47,12 @@ def measure(
     reference: PolicySpec | None = None,
     make: Load = load,
 ) -> Measured:
-    """``spec`` against ``reference``: by default the same checkpoint in float32.
+    """``spec`` against ``reference``: by default the same checkpoint in float32, as it is stored.
 
     PolicyRefused, CheckpointError or ValueError where it cannot be loaded; InvalidAction where it
     says no action.
     """
-    reference = reference or replace(spec, dtype=REFERENCE)
+    reference = reference or replace(spec, dtype=REFERENCE, weights="")
     used, _ = settle(spec)
     right, space, _ = _watch(reference, used, frames, None, report, "reference", make)
     told, _, sha256 = _watch(spec, used, frames, right, report, _named(spec), make)
@@ -86,4 +86,4 @@ def _watch(
 
 
 def _named(spec: PolicySpec) -> str:
-    return spec.dtype
+    return f"{spec.weights} {spec.dtype}" if spec.weights else spec.dtype

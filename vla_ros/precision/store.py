@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vla_ros.engine.quantised.formats import parse_formats
 from vla_ros.errors import UserError
 
 FOLDER = "precision"
@@ -33,6 +34,7 @@ class Precision:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", self.device.partition(":")[0])
+        object.__setattr__(self, "weights", str(parse_formats(self.weights)))
 
     def __str__(self) -> str:
         weights = f"{self.weights} weights, " if self.weights else ""

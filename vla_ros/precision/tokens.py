@@ -11,6 +11,7 @@ from vla_ros.core import Floats, Timeline
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.packed.pack import PackLayout, chain
 from vla_ros.engine.packed.planner import Planner
+from vla_ros.engine.quantised.matrices import linear
 from vla_ros.engine.request import Request
 from vla_ros.engine.schedules.parallel import Parallel
 from vla_ros.engine.tokens import MAX_TEXT
@@ -141,7 +142,7 @@ class TokenWatch:
         return states, [Stage(f"layer {n}", seen(part), where) for n, part in enumerate(parts)]
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
-        return F.linear(states, self._engine.model.decoder.head)
+        return linear(states, self._engine.model.decoder.head)
 
     def _twins(self) -> tuple[int, int] | None:
         """The tokens of the last two bins, which mean one value; None where tokens are codes."""

@@ -99,7 +99,9 @@ def test_a_close_call_may_flip_and_a_clear_one_may_not() -> None:
     assert found.agreement == 0.5
     assert found.displacement.gripper == 1.0
     assert judge(found, MOST).passed
+    assert judge(found, MOST).judged == 1  # displacements, of the other frame alone
     assert not judge(found, replace(MOST, agreement=0.9)).passed
+    assert len(judge(found, replace(MOST, margin=0.0)).reasons) == 3  # token, side, opening
     clear = compare(right, [right[0], told([[0.0, 5.0, 0.0]], OPEN)], END_EFFECTOR_DELTA)
     (reason,) = judge(clear, MOST).reasons
     assert "1 flipped where the reference was sure, by up to 0.98 (frame 1" in reason

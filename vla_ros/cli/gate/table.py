@@ -40,7 +40,9 @@ def show_result(result: Result) -> None:
     show(
         Table(("stage", "relative error\nworst", "mean", ""), stages), "",
         Table(("discrete choice", "looked at", "flipped", "largest margin"), choices), "",
-        Table(("largest", "measured", "threshold"), figures), "",
+        Table(("largest", "measured", "threshold"), figures),
+        f"judged on {result.verdict.judged} frames, those without a token that flipped in a close"
+        " call" if result.verdict.judged < found.frames else "", "",
     )  # fmt: skip
     for reason in result.verdict.reasons:
         print(f"- {reason}")

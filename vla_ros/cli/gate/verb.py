@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ exit status: 0 it passed, 1 it did not, 2 it could not be judged
 
 examples:
   vla-ros gate --dtype bfloat16
+  vla-ros gate --weights int4
   vla-ros gate --checkpoint DIR --dtype bfloat16 --device cuda --bag run.mcap --html gate.html"""
 
 
@@ -47,6 +49,10 @@ def add_parser(verbs: Any) -> None:
     add("--checkpoint", default=CHECKPOINT, metavar="C", help=f"({CHECKPOINT})")
     add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16",
         help="of what is measured (bfloat16)")  # fmt: skip
+    add("--weights", default="", metavar="F", help="formats of the weights: int8, int4 or such as"
+        " decoder=int4,head=int8 (as stored)")  # fmt: skip
+    add("--reference", default="", metavar="C", help="what it is held to (the same checkpoint; of"
+        " one that `vla-ros quantize` made, the one that it was made of)")  # fmt: skip
     add("--device", default="cpu", help="torch device, of both (cpu)")
     add("--unnorm-key", default="", metavar="KEY", help="whose action statistics")
     add("--tokenizer", default="", metavar="DIR", help="flow policies: of the language model")
@@ -64,8 +70,8 @@ def add_parser(verbs: Any) -> None:
          " the bag's")  # fmt: skip
     seen("--seed", type=int, default=0, help="of the simulation, of random weights, of noise (0)")
     most = parser.add_argument_group("thresholds").add_argument
-    most("--max-error", type=float, metavar="X", help="relative error of a stage (by dtype:"
-         " bfloat16 0.05, float16 0.01)")  # fmt: skip
+    most("--max-error", type=float, metavar="X", help="relative error of a stage (bfloat16"
+         " 0.05, float16 0.01, int8 0.1, int4 0.5)")  # fmt: skip
     most("--min-agreement", type=float, metavar="X", help="share of equal tokens (not"
          " judged)")  # fmt: skip
     most("--max-margin", type=float, metavar="X", help="of a token that flips: by how much the"
@@ -73,7 +79,7 @@ def add_parser(verbs: Any) -> None:
     most("--max-mm", type=float, metavar="X", help="displacement of an action (10)")
     most("--max-degrees", type=float, metavar="X", help="rotation of an action (10)")
     most("--max-gripper", type=float, metavar="X", help="opening of the gripper, 0 to 1,"
-         " where its side is the same (0.5)")  # fmt: skip
+         " (0.5)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,18 +111,24 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
         raise UserError("--frames must be at least 1, --threads 0 or more")
     if sum((args.bag is not None, args.images is not None, args.synthetic)) > 1:
         raise UserError("--bag, --images or --synthetic: one of them")
-    if args.dtype == "float32":
+    if args.dtype == "float32" and not args.reference:
         raise UserError("float32 is the reference itself: give --dtype bfloat16 or float16")
     from vla_ros.engine.device import usable_device
+    from vla_ros.engine.quantised.formats import parse_formats
     from vla_ros.policies.base import PolicySpec
 
     usable_device(args.device)
     refuse_unreadable(args.checkpoint, args.tokenizer)
+    try:
+        weights = str(parse_formats(args.weights))
+    except ValueError as wrong:
+        raise UserError(str(wrong)) from None
     return PolicySpec(
         name="vla",
         checkpoint=args.checkpoint,
         device=args.device,
         dtype=args.dtype,
+        weights=weights,
         unnorm_key=args.unnorm_key,
         seed=args.seed,
         num_threads=args.threads,
@@ -127,7 +139,9 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
 def _thresholds(args: argparse.Namespace) -> Thresholds:
     from vla_ros.precision.judge import Thresholds, allowed_error
 
-    error = allowed_error(args.dtype) if args.max_error is None else args.max_error
+    error = args.max_error
+    if error is None:
+        error = allowed_error(args.dtype, f"{args.weights} {_origin(args.checkpoint)[0]}")
     given = {
         "agreement": args.min_agreement,
         "margin": args.max_margin,
@@ -141,6 +155,32 @@ def _thresholds(args: argparse.Namespace) -> Thresholds:
         raise UserError(str(wrong)) from None
 
 
+def _origin(checkpoint: str) -> tuple[str, str]:
+    """Of a quantised directory its formats and what it was made of; "" for any other."""
+    from vla_ros.engine.checkpoints.openvla import resolve
+    from vla_ros.engine.checkpoints.quantised import read_origin
+    from vla_ros.engine.checkpoints.random import PREFIX
+
+    found = None if checkpoint.startswith(PREFIX) else read_origin(resolve(checkpoint))
+    return ("", "") if found is None else (str(found.formats), found.source)
+
+
+def _reference(args: argparse.Namespace) -> str:
+    """What it is held to. UserError: it cannot be read, or is not what it was."""
+    if args.reference:
+        refuse_unreadable(args.reference, args.tokenizer)
+        return str(args.reference)
+    formats, source = _origin(args.checkpoint)
+    if not formats:
+        return str(args.checkpoint)
+    try:
+        refuse_unreadable(source, args.tokenizer)
+        return source
+    except UserError as wrong:
+        raise UserError(f"{args.checkpoint} was made of {source or 'something unknown'}: give"
+                        f" --reference ({wrong})") from wrong  # fmt: skip
+
+
 def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> Result:
     from vla_ros.cli.gate.frames import frames_of
     from vla_ros.console.progress import Progress
@@ -152,6 +192,8 @@ def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> R
     from vla_ros.precision.store import Precision
 
     used, _ = settle(spec)
+    named = _reference(args)
+    reference = replace(spec, checkpoint=named, dtype="float32", weights="")
     with Progress() as progress:
 
         def report(what: str, done: int, total: int) -> None:
@@ -159,14 +201,14 @@ def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> R
 
         frames, source = frames_of(args, used, report)
         try:
-            measured = measure(spec, frames, report)
+            measured = measure(spec, frames, report, reference)
         except (InvalidAction, ValueError) as error:
             raise UserError(f"{args.checkpoint}: {error}") from error
     return Result(
         checkpoint=args.checkpoint,
-        reference=args.checkpoint,
+        reference=named,
         sha256=measured.sha256,
-        precision=Precision(args.dtype, "", args.device),
+        precision=Precision(args.dtype, spec.weights, args.device),
         frames_from=source,
         comparison=measured.comparison,
         thresholds=most,
