@@ -78,28 +78,69 @@ class Comparison:
     apart: tuple[tuple[float, float, float], ...] = ()
 
 
-def compare(reference: Sequence[Told], measured: Sequence[Told], space: ActionSpace) -> Comparison:
-    """Both engines' frames, in the same order."""
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameResult:
+    """One frame's share of a :class:`Comparison`: small, so that a frame's tensors can go.
+
+    ``errors`` by stage, ``rows`` of every stage the errors of its patches and of its other rows;
+    ``same``: equal tokens, and all.
+    """
+
+    names: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    errors: tuple[float, ...]
+    rows: tuple[tuple[np.ndarray, np.ndarray], ...]
+    flips: tuple[Flip, ...]
+    checked: dict[str, int]
+    apart: tuple[float, float, float]
+    same: tuple[int, int]
+
+
+def compare_frame(number: int, right: Told, told: Told, space: ActionSpace) -> FrameResult:
+    """What the measured engine said of frame ``number``, against what the reference did."""
     flips: list[Flip] = []
     checked: dict[str, int] = {}
-    for frame, (right, told) in enumerate(zip(reference, measured, strict=True)):
-        here: list[Flip] = []
-        for one, other in zip(right.choices, told.choices, strict=True):
-            checked[one.name] = checked.get(one.name, 0) + len(one.picked)
-            here += _flipped(frame, one, other, here)
-        flips += here
-        flips += _moved(frame, right, told, checked)
-    apart = [differences(m.actions, r.actions, space)
-             for m, r in zip(measured, reference, strict=True)]  # fmt: skip
-    return Comparison(
-        frames=len(reference),
-        stages=_stages(reference, measured),
+    for one, other in zip(right.choices, told.choices, strict=True):
+        checked[one.name] = len(one.picked)
+        flips += _flipped(number, one, other, flips)
+    flips += _moved(number, right, told, checked)
+    pairs = list(zip(told.stages, right.stages, strict=True))
+    equal = [a == b for a, b in zip(right.tokens, told.tokens, strict=True)]
+    return FrameResult(
+        names=tuple(r.name for _, r in pairs),
+        layouts=tuple(r.layout for _, r in pairs),
+        errors=tuple(relative_error(m.values, r.values) for m, r in pairs),
+        rows=tuple(_rows(m, r) for m, r in pairs),
         flips=tuple(flips),
+        checked=checked,
+        apart=differences(told.actions, right.actions, space),
+        same=(sum(equal), len(equal)),
+    )
+
+
+def summed(frames: Sequence[FrameResult]) -> Comparison:
+    """All frames together."""
+    checked: dict[str, int] = {}
+    for frame in frames:
+        for name, count in frame.checked.items():
+            checked[name] = checked.get(name, 0) + count
+    same, tokens = (sum(frame.same[i] for frame in frames) for i in (0, 1))
+    apart = tuple(frame.apart for frame in frames)
+    return Comparison(
+        frames=len(frames),
+        stages=tuple(_stage(frames, place) for place in range(len(frames[0].names))),
+        flips=tuple(flip for frame in frames for flip in frame.flips),
         checked=tuple(checked.items()),
         displacement=_displacement(apart),
-        agreement=_agreement(reference, measured),
-        apart=tuple(apart),
+        agreement=same / tokens if tokens else None,
+        apart=apart,
     )
+
+
+def compare(reference: Sequence[Told], measured: Sequence[Told], space: ActionSpace) -> Comparison:
+    """Both engines' frames, in the same order."""
+    pairs = zip(reference, measured, strict=True)
+    return summed([compare_frame(n, right, told, space) for n, (right, told) in enumerate(pairs)])
 
 
 def relative_error(measured: torch.Tensor, reference: torch.Tensor) -> float:
@@ -111,24 +152,19 @@ def relative_error(measured: torch.Tensor, reference: torch.Tensor) -> float:
     return off / size if size > 0 else (0.0 if off == 0 else float("inf"))
 
 
-def _stages(reference: Sequence[Told], measured: Sequence[Told]) -> tuple[StageError, ...]:
-    out = []
-    for number, first in enumerate(reference[0].stages):
-        pairs = [(m.stages[number], r.stages[number])
-                 for m, r in zip(measured, reference, strict=True)]  # fmt: skip
-        errors = [relative_error(m.values, r.values) for m, r in pairs]
-        worst = int(np.argmax(errors))
-        out.append(
-            StageError(
-                first.name,
-                errors[worst],
-                float(np.mean(errors)),
-                worst,
-                first.layout,
-                _profile([_rows(m, r) for m, r in pairs]),
-            )
-        )
-    return tuple(out)
+def _stage(frames: Sequence[FrameResult], place: int) -> StageError:
+    errors = [frame.errors[place] for frame in frames]
+    worst = int(np.argmax(errors))
+    first = frames[0]
+    profile = _profile([frame.rows[place] for frame in frames])
+    return StageError(
+        first.names[place],
+        errors[worst],
+        float(np.mean(errors)),
+        worst,
+        first.layouts[place],
+        profile,
+    )
 
 
 def _rows(measured: Stage, reference: Stage) -> tuple[np.ndarray, np.ndarray]:
@@ -184,12 +220,6 @@ def _moved(frame: int, right: Told, told: Told, checked: dict[str, int]) -> list
                 Flip(frame, used.name, moved.place, moved.right, moved.found, moved.margin, True)
             )
     return out
-
-
-def _agreement(reference: Sequence[Told], measured: Sequence[Told]) -> float | None:
-    pairs = [(a, b) for r, m in zip(reference, measured, strict=True)
-             for a, b in zip(r.tokens, m.tokens, strict=True)]  # fmt: skip
-    return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
 
 
 def _displacement(apart: Sequence[tuple[float, float, float]]) -> Displacement:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vla_ros.action_space import END_EFFECTOR_DELTA, ActionSpace
-from vla_ros.engine import load_engine
+from vla_ros.engine import InvalidAction, load_engine
 from vla_ros.engine.engine import Engine
 from vla_ros.engine.flow.engine import FlowEngine
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
 from vla_ros.policies.vla import engine_options
-from vla_ros.precision.compare import Comparison, compare
+from vla_ros.precision.compare import Comparison, compare_frame, summed
 from vla_ros.precision.flow import FlowWatch
 from vla_ros.precision.observed import Shown, Told
 from vla_ros.precision.tokens import TokenWatch
@@ -35,6 +35,14 @@ class Measured:
     space: ActionSpace
 
 
+class Broken(Exception):
+    """What is measured says no action at all, as where float16 overflows: it did not pass."""
+
+    def __init__(self, sha256: str, reason: str) -> None:
+        super().__init__(reason)
+        self.sha256 = sha256
+
+
 def load(spec: PolicySpec, used: Conventions) -> Engine | FlowEngine:
     """The engine that the policy ``vla`` would run, without graphs, which nobody can look into."""
     return load_engine(engine_options(replace(spec, cuda_graphs=False), used))
@@ -49,40 +57,54 @@ def measure(
 ) -> Measured:
     """``spec`` against ``reference``: by default the same checkpoint in float32, as it is stored.
 
-    PolicyRefused, CheckpointError or ValueError where it cannot be loaded; InvalidAction where it
-    says no action.
+    PolicyRefused, CheckpointError or ValueError where it cannot be loaded; InvalidAction where the
+    reference says no action, Broken where what is measured does not.
     """
     reference = reference or replace(spec, dtype=REFERENCE, weights="")
     used, _ = settle(spec)
-    right, space, _ = _watch(reference, used, frames, None, report, "reference", make)
-    told, _, sha256 = _watch(spec, used, frames, right, report, _named(spec), make)
-    return Measured(compare(right, told, space), sha256, space)
-
-
-def _watch(
-    spec: PolicySpec,
-    used: Conventions,
-    frames: Sequence[Shown],
-    teachers: Sequence[Told] | None,
-    report: Report,
-    name: str,
-    make: Load,
-) -> tuple[list[Told], ActionSpace, str]:
-    """One engine on all frames; it is gone afterwards."""
+    rights = _told(reference, used, frames, report, make)
+    name = _named(spec)
     report(f"load {name}", 0, len(frames))
     engine = make(spec, used)
+    watch, space, sha256 = (
+        _watch(engine, used),
+        engine.info.action_space,
+        engine.info.checkpoint_sha256,
+    )
+    found = []
+    for number, shown in enumerate(frames):
+        right, rights[number] = rights[number], None  # each goes when it was compared
+        assert right is not None
+        try:
+            told = watch.told(shown, right)
+        except InvalidAction as error:
+            raise Broken(sha256, f"frame {number}: {error}") from error
+        found.append(compare_frame(number, right, told, space))
+        report(name, number + 1, len(frames))
+    return Measured(summed(found), sha256, space)
+
+
+def _told(
+    spec: PolicySpec, used: Conventions, frames: Sequence[Shown], report: Report, make: Load
+) -> list[Told | None]:
+    """The reference on all frames; its engine is gone afterwards."""
+    report("load reference", 0, len(frames))
+    watch = _watch(make(spec, used), used)
+    out: list[Told | None] = []
+    for number, shown in enumerate(frames, 1):
+        out.append(watch.told(shown))
+        report("reference", number, len(frames))
+    return out
+
+
+def _watch(engine: Engine | FlowEngine, used: Conventions) -> TokenWatch | FlowWatch:
     space = engine.info.action_space
     scale = np.ones(space.width)
     if space == END_EFFECTOR_DELTA:
         scale[:6] = used.action_scale
-    watch = (
-        FlowWatch(engine, scale) if isinstance(engine, FlowEngine) else TokenWatch(engine, scale)
-    )
-    out = []
-    for number, shown in enumerate(frames):
-        out.append(watch.told(shown, None if teachers is None else teachers[number]))
-        report(name, number + 1, len(frames))
-    return out, space, engine.info.checkpoint_sha256
+    if isinstance(engine, FlowEngine):
+        return FlowWatch(engine, scale)
+    return TokenWatch(engine, scale)
 
 
 def _named(spec: PolicySpec) -> str:

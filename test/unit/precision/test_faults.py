@@ -21,7 +21,7 @@ from vla_ros.precision.compare import Comparison
 from vla_ros.precision.flow import PATCHES
 from vla_ros.precision.judge import Thresholds, allowed_error, judge
 from vla_ros.precision.observed import Shown
-from vla_ros.precision.run import load, measure
+from vla_ros.precision.run import Broken, load, measure
 from vla_ros.precision.tokens import DECODED, DECODING, ROTARY, TOKENS
 
 SPEC = PolicySpec(name="vla", checkpoint="random:small", dtype="bfloat16")
@@ -153,3 +153,13 @@ def test_smolvlms_old_position_table_is_found_in_a_flow_policy(faulty: bool) -> 
     assert any(flip.name == PATCHES for flip in found.flips) == faulty
     random = replace(MOST, error=0.2)  # whose rounding grows faster than that of trained ones
     assert judge(found, random).passed != faulty
+
+
+def test_a_policy_that_says_no_action_is_broken_and_not_unjudged() -> None:
+    """As where float16 overflows: its weights are not finite any more."""
+
+    def plant(engine: Engine) -> None:
+        engine.model.decoder.embedding.mul_(float("inf"))  # type: ignore[attr-defined]
+
+    with pytest.raises(Broken, match="frame 0: a logit is not finite"):
+        compared(None, plant)

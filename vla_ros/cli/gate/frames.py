@@ -184,6 +184,8 @@ def _of_bag(bag: Any, args: argparse.Namespace, used: Conventions) -> list[Shown
         spoken = [n for n, task in enumerate(tasks) if task.at_ns <= frame.at_ns]
         episode = spoken[-1] if spoken else 0
         text = args.instruction or tasks[episode].text
+        if not text:  # told to wait
+            continue
         images = {
             role: _image(bag, picked, role, there[role].data)
             for role in ("image", "wrist_image")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vla_ros.policies.base import PolicySpec
     from vla_ros.precision.judge import Thresholds
     from vla_ros.precision.result import Result
+    from vla_ros.precision.run import Broken
 
 FRAMES = 24
 DESCRIPTION = """\
@@ -87,13 +88,17 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.cli.gate.frames import folder_of
     from vla_ros.cli.gate.table import show_result
     from vla_ros.precision.page import page
+    from vla_ros.precision.run import Broken
     from vla_ros.precision.store import directory_of, store
 
     spec = _spec(args)
     most = _thresholds(args)
     if args.html:
         folder_of(args.html)
-    result = _measured(args, spec, most)
+    try:
+        result = _measured(args, spec, most)
+    except Broken as broken:
+        return _broken(args, spec, broken)
     show_result(result)
     if args.html:
         args.html.write_text(page(result), encoding="utf-8")
@@ -103,6 +108,22 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**result.as_json(), "kept": str(kept)}), flush=True)
     return 0 if result.verdict.passed else 1
+
+
+def _broken(args: argparse.Namespace, spec: PolicySpec, broken: Broken) -> int:
+    """Keep and say that there was nothing to compare."""
+    from vla_ros.precision.store import Precision, StoredGate, directory_of, store
+
+    precision = Precision(args.dtype, spec.weights, args.device)
+    reasons = (f"it says no action: {broken}",)
+    kept = store(
+        StoredGate(broken.sha256, precision, False, reasons), directory_of(args.checkpoint)
+    )
+    print(f"- {reasons[0]}\nFAILED\nkept in {kept}", flush=True)
+    if args.json:
+        found = {"passed": False, "reasons": reasons, "checkpoint_sha256": broken.sha256}
+        print(json.dumps({**found, "kept": str(kept)}), flush=True)
+    return 1
 
 
 def _spec(args: argparse.Namespace) -> PolicySpec:
