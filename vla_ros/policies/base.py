@@ -121,6 +121,8 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "lerobot" and not self.checkpoint:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
+        if self.weights and self.name != "vla":
+            raise PolicyRefused(f"weights is for policy vla: {self.name!r} has none in formats")
         if self.require_gate and self.name != "vla":
             raise PolicyRefused(f"require_gate is for policy vla: no gate judges {self.name!r}")
         if self.name == "replay" and not self.replay_file:

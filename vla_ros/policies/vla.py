@@ -52,7 +52,7 @@ def _require_gate(spec: PolicySpec) -> None:
     """PolicyRefused, with the command to run, where this precision was not shown to be good."""
     try:
         require(spec.checkpoint, Precision(spec.dtype, spec.weights, spec.device))
-    except (UserError, OSError) as error:
+    except (UserError, ValueError, OSError) as error:
         raise PolicyRefused(str(error)) from error
 
 

@@ -103,6 +103,22 @@ def test_a_policy_that_requires_a_gate(checkpoint: Path) -> None:
         PolicySpec("zero", require_gate=True)
 
 
+def test_a_verdict_is_about_the_formats_of_the_weights_too(checkpoint: Path) -> None:
+    store(passed(checkpoint), checkpoint)
+    spec = PolicySpec("vla", checkpoint=str(checkpoint), dtype="bfloat16", weights="int8",
+                      require_gate=True, num_threads=1)  # fmt: skip
+    with pytest.raises(PolicyRefused, match="--weights decoder=int8,head=int8`"):
+        load_policy(spec)
+    few = Precision("bfloat16", "int8")
+    assert few == Precision("bfloat16", "head=int8,decoder=int8")
+    store(replace(passed(checkpoint), precision=few), checkpoint)
+    assert load_policy(spec).info.dtype == "bfloat16"
+    with pytest.raises(PolicyRefused, match="weights is for policy vla"):
+        PolicySpec("zero", weights="int8")
+    with pytest.raises(PolicyRefused, match="give bf16, int8, int4"):
+        load_policy(replace(spec, weights="int7"))
+
+
 def test_a_node_asks_for_none_unless_told() -> None:
     (row,) = [row for row in TABLE if row.name == "require_gate"]
     assert row.default is False
