@@ -42,6 +42,7 @@ class BenchOptions:
     draft: str = "random:small"
     device: str = "cpu"
     dtype: str = "bfloat16"
+    weights: str = ""
     rows: tuple[str, ...] = ROWS
     warm_up: int = 10
     timed: int = 100
@@ -159,6 +160,7 @@ def _engine_options(options: BenchOptions) -> EngineOptions:
         checkpoint=options.checkpoint,
         device=options.device,
         dtype=options.dtype,
+        weights=options.weights,
         schedule="autoregressive",  # what the rows are drafted and compared with
         unnorm_key=options.unnorm_key,
         calibration=options.calibration,
@@ -183,7 +185,8 @@ def _bound(
 def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
     config = engine.model.config
     return {
-        "parameters": sum(t.numel() for t in engine.model.tensors.values()),
+        "parameters": sum(t.numel() for t in engine.model.tensors.values())
+        + engine.model.quantised,
         "vision_tokens": config.patches,
         "prompt_tokens": config.patches + len(engine.tokenizer(options.instruction)),
         "action_tokens": engine.info.max_tokens,

@@ -31,6 +31,8 @@ VERBS = {
     "bench": "measure the inference engine, without ROS",
     "eval": "measure success over many episodes",
     "coverage": "what drafts an evaluation's recorded tokens would allow",
+    "quantize": "write a checkpoint with weights of fewer bits",
+    "gate": "is a policy in a lower precision still the same policy?",
     "calibrate": "fit the bins of uncertainty that schedule heterospec goes by",
     "libero": "prepare the LIBERO benchmark, list its tasks",
     "lerobot": "set up LeRobot's environment, check its checkpoints",

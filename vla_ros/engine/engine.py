@@ -11,7 +11,7 @@ import torch
 
 from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
 from vla_ros.engine.cameras import camera_pixels
-from vla_ros.engine.checkpoints.openvla import Checkpoint, load_checkpoint
+from vla_ros.engine.checkpoints.openvla import Checkpoint, load_checkpoint, quantised
 from vla_ros.engine.checkpoints.random import PREFIX, load_random
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.factory import ScheduleParts, make_schedule
@@ -19,6 +19,7 @@ from vla_ros.engine.flow.engine import FlowEngine, load_flow
 from vla_ros.engine.layout import action_space_of
 from vla_ros.engine.model import ModelOptions, Prompt, VLAModel
 from vla_ros.engine.options import FLOW_OPTIONS, EngineOptions
+from vla_ros.engine.quantised.formats import parse_formats
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.auto import resolve
 from vla_ros.engine.schedules.base import Schedule
@@ -37,6 +38,9 @@ class Engine:
     def __init__(self, checkpoint: Checkpoint, options: EngineOptions) -> None:
         device, dtype = torch.device(options.device), getattr(torch, options.dtype)
         self.options = options = resolve(options, checkpoint.config)
+        formats = parse_formats(options.weights)
+        if formats:
+            checkpoint = quantised(checkpoint, formats)
         self.model = VLAModel(
             checkpoint,
             device,

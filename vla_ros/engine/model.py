@@ -21,6 +21,7 @@ from vla_ros.engine.packed.backends import choose_backend
 from vla_ros.engine.packed.graphs import Capture, CudaCapture, GraphedVision
 from vla_ros.engine.packed.lane import BUCKET, Lane
 from vla_ros.engine.packed.ring import Ring
+from vla_ros.engine.quantised.matrices import QuantisedLinear
 from vla_ros.engine.vision.towers import Vision
 
 
@@ -58,8 +59,12 @@ class VLAModel:
         self.device, self.dtype = device, dtype
         self.tensors, self.directory = checkpoint.tensors, checkpoint.directory
         self.actions = action_tokens(self.config, checkpoint.tensors)
-        self.vision = _vision(self.config, checkpoint.tensors)
-        self.decoder: Decoder = _decoder(options.backend, self.config.text, self.tensors)
+        #: parameters in fewer bits, which are not among ``tensors``
+        self.quantised = sum(m.parameters for m in checkpoint.quantised.values())
+        if self.quantised and options.backend != "own":
+            raise ValueError(f"backend {options.backend!r} has no quantised weights: give own")
+        self.vision = _vision(self.config, checkpoint)
+        self.decoder: Decoder = _decoder(options.backend, self.config.text, checkpoint)
         head_dim = self.config.text.head_dim
         self.attention = choose_backend(device, dtype, head_dim, options.attention)
         self.capture = options.capture
@@ -120,14 +125,21 @@ class VLAModel:
         )  # fmt: skip
 
 
-def _decoder(backend: str, config: TextConfig, tensors: dict[str, torch.Tensor]) -> Decoder:
+def _decoder(backend: str, config: TextConfig, checkpoint: Checkpoint) -> Decoder:
     if backend == "transformers":
-        return TransformersDecoder(config, tensors)
-    return LlamaDecoder(config, tensors)
+        return TransformersDecoder(config, checkpoint.tensors)
+    return LlamaDecoder(config, checkpoint.tensors, quantised=checkpoint.quantised)
 
 
-def _vision(config: ModelConfig, tensors: dict[str, torch.Tensor]) -> Vision:
+def _vision(config: ModelConfig, checkpoint: Checkpoint) -> Vision:
+    tensors = checkpoint.tensors
     with torch.device("meta"):
         vision = Vision(config)
+    for name in [n.removesuffix(".weight") for n in checkpoint.quantised]:
+        if name.startswith(("vision_backbone.", "projector.")):
+            place, _, own = name.rpartition(".")
+            matrix = checkpoint.quantised[name + ".weight"].ready()
+            module = QuantisedLinear(matrix, tensors.get(name + ".bias"))
+            setattr(vision.get_submodule(place), own, module)
     vision.load_state_dict({n: tensors[n] for n in vision.state_dict()}, assign=True)
     return vision.requires_grad_(False).eval()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vla_ros.engine.quantised.formats import parse_formats
+
 DTYPES = ("float32", "bfloat16", "float16")
 AUTO = "auto"
 SCHEDULES = (
@@ -58,6 +60,8 @@ class EngineOptions:
     ``rtc`` says how a chunk continues the one that is executed meanwhile: "" not at all, guided
     with the Jacobian "identity" or "true", or "trained" for it; ``rtc_limit`` is the largest gain
     of the guidance.
+    ``weights``: of token policies, the formats of their weights, such as "int8" or
+    "decoder=int4,head=int8" (:mod:`vla_ros.engine.quantised.formats`); "" as they are stored.
     """
 
     checkpoint: str
@@ -90,6 +94,7 @@ class EngineOptions:
     camera_roles: tuple[str, ...] = ()
     rtc: str = ""
     rtc_limit: float = 5.0
+    weights: str = ""
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)
@@ -105,6 +110,7 @@ class EngineOptions:
         for component in self.compile:
             _one_of("compile", component, ("vision", "decoder"))
         _one_of("rtc", self.rtc, RTC)
+        parse_formats(self.weights)
         if not 0.0 <= self.rtc_limit < float("inf"):
             raise ValueError(f"rtc_limit is {self.rtc_limit}: give 0 or more")
         if not self.checkpoint:

@@ -27,6 +27,7 @@ def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
         schedule_options=schedule_options(variant),
         device=setup.device,
         dtype=setup.dtype,
+        weights=setup.weights,
         unnorm_key=setup.unnorm_key,
         seed=setup.seed,
         num_threads=setup.threads,

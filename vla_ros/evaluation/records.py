@@ -130,6 +130,7 @@ class Setup:
     seed: int = 0
     device: str = "cpu"
     dtype: str = "float32"
+    weights: str = ""
     threads: int = 1
     unnorm_key: str = ""
     center_crop: bool = False

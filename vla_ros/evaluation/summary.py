@@ -32,6 +32,7 @@ def summary(
         "checkpoint_sha256": setup.checkpoint_sha256,
         "device": setup.device,
         "dtype": setup.dtype,
+        "weights": setup.weights,
         "seed": setup.seed,
         "note": setup.note,
         "command": command,

@@ -81,6 +81,9 @@ class PolicySpec:
     ``camera_roles`` are the robot's cameras beside main and wrist.
     ``state_units`` and ``action_units`` concern ``lerobot``: in which units the checkpoint has the
     robot's state and its actions (:mod:`vla_ros.policies.lerobot.layout`).
+    ``require_gate``: of ``vla``, refuse a precision in which `vla-ros gate` did not pass this
+    checkpoint (:mod:`vla_ros.precision.store`). ``weights``: of ``vla``, the formats of its
+    weights, such as "int8" (:mod:`vla_ros.engine.quantised.formats`), "" as they are stored.
     """
 
     name: str = "zero"
@@ -107,6 +110,8 @@ class PolicySpec:
     camera_roles: tuple[str, ...] = ()
     state_units: tuple[str, ...] = ()
     action_units: tuple[str, ...] = ()
+    require_gate: bool = False
+    weights: str = ""
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what can be told without loading anything."""
@@ -116,6 +121,10 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "lerobot" and not self.checkpoint:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
+        if self.weights and self.name != "vla":
+            raise PolicyRefused(f"weights is for policy vla: {self.name!r} has none in formats")
+        if self.require_gate and self.name != "vla":
+            raise PolicyRefused(f"require_gate is for policy vla: no gate judges {self.name!r}")
         if self.name == "replay" and not self.replay_file:
             raise PolicyRefused("policy 'replay' needs replay_file: a .npy or .npz of [N, D]")
         scale = self.action_scale

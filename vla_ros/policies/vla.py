@@ -10,8 +10,10 @@ from vla_ros.action_space import END_EFFECTOR_DELTA
 from vla_ros.core import GRIPPER, Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine import InvalidAction as EngineInvalidAction
+from vla_ros.errors import UserError
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
+from vla_ros.precision.store import Precision, require
 from vla_ros.timing import Clock
 
 
@@ -24,6 +26,7 @@ def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
         "checkpoint": spec.checkpoint,
         "device": spec.device,
         "dtype": spec.dtype,
+        "weights": spec.weights,
         "schedule": spec.schedule,
         "unnorm_key": used.unnorm_key or None,
         "seed": spec.seed,
@@ -45,6 +48,14 @@ def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
         raise PolicyRefused(str(error)) from error
 
 
+def _require_gate(spec: PolicySpec) -> None:
+    """PolicyRefused, with the command to run, where this precision was not shown to be good."""
+    try:
+        require(spec.checkpoint, Precision(spec.dtype, spec.weights, spec.device))
+    except (UserError, ValueError, OSError) as error:
+        raise PolicyRefused(str(error)) from error
+
+
 class VlaPolicy:
     """Scales the engine's actions into metres and radians, and keeps the gripper in [0, 1]; those
     that are no end effector's displacement are left in the units of their data.
@@ -56,6 +67,8 @@ class VlaPolicy:
 
     def __init__(self, spec: PolicySpec) -> None:
         used, contradiction = settle(spec)
+        if spec.require_gate:  # before weights are read, which may take minutes
+            _require_gate(spec)
         try:
             self._engine = load_engine(engine_options(spec, used))
         except (ValueError, OSError) as error:

@@ -17,6 +17,7 @@ from vla_ros.engine.checkpoints.openvla import LANGUAGE, Tensors, text_shapes
 from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.heads import ParallelHeads
 from vla_ros.engine.packed.attention import Attention
+from vla_ros.engine.quantised.matrices import linear
 from vla_ros.engine.vision.towers import Vision
 from vla_ros.train.data.layout import Layout
 
@@ -98,7 +99,7 @@ class Network(nn.Module):
         asked = (starts + rows).flatten()
         hidden = decoder.hidden(x.flatten(0, 1), positions, attention, asked)
         hidden = hidden.view(batch, rows.shape[1], -1)
-        return F.linear(hidden, decoder.head), hidden, features
+        return linear(hidden, decoder.head), hidden, features
 
     def chunk(
         self,

@@ -61,6 +61,8 @@ def _options(args: argparse.Namespace) -> FlowBenchOptions:
     given = [name for name in OF_TOKENS if getattr(args, name)]
     if args.attention != "sdpa":
         given.append("attention")
+    if args.weights:
+        given.append("weights")
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for token policies, {args.checkpoint} is a flow policy")

@@ -53,6 +53,8 @@ def add_parser(verbs: Any) -> None:
     add("--unnorm-key", help="data set whose statistics scale the actions")
     add("--device", help="cpu or cuda")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")
+    add("--weights", default="", metavar="F", help="formats of the weights, such as int8, int4 or"
+        " decoder=int4,head=int8; no row generate then (as stored)")  # fmt: skip
     add("--threads", type=int, help="threads of torch (preset cpu: 1)")
     add("--clock", choices=("cpu", "wall"), help="time of the process or of the wall")
     add("--warm-up", type=int, help="frames before the clock runs (10; flow: 2)")
@@ -112,6 +114,7 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         draft=args.draft or preset["draft"],
         device=device,
         dtype=args.dtype,
+        weights=args.weights,
         rows=tuple(args.rows.split(",")) if args.rows else _all_rows(args),
         calibration=str(args.calibration) if args.calibration else None,
         warm_up=warm_up,
@@ -130,12 +133,16 @@ def _all_rows(args: argparse.Namespace) -> tuple[str, ...]:
     """Every row; heterospec where there is a calibration for it."""
     from vla_ros.benchmark.rows import HETEROSPEC, ROWS
     from vla_ros.engine.checkpoints.shipped import PREFIX, shipped
+    from vla_ros.engine.checkpoints.weights import QUANTISED
     from vla_ros.engine.trees.calibration import FILE
 
     name = args.checkpoint or ""
     folder = shipped(name) if name.startswith(PREFIX) else Path(name)
     there = args.calibration or (name and (folder / FILE).is_file())
-    return (*ROWS, HETEROSPEC) if there else ROWS
+    rows = (*ROWS, HETEROSPEC) if there else ROWS
+    if not (args.weights or (name and (folder / QUANTISED).is_file())):
+        return rows
+    return tuple(row for row in rows if row != "generate")  # which has them as they are stored
 
 
 def _measure(
@@ -216,15 +223,17 @@ def _print(
         "checkpoint": options.checkpoint,
         "device": options.device,
         "dtype": options.dtype,
+        "weights": options.weights,
         "threads": torch.get_num_threads(),
         "clock": "cpu time" if options.cpu_clock else "wall time",
         "machine": machine(torch.device(options.device)),
     }
     line = json_line({**head, **figures})
     where = head["machine"]["cpu" if options.device == "cpu" else "gpu"]
+    precision = f"{options.weights} {options.dtype}".strip()
     title = [
         f"{options.checkpoint} on {where}",
-        f"{options.dtype}, {head['threads']} threads, {head['clock']}; one call a frame",
+        f"{precision}, {head['threads']} threads, {head['clock']}; one call a frame",
     ]
     parts = [
         part for name, run in runs.items() for part in (name, _table(run.rows), "", *_splits(run))

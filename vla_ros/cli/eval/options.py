@@ -91,6 +91,8 @@ def _policy(add: Callable[..., Any]) -> None:
     add("--checkpoint", metavar="C", help=f"vla: directory or hub id ({CHECKPOINT})")
     add("--device", default="cpu", help="vla: torch device (cpu)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    add("--weights", default="", metavar="F", help="formats of the weights, such as int8, int4 or"
+        " decoder=int4,head=int8, with --dtype bfloat16 (as stored)")  # fmt: skip
     add("--threads", type=int, metavar="N", help="of the model (lock-step 1, else half the CPUs)")
     add("--unnorm-key", default="", metavar="KEY", help="vla: whose action statistics")
     add("--max-age", type=float, default=0.5, metavar="S", help="age limit of evidence (0.5)")
@@ -220,6 +222,7 @@ def environment_of(args: argparse.Namespace) -> str:
 def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros.engine.device import usable_device
     from vla_ros.engine.inspection import sha256_on_disk
+    from vla_ros.engine.quantised.formats import parse_formats
     from vla_ros.policies.conventions import conventions_of
 
     usable_device(args.device)
@@ -231,6 +234,7 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
         "checkpoint_sha256": known,
         "device": args.device,
         "dtype": args.dtype,
+        "weights": str(parse_formats(args.weights)),
         "unnorm_key": found.unnorm_key,
         "center_crop": found.center_crop,
         "preprocessing": found.preprocessing,

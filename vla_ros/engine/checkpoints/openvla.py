@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,17 @@ from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, config_js
 from vla_ros.engine.checkpoints.family import foreign_files
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.checkpoints.parse import read_config
+from vla_ros.engine.checkpoints.quantised import (
+    Origin,
+    from_stored,
+    quantise_tensors,
+    read_origin,
+    stored_shapes,
+)
 from vla_ros.engine.checkpoints.shipped import PREFIX as SHIPPED
 from vla_ros.engine.checkpoints.shipped import shipped
 from vla_ros.engine.checkpoints.weights import (
+    PACKED,
     Shapes,
     Stored,
     check_shapes,
@@ -30,6 +38,8 @@ from vla_ros.engine.checkpoints.weights import (
     weight_files,
 )
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.quantised.formats import Formats
+from vla_ros.engine.quantised.matrices import Quantised
 
 Tensors = dict[str, torch.Tensor]
 LANGUAGE, VQ = "language_model.", "vq."
@@ -39,13 +49,16 @@ WANTED_FROM_HUB = ("*.json", "*.safetensors", "tokenizer.model", "*.txt")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that has been read and checked. ``directory`` holds its tokenizer."""
+    """A checkpoint that has been read and checked. ``directory`` holds its tokenizer.
+
+    ``quantised``: the weights that are not among ``tensors`` since they have fewer bits."""
 
     config: ModelConfig
     tensors: Tensors
     norm_stats: Mapping[str, Any]
     directory: Path
     sha256: str
+    quantised: Mapping[str, Quantised] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,7 @@ class Layout:
     files: list[Path]
     stored: Mapping[str, Stored]
     wanted: Shapes
+    origin: Origin | None = None
 
     @property
     def parameters(self) -> int:
@@ -100,8 +114,12 @@ def read_layout(directory: Path) -> Layout:
     stats = norm_stats_of(directory, raw)
     files = weight_files(directory)
     stored, wanted = read_headers(files), expected_shapes(config)
-    check_shapes(directory, stored, wanted, unused_names(config))
-    return Layout(directory, config, stats, files, stored, wanted)
+    origin = read_origin(directory)
+    if origin is not None:
+        wanted = stored_shapes(wanted, config, origin.formats)
+    unused = tuple(name for name in unused_names(config) if f"{name}.scale" not in wanted)
+    check_shapes(directory, stored, wanted, unused)
+    return Layout(directory, config, stats, files, stored, wanted, origin)
 
 
 def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Checkpoint:
@@ -110,14 +128,45 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
     CheckpointError names the file, what is wrong with it and what to do.
     """
     layout = read_layout(resolve(name))
-    tensors = {
+    if layout.origin is not None:
+        refuse_unless_fast(device, dtype, f"{layout.directory} has {layout.origin.formats}")
+    read = {
         name: tensor.to(torch.float32, copy=True)
         if name.startswith(VQ)
-        else tensor.to(device, dtype, copy=True)
+        else tensor.to(device, tensor.dtype if name.endswith(PACKED) else dtype, copy=True)
         for name, tensor in read_tensors(layout.stored, layout.wanted)
     }
     digest = sha256_of(layout.directory, layout.files)
-    return Checkpoint(layout.config, tensors, layout.norm_stats, layout.directory, digest)
+    tensors, quantised = from_stored(read)
+    return Checkpoint(
+        layout.config, tensors, layout.norm_stats, layout.directory, digest, quantised
+    )
+
+
+def quantised(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
+    """The same with weights in other formats; ValueError where they cannot be.
+
+    To the bit what a directory that was quantised ahead of time is read back as.
+    """
+    if checkpoint.quantised:
+        raise ValueError(
+            f"{checkpoint.directory} is quantised already: leave out weights, or name the"
+            " checkpoint that it was made of"
+        )
+    like = next(t for n, t in checkpoint.tensors.items() if not n.startswith(VQ))
+    refuse_unless_fast(like.device, like.dtype, f"weights {formats}")
+    kept, made = quantise_tensors(checkpoint.tensors, checkpoint.config, formats)
+    return replace(checkpoint, tensors=kept, quantised=made)
+
+
+def refuse_unless_fast(device: torch.device, dtype: torch.dtype, what: str) -> None:
+    """CheckpointError where torch's products of few bits are slow or not there."""
+    if device.type != "cpu":
+        raise CheckpointError(f"{what}: these run on a CPU so far, not on {device.type}")
+    if dtype != torch.bfloat16:
+        raise CheckpointError(
+            f"{what}: torch multiplies them fast with bfloat16 only: give dtype bfloat16"
+        )
 
 
 def inspect_checkpoint(name: str) -> Layout:

@@ -27,7 +27,10 @@ from vla_ros.engine.errors import CheckpointError
 Shapes = dict[str, tuple[int, ...]]
 HEADS = ("action_head", "proprio_projector")  # of OFT checkpoints, beside the index
 FLOATS = ("BF16", "F16", "F32", "F64")
-BESIDE = ("preprocessor_config.json", "dataset_statistics.json")  # change what a model says
+QUANTISED = "quantised.json"  # of a checkpoint that was quantised ahead of time
+PACKED = (".int8", ".int4")  # what its integers' names end with
+# change what a model says
+BESIDE = ("preprocessor_config.json", "dataset_statistics.json", QUANTISED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def check_shapes(
                 extra.append(name)
         elif stored.shape != wanted[name]:
             wrong.append(f"{name} is {list(stored.shape)}, wanted {list(wanted[name])}")
-        elif stored.dtype not in FLOATS:
+        elif stored.dtype not in (("I8", "U8") if name.endswith(PACKED) else FLOATS):
             kinds.append(f"{name} is {stored.dtype}")
     lists = (
         ("missing", [name for name in wanted if name not in found]),

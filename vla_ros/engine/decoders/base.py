@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from vla_ros.engine.packed.attention import Attention
+from vla_ros.engine.quantised.matrices import Weight
 
 #: embeddings [T, C], positions int64 [T], attention, rows int64 [R] -> hidden states [R, C]
 Hidden = Callable[[torch.Tensor, torch.Tensor, Attention, torch.Tensor], torch.Tensor]
@@ -22,7 +23,7 @@ class Decoder(Protocol):
     """Embeddings in, hidden states out; ``head`` [V, C] makes logits of them."""
 
     @property
-    def head(self) -> torch.Tensor: ...
+    def head(self) -> Weight: ...
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """int64 [T] -> [T, C]."""

@@ -6,7 +6,7 @@ the tests. Q, K, V are one product, gate and up another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from vla_ros.engine.checkpoints.config import TextConfig
 from vla_ros.engine.packed.attention import Attention
 from vla_ros.engine.packed.kernels.rope_write import Heads
+from vla_ros.engine.quantised.matrices import Quantised, Weight, linear, stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,12 @@ class Layer:
     """Weights of one layer: QKV fused [(H + 2 Hkv) D, C], gate and up fused [2 M, C]."""
 
     norm1: torch.Tensor
-    qkv: torch.Tensor
+    qkv: Weight
     qkv_bias: torch.Tensor | None
-    out: torch.Tensor
+    out: Weight
     norm2: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Weight
+    down: Weight
 
 
 class LlamaDecoder:
@@ -39,17 +40,24 @@ class LlamaDecoder:
         tensors: dict[str, torch.Tensor],
         prefix: str = "language_model.",
         max_positions: int = 4096,
+        quantised: Mapping[str, Quantised] | None = None,
     ) -> None:
         self.config = config
         self.embedding = tensors[prefix + "model.embed_tokens.weight"]
         self._final_norm = tensors[prefix + "model.norm.weight"]
-        self._head = self.embedding if config.tied else tensors[prefix + "lm_head.weight"]
-        self._layers = [_layer(config, tensors, prefix, i) for i in range(config.layers)]
+        few = quantised or {}
+        head = prefix + "lm_head.weight"
+        self._head: Weight
+        if head in few:
+            self._head = few[head].ready()
+        else:
+            self._head = self.embedding if config.tied else tensors[head]
+        self._layers = [_layer(config, tensors, few, prefix, i) for i in range(config.layers)]
         self._cos, self._sin = rope_tables(config, max_positions, self.embedding)
         self._scale = config.head_dim**-0.5
 
     @property
-    def head(self) -> torch.Tensor:
+    def head(self) -> Weight:
         return self._head
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -72,12 +80,12 @@ class LlamaDecoder:
         heads = Heads(cfg.heads, cfg.kv_heads)
         cos, sin = self._cos[positions], self._sin[positions]
         for number, layer in enumerate(self._layers):
-            qkv = F.linear(self._norm(x, layer.norm1), layer.qkv, layer.qkv_bias)
+            qkv = linear(self._norm(x, layer.norm1), layer.qkv, layer.qkv_bias)
             qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
             out = attention.from_qkv(number, qkv, cos, sin, heads, self._scale)
-            x = x + F.linear(out.reshape(len(x), -1), layer.out)
-            gate, up = F.linear(self._norm(x, layer.norm2), layer.gate_up).chunk(2, -1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
+            x = x + linear(out.reshape(len(x), -1), layer.out)
+            gate, up = linear(self._norm(x, layer.norm2), layer.gate_up).chunk(2, -1)
+            x = x + linear(F.silu(gate) * up, layer.down)
             if number in layers:
                 taps[number] = x[rows]
         out = self._norm(x[rows], self._final_norm)
@@ -98,20 +106,35 @@ def rope_tables(
     return angles.cos().to(like), angles.sin().to(like)
 
 
-def _layer(config: TextConfig, tensors: dict[str, torch.Tensor], prefix: str, number: int) -> Layer:
+def _layer(
+    config: TextConfig,
+    tensors: dict[str, torch.Tensor],
+    few: Mapping[str, Quantised],
+    prefix: str,
+    number: int,
+) -> Layer:
     base = f"{prefix}model.layers.{number}."
     qkv = [f"{base}self_attn.{n}_proj" for n in "qkv"]
     gate_up = [f"{base}mlp.{n}_proj.weight" for n in ("gate", "up")]
     bias = _fuse(tensors, [n + ".bias" for n in qkv]) if config.qkv_bias else None
     return Layer(
         norm1=tensors[base + "input_layernorm.weight"],
-        qkv=_fuse(tensors, [n + ".weight" for n in qkv]),
+        qkv=_matrix(tensors, few, [n + ".weight" for n in qkv]),
         qkv_bias=bias,
-        out=tensors[base + "self_attn.o_proj.weight"],
+        out=_matrix(tensors, few, [base + "self_attn.o_proj.weight"]),
         norm2=tensors[base + "post_attention_layernorm.weight"],
-        gate_up=_fuse(tensors, gate_up),
-        down=tensors[base + "mlp.down_proj.weight"],
+        gate_up=_matrix(tensors, few, gate_up),
+        down=_matrix(tensors, few, [base + "mlp.down_proj.weight"]),
     )
+
+
+def _matrix(
+    tensors: dict[str, torch.Tensor], few: Mapping[str, Quantised], names: list[str]
+) -> Weight:
+    """One weight of those that are multiplied together."""
+    if names[0] in few:
+        return stacked([few[name] for name in names]).ready()
+    return _fuse(tensors, names) if len(names) > 1 else tensors[names[0]]
 
 
 def _fuse(tensors: dict[str, torch.Tensor], names: list[str]) -> torch.Tensor:

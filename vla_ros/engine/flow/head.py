@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -13,6 +15,15 @@ from vla_ros.engine.flow.load import FlowPolicy
 from vla_ros.engine.flow.primitive import Guidance, Prefix, PrefixHead
 from vla_ros.engine.flow.text import BINS, prompt_text, state_bins
 from vla_ros.engine.stages import StageTimer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """An observation as the network takes it: pixels [V, 3, s, s], prompt ids int64 [n], state."""
+
+    pixels: torch.Tensor
+    ids: torch.Tensor
+    state: torch.Tensor
 
 
 class FlowHead(PrefixHead[Prefix]):
@@ -43,17 +54,21 @@ class FlowHead(PrefixHead[Prefix]):
 
     def encode(self, observation: Observation, stages: StageTimer) -> Prefix:
         """InvalidAction where the observation lacks a camera or the state."""
-        pixels = torch.stack([self._square(image) for image in self._images(observation)])
-        state = self._state(observation)
-        ids = self._prompt(state)
+        given = self.inputs(observation)
         stages.mark("preprocess")
-        features = self._model.see(pixels)
+        features = self._model.see(given.pixels)
         stages.mark("vision")
-        padded = torch.zeros(self._policy.config.state_width)
-        padded[: len(state)] = state
-        prefix = self._model.prefill(features, ids, padded)
+        prefix = self._model.prefill(features, given.ids, given.state)
         stages.mark("prefill")
         return prefix
+
+    def inputs(self, observation: Observation) -> Inputs:
+        """What the network is given; InvalidAction as of :meth:`encode`."""
+        pixels = torch.stack([self._square(image) for image in self._images(observation)])
+        state = self._state(observation)
+        padded = torch.zeros(self._policy.config.state_width)
+        padded[: len(state)] = state
+        return Inputs(pixels, self._prompt(state), padded)
 
     def integrate(
         self,

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 
 from vla_ros.engine.flow.buffers import MASKED, Buffers, Captured, Span
 from vla_ros.engine.flow.config import FlowConfig
-from vla_ros.engine.flow.layers import Layer, attend, mlp, norm, rope, split
+from vla_ros.engine.flow.layers import Layer, Rope, attend, mlp, norm, rope, split
 from vla_ros.engine.flow.primitive import Continuing, Guidance, Prefix
+from vla_ros.engine.flow.siglip import SigLip
 from vla_ros.engine.flow.solver import Euler, Sample
 from vla_ros.engine.packed.graphs import Capture
 
@@ -33,6 +34,7 @@ class FlowModel(ABC):
     """
 
     layers: list[Layer]
+    _tower: SigLip
     prefix_is_masked = False  # rows of the prefix that do not see all the others
 
     def __init__(
@@ -57,6 +59,16 @@ class FlowModel(ABC):
         self._laid = (-1, -1)
         self._serial = 0
         self._given: torch.Tensor | None = None  # [H, 1], while rows are given without noise
+
+    @property
+    def tower(self) -> SigLip:
+        """The vision tower, for those who look on."""
+        return self._tower
+
+    @property
+    def rotary(self) -> Rope:
+        """cos and sin of every position that can come."""
+        return self._rope
 
     @property
     def padded(self) -> bool:

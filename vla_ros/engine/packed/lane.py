@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
-import torch.nn.functional as F
 
 from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
 from vla_ros.engine.packed.attention import Attention, Backend
@@ -19,6 +18,7 @@ from vla_ros.engine.packed.graphs import Capture, GraphCache, Pass
 from vla_ros.engine.packed.pack import PackLayout, Plan
 from vla_ros.engine.packed.planner import PLANS, Planner
 from vla_ros.engine.packed.ring import Ring
+from vla_ros.engine.quantised.matrices import linear, rows_of
 
 MakeAttention = Callable[[Plan], Attention]
 
@@ -50,7 +50,7 @@ class Lane:
         #: [R, taps * C] of the rows of the last ``run`` or ``logits``; None without taps
         self.tapped: torch.Tensor | None = None
         window = window or range(len(decoder.head))
-        self._first, self._head = window.start, decoder.head[window.start : window.stop]
+        self._first, self._head = window.start, rows_of(decoder.head, window)
         self._bucket = 1 if capture is None else BUCKET
         # A graph takes what its attention needs from its own plan, which changes under it.
         make = partial(backend.make, ring)
@@ -119,10 +119,10 @@ class Lane:
 
     def _logits(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if not self._taps:
-            return (F.linear(self._states(plan, x), self._head),)
+            return (linear(self._states(plan, x), self._head),)
         attention = self._attention(plan)
         states, taps = self._tap(x, plan.positions, attention, plan.rows, self._taps)
-        return F.linear(states, self._head), taps
+        return linear(states, self._head), taps
 
     def _choices(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         logits, *taps = self._logits(plan, x)

@@ -37,19 +37,27 @@ class Parallel(Schedule):
             self._behind = torch.cat((stop.new_zeros(tokens, stop.shape[1]), stop))
 
     def step(self, request: Request) -> Decoded:
-        x = self._sequence(request)
-        prompt = len(x) - len(self._behind)
-        layout = PackLayout(
-            rows=tuple(range(prompt - 1, prompt - 1 + self.count)), prefill=len(x), causal=False
-        )
+        x = self.sequence(request)
+        layout = PackLayout(rows=tuple(self.rows(len(x))), prefill=len(x), causal=False)
         states = self.lane.hidden(layout, x)
         request.stages.mark("prefill")
         with torch.inference_mode():
-            actions = self._heads.action_head(states)
+            actions = self.read(states)
             finite = bool(actions.isfinite().all())  # the one host sync
         return replace(request.answer((), 1, finite=finite), actions=actions)
 
-    def _sequence(self, request: Request) -> torch.Tensor:
+    def rows(self, length: int) -> range:
+        """Which rows of a sequence of so many the head reads."""
+        prompt = length - len(self._behind)
+        return range(prompt - 1, prompt - 1 + self.count)
+
+    def read(self, states: torch.Tensor) -> torch.Tensor:
+        """The states of these rows -> actions [C, A] in [-1, 1]."""
+        actions: torch.Tensor = self._heads.action_head(states)
+        return actions
+
+    def sequence(self, request: Request) -> torch.Tensor:
+        """What the pass is over [T, C]."""
         if self._proprio is None:
             return torch.cat((request.prompt, self._behind))
         split = 1 + self.model.config.patches

@@ -91,6 +91,11 @@ TABLE = (
         choices=("float32", "bfloat16", "float16"),
         fixed=True,
     ),
+    P("weights", "", "vla: formats of a token policy's weights, such as int8, int4 or"
+      " decoder=int4,head=int8, with dtype bfloat16 on a CPU; empty: as they are stored",
+      fixed=True),
+    P("require_gate", False, "vla: refuse dtype and weights in which `vla-ros gate` did not pass"
+      " this checkpoint", fixed=True),
     P("unnorm_key", "", "vla: whose action statistics to use; empty: the only ones", fixed=True),
     P(
         "center_crop",

@@ -115,6 +115,8 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         schedule_options=options,
         device=values["device"],
         dtype=values["dtype"],
+        weights=values["weights"],
+        require_gate=values["require_gate"],
         unnorm_key=values["unnorm_key"],
         action_scale=tuple(values["action_scale"]) if any(values["action_scale"]) else None,
         center_crop=CROP[values["center_crop"]],

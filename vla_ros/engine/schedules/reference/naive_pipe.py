@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.attention import Attention, prefill
+from vla_ros.engine.quantised.matrices import linear
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.base import Schedule
 
@@ -108,7 +109,7 @@ class NaivePipe(Schedule):
         positions = torch.tensor([*range(fresh.length), *ends], device=device)
         rows = torch.arange(fresh.length - 1, len(x), device=device)
         states = decoder.hidden(x, positions, GatheredAttention(fresh, older), rows)
-        logits = F.linear(states, decoder.head)
+        logits = linear(states, decoder.head)
         values, choices = logits.max(dim=-1)
         return choices.tolist(), values.isfinite().tolist()
 

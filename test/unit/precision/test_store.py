@@ -1,0 +1,124 @@
+"""Verdicts belong to the bytes of a checkpoint; a policy may ask for one."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.engine import tiny_config
+from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.inspection import sha256_on_disk
+from vla_ros.nodes.policy.parameters import TABLE
+from vla_ros.policies.base import PolicyRefused, PolicySpec
+from vla_ros.policies.load import load_policy
+from vla_ros.precision.store import NoGate, Precision, StoredGate, find, require, store
+
+BF16 = Precision("bfloat16")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_random(tmp_path / "it", tiny_config(), seed=1)
+    return tmp_path / "it"
+
+
+def passed(checkpoint: Path) -> StoredGate:
+    return StoredGate(sha256_on_disk(str(checkpoint)), BF16, True, (), {"frames": 3})
+
+
+def test_what_is_stored_is_found_again(checkpoint: Path) -> None:
+    gate = passed(checkpoint)
+    path = store(gate, checkpoint)
+    assert path == checkpoint / "precision" / "stored-bfloat16-cpu.json"
+    assert find(gate.checkpoint_sha256, BF16, checkpoint) == gate
+    for other in (Precision("float16"), Precision("bfloat16", "int8"),
+                  Precision("bfloat16", device="cuda:0")):  # fmt: skip
+        assert find(gate.checkpoint_sha256, other, checkpoint) is None
+    assert sha256_on_disk(str(checkpoint)) == gate.checkpoint_sha256  # it is no part of it
+
+
+def test_what_cannot_be_written_is_kept_in_the_cache(checkpoint: Path, tmp_path: Path) -> None:
+    gate = passed(checkpoint)
+    (checkpoint / "precision").write_text("no folder")
+    assert tmp_path / "cache" in store(gate, checkpoint).parents
+    assert find(gate.checkpoint_sha256, BF16, checkpoint) == gate
+    assert tmp_path / "cache" in store(gate, None).parents
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 0}', '{"version": 1}'])
+def test_a_damaged_file_is_no_verdict(checkpoint: Path, content: str) -> None:
+    gate = passed(checkpoint)
+    store(gate, checkpoint).write_text(content)
+    assert find(gate.checkpoint_sha256, BF16, checkpoint) is None
+
+
+def test_a_checkpoint_that_changed_has_no_verdict(checkpoint: Path) -> None:
+    store(passed(checkpoint), checkpoint)
+    require(str(checkpoint), BF16)
+    config = checkpoint / "config.json"
+    config.write_text(config.read_text() + "\n")
+    with pytest.raises(NoGate, match="has no precision gate"):
+        require(str(checkpoint), BF16)
+
+
+def test_the_refusal_names_a_command_that_the_verb_takes(checkpoint: Path) -> None:
+    from vla_ros.cli.main import make_parser
+
+    precision = Precision("float16", device="cuda:1")
+    with pytest.raises(NoGate) as said:
+        require(str(checkpoint), precision)
+    text = str(said.value)
+    assert "\n" not in text
+    words = shlex.split(text.split("`")[1])
+    assert words[0] == "vla-ros"
+    parser, _ = make_parser("gate")
+    args = parser.parse_args(words[1:])
+    assert (args.checkpoint, args.dtype, args.device) == (str(checkpoint), "float16", "cuda")
+
+
+def test_a_failed_gate_is_none_and_says_why(checkpoint: Path) -> None:
+    store(replace(passed(checkpoint), passed=False, reasons=("it is off",)), checkpoint)
+    with pytest.raises(NoGate, match=r"failed its precision gate \(it is off\)"):
+        require(str(checkpoint), BF16)
+
+
+def test_the_reference_needs_no_gate_and_random_weights_have_none(checkpoint: Path) -> None:
+    require(str(checkpoint), Precision("float32"))
+    with pytest.raises(NoGate, match="random weights"):
+        require("random:small", BF16)
+
+
+def test_a_policy_that_requires_a_gate(checkpoint: Path) -> None:
+    spec = PolicySpec("vla", checkpoint=str(checkpoint), dtype="bfloat16", require_gate=True,
+                      num_threads=1)  # fmt: skip
+    with pytest.raises(PolicyRefused, match=r"run `vla-ros gate --checkpoint"):
+        load_policy(spec)
+    store(passed(checkpoint), checkpoint)
+    assert load_policy(spec).info.dtype == "bfloat16"
+    with pytest.raises(PolicyRefused, match="no gate judges 'zero'"):
+        PolicySpec("zero", require_gate=True)
+
+
+def test_a_verdict_is_about_the_formats_of_the_weights_too(checkpoint: Path) -> None:
+    store(passed(checkpoint), checkpoint)
+    spec = PolicySpec("vla", checkpoint=str(checkpoint), dtype="bfloat16", weights="int8",
+                      require_gate=True, num_threads=1)  # fmt: skip
+    with pytest.raises(PolicyRefused, match="--weights decoder=int8,head=int8`"):
+        load_policy(spec)
+    few = Precision("bfloat16", "int8")
+    assert few == Precision("bfloat16", "head=int8,decoder=int8")
+    store(replace(passed(checkpoint), precision=few), checkpoint)
+    assert load_policy(spec).info.dtype == "bfloat16"
+    with pytest.raises(PolicyRefused, match="weights is for policy vla"):
+        PolicySpec("zero", weights="int8")
+    with pytest.raises(PolicyRefused, match="give bf16, int8, int4"):
+        load_policy(replace(spec, weights="int7"))
+
+
+def test_a_node_asks_for_none_unless_told() -> None:
+    (row,) = [row for row in TABLE if row.name == "require_gate"]
+    assert row.default is False

@@ -1,0 +1,56 @@
+"""Which part of a model has its weights in which format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STORED = "bf16"  # as they are: the engine's dtype
+FORMATS = (STORED, "int8", "int4")
+PARTS = ("vision", "decoder", "head")
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """``vision``: the blocks of the towers, and the projector; ``decoder``: the language model's
+    layers; ``head``: what makes logits of its states."""
+
+    vision: str = STORED
+    decoder: str = STORED
+    head: str = STORED
+
+    def __bool__(self) -> bool:
+        return self != Formats()
+
+    def __str__(self) -> str:
+        """As :func:`parse_formats` takes it, "" where nothing is quantised."""
+        named = ((part, getattr(self, part)) for part in PARTS)
+        return ",".join(f"{part}={kind}" for part, kind in named if kind != STORED)
+
+
+def parse_formats(text: str) -> Formats:
+    """ "int4" is the language model's (decoder and head); "decoder=int4,head=int8" names parts.
+
+    ValueError in one line for anything else.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if len(words) == 1 and "=" not in words[0]:
+        _known(text, words[0])
+        return Formats(decoder=words[0], head=words[0])
+    found: dict[str, str] = {}
+    for word in words:
+        part, _, kind = word.partition("=")
+        if part not in PARTS or part in found:
+            raise ValueError(f"weights {text!r}: name each of {', '.join(PARTS)} once at most, such"
+                             " as decoder=int4,head=int8")  # fmt: skip
+        _known(text, kind)
+        found[part] = kind
+    return Formats(**found)
+
+
+def _known(text: str, kind: str) -> None:
+    if kind == "fp8":
+        raise ValueError(f"weights {text!r}: fp8 needs a GPU's own products, which this engine does"
+                         " not have yet; give int8 or int4 on a CPU, or bf16")  # fmt: skip
+    if kind not in FORMATS:
+        raise ValueError(f"weights {text!r}: give {', '.join(FORMATS)}, or parts of them such as"
+                         " decoder=int4,head=int8")  # fmt: skip

@@ -1,0 +1,132 @@
+"""Thresholds, and what they say of a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vla_ros.precision.compare import Comparison, Flip
+
+#: The largest relative error of a stage, by dtype and formats: several times what rounding does
+#: (docs/how-to/check-precision.md has figures), and less than a wrong index does.
+ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05, "int8": 0.1, "int4": 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The most that is let through.
+
+    ``error``: relative error of any stage on any frame. ``margin`` 0..1: a token (or a gripper's
+    side) may be another one only where the reference preferred its own by no more: a close call.
+    ``mm``, ``degrees``, ``gripper``: of any action, but on frames in which a close call flipped:
+    where a policy is of two minds, as whether to turn or not, that alone moves it far.
+    ``agreement``: the least share of tokens that are the reference's. By default it is shown and
+    not judged: where a policy's bins are fine, neighbours win by a hair, and nothing comes of it.
+    An index that moved is never let through.
+    """
+
+    error: float
+    agreement: float = 0.0
+    margin: float = 0.3
+    mm: float = 10.0
+    degrees: float = 10.0
+    gripper: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("error", "margin", "mm", "degrees", "gripper"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 0 or more")
+        if not 0 <= self.agreement <= 1:
+            raise ValueError(f"agreement is {self.agreement}: give 0 to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``reasons``: why it did not pass, one line each. ``judged``: on how many frames displacements
+    were."""
+
+    reasons: tuple[str, ...]
+    judged: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return not self.reasons
+
+
+def allowed_error(dtype: str, weights: str = "") -> float:
+    """The largest error of a stage that goes with a dtype and the formats of the weights."""
+    return max(limit for name, limit in ERRORS.items() if name == dtype or name in weights)
+
+
+def judge(found: Comparison, most: Thresholds) -> Verdict:
+    """Hold a comparison to the thresholds."""
+    reasons = [*_indices(found), *_margins(found, most)]
+    over = [stage for stage in found.stages if not stage.worst <= most.error]
+    if over:
+        first = over[0]
+        reasons.append(
+            f"{len(over)} of {len(found.stages)} stages are off by more than {most.error:g}; the"
+            f" first is {first.name}, by {first.worst:.3g} (frame {first.frame})"
+        )
+    if found.agreement is not None and found.agreement < most.agreement:
+        reasons.append(
+            f"{100 * found.agreement:.1f} % of the tokens are the reference's,"
+            f" {100 * most.agreement:g} % are wanted"
+        )
+    close = {f.frame for f in _close(found, most) if f.gap is not None}
+    reasons += _displacements(found, most, close)
+    return Verdict(tuple(reasons), found.frames - len(close))
+
+
+def _close(found: Comparison, most: Thresholds) -> list[Flip]:
+    return [f for f in found.flips if not f.exact and f.margin <= most.margin]
+
+
+def _displacements(found: Comparison, most: Thresholds, close: set[int]) -> list[str]:
+    """But of frames in which a close call flipped: what follows from one is no fault. Where that
+    was a gripper's side by itself, its opening alone."""
+    sides = {flip.frame for flip in _close(found, most) if flip.gap is None}
+    judged = {n: apart for n, apart in enumerate(found.apart) if n not in close}
+    limits = (
+        (most.mm, "mm"),
+        (most.degrees, "degrees"),
+        (most.gripper, "of the gripper's opening"),
+    )
+    out = []
+    for place, (limit, unit) in enumerate(limits):
+        over = {
+            n: apart[place]
+            for n, apart in judged.items()
+            if not apart[place] <= limit and not (place == 2 and n in sides)
+        }
+        if over:
+            frame = max(over, key=lambda n: over[n])
+            out.append(f"an action is off by {over[frame]:.3g} {unit}, {limit:g} is the most"
+                       f" (frame {frame})")  # fmt: skip
+    return out
+
+
+def _indices(found: Comparison) -> list[str]:
+    wrong: dict[str, list[Flip]] = {}
+    for flip in found.flips:
+        if flip.exact:
+            wrong.setdefault(flip.name, []).append(flip)
+    checked = dict(found.checked)
+    return [
+        f"{name}: {len(flips)} of {checked[name]} are another index than the reference's"
+        f" (frame {flips[0].frame}: {flips[0].reference} became {flips[0].measured})"
+        for name, flips in wrong.items()
+    ]
+
+
+def _margins(found: Comparison, most: Thresholds) -> list[str]:
+    out = []
+    clear = [flip for flip in found.flips if not flip.exact and flip.margin > most.margin]
+    for name in dict.fromkeys(flip.name for flip in clear):
+        worst = max((f for f in clear if f.name == name), key=lambda f: f.margin)
+        count = sum(f.name == name for f in clear)
+        out.append(
+            f"{name}: {count} flipped where the reference was sure, by up to {worst.margin:.2f}"
+            f" (frame {worst.frame}, place {worst.place}: {worst.reference} became"
+            f" {worst.measured}); {most.margin:g} is the most"
+        )
+    return out

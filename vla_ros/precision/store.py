@@ -1,0 +1,149 @@
+"""Verdicts kept with the hash of the checkpoint that they are about.
+
+One file of JSON a precision and kind of device: in ``precision/`` of the checkpoint's folder, or in
+the user's cache where that belongs to the package or cannot be written. A checkpoint that changed
+by a byte has another hash, so an old verdict is none about it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vla_ros.engine.quantised.formats import parse_formats
+from vla_ros.errors import UserError
+
+FOLDER = "precision"
+_VERSION = 1  # of what is measured; a new one makes old verdicts void
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What a verdict is about. ``weights``: a format, or formats by part; "" as they are stored.
+
+    ``device``: its kind ("cpu", "cuda"): other kernels round otherwise.
+    """
+
+    dtype: str
+    weights: str = ""
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", self.device.partition(":")[0])
+        object.__setattr__(self, "weights", str(parse_formats(self.weights)))
+
+    def __str__(self) -> str:
+        weights = f"{self.weights} weights, " if self.weights else ""
+        return f"{weights}{self.dtype} on {self.device}"
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.weights or 'stored'}-{self.dtype}-{self.device}.json".replace(",", "+")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGate:
+    """A verdict. ``figures``: everything that was measured, as JSON."""
+
+    checkpoint_sha256: str
+    precision: Precision
+    passed: bool
+    reasons: tuple[str, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+class NoGate(UserError):
+    """A policy may not run since nobody showed that its precision is good enough. One line."""
+
+
+def store(gate: StoredGate, directory: Path | None) -> Path:
+    """Keep a verdict; returns its file. ``directory``: the checkpoint's, None where it is the
+    package's own or random."""
+    last: OSError | None = None
+    for folder in _folders(gate.checkpoint_sha256, directory):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / gate.precision.file
+            scratch = path.with_name(f".{path.name}.{os.getpid()}")
+            scratch.write_text(json.dumps({"version": _VERSION, **asdict(gate)}, indent=1) + "\n")
+            scratch.replace(path)
+            return path
+        except OSError as error:
+            last = error
+    assert last is not None
+    raise last
+
+
+def find(sha256: str, precision: Precision, directory: Path | None) -> StoredGate | None:
+    """The verdict about this checkpoint in this precision, passed or not; None: there is none."""
+    for folder in _folders(sha256, directory):
+        found = _read(folder / precision.file)
+        if found is not None and found.checkpoint_sha256 == sha256:
+            return found
+    return None
+
+
+def require(checkpoint: str, precision: Precision) -> None:
+    """NoGate unless this checkpoint passed in this precision. float32 as stored is the reference.
+
+    CheckpointError where there is no such checkpoint.
+    """
+    from vla_ros.engine.checkpoints.random import PREFIX
+    from vla_ros.engine.inspection import sha256_on_disk
+
+    if (precision.dtype, precision.weights) == ("float32", ""):
+        return
+    if checkpoint.startswith(PREFIX):
+        raise NoGate("require_gate: random weights are no policy that a gate could judge")
+    found = find(sha256_on_disk(checkpoint), precision, directory_of(checkpoint))
+    if found is not None and found.passed:
+        return
+    why = f"failed its precision gate ({found.reasons[0]})" if found else "has no precision gate"
+    raise NoGate(
+        f"require_gate: {checkpoint} with {precision} {why}: run `{command(checkpoint, precision)}`"
+    )
+
+
+def command(checkpoint: str, precision: Precision) -> str:
+    """What measures it."""
+    words = ["vla-ros gate --checkpoint", checkpoint, "--dtype", precision.dtype]
+    if precision.weights:
+        words += ["--weights", precision.weights]
+    if precision.device != "cpu":
+        words += ["--device", precision.device]
+    return " ".join(words)
+
+
+def directory_of(checkpoint: str) -> Path | None:
+    """The folder beside whose weights verdicts are kept; None: the package's own, or random."""
+    from vla_ros.engine.checkpoints.openvla import resolve
+    from vla_ros.engine.checkpoints.random import PREFIX
+    from vla_ros.engine.checkpoints.shipped import PREFIX as SHIPPED
+
+    return None if checkpoint.startswith((PREFIX, SHIPPED)) else resolve(checkpoint)
+
+
+def _folders(sha256: str, directory: Path | None) -> list[Path]:
+    """Where to keep it, the best place first."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = base / "vla_ros" / FOLDER / sha256[:16]
+    return [cache] if directory is None else [directory / FOLDER, cache]
+
+
+def _read(path: Path) -> StoredGate | None:
+    """None for a file that is not there, damaged, or of another version."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if raw["version"] != _VERSION:
+            return None
+        return StoredGate(
+            str(raw["checkpoint_sha256"]), Precision(**raw["precision"]), raw["passed"] is True,
+            tuple(map(str, raw["reasons"])), raw["figures"],
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
