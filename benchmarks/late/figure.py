@@ -18,9 +18,8 @@ from vla_ros.evaluation.store import read_records, read_run
 
 HERE = Path(__file__).parent
 SINGLE = {
-    "tabletop": "told nothing",
+    "../tabletop/delay": "told nothing",
     "tabletop-late": "told its delay",
-    "actionflow": "told nothing, ActionFlow",
     "actionflow-late": "told its delay, ActionFlow",
 }  # folder -> what the line is called
 PERIOD_MS = 50
