@@ -6,10 +6,16 @@ from pathlib import Path
 import vla_ros
 
 COMMON = Path(vla_ros.__file__).parent / "nodes" / "common"
-ALLOWED = ("vla_ros.core", "vla_ros.timing", "vla_ros.msg", "vla_ros.nodes.common")
+ALLOWED = (
+    "vla_ros.core",
+    "vla_ros.timing",
+    "vla_ros.signals",
+    "vla_ros.msg",
+    "vla_ros.nodes.common",
+)
 
 
-def test_common_imports_core_timing_messages_and_itself():
+def test_common_imports_core_timing_signals_messages_and_itself():
     for path in COMMON.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vla_ros"):
