@@ -8,6 +8,7 @@ are the same to the last bit.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +30,7 @@ from vla_ros.executor.messages import ErrorKind, FrameRequest
 from vla_ros.executor.serve import Server, last_line, warm_up
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.safety import Limits, Safety
-from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
+from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimError, SimObservation
 from vla_ros.sim.episode import EpisodeRunner
 from vla_ros.sim.episode.lockstep import SIM_START_NS
 from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView
@@ -182,6 +183,7 @@ class _Stage:
     def __init__(self, brain: Brain, strip: Strip | None) -> None:
         self._brain = brain
         self._strip = strip
+        self._kept_step = -1  # after which the strip's last frame was seen
         self._tally = Tally()
         self._clamped = brain.control.counters.actions_clamped
         self._began_ns = self._ended_ns = brain.clock.steady_ns()
@@ -199,8 +201,6 @@ class _Stage:
 
     def observation(self, stamp_ns: int, observation: SimObservation) -> None:
         self._seen = (stamp_ns, observation)
-        if self._strip is not None:
-            self._strip.add(observation.images[AGENTVIEW], self._tally.steps)
         if self._view is not None and self._view.state is EpisodeState.RUNNING:
             self._brain.control.offer(self._frame(stamp_ns, observation))
 
@@ -222,7 +222,14 @@ class _Stage:
         assert self._seen is not None
         stamp_ns, seen = self._seen
         assert frame.stamp_ns == stamp_ns, "only the newest frame can be looked at"
+        self._keep(seen)
         return replace(frame, image=seen.images[AGENTVIEW], wrist_image=seen.images.get(WRIST))
+
+    def _keep(self, seen: SimObservation) -> None:
+        """A frame for the strip: what the policy looks at, and the end. No other is rendered."""
+        if self._strip is not None and self._kept_step < self._tally.steps:
+            self._kept_step = self._tally.steps
+            self._strip.add(seen.images[AGENTVIEW], self._tally.steps)
 
     def _frame(self, stamp_ns: int, observation: SimObservation) -> Observation:
         """The frame without its images, which :meth:`_look` gives it."""
@@ -257,6 +264,9 @@ class _Stage:
         """What came of the episode."""
         view, control = self._view, self._brain.control
         assert view is not None
+        if self._seen is not None:
+            with contextlib.suppress(SimError):  # an episode that broke: the world went on unseen
+                self._keep(self._seen[1])
         success = view.state is EpisodeState.SUCCESS
         safety = control.safety
         broke = "" if success or is_an_end(view.reason) else view.reason

@@ -298,3 +298,10 @@ def test_only_what_the_policy_looks_at_is_rendered(monkeypatch):
     record = play(setup, Variant("flow", schedule="auto", replan_interval=4))
     assert (record.steps, record.frames) == (16, 4)
     assert len(rendered) == 2 * (record.frames + 1)  # the last answer comes to no step
+    rendered.clear()
+    strip = Strip()
+    record = play(
+        replace(setup, max_steps=18), Variant("flow", "auto", replan_interval=4), strip=strip
+    )
+    assert max(strip.frames) == 18  # a clip of a failure shows its end
+    assert len(rendered) == 2 * record.frames + 1
