@@ -22,7 +22,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow second-robot kernels check lint dev
+.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow second-robot soak kernels check lint dev
 .PHONY: dist docker lock clean distclean
 
 help: ## this list
@@ -82,6 +82,10 @@ test-slow: install ## what test leaves out: models of their published size, whol
 
 second-robot: install ## drive the tests' other arm, of another make, and print its figures (1 minute)
 	@cd test && ../$(BIN)/python -m second_robot $(ARGS)
+
+MINUTES ?= 15
+soak: install ## trouble a running graph for MINUTES (15) and judge it by its topics; goes on where it was cut off
+	@cd test && ../$(BIN)/python -m endurance.soak --minutes $(MINUTES) $(ARGS)
 
 kernels: install ## the Triton kernels in Triton's interpreter, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.4"

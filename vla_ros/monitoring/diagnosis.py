@@ -45,6 +45,7 @@ class Facts:
     writers: Writers
     status: StatusSeen | None
     status_age_s: float
+    running_s: float  # for how long the status has said RUNNING; 0: it does not
     policy_gone: bool  # as the middleware says
     latency: LatencySeen | None
 
@@ -185,8 +186,9 @@ def _clocks(facts: Facts, found: _Findings) -> None:
 def action_rate(facts: Facts) -> Diagnostic:
     """Do commands come, as often as promised and without gaps?"""
     found, report, status = _Findings("action rate"), facts.report, facts.status
-    silent = facts.commands.silent_s(facts.steady_ns)
     if status is not None and running(status):
+        # Between two episodes there are none, and nothing is wrong with that.
+        silent = min(facts.commands.silent_s(facts.steady_ns), facts.running_s)
         if silent > facts.config.command_timeout_s:
             found.add(Level.ERROR, f"RUNNING, but no command for {silent:.1f} s")
         missed = facts.commands.missed.recent(facts.steady_ns)

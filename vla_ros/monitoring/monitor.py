@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vla_ros.monitoring.camera import CameraWatch
-from vla_ros.monitoring.commands import CommandWatch
+from vla_ros.monitoring.commands import CommandWatch, running
 from vla_ros.monitoring.diagnosis import Facts, diagnose
 from vla_ros.monitoring.seen import (
     CommandSeen,
@@ -51,6 +51,7 @@ class Monitor:
         self._latency: LatencySeen | None = None
         self._status: StatusSeen | None = None
         self._status_ns = now
+        self._running_ns: int | None = None  # since when the status says so
         self._gone = False
 
     def set_limits(self, config: MonitorConfig) -> None:
@@ -72,6 +73,10 @@ class Monitor:
     def status(self, seen: StatusSeen, arrival: Moment) -> None:
         """One PolicyStatus; tells T and, unless configured, max_age from now on."""
         self._status, self._status_ns = seen, arrival.steady_ns
+        if not running(seen):
+            self._running_ns = None
+        elif self._running_ns is None:
+            self._running_ns = arrival.steady_ns
         self._camera.set_period(seen.period_ns)
 
     def policy_alive(self, alive: bool) -> None:
@@ -100,6 +105,7 @@ class Monitor:
             writers=writers,
             status=self._status,
             status_age_s=(steady - self._status_ns) / SECOND,
+            running_s=(steady - self._running_ns) / SECOND if self._running_ns is not None else 0.0,
             policy_gone=self._gone,
             latency=self._latency,
         )

@@ -254,6 +254,18 @@ def test_running_without_commands_is_an_error_within_the_timeout() -> None:
     assert "RUNNING, but no command for 0.6" in diagnostic.message
 
 
+def test_the_pause_between_two_episodes_is_no_silence_of_a_running_policy() -> None:
+    graph = Graph(command_timeout_s=0.5)
+    graph.run(5)
+    graph.status(replace(RUNNING, state=PolicyState.WAITING, reason="the episode is over: success"))
+    graph.clock.advance(3.0)
+    graph.status()
+    assert graph.diagnostic("action rate").level is Level.OK
+    graph.clock.advance(0.6)
+    graph.status()
+    assert "no command for 0.6" in graph.diagnostic("action rate").message
+
+
 @pytest.mark.parametrize(
     ("state", "level"),
     [
