@@ -14,15 +14,17 @@ from vla_ros.train.flow.arch import FLOW_ARCHITECTURES
 
 CPU = torch.device("cpu")
 TARGET, DRAFT, CHUNKS = (f"shipped:tabletop{kind}" for kind in ("", "-draft", "-oft"))
-FLOW, LATE = "shipped:tabletop-flow", "shipped:tabletop-late"
+FLOW, LATE, SAID = (f"shipped:tabletop-{kind}" for kind in ("flow", "late", "chunk"))
 
 
 def test_an_unknown_one_is_refused_with_those_there_are():
-    with pytest.raises(CheckpointError, match=f"{TARGET}, {DRAFT}, {FLOW}, {LATE}, {CHUNKS}"):
+    with pytest.raises(
+        CheckpointError, match=f"{TARGET}, {SAID}, {DRAFT}, {FLOW}, {LATE}, {CHUNKS}"
+    ):
         resolve(PREFIX + "nothing")
 
 
-@pytest.mark.parametrize("name", [TARGET, DRAFT, CHUNKS, LATE])
+@pytest.mark.parametrize("name", [TARGET, DRAFT, CHUNKS, LATE, SAID])
 def test_it_loads_and_says_how_it_was_made(name):
     checkpoint = load_checkpoint(name, CPU, torch.float32)
     record = json.loads((checkpoint.directory / "training.json").read_text())
@@ -50,9 +52,9 @@ def test_the_draft_has_its_target_s_vision_and_another_vocabulary():
 
 
 def test_together_they_are_small():
-    names = TARGET, DRAFT, CHUNKS, FLOW, LATE
+    names = TARGET, DRAFT, CHUNKS, FLOW, LATE, SAID
     files = [file for name in names for file in resolve(name).iterdir()]
-    assert sum(file.stat().st_size for file in files) < 70e6
+    assert sum(file.stat().st_size for file in files) < 84e6
 
 
 def test_which_are_told_how_late_their_actions_are_is_in_their_configuration():
@@ -60,3 +62,9 @@ def test_which_are_told_how_late_their_actions_are_is_in_their_configuration():
         name: load_checkpoint(name, CPU, torch.float32).config.max_delay for name in (TARGET, LATE)
     }
     assert told == {TARGET: 0, LATE: 8}
+
+
+def test_one_says_its_chunks_token_by_token():
+    said, at_once = (load_checkpoint(name, CPU, torch.float32).config for name in (SAID, CHUNKS))
+    assert (said.chunk, said.parallel) == (8, False)
+    assert (at_once.chunk, at_once.parallel) == (8, True)
