@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 PAGE_MB = 4096 / 1e6
-SETTLING_S = 60.0  # of a process: imports, first images, pools
+SETTLING_S = (60.0, 900.0)  # at least, at most; between them a quarter of a life
 BLOCKS = 10  # of the series: neighbouring samples are no independent witnesses
 _T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31}  # 95 %, both sides
 
@@ -51,26 +51,25 @@ def look(pid: int) -> tuple[float, int] | None:
     return pages * PAGE_MB, files
 
 
-def slope(samples: Sequence[Sample], settling_s: float = SETTLING_S) -> Slope:
+def slope(samples: Sequence[Sample]) -> Slope:
     """A line through the memory of all lives at once: each life has a height of its own, the slope
-    is common. The series is cut into blocks first, whose means are taken for independent."""
+    is common. How a life begins is left out: a process grows until it has seen each trouble once.
+    The series is cut into blocks, whose means are taken for independent."""
     times: list[float] = []
     sizes: list[float] = []
     lives = sorted({sample.life for sample in samples})
-    total = sum(_span(samples, life, settling_s) for life in lives)
+    total = sum(_span(samples, life) for life in lives)
     for life in lives:
-        own = _settled(samples, life, settling_s)
+        own = _settled(samples, life)
         if len(own) < 4 or not total:
             continue
-        blocks = max(2, round(BLOCKS * _span(samples, life, settling_s) / total))
+        blocks = max(2, round(BLOCKS * _span(samples, life) / total))
         parts = [part for part in np.array_split(np.array(own), blocks) if len(part)]
         means = np.array([part.mean(axis=0) for part in parts])
         means -= means.mean(axis=0)
         times += list(means[:, 0])
         sizes += list(means[:, 1])
-    freedom = (
-        len(times) - 1 - sum(1 for life in lives if len(_settled(samples, life, settling_s)) >= 4)
-    )
+    freedom = len(times) - 1 - sum(1 for life in lives if len(_settled(samples, life)) >= 4)
     x, y = np.array(times) / 3600.0, np.array(sizes)
     spread = float(x @ x) if len(x) else 0.0
     if freedom < 1 or spread == 0.0:
@@ -81,14 +80,16 @@ def slope(samples: Sequence[Sample], settling_s: float = SETTLING_S) -> Slope:
     return Slope(rate, rate - width, rate + width)
 
 
-def _settled(samples: Sequence[Sample], life: int, settling_s: float) -> list[tuple[float, float]]:
+def _settled(samples: Sequence[Sample], life: int) -> list[tuple[float, float]]:
     own = [sample for sample in samples if sample.life == life]
-    begin = min((sample.at_s for sample in own), default=0.0) + settling_s
+    first = min((sample.at_s for sample in own), default=0.0)
+    whole = max((sample.at_s for sample in own), default=0.0) - first
+    begin = first + min(max(whole / 4, SETTLING_S[0]), SETTLING_S[1])
     return [(sample.at_s, sample.memory_mb) for sample in own if sample.at_s >= begin]
 
 
-def _span(samples: Sequence[Sample], life: int, settling_s: float) -> float:
-    own = _settled(samples, life, settling_s)
+def _span(samples: Sequence[Sample], life: int) -> float:
+    own = _settled(samples, life)
     return own[-1][0] - own[0][0] if len(own) >= 4 else 0.0
 
 
