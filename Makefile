@@ -22,7 +22,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow second-robot soak kernels check lint dev
+.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow second-robot soak cycles kernels check lint dev
 .PHONY: dist docker lock clean distclean
 
 help: ## this list
@@ -86,6 +86,11 @@ second-robot: install ## drive the tests' other arm, of another make, and print 
 MINUTES ?= 15
 soak: install ## trouble a running graph for MINUTES (15) and judge it by its topics; goes on where it was cut off
 	@cd test && ../$(BIN)/python -m endurance.soak --minutes $(MINUTES) $(ARGS)
+
+WHAT ?= lifecycle
+TIMES ?= 100
+cycles: install ## WHAT=lifecycle|kill|start of a node, TIMES (100) over: does any hang or leave something behind?
+	@cd test && ../$(BIN)/python -m endurance.cycles $(WHAT) --times $(TIMES) $(ARGS)
 
 kernels: install ## the Triton kernels in Triton's interpreter, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.4"

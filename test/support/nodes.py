@@ -63,6 +63,10 @@ class Program:
         """Everything it printed so far."""
         return "\n".join(self._lines)
 
+    def said(self) -> str:
+        """The same, asked for later."""
+        return self.log
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process itself, not to its children."""
         self.process.send_signal(number)

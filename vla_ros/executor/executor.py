@@ -50,6 +50,7 @@ class Executor:
         self._bell = Doorbell()
         self._watchdog = Watchdog()
         self._submitting = threading.Lock()
+        self._closed = False
         self._supervisor = Supervisor(
             spec,
             loader,
@@ -90,10 +91,13 @@ class Executor:
 
         A request of another ``instruction`` (text or epoch) than the one before makes the
         worker reset its policy first. While a worker loads, the newest frame is kept for it.
-        Raises FrameRefused for a frame that cannot be handed over.
+        After :meth:`close` nobody is there to take it. Raises FrameRefused for a frame that cannot
+        be handed over.
         """
         head, images = encode_request(observation, instruction)
         with self._submitting:
+            if self._closed:
+                return
             try:
                 sequence = self._mailbox.write(head, images)
             except ValueError as error:
@@ -125,9 +129,18 @@ class Executor:
         """End the worker, by force if need be. True when it and the thread are gone in time."""
         supervisor = self._supervisor
         supervisor.stop(timeout_s / 2)
-        if not supervisor.is_alive() or supervisor is threading.current_thread():
-            return True
-        supervisor.join(timeout_s)
         if supervisor.is_alive():
-            supervisor.kill()
-        return not supervisor.is_alive()
+            if supervisor is threading.current_thread():
+                return True
+            supervisor.join(timeout_s)
+            if supervisor.is_alive():
+                supervisor.kill()
+                return False
+        # Who called may be part of a cycle that Python's collector finds much later: what the
+        # kernel has only so much of is given back now.
+        with self._submitting:
+            self._closed = True
+            self._mailbox.close()
+        self._bell.close()
+        supervisor.release()
+        return True

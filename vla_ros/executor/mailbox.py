@@ -94,11 +94,18 @@ class MailboxWriter:
         self.sequence = 0  # number of the newest letter
 
     def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the memory back; nothing can be written any more. May be called again."""
         if (fd := getattr(self, "_fd", -1)) >= 0:
+            self._fd = -1
             os.close(fd)
+            if hasattr(self, "_layout"):
+                del self._layout  # unmaps: nobody else has a view of it
 
     def fileno(self) -> int:
-        """The memory's file descriptor, valid while this object lives."""
+        """The memory's file descriptor, valid until ``close``."""
         return self._fd
 
     def write(self, head: bytes, arrays: Sequence[Bytes] = ()) -> int:
@@ -179,14 +186,23 @@ class MailboxReader:
 class Doorbell:
     """Says that there is mail: an eventfd, so any number of rings before an answer are one.
 
-    The descriptor closes with the object, never while another thread rings.
+    The descriptor closes with the object, or by ``close``; a ring after that is not heard. One
+    thread answers, and closes no earlier than it has stopped to.
     """
 
     def __init__(self, fd: int | None = None) -> None:
+        self._ringing = threading.Lock()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if fd is None else fd
 
     def __del__(self) -> None:
-        if (fd := getattr(self, "_fd", -1)) >= 0:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    def close(self) -> None:
+        """It rings no more. May be called again."""
+        with self._ringing:  # else its number might be somebody else's by the time of the write
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
             os.close(fd)
 
     def fileno(self) -> int:
@@ -195,8 +211,9 @@ class Doorbell:
 
     def ring(self) -> None:
         """Never blocks."""
-        with contextlib.suppress(BlockingIOError):  # 2**64 - 2 rings without an answer
-            os.eventfd_write(self._fd, 1)
+        with self._ringing, contextlib.suppress(BlockingIOError):  # 2**64 - 2 without an answer
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
 
     def answer(self) -> bool:
         """Whether it rang since the last answer."""

@@ -94,6 +94,10 @@ class Supervisor(threading.Thread):
             if worker is not None:
                 worker.kill()
 
+    def release(self) -> None:
+        """Give back what the kernel has only so much of. The thread has ended."""
+        self._wake.close()
+
     # The thread.
 
     def run(self) -> None:

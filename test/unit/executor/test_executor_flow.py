@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -241,3 +242,26 @@ def test_worker_ends_with_its_parent_and_leaves_nothing(word: str) -> None:
         time.sleep(0.02)
     assert not alive(pid)
     assert not [n for n in set(os.listdir("/dev/shm")) - before if "vla" in n or "psm" in n]
+
+
+def test_a_closed_executor_holds_nothing_of_the_kernel_s(make_bench: MakeBench) -> None:
+    """However long Python's collector takes: a node may be configured a thousand times."""
+    before = set(os.listdir("/proc/self/fd"))
+    gc.disable()
+    try:
+        bench = make_bench(faulty.load_obedient)
+        bench.executor.start(10)
+        bench.result(bench.ask())
+        assert bench.executor.close(5.0)
+        bench.executor.cycle = bench.executor  # as a node's is part of one
+        bench.ask()  # nobody is there to take it
+        assert bench.executor.close()
+        left = set(os.listdir("/proc/self/fd")) - before
+        names = [os.readlink(f"/proc/self/fd/{one}") for one in left if _exists(one)]
+        assert not [name for name in names if "mailbox" in name or "eventfd" in name], names
+    finally:
+        gc.enable()
+
+
+def _exists(number: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{number}")

@@ -1,0 +1,274 @@
+"""The same thing again and again: does one time in a thousand hang, or leave anything behind?
+
+    make cycles WHAT=lifecycle TIMES=1000     configure, activate, deactivate, cleanup of one node
+    make cycles WHAT=kill TIMES=200           SIGKILL of the node or its worker at a random moment
+    make cycles WHAT=start TIMES=500          start to WAITING and end, four nodes at a time
+
+Exit status: 0 nothing hung, was left over or grew; 1 something did, with its log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+if (ROOT / "vla_ros" / "msg").is_dir():
+    sys.path.insert(0, str(ROOT))  # a checkout with messages; else the installed package
+
+import numpy as np
+
+from endurance.growth import look
+from support.domain import leased_domain
+from support.nodes import Program, ros_environment, start_node
+from support.ros import RosPeer
+from support.wait import wait_until
+from vla_ros.bringup.shared_memory import find_leftovers, remove
+from vla_ros.core import PolicyState
+from vla_ros.msg import PolicyStatus
+from vla_ros.nodes.common import qos
+
+HANG_S = 60.0  # an answer that takes longer is none
+END_S = 10.0  # of a process that was asked to end, and of children whose parent is gone
+AT_A_TIME = 4
+MOST_FILES = 8  # more open files at the end than after a tenth of the cycles
+PARAMETERS = {"policy": "zero"}
+
+
+@dataclass
+class Tally:
+    """What went wrong, by kind, with the first log of each; and how long things took, s."""
+
+    done: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+    logs: dict[str, str] = field(default_factory=dict)
+    took: list[float] = field(default_factory=list)
+    notes: dict[str, object] = field(default_factory=dict)
+
+    def fault(self, kind: str, log: str = "") -> None:
+        """One more of them."""
+        self.wrong[kind] += 1
+        self.logs.setdefault(kind, log)
+
+
+class Lap:
+    """Times one cycle; counts what it raises as a hang."""
+
+    def __init__(self, tally: Tally, log: Callable[[], str]) -> None:
+        self._tally, self._log = tally, log
+
+    def __enter__(self) -> None:
+        self._begun = time.monotonic()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self._tally.done += 1
+        self._tally.took.append(time.monotonic() - self._begun)
+        if isinstance(error, AssertionError):
+            self._tally.fault("hung", f"{error}\n{self._log()}")
+            return True
+        return False
+
+
+def lifecycle(times: int, domain: int, env: dict[str, str], tally: Tally) -> Iterator[int]:
+    """All transitions of one node."""
+    node = start_node("policy", env, PARAMETERS)
+    peer = RosPeer(domain)
+    looks: list[tuple[float, int]] = []
+    try:
+        for number in range(times):
+            with Lap(tally, node.said):
+                for transition in ("configure", "activate", "deactivate", "cleanup"):
+                    done = peer.change_state("/policy", transition, HANG_S)
+                    assert done, f"refused to {transition}"
+            if node.returncode is not None:
+                tally.fault("ended unasked", node.log)
+                return
+            found = look(node.pid)
+            if found is not None:
+                looks.append(found)
+            yield number + 1
+        early = looks[len(looks) // 10 :][:1] or looks[:1]
+        (memory, files), (last_memory, last_files) = early[0], looks[-1]
+        grown = (last_memory - memory) / max(1, len(looks) - len(looks) // 10)
+        tally.notes |= {
+            "memory_mb": (round(memory, 1), round(last_memory, 1)),
+            "kb_a_cycle": round(1000 * grown, 1),
+            "files": (files, last_files),
+        }
+        if last_files > files + MOST_FILES:
+            tally.fault("files left open", f"{files} to {last_files}")
+    finally:
+        peer.close()
+        node.kill()
+
+
+def kill(times: int, domain: int, env: dict[str, str], tally: Tally, seed: int) -> Iterator[int]:
+    """SIGKILL at a random moment of the bring-up or of acting, by turns node and worker."""
+    rng = random.Random(seed)
+    for number in range(times):
+        node = start_node("policy", env, PARAMETERS)
+        peer = RosPeer(domain)
+        status = peer.inbox(PolicyStatus, "/policy/status", qos.LATCHED)
+        try:
+            with Lap(tally, node.said):
+                if number % 2:
+                    _kill_worker(peer, status, node, rng)
+                else:
+                    time.sleep(rng.uniform(0.0, 3.0))
+                    with contextlib.suppress(AssertionError):
+                        peer.change_state("/policy", "configure", rng.uniform(0.05, 3.0))
+            before = _session(node.pid)
+            node.process.kill()
+            node.process.wait()
+            left = _left(before, END_S)
+            if left:
+                tally.fault("orphans", f"{left}: {node.log}")
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+        finally:
+            peer.close()
+            node.kill()
+        yield number + 1
+
+
+def _kill_worker(peer: RosPeer, status: object, node: Program, rng: random.Random) -> None:
+    assert peer.change_state("/policy", "configure", HANG_S)
+    wait_until(lambda: len(status) and status.last.worker_pid, HANG_S, "a worker")  # type: ignore
+    if rng.random() < 0.5:
+        assert peer.change_state("/policy", "activate", HANG_S)
+    time.sleep(rng.uniform(0.0, 1.0))
+    first = int(status.last.worker_pid)  # type: ignore[attr-defined]
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(first, signal.SIGKILL)
+    wait_until(lambda: status.last.worker_pid != first, HANG_S, "the loss of the worker")  # type: ignore
+    # It answers, whatever it lost.
+    peer.call(_trigger(), "/policy/stop", timeout=HANG_S)
+
+
+def _trigger() -> type:
+    from std_srvs.srv import Trigger
+
+    return Trigger
+
+
+def start(times: int, domain: int, env: dict[str, str], tally: Tally) -> Iterator[int]:
+    """Nodes that come up and go, four at a time on one domain."""
+
+    def one(number: int) -> None:
+        name = f"policy_{number}"
+        node = start_node("policy", env, PARAMETERS, name=name)
+        peer = RosPeer(domain)
+        try:
+            with Lap(tally, node.said):
+                peer.bring_up(f"/{name}", HANG_S)
+                status = peer.inbox(PolicyStatus, f"/{name}/status", qos.LATCHED)
+                status.wait(lambda m: m.state == PolicyState.WAITING, HANG_S)
+                before = _session(node.pid)
+                node.signal(signal.SIGINT)
+                assert node.wait(END_S) == 0, "ended with another status than 0"
+                left = _left(before, END_S)
+            if left:
+                tally.fault("orphans", f"{left}: {node.log}")
+        finally:
+            peer.close()
+            node.kill()
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        for number, _ in enumerate(pool.map(one, range(times))):
+            yield number + 1
+
+
+def _session(pid: int) -> list[int]:
+    """The processes of a session: whatever it started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == pid:
+                    found.append(int(entry.name))
+    return found
+
+
+def _left(pids: list[int], seconds: float) -> list[int]:
+    """Those that still live after so long; a zombie does not."""
+
+    def alive(pid: int) -> bool:
+        try:
+            return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[
+                0
+            ] != "Z"
+        except (OSError, IndexError):
+            return False
+
+    until = time.monotonic() + seconds
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    return left
+
+
+def main() -> int:
+    """Run, count, say."""
+    parser = argparse.ArgumentParser(prog="cycles", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("lifecycle", "kill", "start"))
+    parser.add_argument("--times", type=int, default=100, help="(100)")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments (0)")
+    parser.add_argument("--json", action="store_true", help="one last line for a program")
+    args = parser.parse_args()
+    tally = Tally()
+    remove(find_leftovers())
+    begun = shown = time.monotonic()
+    with leased_domain() as domain:
+        env = ros_environment(domain)
+        os.environ.update(env)
+        runs = {
+            "lifecycle": lambda: lifecycle(args.times, domain, env, tally),
+            "kill": lambda: kill(args.times, domain, env, tally, args.seed),
+            "start": lambda: start(args.times, domain, env, tally),
+        }
+        with contextlib.suppress(KeyboardInterrupt):
+            for number in runs[args.what]():
+                if time.monotonic() - shown > 10:
+                    shown = time.monotonic()
+                    print(
+                        f"{number} of {args.times}: {dict(tally.wrong) or 'nothing wrong'}",
+                        flush=True,
+                    )
+    # What was killed leaves its segments; the next start clears them, as here. More is a leak.
+    leftovers = find_leftovers(min_age_s=0.0)
+    remove(leftovers)
+    if find_leftovers(min_age_s=0.0):
+        tally.fault("shared memory left", str(find_leftovers(min_age_s=0.0)))
+    p50, p99, longest = np.percentile(tally.took, [50, 99, 100]) if tally.took else (0, 0, 0)
+    print(
+        f"{args.what}: {tally.done} cycles in {(time.monotonic() - begun) / 60:.1f} min, each "
+        f"{p50:.2f} s (99 %: {p99:.2f}, longest {longest:.2f}); "
+        f"{len(leftovers)} segments of killed processes cleared"
+    )
+    for key, value in tally.notes.items():
+        print(f"  {key}: {value}")
+    for kind, count in tally.wrong.items():
+        print(f"  {kind}: {count}\n{tally.logs[kind]}")
+    print("nothing hung, was left over or grew" if not tally.wrong else "BROKEN")
+    if args.json:
+        summary = {"what": args.what, "cycles": tally.done, "wrong": dict(tally.wrong)}
+        print(
+            json.dumps(summary | {"p50_s": p50, "p99_s": p99, "longest_s": longest} | tally.notes)
+        )
+    return int(bool(tally.wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
