@@ -22,7 +22,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow second-robot soak cycles kernels check lint dev
+.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow second-robot soak cycles fuzz kernels check lint dev
 .PHONY: dist docker lock clean distclean
 
 help: ## this list
@@ -91,6 +91,11 @@ WHAT ?= lifecycle
 TIMES ?= 100
 cycles: install ## WHAT=lifecycle|kill|start of a node, TIMES (100) over: does any hang or leave something behind?
 	@cd test && ../$(BIN)/python -m endurance.cycles $(WHAT) --times $(TIMES) $(ARGS)
+
+NIGHT ?=
+FUZZ = $(if $(NIGHT),--messages 10000000 --files 100000)
+fuzz: install ## nonsense to every topic, parameter and file reader: 10^5 executed messages (NIGHT=1: 10^7)
+	@cd test && ../$(BIN)/python -m endurance.fuzz $(FUZZ) $(ARGS)
 
 kernels: install ## the Triton kernels in Triton's interpreter, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.4"

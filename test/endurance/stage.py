@@ -98,32 +98,14 @@ class Stage:
         self._episode = -1
 
     def _on_command(self, message: ActionCommand) -> None:
-        heard = Heard(
-            stamp=stamp_of(message.header.stamp),
-            sequence=int(message.sequence),
-            kind=CommandKind(message.kind),
-            epoch=int(message.epoch),
-            observation_stamp=stamp_of(message.observation_stamp),
-            valid_until=stamp_of(message.valid_until),
-            instruction_hash=int(message.instruction_hash),
-            action=tuple(message.action),
-        )
         with self._lock:
-            self._judge.command(heard)
+            self._judge.command(heard_of(message))
 
     def _on_status(self, message: PolicyStatus) -> None:
-        told = Told(
-            stamp=stamp_of(message.header.stamp),
-            state=PolicyState(message.state),
-            epoch=int(message.epoch),
-            instruction_hash=Instruction(message.instruction, 0).digest,
-            max_age=round(message.max_age_s * SECOND),
-            reason=message.reason,
-        )
         self.instruction = message.instruction or self.instruction
         self.worker = int(message.worker_pid)
         with self._lock:
-            self._judge.status(told)
+            self._judge.status(told_of(message))
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         if message.episode != self._episode:  # another episode may begin what a stop ended
@@ -282,6 +264,32 @@ class Stage:
     def _ask(self, service: str) -> bool:
         answer = self._peer.call(Trigger, f"/policy/{service}", timeout=ANSWER_S)
         return bool(answer.success)
+
+
+def heard_of(message: ActionCommand) -> Heard:
+    """What a judge needs of a command."""
+    return Heard(
+        stamp=stamp_of(message.header.stamp),
+        sequence=int(message.sequence),
+        kind=CommandKind(message.kind),
+        epoch=int(message.epoch),
+        observation_stamp=stamp_of(message.observation_stamp),
+        valid_until=stamp_of(message.valid_until),
+        instruction_hash=int(message.instruction_hash),
+        action=tuple(message.action),
+    )
+
+
+def told_of(message: PolicyStatus) -> Told:
+    """What a judge needs of a status."""
+    return Told(
+        stamp=stamp_of(message.header.stamp),
+        state=PolicyState(message.state),
+        epoch=int(message.epoch),
+        instruction_hash=Instruction(message.instruction, 0).digest,
+        max_age=round(message.max_age_s * SECOND),
+        reason=message.reason,
+    )
 
 
 def spec_values(spec: GraphSpec, name: str) -> dict[str, Any]:

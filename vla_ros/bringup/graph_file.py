@@ -264,7 +264,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from None
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UserError(f"{path}{line}: not YAML: {problem}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
     return _mapping(content, str(path))

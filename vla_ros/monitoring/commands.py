@@ -14,6 +14,7 @@ from vla_ros.monitoring.tally import EventTally
 from vla_ros.timing import MS, SECOND, Distribution, Moment, Window
 
 STAGE_TOLERANCE_MS = 0.1
+LARGEST_GAP = 1_000_000  # commands that can be lost between two; more is another numbering
 MAX_WRITERS = 16  # sequences remembered, so that strangers cannot fill the memory
 
 
@@ -99,7 +100,7 @@ class CommandWatch:
         if last is None:
             return
         step = seen.sequence - last.sequence
-        if step <= 0:
+        if not 0 < step <= LARGEST_GAP:
             self.jumbled.add(arrival.steady_ns)
             return
         if step > 1:

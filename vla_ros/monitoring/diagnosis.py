@@ -205,7 +205,7 @@ def action_rate(facts: Facts) -> Diagnostic:
     if lost := facts.commands.lost.recent(facts.steady_ns):
         found.add(Level.WARN, f"{lost} commands lost on the way")
     if jumbled := facts.commands.jumbled.recent(facts.steady_ns):
-        found.add(Level.WARN, f"{jumbled} sequence numbers repeated or went back")
+        found.add(Level.WARN, f"{jumbled} sequence numbers repeated, went back or leapt")
     values = [
         ("asked", f"{status.control_rate_hz:.2f} Hz" if status else "not known"),
         ("commands", f"{report.command_rate_hz:.2f} Hz"),

@@ -132,7 +132,7 @@ class StatusSeen:
     @property
     def period_ns(self) -> int:
         """The control period T; 0 when the status does not say."""
-        return round(1e9 / self.control_rate_hz) if self.control_rate_hz > 0 else 0
+        return round(1e9 / self.control_rate_hz) if self.control_rate_hz > 1e-9 else 0
 
     @property
     def between_episodes(self) -> bool:

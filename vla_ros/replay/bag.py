@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +17,10 @@ from types import TracebackType
 from typing import Any
 
 from rosbags.interfaces import Connection, MessageDefinitionFormat
-from rosbags.rosbag2 import Reader, ReaderError
+from rosbags.rosbag2 import Reader
 from rosbags.typesys import get_types_from_idl, get_types_from_msg
 from rosbags.typesys.store import Typestore
 
-from vla_ros.recording.chunks import DamagedChunk
 from vla_ros.recording.run_info import FILE, KEY, RunInfo
 from vla_ros.recording.typestore import PACKAGE, ros_types, typestore
 from vla_ros.replay.errors import BagError
@@ -143,6 +141,9 @@ class Bag:
         counts: dict[str, BagTopic] = {}
         for connection in self._connections():
             name, kind = connection.topic, connection.msgtype
+            if not _sound(name, kind, connection.msgcount):
+                told = f"{name!r} of type {kind!r}, {connection.msgcount!r} messages"
+                raise BagError(f"{self.path}: its metadata is damaged: topic {told}")
             before = counts.get(name)
             if before is not None and before.kind != kind:
                 raise BagError(f"{self.path}: {name} has messages of {before.kind} and {kind}")
@@ -162,7 +163,7 @@ class Bag:
                 chosen = [c for c in reader.connections if c.topic in wanted]
                 for connection, stamp, data in reader.messages(chosen) if chosen else ():
                     yield BagMessage(connection.topic, connection.msgtype, stamp, bytes(data))
-            except (ReaderError, DamagedChunk, OSError, ValueError, struct.error) as error:
+            except Exception as error:  # rosbags and SQLite raise whatever damage makes them raise
                 raise BagError(f"{self.path}: damaged: {_line(error)}") from None
             finally:
                 if reader is not shared:
@@ -202,11 +203,16 @@ class Bag:
         folder = self.path if self.path.is_dir() else self.path.parent
         beside = folder / FILE
         if beside.is_file():
-            texts.append(beside.read_text(encoding="utf-8"))
+            texts.append(beside.read_text(encoding="utf-8", errors="replace"))
         for text in filter(None, texts):
             with contextlib.suppress(ValueError, TypeError, json.JSONDecodeError):
                 return RunInfo.parse(text)
         return None
+
+
+def _sound(name: object, kind: object, count: object) -> bool:
+    """Metadata is a text file that anybody may have written."""
+    return isinstance(name, str) and isinstance(kind, str) and isinstance(count, int)
 
 
 def _opened(reader: Reader) -> Reader:

@@ -98,6 +98,7 @@ def test_namespace_and_remappings_from_outside(graph_file):
         ("nodes: {policy: {log_level: loud}}", "loud"),
         ("nodes: {policy: {namespace: 1bad}}", "namespace 1bad: parts of letters"),
         ("nodes:\n  policy: {\n", "line 3: not YAML"),
+        ("nodes: \0", "not YAML: .*#x0000"),
         ("nodes: !!python/object/apply:os.system [true]", "not YAML"),
         ("- a", "must be a mapping"),
     ],
@@ -107,6 +108,7 @@ def test_a_bad_file_is_one_line_that_names_it(tmp_path, text, needle):
     with pytest.raises(UserError, match=needle) as caught:
         GraphSpec.load(path)
     assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -74,6 +74,16 @@ def test_a_whole_folder_with_a_cut_file_is_read_too(tmp_path):
         assert 0 < bag.topics[0].count < 900
 
 
+def _retold(path, old: str, new: str):
+    """A bag whose metadata somebody edited."""
+    write_bag(path, film(3), "sqlite3")
+    told = path / "metadata.yaml"
+    text = told.read_text()
+    assert old in text
+    told.write_text(text.replace(old, new))
+    return path
+
+
 def test_what_is_no_bag_is_said_in_one_line(tmp_path):
     empty = write_bag(tmp_path / "empty", [])
     nothing = tmp_path / "nothing"
@@ -94,6 +104,11 @@ def test_what_is_no_bag_is_said_in_one_line(tmp_path):
         (tmp_path / "notes.txt", "no bag: give a folder"),
         (tmp_path / "missing", "there is no such bag"),
         (cut, "damaged or cut off"),
+        (_retold(tmp_path / "list", "name: /image", "name: [7]"), "metadata"),
+        (
+            _retold(tmp_path / "words", "message_count: 3", "message_count: many"),
+            "metadata is damaged",
+        ),
     ):
         with pytest.raises(BagError) as caught, Bag(path) as bag:
             list(bag.messages(t.name for t in bag.topics))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +267,7 @@ def _own_shapes(fields: Fields, published: Shapes) -> Shapes:
     own = fields.part("shapes")
     kind = published.text.kind
     try:
-        return Shapes(
+        made = Shapes(
             TowerConfig(**_plain(own.part("vision").raw)),
             TextConfig(**{**own.part("text").raw, "kind": kind}),
             TextConfig(**{**own.part("expert").raw, "kind": kind}),
@@ -274,6 +275,19 @@ def _own_shapes(fields: Fields, published: Shapes) -> Shapes:
         )
     except TypeError as error:
         raise CheckpointError(f"shapes: {error}") from error
+    for name in ("vision", "text", "expert"):
+        _same_types(f"shapes.{name}", getattr(made, name), getattr(published, name))
+    return made
+
+
+def _same_types(place: str, made: Any, like: Any) -> None:
+    """A dataclass takes what it is given; here that is somebody's file."""
+    for one in dataclass_fields(like):
+        value, wanted = getattr(made, one.name), type(getattr(like, one.name))
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise CheckpointError(
+                f"{place}.{one.name} is {value!r}: a value of type {wanted.__name__} is wanted"
+            )
 
 
 def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from vla_ros.timing import SECOND, Distribution
 _BYTE_ORDER = {b"\x00\x00": ">", b"\x00\x01": "<", b"\x00\x06": ">", b"\x00\x07": "<"}
 _STAMP_END = 12  # four bytes of encapsulation, int32 seconds, uint32 nanoseconds
 _GID_BYTES = 16
+_LARGEST = 1e9  # of a duration in s and of a rate in Hz
 
 
 def header_stamp(raw: bytes) -> int:
@@ -76,7 +77,8 @@ def stages_seen(message: Stages) -> StagesSeen:
 
 
 def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+    """What no clock and no rate can be counts as 0, also where it would overflow as nanoseconds."""
+    return value if math.isfinite(value) and abs(value) < _LARGEST else 0.0
 
 
 def status_seen(message: PolicyStatus) -> StatusSeen:

@@ -205,7 +205,7 @@ class RecorderNode(Node):
         if status.state != PolicyState.UNCONFIGURED:  # it speaks of what is loaded
             self._set_run(self._with_policy(status))
         before, self._state = self._state, status.state
-        bad = _BAD.get(PolicyState(status.state))
+        bad = _BAD.get(status.state)  # another version may know other states
         if bad and before != status.state and self._flight is not None:
             self._flight.trigger(bad, replace(self._run, reason=f"{bad}: {status.reason}"))
 

@@ -191,6 +191,11 @@ def test_configs_that_are_not_run(folder: Path, change: dict[str, Any], words: s
     assert words in refused(folder)
 
 
+def test_a_shape_that_is_no_number(folder: Path) -> None:
+    edit(folder / "config.json", lambda c: c["shapes"]["text"].update(rope_theta={}))
+    assert "shapes.text.rope_theta is {}: a value of type float is wanted" in refused(folder)
+
+
 def test_lerobots_own_switches_that_are_not_built() -> None:
     raw = flow_config_json(PRESETS["smolvla-small"])
     for change, words in (
