@@ -7,6 +7,7 @@ import torch
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.decoders.base import tap_layers
 from vla_ros.engine.draft_heads import HeadConfig, OneShotHead
+from vla_ros.engine.recursive_head import RecursiveConfig, RecursiveHead
 
 
 def random_head(model: ModelConfig, tokens: int, seed: int = 0, **changes: object) -> OneShotHead:
@@ -17,3 +18,18 @@ def random_head(model: ModelConfig, tokens: int, seed: int = 0, **changes: objec
     config = HeadConfig(layers, text.hidden_size, tokens, model.bins, **options)  # type: ignore[arg-type]
     torch.manual_seed(seed)
     return OneShotHead(config).requires_grad_(False).eval()
+
+
+def recursive_head(
+    model: ModelConfig, tokens: int, dim: int = 7, seed: int = 0, **changes: object
+) -> RecursiveHead:
+    """The same of a recursive one; what is expected draws it, so that some of it stands."""
+    text = model.text
+    options = {"width": 32, "heads": 2, "bins": model.bins, **changes}
+    config = RecursiveConfig(tap_layers(text.layers), text.hidden_size, tokens, dim, **options)  # type: ignore[arg-type]
+    torch.manual_seed(seed)
+    head = RecursiveHead(config)
+    if config.ordered:
+        with torch.no_grad():
+            head.gate.bias.fill_(3.0)
+    return head.requires_grad_(False).eval()

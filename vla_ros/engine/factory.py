@@ -7,20 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vla_ros.engine.checkpoints.config import TextConfig
-from vla_ros.engine.checkpoints.draft_head import find_head, load_head
+from vla_ros.engine.checkpoints.draft_head import DraftHead, find_head, load_head
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.checkpoints.openvla import Checkpoint
-from vla_ros.engine.draft_heads import OneShotHead
 from vla_ros.engine.drafters.acceptance import Acceptance, make_acceptance
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.drafters.head import HeadDrafter
 from vla_ros.engine.drafters.model import ModelDrafter
+from vla_ros.engine.drafters.recursive import RecursiveDrafter
 from vla_ros.engine.drafters.temporal import Costs, TemporalDrafter, costs_on
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
 from vla_ros.engine.drafters.uncertain import UncertainDrafter
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.recursive_head import RecursiveHead
 from vla_ros.engine.schedules.actionflow import ActionFlow
 from vla_ros.engine.schedules.autoregressive import Autoregressive
 from vla_ros.engine.schedules.base import Schedule
@@ -51,7 +52,7 @@ class ScheduleParts:
     max_prompt: int
     load_draft: LoadDraft
     proprio: Normaliser | None = None
-    head: OneShotHead | None = None
+    head: DraftHead | None = None
 
 
 def make_schedule(parts: ScheduleParts) -> Schedule:
@@ -184,25 +185,37 @@ def read_calibration(file: str | None, directory: Path) -> Calibration:
 
 def _head_drafter(
     parts: ScheduleParts, acceptance: Acceptance, budget: Budget, costs: Costs | None
-) -> HeadDrafter:
+) -> HeadDrafter | RecursiveDrafter:
     """The draft head that was trained for this checkpoint, or ``parts.head``."""
-    model = parts.model
-    head = parts.head
-    if model.config.chunk > 1:
-        raise ValueError("a draft head guesses single actions: for chunks give temporal_tree")
+    model, head = parts.model, _head(parts)
+    share = sum(p.numel() for p in head.parameters()) / _parameters(model.config.text)
+    if isinstance(head, RecursiveHead):
+        if costs is not None:  # the head's pass for every level
+            costs = replace(costs, alone=replace(costs.alone, level=share))
+        return RecursiveDrafter(
+            model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed,
+            costs, model.config.chunk,
+        )  # fmt: skip
+    if costs is not None:
+        costs = replace(costs, alone=replace(costs.alone, draft=costs.alone.draft + share))
+    return HeadDrafter(
+        model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed, costs,
+        model.capture,
+    )  # fmt: skip
+
+
+def _head(parts: ScheduleParts) -> DraftHead:
+    """ValueError or CheckpointError where there is none for this checkpoint."""
+    model, head = parts.model, parts.head
     if parts.tokens < 3:
         raise ValueError(f"actions of {parts.tokens} tokens leave a draft head nothing to guess")
     if head is None:
         folder = find_head(model.directory, parts.options.draft_checkpoint)
         head = load_head(folder, model.config, parts.tokens, model.device, model.dtype)
-    if costs is not None:
-        share = sum(p.numel() for p in head.parameters()) / _parameters(model.config.text)
-        alone = replace(costs.alone, draft=costs.alone.draft + share)
-        costs = replace(costs, alone=alone)
-    return HeadDrafter(
-        model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed, costs,
-        model.capture,
-    )  # fmt: skip
+    if model.config.chunk > 1 and not isinstance(head, RecursiveHead):
+        raise ValueError("a one-shot draft head guesses single actions: for chunks train a"
+                         " recursive one (`vla-ros train --head`), or give temporal_tree")  # fmt: skip
+    return head
 
 
 def _parameters(text: TextConfig) -> int:

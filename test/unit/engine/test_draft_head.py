@@ -25,7 +25,8 @@ from vla_ros.engine.checkpoints.draft_head import FOLDER, find_head, load_head, 
 from vla_ros.engine.checkpoints.openvla import fingerprint
 from vla_ros.engine.checkpoints.shipped import shipped
 from vla_ros.engine.decoders.base import tap_layers
-from vla_ros.engine.drafters.head import HeadDrafter, spaced
+from vla_ros.engine.drafters.head import HeadDrafter
+from vla_ros.engine.drafters.spacing import spaced
 from vla_ros.engine.drafters.temporal import FP32_CPU
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.model import ModelOptions, VLAModel

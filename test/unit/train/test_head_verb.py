@@ -63,7 +63,7 @@ def test_a_head_is_trained_and_drafts(short, tmp_path, capsys):
     ("words", "said"),
     [
         (["--target", "random:pi0-small"], "flow policy"),
-        (["--target", "random:small-chunk"], "gives chunks"),
+        (["--target", "random:small-chunk", "--executed", "9"], "gives 8 actions"),
         (["--target", "random:small", "--data", "x"], "takes no --data"),
         (["--target", "nowhere"], "nowhere"),
         ([], "--target"),

@@ -40,6 +40,11 @@ class Expecting:
             self._off, self._weight = np.zeros(self._steps), 0.0
 
     @property
+    def positions(self) -> int:
+        """Tokens of an answer."""
+        return self._dim * self._steps
+
+    @property
     def shift(self) -> int:
         """Steps from one chunk to the next, as was right of late; all of them, until one was
         compared."""
