@@ -213,8 +213,10 @@ def _head(parts: ScheduleParts) -> DraftHead:
         folder = find_head(model.directory, parts.options.draft_checkpoint)
         head = load_head(folder, model.config, parts.tokens, model.device, model.dtype)
     if model.config.chunk > 1 and not isinstance(head, RecursiveHead):
-        raise ValueError("a one-shot draft head guesses single actions: for chunks train a"
-                         " recursive one (`vla-ros train --head`), or give temporal_tree")  # fmt: skip
+        raise ValueError(
+            "a one-shot draft head guesses single actions: for chunks train a recursive one"
+            " (`vla-ros train --head`), or give temporal_tree"
+        )
     return head
 
 

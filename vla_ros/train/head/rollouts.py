@@ -91,9 +91,12 @@ def claim(options: RolloutOptions, directory: Path) -> None:
     there = json.loads(path.read_text()) if path.exists() else asdict(options)
     if there.get("target") != options.target:
         raise UserError(f"{directory} holds rollouts of another checkpoint: take another --out")
-    if there.get("executed", 1) != options.executed:
-        raise UserError(f"{directory} holds rollouts that execute {there.get('executed', 1)} actions"
-                        f" of a chunk, not {options.executed}: take another --out")  # fmt: skip
+    before = there.get("executed", 1)
+    if before != options.executed:
+        raise UserError(
+            f"{directory} holds rollouts that execute {before} actions of a chunk, not"
+            f" {options.executed}: take another --out"
+        )
     path.write_text(json.dumps(asdict(options), indent=1) + "\n")
 
 
