@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_ros.cli.defaults import actions_of
 from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 
@@ -198,7 +199,7 @@ def _head(args: argparse.Namespace, device: str) -> int:
     from vla_ros.train.head.training import Step as HeadStep
 
     given = _given(args, ("steps", "batch", "learning_rate", "seed"))
-    recursive = args.recursive or _chunk(args.target) > 1
+    recursive = args.recursive or actions_of(args.target) > 1
     options = HeadOptions.of_recursive(**given) if recursive else HeadOptions(**given)
     # On a CPU the rollouts are in fp32, where speculation says what decoding says to the token.
     dtype = "float32" if device == "cpu" else args.dtype
@@ -241,23 +242,6 @@ def _head(args: argparse.Namespace, device: str) -> int:
         judged = {"head": asdict(trained.judged), "temporal_tree": asdict(trained.temporal)}
         print(json.dumps({"step": trained.step, "held_out": judged}))
     return 0
-
-
-def _chunk(target: str) -> int:
-    """Actions of an answer of a token policy; 1 where it cannot be told yet."""
-    from vla_ros.engine.checkpoints.openvla import read_layout, resolve
-    from vla_ros.engine.checkpoints.random import PREFIX, PRESETS
-    from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.flow.load import is_flow
-
-    if target.startswith(PREFIX):
-        preset = PRESETS.get(target.removeprefix(PREFIX))
-        return preset.chunk if preset else 1
-    try:
-        directory = resolve(target)
-        return 1 if is_flow(directory) else read_layout(directory).config.chunk
-    except (CheckpointError, OSError):
-        return 1  # said in one line where it is loaded
 
 
 class _Stop:

@@ -45,27 +45,39 @@ class Shape:
 
 
 @lru_cache(1024)
-def shape_of(tree: DraftTree, device: torch.device) -> Shape:
-    """Of a tree; rows are numbered level by level, the likeliest path's node first in each."""
-    ranks = [tuple(tree.ranks[node] for node in branch) for branch in branches(tree.parents)]
-    inner = sorted({p for p in tree.parents if p != ROOT}, key=lambda n: (len(ranks[n]), ranks[n]))
-    row = {ROOT: 0} | {node: n + 1 for n, node in enumerate(inner)}
-    levels, first = [], 0
-    for level in range(1, max((tree.levels[n] for n in inner), default=0) + 1):
-        here = [node for node in inner if tree.levels[node] == level]
-        drafted = row[here[0]] - 1  # rows of nodes before this level
-        hidden = torch.ones(len(here), drafted + len(here), dtype=torch.bool)
-        for place, node in enumerate(here):
-            above = node
-            while above != ROOT:
-                hidden[place, row[above] - 1] = False
-                above = tree.parents[above]
-        parents = torch.tensor([row[tree.parents[node]] - first for node in here])
-        named = torch.tensor([tree.ranks[node] for node in here])
-        levels.append(Level(parents.to(device), named.to(device), hidden.to(device)))
-        first = row[here[0]]
-    where = [row[p] * RANKED + r for p, r in zip(tree.parents, tree.ranks, strict=True)]
+def shape_of(tree: DraftTree, device: torch.device, whole: DraftTree | None = None) -> Shape:
+    """Of a tree, or of a part of ``whole``, which is then what grows; rows are numbered level by
+    level, the likeliest path's node first in each."""
+    grown = tree if whole is None else whole
+    paths = _paths(grown)
+    inner = sorted({p for p in grown.parents if p != ROOT}, key=lambda n: (len(paths[n]), paths[n]))
+    row = {(): 0} | {paths[node]: n + 1 for n, node in enumerate(inner)}
+    levels, first = list[Level](), 0
+    for level in range(1, max(map(len, row)) + 1):
+        here = [paths[node] for node in inner if len(paths[node]) == level]
+        start = row[here[0]]
+        hidden = torch.ones(len(here), start - 1 + len(here), dtype=torch.bool)
+        for place, path in enumerate(here):
+            for end in range(1, level + 1):  # its ancestors and itself
+                hidden[place, row[path[:end]] - 1] = False
+        parents = torch.tensor([row[path[:-1]] - first for path in here])
+        ranks = torch.tensor([path[-1] for path in here])
+        levels.append(Level(parents.to(device), ranks.to(device), hidden.to(device)))
+        first = start
+    where = [row[path[:-1]] * RANKED + path[-1] for path in _paths(tree)]
     return Shape(tuple(levels), torch.tensor(where, dtype=torch.long, device=device))
+
+
+def _paths(tree: DraftTree) -> list[tuple[int, ...]]:
+    """Of every node the ranks from level 1 on."""
+    return [tuple(tree.ranks[node] for node in branch) for branch in branches(tree.parents)]
+
+
+def merged(trees: Sequence[DraftTree]) -> DraftTree:
+    """Every path of any of them."""
+    paths = sorted({path for tree in trees for path in _paths(tree)}, key=lambda p: (len(p), p))
+    place = {(): ROOT} | {path: n for n, path in enumerate(paths)}
+    return DraftTree(tuple(place[p[:-1]] for p in paths), tuple(p[-1] for p in paths))
 
 
 class Growth:

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from vla_ros.engine.drafters.base import Draft
-from vla_ros.engine.drafters.growth import Expected, Growing, shape_of
+from vla_ros.engine.drafters.growth import Expected, Growing, Growth, shape_of
 from vla_ros.engine.drafters.temporal import Costs
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter, cut
 from vla_ros.engine.recursive_head import LEVELS, Embed, RecursiveHead
 from vla_ros.engine.request import Request
 from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.expected import Budget, plan_first, plan_states
+from vla_ros.engine.trees.expected import Budget, Cost, plan_first, plan_states
 from vla_ros.engine.trees.expecting import Expecting
 from vla_ros.engine.trees.shape import DraftTree, Marginals
 
@@ -51,6 +51,11 @@ class RecursiveDrafter(TemporalTreeDrafter):
         self._later: tuple[DraftTree, ...] = ()  # the trees behind a token: they never change
         self._trees = self._plan()
 
+    @property
+    def costs_alone(self) -> Cost | None:
+        """Of a tree behind a token."""
+        return None if self._costs is None else self._costs.alone
+
     def begin(self, request: Request) -> None:
         super().begin(request)
         self.passes = 0
@@ -64,18 +69,27 @@ class RecursiveDrafter(TemporalTreeDrafter):
         if not known:
             return super().propose(prefix, limit)
         tree = cut(self._trees[known], limit)
-        if not len(tree) or self.growing.seen != known:
+        if not len(tree):
             return self._nothing
         shape = shape_of(tree, self._device)
         with torch.inference_mode():
-            growth = self.growing.begin(*self.told(prefix, len(shape.levels) + 1))
+            growth = self.round(prefix, len(shape.levels) + 1)
+            if growth is None:
+                return self._nothing
             for level in shape.levels:
                 growth.grow(level)
             tokens = growth.tokens(shape)
         self.passes += 1 + len(shape.levels)
         return Draft(tokens, parents=tree.parents)
 
-    def told(self, prefix: Sequence[int], levels: int) -> tuple[list[int], Expected, Expected]:
+    def round(self, prefix: Sequence[int], levels: int) -> Growth | None:
+        """What grows behind a prefix, to at most so many levels; None where the target has not
+        shown all of it."""
+        if self.growing.seen != len(prefix):
+            return None
+        return self.growing.begin(*self._told(prefix, levels))
+
+    def _told(self, prefix: Sequence[int], levels: int) -> tuple[list[int], Expected, Expected]:
         """What a round begins with: the tokens not taken in yet, what was expected behind each,
         and what is expected of the next ``levels`` places."""
         known, said = len(prefix), list(prefix)

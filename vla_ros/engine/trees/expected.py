@@ -114,7 +114,7 @@ def plan_states(
         tree = likeliest(levels, most)
         cost = alone if known else prompt
         if cost is not None:
-            tree, levels = _deepest_paying(tree, levels, expected[known:], cost, most)
+            tree, levels = deepest_paying(tree, levels, expected[known:], cost, most)
             most = min(most, -(-len(tree) // budget.step) * budget.step)
             tree = tree if len(tree) == most else likeliest(levels, most)
         trees[known] = tree
@@ -134,7 +134,7 @@ def plan_first(
     return tree if len(tree) == most else likeliest(marginals, most)
 
 
-def _deepest_paying(
+def deepest_paying(
     tree: DraftTree, marginals: Marginals, expected: Sequence[float], cost: Cost, most: int
 ) -> tuple[DraftTree, Marginals]:
     """The part that saves most of the likeliest tree, or where levels cost, of the likeliest tree

@@ -63,6 +63,12 @@ class Expecting:
         self._trunk, self._next = chunk, min(row * self._dim, len(chunk))
 
     @property
+    def row(self) -> int:
+        """Of the last chunk that falls together with the first of the new one; its end, where it
+        has none. As of ``begin``."""
+        return self._next // self._dim
+
+    @property
     def newest(self) -> tuple[int, ...]:
         """The last answer; empty where there is none."""
         return next(reversed(self._said.values()), ())

@@ -148,7 +148,7 @@ def loss_of(
     there = (bins >= 0) & (bins < target.actions.bins)
     thought = batch.targets.to(device).float()
     total = weights = torch.zeros((), device=device)
-    for step, logits in enumerate(_unrolled(head, batch, target.embed, options.unroll, device)):
+    for step, logits in enumerate(unrolled(head, batch, target.embed, options.unroll, device)):
         chances = logits.float().log_softmax(-1)
         said = F.nll_loss(chances.transpose(1, 2), bins.clamp(0, logits.shape[-1] - 1),
                           reduction="none")  # fmt: skip
@@ -159,14 +159,20 @@ def loss_of(
     return total / weights
 
 
-def _unrolled(
-    head: RecursiveHead, batch: Answers, embed: Embed, steps: int, device: torch.device
+def unrolled(
+    head: RecursiveHead,
+    batch: Answers,
+    embed: Embed,
+    steps: int,
+    device: torch.device,
+    follow: int | None = None,
 ) -> list[torch.Tensor]:
+    """Logits as ``RecursiveHead.unrolled`` gives them."""
     places = batch.taps.shape[1]
     tokens = batch.tokens[:, :places].to(device)
     last, before = batch.last.to(device).long(), batch.before.to(device).long()
     return head.unrolled(batch.taps.to(device).float(), tokens, last, before, steps,
-                         lambda t: embed(t).float())  # fmt: skip
+                         lambda t: embed(t).float(), follow)  # fmt: skip
 
 
 def ranks_of(head: RecursiveHead, answers: Answers, embed: Embed, first: int) -> torch.Tensor:
@@ -180,7 +186,7 @@ def ranks_of(head: RecursiveHead, answers: Answers, embed: Embed, first: int) ->
             batch = answers.take(part)
             bins = (batch.tokens[:, 1:-1] - first).clamp(0, head.config.bins - 1)
             steps = min(LEVELS, count)
-            for level, logits in enumerate(_unrolled(head, batch, embed, steps, device)):
+            for level, logits in enumerate(unrolled(head, batch, embed, steps, device)):
                 said = logits.gather(-1, bins[..., None])
                 rank = (logits > said).sum(-1).clamp_max(RANKED)
                 found[part, : count - level, level] = rank[:, level:]

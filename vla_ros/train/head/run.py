@@ -85,14 +85,15 @@ def run(
     tasks = len(environment.spec.tasks)
     learn = _read(directory / ROLLOUTS, LEARN, wanted.learn * tasks)
     judge = _read(directory / ROLLOUTS, JUDGE, wanted.judge * tasks)
-    target = _target(engine)
+    target = target_of(engine)
     device = torch.device(wanted.device)
     trained = train_head(options, target, learn, judge, device, report.step, stop)
     _write(directory / HEAD, trained, wanted, options, rollouts.target, learn)
     return trained
 
 
-def _target(engine: Engine) -> Target:
+def target_of(engine: Engine) -> Target:
+    """A token policy as its draft head sees it."""
     text = engine.model.config.text
     # A copy that gradients may meet: what is made in inference mode they may not.
     table = engine.model.decoder.embed(torch.arange(text.vocab_size, device=engine.model.device))
