@@ -158,18 +158,18 @@ def _heterospec(parts: ScheduleParts, acceptance: Acceptance) -> HeteroSpec:
             )
         folder = _calibration_folder(parts)
         calibration = _calibration(parts, folder, "head")
-        alone = None if costs is None else head.costs_alone
-        plan = plan_bins(calibration, costs.prompt if costs else None, alone, step)
+        prompt, alone = costs.prompt if costs else None, head.costs_alone
+        plan = plan_bins(calibration, prompt, alone, step)
         drafter = UncertainHeadDrafter(head, calibration, plan, model.device)
     else:
         calibration = _calibration(parts, model.directory, "temporal_tree")
-        paid = (costs.prompt, costs.alone) if costs else (None, None)
+        prompt, alone = (costs.prompt, costs.alone) if costs else (None, None)
         source = TemporalTreeDrafter(
             model.actions, parts.tokens, model.device, acceptance.reach, Budget(0, 0), costs,
             model.config.chunk,
         )  # fmt: skip
         drafter = UncertainDrafter(
-            source, calibration, plan_bins(calibration, *paid, step), model.device
+            source, calibration, plan_bins(calibration, prompt, alone, step), model.device
         )
     return HeteroSpec(
         model, parts.tokens, parts.max_prompt, drafter, acceptance, options.gamma,

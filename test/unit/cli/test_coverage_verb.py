@@ -37,7 +37,7 @@ def test_too_little_is_refused(tmp_path, capsys):
     assert "3 episodes with 420 frames: give 2 episodes and 500 frames" in said
 
 
-def record_chunks(folder, executed, episodes=4, frames=140, steps=4, dim=3):
+def record_chunks(folder, executed, episodes=2, frames=260, steps=4, dim=2):
     """Chunks of one long line: what the last one said of a step is what the next one says."""
     rng = np.random.default_rng(1)
     (folder / "tokens").mkdir()
@@ -55,21 +55,21 @@ def test_chunks_are_shifted_by_what_was_executed(tmp_path, capsys):
     shown = capsys.readouterr().out
     found = {row["name"]: row for row in json.loads(shown.splitlines()[-1])["coverage"]}
     shifted, previous = found["last chunk, shifted"], found["previous step"]
-    assert shifted["shares"][:3] == [1.0] * 3  # one of four steps was said before
-    assert shifted["shares"][3:] == [0.0] * 9
+    assert shifted["shares"][:2] == [1.0] * 2  # one of four steps was said before
+    assert shifted["shares"][2:] == [0.0] * 6
     assert max(previous["shares"]) < 0.05
-    assert "step 3" in shown and "dimension 2" in shown
+    assert "step 3" in shown and "dimension 1" in shown
     assert main(["coverage", str(tmp_path), "--chunk", "5"]) == 2
-    assert "12 tokens are no 5 actions" in capsys.readouterr().err
+    assert "8 tokens are no 5 actions" in capsys.readouterr().err
 
 
 def test_a_line_at_rest_repeats_its_previous_step(tmp_path, capsys):
     (tmp_path / "tokens").mkdir()
     rng = np.random.default_rng(2)
     for number in range(2):
-        tokens = np.tile(rng.integers(0, 200, (300, 3)), (1, 4)).astype(np.int32)
+        tokens = np.tile(rng.integers(0, 200, (260, 2)), (1, 4)).astype(np.int32)
         np.savez(tmp_path / "tokens" / f"a_{number}.npz", tokens=tokens, success=True)
     assert main(["coverage", str(tmp_path), "--chunk", "4", "--executed", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["coverage"]
     previous = next(row for row in found if row["name"] == "previous step")
-    assert previous["shares"][3:] == [1.0] * 9 and max(previous["shares"][:3]) < 0.1
+    assert previous["shares"][2:] == [1.0] * 6 and max(previous["shares"][:2]) < 0.1
