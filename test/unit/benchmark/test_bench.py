@@ -84,8 +84,8 @@ def test_heterospec_is_a_row_where_there_is_a_calibration(
 
 
 def test_chunks_are_drafted_by_every_row_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = "autoregressive,speculative_temporal,speculative_tree_full,speculative_head"
-    words = ["--checkpoint", "random:small-chunk", "--rows", rows, "--timed", "3", "--warm-up", "2"]
+    rows = "autoregressive,speculative_tree_full,speculative_head"
+    words = ["--checkpoint", "random:small-chunk", "--rows", rows, "--timed", "1", "--warm-up", "1"]
     assert main([*SMALL, *words]) == 0
     shown = capsys.readouterr().out
     found = json.loads(shown.splitlines()[-1])
@@ -93,8 +93,8 @@ def test_chunks_are_drafted_by_every_row_that_fits(capsys: pytest.CaptureFixture
     made = found["schedules"]
     assert made["autoregressive"]["passes_per_action"] == 56
     assert made["speculative_head"]["draft_passes_per_action"] > 4
+    assert made["speculative_head"]["passes_per_action"] <= 56
     assert made["speculative_tree_full"]["draft_passes_per_action"] == 0
-    assert "draft\npasses" in shown or "passes" in shown
 
 
 def test_it_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
