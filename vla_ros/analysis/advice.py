@@ -17,6 +17,9 @@ PARAMETERS = {
     "speculative_tree": "schedule:=speculative drafter:=temporal_tree",
     "speculative_tree_full": ("schedule:=speculative drafter:=temporal_tree adaptive_draft:=false"),
     "speculative_head": "schedule:=speculative drafter:=head adaptive_draft:=false",
+    "speculative_head_paying": "schedule:=speculative drafter:=head",
+    "heterospec_head": "schedule:=heterospec drafter:=head",
+    "heterospec_head_full": "schedule:=heterospec drafter:=head adaptive_draft:=false",
     "speculative_relaxed": (
         "schedule:=speculative drafter:=temporal acceptance:=relaxed relaxed_distance:=2"
     ),

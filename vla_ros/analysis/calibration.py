@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from vla_ros.engine.trees.calibration import LEVELS, Bins, Calibration
 from vla_ros.engine.trees.cart import fit_thresholds
-from vla_ros.engine.trees.expected import Budget, TreePlan, plan_trees
+from vla_ros.engine.trees.expected import Budget, TreePlan, plan_states
 from vla_ros.engine.trees.marginals import WIDTH
 from vla_ros.engine.trees.rounds import EMPTY, Choose, Episode, Round, Shown, rounds, shown
 from vla_ros.engine.trees.shape import Marginals
@@ -31,12 +31,12 @@ QUANTILES = (25, 50, 75, 90)
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A calibration, the fixed trees that its rounds were played on, and the chances of all
-    rounds together [K][ranks]."""
+    """A calibration, the fixed trees that its rounds were played on, and the chances of all frames
+    together, per number of known tokens [K - 1][levels][ranks]."""
 
     calibration: Calibration
     base: TreePlan
-    chances: Marginals
+    states: Sequence[Marginals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,24 @@ def fit(
 ) -> Fitted:
     """Bins for every number of known tokens. ValueError: no frame has one before it."""
     budget = base or Budget()
-    chances = counted([f.ranks for f in frames if f.offer is not None])
-    plan = plan_trees(chances[:-1], budget)
+    tokens = len(frames[0].own)
+    there = [f for f in frames if f.offer is not None]
+    all_ = [_counted_at(there, known, tokens) for known in range(tokens - 1)]
+    plan = plan_states(all_, budget)
     fixed = TreePlan(tuple(tree.cut(levels) for tree in plan.trees), plan.expected)
     played = [r for r in rounds(frames, following(fixed)) if len(r.tree)]
     # Only what is known before the round names the bin; the calibration says how.
     blank = Calibration((), budget, levels)
     states = tuple(
-        _bins([r for r in played if r.known == known], chances[known:-1], blank)
-        for known in range(len(chances) - 1)
+        _bins([r for r in played if r.known == known], all_[known], blank)
+        for known in range(tokens - 1)
     )
-    return Fitted(Calibration(states, budget, levels, dict(about or {})), fixed, chances)
+    return Fitted(Calibration(states, budget, levels, dict(about or {})), fixed, all_)
+
+
+def _counted_at(frames: Sequence[Shown], known: int, tokens: int) -> Marginals:
+    """Chances of the levels that may be drafted with so many tokens known."""
+    return counted([frame.right(known)[: tokens - 1 - known] for frame in frames])
 
 
 def following(plan: TreePlan) -> Choose:
@@ -102,7 +109,7 @@ def _bins(played: Sequence[Round], all_: Marginals, how: Calibration) -> Bins:
     chances, counts = [], []
     for low, high in pairwise(edges):
         inside = [r for r, phi in zip(played, entropies, strict=True) if low < phi <= high]
-        ranks = [r.shown.ranks[r.known : -1] for r in inside]
+        ranks = [r.shown.right(r.known)[: len(all_)] for r in inside]
         chances.append(counted(ranks, all_, PRIOR) if ranks else [list(level) for level in all_])
         counts.append(len(inside))
     return Bins(thresholds, tuple(chances), tuple(counts))

@@ -4,6 +4,10 @@ An *alternative* is a guess at a token from the same place of the actions before
 the share of tokens that are among so many alternatives; passes are those of drafts verified
 behind the prompt and then behind each correction, replayed on the tokens. What is fitted is
 fitted on other episodes than it is judged by. numpy only.
+
+Of a chunk of several actions a token has been said before by the last chunk, *shifted* by the steps
+that were executed in between, and lies near the same token of the *previous step* of its own
+chunk: there those stand for the actions before (:mod:`vla_ros.engine.trees.expecting`).
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vla_ros.engine.trees.expected import Budget, TreePlan, due, plan_trees
+from vla_ros.engine.trees.expecting import Expecting
 from vla_ros.engine.trees.marginals import WIDTH, TemporalMarginals
 from vla_ros.engine.trees.shape import ROOT, DraftTree
 
@@ -22,6 +27,18 @@ Tokens = npt.NDArray[np.int32]  # [frames, K] of an episode
 Floats = npt.NDArray[np.float64]
 
 FOLDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Answers of ``steps`` actions, of which ``executed`` are carried out before the next one;
+    None: as many as would have been right of late."""
+
+    steps: int = 1
+    executed: int | None = None
+
+
+SINGLE = Chunks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +67,12 @@ class Replayed:
     expected: float | None = None
 
 
-def coverage(episodes: Sequence[Tokens]) -> list[Covered]:
+def coverage(episodes: Sequence[Tokens], chunks: Chunks = SINGLE) -> list[Covered]:
     """Of the alternatives that one would think of, and of those that a fit gives, held out."""
+    fixed = FIXED if chunks.steps == 1 else _of_chunks(chunks)
     return [
-        *(_counted(name, episodes, near) for name, near in FIXED.items()),
-        *(_counted(f"fitted, {n}", episodes, None, n) for n in (1, 2, 3, 5, 8, WIDTH)),
+        *(_counted(name, episodes, near) for name, near in fixed.items()),
+        *(_counted(f"fitted, {n}", episodes, None, n, chunks) for n in (1, 2, 3, 5, 8, WIDTH)),
     ]
 
 
@@ -78,47 +96,111 @@ FIXED: dict[str, Callable[[Tokens], npt.NDArray[np.bool_]]] = {
 }
 
 
+def _of_chunks(chunks: Chunks) -> dict[str, Callable[[Tokens], npt.NDArray[np.bool_]]]:
+    """The free drafts of chunks. Where the last chunk says nothing of a step it covers nothing."""
+
+    def shifted(e: Tokens) -> npt.NDArray[np.bool_]:
+        return np.stack([own == guess for own, guess, _ in _looked(e, chunks)])
+
+    def previous(e: Tokens) -> npt.NDArray[np.bool_]:
+        return np.stack([own == guess for own, _, guess in _looked(e, chunks)])
+
+    def drafted(within: int) -> Callable[[Tokens], npt.NDArray[np.bool_]]:
+        def hits(e: Tokens) -> npt.NDArray[np.bool_]:
+            rows = [np.abs(np.subtract(own, last)) for _, last, own in _triples(e, chunks)]
+            return np.stack(rows) <= within
+
+        return hits
+
+    return {
+        "last chunk, shifted": shifted,
+        "previous step": previous,
+        "either": lambda e: shifted(e) | previous(e),
+        "as temporal drafts": drafted(0),
+        "the same ± 1": drafted(1),
+        "the same ± 2": drafted(2),
+    }
+
+
+def _looked(episode: Tokens, chunks: Chunks) -> Iterable[tuple[Tokens, Tokens, Tokens]]:
+    """Of every frame from the third on: what was said, the last chunk shifted (-1 where it says
+    nothing), and the step before each in the same chunk, before its first step what was executed
+    last."""
+    width = episode.shape[1]
+    dim = width // chunks.steps
+    for number, expecting in enumerate(_expecting(episode, chunks)):
+        if number < 2:
+            continue
+        own, last = episode[number], episode[number - 1]
+        row = expecting.row
+        shifted = np.full(width, -1, np.int32)
+        shifted[: width - row * dim] = last[row * dim :]
+        before = last[max(row - 1, 0) * dim :][:dim]
+        yield own, shifted, np.concatenate((before, own[:-dim]))
+
+
+def _expecting(episode: Tokens, chunks: Chunks) -> Iterable[Expecting]:
+    """Frame by frame as a drafter would have it before the frame is said."""
+    width = episode.shape[1]
+    expecting = Expecting(width // chunks.steps, chunks.steps, window_of([episode]))
+    for number, own in enumerate(episode.tolist()):
+        told = None if chunks.executed is None or not number else (number - 1, chunks.executed)
+        expecting.begin(number, told)
+        yield expecting
+        expecting.observe(own)
+
+
 def _counted(
     name: str,
     episodes: Sequence[Tokens],
     near: Callable[[Tokens], npt.NDArray[np.bool_]] | None,
     count: int = 0,
+    chunks: Chunks = SINGLE,
 ) -> Covered:
     if near is not None:
         hits = np.concatenate([near(e) for e in episodes])
     else:
-        hits = np.concatenate([fold_hits(e, f, count) for e, f in _held_out(episodes)])
+        hits = np.concatenate(
+            [fold_hits(e, f, count, chunks) for e, f in _held_out(episodes, chunks)]
+        )
     shares, drafted = hits.mean(0), hits[:, :-1]
     product = float(np.prod(drafted.mean(0)))
     return Covered(name, tuple(map(float, shares)), float(drafted.all(1).mean()), product)
 
 
-def fold_hits(episode: Tokens, fitted: TemporalMarginals, count: int) -> npt.NDArray[np.bool_]:
+def fold_hits(
+    episode: Tokens, fitted: TemporalMarginals, count: int, chunks: Chunks = SINGLE
+) -> npt.NDArray[np.bool_]:
     """[frames - 2, K]: whether a token is among the ``count`` likeliest alternatives."""
     hits = np.zeros((max(len(episode) - 2, 0), episode.shape[1]), bool)
-    for row, (before, last, own) in enumerate(_triples(episode)):
+    for row, (before, last, own) in enumerate(_triples(episode, chunks)):
         there = fitted.alternatives(last, before)
         hits[row] = [token in options[:count] for token, options in zip(own, there, strict=True)]
     return hits
 
 
-def fit(episodes: Iterable[Tokens], window: range) -> TemporalMarginals:
+def fit(episodes: Iterable[Tokens], window: range, chunks: Chunks = SINGLE) -> TemporalMarginals:
     """All frames weigh the same."""
     known = list(episodes)
     learned = TemporalMarginals(known[0].shape[1], window, decay=1.0)
     for episode in known:
-        _learn(learned, episode)
+        _learn(learned, episode, chunks)
     return learned
 
 
-def _learn(learned: TemporalMarginals, episode: Tokens) -> None:
-    for before, last, own in _triples(episode):
+def _learn(learned: TemporalMarginals, episode: Tokens, chunks: Chunks) -> None:
+    for before, last, own in _triples(episode, chunks):
         learned.update(last, before, own, learned.alternatives(last, before))
 
 
-def _triples(episode: Tokens) -> Iterable[tuple[list[int], list[int], list[int]]]:
-    rows = episode.tolist()
-    return zip(rows, rows[1:], rows[2:], strict=False)
+def _triples(
+    episode: Tokens, chunks: Chunks = SINGLE
+) -> Iterable[tuple[list[int], list[int], list[int]]]:
+    """Every frame from the third on, behind what it is expected to say and what stood before."""
+    if chunks.steps == 1:
+        rows = episode.tolist()
+        return zip(rows, rows[1:], rows[2:], strict=False)
+    return list(_frames(episode, chunks))[1:]
 
 
 def window_of(episodes: Iterable[Tokens]) -> range:
@@ -128,11 +210,11 @@ def window_of(episodes: Iterable[Tokens]) -> range:
     return range(least, most + 1)
 
 
-def _held_out(episodes: Sequence[Tokens]) -> list[tuple[Tokens, TemporalMarginals]]:
+def _held_out(episodes: Sequence[Tokens], chunks: Chunks) -> list[tuple[Tokens, TemporalMarginals]]:
     """Every episode with what was fitted on the other folds'."""
     window = window_of(episodes)
     fits = [
-        fit((e for n, e in enumerate(episodes) if n % FOLDS != fold), window)
+        fit((e for n, e in enumerate(episodes) if n % FOLDS != fold), window, chunks)
         for fold in range(FOLDS)
     ]
     return [(e, fits[n % FOLDS]) for n, e in enumerate(episodes)]
@@ -141,11 +223,17 @@ def _held_out(episodes: Sequence[Tokens]) -> list[tuple[Tokens, TemporalMarginal
 # ------------------------------------------------------------------ passes
 
 
-def chain(episodes: Sequence[Tokens]) -> Replayed:
+def chain(episodes: Sequence[Tokens], chunks: Chunks = SINGLE) -> Replayed:
     """The last action as the draft of the next, redrafted after every miss; an episode's first
-    action has no draft."""
+    action has no draft. Of chunks what ``temporal`` drafts."""
     drafted = episodes[0].shape[1] - 1
-    stood = np.concatenate([(e[1:] == e[:-1])[:, :drafted] for e in episodes])
+    if chunks.steps == 1:
+        hits = [e[1:] == e[:-1] for e in episodes]
+    else:
+        hits = [
+            np.array([np.equal(own, last) for _, last, own in _frames(e, chunks)]) for e in episodes
+        ]
+    stood = np.concatenate([one[:, :drafted] for one in hits])
     frames = sum(map(len, episodes))
     passes = len(stood) + int((~stood).sum()) + len(episodes) * (drafted + 1)
     count = _Count()
@@ -160,22 +248,27 @@ def chain(episodes: Sequence[Tokens]) -> Replayed:
     return Replayed("chain", frames, passes / frames, *count.means, expected)
 
 
-def trees(episodes: Sequence[Tokens], budget: Budget, name: str) -> Replayed:
+def trees(
+    episodes: Sequence[Tokens], budget: Budget, name: str, chunks: Chunks = SINGLE
+) -> Replayed:
     """Trees fitted on the other folds' episodes, kept as they are."""
     window, count, expected, frames = window_of(episodes), _Count(), [], 0
     for fold in range(FOLDS):
-        fitted = fit((e for n, e in enumerate(episodes) if n % FOLDS != fold), window)
+        others = (e for n, e in enumerate(episodes) if n % FOLDS != fold)
+        fitted = fit(others, window, chunks)
         plan = plan_trees(fitted.chances[:-1], budget)
         expected.append(plan.passes)
         for episode in episodes[fold::FOLDS]:
             count.first(episode.shape[1])
-            for before, last, own in _frames(episode):
+            for before, last, own in _frames(episode, chunks):
                 _play(own, fitted.alternatives(last, before), plan, count)
             frames += len(episode)
     return Replayed(name, frames, count.passes / frames, *count.means, float(np.mean(expected)))
 
 
-def learning(episodes: Sequence[Tokens], budget: Budget, anew: bool, name: str) -> Replayed:
+def learning(
+    episodes: Sequence[Tokens], budget: Budget, anew: bool, name: str, chunks: Chunks = SINGLE
+) -> Replayed:
     """Learned while it goes, as the drafter does: from episode to episode, or anew in each."""
     window, count = window_of(episodes), _Count()
     learned = TemporalMarginals(episodes[0].shape[1], window)
@@ -185,7 +278,7 @@ def learning(episodes: Sequence[Tokens], budget: Budget, anew: bool, name: str) 
         if anew:
             learned.forget()
             seen = 0
-        for before, last, own in _frames(episode):
+        for before, last, own in _frames(episode, chunks):
             if due(seen):
                 plan = plan_trees(learned.chances[:-1], budget)
             there = learned.alternatives(last, before)
@@ -196,10 +289,19 @@ def learning(episodes: Sequence[Tokens], budget: Budget, anew: bool, name: str) 
     return Replayed(name, frames, count.passes / frames, *count.means)
 
 
-def _frames(episode: Tokens) -> Iterable[tuple[list[int], list[int], list[int]]]:
-    """Every frame but the first, with the two before it; the second has one only."""
+def _frames(
+    episode: Tokens, chunks: Chunks = SINGLE
+) -> Iterable[tuple[list[int], list[int], list[int]]]:
+    """Every frame but the first, behind what is expected of it and what stood before that: of
+    single actions the two before it; the second has one only."""
     rows = episode.tolist()
-    return zip([[], *rows], rows, rows[1:], strict=False)
+    if chunks.steps == 1:
+        yield from zip([[], *rows], rows, rows[1:], strict=False)
+        return
+    for number, expecting in enumerate(_expecting(episode, chunks)):
+        if number:
+            last, before = expecting.look(rows[number], 0, len(rows[number]))
+            yield list(before), list(last), rows[number]
 
 
 class _Count:

@@ -14,7 +14,7 @@ import numpy as np
 from vla_ros.analysis.calibration import Fitted, following
 from vla_ros.engine.trees.calibration import BinPlan, plan_bins
 from vla_ros.engine.trees.entropy import least_acceptance
-from vla_ros.engine.trees.expected import Budget, Cost, plan_trees
+from vla_ros.engine.trees.expected import Budget, Cost, plan_states
 from vla_ros.engine.trees.marginals import Offer
 from vla_ros.engine.trees.rounds import EMPTY, Choose, Round, Shown, hindsight, rounds
 from vla_ros.engine.trees.shape import ROOT, DraftTree, likeliest
@@ -98,7 +98,7 @@ def paying(
 ) -> list[Replayed]:
     """Each as it is best where drafts cost this much."""
     prompt, alone = costs.prompt, costs.alone
-    static = plan_trees(fitted.chances[:-1], fitted.calibration.base, prompt, alone)
+    static = plan_states(fitted.states, fitted.calibration.base, prompt, alone)
     bins = plan_bins(fitted.calibration, prompt, alone)
     free = plan_bins(fitted.calibration, prompt, alone, adapt=False)
     return [
@@ -117,15 +117,14 @@ def by_bins(fitted: Fitted, plan: BinPlan) -> Choose:
     def choose(offer: Offer, known: int) -> DraftTree:
         if known >= len(plan.trees):
             return EMPTY
-        chances = offer.chances[known:]
-        return plan.trees[known][fitted.calibration.bin(known, chances)]
+        return plan.trees[known][fitted.calibration.bin(known, offer.chances)]
 
     return choose
 
 
 def each_frame(budget: Budget) -> Choose:
     """The likeliest tree by the chances of the very round: EAGLE-2's rule, a new layout each."""
-    return lambda offer, known: likeliest(offer.chances[known:-1], budget.most(known))
+    return lambda offer, known: likeliest(offer.chances[:-1], budget.most(known))
 
 
 def _on_base_shape(fitted: Fitted) -> BinPlan:
@@ -134,7 +133,7 @@ def _on_base_shape(fitted: Fitted) -> BinPlan:
     trees = []
     for known, state in enumerate(calibration.states):
         sizes = [calibration.size(known, number)[1] for number in range(len(state.rounds))]
-        levels = fitted.chances[known:-1]
+        levels = fitted.states[known]
         trees.append(tuple(likeliest(levels[: calibration.levels], size) for size in sizes))
     return BinPlan(tuple(trees), ())
 
@@ -151,7 +150,7 @@ def _chain(bound: float | None) -> Choose:
 
     def choose(offer: Offer, known: int) -> DraftTree:
         length = 0
-        for level in offer.chances[known:-1]:
+        for level in offer.chances[:-1]:
             if bound is not None and least_acceptance(level) < bound:
                 break
             length += 1
@@ -187,7 +186,7 @@ def static_sweep(fitted: Fitted, frames: Sequence[Shown]) -> list[Replayed]:
     base, found = fitted.calibration.base, []
     for part in SIZES:
         budget = Budget(max(round(part * base.prompt), 1), max(round(part * base.alone), 1))
-        plan = plan_trees(fitted.chances[:-1], budget)
+        plan = plan_states(fitted.states, budget)
         name = f"static tree, {budget.prompt} and {budget.alone} nodes"
         found.append(counted(name, rounds(frames, following(plan))))
     return found

@@ -39,8 +39,9 @@ class MissDrafter(TemporalDrafter):
     def __init__(self, model: VLAModel, tokens: int, answers: Answers, *, adaptive: bool) -> None:
         close = Exact().close
         super().__init__(
-            model.actions, tokens, model.device, close, adaptive=adaptive, dtype=model.dtype
-        )
+            model.actions, tokens, model.device, close, adaptive=adaptive, dtype=model.dtype,
+            steps=model.config.chunk,
+        )  # fmt: skip
         self._answers = answers
         self._wrong: tuple[int, ...] = ()
 

@@ -60,10 +60,13 @@ class Hindsight:
     accepted: float
 
 
-def best_in_hindsight(answers: Episode, window: range, warm_up: int = 0) -> Hindsight | None:
+def best_in_hindsight(
+    answers: Episode, window: range, warm_up: int = 0, steps: int = 1
+) -> Hindsight | None:
     """Of answers in the order of their frames, the first ``warm_up`` only learned from, as the rows
-    do; None for fewer than two."""
-    frames = [frame for frame in shown([answers], window)[warm_up:] if frame.offer is not None]
+    do; None for fewer than two. An answer has ``steps`` actions."""
+    there = shown([answers], window, steps=steps)[warm_up:]
+    frames = [frame for frame in there if frame.offer is not None]
     if not frames:
         return None
     played = list(hindsight(frames))

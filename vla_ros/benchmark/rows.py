@@ -11,7 +11,8 @@ import torch
 
 from vla_ros.benchmark.oracle import Answers, HitDrafter, MissDrafter
 from vla_ros.benchmark.rivals import EntropyChainDrafter
-from vla_ros.engine.checkpoints.draft_head import FOLDER
+from vla_ros.engine import recursive_head
+from vla_ros.engine.checkpoints.draft_head import FOLDER, DraftHead
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.decoders.base import tap_layers
 from vla_ros.engine.draft_heads import HeadConfig, OneShotHead, width_for
@@ -41,14 +42,19 @@ ROWS = (
     "speculative_tree",
     "speculative_tree_full",
     "speculative_head",
+    "speculative_head_paying",
     "speculative_relaxed",
     "speculative_hit",
     "speculative_miss",
     "speculative_miss_always",
     "parallel",
 )
-#: a row that needs a calibration
+#: a row that needs a calibration, and those that need one of a recursive head
 HETEROSPEC = "heterospec"
+HEAD_HETEROSPEC = ("heterospec_head", "heterospec_head_full")
+CALIBRATED = (HETEROSPEC, *HEAD_HETEROSPEC)
+#: rows that say a token a frame: a chunk would be answered many frames late
+LATE = ("naive_pipe", "actionflow")
 #: rows that are the engine's own schedules, with these options
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "generate": {"schedule": "generate"},
@@ -69,6 +75,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "speculative_head": {
         "schedule": "speculative", "drafter": "head", "adaptive_draft": False,
     },
+    "speculative_head_paying": {"schedule": "speculative", "drafter": "head"},
+    "heterospec_head": {"schedule": "heterospec", "drafter": "head", "calibration": None},
+    "heterospec_head_full": {
+        "schedule": "heterospec", "drafter": "head", "calibration": None, "adaptive_draft": False,
+    },
     "speculative_relaxed": {"schedule": "speculative", "acceptance": "relaxed", "relax_bins": 2},
 }  # fmt: skip
 CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
@@ -76,11 +87,13 @@ CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all rows share. ``answers`` are the model's own tokens, by stamp."""
+    """What all rows share. ``answers`` are the model's own tokens, by stamp; ``head`` the folder of
+    a draft head that is not the checkpoint's own."""
 
     engine: Engine
     draft: Checkpoint
     answers: Answers
+    head: str | None = None
 
     @property
     def shape(self) -> tuple[VLAModel, int, int]:
@@ -105,7 +118,7 @@ def make_row(name: str, setting: Setting) -> Schedule:
         ),
     }
     if name not in drafters:
-        raise ValueError(f"row {name!r} is unknown: there are {', '.join((*ROWS, HETEROSPEC))}")
+        raise ValueError(f"row {name!r} is unknown: there are {', '.join((*ROWS, *CALIBRATED))}")
     return Speculative(model, tokens, longest, drafters[name](), Exact())
 
 
@@ -113,26 +126,39 @@ def _engines_own(options: Mapping[str, Any], setting: Setting) -> Schedule:
     """What the engine makes of these options, on the shared model."""
     model, tokens, longest = setting.shape
     asked = resolve(replace(setting.engine.options, **options), model.config)
+    if asked.drafter == "head":
+        asked = replace(asked, draft_checkpoint=setting.head)
     dim = setting.engine.normaliser.dim
+    needs_head = asked.drafter == "head" and asked.draft_checkpoint is None
     return make_schedule(
         ScheduleParts(
             model, asked, dim, tokens, longest, lambda name: setting.draft,
-            head=_untrained(model, tokens) if asked.drafter == "head" else None,
+            head=_untrained(model, tokens) if needs_head else None,
         )
     )  # fmt: skip
 
 
-def _untrained(model: VLAModel, tokens: int) -> OneShotHead | None:
+def _untrained(model: VLAModel, tokens: int) -> DraftHead | None:
     """A head that costs what one costs, for a checkpoint that has none."""
     if (model.directory / FOLDER).is_dir():
         return None
-    text = model.config.text
-    config = HeadConfig(
-        tap_layers(text.layers), text.hidden_size, tokens, model.actions.bins,
-        width_for(text.hidden_size), ordered=model.actions.ordered,
-    )  # fmt: skip
-    head = OneShotHead(config).to(model.device, model.dtype)
-    return head.requires_grad_(False).eval()
+    text, layers = model.config.text, tap_layers(model.config.text.layers)
+    head: DraftHead
+    if model.config.chunk > 1:
+        width = recursive_head.width_for(text.hidden_size)
+        head = recursive_head.RecursiveHead(
+            recursive_head.RecursiveConfig(
+                layers, text.hidden_size, tokens, tokens // model.config.chunk,
+                model.actions.bins, width, recursive_head.heads_for(width), model.actions.ordered,
+            )
+        )  # fmt: skip
+    else:
+        config = HeadConfig(
+            layers, text.hidden_size, tokens, model.actions.bins, width_for(text.hidden_size),
+            ordered=model.actions.ordered,
+        )  # fmt: skip
+        head = OneShotHead(config)
+    return head.to(model.device, model.dtype).requires_grad_(False).eval()
 
 
 def _parallel(setting: Setting) -> Parallel:

@@ -16,7 +16,7 @@ from vla_ros.benchmark.margins import Matches
 from vla_ros.benchmark.measure import Report, RowResult, run_rows, silent, summarise
 from vla_ros.benchmark.oracle import HitDrafter
 from vla_ros.benchmark.rivals import Hindsight, best_in_hindsight
-from vla_ros.benchmark.rows import HETEROSPEC, ROWS, Setting, make_row
+from vla_ros.benchmark.rows import CALIBRATED, ROWS, Setting, make_row
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, in_memory
 from vla_ros.engine.drafters.acceptance import Exact
@@ -36,7 +36,8 @@ ABLATION_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What to measure. ``tokens`` is the length of an action of random weights."""
+    """What to measure. ``tokens`` is the length of an action of random weights; ``head`` the folder
+    of a draft head (the checkpoint's own)."""
 
     checkpoint: str = "random:cpu"
     draft: str = "random:small"
@@ -53,6 +54,7 @@ class BenchOptions:
     instruction: str = INSTRUCTION
     unnorm_key: str | None = None
     calibration: str | None = None
+    head: str | None = None
     compile: tuple[str, ...] = ()
     cuda_graphs: bool = True
     attention: str = "sdpa"
@@ -92,7 +94,7 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
     """
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    there = (*ROWS, HETEROSPEC)
+    there = (*ROWS, *CALIBRATED)
     unknown = sorted(set(options.rows) - set(there))
     if unknown:
         raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(there)}")
@@ -106,7 +108,7 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
         engine = Engine(checkpoint, _engine_options(options))
     engine.reset(options.instruction)
     answers = _answers(engine, images, report)
-    setting = Setting(engine, draft, answers)
+    setting = Setting(engine, draft, answers, options.head)
     with _refused():
         rows = {name: make_row(name, setting) for name in options.rows}
     request = engine.request(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
@@ -179,7 +181,7 @@ def _bound(
     if engine.model.config.parallel or not actions.ordered:
         return None
     said = [answers[stamp] for stamp in sorted(answers)]
-    return best_in_hindsight(said, actions.window, options.warm_up)
+    return best_in_hindsight(said, actions.window, options.warm_up, engine.model.config.chunk)
 
 
 def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:

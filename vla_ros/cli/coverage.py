@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.analysis.coverage import Covered, Replayed, Tokens
+    from vla_ros.analysis.coverage import Chunks, Covered, Replayed, Tokens
 
 NODES = (8, 16, 24, 64)
 LEAST = 500  # frames that a figure may rest on
@@ -19,7 +20,10 @@ DESCRIPTION = """\
 From what a policy said of every frame (`vla-ros eval --keep-tokens`): how often guesses made of
 the actions before would have been right, token by token and together, and how many passes an
 action would take with a chain and with trees of such guesses. Fitted guesses are judged by
-episodes that they were not fitted on. Nothing is run: it counts."""
+episodes that they were not fitted on. Nothing is run: it counts.
+
+Of a policy that says chunks the guesses are the last chunk, shifted by the steps executed in
+between, and the step before in the same chunk; shares are shown for each step and dimension."""
 
 EPILOG = """\
 example:
@@ -40,6 +44,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("directory", type=Path, metavar="DIR", help="of an evaluation with --keep-tokens")
     add("--variant", default="", metavar="LABEL", help="of several (all)")
     add("--solved", action="store_true", help="only episodes that were solved")
+    add("--chunk", type=int, metavar="C", help="actions of an answer (as the evaluation says)")
+    add("--executed", type=int, metavar="S", help="of them carried out before the next answer (as"
+        " the evaluation says)")  # fmt: skip
     add("--json", action="store_true", help="end with one line of JSON on stdout")
 
 
@@ -50,14 +57,18 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.console.tables import Table
 
     episodes = _episodes(args)
-    covered = coverage.coverage(episodes)
-    replayed = _replayed(episodes)
-    places = [str(place) for place in range(episodes[0].shape[1])]
+    chunks = _chunks(args, episodes[0].shape[1])
+    covered = coverage.coverage(episodes, chunks)
+    replayed = _replayed(episodes, chunks)
     frames = sum(map(len, episodes))
     print(f"{frames} frames of {len(episodes)} episodes; per cent of the tokens at each place\n")
+    tables: list[Table | str] = []
+    for name, parts in _groups(episodes[0].shape[1], chunks.steps).items():
+        heads = ("alternatives", *(f"{name}{n}" for n in range(len(parts))))
+        lines = [_shares(row, parts) for row in covered]
+        tables += [Table((*heads, "all drafted", "if independent"), lines), ""]
     show(
-        Table(("alternatives", *places, "all drafted", "if independent"), map(_shares, covered)),
-        "",
+        *tables,
         Table(("passes an action", "passes", "recursion", "stood", "verified"),
               map(_passes, replayed)),
     )  # fmt: skip
@@ -80,23 +91,56 @@ def _episodes(args: argparse.Namespace) -> list[Tokens]:
     return found
 
 
-def _replayed(episodes: list[Tokens]) -> list[Replayed]:
+def _chunks(args: argparse.Namespace, width: int) -> Chunks:
+    """How many actions an answer has and how many of them were executed: as said, else as the
+    evaluation's run.json has it. UserError."""
+    from vla_ros.analysis.coverage import Chunks
+    from vla_ros.evaluation.store import RUN, read_run
+
+    steps, executed = args.chunk, args.executed
+    if (steps is None or executed is None) and (args.directory / RUN).is_file():
+        setup, variants = read_run(args.directory)
+        steps = setup.chunk if steps is None else steps
+        wanted = {v.replan_interval for n, v in variants.items() if args.variant in ("", n)}
+        if executed is None and len(wanted) == 1:
+            executed = wanted.pop() or steps
+    steps = steps or 1
+    if steps < 1 or width % steps:
+        raise UserError(f"--chunk {steps}: {width} tokens are no {steps} actions")
+    if executed is not None and not 1 <= executed <= steps:
+        raise UserError(f"--executed {executed}: give 1 to {steps}")
+    return Chunks(steps, executed)
+
+
+def _groups(width: int, steps: int) -> dict[str, list[list[int]]]:
+    """The columns of each table, as places of an answer."""
+    dim = width // steps
+    if steps == 1:
+        return {"": [[place] for place in range(width)]}
+    return {
+        "step ": [[step * dim + d for d in range(dim)] for step in range(steps)],
+        "dimension ": [[step * dim + d for step in range(steps)] for d in range(dim)],
+    }
+
+
+def _replayed(episodes: list[Tokens], chunks: Chunks) -> list[Replayed]:
     from vla_ros.analysis.coverage import chain, learning, trees
     from vla_ros.engine.trees.expected import Budget
 
-    found = [chain(episodes)]
+    found = [chain(episodes, chunks)]
     budgets = {f"{n}": Budget(n, n) for n in NODES} | {"24, then 64": Budget()}
     for name, budget in budgets.items():
-        found.append(trees(episodes, budget, f"tree of {name}: fitted"))
-        found.append(learning(episodes, budget, False, f"tree of {name}: learned"))
-        found.append(learning(episodes, budget, True, f"tree of {name}: anew in each episode"))
+        found.append(trees(episodes, budget, f"tree of {name}: fitted", chunks))
+        found.append(learning(episodes, budget, False, f"tree of {name}: learned", chunks))
+        anew = f"tree of {name}: anew in each episode"
+        found.append(learning(episodes, budget, True, anew, chunks))
     return found
 
 
-def _shares(row: Covered) -> tuple[str, ...]:
+def _shares(row: Covered, parts: Sequence[Sequence[int]]) -> tuple[str, ...]:
     return (
         row.name,
-        *(f"{100 * share:.0f}" for share in row.shares),
+        *(f"{100 * sum(row.shares[place] for place in part) / len(part):.0f}" for part in parts),
         f"{100 * row.joint:.1f}",
         f"{100 * row.product:.1f}",
     )

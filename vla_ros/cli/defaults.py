@@ -37,3 +37,20 @@ def refuse_unreadable(checkpoint: str, tokenizer: str = "") -> None:
         inspect(checkpoint, tokenizer)
     except (OSError, ValueError) as error:
         raise UserError(str(error)) from error
+
+
+def actions_of(name: str) -> int:
+    """Actions of an answer of a token policy; 1 where it cannot be told yet."""
+    from vla_ros.engine.checkpoints.openvla import read_layout, resolve
+    from vla_ros.engine.checkpoints.random import PREFIX, PRESETS
+    from vla_ros.engine.errors import CheckpointError
+    from vla_ros.engine.flow.load import is_flow
+
+    if name.startswith(PREFIX):
+        preset = PRESETS.get(name.removeprefix(PREFIX))
+        return preset.chunk if preset else 1
+    try:
+        directory = resolve(name)
+        return 1 if is_flow(directory) else read_layout(directory).config.chunk
+    except (CheckpointError, OSError):
+        return 1  # said in one line where it is loaded

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_ros.cli.defaults import actions_of
 from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 
@@ -28,7 +29,8 @@ what it saw. A GPU is used where there is one; then torch, h5py and the data set
 
 With --head it trains a draft head for a checkpoint that exists (--target): the target acts in the
 simulation, the head learns to guess its tokens (OUT/draft_head), and is judged on episodes held
-out. It changes nothing that the target says: `drafter: head` drafts with it."""
+out. It changes nothing that the target says: `drafter: head` drafts with it. Of single actions it
+guesses all that is left at once; of a chunk, or with --recursive, token after token."""
 
 EPILOG = """\
 examples:
@@ -103,6 +105,10 @@ def add_parser(verbs: Any) -> None:
         " control periods old, told how old (0: on fresh ones)",
     )
     add("--head", action="store_true", help="train a draft head for --target")
+    add("--recursive", action="store_true", help="head: one that is asked token after token, as"
+        " EAGLE-3's; what a chunk policy gets anyway")  # fmt: skip
+    add("--executed", type=int, metavar="S", help="head: actions of a chunk that are executed in"
+        " the rollouts (half of it)")  # fmt: skip
     add("--target", default="", metavar="DIR", help="head: the checkpoint that it drafts for")
     add("--episodes", type=int, default=4, metavar="N", help="head: to learn from, a task (4)")
     add("--held-out", type=int, default=1, metavar="N", help="head: to judge by, a task (1)")
@@ -192,10 +198,14 @@ def _head(args: argparse.Namespace, device: str) -> int:
     from vla_ros.train.head.run import HEAD, Reporter, Run, run
     from vla_ros.train.head.training import Step as HeadStep
 
-    options = HeadOptions(**_given(args, ("steps", "batch", "learning_rate", "seed")))
+    given = _given(args, ("steps", "batch", "learning_rate", "seed"))
+    recursive = args.recursive or actions_of(args.target) > 1
+    options = HeadOptions.of_recursive(**given) if recursive else HeadOptions(**given)
     # On a CPU the rollouts are in fp32, where speculation says what decoding says to the token.
     dtype = "float32" if device == "cpu" else args.dtype
-    wanted = Run(args.target, args.episodes, args.held_out, device, dtype, args.unnorm_key)
+    wanted = Run(
+        args.target, args.episodes, args.held_out, device, dtype, args.unnorm_key, args.executed
+    )
     progress, stop = Progress(), _Stop(args.minutes)
     passes = ""
 
@@ -223,6 +233,11 @@ def _head(args: argparse.Namespace, device: str) -> int:
         f" {trained.temporal.passes:.2f} by temporal_tree; drafter: head takes it from"
         f" {HEAD} in the checkpoint, or as draft_checkpoint"
     )
+    if trained.judged.first:
+        levels = zip(trained.judged.first, trained.judged.four, strict=True)
+        shown = ", ".join(f"{100 * a:.0f}/{100 * b:.0f}" for a, b in levels)
+        print(f"likeliest/four likeliest right on each level, %: {shown}; by the recursion"
+              f" {trained.judged.expected:.2f} passes with nothing behind the prompt")  # fmt: skip
     if args.json:
         judged = {"head": asdict(trained.judged), "temporal_tree": asdict(trained.temporal)}
         print(json.dumps({"step": trained.step, "held_out": judged}))

@@ -7,20 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vla_ros.engine.checkpoints.config import TextConfig
-from vla_ros.engine.checkpoints.draft_head import find_head, load_head
+from vla_ros.engine.checkpoints.draft_head import FOLDER, DraftHead, find_head, load_head
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.checkpoints.openvla import Checkpoint
-from vla_ros.engine.draft_heads import OneShotHead
 from vla_ros.engine.drafters.acceptance import Acceptance, make_acceptance
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.drafters.head import HeadDrafter
 from vla_ros.engine.drafters.model import ModelDrafter
+from vla_ros.engine.drafters.recursive import RecursiveDrafter
 from vla_ros.engine.drafters.temporal import Costs, TemporalDrafter, costs_on
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
 from vla_ros.engine.drafters.uncertain import UncertainDrafter
+from vla_ros.engine.drafters.uncertain_head import UncertainHeadDrafter
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.options import EngineOptions
+from vla_ros.engine.recursive_head import RecursiveHead
 from vla_ros.engine.schedules.actionflow import ActionFlow
 from vla_ros.engine.schedules.autoregressive import Autoregressive
 from vla_ros.engine.schedules.base import Schedule
@@ -51,7 +53,7 @@ class ScheduleParts:
     max_prompt: int
     load_draft: LoadDraft
     proprio: Normaliser | None = None
-    head: OneShotHead | None = None
+    head: DraftHead | None = None
 
 
 def make_schedule(parts: ScheduleParts) -> Schedule:
@@ -137,34 +139,66 @@ def _tree(parts: ScheduleParts, acceptance: Acceptance) -> TreeSpeculative:
 
 
 def _heterospec(parts: ScheduleParts, acceptance: Acceptance) -> HeteroSpec:
-    """Speculation over trees that follow the uncertainty of the alternatives to the last action."""
+    """Speculation over trees that follow the uncertainty of what the drafter offers."""
     model, options = parts.model, parts.options
     if options.drafter == "model":
         raise ValueError(
             "heterospec draws its trees from alternatives with chances, and a draft model names one"
-            " token a place: give drafter temporal_tree"
-        )
-    calibration = read_calibration(options.calibration, model.directory)
-    if calibration.tokens != parts.tokens:
-        raise ValueError(
-            f"the calibration of heterospec is for actions of {calibration.tokens} tokens, these"
-            f" have {parts.tokens}: run `vla-ros calibrate` for this checkpoint"
+            " token a place: give drafter temporal_tree or head"
         )
     step = 1 if model.capture is None else STEP
     adaptive = options.adaptive_draft and not options.fixed_shapes
     costs = costs_on(model.device, model.dtype) if adaptive else None
-    prompt, alone = (costs.prompt, costs.alone) if costs else (None, None)
-    source = TemporalTreeDrafter(
-        model.actions, parts.tokens, model.device, acceptance.reach, Budget(0, 0), costs,
-        model.config.chunk,
-    )  # fmt: skip
-    drafter = UncertainDrafter(
-        source, calibration, plan_bins(calibration, prompt, alone, step), model.device
-    )
+    drafter: UncertainDrafter
+    if options.drafter == "head":
+        head = _head_drafter(parts, acceptance, Budget(0, 0), costs)
+        if not isinstance(head, RecursiveDrafter):
+            raise ValueError(
+                "heterospec over a head needs a recursive one: `vla-ros train --head --recursive`"
+            )
+        folder = _calibration_folder(parts)
+        calibration = _calibration(parts, folder, "head")
+        prompt, alone = costs.prompt if costs else None, head.costs_alone
+        plan = plan_bins(calibration, prompt, alone, step)
+        drafter = UncertainHeadDrafter(head, calibration, plan, model.device)
+    else:
+        calibration = _calibration(parts, model.directory, "temporal_tree")
+        prompt, alone = (costs.prompt, costs.alone) if costs else (None, None)
+        source = TemporalTreeDrafter(
+            model.actions, parts.tokens, model.device, acceptance.reach, Budget(0, 0), costs,
+            model.config.chunk,
+        )  # fmt: skip
+        drafter = UncertainDrafter(
+            source, calibration, plan_bins(calibration, prompt, alone, step), model.device
+        )
     return HeteroSpec(
         model, parts.tokens, parts.max_prompt, drafter, acceptance, options.gamma,
         options.fixed_shapes, step,
     )  # fmt: skip
+
+
+def _calibration_folder(parts: ScheduleParts) -> Path:
+    """Where a head's calibration lies: beside the head."""
+    if parts.head is not None:
+        return parts.model.directory / FOLDER
+    return find_head(parts.model.directory, parts.options.draft_checkpoint)
+
+
+def _calibration(parts: ScheduleParts, folder: Path, drafter: str) -> Calibration:
+    """ValueError in one line where it is not of these actions, or of another drafter."""
+    found = read_calibration(parts.options.calibration, folder)
+    if found.tokens != parts.tokens:
+        raise ValueError(
+            f"the calibration of heterospec is for actions of {found.tokens} tokens, these"
+            f" have {parts.tokens}: run `vla-ros calibrate` for this checkpoint"
+        )
+    made = found.about.get("drafter", "temporal_tree")
+    if made != drafter:
+        raise ValueError(
+            f"the calibration of heterospec is of drafter {made}, not {drafter}:"
+            f" run `vla-ros calibrate --drafter {drafter}`"
+        )
+    return found
 
 
 def read_calibration(file: str | None, directory: Path) -> Calibration:
@@ -184,25 +218,39 @@ def read_calibration(file: str | None, directory: Path) -> Calibration:
 
 def _head_drafter(
     parts: ScheduleParts, acceptance: Acceptance, budget: Budget, costs: Costs | None
-) -> HeadDrafter:
+) -> HeadDrafter | RecursiveDrafter:
     """The draft head that was trained for this checkpoint, or ``parts.head``."""
-    model = parts.model
-    head = parts.head
-    if model.config.chunk > 1:
-        raise ValueError("a draft head guesses single actions: for chunks give temporal_tree")
+    model, head = parts.model, _head(parts)
+    share = sum(p.numel() for p in head.parameters()) / _parameters(model.config.text)
+    if isinstance(head, RecursiveHead):
+        if costs is not None:  # the head's pass for every level
+            costs = replace(costs, alone=replace(costs.alone, level=share))
+        return RecursiveDrafter(
+            model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed,
+            costs, model.config.chunk,
+        )  # fmt: skip
+    if costs is not None:
+        costs = replace(costs, alone=replace(costs.alone, draft=costs.alone.draft + share))
+    return HeadDrafter(
+        model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed, costs,
+        model.capture,
+    )  # fmt: skip
+
+
+def _head(parts: ScheduleParts) -> DraftHead:
+    """ValueError or CheckpointError where there is none for this checkpoint."""
+    model, head = parts.model, parts.head
     if parts.tokens < 3:
         raise ValueError(f"actions of {parts.tokens} tokens leave a draft head nothing to guess")
     if head is None:
         folder = find_head(model.directory, parts.options.draft_checkpoint)
         head = load_head(folder, model.config, parts.tokens, model.device, model.dtype)
-    if costs is not None:
-        share = sum(p.numel() for p in head.parameters()) / _parameters(model.config.text)
-        alone = replace(costs.alone, draft=costs.alone.draft + share)
-        costs = replace(costs, alone=alone)
-    return HeadDrafter(
-        model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed, costs,
-        model.capture,
-    )  # fmt: skip
+    if model.config.chunk > 1 and not isinstance(head, RecursiveHead):
+        raise ValueError(
+            "a one-shot draft head guesses single actions: for chunks train a recursive one"
+            " (`vla-ros train --head`), or give temporal_tree"
+        )
+    return head
 
 
 def _parameters(text: TextConfig) -> int:

@@ -44,9 +44,9 @@ class EngineOptions:
     ``draft_checkpoint`` (of model; of head where it is not the checkpoint's own),
     ``draft_extrapolation`` (of temporal), ``adaptive_draft`` belong to the drafters,
     ``calibration`` is the file that ``heterospec`` goes by (``None``: heterospec.json beside the
-    checkpoint), ``relax_bins`` belongs to ``relaxed`` acceptance, ``temperature`` to
-    ``sampling``; ``gamma`` is the longest draft (``None``: the rest of the action).
-    ``fixed_shapes`` gives every pass of
+    checkpoint, with drafter head beside the head), ``relax_bins`` belongs to ``relaxed``
+    acceptance, ``temperature`` to ``sampling``; ``gamma`` is the longest draft
+    (``None``: the rest of the action). ``fixed_shapes`` gives every pass of
     speculation the shape of the longest draft: to the bit, the tokens of an episode then depend
     on nothing before it, where otherwise a close call in bf16 may. ``seed`` seeds random weights
     and sampling.

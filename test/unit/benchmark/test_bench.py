@@ -83,6 +83,20 @@ def test_heterospec_is_a_row_where_there_is_a_calibration(
     assert row["passes_per_action"] < 7
 
 
+def test_chunks_are_drafted_by_every_row_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "autoregressive,speculative_tree_full,speculative_head"
+    words = ["--checkpoint", "random:small-chunk", "--rows", rows, "--timed", "1", "--warm-up", "1"]
+    assert main([*SMALL, *words]) == 0
+    shown = capsys.readouterr().out
+    found = json.loads(shown.splitlines()[-1])
+    assert found["shapes"]["action_tokens"] == 56
+    made = found["schedules"]
+    assert made["autoregressive"]["passes_per_action"] == 56
+    assert made["speculative_head"]["draft_passes_per_action"] > 4
+    assert made["speculative_head"]["passes_per_action"] <= 56
+    assert made["speculative_tree_full"]["draft_passes_per_action"] == 0
+
+
 def test_it_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--timed", "2", "--rows", "generate", "--json"]) == 0
     out, said = capsys.readouterr()

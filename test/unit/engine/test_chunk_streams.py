@@ -20,7 +20,9 @@ from support.engine import (
     tiny,
     tiny_config,
 )
+from support.heads import random_head
 from vla_ros.core import Executing, Timeline
+from vla_ros.engine.checkpoints.draft_head import save_head
 from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.drafters.temporal import TemporalDrafter
 from vla_ros.engine.request import Request
@@ -138,7 +140,7 @@ def test_a_still_scene_costs_one_pass() -> None:
     [
         ("actionflow", {}, "56 frames"),
         ("naive_pipe", {}, "56 frames"),
-        ("speculative", {"drafter": "head"}, "a draft head guesses single actions"),
+        ("speculative", {"drafter": "head"}, "vla-ros train --head --target"),
     ],
 )
 def test_what_is_not_for_chunks_says_so(
@@ -146,3 +148,9 @@ def test_what_is_not_for_chunks_says_so(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         engine_of(tiny(CONFIG), schedule, **options)
+
+
+def test_a_head_for_single_actions_is_refused(tmp_path: Path) -> None:
+    save_head(tmp_path, random_head(CONFIG, COUNT))
+    with pytest.raises(ValueError, match="for chunks train a recursive one"):
+        engine_of(tiny(CONFIG), "speculative", drafter="head", draft_checkpoint=str(tmp_path))

@@ -25,7 +25,8 @@ from vla_ros.engine.checkpoints.draft_head import FOLDER, find_head, load_head, 
 from vla_ros.engine.checkpoints.openvla import fingerprint
 from vla_ros.engine.checkpoints.shipped import shipped
 from vla_ros.engine.decoders.base import tap_layers
-from vla_ros.engine.drafters.head import HeadDrafter, spaced
+from vla_ros.engine.drafters.head import HeadDrafter
+from vla_ros.engine.drafters.spacing import spaced
 from vla_ros.engine.drafters.temporal import FP32_CPU
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.model import ModelOptions, VLAModel
@@ -265,11 +266,14 @@ def taught(frames: int, seed: int):  # type: ignore[no-untyped-def]
 def test_a_head_learns_what_the_states_say_and_is_judged_by_others() -> None:
     from vla_ros.train.head.judge import count_chances
     from vla_ros.train.head.options import HeadOptions
-    from vla_ros.train.head.training import Target, train_head
+    from vla_ros.train.head.target import Target
+    from vla_ros.train.head.training import train_head
 
     learn, held_out = [taught(64, n) for n in range(8)], [taught(24, 100 + n) for n in range(4)]
-    target = Target(ActionTokens(116, 16), lambda t: torch.zeros(len(t), 16), (0, 1, 2), 16, 64)
-    options = HeadOptions(steps=120, batch=128, learning_rate=1e-2, check_every=60, warmup=5)
+    target = Target(ActionTokens(116, 16), lambda t: torch.zeros(len(t), 16), (0, 1, 2), 16)
+    options = HeadOptions(
+        steps=120, batch=128, learning_rate=1e-2, check_every=60, warmup=5, width=64
+    )
     steps = []
     trained = train_head(options, target, learn, held_out, CPU, steps.append)
     assert [s.number for s in steps if s.judged] == [60, 120]

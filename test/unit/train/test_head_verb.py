@@ -59,11 +59,34 @@ def test_a_head_is_trained_and_drafts(short, tmp_path, capsys):
     assert files == {path: path.stat().st_mtime_ns for path in files}
 
 
+@pytest.mark.slow
+def test_a_chunk_policy_gets_a_recursive_head_and_its_calibration(short, tmp_path, capsys):
+    out, target = tmp_path / "run", ["--target", "random:small-chunk"]
+    words = ["--episodes", "1", "--held-out", "1", "--steps", "3", "--batch", "4", "--json"]
+    assert main([*HEAD, *target, "--out", str(out), *words]) == 0
+    shown = capsys.readouterr().out
+    judged = json.loads(shown.splitlines()[-1])["held_out"]["head"]
+    assert len(judged["first"]) == len(judged["four"]) == 12
+    assert 1.0 <= judged["passes"] <= 56.0
+    assert json.loads((out / "draft_head" / "config.json").read_text())["kind"] == "recursive"
+    rollouts = json.loads((out / "rollouts" / "rollouts.json").read_text())
+    assert rollouts["executed"] == 4
+    assert sum(p.stat().st_size for p in (out / "draft_head").iterdir()) < 3_000_000
+    load_engine(
+        EngineOptions(
+            "random:small-chunk", schedule="speculative", drafter="head",
+            draft_checkpoint=str(out / "draft_head"),
+        )
+    )  # fmt: skip
+    assert main([*HEAD, *target, "--out", str(out), *words, "--executed", "2"]) == 2
+    assert "execute 4 actions of a chunk, not 2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--target", "random:pi0-small"], "flow policy"),
-        (["--target", "random:small-chunk"], "gives chunks"),
+        (["--target", "random:small-chunk", "--executed", "9"], "gives 8 actions"),
         (["--target", "random:small", "--data", "x"], "takes no --data"),
         (["--target", "nowhere"], "nowhere"),
         ([], "--target"),

@@ -63,6 +63,8 @@ def add_parser(verbs: Any) -> None:
     add("--rows", help="comma-separated rows (all)")
     add("--calibration", type=Path, metavar="FILE", help="of row heterospec (heterospec.json beside"
         " the checkpoint)")  # fmt: skip
+    add("--head", type=Path, metavar="DIR", help="of the rows that draft with a head (draft_head in"
+        " the checkpoint; else one of random weights)")  # fmt: skip
     add("--frames", type=Path, help=".npz with uint8 images [N, h, w, 3] (a synthetic scene)")
     add("--no-cuda-graphs", action="store_true", help="run eagerly on CUDA")
     add("--attention", choices=("sdpa", "varlen"), default="sdpa", help="kernel (sdpa)")
@@ -117,6 +119,7 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         weights=args.weights,
         rows=tuple(args.rows.split(",")) if args.rows else _all_rows(args),
         calibration=str(args.calibration) if args.calibration else None,
+        head=str(args.head) if args.head else None,
         warm_up=warm_up,
         timed=timed,
         tokens=tokens,
@@ -130,19 +133,26 @@ def _options(args: argparse.Namespace) -> BenchOptions:
 
 
 def _all_rows(args: argparse.Namespace) -> tuple[str, ...]:
-    """Every row; heterospec where there is a calibration for it."""
-    from vla_ros.benchmark.rows import HETEROSPEC, ROWS
+    """Every row that fits the checkpoint; heterospec where there is a calibration for it."""
+    from vla_ros.benchmark.rows import HEAD_HETEROSPEC, HETEROSPEC, LATE, ROWS
+    from vla_ros.cli.defaults import actions_of
+    from vla_ros.engine.checkpoints.draft_head import FOLDER
     from vla_ros.engine.checkpoints.shipped import PREFIX, shipped
     from vla_ros.engine.checkpoints.weights import QUANTISED
     from vla_ros.engine.trees.calibration import FILE
 
     name = args.checkpoint or ""
     folder = shipped(name) if name.startswith(PREFIX) else Path(name)
-    there = args.calibration or (name and (folder / FILE).is_file())
-    rows = (*ROWS, HETEROSPEC) if there else ROWS
-    if not (args.weights or (name and (folder / QUANTISED).is_file())):
-        return rows
-    return tuple(row for row in rows if row != "generate")  # which has them as they are stored
+    head = args.head or (folder / FOLDER)
+    rows = list(ROWS)
+    if args.calibration or (name and (folder / FILE).is_file()):
+        rows.append(HETEROSPEC)
+    if name and (head / FILE).is_file():
+        rows += HEAD_HETEROSPEC
+    left_out = set(LATE) if name and actions_of(name) > 1 else set()
+    if args.weights or (name and (folder / QUANTISED).is_file()):
+        left_out.add("generate")  # which has them as they are stored
+    return tuple(row for row in rows if row not in left_out)
 
 
 def _measure(
@@ -181,16 +191,17 @@ def _table(rows: Mapping[str, RowResult]) -> Table:
 def _splits(run: BenchResult) -> Iterator[Table | str]:
     """Where the time of speculation goes, and what it verifies; nothing without such rows."""
     heads = ("ms an action", "draft", "verify", "other", "tokens\nverified", "taken\na pass",
-             "passes")  # fmt: skip
+             "passes", "draft\npasses")  # fmt: skip
     shown = [
         (name, f"{s.draft_ms:.1f}", f"{s.verify_ms:.1f}", f"{s.other_ms:.1f}",
-         f"{s.verified:.1f}", f"{s.accepted:.2f}", f"{row.passes_per_action:.2f}")
+         f"{s.verified:.1f}", f"{s.accepted:.2f}", f"{row.passes_per_action:.2f}",
+         f"{row.draft_passes_per_action:.2f}")
         for name, row in run.rows.items()
         if (s := row.split) is not None
     ]  # fmt: skip
     bound = run.hindsight
     if shown and bound is not None:
-        counts = f"{bound.verified:.1f}", f"{bound.accepted:.2f}", f"{bound.passes:.2f}"
+        counts = f"{bound.verified:.1f}", f"{bound.accepted:.2f}", f"{bound.passes:.2f}", "-"
         shown.append(("best in hindsight (not run)", "-", "-", "-", *counts))
     if shown:
         yield Table(heads, shown)

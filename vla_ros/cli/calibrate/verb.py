@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli.calibrate import sources
+from vla_ros.cli.calibrate import heads, sources
 from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
 from vla_ros.errors import UserError
 
@@ -23,14 +23,19 @@ entropy of the best path), and what became of them. Verification rounds are repl
 tree, from episodes that are played here or were recorded; every second episode is fitted on, and
 the others are what the tables are judged by.
 
-Written is heterospec.json, beside the checkpoint, where the schedule looks for it."""
+With --drafter head it is how sure the recursive draft head is; its target's rollouts are played, or
+those are taken that its training has held out.
+
+Written is heterospec.json, beside the checkpoint (beside the head), where the schedule looks for
+it."""
 
 EPILOG = """\
 examples:
   vla-ros calibrate --checkpoint runs/small/policy
   vla-ros calibrate --checkpoint shipped:tabletop --output my.json --episodes 4
   vla-ros calibrate --checkpoint DIR --tokens runs/eval     of eval --keep-tokens; nothing is played
-  vla-ros calibrate --checkpoint DIR --bag run.mcap"""
+  vla-ros calibrate --checkpoint DIR --bag run.mcap
+  vla-ros calibrate --checkpoint DIR --drafter head --rollouts runs/head/rollouts"""
 
 
 def add_parser(verbs: Any) -> None:
@@ -47,6 +52,11 @@ def add_parser(verbs: Any) -> None:
     add("--output", type=Path, metavar="FILE", help="(heterospec.json beside the checkpoint)")
     add("--tokens", type=Path, nargs="+", metavar="DIR", help="evaluations with --keep-tokens")
     add("--bag", type=Path, nargs="+", metavar="BAG", help="recordings of this policy")
+    add("--drafter", choices=("temporal_tree", "head"), default="temporal_tree",
+        help="whose uncertainty (temporal_tree)")  # fmt: skip
+    add("--rollouts", type=Path, metavar="DIR", help="head: of `vla-ros train --head`")
+    add("--draft-checkpoint", default="", metavar="DIR", help="head: its folder (draft_head in the"
+        " checkpoint)")  # fmt: skip
     add("--nodes", default="24,64", metavar="N,N", help="of the fixed tree behind a prompt, and"
         " behind a token (24,64)")  # fmt: skip
     add("--json", action="store_true", help="end with one line of JSON on stdout")
@@ -79,23 +89,41 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--episodes and --workers must be at least 1")
     if args.tokens and args.bag:
         raise UserError("--tokens or --bag, not both")
+    _fits_drafter(args)
     window, sha256, steps = _checkpoint(args.checkpoint)
     output = _output(args)
-    found, source = sources.episodes(args, args.replan_interval or steps // 2)
-    _enough(found)
+    executed = args.replan_interval or max(steps // 2, 1)
+    if args.drafter == "head":
+        found = heads.offered(args, executed)
+    else:
+        said, source = sources.episodes(args, executed)
+        _enough(said)
+        parts = split(said, window, steps)
+        found = heads.Offered(*parts, (len(said[1::2]), len(said[0::2])), source)
     about = {
-        "checkpoint": args.checkpoint, "checkpoint_sha256": sha256, "drafter": "temporal_tree",
-        "source": source, "episodes": len(found[1::2]), "frames": sum(map(len, found[1::2])),
+        "checkpoint": args.checkpoint, "checkpoint_sha256": sha256, "drafter": args.drafter,
+        "source": found.source, "episodes": found.episodes[0], "frames": len(found.fitted_on),
     }  # fmt: skip
-    fitted_on, others = split(found, window, steps)
-    fitted = fit(fitted_on, Budget(*nodes), about=about)
+    fitted = fit(found.fitted_on, Budget(*nodes), about=about)
     _write(output, fitted)
-    held_out = figures(fitted, fitted_on, others)
-    show_tables(fitted, held_out, len(others), len(found[0::2]))
+    held_out = figures(fitted, found.fitted_on, found.others)
+    show_tables(fitted, held_out, len(found.others), found.episodes[1])
+    if args.drafter == "head":
+        print("\nof the costs above none is the head's own passes, one a level")
     print(f"\n{output}", flush=True)
     if args.json:
         print(json.dumps({"output": str(output), **about, **held_out.as_json()}), flush=True)
     return 0
+
+
+def _fits_drafter(args: argparse.Namespace) -> None:
+    """UserError: options of the other drafter."""
+    head = args.drafter == "head"
+    if head and (args.tokens or args.bag):
+        raise UserError("--drafter head reads what the target thought: give --rollouts, not"
+                        " --tokens or --bag")  # fmt: skip
+    if not head and (args.rollouts or args.draft_checkpoint):
+        raise UserError("--rollouts and --draft-checkpoint are for --drafter head")
 
 
 def _nodes(text: str) -> tuple[int, int]:
@@ -152,7 +180,10 @@ def _output(args: argparse.Namespace) -> Path:
             f"{args.checkpoint} belongs to the package: give --output FILE, and the schedule"
             " calibration:=FILE"
         )
-    directory = resolve(args.checkpoint)
+    if args.drafter == "head":
+        directory = heads.head_folder(args)
+    else:
+        directory = resolve(args.checkpoint)
     if not os.access(directory, os.W_OK):
         raise UserError(f"{directory} cannot be written to: give --output FILE, and the schedule"
                         " calibration:=FILE")  # fmt: skip

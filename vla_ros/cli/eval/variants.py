@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 IDENTITY, TRUE = "identity", "true"
 MODEL_DRAFTED = "vanilla_speculative"  # by definition with a draft model
-HETEROSPEC = "heterospec"  # by definition with alternatives to the last action
-DRAFTED_BY = {MODEL_DRAFTED: ["model"], HETEROSPEC: ["temporal_tree"]}
+HETEROSPEC = "heterospec"  # by definition with a drafter that names alternatives
+UNCERTAIN = ("temporal_tree", "head")
 
 
 def variants_of(args: argparse.Namespace) -> tuple[Variant, ...]:
@@ -76,7 +76,7 @@ def _decodings(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
         if schedule not in DRAFTING:
             yield schedule, {"schedule": schedule}
             continue
-        for drafter in DRAFTED_BY.get(schedule, args.drafter):
+        for drafter in _drafters(args, schedule):
             _known("drafter", drafter, DRAFTERS)
             if drafter == "model" and not args.draft_checkpoint:
                 if args.checkpoint != CHECKPOINT:
@@ -90,12 +90,22 @@ def _decodings(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
                 yield _drafting(args, schedule, drafter, acceptance, distance)
 
 
+def _drafters(args: argparse.Namespace, schedule: str) -> list[str]:
+    """Those asked for that belong to a schedule; one of its own where none does."""
+    if schedule == MODEL_DRAFTED:
+        return ["model"]
+    if schedule == HETEROSPEC:
+        return [name for name in args.drafter if name in UNCERTAIN] or ["temporal_tree"]
+    return list(args.drafter)
+
+
 def _drafting(
     args: argparse.Namespace, schedule: str, drafter: str, acceptance: str, distance: int
 ) -> tuple[str, dict[str, Any]]:
     drafting = ("model",) if "model" in args.drafter else ("model", "head")
     parts = [schedule]
-    parts += [drafter] if drafter != "temporal" and schedule not in DRAFTED_BY else []
+    plain = {MODEL_DRAFTED: "model", HETEROSPEC: "temporal_tree"}.get(schedule, "temporal")
+    parts += [drafter] if drafter != plain else []
     parts += ["linear"] if drafter == "temporal" and args.extrapolation == "linear" else []
     parts += [acceptance] if acceptance != "exact" else []
     parts += [f"r={distance}"] if distance else []

@@ -1,6 +1,7 @@
 """A draft head on disk: a folder with ``config.json`` and ``model.safetensors``.
 
-It lies in the checkpoint it was made for, as ``draft_head``, where it is found by itself.
+It lies in the checkpoint it was made for, as ``draft_head``, where it is found by itself. The kind
+in its config says which network it is: one-shot for single actions, recursive for long answers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.checkpoints.weights import check_shapes, read_headers, read_tensors
 from vla_ros.engine.draft_heads import ONE_SHOT, HeadConfig, OneShotHead
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.recursive_head import RECURSIVE, RecursiveConfig, RecursiveHead
+
+DraftHead = OneShotHead | RecursiveHead
 
 FOLDER = "draft_head"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -39,7 +43,7 @@ def find_head(directory: Path, named: str | None) -> Path:
     return path
 
 
-def save_head(directory: Path, head: OneShotHead) -> None:
+def save_head(directory: Path, head: DraftHead) -> None:
     """Write a folder that :func:`load_head` reads back; bf16, but for the chances."""
     from safetensors.torch import save_file
 
@@ -54,7 +58,7 @@ def save_head(directory: Path, head: OneShotHead) -> None:
 
 def load_head(
     directory: Path, target: ModelConfig, tokens: int, device: torch.device, dtype: torch.dtype
-) -> OneShotHead:
+) -> DraftHead:
     """The head in a folder, for actions of so many tokens of that target.
 
     CheckpointError: it cannot be read, or was made for a target of another shape.
@@ -62,7 +66,7 @@ def load_head(
     config = _config(directory / CONFIG)
     _fits(directory, config, target, tokens)
     with torch.device("meta"):
-        head = OneShotHead(config)
+        head = RecursiveHead(config) if isinstance(config, RecursiveConfig) else OneShotHead(config)
     wanted = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
     stored = read_headers([directory / WEIGHTS])
     check_shapes(directory, stored, wanted, ())
@@ -71,24 +75,29 @@ def load_head(
     return head.requires_grad_(False).eval()
 
 
-def _config(path: Path) -> HeadConfig:
+def _config(path: Path) -> HeadConfig | RecursiveConfig:
     found = read_json(path)
-    kinds = {field.name: field.type for field in fields(HeadConfig)}
+    kind = {ONE_SHOT: HeadConfig, RECURSIVE: RecursiveConfig}.get(
+        str(found.get("kind")), HeadConfig
+    )
+    kinds = {field.name: field.type for field in fields(kind)}
     layers = found.get("layers")
     whole = all(type(found.get(n)) is int and found[n] > 0 for n, t in kinds.items() if t == "int")
     if (
         set(found) != set(kinds)
-        or found["kind"] != ONE_SHOT
+        or found["kind"] not in (ONE_SHOT, RECURSIVE)
         or not whole
         or not isinstance(layers, list)
         or not all(type(layer) is int for layer in layers)
         or not isinstance(found["ordered"], bool)
     ):
         raise CheckpointError(f"{path} describes no draft head of this version: train it again")
-    return HeadConfig(**{**found, "layers": tuple(layers)})
+    return kind(**{**found, "layers": tuple(layers)})
 
 
-def _fits(directory: Path, config: HeadConfig, target: ModelConfig, tokens: int) -> None:
+def _fits(
+    directory: Path, config: HeadConfig | RecursiveConfig, target: ModelConfig, tokens: int
+) -> None:
     text = target.text
     pairs = {
         "hidden numbers": (config.hidden, text.hidden_size),
@@ -98,5 +107,7 @@ def _fits(directory: Path, config: HeadConfig, target: ModelConfig, tokens: int)
     wrong = [f"{a} {what}, the target has {b}" for what, (a, b) in pairs.items() if a != b]
     if not all(0 <= layer < text.layers for layer in config.layers):
         wrong.append(f"layers {list(config.layers)}, the target has {text.layers}")
+    if isinstance(config, RecursiveConfig) and config.width % (2 * config.heads):
+        wrong.append(f"{config.heads} heads of {config.width} numbers")
     if wrong:
         raise CheckpointError(f"{directory} is a draft head for another target: {'; '.join(wrong)}")

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from vla_ros.engine.draft_heads import RANKED, OneShotHead
 from vla_ros.engine.drafters.base import Draft
+from vla_ros.engine.drafters.spacing import spaced
 from vla_ros.engine.drafters.temporal import Costs
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter, cut
 from vla_ros.engine.packed.graphs import Capture
@@ -146,18 +147,6 @@ class CapturedGuess(Guess):
         self._taps.copy_(taps)
         self._told.copy_(told)
         return self._replay()[0]
-
-
-def spaced(chances: torch.Tensor, reach: int, count: int) -> torch.Tensor:
-    """Chances [N, bins] -> ``count`` bins each, the best first, each covering ``reach`` on either
-    side; what is covered is worth nothing more."""
-    left, found = F.pad(chances, (reach, reach)), []
-    at = torch.arange(left.shape[1], device=left.device)
-    for _ in range(count):
-        place = left.unfold(1, 2 * reach + 1, 1).sum(-1).argmax(-1, keepdim=True)
-        found.append(place)
-        left = left.masked_fill((at >= place) & (at <= place + 2 * reach), 0.0)
-    return torch.cat(found, 1)
 
 
 @lru_cache(512)

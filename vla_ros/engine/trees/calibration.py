@@ -21,7 +21,7 @@ from typing import Any
 
 from vla_ros.engine.trees.cart import bin_of
 from vla_ros.engine.trees.entropy import path_entropy
-from vla_ros.engine.trees.expected import Budget, Cost, level_sums, passes_from, paying
+from vla_ros.engine.trees.expected import Budget, Cost, deepest_paying, level_sums, passes_from
 from vla_ros.engine.trees.shape import DraftTree, Marginals, likeliest
 
 FILE = "heterospec.json"  # beside a checkpoint
@@ -126,8 +126,9 @@ def from_json(found: Mapping[str, Any]) -> Calibration:
     if not states or min(prompt, alone, calibration.levels) < 1:
         raise ValueError("states, nodes and levels must be there")
     for known, state in enumerate(states):
-        if any(len(chances) != len(states) - known for chances in state.chances):
-            raise ValueError(f"state {known} has not {len(states) - known} levels")
+        depths = {len(chances) for chances in state.chances}
+        if len(depths) != 1 or not 1 <= min(depths) <= len(states) - known:
+            raise ValueError(f"state {known} has not 1 to {len(states) - known} levels in all bins")
     return calibration
 
 
@@ -186,7 +187,7 @@ def plan_bins(
             tree = likeliest(levels, -(-most // step) * step)
             cost = alone if known else prompt
             if cost is not None:
-                tree = paying(tree, levels, expected[known:], cost)
+                tree, levels = deepest_paying(tree, levels, expected[known:], cost, most)
                 tree = likeliest(levels, -(-len(tree) // step) * step) if step > 1 else tree
             here.append(tree)
             share = state.rounds[number] / max(sum(state.rounds), 1)

@@ -13,7 +13,7 @@ A chain is the tree of one branch. Derived here; the chances of levels are taken
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vla_ros.engine.trees.shape import ROOT, DraftTree, Marginals, likeliest
 
@@ -23,10 +23,12 @@ RENEWED = 32  # actions between two looks at the shape of the trees: layouts out
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a draft as such, and of each of its tokens, in passes of a single token."""
+    """Of a draft as such, of each of its tokens, and of each of its levels where they are drafted
+    one after the other, in passes of a single token."""
 
     draft: float
     token: float
+    level: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,52 @@ def plan_states(
         tree = likeliest(levels, most)
         cost = alone if known else prompt
         if cost is not None:
-            tree = paying(tree, levels, expected[known:], cost)
+            tree, levels = deepest_paying(tree, levels, expected[known:], cost, most)
             most = min(most, -(-len(tree) // budget.step) * budget.step)
             tree = tree if len(tree) == most else likeliest(levels, most)
         trees[known] = tree
         expected[known] = passes_from(known, level_sums(tree, levels), expected)
     return TreePlan(tuple(trees), tuple(expected))
+
+
+def plan_first(
+    marginals: Marginals, expected: Sequence[float], budget: Budget, cost: Cost | None
+) -> DraftTree:
+    """The tree behind the prompt alone, ``expected`` [K + 1] being E as planned before."""
+    tree = likeliest(marginals, budget.prompt)
+    if cost is None:
+        return tree
+    tree = paying(tree, marginals, expected, cost)
+    most = min(budget.prompt, -(-len(tree) // budget.step) * budget.step)
+    return tree if len(tree) == most else likeliest(marginals, most)
+
+
+def deepest_paying(
+    tree: DraftTree, marginals: Marginals, expected: Sequence[float], cost: Cost, most: int
+) -> tuple[DraftTree, Marginals]:
+    """The part that saves most of the likeliest tree, or where levels cost, of the likeliest tree
+    of any depth; and the marginals of that depth."""
+    if not cost.level:
+        return paying(tree, marginals, expected, cost), marginals
+    best: tuple[float, DraftTree, Marginals] = 0.0, DraftTree(), marginals
+    for depth in range(1, len(marginals) + 1):
+        levels = marginals[:depth]
+        # The root's alternatives come with its own pass, which is one level.
+        here = replace(cost, draft=cost.draft + depth * cost.level)
+        found = paying(likeliest(levels, most), levels, expected, here)
+        saving = _saving(found, levels, expected, here)
+        if saving > best[0]:
+            best = saving, found, levels
+    return best[1], best[2]
+
+
+def _saving(tree: DraftTree, marginals: Marginals, expected: Sequence[float], cost: Cost) -> float:
+    """Passes that a tree saves, its costs taken off; 0 for none."""
+    if not len(tree):
+        return 0.0
+    pairs = zip(tree.levels, tree.chances(marginals), strict=True)
+    gain = sum(chance * (expected[level] - expected[level + 1]) for level, chance in pairs)
+    return gain - cost.draft - cost.token * len(tree)
 
 
 def paying(

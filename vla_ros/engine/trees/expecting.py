@@ -40,6 +40,11 @@ class Expecting:
             self._off, self._weight = np.zeros(self._steps), 0.0
 
     @property
+    def positions(self) -> int:
+        """Tokens of an answer."""
+        return self._dim * self._steps
+
+    @property
     def shift(self) -> int:
         """Steps from one chunk to the next, as was right of late; all of them, until one was
         compared."""
@@ -56,6 +61,12 @@ class Expecting:
             chunk, row = self.newest, self.shift
         #: what was said of steps before the new chunk, and then of its own, from ``_next`` on
         self._trunk, self._next = chunk, min(row * self._dim, len(chunk))
+
+    @property
+    def row(self) -> int:
+        """Of the last chunk that falls together with the first of the new one; its end, where it
+        has none. As of ``begin``."""
+        return self._next // self._dim
 
     @property
     def newest(self) -> tuple[int, ...]:

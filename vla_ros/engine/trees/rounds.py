@@ -8,16 +8,21 @@ one token more become known, and so on. The first action of an episode has no dr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
 
 from vla_ros.engine.trees.expecting import Expecting
 from vla_ros.engine.trees.marginals import Offer, TemporalMarginals
 from vla_ros.engine.trees.shape import ROOT, DraftTree
 
+Floats = npt.NDArray[np.float32]
+Ranks = npt.NDArray[np.int8]
 #: the actions of an episode, in order; each has the same number of tokens
 Episode = Sequence[Sequence[int]]
-#: an offer and the number of known tokens -> the tree to verify
+#: an offer of the open places and the number of known tokens -> the tree to verify
 Choose = Callable[[Offer, int], DraftTree]
 
 
@@ -29,6 +34,44 @@ class Shown:
     offer: Offer | None
     own: tuple[int, ...]
     ranks: tuple[int, ...] = ()
+
+    def open(self, known: int) -> Offer | None:
+        """What is offered of the places behind ``known``, the last one too."""
+        return None if self.offer is None else self.offer.behind(known)
+
+    def right(self, known: int) -> Sequence[int]:
+        """The rank of what was said at each place behind ``known``."""
+        return self.ranks[known:]
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolled(Shown):
+    """A frame that a recursive head drafted: what it offers depends on what is known.
+
+    ``offer`` and ``ranks`` are of what is drafted behind the prompt. With s + 1 tokens known,
+    ``chances`` [s, level, ranks] are those of its likeliest path, and ``found`` [s, level] the rank
+    of what was said, given that all before it was drafted; -1 where it was not offered.
+    """
+
+    chances: Floats = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
+    found: Ranks = field(default_factory=lambda: np.zeros((0, 0), np.int8))
+
+    def open(self, known: int) -> Offer | None:
+        if not known:
+            return Shown.open(self, 0)
+        if known > len(self.chances):
+            return None
+        open_ = self.chances[known - 1][: len(self.chances) + 1 - known]
+        levels = tuple(tuple(level) for level in open_.tolist())
+        return Offer((), (*levels, (1.0,)))  # the last token, which is not drafted
+
+    def right(self, known: int) -> Sequence[int]:
+        if not known:
+            return self.ranks
+        if known > len(self.found):
+            return ()
+        ranks: list[int] = self.found[known - 1][: len(self.found) + 1 - known].tolist()
+        return ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +91,9 @@ class Round:
     @property
     def offered(self) -> tuple[tuple[float, ...], ...]:
         """The chances of the open tokens."""
-        assert self.shown.offer is not None
-        return self.shown.offer.chances[self.known :]
+        offer = self.shown.open(self.known)
+        assert offer is not None
+        return offer.chances
 
     @property
     def rank(self) -> int:
@@ -112,8 +156,9 @@ def rounds(frames: Iterable[Shown], choose: Choose) -> Iterator[Round]:
     for frame in frames:
         known = 0
         while known < len(frame.own):
-            tree = choose(frame.offer, known) if frame.offer is not None else EMPTY
-            node = deepest(tree, frame.ranks[known:])
+            offer = frame.open(known) if len(frame.own) - known > 1 else None
+            tree = choose(offer, known) if offer is not None else EMPTY
+            node = deepest(tree, frame.right(known))
             yield Round(frame, known, tree, node)
             known += 1 + (0 if node == ROOT else tree.levels[node])
 
@@ -124,7 +169,7 @@ def hindsight(frames: Iterable[Shown]) -> Iterator[Round]:
         known = 0
         while known < len(frame.own):
             path: list[int] = []
-            for rank in frame.ranks[known:-1]:
+            for rank in frame.right(known)[: len(frame.own) - 1 - known]:
                 if rank < 0:
                     break
                 path.append(rank)

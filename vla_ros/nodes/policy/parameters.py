@@ -52,10 +52,11 @@ TABLE = (
       fixed=True),
     P("schedule", "auto", "vla: decoding schedule; auto: the fastest that changes nothing for this"
       " checkpoint", choices=_SCHEDULES, fixed=True),
-    P("drafter", "temporal", "speculative: who drafts",
+    P("drafter", "temporal", "speculative: who drafts; heterospec: whose uncertainty, head or else"
+      " temporal_tree",
       choices=("temporal", "temporal_tree", "head", "model"), fixed=True),
     P("calibration", "", "heterospec: file of `vla-ros calibrate`; empty: heterospec.json beside"
-      " the checkpoint", fixed=True),
+      " the checkpoint, of drafter head beside the head", fixed=True),
     P("draft_checkpoint", "", "speculative with drafter 'model': its checkpoint; with 'head': its"
       " folder, empty: the one within the checkpoint", fixed=True),
     P(

@@ -16,8 +16,10 @@ from vla_ros.core import Timeline
 from vla_ros.engine.draft_heads import RANKED, OneShotHead
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.drafters.head import Embed, HeadDrafter
+from vla_ros.engine.drafters.recursive import RecursiveDrafter
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
 from vla_ros.engine.drafters.verdict import follow
+from vla_ros.engine.recursive_head import RecursiveHead
 from vla_ros.engine.request import Request
 from vla_ros.engine.stages import StageTimer
 from vla_ros.engine.tokens import ActionTokens
@@ -29,10 +31,17 @@ from vla_ros.train.head.features import Episode
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """``passes`` an action, ``accepted`` draft tokens a pass with a draft behind a token."""
+    """``passes`` an action, ``accepted`` draft tokens a pass with a draft behind a token.
+
+    Of a recursive head also what the recursion E[s] says of its chances there, with nothing drafted
+    behind the prompt, and of every level how often its likeliest token is right, and one of its
+    four likeliest, given that all before it were."""
 
     passes: float
     accepted: float
+    expected: float | None = None
+    first: tuple[float, ...] = ()
+    four: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +51,28 @@ class Judge:
     actions: ActionTokens
     episodes: Sequence[Episode]
     embed: Embed
+    steps: int = 1  # actions of an answer
 
-    def head(self, head: OneShotHead) -> Judged:
+    def head(self, head: OneShotHead | RecursiveHead) -> Judged:
         """Of a head, which must have its ``chances``."""
-        device = torch.device("cpu")
-        drafter = HeadDrafter(self.actions, device, _exactly, Budget(), head, self.embed)
+        device, budget = torch.device("cpu"), Budget()
+        drafter: Drafter
+        if isinstance(head, RecursiveHead):
+            drafter = RecursiveDrafter(
+                self.actions, device, _exactly, budget, head, self.embed, None, self.steps
+            )
+        else:
+            drafter = HeadDrafter(self.actions, device, _exactly, budget, head, self.embed)
         return self.count(drafter)
 
     def temporal(self) -> Judged:
         """Of the tree of alternatives to the last action, which needs no head."""
         positions = self.episodes[0].tokens.shape[1]
         device = torch.device("cpu")
-        return self.count(TemporalTreeDrafter(self.actions, positions, device, _exactly, Budget()))
+        drafter = TemporalTreeDrafter(
+            self.actions, positions, device, _exactly, Budget(), None, self.steps
+        )
+        return self.count(drafter)
 
     def count(self, drafter: Drafter) -> Judged:
         """Every action of every episode, each episode after a reset."""

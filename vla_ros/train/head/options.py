@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from vla_ros.engine.recursive_head import LEVELS
 from vla_ros.errors import UserError
 
 
@@ -14,7 +15,9 @@ class HeadOptions:
     share of the loss on the token that was said, the rest being on all that the target thought
     possible. ``forgetful``: how often the last action is hidden, as in an episode's first frame.
     ``check_every`` steps the head drafts for the episodes held out; ``patience`` checks without a
-    better one end the training. ``width`` None: what suits the target's."""
+    better one end the training. ``width`` None: what suits the target's. ``recursive``: a head that
+    is asked token after token, trained over so many ``unroll`` steps of its own; a batch of it is
+    whole answers."""
 
     steps: int = 1_000
     batch: int = 256
@@ -30,10 +33,20 @@ class HeadOptions:
     check_every: int = 100
     patience: int = 4
     seed: int = 0
+    recursive: bool = False
+    unroll: int = 5
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.check_every, self.patience, self.blocks) < 1:
             raise UserError("steps, batch, blocks, check_every and patience must be at least 1")
+        if not 1 <= self.unroll <= LEVELS:
+            raise UserError(f"unroll is {self.unroll}: give 1 to {LEVELS}")
+
+    @classmethod
+    def of_recursive(cls, **given: object) -> HeadOptions:
+        """What suits a recursive head, but for what is given."""
+        suited = {"recursive": True, "steps": 600, "batch": 16, "certain": 0.5, "check_every": 100}
+        return cls(**{**suited, **given})  # type: ignore[arg-type]
 
     def rate(self, step: int) -> float:
         """Learning rate of a step: linear warm-up, then along a cosine to nothing."""

@@ -7,6 +7,7 @@ trained on (:mod:`vla_ros.train.data.seeds`). A recording that was cut short goe
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,11 +30,13 @@ LEARN, JUDGE = "learn", "judge"
 @dataclass(frozen=True, slots=True)
 class RolloutOptions:
     """``target``: the digest of the checkpoint that acts. ``learn`` and ``judge``: episodes of
-    every task to train on, and to judge by."""
+    every task to train on, and to judge by. ``executed`` actions of a chunk are carried out before
+    the target looks again."""
 
     target: str
     learn: int = 4
     judge: int = 1
+    executed: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ def record(
         path = path_of(directory, part, number)
         success = None
         if not path.exists():
-            success = _act(_episode(environment, part, number), environment, engine, seer, clock)
+            episode = _episode(environment, part, number)
+            success = _act(episode, environment, engine, seer, clock, options.executed)
             write_episode(path, seer.take())
         yield Recorded(done, len(wanted), success)
         if stop():
@@ -79,12 +83,20 @@ def path_of(directory: Path, part: str, number: int) -> Path:
 def claim(options: RolloutOptions, directory: Path) -> None:
     """Write the options, or check that what is there was made with the same.
 
-    More episodes may be asked for than are there. UserError: of another target.
+    More episodes may be asked for than are there. UserError: of another target, or executed
+    otherwise.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / OPTIONS_FILE
-    if path.exists() and json.loads(path.read_text()).get("target") != options.target:
+    there = json.loads(path.read_text()) if path.exists() else asdict(options)
+    if there.get("target") != options.target:
         raise UserError(f"{directory} holds rollouts of another checkpoint: take another --out")
+    before = there.get("executed", 1)
+    if before != options.executed:
+        raise UserError(
+            f"{directory} holds rollouts that execute {before} actions of a chunk, not"
+            f" {options.executed}: take another --out"
+        )
     path.write_text(json.dumps(asdict(options), indent=1) + "\n")
 
 
@@ -97,18 +109,27 @@ def _episode(environment: Environment, part: str, number: int) -> Episode:
 
 
 def _act(
-    episode: Episode, environment: Environment, engine: Engine, seer: Seer, clock: Clock
+    episode: Episode,
+    environment: Environment,
+    engine: Engine,
+    seer: Seer,
+    clock: Clock,
+    executed: int,
 ) -> bool:
     """Play one episode in lock-step; returns whether it was solved."""
     engine.reset(episode.instruction)
     scale, stamp = scales(environment.spec), 0
+    planned: deque[Floats] = deque()
 
     def drive(seen: SimObservation) -> tuple[None, Floats]:
         nonlocal stamp
-        stamp += 1
-        now = clock.steady_ns()
-        observation = Observation(stamp, stamp, now, seen.images[AGENTVIEW], seen.images.get(WRIST))
-        said = seer.step(observation, Timeline(now).mark("queue", now), clock)
-        return None, to_environment(said.actions[0], scale)
+        if not planned:
+            stamp += 1
+            now = clock.steady_ns()
+            image, wrist = seen.images[AGENTVIEW], seen.images.get(WRIST)
+            observation = Observation(stamp, stamp, now, image, wrist)
+            said = seer.step(observation, Timeline(now).mark("queue", now), clock)
+            planned.extend(said.actions[:executed])
+        return None, to_environment(planned.popleft(), scale)
 
     return play(environment, episode, drive)

@@ -12,14 +12,15 @@ import torch
 from vla_ros.engine import Engine, EngineOptions, load_engine
 from vla_ros.engine.checkpoints.draft_head import save_head
 from vla_ros.engine.decoders.base import tap_layers
-from vla_ros.engine.draft_heads import width_for
+from vla_ros.engine.quantised.matrices import rows_of
 from vla_ros.errors import UserError
 from vla_ros.timing import SystemClock
 from vla_ros.train.data.rollout import shared_environment
 from vla_ros.train.head.features import Episode, read_episode
 from vla_ros.train.head.options import HeadOptions
 from vla_ros.train.head.rollouts import JUDGE, LEARN, Recorded, RolloutOptions, path_of, record
-from vla_ros.train.head.training import Step, Target, Trained, train_head
+from vla_ros.train.head.target import Target
+from vla_ros.train.head.training import Step, Trained, train_head
 
 ROLLOUTS, HEAD = "rollouts", "draft_head"  # folders of a run
 TRAINING = "training.json"
@@ -28,7 +29,8 @@ TRAINING = "training.json"
 @dataclass(frozen=True, slots=True)
 class Run:
     """``target`` is a checkpoint of token actions; ``learn`` and ``judge`` are episodes of every
-    task. The rollouts are in float32 on a CPU, in ``dtype`` elsewhere."""
+    task, in which ``executed`` actions of a chunk are carried out (None: half of it). The rollouts
+    are in float32 on a CPU, in ``dtype`` elsewhere."""
 
     target: str
     learn: int = 4
@@ -36,6 +38,7 @@ class Run:
     device: str = "cpu"
     dtype: str = "float32"
     unnorm_key: str | None = None
+    executed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,14 @@ def run(
         raise UserError(f"{wanted.target} is a flow policy: draft heads are for token policies")
     if engine.model.config.parallel:
         raise UserError(f"{wanted.target} says all its actions in one pass: nothing to draft")
-    if engine.info.chunk_length > 1:
-        raise UserError(f"{wanted.target} gives chunks, a draft head guesses single actions: draft"
-                        " with temporal_tree")  # fmt: skip
-    rollouts = RolloutOptions(engine.info.checkpoint_sha256, wanted.learn, wanted.judge)
+    chunk = engine.info.chunk_length
+    if chunk > 1 and not options.recursive:
+        raise UserError(f"{wanted.target} gives chunks, a one-shot head guesses single actions:"
+                        " train a recursive one")  # fmt: skip
+    executed = wanted.executed or max(chunk // 2, 1)
+    if executed > chunk:
+        raise UserError(f"{wanted.target} gives {chunk} actions: {executed} cannot be executed")
+    rollouts = RolloutOptions(engine.info.checkpoint_sha256, wanted.learn, wanted.judge, executed)
     environment = shared_environment(engine.model.config.images == 2)
     done = False
     for made in record(rollouts, directory / ROLLOUTS, engine, environment, SystemClock(), stop):
@@ -78,14 +85,15 @@ def run(
     tasks = len(environment.spec.tasks)
     learn = _read(directory / ROLLOUTS, LEARN, wanted.learn * tasks)
     judge = _read(directory / ROLLOUTS, JUDGE, wanted.judge * tasks)
-    target = _target(engine)
+    target = target_of(engine)
     device = torch.device(wanted.device)
     trained = train_head(options, target, learn, judge, device, report.step, stop)
     _write(directory / HEAD, trained, wanted, options, rollouts.target, learn)
     return trained
 
 
-def _target(engine: Engine) -> Target:
+def target_of(engine: Engine) -> Target:
+    """A token policy as its draft head sees it."""
     text = engine.model.config.text
     # A copy that gradients may meet: what is made in inference mode they may not.
     table = engine.model.decoder.embed(torch.arange(text.vocab_size, device=engine.model.device))
@@ -94,10 +102,13 @@ def _target(engine: Engine) -> Target:
     def embed(tokens: torch.Tensor) -> torch.Tensor:
         return table[tokens.cpu()].to(tokens.device)
 
-    layers = tap_layers(text.layers)
+    decoder = engine.model.decoder
+    rows = rows_of(decoder.head, engine.model.actions.window)
     return Target(
-        engine.model.actions, embed, layers, text.hidden_size, width_for(text.hidden_size)
-    )
+        engine.model.actions, embed, tap_layers(text.layers), text.hidden_size,
+        engine.info.chunk_length,
+        rows.detach().float().cpu() if isinstance(rows, torch.Tensor) else None,
+    )  # fmt: skip
 
 
 def _read(directory: Path, part: str, count: int) -> list[Episode]:

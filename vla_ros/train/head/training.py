@@ -1,4 +1,4 @@
-"""Training a one-shot draft head on a frozen target's rollouts.
+"""Training a draft head on a frozen target's rollouts; the recursive one's part: :mod:`.recursive`.
 
 The loss is EAGLE-3's (Li et al. 2025): the cross entropy with the target's own distribution over
 the action bins, weighed less the further ahead a token lies; a share of it with the token that was
@@ -7,21 +7,23 @@ said, since only that one stands. It stops on the passes that the head saves on 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.draft_heads import HeadConfig, OneShotHead
+from vla_ros.engine.checkpoints.draft_head import DraftHead
+from vla_ros.engine.draft_heads import HeadConfig, OneShotHead, width_for
 from vla_ros.engine.drafters.head import Embed
-from vla_ros.engine.tokens import ActionTokens
 from vla_ros.errors import UserError
 from vla_ros.train.head.examples import Batch, Examples
 from vla_ros.train.head.features import Episode
 from vla_ros.train.head.judge import Judge, Judged, count_chances
 from vla_ros.train.head.options import HeadOptions
+from vla_ros.train.head.recursive import RecursivePupil
+from vla_ros.train.head.target import Target, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +40,28 @@ class Trained:
     """The best head, the step it is of, and passes an action on episodes that neither trained nor
     chose it: its own, and those of the tree of alternatives to the last action."""
 
-    head: OneShotHead
+    head: DraftHead
     step: int
     judged: Judged
     temporal: Judged
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The frozen target as a head sees it."""
+class Pupil(Protocol):
+    """A head while it learns."""
 
-    actions: ActionTokens
-    embed: Embed
-    layers: tuple[int, ...]
-    hidden: int
-    width: int
+    head: DraftHead
+
+    def loss(self, draw: torch.Generator) -> torch.Tensor:
+        """Of a batch that is drawn."""
+        ...
+
+    def served(self, episodes: Sequence[Episode]) -> tuple[DraftHead, Judged]:
+        """As it would serve, its chances counted on episodes; and how it does on them."""
+        ...
+
+    def judged(self, head: DraftHead, episodes: Sequence[Episode]) -> Judged:
+        """How a head does on episodes that its chances were not counted on."""
+        ...
 
 
 def train_head(
@@ -70,42 +79,70 @@ def train_head(
         raise UserError("a draft head needs rollouts to learn from and two at least to judge by")
     torch.manual_seed(options.seed)
     draw = torch.Generator().manual_seed(options.seed)
-    actions, count = target.actions, learn[0].tokens.shape[1]
-    if count < 3:
-        raise UserError(f"actions of {count} tokens leave a draft head nothing to guess")
-    width = options.width or target.width
-    config = HeadConfig(
-        target.layers, target.hidden, count, actions.bins, width, options.blocks, actions.ordered
-    )
-    head = OneShotHead(config).to(device)
+    if learn[0].tokens.shape[1] < 3:
+        raise UserError(
+            f"actions of {learn[0].tokens.shape[1]} tokens leave a draft head nothing to guess"
+        )
+    make = RecursivePupil if options.recursive else OneShotPupil
+    pupil: Pupil = make(options, target, learn, device)
     optimiser = torch.optim.AdamW(
-        head.parameters(), betas=(0.9, 0.95), weight_decay=options.weight_decay
+        pupil.head.parameters(), betas=(0.9, 0.95), weight_decay=options.weight_decay
     )
-    examples = Examples(learn, actions.first, actions.bins)
-    choose = Judge(actions, held_out[::2], target.embed)
-    best: tuple[float, int, OneShotHead] | None = None
+    best: tuple[float, int, DraftHead] | None = None
     for step in range(options.steps):
         for group in optimiser.param_groups:
             group["lr"] = options.rate(step)
-        batch = examples.batch(options.batch, options.fall, options.forgetful, draw)
-        loss = loss_of(head, batch, target.embed, options.certain, device)
+        loss = pupil.loss(draw)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), options.clip)
+        torch.nn.utils.clip_grad_norm_(pupil.head.parameters(), options.clip)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         due = (step + 1) % options.check_every == 0 or step + 1 == options.steps
         if not (due or stop()):
             report(Step(step + 1, loss.item()))
             continue
-        judged = _judge(head, choose)
-        report(Step(step + 1, loss.item(), judged[0]))
-        if best is None or judged[0].passes < best[0]:
-            best = judged[0].passes, step + 1, judged[1]
+        served, judged = pupil.served(held_out[::2])
+        report(Step(step + 1, loss.item(), judged))
+        if best is None or judged.passes < best[0]:
+            best = judged.passes, step + 1, served
         if stop() or step + 1 - best[1] >= options.patience * options.check_every:
             break
     assert best is not None
-    last = Judge(actions, held_out[1::2], target.embed)
-    return Trained(best[2], best[1], last.head(best[2]), last.temporal())
+    others = held_out[1::2]
+    last = Judge(target.actions, others, target.embed, target.steps)
+    return Trained(best[2], best[1], pupil.judged(best[2], others), last.temporal())
+
+
+class OneShotPupil:
+    """Of frames with any number of tokens known."""
+
+    head: DraftHead
+
+    def __init__(
+        self, options: HeadOptions, target: Target, learn: Sequence[Episode], device: torch.device
+    ) -> None:
+        actions, count = target.actions, learn[0].tokens.shape[1]
+        config = HeadConfig(
+            target.layers, target.hidden, count, actions.bins,
+            options.width or width_for(target.hidden), options.blocks, actions.ordered,
+        )  # fmt: skip
+        self._options, self._target, self._device = options, target, device
+        self._head = OneShotHead(config).to(device)
+        self.head = self._head
+        self._examples = Examples(learn, actions.first, actions.bins)
+
+    def loss(self, draw: torch.Generator) -> torch.Tensor:
+        options = self._options
+        batch = self._examples.batch(options.batch, options.fall, options.forgetful, draw)
+        return loss_of(self._head, batch, self._target.embed, options.certain, self._device)
+
+    def served(self, episodes: Sequence[Episode]) -> tuple[DraftHead, Judged]:
+        head, target = rounded(self._head), self._target
+        head.chances = count_chances(head, episodes, target.embed, target.actions.first)
+        return head, self.judged(head, episodes)
+
+    def judged(self, head: DraftHead, episodes: Sequence[Episode]) -> Judged:
+        return Judge(self._target.actions, episodes, self._target.embed).head(head)
 
 
 def loss_of(
@@ -122,12 +159,3 @@ def loss_of(
     loss = certain * said.view_as(thought) + (1.0 - certain) * thought
     weights = batch.weights.to(device)
     return (loss * weights).sum() / weights.sum()
-
-
-def _judge(head: OneShotHead, judge: Judge) -> tuple[Judged, OneShotHead]:
-    """A head as it would serve: rounded as it is stored, its chances counted; on the CPU."""
-    served = copy.deepcopy(head).cpu().requires_grad_(False).eval()
-    for parameter in served.parameters():
-        parameter.copy_(parameter.bfloat16())
-    served.chances = count_chances(served, judge.episodes, judge.embed, judge.actions.first)
-    return judge.head(served), served

@@ -176,7 +176,7 @@ def test_a_plan_expects_what_happens_and_costs_prune_it():
         rounds(
             [f for f in frames if f.offer is not None],
             lambda offer, known: EMPTY if known > 2
-            else plan.trees[known][found.calibration.bin(known, offer.chances[known:])],
+            else plan.trees[known][found.calibration.bin(known, offer.chances)],
         )
     )  # fmt: skip
     passes = len(played) / sum(r.known == 0 for r in played)

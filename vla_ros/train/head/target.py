@@ -1,0 +1,37 @@
+"""The frozen target as a draft head sees it, and a head as it will be served."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from vla_ros.engine.drafters.head import Embed
+from vla_ros.engine.tokens import ActionTokens
+
+Head = TypeVar("Head", bound=nn.Module)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``embed`` gives its embeddings of tokens; of ``layers`` the outputs are read, of ``hidden``
+    numbers each; an answer is ``steps`` actions. ``rows`` [bins, hidden] of its product for words
+    are those of the action tokens; None where they are not at hand as numbers."""
+
+    actions: ActionTokens
+    embed: Embed
+    layers: tuple[int, ...]
+    hidden: int
+    steps: int = 1
+    rows: torch.Tensor | None = None
+
+
+def rounded(head: Head) -> Head:
+    """A copy as it will be read back: in bf16, on the CPU."""
+    served = copy.deepcopy(head).cpu().requires_grad_(False).eval()
+    for parameter in served.parameters():
+        parameter.copy_(parameter.bfloat16())
+    return served
