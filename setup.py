@@ -102,6 +102,7 @@ setup(
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", files("launch/*.launch.py")),
         (f"share/{NAME}/config", files("config/*")),
+        (f"share/{NAME}/config/foxglove", files("config/foxglove/*")),
         (f"lib/{NAME}", node_executables()),
         *INTERFACES.data_files(),
     ],

@@ -28,6 +28,7 @@ VERBS = {
     "record": "record a running policy into a bag",
     "replay": "play a bag into a policy and compare what it says",
     "rerun": "a bag as a recording of the Rerun viewer",
+    "foxglove": "a running graph's topics for the Foxglove app",
     "convert": "make a checkpoint that the engine reads of a released one",
     "bench": "measure the inference engine, without ROS",
     "eval": "measure success over many episodes",

@@ -112,7 +112,11 @@ class Reader:
 
     def _diagnostics(self, path: str, message: Any) -> Iterator[Fact]:
         for one in message.status:
-            level = one.level if isinstance(one.level, int) else int.from_bytes(bytes(one.level))
+            level = (
+                one.level
+                if isinstance(one.level, int)
+                else int.from_bytes(bytes(one.level), "little")
+            )
             text = f"{one.name}: {one.message}"
             yield from self._change(f"{path}/{one.name}", text, _LEVELS.get(level, 30), path)
 
@@ -177,7 +181,9 @@ class Reader:
             found = _percentiles(message, name)
             if found is not None and found.count:
                 values = (float(found.p50), float(found.p95), float(found.max))
-                yield Numbers(f"{path}/{name}", tuple(f"{name} {p} [s]" for p in _SHOWN), values)
+                yield Numbers(
+                    f"{path}/{name}_seen", tuple(f"{name} {p} [s]" for p in _SHOWN), values
+                )
         for problem in message.problems:
             yield from self._change(f"{path}/{problem}", str(problem), 30, f"{path}/problems")
 

@@ -19,6 +19,7 @@ CHARTS = (
     ("Draft acceptance", ("acceptance",)),
     ("Joints", ("joint_states",)),
 )
+_EYE, _LOOKED_AT = (1.3, -0.9, 0.9), (-0.1, 0.0, 0.2)  # m, as the page in the browser has it
 _SHOWN = 4  # charts below each other; the others are tabs
 
 
@@ -60,7 +61,8 @@ def layout(kinds: Mapping[str, type[Fact]]) -> Any:
     if left:
         columns.append(rrb.Vertical(*left, name="Cameras"))
     if any(path.startswith(f"{WORLD}/") for path in kinds):
-        columns.append(rrb.Spatial3DView(origin=f"/{WORLD}", name="3-D"))
+        eye = rrb.EyeControls3D(position=_EYE, look_target=_LOOKED_AT, eye_up=(0.0, 0.0, 1.0))
+        columns.append(rrb.Spatial3DView(origin=f"/{WORLD}", name="3-D", eye_controls=eye))
     if right:
         columns.append(rrb.Vertical(*right, name="Charts"))
     return rrb.Blueprint(
