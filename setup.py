@@ -102,7 +102,10 @@ setup(
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", files("launch/*.launch.py")),
         (f"share/{NAME}/config", files("config/*")),
-        (f"share/{NAME}/config/foxglove", files("config/foxglove/*")),
+        *(
+            (f"share/{NAME}/config/{of}", files(f"config/{of}/*"))
+            for of in ("foxglove", "plotjuggler", "rviz")
+        ),
         (f"lib/{NAME}", node_executables()),
         *INTERFACES.data_files(),
     ],

@@ -40,7 +40,7 @@ def port(ros_env):
 
 
 def test_what_was_said_before_is_seen_and_the_instruction_is_said(ros, port):
-    status = ros.node.create_publisher(PolicyStatus, "/policy/status", LATCHED)
+    status = ros.publisher(PolicyStatus, "/policy/status", LATCHED)
     status.publish(PolicyStatus(reason="as it was before anybody looked"))
     said = ros.inbox(String, "/instruction", LATCHED)
     with connected(port) as app:
@@ -51,14 +51,12 @@ def test_what_was_said_before_is_seen_and_the_instruction_is_said(ros, port):
         assert seen.reason == "as it was before anybody looked"
         app.say("/instruction", "push the cube")
         said.wait_new(lambda m: m.data == "push the cube", timeout=60)
-    status.destroy()
 
 
 def test_a_late_client_gets_what_is_kept_too(ros, port):
-    status = ros.node.create_publisher(PolicyStatus, "/policy/status", LATCHED)
+    status = ros.publisher(PolicyStatus, "/policy/status", LATCHED)
     status.publish(PolicyStatus(reason="kept"))
     with connected(port) as first, connected(port) as second:
         for app in (first, second):
             app.until(lambda app=app: "/policy/status" in app.channels, 60)
             assert app.message(app.subscribe("/policy/status"), 60)
-    status.destroy()

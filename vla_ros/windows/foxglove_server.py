@@ -153,7 +153,8 @@ def _text_of(encoding: str, data: bytes) -> str | None:
         if encoding == "json":
             text = json.loads(data)["data"]
         else:
-            text = typestore().deserialize_cdr(data, SAID_KIND).data
+            read: Any = typestore().deserialize_cdr(data, SAID_KIND)
+            text = read.data
     except Exception:  # a client's bytes may be anything, and rosbags raises whatever they cause
         return None
     return text if isinstance(text, str) else None
