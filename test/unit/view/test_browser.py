@@ -95,6 +95,9 @@ def test_the_slider_shows_the_robot_where_it_was(tmp_path):
         with browser() as page:
             page.open(f"http://localhost:{window.port}/")
 
+            there = f"!!document.querySelector({SLIDER!r})"
+            wait_until(lambda: page.run(there), 120, "the slider", every=0.5)
+
             def shown():
                 window.stage.show(past.at(window.seconds_ago), 20.0)
                 return height_of_the_box(page, picture)
