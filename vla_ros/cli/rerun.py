@@ -14,17 +14,19 @@ from vla_ros.errors import UserError
 if TYPE_CHECKING:
     from vla_ros.windows.rerun_bag import Shown
 
+_LIVE_JPEG = 80
 DESCRIPTION = """\
 Write a bag as a recording that the Rerun viewer opens: cameras, observation age, staleness,
 latency and stages, the state of the policy, its actions, the instruction and the log, and in 3-D
 the arm, what lies about, transforms and the commanded displacement, on a time line of the ROS
-clock. Needs no ROS, and rerun-sdk (pip install '.[rerun]' in the checkout)."""
+clock. A bag needs no ROS. It needs rerun-sdk (pip install '.[rerun]' in the checkout)."""
 
 EPILOG = """\
 examples:
   vla-ros rerun run1                     writes run1.rrd
   vla-ros rerun run1 --open              and opens it
   vla-ros rerun run1 --web               and serves it to a browser on this machine
+  vla-ros rerun --live                   a running graph in the viewer, until Ctrl-C
   vla-ros rerun cam.db3 --out /tmp/cam.rrd --jpeg 80
 
 exit status: 0 written, 2 wrong usage, a bad bag, or rerun-sdk is missing"""
@@ -40,10 +42,15 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("bag", type=Path, metavar="BAG", help="a folder of rosbag2, an .mcap or a .db3 file")
+    add("bag", type=Path, nargs="?", metavar="BAG", help="a folder of rosbag2, .mcap or .db3 file")
+    add("--live", action="store_true", help="a running graph instead, until Ctrl-C")
+    add("--connect", default="", metavar="URL",
+        help="with --live: a viewer that runs, such as rerun+http://HOST:9876/proxy (one is"
+        " started)")  # fmt: skip
     add("--out", type=Path, metavar="FILE.rrd", help="where to (beside the bag, its name.rrd)")
-    add("--jpeg", type=int, default=0, metavar="QUALITY",
-        help="pictures as JPEG, 1 to 100: a smaller file (every pixel as it was)")  # fmt: skip
+    add("--jpeg", type=int, metavar="QUALITY",
+        help="pictures as JPEG, 1 to 100: a smaller file (of a bag 0: every"
+        " pixel as it was; live 80)")  # fmt: skip
     then = parser.add_mutually_exclusive_group()
     then.add_argument("--open", action="store_true", help="open the viewer with it")
     then.add_argument("--web", action="store_true", help="serve it to a browser on this machine")
@@ -52,9 +59,17 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(args: argparse.Namespace) -> int:
     """Write the recording; returns the exit status."""
-    out = _out(args)
+    if args.live == (args.bag is not None):
+        raise UserError("give a BAG, or --live for a running graph")
+    if args.jpeg is None:
+        args.jpeg = _LIVE_JPEG if args.live else 0
     if not 0 <= args.jpeg <= 100:
         raise UserError(f"--jpeg {args.jpeg}: a quality from 1 to 100, or 0 for every pixel")
+    if args.live:
+        return _live(args)
+    if args.connect:
+        raise UserError("--connect goes with --live; a bag becomes a file")
+    out = _out(args)
     try:
         import rosbags  # noqa: F401
     except ImportError:
@@ -80,6 +95,31 @@ def run(args: argparse.Namespace) -> int:
     if args.open or args.web:
         _open(out, args.web)
     return 0
+
+
+def _live(args: argparse.Namespace) -> int:
+    """Show a running graph until Ctrl-C."""
+    from vla_ros.windows.rerun_log import sdk
+
+    if args.open or args.web or args.json:
+        raise UserError("--live shows or writes until Ctrl-C: no --open, --web or --json")
+    if args.out and args.connect:
+        raise UserError("--live either shows (--connect) or writes (--out)")
+    out = str(_out(args).absolute()) if args.out else ""
+    values = {"out": out, "connect": args.connect, "jpeg": args.jpeg}
+    sdk()
+    from vla_ros.bringup.environment import prepare
+    from vla_ros.bringup.graph_file import NodeSpec
+    from vla_ros.bringup.process import command_line
+    from vla_ros.resources import config_path
+
+    prepare()
+    try:
+        from vla_ros.nodes.rerun.node import main
+    except ImportError as error:
+        raise UserError(f"{error}; `vla-ros doctor` says what to install") from None
+    words = command_line(NodeSpec("rerun", "rerun", (config_path("rerun.yaml"),), values))
+    return main([sys.argv[0], *words[words.index("--ros-args") :]])
 
 
 def _out(args: argparse.Namespace) -> Path:

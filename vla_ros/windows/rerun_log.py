@@ -72,13 +72,14 @@ class RerunLog:
         """Every entity that was shown, and of which kind."""
         return dict(self._kinds)
 
-    def send_layout(self) -> None:
-        """Arrange the window for what was shown until now, and colour the states' lanes."""
+    def send_layout(self, active: bool = True) -> None:
+        """Arrange the window for what was shown until now, and colour the states' lanes. Not
+        ``active``: it is what the window goes back to when asked."""
         for path, colours in self._colours.items():
             colour = np.array([_rgba(one) for one in colours.values()], np.uint32)
             lane = self._rr.StateConfiguration(values=list(colours), colors=colour)
             self._log(path, lane, static=True)
-        self._stream.send_blueprint(layout(self._kinds))
+        self._stream.send_blueprint(layout(self._kinds), make_active=active)
 
     def close(self) -> None:
         """Everything is written when it returns."""

@@ -106,3 +106,19 @@ def test_charts_are_made_of_what_there_is():
         "Age and staleness [s]": ["policy/action/age", "policy/status/limit"],
         "Action": ["left/policy/action/numbers"],
     }
+
+
+def test_options_that_exclude_each_other_are_refused_before_anything_starts(bag, tmp_path, capsys):
+    out = str(tmp_path / "x.rrd")
+    for words, reason in (
+        ([], "give a BAG, or --live"),
+        ([str(bag), "--live"], "give a BAG, or --live"),
+        ([str(bag), "--connect", "rerun+http://a:1/proxy"], "--connect goes with --live"),
+        (["--live", "--jpeg", "-1"], "--jpeg -1"),
+        (["--live", "--json"], "no --open, --web or --json"),
+        (["--live", "--out", out, "--connect", "rerun+http://a:1/proxy"], "--live either shows"),
+        (["--live", "--out", str(tmp_path / "x.bag")], "must be called something.rrd"),
+    ):
+        assert main(["rerun", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert reason in line

@@ -7,7 +7,6 @@ kept for late joiners, and passes the bytes on without decoding them.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -24,17 +23,12 @@ from std_msgs.msg import String
 from vla_ros.errors import UserError
 from vla_ros.nodes.common import spin
 from vla_ros.nodes.common.parameters import declare
+from vla_ros.nodes.common.spectating import Topics, class_of
 from vla_ros.nodes.foxglove.parameters import TABLE
 from vla_ros.windows.foxglove_server import FoxgloveServer
 
 ADDRESS = "Foxglove connects to "
 _SAID_S = 5.0  # a policy that is started later must not be told what was typed long ago
-_LIVE = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
-_KEPT = QoSProfile(
-    depth=10,
-    reliability=ReliabilityPolicy.RELIABLE,
-    durability=DurabilityPolicy.TRANSIENT_LOCAL,
-)
 
 
 class FoxgloveNode(Node):
@@ -45,7 +39,7 @@ class FoxgloveNode(Node):
         values = declare(self, TABLE)
         os.nice(max(0, values["niceness"] - os.nice(0)))  # whoever started it may be nice too
         self._kinds: dict[str, str] = {}  # of the topics that are offered
-        self._unknown: set[tuple[str, str]] = set()
+        self._topics = Topics(self)
         self._heard: dict[str, Any] = {}  # subscriptions, by topic
         self._bell = self.create_guard_condition(self._fulfil)
         self._instruction = self._speaker() if values["say"] else None
@@ -69,18 +63,15 @@ class FoxgloveNode(Node):
 
     def _look(self) -> None:
         """Offer what is new, withdraw what is gone."""
-        there = {name: kinds[0] for name, kinds in self.get_topic_names_and_types() if kinds}
-        for topic in [name for name, kind in self._kinds.items() if there.get(name) != kind]:
-            self._forget(topic)
-            self._server.withdraw(topic)
-            del self._kinds[topic]
-        for topic, kind in there.items():
-            if topic in self._kinds or (topic, kind) in self._unknown:
-                continue
-            if _class_of(kind) is not None and self._server.offer(topic, kind):
+        new, gone = self._topics.changes()
+        for topic in gone:
+            if self._kinds.pop(topic, None) is not None:
+                self._forget(topic)
+                self._server.withdraw(topic)
+        for topic, kind in new.items():
+            if class_of(kind) is not None and self._server.offer(topic, kind):
                 self._kinds[topic] = kind
             else:
-                self._unknown.add((topic, kind))
                 self.get_logger().info(f"{topic} is not offered: {kind} is not known here")
 
     def _fulfil(self) -> None:
@@ -99,17 +90,11 @@ class FoxgloveNode(Node):
             return
         self._forget(topic)  # anew: a client that comes later wants what is kept for it too
         self._heard[topic] = self.create_subscription(
-            _class_of(kind), topic, self._passing(topic), self._profile(topic), raw=True
+            class_of(kind), topic, self._passing(topic), self._topics.profile(topic), raw=True
         )
 
     def _passing(self, topic: str) -> Callable[[bytes], None]:
         return lambda raw: self._server.send(topic, bytes(raw))
-
-    def _profile(self, topic: str) -> QoSProfile:
-        """What every publisher of the topic can serve; what is said once needs to be kept."""
-        offered = [one.qos_profile for one in self.get_publishers_info_by_topic(topic)]
-        kept = DurabilityPolicy.TRANSIENT_LOCAL
-        return _KEPT if offered and all(one.durability == kept for one in offered) else _LIVE
 
     def _forget(self, topic: str) -> None:
         if topic in self._heard:
@@ -118,15 +103,6 @@ class FoxgloveNode(Node):
     def close(self) -> None:
         """Let the clients go."""
         self._server.close()
-
-
-def _class_of(kind: str) -> Any:
-    """The class of "sensor_msgs/msg/Image"; None where its package is not installed."""
-    package, _, name = kind.split("/")
-    try:
-        return getattr(importlib.import_module(f"{package}.msg"), name)
-    except (ImportError, AttributeError):
-        return None
 
 
 def main(args: Sequence[str] | None = None) -> int:
