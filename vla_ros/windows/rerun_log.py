@@ -32,7 +32,7 @@ def sdk() -> Any:
     except ImportError as error:
         raise UserError(
             f"rerun-sdk is missing ({error}): pip install '.[rerun]' in the checkout (Python 3.11"
-            " or newer; 550 MB installed)"
+            " or newer; 670 MB installed)"
         ) from None
     if not hasattr(rerun, "RecordingStream"):
         raise UserError("the module `rerun` is another package: pip install '.[rerun]'")
