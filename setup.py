@@ -102,6 +102,10 @@ setup(
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", files("launch/*.launch.py")),
         (f"share/{NAME}/config", files("config/*")),
+        *(
+            (f"share/{NAME}/config/{of}", files(f"config/{of}/*"))
+            for of in ("foxglove", "plotjuggler", "rviz")
+        ),
         (f"lib/{NAME}", node_executables()),
         *INTERFACES.data_files(),
     ],
@@ -149,6 +153,9 @@ setup(
         # The page in the browser, see docs/how-to/watch.md. viser 1.1 asks for rich below 15; its
         # test opens it in Chromium where that is installed, over websockets.
         "view": ["viser>=1.1,<1.2", "msgspec>=0.18", "websockets>=13.1", "Pillow>=10.1"],
+        # Other people's windows, see docs/how-to/other-windows.md: 670 MB with pyarrow, and 54 MB.
+        "rerun": ["rerun-sdk>=0.41,<0.42; python_version >= '3.11'", "rosbags>=0.11,<0.12"],
+        "foxglove": ["foxglove-sdk>=0.30,<0.31", "rosbags>=0.11,<0.12"],
         "test": TEST,
         "dev": [*TEST, "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],
     },

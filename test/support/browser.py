@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import itertools
 import json
 import os
@@ -29,6 +30,8 @@ START_S = 60.0
 CALL_S = 120.0
 #: The 3-D part is drawn in software here: seldom, so that the robot keeps its processor.
 SELDOM = "window.requestAnimationFrame = f => setTimeout(() => f(performance.now()), 2000)"
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",  # containers run as root
@@ -163,7 +166,7 @@ def browser() -> Iterator[Page]:
                 stdout=subprocess.DEVNULL,
                 stderr=written,
                 start_new_session=True,
-                preexec_fn=lambda: os.nice(5),
+                preexec_fn=_ends_with_us,
             )
         try:
             port = wait_until(lambda: _port_in(log.read_text()), START_S, log.read_text)
@@ -173,6 +176,13 @@ def browser() -> Iterator[Page]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _ends_with_us() -> None:
+    """In the browser before it is one: killed where the test's process ends without a word. Its
+    renderers and helpers end by themselves when it is gone."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    os.nice(5)
 
 
 def _port_in(log: str) -> int:

@@ -8,11 +8,14 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from vla_ros.benchmark.measure import RowResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Column(NamedTuple):
@@ -90,29 +93,86 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def expected_ms(rows: Mapping[str, RowResult]) -> dict[str, float]:
+    """What a call of each row would take if the target's passes were all that it costs, at the
+    price that they had in this run: one pass that holds the prompt (``speculative_hit``) and, for
+    every further one, what ``autoregressive`` pays. {} where these two were not measured.
+
+    By the mean number of passes, so a row whose calls are either short or long (a draft that is
+    right or not) lies beside its median. Drafts of a model, wider packs and all overhead are what
+    a row takes more. A row that serves several frames with a pass has no such figure.
+    """
+    one, many = rows.get("speculative_hit"), rows.get("autoregressive")
+    if one is None or many is None or many.passes_per_action <= one.passes_per_action:
+        return {}
+    further = many.passes_per_action - one.passes_per_action
+    each = (many.median_ms - one.median_ms) / further
+    return {
+        name: one.median_ms + (row.passes_per_action - one.passes_per_action) * each
+        for name, row in rows.items()
+        if row.passes_per_action >= one.passes_per_action
+    }
+
+
 def picture(rows: Mapping[str, RowResult], title: str, path: Path) -> bool:
-    """A PNG with rate and latency side by side; False where matplotlib is not installed."""
+    """A PNG with the time of a call, its spread and what was expected of it, beside the latency;
+    False where matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
     except ImportError:
         return False
+    FigureCanvasAgg(draw(rows, title)).print_png(str(path))
+    return True
+
+
+def draw(rows: Mapping[str, RowResult], title: str) -> Figure:
+    """The picture as a figure of matplotlib."""
+    from matplotlib.figure import Figure
+
     names = list(rows)
-    figure = Figure(figsize=(11, 0.42 * len(names) + 1.6), layout="constrained")
+    figure = Figure(figsize=(11, 0.42 * len(names) + 2.0), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    places = range(len(names))
+    places = {name: place for place, name in enumerate(names)}
     for axis, key, label, colour in (
-        (left, "rate_hz", "actions per second (more is better)", "#2a6f97"),
+        (left, "median_ms", "a call, ms (less is better)", "#2a6f97"),
         (right, "latency_ms", "observation to action, ms (less is better)", "#bc4749"),
     ):
-        values = [float(getattr(rows[n], key)) for n in names]
-        bars = axis.barh(places, values, color=colour)
-        axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
+        bars = axis.barh(list(places.values()), [float(getattr(rows[n], key)) for n in names],
+                         color=colour)  # fmt: skip
+        if axis is right:
+            axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
         axis.set_xlabel(label)
         axis.margins(x=0.15)
         axis.spines[["top", "right"]].set_visible(False)
-    left.set_yticks(places, [n + ("" if rows[n].lossless else " (lossy)") for n in names])
+    for name, place in places.items():  # inside the bar: to its right is the spread
+        text = f" {rows[name].median_ms:.3g}"
+        left.text(0, place, text, va="center", fontsize=8, color="white")
+    left.hlines(
+        list(places.values()),
+        [rows[n].median_ms for n in names],
+        [rows[n].p95_ms for n in names],
+        color="#012a4a",
+        lw=1.6,
+        label="median to 95th percentile",
+    )
+    expected = expected_ms(rows)
+    if expected:
+        left.plot(
+            list(expected.values()),
+            [places[name] for name in expected],
+            "D",
+            ms=5.5,
+            mfc="white",
+            mec="#d97706",
+            mew=1.5,
+            ls="none",
+            label="expected of its passes (mean)",
+        )
+    left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=2, fontsize=8, frameon=False)
+    words = {
+        n: f"{n}{'' if rows[n].lossless else ' (lossy)'}\n{rows[n].rate_hz:.3g} Hz" for n in names
+    }
+    left.set_yticks(list(places.values()), list(words.values()), fontsize=8)
     left.invert_yaxis()
     figure.suptitle(title, fontsize=10)
-    FigureCanvasAgg(figure).print_png(str(path))
-    return True
+    return figure

@@ -27,6 +27,8 @@ VERBS = {
     "doctor": "check this machine: every line ok, or what to do about it",
     "record": "record a running policy into a bag",
     "replay": "play a bag into a policy and compare what it says",
+    "rerun": "a bag as a recording of the Rerun viewer",
+    "foxglove": "a running graph's topics for the Foxglove app",
     "convert": "make a checkpoint that the engine reads of a released one",
     "bench": "measure the inference engine, without ROS",
     "eval": "measure success over many episodes",

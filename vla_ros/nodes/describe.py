@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from vla_ros.nodes.bridge import parameters as bridge
 from vla_ros.nodes.common.parameters import Parameter
+from vla_ros.nodes.foxglove import parameters as foxglove
 from vla_ros.nodes.monitor import node as monitor
 from vla_ros.nodes.policy import parameters as policy_parameters
+from vla_ros.nodes.rerun import parameters as rerun
 from vla_ros.nodes.view import parameters as view_parameters
 
 _HEAD = """# Parameters
@@ -19,7 +21,8 @@ Written by `python -m vla_ros.nodes.describe > docs/reference/parameters.md`.
 are read at configure: they may be set again after cleanup, and what they cannot mean together is
 a configure that fails with the reason. All others may be set while the node runs; a bad value is
 refused with the reason and nothing changes. Defaults are in `config/policy.yaml`,
-`config/bridge.yaml`, `config/monitor.yaml` and `config/view.yaml`.
+`config/bridge.yaml`, `config/monitor.yaml`, `config/view.yaml`, `config/foxglove.yaml` and
+`config/rerun.yaml`.
 """
 
 
@@ -62,6 +65,8 @@ def document() -> str:
         ("bridge", bridge.TABLE),
         ("monitor", monitor.TABLE),
         ("view", view_parameters.TABLE),
+        ("foxglove", foxglove.TABLE),
+        ("rerun", rerun.TABLE),
     ):
         parts.append(f"## {name}\n\n{table(rows)}\n")
     return "\n".join(parts)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,6 +138,30 @@ def test_it_ends_with_a_table_files_and_a_line_of_json(tmp_path, capsys):
     jobs = [(r.job.task, r.job.initial_state, r.job.seed) for r in read_records(tmp_path)]
     assert jobs[:4] == jobs[4:]
     assert {seed for _, _, seed in jobs} == {7}
+
+
+def test_while_it_runs_there_is_a_report_of_what_was_played(tmp_path, monkeypatch):
+    from vla_ros.cli.eval import verb
+    from vla_ros.evaluation.report import page
+
+    said = []
+    write = page.write_report
+
+    def look(*words):
+        path = write(*words)
+        found = re.search(r"So far (\d+) episodes?.* of (\d+), and it still runs", path.read_text())
+        said.append(found and (int(found[1]), int(found[2])))
+        return path
+
+    monkeypatch.setattr(page, "write_report", look)
+    words = ["eval", *FEW, *SMALL, "--out", str(tmp_path)]
+    assert main([*words, "--episodes", "1"]) == 0
+    assert said == [None]  # a minute had not passed: only the report at the end, which is whole
+    monkeypatch.setattr(verb, "PARTIAL_EVERY_S", 0.0)
+    monkeypatch.setattr(verb, "PARTIAL_SHARE", 0.0)
+    # More is already there than the new variant has to play.
+    assert main([*words, "--episodes", "1", "--delay-frames", "3"]) == 0
+    assert said == [None, (3, 4), None]
 
 
 def test_the_same_command_plays_only_what_is_missing(tmp_path, capsys):

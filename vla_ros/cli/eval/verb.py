@@ -37,6 +37,7 @@ __all__ = ["add_parser", "run"]
 
 SUMMARY = "summary.json"
 PARTIAL_EVERY_S = 60.0
+PARTIAL_SHARE = 30  # writing it takes at most this part of the time, one in so many
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,7 +104,7 @@ def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> 
         for played in _play(args, plan, orders, progress.say):
             store.add(keep(played, out, args.keep_tokens))
             progress.update()
-            partial.write(len(store.records))
+            partial.write()
     finally:
         progress.end()
 
@@ -167,22 +168,25 @@ class _Partial:
 
     def __init__(self, plan: Plan, store: Store, out: Path) -> None:
         self._plan, self._store, self._out = plan, store, out
-        self._total = len(plan.jobs())
+        self._jobs = {job.key() for job in plan.jobs()}
         self._next_s = time.monotonic() + PARTIAL_EVERY_S
 
-    def write(self, played: int) -> None:
-        """If it is time, and there is more to come."""
+    def write(self) -> None:
+        """If it is time, and there is more to come. What an earlier sitting played of other
+        variants lies in the same directory, and is no part of this one's end."""
         began_s = time.monotonic()
-        if began_s < self._next_s or played >= self._total:
+        if began_s < self._next_s:
+            return
+        keys = {record.job.key() for record in self._store.records}
+        if keys >= self._jobs:
             return
         from vla_ros.evaluation.report.page import write_report
 
         store, commands = self._store, "\n".join(self._store.commands)
-        write_report(
-            self._out, self._plan.setup, store.variants, store.records, commands, self._total
-        )
+        total = len(keys | self._jobs)
+        write_report(self._out, self._plan.setup, store.variants, store.records, commands, total)
         took_s = time.monotonic() - began_s
-        self._next_s = began_s + max(PARTIAL_EVERY_S, 30 * took_s)
+        self._next_s = began_s + max(PARTIAL_EVERY_S, PARTIAL_SHARE * took_s)
 
 
 class _Show:

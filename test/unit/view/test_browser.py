@@ -1,0 +1,118 @@
+"""The real browser of the tests, without a robot: it ends with its test, and it moves a slider."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("websockets", reason="websockets is not installed: make view")
+
+from support.browser import missing
+from support.wait import wait_until
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a browser")
+TEST = Path(__file__).resolve().parents[2]
+OPENS = """
+import sys, time
+from support.browser import browser
+with browser() as page:
+    print("open", flush=True)
+    time.sleep(300)
+"""
+
+
+def with_words(*words):
+    """Processes whose command line has all of these."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                line = (path / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if all(word in line for word in words):
+                found.append(int(path.name))
+    return found
+
+
+@pytest.mark.timeout(240)
+def test_it_ends_with_a_test_that_is_killed(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(TEST)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", OPENS], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "open\n"
+        assert with_words("--headless", str(tmp_path))
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    wait_until(lambda: not with_words(str(tmp_path)), 60, "no process of the browser")
+
+
+ROBOT = """<robot name="lift"><link name="floor"/><link name="box"><visual><geometry>
+<box size="0.3 0.3 0.3"/></geometry><material><color rgba="0.9 0 0 1"/></material></visual></link>
+<joint name="up" type="prismatic"><parent link="floor"/><child link="box"/><axis xyz="0 0 1"/>
+</joint></robot>"""
+SLIDER = ".mantine-Slider-root"
+
+
+def height_of_the_box(page, path):
+    """Where the middle of what is red stands in the picture, in pixels from its upper edge; None:
+    nothing is drawn yet."""
+    page.picture(path)
+    pixels = np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"), np.int32)
+    scene = pixels[:, 440 : pixels.shape[1] - 440]  # between the panels
+    red = (scene[..., 0] > 90) & (scene[..., 1] < 60) & (scene[..., 2] < 60)
+    return float(np.nonzero(red)[0].mean()) if red.sum() > 200 else None
+
+
+@pytest.mark.timeout(400)
+def test_the_slider_shows_the_robot_where_it_was(tmp_path):
+    """Ten seconds ago the box began to stand low; before, it was half a metre higher."""
+    pytest.importorskip("viser", reason="viser is not installed: make view")
+    from support.browser import browser
+    from vla_ros.timing import SECOND
+    from vla_ros.view.guard import Guard
+    from vla_ros.view.robot import read
+    from vla_ros.view.space import Instant, Past
+    from vla_ros.view.window import Window
+
+    past = Past()
+    for tenth in range(250):
+        up = 0.5 if tenth < 150 else 0.0
+        past.add(Instant(1 + tenth * SECOND // 10, joints={"up": up}))
+    window = Window("127.0.0.1", 8099, Guard(), lambda ask: None)
+    picture = tmp_path / "page.png"
+    try:
+        window.stage.set_robot(read(ROBOT))
+        with browser() as page:
+            page.open(f"http://localhost:{window.port}/")
+
+            there = f"!!document.querySelector({SLIDER!r})"
+            wait_until(lambda: page.run(there), 120, "the slider", every=0.5)
+
+            def shown():
+                window.stage.show(past.at(window.seconds_ago), 20.0)
+                return height_of_the_box(page, picture)
+
+            low = wait_until(shown, 180, "the robot in the page", every=0.5)
+            page._click(f"document.querySelector({SLIDER!r})")  # its middle: 15 s ago
+            wait_until(lambda: 13 < window.seconds_ago < 17, 60, lambda: str(window.seconds_ago))
+            wait_until(
+                lambda: (shown() or low) < low - 50, 120, "the robot where it was", every=0.5
+            )
+            before = window.seconds_ago
+            page.press_key("ArrowLeft", 37)
+            wait_until(lambda: window.seconds_ago < before, 60, "a step by the keyboard")
+            page.press_key("Home", 36)
+            wait_until(lambda: window.seconds_ago == 0, 60, "the present by the keyboard")
+            wait_until(lambda: abs((shown() or 0) - low) < 5, 120, "where it is now", every=0.5)
+    finally:
+        window.close()

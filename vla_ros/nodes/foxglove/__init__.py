@@ -1,0 +1,1 @@
+"""The foxglove node: a graph's topics for the Foxglove app, a spectator of the graph."""
