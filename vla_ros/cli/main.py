@@ -27,6 +27,7 @@ VERBS = {
     "doctor": "check this machine: every line ok, or what to do about it",
     "record": "record a running policy into a bag",
     "replay": "play a bag into a policy and compare what it says",
+    "export": "make a LeRobotDataset of bags or demonstrations",
     "convert": "make a checkpoint that the engine reads of a released one",
     "bench": "measure the inference engine, without ROS",
     "eval": "measure success over many episodes",

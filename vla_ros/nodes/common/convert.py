@@ -1,37 +1,25 @@
-"""Between messages and nouns, for every node: stamps, images, percentiles.
-
-What comes in is validated before anything is allocated. Only 8-bit encodings are accepted, so
-the endianness flag of an image says nothing here.
-"""
+"""Between messages and nouns, for every node: stamps, images, percentiles."""
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-import numpy as np
 from builtin_interfaces.msg import Time
-from PIL import Image as Pillow
-from PIL import UnidentifiedImageError
-from sensor_msgs.msg import CompressedImage, Image
 
-from vla_ros import core
 from vla_ros.msg import Percentiles
+from vla_ros.pixels import ENCODINGS, BadMessage, decompressed, image_of, quoted
 from vla_ros.timing import SECOND, Distribution
 
-#: Channels and their order in RGB of every encoding that is accepted.
-ENCODINGS: dict[str, tuple[int, tuple[int, int, int]]] = {
-    "rgb8": (3, (0, 1, 2)),
-    "bgr8": (3, (2, 1, 0)),
-    "rgba8": (4, (0, 1, 2)),
-    "bgra8": (4, (2, 1, 0)),
-    "mono8": (1, (0, 0, 0)),
-}
-_COMPRESSED = ("JPEG", "PNG")
-
-
-class BadMessage(ValueError):
-    """A message that must be dropped; the text says why in one line."""
+__all__ = [
+    "ENCODINGS",
+    "BadMessage",
+    "decompressed",
+    "image_of",
+    "quoted",
+    "set_times",
+    "stamp_of",
+    "to_time",
+]
 
 
 def stamp_of(time: Time) -> int:
@@ -43,62 +31,6 @@ def to_time(stamp_ns: int) -> Time:
     """A stamp as a message; nanoseconds >= 0."""
     sec, nanosec = divmod(stamp_ns, SECOND)
     return Time(sec=sec, nanosec=nanosec)
-
-
-def quoted(text: str) -> str:
-    """A sender's own words for a log: short, one line, nothing that a terminal would obey."""
-    return repr(text if len(text) <= 40 else text[:37] + "...")
-
-
-def _check_size(width: int, height: int, max_pixels: int) -> None:
-    if width == 0 or height == 0:
-        raise BadMessage(f"image size is {width}x{height}")
-    if width * height > max_pixels:
-        raise BadMessage(f"image of {width}x{height} exceeds max_image_pixels {max_pixels}")
-
-
-def image_of(message: Image, max_pixels: int) -> core.Image:
-    """Uint8 [height, width, 3] RGB of a raw image. Raises :class:`BadMessage`."""
-    if message.encoding not in ENCODINGS:
-        known = ", ".join(ENCODINGS)
-        raise BadMessage(f"encoding {quoted(message.encoding)} is not supported, only {known}")
-    channels, order = ENCODINGS[message.encoding]
-    width, height, step = message.width, message.height, message.step
-    _check_size(width, height, max_pixels)
-    if step < width * channels:
-        raise BadMessage(
-            f"step {step} is too short for {width} pixels of {message.encoding},"
-            f" which take {width * channels} bytes"
-        )
-    if len(message.data) != step * height:
-        raise BadMessage(
-            f"data has {len(message.data)} bytes, step x height is {step} x {height}"
-            f" = {step * height}"
-        )
-    rows = np.frombuffer(message.data, np.uint8).reshape(height, step)
-    pixels = rows[:, : width * channels].reshape(height, width, channels)
-    if order == (0, 1, 2) and channels == 3:
-        return np.ascontiguousarray(pixels)
-    return np.ascontiguousarray(pixels[:, :, order])
-
-
-def decompressed(message: CompressedImage, max_pixels: int) -> core.Image:
-    """Uint8 [height, width, 3] RGB of a JPEG or PNG. Raises :class:`BadMessage`."""
-    try:
-        # The size stands in the header: it is checked before any pixel is decoded.
-        with Pillow.open(io.BytesIO(bytes(message.data)), formats=_COMPRESSED) as picture:
-            _check_size(picture.width, picture.height, max_pixels)
-            return np.array(picture.convert("RGB"), dtype=np.uint8)
-    except BadMessage:
-        raise
-    except Pillow.DecompressionBombError as error:
-        raise BadMessage(f"image too large: {error}") from None
-    except UnidentifiedImageError:
-        kind = quoted(message.format)
-        raise BadMessage(f"compressed image, format {kind}, is neither JPEG nor PNG") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        kind = quoted(message.format)
-        raise BadMessage(f"compressed image, format {kind}, is corrupt: {error}") from None
 
 
 def set_times(message: Any, name: str, of_ms: Distribution) -> None:
