@@ -175,7 +175,7 @@ class _Theirs:
             notes.append(
                 f"not used, since no policy of `vla-ros train` takes it: {', '.join(unused)}"
             )
-        self.notes = tuple(notes)
+        self.notes: tuple[str, ...] = tuple(notes)
 
     def demonstration(self, rows: Sequence[Row]) -> Demonstration:
         """Of one episode; actions are m, rad, 0..1 until all are known."""
@@ -224,6 +224,13 @@ class _Theirs:
     def finish(self, found: list[Demonstration]) -> tuple[list[Demonstration], SetInfo]:
         """All in [-1, 1] of one scale, with the labels of their own sentences."""
         scale = self._scale([one.track.actions for one in found])
+        if self._options.scale is None:
+            self.notes += (
+                f"actions taken for m and rad a period: up to {scale[0]:.3g} m, {scale[3]:.3g} rad;"
+                " in a controller's units? say --action-scale",
+            )
+        closed, opened = self._options.gripper
+        self.notes += (f"gripper: {closed:g} is closed, {opened:g} open (--gripper)",)
         sentences = tuple(sorted({one.track.instruction for one in found}))
         described = SetInfo(
             environment="lerobot",
