@@ -22,7 +22,8 @@ from vla_ros.train.data.frames import load_frames
 from vla_ros.train.data.shards import read_images, read_info, read_tracks, write_shard
 
 MAKER = Path(__file__).parents[2] / "support" / "lerobot_sets.py"
-pytestmark = pytest.mark.slow
+# LeRobot takes 5 to 40 s to be imported, and each export starts it anew.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @cache
@@ -143,11 +144,11 @@ def test_a_strangers_set_is_imported_or_refused_in_one_line(tmp_path, capsys):
     assert not (tmp_path / "no").exists()
 
 
-def test_a_strangers_set_is_trained_on(tmp_path, capsys):
+def test_a_strangers_set_is_trained_on(tmp_path, monkeypatch):
     made = strangers(tmp_path)
     words = ["--data", made / "plain", "--out", tmp_path / "run", "--steps", "2", "--batch", "2",
              "--dtype", "float32", "--device", "cpu"]  # fmt: skip
-    os.environ["VLA_ROS_LEROBOT_PYTHON"] = python()
+    monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", python())
     assert main(["train", *map(str, words)]) == 0
     assert (tmp_path / "run" / "policy" / "config.json").is_file()
     assert main(["train", *map(str, words)]) == 0  # again: what was imported is there
