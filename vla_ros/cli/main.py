@@ -29,6 +29,7 @@ VERBS = {
     "replay": "play a bag into a policy and compare what it says",
     "rerun": "a bag as a recording of the Rerun viewer",
     "foxglove": "a running graph's topics for the Foxglove app",
+    "export": "make a LeRobotDataset of bags or demonstrations",
     "convert": "make a checkpoint that the engine reads of a released one",
     "bench": "measure the inference engine, without ROS",
     "eval": "measure success over many episodes",

@@ -70,7 +70,13 @@ def add_parser(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--data", type=Path, nargs="+", metavar="DIR", help="from vla-ros collect")
+    add(
+        "--data",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="from vla-ros collect, or LeRobotDatasets",
+    )
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
     add(
         "--arch",
@@ -79,7 +85,8 @@ def add_parser(verbs: Any) -> None:
     )
     add("--steps", type=int, help="in all (6000; at most 1000 of a head)")
     add("--batch", type=int, help="frames a step (32; 256 of a head)")
-    add("--branches", type=int, default=4, help="sentences an image is trained with (4)")
+    add("--branches", type=int, help="sentences an image is trained with (4; of other people's"
+        " data sets 1)")  # fmt: skip
     add("--samples", type=int, default=2, help="flow: noise drawn for a sentence (2)")
     add("--learning-rate", type=float, help="at its highest (1.5e-3; 1e-3 of a head)")
     add("--warmup", type=int, default=50, metavar="STEPS", help="until it is reached (50)")
@@ -134,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
         import torch
 
         from vla_ros.engine.device import usable_device
+        from vla_ros.lerobot_data.training import import_data
         from vla_ros.train.flow.arch import FLOW_ARCHITECTURES
         from vla_ros.train.memory import keep_freed_memory
         from vla_ros.train.run import Machine, Reporter
@@ -148,6 +156,12 @@ def run(args: argparse.Namespace) -> int:
             "--check plays token policies: play a flow policy with vla-ros eval --no-ros"
             f" --checkpoint {args.out / 'policy'}"
         )
+    with Progress() as importing:
+        args.data, elsewhere = import_data(args.data or (), args.out, importing)
+    if args.branches is None and elsewhere:
+        args.branches = 1
+    if args.check and elsewhere:
+        raise UserError("--check plays in the tabletop, and --data is of another world")
     if args.threads:
         torch.set_num_threads(args.threads)
     if device.type == "cpu":

@@ -39,20 +39,26 @@ class Picked:
         return self.topics["image"].kind == COMPRESSED
 
 
-def parse_remaps(items: Iterable[str]) -> dict[str, str]:
+def parse_remaps(
+    items: Iterable[str], roles: Mapping[str, tuple[str, ...]] = ROLES
+) -> dict[str, str]:
     """Turn ["image=/camera/color", ...] into {"image": "/camera/color"}. BagError."""
     found = {}
     for item in items:
         role, equals, topic = item.replace(":=", "=").partition("=")
         if not (role and equals and topic):
             raise BagError(f"-r {item}: write ROLE=TOPIC, such as image=/camera/image_raw")
-        if role not in ROLES:
-            raise BagError(f"-r {item}: no role {role!r}; there are {', '.join(ROLES)}")
+        if role not in roles:
+            raise BagError(f"-r {item}: no role {role!r}; there are {', '.join(roles)}")
         found[role] = topic if topic.startswith("/") else f"/{topic}"
     return found
 
 
-def pick(topics: Iterable[BagTopic], remaps: Mapping[str, str]) -> Picked:
+def pick(
+    topics: Iterable[BagTopic],
+    remaps: Mapping[str, str],
+    roles: Mapping[str, tuple[str, ...]] = ROLES,
+) -> Picked:
     """The topic of every role: the one given, else the one of the usual name, else the only
     one whose name ends so, and for the camera the only one of its type.
 
@@ -61,7 +67,7 @@ def pick(topics: Iterable[BagTopic], remaps: Mapping[str, str]) -> Picked:
     """
     there = {topic.name: topic for topic in topics if topic.count}
     found: dict[str, BagTopic] = {}
-    for role, kinds in ROLES.items():
+    for role, kinds in roles.items():
         if role in remaps:
             found[role] = _given(role, remaps[role], kinds, there)
             continue
@@ -72,7 +78,8 @@ def pick(topics: Iterable[BagTopic], remaps: Mapping[str, str]) -> Picked:
     if "image" not in found:
         taken = {topic.name for topic in found.values()}
         found["image"] = _only_camera([t for t in there.values() if t.name not in taken], there)
-    _check_transport(found)
+    if roles is ROLES:  # one node hears them all
+        _check_transport(found)
     return Picked(found)
 
 

@@ -93,9 +93,15 @@ class TokenObjective:
         return Losses(
             self._soft(logits, batch.tokens, weights),
             patch_loss(patches, batch.patches),
-            place_loss(places, batch.places),
+            self._place_loss(places, batch.places),
             token_error(logits[:, 0], batch.tokens[:, 0], self._soft.actions),
         )
+
+    def _place_loss(self, logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Zero where no sentence names a thing whose place is known."""
+        if not self._batches.pointing:
+            return logits.new_zeros((), dtype=torch.float32)
+        return place_loss(logits, places)
 
 
 class ChunkObjective:

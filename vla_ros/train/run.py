@@ -57,6 +57,10 @@ def run(
     """
     verify(options, directory)
     trainer = Trainer(options, directory, machine.device, machine.compiled)
+    if options.rounds and trainer.frames.info.own_sentence:
+        raise UserError(
+            "--dagger plays in the tabletop, and these demonstrations are of another world"
+        )
     claim(options, directory)  # only now: options that do not work claim nothing
     report.say(
         f"{len(trainer.frames)} frames of {trainer.frames.demonstrations} demonstrations,"

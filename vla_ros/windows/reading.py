@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from vla_ros.core import STAGES, CommandKind, PolicyState
-from vla_ros.image_messages import decompressed, image_of
+from vla_ros.pixels import decompressed, image_of
 from vla_ros.timing import SECOND
 from vla_ros.view.page import COLOURS
 from vla_ros.windows.facts import Fact, Numbers, Picture, State, Text

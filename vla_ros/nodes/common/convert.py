@@ -6,8 +6,8 @@ from typing import Any
 
 from builtin_interfaces.msg import Time
 
-from vla_ros.image_messages import ENCODINGS, BadMessage, decompressed, image_of, quoted
 from vla_ros.msg import Percentiles
+from vla_ros.pixels import ENCODINGS, BadMessage, decompressed, image_of, quoted
 from vla_ros.timing import SECOND, Distribution
 
 __all__ = [

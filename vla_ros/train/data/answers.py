@@ -67,6 +67,11 @@ def answers_of(frames: Frames, actions: ActionTokens, chunk: int) -> Answers:
 
 def refuse_unposed(frames: Frames) -> None:
     """UserError where nobody can say what lies ahead of a frame."""
+    if frames.info.own_sentence:
+        raise UserError(
+            "these chunks are worked out from where everything is, and a set from elsewhere does"
+            " not say it: take --arch small or small-oft"
+        )
     if not frames.posed:
         raise UserError(
             "chunks are trained on what lies ahead of a frame, and this data set has no poses:"

@@ -12,12 +12,14 @@ import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.tokens import ActionTokens
+from vla_ros.errors import UserError
 from vla_ros.sim.goals import COLOURS, Family, Goal, cube
 from vla_ros.train.data.answers import answers_of
 from vla_ros.train.data.frames import Frames
 from vla_ros.train.data.layout import Layout
 from vla_ros.train.data.pictures import Pictures, mixed
 from vla_ros.train.data.places import NOWHERE, places_of
+from vla_ros.train.data.sentences import Asked, OwnSentence
 from vla_ros.train.data.wordings import wordings
 
 _FRESH = 2  # delays more, all of them 0: a policy that is told is not to be worse where it is quick
@@ -52,7 +54,8 @@ class Batches:
     A model that knows its age is shown an older image and told how old it is: any delay that it
     takes, with the same chance each, as far as the episode goes back.
 
-    UserError: chunks are wanted, and the data were collected without poses.
+    UserError: chunks are wanted, and the data were collected without poses; or several sentences,
+    and of other sentences than its own nothing is known.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Batches:
         shift: int,
         device: torch.device,
     ) -> None:
+        refuse_branches(frames, branches)
         self._frames, self._config, self._device = frames.to(device), config, device
         self._size, self._seed, self._branches = size, seed, branches
         self._pictures = Pictures(self._frames, config.towers[0], seed, shift, device)
@@ -100,6 +104,9 @@ class Batches:
         self._shows = frames.shows.cpu()
         self._others = goal_weights(frames)
         self._things = torch.tensor([things_of(goal, frames.info.objects) for goal in frames.goals])
+        self.pointing = bool(
+            (self._things != NOWHERE).any()
+        )  # sentences name things that are known
 
     def batch(self, step: int) -> Batch:
         """The batch of ``step``; the same one on every call."""
@@ -163,18 +170,20 @@ def common_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
     return list(prompts[0][:count])
 
 
-def things_of(goal: Goal, objects: Sequence[str]) -> list[int]:
+def things_of(goal: Asked, objects: Sequence[str]) -> list[int]:
     """Numbers of the thing to move and of where it goes; NOWHERE for a side."""
     names = (goal.object, goal.target)
     return [objects.index(name) if name in objects else NOWHERE for name in names]
 
 
-def word_places(goal: Goal, tokenize: Callable[[str], list[int]]) -> list[tuple[int, int]]:
+def word_places(goal: Asked, tokenize: Callable[[str], list[int]]) -> list[tuple[int, int]]:
     """For every wording, which token names the thing to move and which the cube it goes onto.
 
     Where no cube does, the first again. They are where the same wording with another colour
-    differs.
+    differs. Of a sentence of somebody's own it is not known: its last token stands there.
     """
+    if isinstance(goal, OwnSentence):
+        return [(len(tokenize(goal.text)) - 1,) * 2]
     free = [cube(c) for c in COLOURS if cube(c) not in (goal.object, goal.target)]
     first = _differing(goal, replace(goal, object=free[0]), tokenize)
     if goal.family is not Family.STACK:
@@ -188,16 +197,30 @@ def _differing(goal: Goal, other: Goal, tokenize: Callable[[str], list[int]]) ->
     return [next(n for n, (x, y) in enumerate(tokens) if x != y) for tokens in both]
 
 
+def refuse_branches(frames: Frames, branches: int) -> None:
+    """UserError where several sentences are wanted of an image, and one is known."""
+    if frames.info.own_sentence and branches > 1:
+        raise UserError(
+            "these demonstrations say what was done for their own sentence, and nothing of others:"
+            " give --branches 1"
+        )
+
+
+def _families(frames: Frames) -> torch.Tensor:
+    """Number of each goal's family, int64 [G]; a sentence of somebody's own is of one beside."""
+    known: list[str] = list(Family)
+    of = [known.index(g.family) if g.family in known else len(known) for g in frames.goals]
+    return torch.tensor(of)
+
+
 def goal_weights(frames: Frames) -> torch.Tensor:
     """Chance of each goal to be a further sentence, float64 [G]: families count alike."""
-    families = torch.tensor([list(Family).index(goal.family) for goal in frames.goals])
+    families = _families(frames)
     return 1.0 / torch.bincount(families).double()[families]
 
 
 def family_weights(frames: Frames) -> torch.Tensor:
     """Chance of each frame to be drawn, float64 [N]."""
-    families = list(Family)
-    of_goal = torch.tensor([families.index(goal.family) for goal in frames.goals])
-    family = of_goal[frames.goal.cpu()]
-    counts = torch.bincount(family, minlength=len(families)).double()
+    family = _families(frames)[frames.goal.cpu()]
+    counts = torch.bincount(family, minlength=len(Family) + 1).double()
     return counts.clamp(min=1).rsqrt()[family]

@@ -62,6 +62,7 @@ class ChunkBatches:
         if not frames.expert.any():
             raise UserError("chunks are learned from demonstrations, and there are none")
         self._prompts = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
+        self._others_share = 0.0 if frames.info.own_sentence else _OTHERS
         self._goal, self._shows = frames.goal.cpu(), frames.shows[:, 0].cpu()
 
     def batch(self, step: int) -> ChunkBatch:
@@ -70,7 +71,7 @@ class ChunkBatches:
         index = torch.multinomial(self._chances, self._size, replacement=True, generator=draw)
         wording = torch.randint(1 << 30, (self._size,), generator=draw)
         others = torch.multinomial(self._others, self._size, replacement=True, generator=draw)
-        own = torch.rand(self._size, generator=draw) >= _OTHERS
+        own = torch.rand(self._size, generator=draw) >= self._others_share
         goal = torch.where(own, self._goal[index], others)
         drawn = self._pictures(self._shows[index], draw, step)
         said = [self._prompts[g] for g in goal.tolist()]

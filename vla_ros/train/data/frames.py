@@ -13,7 +13,7 @@ import torch
 from vla_ros.core import GRIPPER
 from vla_ros.engine.vision.images import fit
 from vla_ros.errors import UserError
-from vla_ros.sim.goals import Goal, parse_instruction
+from vla_ros.train.data.sentences import Asked, asked
 from vla_ros.train.data.shards import (
     BODIES,
     EXPERT,
@@ -58,7 +58,7 @@ class Frames:
     fingers: torch.Tensor
     before: torch.Tensor
     posed: bool
-    goals: tuple[Goal, ...]
+    goals: tuple[Asked, ...]
     info: SetInfo
     demonstrations: int
     digest: str
@@ -97,7 +97,7 @@ def load_frames(
     total = int(sum(mask.sum() for shard in masks for mask in shard))
     pictured = int(sum(mask.sum() for shard in seen for mask in shard))
     flat = [t for _, found in tracks for t in found]
-    goals = tuple(parse_instruction(text) for text in info.instructions)
+    goals = tuple(asked(text, info.own_sentence) for text in info.instructions)
     values = torch.empty(total, len(goals), GRIPPER + 1, dtype=torch.float16)
     pixels = torch.empty(pictured, images, len(info.objects), 2)
     shows = torch.empty(total, 1 + delays, dtype=torch.long)
@@ -128,7 +128,7 @@ def load_frames(
             poses[rows] = torch.from_numpy(track.poses[mask])
         fingers[rows] = torch.from_numpy(track.gripper_states[mask])
         before[rows] = torch.from_numpy(executed_before(track)[mask])
-        goal[rows] = goals.index(parse_instruction(track.instruction))
+        goal[rows] = goals.index(asked(track.instruction, info.own_sentence))
         at = rows.stop
     pictures = torch.empty(pictured, images, image_size, image_size, 3, dtype=torch.uint8)
     for number, camera in enumerate(cameras):

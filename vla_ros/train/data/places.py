@@ -10,6 +10,8 @@ NOWHERE = -100  # no patch: cross-entropy leaves it out
 def places_of(pixels: torch.Tensor, things: torch.Tensor, side: int, patch: int) -> torch.Tensor:
     """Pixels [B, objects, 2] in one image, things int64 [B, K, 2], an object's number or
     NOWHERE -> the patches they are in, int64 [B, K, 2]; NOWHERE outside of the image."""
+    if not pixels.shape[1]:
+        return torch.full_like(things, NOWHERE)
     cell = torch.floor(pixels / patch)
     inside = ((cell >= 0) & (cell < side)).all(-1)
     where = torch.where(inside, cell[..., 1] * side + cell[..., 0], float(NOWHERE)).long()

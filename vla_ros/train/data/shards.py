@@ -49,7 +49,8 @@ class SetInfo:
 
     ``scale`` [6]: physical size of an action of 1. ``objects``: the K names of ``pixels``.
     ``instructions``: the G sentences of ``labels``. ``two_ways``: the expert had two ways to
-    everything (:mod:`vla_ros.sim.swing`).
+    everything (:mod:`vla_ros.sim.swing`). ``own_sentence``: what was done for a demonstration's
+    own sentence is known, and ``labels`` has nothing for the others: a set from elsewhere.
     """
 
     environment: str
@@ -60,6 +61,7 @@ class SetInfo:
     control_rate_hz: float
     instructions: tuple[str, ...]
     two_ways: bool = False
+    own_sentence: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,14 @@ def to_environment(physical: Floats, scale: Floats) -> Floats:
     return np.clip(action, -1.0, 1.0)
 
 
+def to_physical(environment: Floats, scale: Floats) -> Floats:
+    """Environment -> physical, the way back of :func:`to_environment`."""
+    action = np.array(environment, dtype=np.float64)
+    action[..., :GRIPPER] *= scale
+    action[..., GRIPPER] = 0.5 * (1.0 - action[..., GRIPPER])
+    return action
+
+
 def to_values(environment: Floats) -> Floats:
     """Environment -> value: only the gripper changes its sign."""
     values = np.array(environment, dtype=np.float64)

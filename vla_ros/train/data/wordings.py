@@ -6,7 +6,8 @@ The first of each family is the sentence of the tasks themselves. All are unders
 
 from __future__ import annotations
 
-from vla_ros.sim.goals import PLATE, Family, Goal
+from vla_ros.sim.goals import PLATE, Family
+from vla_ros.train.data.sentences import Asked, OwnSentence
 
 _TEMPLATES: dict[Family, tuple[str, ...]] = {
     Family.REACH: (
@@ -44,8 +45,10 @@ _TEMPLATES: dict[Family, tuple[str, ...]] = {
 }
 
 
-def wordings(goal: Goal) -> tuple[str, ...]:
+def wordings(goal: Asked) -> tuple[str, ...]:
     """Every sentence that training uses for ``goal``, the tasks' own first."""
+    if isinstance(goal, OwnSentence):
+        return (goal.text,)
     thing = goal.object.removesuffix("_cube")
     target = "" if goal.target == PLATE else goal.target.removesuffix("_cube")
     return tuple(text.format(thing=thing, target=target) for text in _TEMPLATES[goal.family])

@@ -8,7 +8,7 @@ import vla_ros
 COMMON = Path(vla_ros.__file__).parent / "nodes" / "common"
 ALLOWED = (
     "vla_ros.core",
-    "vla_ros.image_messages",  # imports core alone
+    "vla_ros.pixels",  # imports core alone
     "vla_ros.timing",
     "vla_ros.signals",
     "vla_ros.msg",

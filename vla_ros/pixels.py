@@ -1,5 +1,4 @@
-"""Messages of cameras as pictures: raw in 8-bit encodings, and JPEG or PNG. Without ROS: rclpy's
-messages and those that rosbags reads from a bag have the same fields.
+"""Image messages to pixels, of rclpy or of a bag alike: this knows their fields, not their classes.
 
 What comes in is validated before anything is allocated. Only 8-bit encodings are accepted, so
 the endianness flag of an image says nothing here.
@@ -44,7 +43,7 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
 
 
 def image_of(message: Any, max_pixels: int) -> core.Image:
-    """Uint8 [height, width, 3] RGB of a sensor_msgs/Image. Raises :class:`BadMessage`."""
+    """Uint8 [height, width, 3] RGB of a raw image. Raises :class:`BadMessage`."""
     if message.encoding not in ENCODINGS:
         known = ", ".join(ENCODINGS)
         raise BadMessage(f"encoding {quoted(message.encoding)} is not supported, only {known}")
@@ -69,8 +68,7 @@ def image_of(message: Any, max_pixels: int) -> core.Image:
 
 
 def decompressed(message: Any, max_pixels: int) -> core.Image:
-    """Uint8 [height, width, 3] RGB of a
-    sensor_msgs/CompressedImage, a JPEG or PNG. Raises :class:`BadMessage`."""
+    """Uint8 [height, width, 3] RGB of a JPEG or PNG. Raises :class:`BadMessage`."""
     try:
         # The size stands in the header: it is checked before any pixel is decoded.
         with Pillow.open(io.BytesIO(bytes(message.data)), formats=_COMPRESSED) as picture:

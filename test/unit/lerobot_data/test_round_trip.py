@@ -1,0 +1,154 @@
+"""Through LeRobot's own code and back. Skipped where there is no LeRobot with its data sets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[replay]'")
+
+from support.bags import START, T, action, image, joints, task, write_bag
+from support.lerobot import interpreter
+from support.train import INFO, SENTENCES, demonstration
+from vla_ros.cli.main import main
+from vla_ros.lerobot_data.read import Reader
+from vla_ros.train.data.frames import load_frames
+from vla_ros.train.data.shards import read_images, read_info, read_tracks, write_shard
+
+MAKER = Path(__file__).parents[2] / "support" / "lerobot_sets.py"
+# LeRobot takes 5 to 40 s to be imported, and each export starts it anew.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@cache
+def python() -> str:
+    """Skips, with the reason, where LeRobot or what its data sets need is missing."""
+    path = interpreter()
+    code = "import lerobot.datasets.lerobot_dataset"
+    done = subprocess.run([path, "-I", "-c", code], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"{path}: {done.stderr.strip().splitlines()[-1]}: `vla-ros lerobot setup`")
+    return path
+
+
+def export(*words: object) -> int:
+    return main(["export", *map(str, words), "--python", python()])
+
+
+def shards_of(folder: Path, lengths: tuple[int, ...] = (5, 8, 3)) -> Path:
+    folder.mkdir()
+    made = [demonstration(i, n, SENTENCES[i % 2]) for i, n in enumerate(lengths)]
+    write_shard(folder / "shard-0000.hdf5", INFO, made[:2])
+    write_shard(folder / "shard-0001.hdf5", INFO, made[2:])
+    return folder
+
+
+@pytest.mark.parametrize("images", ["png", "video"])
+def test_demonstrations_come_back_as_they_were(tmp_path, images, capsys):
+    before = shards_of(tmp_path / "before")
+    there, after = tmp_path / "set", tmp_path / "after"
+    assert export("--lerobot", before, "--out", there, "--images", images, "--json") == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["episodes"], said["frames"], said["format"]) == (3, 16, "v3.0")
+    assert export("--shards", there, "--out", after) == 0
+    old = [t for p in sorted(before.glob("*")) for t in read_tracks(p)]
+    new = [t for p in sorted(after.glob("*.hdf5")) for t in read_tracks(p)]
+    assert read_info(after / "shard-0000.hdf5") == INFO
+    assert [t.instruction for t in new] == [t.instruction for t in old]
+    assert [(t.seed, t.source, t.task) for t in new] == [(t.seed, t.source, t.task) for t in old]
+    for a, b in zip(old, new, strict=True):
+        for name in ("executed", "labels", "ee_pos", "gripper_states", "poses"):
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
+        np.testing.assert_array_equal(a.pixels["agentview"], b.pixels["agentview"])
+        np.testing.assert_allclose(a.actions, b.actions, atol=1e-7)
+    films = [read_images(p, "agentview") for p in sorted(before.glob("*"))]
+    shown = [image for film in films for image in film]
+    again = list(read_images(after / "shard-0000.hdf5", "agentview"))
+    for a, b in zip(shown, again, strict=True):
+        assert np.abs(a.astype(int) - b.astype(int)).mean() < (2 if images == "png" else 6)
+    assert len(load_frames([after], 32, 1)) == len(load_frames([before], 32, 1))
+
+
+def stamped(number: int, size: int = 64) -> np.ndarray:
+    """An image that says its number in blocks of black and white, which survive any codec."""
+    bits = np.array([(number >> i) & 1 for i in range(16)], np.uint8).reshape(4, 4)
+    grey = np.kron(bits * 200 + 20, np.ones((size // 4, size // 4), np.uint8))
+    return np.repeat(grey[..., None], 3, axis=2)
+
+
+def number_of(picture: np.ndarray) -> int:
+    cells = picture[..., 0].reshape(4, 16, 4, 16).mean((1, 3)) > 120
+    return int(sum(1 << i for i, bit in enumerate(cells.ravel()) if bit))
+
+
+def test_an_image_in_the_set_is_the_one_its_action_rests_on(tmp_path, capsys):
+    entries = [task(START - T, "reach")]
+    for i in range(30):
+        entries += [image(START + i * T, stamped(i)), joints(START + i * T, i / 10)]
+    # Each action is said two frames after the image that it rests on.
+    late = 2 * T
+    for i in range(28):
+        one = action(START + i * T, [i / 100.0] + [0.0] * 6, epoch=1 + i // 14)
+        one.content.header.stamp.sec, one.content.header.stamp.nanosec = divmod(
+            START + i * T + late, 10**9
+        )
+        entries.append(type(one)(one.topic, START + i * T + late, one.kind, one.content))
+    bag = write_bag(tmp_path / "bag", sorted(entries, key=lambda e: e.at_ns))
+    assert export("--lerobot", bag, "--out", tmp_path / "set", "--pairing", "evidence") == 0
+    assert "2 episodes, 28 frames" in capsys.readouterr().out
+    with Reader(python(), tmp_path / "set") as reader:
+        assert reader.info.fps == 20
+        names = ("observation.images.main", "observation.state", "action",
+                 "timing.observation_age_s")  # fmt: skip
+        rows = list(reader.rows(names))
+    for i, row in enumerate(rows):
+        assert number_of(row.images["observation.images.main"]) == i
+        assert row.numbers["action"][0] == np.float32(i / 100)
+        assert row.numbers["observation.state"][0] == np.float32(i / 10)
+        assert row.numbers["timing.observation_age_s"][0] == pytest.approx(0.1)
+        assert (row.task, row.episode) == ("reach", i // 14)
+
+
+def strangers(tmp_path: Path) -> Path:
+    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([python(), "-I", str(MAKER), str(tmp_path)], capture_output=True,
+                          text=True, env=env)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return tmp_path
+
+
+def test_a_strangers_set_is_imported_or_refused_in_one_line(tmp_path, capsys):
+    made = strangers(tmp_path)
+    assert export("--shards", made / "cartesian", "--out", tmp_path / "in", "--gripper=-1..1") == 0
+    said = capsys.readouterr().out
+    assert "agentview is observation.images.front" in said
+    assert "wrist is observation.images.wrist_cam" in said
+    assert "observation.state" in said  # and that it is not used
+    (one, two) = read_tracks(tmp_path / "in" / "shard-0000.hdf5")
+    assert (len(one), len(two), one.instruction) == (6, 4, "fold the blue towel")
+    assert read_info(tmp_path / "in" / "shard-0000.hdf5").control_rate_hz == 12
+    assert np.abs(one.actions).max() <= 1.0
+    assert set(one.actions[:, 6]) <= {-1.0, 1.0}
+    assert export("--shards", made / "joints", "--out", tmp_path / "no") == 2
+    assert "action is 6 numbers (j0 j1 j2 j3 j4 j5)" in capsys.readouterr().err
+    assert export("--shards", made / "blind", "--out", tmp_path / "no") == 2
+    assert "has no images" in capsys.readouterr().err
+    assert export("--shards", made / "cartesian", "--out", tmp_path / "no") == 2
+    assert "--gripper" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_strangers_set_is_trained_on(tmp_path, monkeypatch):
+    made = strangers(tmp_path)
+    words = ["--data", made / "plain", "--out", tmp_path / "run", "--steps", "2", "--batch", "2",
+             "--dtype", "float32", "--device", "cpu"]  # fmt: skip
+    monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", python())
+    assert main(["train", *map(str, words)]) == 0
+    assert (tmp_path / "run" / "policy" / "config.json").is_file()
+    assert main(["train", *map(str, words)]) == 0  # again: what was imported is there
