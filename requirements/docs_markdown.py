@@ -32,6 +32,7 @@ def plain(text: str) -> str:
     offsets: list[int] = []  # where the text of each open list item begins, in columns
     fence = 0  # columns that the lines of an open fence are moved by
     inside = False
+    last = 0  # the newest item's line
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
         found = _FENCE.match(line)
@@ -50,9 +51,10 @@ def plain(text: str) -> str:
             out.append("    " * len(offsets) + found[2] + (found[3] or "sh"))
             inside, fence = True, indent
         elif item := _ITEM.match(line):
-            if not offsets:
+            if not offsets or "" in out[last:]:  # the item before has more than one paragraph
                 _blank(out)
             _close(offsets, indent)
+            last = len(out)
             out.append("    " * len(offsets) + f"{item[2]} {item[4]}")
             offsets.append(len(item[1] + item[2] + item[3]))
         else:

@@ -35,6 +35,7 @@ MORE = {
     "Changelog": "changelog.md",
 }
 CONFIG = "docs/zensical.toml"
+STYLE = "docs/site.css"
 LARGEST = 300_000  # bytes of a file that is copied; of a larger one the name is listed
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _BUILT = ("__pycache__", ".egg-info", "/build/", CONFIG)
@@ -170,6 +171,7 @@ def stage(out: Path) -> Path:
                 folder_page(path, folder)
             else:
                 copied(ROOT / path, folder / place(path))
+    copied(ROOT / STYLE, folder / place(STYLE))
     config = (ROOT / CONFIG).read_text(encoding="utf-8")
     made = re.sub(r"^nav = \[\]$", lambda _: f"nav = {_toml(navigation())}", config, flags=re.M)
     (out / "zensical.toml").write_text(made, encoding="utf-8")
