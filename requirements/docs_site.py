@@ -1,9 +1,9 @@
 """The pages of the documentation site, made of the Markdown that people read on GitHub.
 
-README.md becomes the home page. A link to a file outside docs/ leads to a copy of it in the site, so
-that the site is whole without any repository beside it; a link to a folder leads to a list of
-what is in it. What GitHub's Markdown allows and Zensical's (Python-Markdown) does not is written as
-both read it: blank lines before lists and tables, four columns for what is inside a list.
+README.md becomes the home page. A link to a file outside docs/ leads to a copy of it in the site,
+so that the site is whole without any repository beside it; a link to a folder leads to a list of
+what is in it. What GitHub's Markdown allows and Zensical's (Python-Markdown) does not is written
+as both read it: blank lines before lists and tables, four columns for what is inside a list.
 Standard library only, so that a test can read the pages without the site builder.
 """
 
@@ -62,13 +62,12 @@ def place(path: str) -> str:
     """Where a file or folder of the checkout is on the site. PageError: a page that is not told."""
     if path in BROUGHT:
         return BROUGHT[path]
+    moved = path.removeprefix("docs/") if path.startswith("docs/") else f"files/{path}"
     if (ROOT / path).is_dir():
-        return f"{path.removeprefix('docs/') if path.startswith('docs/') else f'files/{path}'}/index.md"
-    if path.startswith("docs/"):
-        return path.removeprefix("docs/")
-    if path.endswith(".md"):
+        return f"{moved}/index.md"
+    if moved.startswith("files/") and path.endswith(".md"):
         raise PageError(f"{path} is linked and not on the site: add it to BROUGHT in docs_site.py")
-    return f"files/{path}"
+    return moved
 
 
 def links(text: str) -> Iterator[str]:

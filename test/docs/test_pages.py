@@ -1,5 +1,5 @@
-"""Every link of the documentation leads somewhere, every page stands in README's table, and the site
-is made of the same text."""
+"""Every link of the documentation leads somewhere, every page stands in README's table, and the
+site is made of the same text."""
 
 from __future__ import annotations
 
