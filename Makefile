@@ -22,7 +22,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow second-robot kernels check lint dev
+.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-docs second-robot kernels check lint dev
 .PHONY: docs dist docker lock clean distclean
 
 help: ## this list
@@ -79,6 +79,9 @@ test-humble: ## Python 3.10 and NumPy 1.26, as Humble and JetPack 6 have them: t
 
 test-slow: install ## what test leaves out: models of their published size, whole episodes, LeRobot where it is set up
 	@$(PYTEST) -m slow $(TESTS) $(ARGS)
+
+test-docs: install ## run the documented commands that need no robot, GPU or network (ARGS="demo roofline" to choose)
+	@cd test && ../$(BIN)/python -m docs_run $(ARGS)
 
 second-robot: install ## drive the tests' other arm, of another make, and print its figures (1 minute)
 	@cd test && ../$(BIN)/python -m second_robot $(ARGS)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import textwrap
 
 import pytest
 import yaml
 
+from docs_run.plan import CHAINS
 from support.docs import check, declared, ros2
 from support.docs.pages import ROOT, Block, blocks, blocks_of, documented, inline
 from support.docs.shell import Command, commands, simple
@@ -200,3 +202,29 @@ def test_the_declarations_are_read():
     assert declared.interface("vla_ros/action/ExecuteInstruction")[:1] == ("instruction",)
     assert "control_rate_hz" in declared.parameters("policy")
     assert declared.is_name("policy/twist") and not declared.is_name("policy/arm")
+
+
+def test_what_is_run_is_what_the_pages_say():
+    """The plan of `make test-docs` has no command that a page has no more."""
+    shown: dict[str, set[str]] = {}
+    for page in documented():
+        found = {
+            one.text for block in blocks(page) if not block.language for one in commands(block)
+        }
+        found |= {shlex.join(words) for _, text in inline(page) for words in simple_or_none(text)}
+        shown[page] = found
+    gone = [
+        f"{step.page}: {step.command}"
+        for steps in CHAINS.values()
+        for step in steps
+        if step.page and shlex.join(simple(step.command)[0]) not in shown[step.page]
+    ]
+    assert not gone, "docs_run/plan.py runs what is not documented:\n" + "\n".join(gone)
+
+
+def simple_or_none(text: str) -> list[tuple[str, ...]]:
+    """The commands of a piece of code in running text; none where it is no shell's."""
+    try:
+        return simple(text)
+    except ValueError:
+        return []
