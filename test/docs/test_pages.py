@@ -136,3 +136,16 @@ def test_text_and_code_are_told_apart():
 )
 def test_anchors_are_those_of_github(heading, anchor):
     assert slug(heading) == anchor
+
+
+def test_the_glossary_is_in_order_and_leads_on():
+    """Each word once, in the order of the alphabet within its part, with a link."""
+    text = read("docs/reference/glossary.md")
+    words: list[str] = []
+    for part in re.split(r"^## .*$", text, flags=re.MULTILINE)[1:]:
+        rows = [row.strip("| ").split(" | ") for row in part.splitlines() if row.startswith("| ")]
+        listed = [row[0].strip("`").lower() for row in rows[1:]]
+        assert listed == sorted(listed)
+        assert all(re.fullmatch(r"\[.+\]\(.+\)", row[2]) for row in rows[1:])
+        words += listed
+    assert len(words) == len(set(words)) > 40

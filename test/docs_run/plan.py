@@ -90,7 +90,7 @@ CHAINS: dict[str, tuple[Step, ...]] = {
         Step(
             "",
             "vla-ros bench --checkpoint shipped:tabletop --timed 2 --warm-up 1"
-            " --rows autoregressive,speculative_hit,actionflow --output bench.json",
+            " --rows autoregressive,speculative_hit,actionflow --output .",
         ),
         Step(ROOFLINE, "vla-ros roofline"),
         Step(ROOFLINE, "vla-ros roofline --device orin-64 --dtype int4"),
