@@ -224,12 +224,12 @@ CHAINS: dict[str, tuple[Step, ...]] = {
         ),
         Step(
             TRAIN,
-            "vla-ros collect --out data/tabletop --interpolation box --workers 4",
+            "vla-ros collect --out data/box --interpolation box --workers 4",
             "--demos 4 --workers 1",
         ),
         Step(
             TRAIN,
-            "vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3500"
+            "vla-ros train --data data/box --out runs/flow --arch small-flow --steps 3500"
             " --batch 16 --branches 3 --shift 0 --init-from runs/oft/policy",
             "--steps 2 --batch 2",
         ),
