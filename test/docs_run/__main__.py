@@ -27,7 +27,7 @@ from docs_run.plan import CHAINS, Step
 from support.domain import leased_domain
 from support.nodes import ros_environment
 
-QUIET = 1500  # characters of a failed command's output that are shown
+LAST = 30  # lines of a failed command's output that are shown
 
 
 def run(step: Step, folder: Path, env: dict[str, str]) -> tuple[bool, str]:
@@ -96,7 +96,7 @@ def chain(name: str, steps: tuple[Step, ...], env: dict[str, str]) -> list[tuple
             good, output = run(step, folder, env)
             print(f"    {'ok' if good else 'FAILED'}, {time.monotonic() - begun:.0f} s", flush=True)
             if not good:
-                print(output[-QUIET:], flush=True)
+                print("\n".join(line[:200] for line in output.splitlines()[-LAST:]), flush=True)
             results.append((good, step))
             if beside is not None:
                 end(beside)

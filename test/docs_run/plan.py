@@ -181,7 +181,9 @@ CHAINS: dict[str, tuple[Step, ...]] = {
             words={"...": "shipped:tabletop-flow"},
         ),
         Step(
-            "", f"vla-ros eval --no-ros {EVAL} --keep-tokens --schedule autoregressive --out kept"
+            "",
+            "vla-ros eval --no-ros --tasks pick_red_cube push_red_cube_left stack_green_on_red"
+            " --episodes 3 --keep-tokens --out kept",  # coverage asks for 500 frames
         ),
         Step(EVALUATE, "vla-ros coverage DIR", words={"DIR": "kept"}),
     ),
