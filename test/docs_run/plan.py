@@ -183,7 +183,7 @@ CHAINS: dict[str, tuple[Step, ...]] = {
         Step(
             "",
             "vla-ros eval --no-ros --tasks pick_red_cube push_red_cube_left stack_green_on_red"
-            " --episodes 3 --keep-tokens --out kept",  # coverage asks for 500 frames
+            " --episodes 5 --keep-tokens --out kept",  # coverage asks for 500 frames
         ),
         Step(EVALUATE, "vla-ros coverage DIR", words={"DIR": "kept"}),
     ),
@@ -193,11 +193,6 @@ CHAINS: dict[str, tuple[Step, ...]] = {
             TRAIN,
             "vla-ros train --data data/tabletop --out runs/small --dagger 4 --workers 2 --compile",
             "--steps 4 --batch 4 --dagger 0",
-        ),
-        Step(
-            TRAIN,
-            "vla-ros up sim -p policy.policy=vla -p policy.checkpoint=$PWD/runs/small/policy",
-            seconds=20,
         ),
         Step(
             TRAIN,
