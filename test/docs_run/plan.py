@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 CARD = "| milliseconds "  # of the demo, when it has been played to its end
+REPORT = "tokens that match"  # of a replay; a bag taken on a busy machine lacks frames
 EVAL = "--tasks reach_red_cube --episodes 1"
 
 
@@ -84,10 +85,10 @@ CHAINS: dict[str, tuple[Step, ...]] = {
             beside=True,
         ),
         Step(RECORD, "vla-ros record -o run1", seconds=25),
-        Step(RECORD, "vla-ros replay run1"),
-        Step(RECORD, "vla-ros replay run1 --schedule speculative"),
-        Step(RECORD, "vla-ros replay run1 --rate 1 --device cuda:0", "--device cpu"),
-        Step(RECORD, "vla-ros replay run1 --html report.html --json"),
+        Step(RECORD, "vla-ros replay run1", shows=REPORT),
+        Step(RECORD, "vla-ros replay run1 --schedule speculative", shows=REPORT),
+        Step(RECORD, "vla-ros replay run1 --rate 1 --device cuda:0", "--device cpu", shows=REPORT),
+        Step(RECORD, "vla-ros replay run1 --html report.html --json", shows=REPORT),
         Step(CHUNKS, "vla-ros replay BAG --mode chunks", words={"BAG": "run1"}),
         Step(
             PRECISION,
