@@ -30,7 +30,7 @@ class Step:
     beside: bool = False
     seconds: float = 0.0
     shows: str = ""
-    limit_s: float = 600.0
+    limit_s: float = 1800.0  # to compile a network takes minutes, many on a busy machine
 
     @property
     def line(self) -> str:
