@@ -22,8 +22,8 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow second-robot soak cycles fuzz kernels check lint dev
-.PHONY: dist docker lock clean distclean
+.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-docs second-robot soak cycles fuzz kernels check lint dev
+.PHONY: docs dist docker lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
@@ -80,6 +80,9 @@ test-humble: ## Python 3.10 and NumPy 1.26, as Humble and JetPack 6 have them: t
 test-slow: install ## what test leaves out: models of their published size, whole episodes, LeRobot where it is set up
 	@$(PYTEST) -m slow $(TESTS) $(ARGS)
 
+test-docs: install ## run the documented commands that need no robot, GPU or network (ARGS="demo roofline" to choose)
+	@cd test && ../$(BIN)/python -m docs_run $(ARGS)
+
 second-robot: install ## drive the tests' other arm, of another make, and print its figures (1 minute)
 	@cd test && ../$(BIN)/python -m second_robot $(ARGS)
 
@@ -117,6 +120,9 @@ dev: ## build the messages into the checkout, to run from it: PYTHONPATH=$PWD .v
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@echo "==> run it from here with  PYTHONPATH=$(CURDIR) $(BIN)/python ..."
 
+docs: ## build the documentation as a site: site/index.html (installs Zensical into .venv-docs, 140 MB)
+	@$(PYTHON) requirements/docs.py --venv .venv-docs
+
 # Generated interfaces of another tree must not come along, so the wheel is built from the sdist.
 dist: install ## build dist/*.whl and dist/*.tar.gz; the wheel is for this Python and this ROS 2
 	@$(BIN)/python requirements/dist.py
@@ -126,7 +132,7 @@ lock: ## write lock files anew from the extras in setup.py (PYTHONS="3.10 3.12 3
 	@PYTHONPATH=$(CURDIR)/build/uv $(BIN)/python requirements/lock.py $(if $(ROS),--ros $(ROS)) $(PYTHONS)
 
 clean: ## remove what was built, keep .venv
-	@rm -rf build dist install log ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf build dist install log site ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@rm -rf vla_ros/msg vla_ros/srv vla_ros/action vla_ros/*.so
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 

@@ -19,6 +19,12 @@ from vla_ros.sim.scene import CUBE_HALF, PLATE_TOP, PLATE_XY
 
 INITIAL_STATES = 50  # per task and seed
 PUSH_DISTANCE = 0.06  # m
+REACH_RADIUS = 0.025  # m, of the gripper beside the cube
+REACH_HEIGHT = (0.05, 0.16)  # m, of the gripper above the cube's middle
+PLATE_RADIUS = 0.06  # m, of the cube from the plate's middle
+STACK_RADIUS = 0.03  # m, of the cube beside the lower one
+LIES = 0.008  # m, of a cube's height from that of one that lies there
+LIES_ON_TABLE = 0.01  # m, the same after a push
 FALLEN = -0.05  # m; a cube below this has left the table
 
 _MAX_STEPS = {Family.REACH: 120, Family.PUSH: 200, Family.PICK: 300, Family.STACK: 300}
@@ -120,19 +126,21 @@ def satisfied(goal: Goal, state: TableState) -> bool:
     position = state.cubes[goal.object]
     if goal.family is Family.REACH:
         above = state.gripper - position
-        return bool(np.hypot(above[0], above[1]) < 0.025 and 0.05 < above[2] < 0.16)
+        low, high = REACH_HEIGHT
+        return bool(np.hypot(above[0], above[1]) < REACH_RADIUS and low < above[2] < high)
     if goal.family is Family.PUSH:
         side = 1.0 if goal.target == "right" else -1.0
         moved = side * (position[1] - state.start[goal.object][1])
-        return bool(moved > PUSH_DISTANCE and abs(position[2] - CUBE_HALF) < 0.01)
+        lies = abs(position[2] - CUBE_HALF) < LIES_ON_TABLE
+        return bool(moved > PUSH_DISTANCE and lies)
     if goal.object in state.touched:
         return False
     if goal.family is Family.PICK:
-        support, reach = np.array([*PLATE_XY, PLATE_TOP]), 0.06
+        support, reach = np.array([*PLATE_XY, PLATE_TOP]), PLATE_RADIUS
     else:
-        support, reach = state.cubes[goal.target] + [0.0, 0.0, CUBE_HALF], 0.03
+        support, reach = state.cubes[goal.target] + [0.0, 0.0, CUBE_HALF], STACK_RADIUS
     offset = position - support
-    return bool(np.hypot(offset[0], offset[1]) < reach and abs(offset[2] - CUBE_HALF) < 0.008)
+    return bool(np.hypot(offset[0], offset[1]) < reach and abs(offset[2] - CUBE_HALF) < LIES)
 
 
 def out_of_reach(goal: Goal, state: TableState) -> bool:

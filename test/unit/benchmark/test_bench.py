@@ -27,6 +27,14 @@ def last_line(text: str) -> dict:  # type: ignore[type-arg]
     return found
 
 
+def test_a_file_as_output_is_refused_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*SMALL, "--output", str(tmp_path / "bench.json")]) == 2
+    assert "a directory; bench.json will be in it" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main([*SMALL, "--timed", "8", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out

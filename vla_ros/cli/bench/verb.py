@@ -78,6 +78,8 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
+    if args.output and args.output.suffix == ".json":
+        raise UserError(f"--output {args.output}: a directory; bench.json will be in it")
     try:
         import torch  # noqa: F401
     except ImportError as error:

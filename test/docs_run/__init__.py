@@ -1,0 +1,1 @@
+"""`make test-docs`: the documented commands, really run. See __main__."""

@@ -1,0 +1,94 @@
+"""The tabletop's tasks as Markdown: `python -m vla_ros.sim.describe` writes
+docs/reference/tasks.md, and a test holds the two together."""
+
+from __future__ import annotations
+
+from vla_ros.sim import tasks
+from vla_ros.sim.env import EnvSpec
+from vla_ros.sim.goals import Family
+from vla_ros.sim.tasks import GOALS, HOLD_STEPS, TASKS
+
+_HEAD = """# Tasks of the tabletop
+
+Written by `python -m vla_ros.sim.describe > docs/reference/tasks.md`.
+
+A task is named by `--task` of `vla-ros demo`, `--tasks` of `vla-ros eval`, `task` of the
+bridge (`-p bridge.task=NAME`) and `TASK=NAME` of `make demo`; without one it is `{first}`. The
+policy is told its sentence and nothing else. Each of the {count} tasks has {states} fixed initial
+states a seed, `--initial-state` of the demo: where the four cubes lie, and how they are turned. A
+control step is {step:g} ms, {rate:g} Hz.
+
+Other sentences may be said too. The scripted expert looks for key words: one or two of the colours
+{colours}; `above`, `left` or `right`,
+`plate`, or `on`. What it cannot do it refuses by name. The task is judged by its own goal whatever
+was said.
+
+Success is judged by the state of the simulation, not by an image, and must hold for as many control
+steps as is said below, so that passing by is no success. A cube that the task needs and that has
+fallen off the table ends the episode.
+"""
+
+_TITLES = {
+    Family.REACH: "Reach",
+    Family.PUSH: "Push",
+    Family.PICK: "Pick and place",
+    Family.STACK: "Stack",
+}
+
+
+def _cm(metres: float) -> str:
+    return f"{metres * 100:g} cm"
+
+
+def solved_when(family: Family) -> str:
+    """The success predicate of :func:`vla_ros.sim.tasks.satisfied` in a sentence."""
+    low, high = tasks.REACH_HEIGHT
+    lying = f"to {_cm(tasks.LIES)} at its height"
+    return {
+        Family.REACH: f"the gripper is {_cm(low)} to {_cm(high)} above the cube and less than"
+        f" {_cm(tasks.REACH_RADIUS)} beside it",
+        Family.PUSH: f"the cube lies on the table, more than {_cm(tasks.PUSH_DISTANCE)} further to"
+        " that side than it began",
+        Family.PICK: f"the cube lies on the plate ({lying}), less than {_cm(tasks.PLATE_RADIUS)}"
+        " from its middle, and no finger touches it",
+        Family.STACK: f"the cube lies on the other one ({lying}), its middle less than"
+        f" {_cm(tasks.STACK_RADIUS)} beside that one's, and no finger touches it",
+    }[family]
+
+
+def table(family: Family) -> str:
+    """The tasks of one family as a Markdown table."""
+    lines = ["| task | sentence | step limit |", "|---|---|---|"]
+    lines += [
+        f"| `{task.name}` | {task.instruction} | {task.max_steps} |"
+        for task in TASKS
+        if GOALS[task.name].family is family
+    ]
+    return "\n".join(lines)
+
+
+def document() -> str:
+    """The whole page."""
+    rate = EnvSpec("", (), (), 0).control_rate_hz
+    parts = [
+        _HEAD.format(
+            first=TASKS[0].name,
+            count=len(TASKS),
+            states=tasks.INITIAL_STATES,
+            step=1000 / rate,
+            rate=rate,
+            colours=", ".join(f"`{colour}`" for colour in tasks.COLOURS),
+        )
+    ]
+    for family in Family:
+        held = HOLD_STEPS[family]
+        steps = "1 step" if held == 1 else f"{held} steps"
+        parts.append(
+            f"## {_TITLES[family]}\n"
+            f"Solved when {solved_when(family)}, for {steps}.\n\n{table(family)}\n"
+        )
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(document(), end="")
