@@ -18,6 +18,7 @@ from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.packed.backends import choose_backend
+from vla_ros.engine.packed.kernels.rope_write import Heads
 from vla_ros.engine.packed.graphs import Capture, CudaCapture, GraphedVision
 from vla_ros.engine.packed.lane import BUCKET, Lane
 from vla_ros.engine.packed.ring import Ring
@@ -65,8 +66,9 @@ class VLAModel:
             raise ValueError(f"backend {options.backend!r} has no quantised weights: give own")
         self.vision = _vision(self.config, checkpoint)
         self.decoder: Decoder = _decoder(options.backend, self.config.text, checkpoint)
-        head_dim = self.config.text.head_dim
-        self.attention = choose_backend(device, dtype, head_dim, options.attention)
+        text = self.config.text
+        heads = Heads(text.heads, text.kv_heads)
+        self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
         self.capture = options.capture
         if device.type == "cuda" and options.cuda_graphs:
             self.capture = CudaCapture()
