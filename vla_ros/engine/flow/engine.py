@@ -184,7 +184,7 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     capture: Capture | None = None
     if device.type == "cuda" and options.cuda_graphs:
-        capture = CudaCapture()
+        capture = CudaCapture(device)
     if isinstance(source, str):
         policy = load_random_flow(source, options.seed, device, dtype, options.flow_steps, capture)
     else:
