@@ -51,7 +51,7 @@ def on_gpu() -> list[Stage]:
     return [
         tests(120, "-m", "gpu"),
         bench("passes", 90, *seven, "--passes", "--timed", "50"),
-        bench("openvla-7b", 180, *seven, "--timed", "50"),
+        bench("openvla-7b", 240, *seven, "--timed", "40"),
         bench("passes-eager", 60, *seven, "--passes", "--timed", "20", "--no-cuda-graphs"),
         bench("passes-varlen", 60, *seven, "--passes", *few, "--attention", "varlen"),
         bench("openvla-7b-varlen", 90, *seven, *few, *main, "--attention", "varlen"),

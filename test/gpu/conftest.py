@@ -13,13 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.gpu import DEVICES
 from vla_ros.engine import Engine
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.random import in_memory
-
-GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
-NO_GPU = pytest.mark.skipif(GPUS < 1, reason="no GPU: torch finds no CUDA device here")
-DEVICES = ["cpu", pytest.param("cuda:0", marks=(pytest.mark.gpu, NO_GPU))]
 
 
 @pytest.fixture(params=DEVICES)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import GPUS, NO_GPU
 from support.engine import TEXTS, play, stream, tiny_config
+from support.gpu import PAIRS
 from vla_ros.cli.main import main
 from vla_ros.engine import InvalidAction
 from vla_ros.engine.checkpoints.random import write_random
@@ -47,20 +47,6 @@ def test_nan_in_target_and_draft_ends_with_its_frames(
         plain = make_engine(tiny_config(), device, "generate", graphs=False, seed=4)
         expected = play(plain, [EVENTS[0], *EVENTS[7:]])
         assert {s: a.tokens for s, a in answers.items()} == {s: expected[s].tokens for s in answers}
-
-
-PAIRS = [
-    ("cpu", "cpu"),
-    pytest.param(
-        "cuda:0",
-        "cuda:1",
-        marks=(
-            pytest.mark.gpu,
-            NO_GPU,
-            pytest.mark.skipif(GPUS < 2, reason="one GPU: torch finds no second CUDA device here"),
-        ),
-    ),
-]
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)

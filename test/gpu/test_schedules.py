@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from support.engine import LANGUAGE, Event, play, stream, tiny_config
+from support.gpu import DEVICES
 from vla_ros.engine.checkpoints.random import write_random
 
 SCHEDULES = {
@@ -22,6 +23,12 @@ SCHEDULES = {
 }
 TEXTS = ("push", "pick up the red cube and place it on the plate", "stack it " * 10)
 EVENTS = stream(24, {0: TEXTS[0], 8: TEXTS[1], 16: TEXTS[2]}, seed=5)
+#: on the CPU, where it is the test that is tried, one kind of language model will do
+GPU_MARKS = DEVICES[1].marks  # type: ignore[union-attr]
+CASES = [
+    ("cpu", "llama_gqa"),
+    *(pytest.param("cuda:0", language, marks=GPU_MARKS) for language in LANGUAGE),
+]
 
 
 def options_of(name: str, draft: str) -> tuple[str, dict[str, object]]:
@@ -37,7 +44,7 @@ def draft(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.parametrize("language", LANGUAGE)
+@pytest.mark.parametrize(("device", "language"), CASES)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_it_says_what_generate_says_and_captures_nothing_in_service(
     name: str, language: str, device: str, make_engine, draft: str

@@ -8,16 +8,17 @@ the rest eagerly, with one warning in its own log. So the limit is raised.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
 PIECES = 64
 
-F = TypeVar("F", bound=Callable[..., object])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def compiled(function: F) -> F:
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The function, compiled when it is called."""
     from torch._dynamo import config
 

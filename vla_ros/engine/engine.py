@@ -17,9 +17,8 @@ from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.flow.engine import FlowEngine, load_flow
 from vla_ros.engine.layout import action_space_of
-from vla_ros.engine.model import ModelOptions, Prompt, VLAModel
+from vla_ros.engine.model import Capture, ModelOptions, Prompt, VLAModel
 from vla_ros.engine.options import FLOW_OPTIONS, EngineOptions
-from vla_ros.engine.packed.graphs import Capture
 from vla_ros.engine.quantised.formats import parse_formats
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.auto import resolve

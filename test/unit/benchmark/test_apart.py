@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 from dataclasses import replace
 
 import pytest
 
+from support.measuring import whose
 from vla_ros.benchmark import suite
-from vla_ros.benchmark.apart import Report, run_apart
+from vla_ros.benchmark.apart import run_apart
 from vla_ros.errors import UserError
-
-
-def whose(options: str, report: Report) -> int:
-    """What a measurement may do, by its options."""
-    report("asked", 1, 2)
-    if options == "refuse":
-        raise UserError("no such frames")
-    if options == "fail":
-        raise ValueError("a shape\nof two lines")
-    if options == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return os.getpid()
 
 
 def test_it_runs_elsewhere_and_says_how_far_it_is() -> None:

@@ -89,7 +89,10 @@ def choose_varlen(
             without_flash_3()  # which torch's other attention would use too
             raise
 
-    ways = {"torch's varlen": flash_3, "flash-attn": partial(tried, varlen_flash)}
+    ways: dict[str, Callable[[], VarlenCall]] = {
+        "torch's varlen": flash_3,
+        "flash-attn": partial(tried, varlen_flash),
+    }
     return first_that_runs("attention varlen", ways, "masked attention")
 
 

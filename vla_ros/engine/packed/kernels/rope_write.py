@@ -80,7 +80,8 @@ def check_rope_write(
     where = torch.tensor([1, 0, 1], device=device), torch.tensor([0, 3, 2], device=device)
     results = []
     for function in (rope_write_reference, call):
-        entries = tuple(qkv.new_zeros(2, heads.kv, 4, head_dim) for _ in "kv")
+        keys = qkv.new_zeros(2, heads.kv, 4, head_dim)
+        entries = keys, keys.clone()
         rotated = function(qkv.clone(), angles[0], angles[1], entries, where, heads)
         results.append(torch.cat([t.float().flatten() for t in (*rotated, *entries)]))
     off = (results[0] - results[1]).abs().max().item()
