@@ -75,14 +75,14 @@ def check_rope_write(
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=random).to(device, dtype)
 
-    angles = normal(2, 3, head_dim)
+    cos, sin = (normal(3, head_dim // 2).repeat(1, 2) for _ in "cs")  # both halves alike
     qkv = normal(3, heads.query + 2 * heads.kv, head_dim)
     where = torch.tensor([1, 0, 1], device=device), torch.tensor([0, 3, 2], device=device)
     results = []
     for function in (rope_write_reference, call):
         keys = qkv.new_zeros(2, heads.kv, 4, head_dim)
         entries = keys, keys.clone()
-        rotated = function(qkv.clone(), angles[0], angles[1], entries, where, heads)
+        rotated = function(qkv.clone(), cos, sin, entries, where, heads)
         results.append(torch.cat([t.float().flatten() for t in (*rotated, *entries)]))
     off = (results[0] - results[1]).abs().max().item()
     limit = 1e-4 if dtype == torch.float32 else 0.1  # of values around 1, up to 10
