@@ -108,9 +108,20 @@ def main() -> int:
     name = gpu.lower().replace(" ", "-") or ("smoke" if args.smoke else "cpu")
     out: Path = (args.output or ROOT / "benchmarks" / name).resolve()
     out.mkdir(parents=True, exist_ok=True)
-    end, failed = time.monotonic() + args.seconds, 0
-    for stage in chosen:
-        if not args.again and done(out / stage.name):
+    try:
+        failed = run_all(chosen, out, args.seconds, args.again)
+    except KeyboardInterrupt:  # what there is by now is worth a report too
+        failed = 1
+    report(out, known)
+    print(f"written: {out}/table.md, report.json" + (", plot.png" * plot(out)))
+    return 1 if failed else 0
+
+
+def run_all(stages: list[Stage], out: Path, seconds: float, again: bool) -> int:
+    """Those that are not done, while there is time; how many failed."""
+    end, failed = time.monotonic() + seconds, 0
+    for stage in stages:
+        if not again and done(out / stage.name):
             say(stage.name, "is done: skipped (--again does it again)")
             continue
         left = end - time.monotonic()
@@ -118,9 +129,7 @@ def main() -> int:
             say(stage.name, "no time left: run this again to go on")
             continue
         failed += not run(stage, out / stage.name, min(stage.seconds, left))
-    report(out, known)
-    print(f"written: {out}/table.md, report.json" + (", plot.png" * plot(out)))
-    return 1 if failed else 0
+    return failed
 
 
 def gpu_name() -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.engine import (
     CLOCK,
@@ -21,6 +23,7 @@ from vla_ros.core import Timeline
 from vla_ros.engine import Engine
 from vla_ros.engine.checkpoints.random import write_random
 from vla_ros.engine.packed.lane import BUCKET, prompt_lengths
+from vla_ros.engine.packed.planner import SPAN, spread
 
 #: 4, 13, 29 and 41 tokens of text or so: four buckets
 WORDS = ("push", "pick up the red cube and place it", "push the blue block " * 5, "stack it " * 15)
@@ -102,19 +105,38 @@ def test_a_graph_captured_in_service_is_counted(draft: str) -> None:
     assert answers[1].captures == answers[0].captures
 
 
-def test_a_pipeline_of_32_captures_nothing_while_it_fills() -> None:
-    """As the benchmark's sweep runs it: prepared for one length."""
-    capture = Again()
-    engine = engine_of(tiny(dim=32), "actionflow", capture)
-    events = stream(40, {0: WORDS[1]})
+LONG = ("autoregressive", "actionflow", "speculative, short drafts", "speculative, fixed shapes",
+        "speculative, trees", "vanilla_speculative")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_an_action_of_40_tokens_reaches_no_new_shape(name: str, draft: str) -> None:
+    """As the benchmark runs it, prepared for one length: the tail looks further and further."""
+    options, capture = dict(SCHEDULES[name]), Again()
+    if options.get("drafter") == "model":
+        options["draft_checkpoint"] = draft
+    if name != "actionflow":
+        options["gamma"] = 2
+    engine = engine_of(tiny(dim=40), name.split(",")[0], capture, **options)
+    frames = 48 if name == "actionflow" else 4
+    events = stream(frames, {0: WORDS[1]})
     engine.reset(WORDS[1])
-    request = engine.request(observation(0, events[0].image), Timeline(0), CLOCK)
-    engine.schedule.prepare(request)
+    engine.schedule.prepare(engine.request(observation(0, events[0].image), Timeline(0), CLOCK))
     before = capture.captured
     for event in events:
         seen = observation(event.stamp, event.image)
         engine.schedule.step(engine.request(seen, Timeline(0), CLOCK))
-    assert capture.captured == before <= 1 + 2 * 32
+    assert capture.captured == before
+
+
+@given(st.integers(0, 500), st.integers(-1, 100))
+def test_some_places_of_a_tail_stand_for_all_spans(first: int, more: int) -> None:
+    last = first + more
+    places = spread(first, last)
+    assert {-(-place // SPAN) for place in places} == {
+        -(-place // SPAN) for place in range(first, last + 1)
+    }
+    assert all(first <= place <= last for place in places)
 
 
 def test_lengths_reach_every_bucket_at_both_ends() -> None:
