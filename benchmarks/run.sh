@@ -8,7 +8,7 @@
 #   benchmarks/run.sh --only tests,passes      some
 #   benchmarks/run.sh --smoke                  a try of everything on a CPU, with the smallest model
 #   PYTHON=/opt/venv/bin/python benchmarks/run.sh   with an environment that is there: torch,
-#       transformers, safetensors, tokenizers, numpy, Pillow; pytest and hypothesis for the tests
+#       transformers, safetensors, tokenizers, numpy, Pillow; pytest, pytest-timeout and hypothesis for the tests
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-}
@@ -16,7 +16,7 @@ if [ -z "$python" ]; then
     python=.venv/bin/python
     if ! "$python" -c 'import torch, transformers, pytest' 2>/dev/null; then
         echo "== setting up .venv"
-        python3 requirements/install.py --requirements-only
+        python3 requirements/install.py  # the package too: without messages the tests look for it there
     fi
 fi
 exec "$python" benchmarks/run.py "$@"
