@@ -139,6 +139,7 @@ class Inference:
     draft tokens accepted out of ``drafted``, per action dimension. ``continues`` is the chunk
     that this one was made to continue, None where it was made by itself. ``told_delay``: its first
     action was made for so many control periods after the observation (0: the policy is not told).
+    ``captures``: CUDA graphs that were captured in service so far, each while the robot waited.
     """
 
     stamp_ns: int
@@ -151,6 +152,7 @@ class Inference:
     accepted: tuple[int, ...] = ()
     continues: Executing | None = None
     told_delay: int = 0
+    captures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

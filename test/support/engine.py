@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from vla_ros.engine import Engine, EngineOptions
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.checkpoints.random import SMALL_VOCAB, in_memory
+from vla_ros.engine.packed.graphs import Capture, Outputs
 from vla_ros.timing import SystemClock
 
 CPU = torch.device("cpu")
@@ -45,14 +46,41 @@ def tiny(config: ModelConfig | None = None, dim: int = 7, seed: int = 0) -> Chec
     return in_memory(config or tiny_config(), seed, CPU, torch.float32, dim)
 
 
+class Again:
+    """A stand-in for CUDA graphs: it runs the function again, into the memory of the first time.
+
+    As in a pool that graphs share, what another graph had returned is gone after a replay.
+    """
+
+    def __init__(self) -> None:
+        self.captured = 0
+        self._results: list[tuple[torch.Tensor, ...]] = []
+
+    def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
+        self.captured += 1
+        result = function()
+        self._results.append(result)
+
+        def replay() -> Outputs:
+            with torch.inference_mode():
+                for other in (t for results in self._results for t in results):
+                    other.fill_(float("nan") if other.is_floating_point() else -1)
+                for static, fresh in zip(result, function(), strict=True):
+                    static.copy_(fresh)
+            return result
+
+        return replay
+
+
 def engine_of(
-    checkpoint: Checkpoint, schedule: str = "autoregressive", **options: object
+    checkpoint: Checkpoint,
+    schedule: str = "autoregressive",
+    capture: Capture | None = None,
+    **options: object,
 ) -> Engine:
     """An engine of a checkpoint in memory; takes actions of any size."""
-    return Engine(
-        checkpoint,
-        EngineOptions(checkpoint="memory", schedule=schedule, **options),  # type: ignore[arg-type]
-    )
+    asked = EngineOptions("memory", schedule=schedule, **options)  # type: ignore[arg-type]
+    return Engine(checkpoint, asked, capture)
 
 
 def images(count: int, seed: int = 0, still: float = 0.3) -> Iterator[Image]:

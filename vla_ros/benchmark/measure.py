@@ -15,6 +15,7 @@ from vla_ros.benchmark.margins import Matches
 from vla_ros.benchmark.split import Parts, Split, split_clock, split_of
 from vla_ros.core import Image, Observation, Timeline
 from vla_ros.engine.engine import Engine
+from vla_ros.engine.packed.devices import synchronise
 from vla_ros.engine.request import Decoded
 from vla_ros.engine.schedules.base import Schedule
 from vla_ros.timing import SystemClock
@@ -93,7 +94,7 @@ def run_rows(
         for stamp, image in enumerate(images):
             report("warming up" if stamp < warm_up else "measuring", stamp, len(images))
             for name, schedule in rows.items():
-                spent, wall, decoded = _timed(engine, schedule, stamp, image, cpu_clock, cuda)
+                spent, wall, decoded = _timed(engine, schedule, stamp, image, cpu_clock)
                 if decoded is not None:
                     samples[name].tokens[decoded.stamp_ns] = decoded.tokens
                 clock = clocks[name]
@@ -116,24 +117,23 @@ def run_rows(
 
 
 def _timed(
-    engine: Engine, schedule: Schedule, stamp: int, image: Image, cpu_clock: bool, cuda: bool
+    engine: Engine, schedule: Schedule, stamp: int, image: Image, cpu_clock: bool
 ) -> tuple[float, float, Decoded | None]:
-    if cuda:
-        torch.cuda.synchronize()
+    synchronise(engine.model.device)
     cpu, wall = time.process_time(), time.perf_counter()
     decoded = answer(engine, schedule, stamp, image)
-    if cuda:
-        torch.cuda.synchronize()
+    synchronise(engine.model.device)
     wall = time.perf_counter() - wall
     cpu = time.process_time() - cpu
     return (cpu if cpu_clock else wall), wall, decoded
 
 
 def _peak(engine: Engine, schedule: Schedule, images: Sequence[Image]) -> int:
-    torch.cuda.reset_peak_memory_stats()
+    device = engine.model.device
+    torch.cuda.reset_peak_memory_stats(device)
     for stamp, image in enumerate(images[: schedule.depth + 1]):
         answer(engine, schedule, stamp, image)
-    return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated(device)
 
 
 def summarise(

@@ -104,6 +104,9 @@ class _TimedDrafter(Drafter):
     def instruct(self, text: str) -> None:
         self._inner.instruct(text)
 
+    def prepare(self, request: Request, every: bool = False) -> None:
+        self._inner.prepare(request, every)
+
     def begin(self, request: Request) -> None:
         with self._clock.drafting():
             self._inner.begin(request)

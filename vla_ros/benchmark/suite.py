@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from vla_ros.benchmark import measure
+from vla_ros.benchmark.apart import run_apart
 from vla_ros.benchmark.frames import drifting_frames, load_frames, repeat_to
 from vla_ros.benchmark.margins import Matches
 from vla_ros.benchmark.measure import Report, RowResult, run_rows, silent, summarise
 from vla_ros.benchmark.oracle import HitDrafter
+from vla_ros.benchmark.passes import PassTime, time_passes
 from vla_ros.benchmark.rivals import Hindsight, best_in_hindsight
 from vla_ros.benchmark.rows import CALIBRATED, ROWS, Setting, make_row
 from vla_ros.engine.checkpoints.openvla import Checkpoint
@@ -62,19 +64,32 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Captures:
+    """CUDA graphs captured before the first frame, and while frames were answered (should be 0)."""
+
+    prepared: int = 0
+    in_service: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BenchResult:
     """Rows by name, the shapes they were measured with, and a bound on all drafts of the last
-    action's alternatives on the same frames."""
+    action's alternatives on the same frames; ``attention`` is what ran, where not what was asked.
+    """
 
     rows: dict[str, RowResult]
     shapes: dict[str, int]
     hindsight: Hindsight | None = None
+    captures: Captures = Captures()
+    attention: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {
             "shapes": self.shapes,
             "schedules": {name: asdict(row) for name, row in self.rows.items()},
             "hindsight": None if self.hindsight is None else asdict(self.hindsight),
+            "captures": asdict(self.captures),
+            "attention": self.attention,
         }
 
 
@@ -112,15 +127,42 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
     with _refused():
         rows = {name: make_row(name, setting) for name in options.rows}
     request = engine.request(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
-    for schedule in rows.values():
+    for number, schedule in enumerate(rows.values()):
+        report("preparing", number, len(rows))
         schedule.instruct(options.instruction)
         if engine.model.capture is not None:
             schedule.prepare(request)
+    prepared = engine.model.captures
     samples = run_rows(engine, rows, images, options.warm_up, options.cpu_clock, report)
+    captures = Captures(prepared, engine.model.captures - prepared)
     reference = samples["generate"].tokens if "generate" in samples else {}
     matches = Matches(engine, images, reference)
     results = {name: summarise(name, schedule, samples, matches) for name, schedule in rows.items()}
-    return BenchResult(results, _shapes(engine, options), _bound(engine, options, answers))
+    bound = _bound(engine, options, answers)
+    return BenchResult(
+        results, _shapes(engine, options), bound, captures, engine.model.attention.name
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PassesResult:
+    """Passes by name, behind a prompt of so many tokens, of actions of so many."""
+
+    passes: dict[str, PassTime]
+    prompt: int
+    tokens: int
+    attention: str
+
+
+def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResult:
+    """Each pass by itself, ``timed`` times. UserError as of :func:`run_bench`."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    report(f"loading {options.checkpoint}", 0, 0)
+    with _refused():
+        engine = Engine(open_for(options.checkpoint, options), _engine_options(options))
+        found, prompt = time_passes(engine, options.instruction, options.timed, report)
+    return PassesResult(found, prompt, engine.info.max_tokens, engine.model.attention.name)
 
 
 @contextlib.contextmanager
@@ -198,6 +240,14 @@ def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
     }
 
 
+def run_engine(options: BenchOptions, report: Report = silent) -> BenchResult:
+    """One of several runs: on a GPU in a process of its own, where no other engine's graphs,
+    memory or compiled code are about."""
+    if options.device == "cpu":
+        return run_bench(options, report)
+    return run_apart(run_bench, options, report)
+
+
 def run_sweep(options: BenchOptions, report: Report = silent) -> list[BenchResult]:
     """The main rows over action lengths and prompt lengths (random weights only)."""
     out = []
@@ -205,8 +255,12 @@ def run_sweep(options: BenchOptions, report: Report = silent) -> list[BenchResul
         for words in SWEEP_WORDS:
             text = " ".join((INSTRUCTION + " ").split() * (words // 10))
             rows = tuple(r for r in SWEEP_ROWS if r in options.rows)
-            step = replace(options, tokens=tokens, instruction=text, rows=rows)
-            out.append(run_bench(step, _about(f"{tokens} tokens, {words} words", report)))
+            # Before the clock runs a pipeline is full, and it lasts for more than one action.
+            step = replace(
+                options, tokens=tokens, instruction=text, rows=rows,
+                warm_up=max(options.warm_up, tokens), timed=max(options.timed, 2 * tokens),
+            )  # fmt: skip
+            out.append(run_engine(step, _about(f"{tokens} tokens, {words} words", report)))
     return out
 
 
@@ -217,7 +271,7 @@ def run_ablation(options: BenchOptions, report: Report = silent) -> dict[str, Be
     for parts in ABLATION:
         name = "+".join(parts) or "eager"
         step = replace(options, compile=parts, rows=rows)
-        out[name] = run_bench(step, _about(name, report))
+        out[name] = run_engine(step, _about(name, report))
     return out
 
 

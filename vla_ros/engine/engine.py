@@ -17,7 +17,7 @@ from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.flow.engine import FlowEngine, load_flow
 from vla_ros.engine.layout import action_space_of
-from vla_ros.engine.model import ModelOptions, Prompt, VLAModel
+from vla_ros.engine.model import Capture, ModelOptions, Prompt, VLAModel
 from vla_ros.engine.options import FLOW_OPTIONS, EngineOptions
 from vla_ros.engine.quantised.formats import parse_formats
 from vla_ros.engine.request import Decoded, Request
@@ -33,9 +33,12 @@ class Engine:
     """A loaded policy: one model, one schedule, one instruction at a time.
 
     ``options`` and ``info`` name the schedule that runs, where the given options said "auto".
+    ``capture`` is how graphs are captured, where not as CUDA graphs on CUDA (tests).
     """
 
-    def __init__(self, checkpoint: Checkpoint, options: EngineOptions) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, options: EngineOptions, capture: Capture | None = None
+    ) -> None:
         device, dtype = torch.device(options.device), getattr(torch, options.dtype)
         self.options = options = resolve(options, checkpoint.config)
         formats = parse_formats(options.weights)
@@ -45,8 +48,10 @@ class Engine:
             checkpoint,
             device,
             dtype,
-            ModelOptions(options.backend, options.cuda_graphs, options.compile, options.attention),
-        )
+            ModelOptions(
+                options.backend, options.cuda_graphs, options.compile, options.attention, capture
+            ),
+        )  # fmt: skip
         config = self.model.config
         self.normaliser = _normaliser(checkpoint, options)
         self.tokenizer = PromptTokenizer(checkpoint.directory, config)
@@ -64,7 +69,7 @@ class Engine:
         self._longest = longest
         self._text: str | None = None
         self._prompts: list[Prompt] = []  # by the delay that they name
-        self._prepared = False
+        self._prepared: int | None = None  # graphs that there were when all were prepared
         self.info = PolicyInfo(
             name="vla",
             schedule=options.schedule,
@@ -84,6 +89,11 @@ class Engine:
     def cameras(self) -> int:
         """How many images an observation must have."""
         return self.model.config.images
+
+    @property
+    def captures_in_service(self) -> int:
+        """Graphs captured since all were prepared, while a robot waited: 0 if all is well."""
+        return 0 if self._prepared is None else self.model.captures - self._prepared
 
     def reset(self, text: str) -> None:
         """Begin a new instruction or episode: tokenise once, forget pipeline, KV and drafts.
@@ -109,9 +119,9 @@ class Engine:
         no action, and forgets then whatever could carry the fault on.
         """
         request = self.request(observation, timeline, clock)
-        if self.model.capture is not None and not self._prepared:
-            self.schedule.prepare(request)
-            self._prepared = True
+        if self.model.capture is not None and self._prepared is None:
+            self.schedule.prepare(request, every=True)
+            self._prepared = self.model.captures
         decoded = self.schedule.step(request)
         return None if decoded is None else self.inference(decoded)
 
@@ -163,6 +173,7 @@ class Engine:
             drafted=decoded.drafted,
             accepted=decoded.accepted,
             told_delay=self._told(decoded.delay_steps),
+            captures=self.captures_in_service,
         )
 
 

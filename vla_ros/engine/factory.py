@@ -265,7 +265,9 @@ def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:
     if options.draft_checkpoint is None:
         raise ValueError("a draft model is asked for: give draft_checkpoint")
     checkpoint = parts.load_draft(options.draft_checkpoint)
-    draft = VLAModel(checkpoint, target.device, target.dtype, target.options)
+    # The target's graphs and the draft's share one pool and one count.
+    asked = replace(target.options, capture=target.capture)
+    draft = VLAModel(checkpoint, target.device, target.dtype, asked)
     sampling = options.schedule == "speculative" and options.acceptance == "sampling"
     return ModelDrafter(
         target,

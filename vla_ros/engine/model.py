@@ -14,11 +14,13 @@ import torch
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.codes import action_tokens
+from vla_ros.engine.compiled import compiled
 from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.packed.backends import choose_backend
-from vla_ros.engine.packed.graphs import Capture, CudaCapture, GraphedVision
+from vla_ros.engine.packed.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
+from vla_ros.engine.packed.kernels.rope_write import Heads
 from vla_ros.engine.packed.lane import BUCKET, Lane
 from vla_ros.engine.packed.ring import Ring
 from vla_ros.engine.quantised.matrices import QuantisedLinear
@@ -65,21 +67,25 @@ class VLAModel:
             raise ValueError(f"backend {options.backend!r} has no quantised weights: give own")
         self.vision = _vision(self.config, checkpoint)
         self.decoder: Decoder = _decoder(options.backend, self.config.text, checkpoint)
-        head_dim = self.config.text.head_dim
-        self.attention = choose_backend(device, dtype, head_dim, options.attention)
-        self.capture = options.capture
-        if device.type == "cuda" and options.cuda_graphs:
-            self.capture = CudaCapture()
+        text = self.config.text
+        heads = Heads(text.heads, text.kv_heads)
+        self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
+        self.capture = _capture(device, options)
         self._see: Callable[[tuple[torch.Tensor, ...]], torch.Tensor] = self.vision.features
         self._hidden: Hidden = self.decoder.hidden
         self._tapped: Tapped = self.decoder.tapped
         if "vision" in options.compile:
-            self._see = torch.compile(self._see)
+            self._see = compiled(self._see)
         if "decoder" in options.compile:
-            self._hidden = torch.compile(self._hidden)
-            self._tapped = torch.compile(self._tapped)  # compiled at its first call, if any
+            self._hidden = compiled(self._hidden)
+            self._tapped = compiled(self._tapped)  # compiled at its first call, if any
         if self.capture is not None:
             self._see = GraphedVision(self._see, self.capture)
+
+    @property
+    def captures(self) -> int:
+        """Graphs that were captured so far, a draft model's too."""
+        return 0 if self.capture is None else self.capture.count
 
     def features(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Pixels per tower [images, 3, s, s] -> features [patches, sum of widths]."""
@@ -123,6 +129,16 @@ class VLAModel:
             self.decoder, self._hidden, ring, self.attention, self.capture, window, taps,
             self._tapped,
         )  # fmt: skip
+
+
+def _capture(device: torch.device, options: ModelOptions) -> CountedCapture | None:
+    """What captures the passes, and counts that; a draft model's options have its target's."""
+    capture = options.capture
+    if capture is None and device.type == "cuda" and options.cuda_graphs:
+        capture = CudaCapture(device)
+    if capture is None or isinstance(capture, CountedCapture):
+        return capture
+    return CountedCapture(capture)
 
 
 def _decoder(backend: str, config: TextConfig, checkpoint: Checkpoint) -> Decoder:

@@ -50,7 +50,8 @@ class EngineOptions:
     speculation the shape of the longest draft: to the bit, the tokens of an episode then depend
     on nothing before it, where otherwise a close call in bf16 may. ``seed`` seeds random weights
     and sampling.
-    ``attention`` "varlen" is one variable-length call for a whole pack (flash-attn, or torch's).
+    ``attention`` "varlen" is one variable-length call for a whole pack (torch's with FlashAttention
+    3, or flash-attn; where neither runs, masked attention with a line that says so).
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
     "vision", "decoder". ``threads`` sets torch's intra-op threads.
     Flow policies alone: ``tokenizer`` is the folder of the language model's tokenizer where the

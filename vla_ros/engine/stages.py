@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from vla_ros.core import Timeline
+from vla_ros.engine.packed.devices import on_device
 from vla_ros.timing import MS, Clock
 
 
@@ -17,7 +18,7 @@ class StageTimer:
 
     def __init__(self, timeline: Timeline, clock: Clock, device: torch.device) -> None:
         self._timeline, self._clock = timeline, clock
-        self._cuda = device.type == "cuda"
+        self._device, self._cuda = device, device.type == "cuda"
         self._events: list[tuple[str, torch.cuda.Event]] = []
 
     def mark(self, stage: str) -> None:
@@ -25,8 +26,9 @@ class StageTimer:
         if not self._cuda:
             self._timeline = self._timeline.mark(stage, self._clock.steady_ns())
             return
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        with on_device(self._device):
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
         self._events.append((stage, event))
 
     def resolve(self) -> Timeline:

@@ -140,6 +140,7 @@ def _inference_to_json(inference: Inference) -> dict[str, Any]:
         "accepted": [int(n) for n in inference.accepted],
         "continues": None if inference.continues is None else astuple(inference.continues),
         "told_delay": inference.told_delay,
+        "captures": inference.captures,
     }
 
 
@@ -157,6 +158,7 @@ def _inference_from_json(body: dict[str, Any]) -> Inference:
         accepted=tuple(map(int, body["accepted"])),
         continues=_executing(body["continues"]),
         told_delay=int(body["told_delay"]),
+        captures=int(body["captures"]),
     )
 
 

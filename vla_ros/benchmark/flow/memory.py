@@ -51,7 +51,7 @@ def weight_bytes(config: FlowConfig, dtype: torch.dtype) -> int:
 def resident_bytes(device: str) -> int:
     """Of this process now; on CUDA the most that torch had allocated so far."""
     if device != "cpu":
-        return torch.cuda.max_memory_allocated()
+        return torch.cuda.max_memory_allocated(device)
     return _status("VmRSS")
 
 

@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from vla_ros.engine.packed.devices import synchronise
+
 PHASES = ("vision", "prefill", "decode")  # images; the rest of the prefix; all solver steps
 T = TypeVar("T")
 
@@ -46,7 +48,7 @@ class Stopwatch:
     """Adds up the time of calls by phase, the device's work included."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self._device = device
         self.spent = Spent()
 
     def time(self, phase: str, call: Callable[[], T]) -> T:
@@ -65,6 +67,5 @@ class Stopwatch:
             spent[phase] = total - sum(spent.values())
 
     def _now(self) -> tuple[float, float]:
-        if self._cuda:
-            torch.cuda.synchronize()
+        synchronise(self._device)
         return time.process_time(), time.perf_counter()

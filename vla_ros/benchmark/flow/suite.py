@@ -131,7 +131,7 @@ def _load(options: FlowBenchOptions) -> FlowPolicy:
     source = flow_source(options.checkpoint)
     assert source is not None, "the caller looked"
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-    capture = CudaCapture() if device.type == "cuda" and options.cuda_graphs else None
+    capture = CudaCapture(device) if device.type == "cuda" and options.cuda_graphs else None
     try:
         if isinstance(source, str):
             return load_random_flow(source, options.seed, device, dtype, capture=capture)

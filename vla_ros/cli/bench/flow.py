@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FILE_WIDTH = 160  # of bench.txt
 WARM_UP, TIMED = 2, 5
 #: options that belong to token policies
-OF_TOKENS = ("draft", "unnorm_key", "frames", "tokens", "sweep", "compile_ablation")
+OF_TOKENS = ("draft", "unnorm_key", "frames", "tokens", "sweep", "passes", "compile_ablation")
 SPARE = ("p95\nms", "wall\nms", "differs\nby")
 
 

@@ -69,6 +69,8 @@ def add_parser(verbs: Any) -> None:
     add("--no-cuda-graphs", action="store_true", help="run eagerly on CUDA")
     add("--attention", choices=("sdpa", "varlen"), default="sdpa", help="kernel (sdpa)")
     add("--sweep", action="store_true", help="over action lengths and prompt lengths")
+    add("--passes", action="store_true", help="each pass by itself, beside the roofline of this"
+        " machine")  # fmt: skip
     add("--lerobot-python", metavar="PYTHON", help="flow: an interpreter with LeRobot"
         " (that of `vla-ros lerobot setup`)")  # fmt: skip
     add("--compile-ablation", action="store_true", help="with and without torch.compile")
@@ -94,6 +96,10 @@ def run(args: argparse.Namespace) -> int:
     usable_device(options.device)
     if args.output:
         args.output.mkdir(parents=True, exist_ok=True)  # not after an hour of measuring
+    if args.passes:
+        from vla_ros.cli.bench.passes import run_passes
+
+        return run_passes(args, options)
     with Progress() as progress:
         runs, figures = _measure(args, options, progress)
     _print(args, options, runs, figures)

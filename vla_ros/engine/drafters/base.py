@@ -37,6 +37,9 @@ class Drafter(ABC):
     def instruct(self, text: str) -> None:
         """A new instruction."""
 
+    def prepare(self, request: Request, every: bool = False) -> None:
+        """Run every shape of a draft model's passes once; as ``Schedule.prepare``."""
+
     def begin(self, request: Request) -> None:
         """A new frame."""
 

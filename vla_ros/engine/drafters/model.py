@@ -14,7 +14,9 @@ import torch
 from vla_ros.engine.cameras import camera_pixels
 from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.model import Prompt, VLAModel
+from vla_ros.engine.packed.lane import prompt_lengths, resized
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Request
 from vla_ros.engine.tokens import PromptTokenizer
 from vla_ros.engine.vision.images import Preprocessor
@@ -85,6 +87,28 @@ class ModelDrafter(Drafter):
                 f" the most is {self._max_text}"
             )
         self._prompt = self._draft.prompt(ids)
+
+    def prepare(self, request: Request, every: bool = False) -> None:
+        drawn = self._generator.get_state()  # which this is not to move on
+        self.begin(request)
+        own = self._see()
+        patches = self._draft.config.patches
+        lengths = prompt_lengths(patches, patches + self._max_text) if every else ()
+        for length in (*lengths, len(own)):
+            self._rehearse(resized(own, length))
+        self._maxima.clear()
+        self._generator.set_state(drawn)
+
+    def _rehearse(self, prompt: torch.Tensor) -> None:
+        """Every pass behind a prompt: of one token, or of two after a draft that stood whole."""
+        length = len(prompt)
+        self.lane.fit(length + self._positions)
+        self._choose(prefill_layout(length, (length - 1,)), prompt, None)
+        for count in (1, 2):
+            tokens = torch.zeros(count, dtype=torch.long, device=self._draft.device)
+            for entry in spread(length, length + self._positions - count):
+                layout = PackLayout(rows=(count - 1,), tail=chain(0, entry, count))
+                self._choose(layout, None, tokens)
 
     def begin(self, request: Request) -> None:
         self._request, self._fed, self._length, self.passes = request, 0, 0, 0

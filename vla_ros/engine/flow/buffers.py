@@ -104,6 +104,11 @@ class Captured:
         self._capture = capture
         self._replays: dict[Hashable, Callable[[], tuple[torch.Tensor, ...]]] = {}
 
+    @property
+    def count(self) -> int:
+        """Functions that were captured so far."""
+        return len(self._replays)
+
     def __call__(self, key: Hashable, function: Callable[[], torch.Tensor]) -> torch.Tensor:
         if self._capture is None:
             return function()

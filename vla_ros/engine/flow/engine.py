@@ -44,6 +44,7 @@ class FlowEngine:
         self.roles = check_layout(policy.config, options)
         self.head = FlowHead(policy, self.roles)
         self._text: str | None = None
+        self._prepared: int | None = None  # graphs that there were when all were prepared
         self._chunks: dict[int, torch.Tensor] = {}  # the newest in model space, by stamp
         config = policy.config
         if options.rtc == Continuing.TRAINED and not config.row_time:
@@ -101,6 +102,8 @@ class FlowEngine:
         """
         if self._text is None:
             raise RuntimeError("no instruction yet: call reset(text) before step()")
+        if self._prepared is None:
+            self._prepare(observation)
         stages = StageTimer(timeline, clock, self.policy.model.device)
         prefix = self.head.encode(observation, stages)
         noise = noise_for(
@@ -119,7 +122,22 @@ class FlowEngine:
             timeline=stages.resolve(),
             target_passes=1,
             continues=observation.executing if guidance is not None else None,
+            captures=self.captures_in_service,
         )
+
+    @property
+    def captures_in_service(self) -> int:
+        """Graphs captured since all were prepared, while a robot waited: 0 if all is well."""
+        captured = self.policy.model.captured.count
+        return 0 if self._prepared is None else captured - self._prepared
+
+    def _prepare(self, observation: Observation) -> None:
+        """Capture what may come: pi0.5's prompt changes its length with the robot's state."""
+        model, rtc = self.policy.model, self.options.rtc
+        if model.padded:
+            features = model.see(self.head.inputs(observation).pixels)
+            model.prepare(len(features), (None, Continuing(rtc)) if rtc else (None,))
+        self._prepared = model.captured.count
 
     def _guidance(self, observation: Observation) -> Guidance | None:
         executing = observation.executing
@@ -184,7 +202,7 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     capture: Capture | None = None
     if device.type == "cuda" and options.cuda_graphs:
-        capture = CudaCapture()
+        capture = CudaCapture(device)
     if isinstance(source, str):
         policy = load_random_flow(source, options.seed, device, dtype, options.flow_steps, capture)
     else:

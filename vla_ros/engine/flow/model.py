@@ -9,6 +9,8 @@ positions count valid rows only, so nothing else changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -104,6 +106,26 @@ class FlowModel(ABC):
         length = span.length
         keys, values = (tuple(t[:, :length] for t in part) for part in (span.keys, span.values))
         return Prefix(keys, values, mask, self.buffers.state, self._serial)
+
+    def prepare(self, features: int, ways: Sequence[Continuing | None]) -> None:
+        """Capture prefix and steps of every length that a text behind so many rows of images may
+        give, for chunks that continue others in these ``ways``; nothing without graphs.
+
+        Earlier prefixes are written over.
+        """
+        if not self.padded:
+            return
+        first = _round_up(features + 1, self._bucket)
+        with torch.inference_mode():
+            for length in range(first, self.buffers.longest + 1, self._bucket):
+                span = self.buffers.span(length)
+                self._lay_masks(span, length)
+                self.captured(("prefill", length), partial(self._fill, span))
+                for how in ways:
+                    if how is not Continuing.TRUE:  # which needs gradients, and no graph
+                        self.captured(("steps", length, how), partial(self._steps, span, how))
+        self._laid = (-1, -1)
+        self._serial += 1
 
     def integrate(
         self,

@@ -89,12 +89,13 @@ class Backend:
     """Makes the attention of a plan over a ring.
 
     ``whole_slots``: a tail reads its slots to their end, so short slots are fast ones. Slots are
-    a multiple of ``page`` entries long.
+    a multiple of ``page`` entries long. ``name``: what runs, for a person.
     """
 
     make: Callable[[Ring, Plan], PackedAttention]
     whole_slots: bool = False
     page: int = 1
+    name: str = ""
 
 
 def prefill(

@@ -1,6 +1,6 @@
 """Captured passes: a CUDA graph per pack shape, fed through buffers that never move.
 
-``capture`` is injected: :func:`capture_cuda` on a GPU; tests on a CPU pass one that just runs
+``capture`` is injected: :class:`CudaCapture` on a GPU; tests on a CPU pass one that just runs
 the function again, so buffers and keys are tested everywhere.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from vla_ros.engine.packed.devices import on_device
 from vla_ros.engine.packed.pack import PackShape, Plan
 
 Outputs = tuple[torch.Tensor, ...]
@@ -20,30 +21,51 @@ WARM_UP = 3
 
 
 class CudaCapture:
-    """Captures functions into CUDA graphs that share one memory pool.
+    """Captures functions into CUDA graphs that share one memory pool, on a stream of its own.
 
     Sharing is safe because replays never overlap and every result is copied out at once.
+
+    The stream is its own, and lives as long as any graph captured on it: cuBLAS keeps a workspace a
+    stream, and on torch's default capture stream the end of another engine's graph takes it from
+    ours (pytorch#193402). Streams, pools and graphs are made with ``device`` as the current one.
     """
 
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        with on_device(device):
+            self._pool = torch.cuda.graph_pool_handle()
+            self._stream = torch.cuda.Stream()
 
     def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                function()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            result = function()
+        with on_device(self._device):
+            stream, current = self._stream, torch.cuda.current_stream()
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UP):
+                    function()
+            current.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+                result = function()
 
         def replay() -> Outputs:
-            graph.replay()
+            with on_device(self._device):  # and by ``self`` the stream stays alive
+                graph.replay()
             return result
 
         return replay
+
+
+class CountedCapture:
+    """Another capture, and how often it was asked: after ``prepare`` never."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self.count = 0
+
+    def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
+        self.count += 1
+        return self._capture(function)
 
 
 class GraphedPass:

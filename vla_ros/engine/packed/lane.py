@@ -25,6 +25,22 @@ MakeAttention = Callable[[Plan], Attention]
 BUCKET = 16  # with graphs, prefills are padded to a multiple, so few lengths need a graph
 
 
+def prompt_lengths(patches: int, longest: int) -> tuple[int, ...]:
+    """The first and the last length of every bucket, of prompts with a text: with these (and what
+    lies a few tokens behind them) every rounding of a length to the bucket has come."""
+    first = patches + 2  # a text has two tokens at least
+    ends = [n for n in range(first, longest + 1) if n % BUCKET in (0, 1)]
+    return tuple(sorted({first, *ends, longest}))
+
+
+def resized(prompt: torch.Tensor, length: int) -> torch.Tensor:
+    """A prompt [n, C] of that length: cut, or with its last row again and again."""
+    missing = length - len(prompt)
+    if missing <= 0:
+        return prompt[:length]
+    return torch.cat((prompt, prompt[-1:].expand(missing, -1)))
+
+
 class Lane:
     """Runs packs.
 

@@ -14,6 +14,11 @@ PLANS = 512  # remembered per ring
 SPAN = 32  # a tail looks at a multiple of this many ring entries, so that few shapes occur
 
 
+def spread(first: int, last: int) -> tuple[int, ...]:
+    """Of a tail's places first ... last so many that every rounding to :data:`SPAN` has come."""
+    return (*range(first, last, SPAN), last) if last >= first else ()
+
+
 class Planner:
     """Builds plans for one ring and remembers the last :data:`PLANS` of them."""
 

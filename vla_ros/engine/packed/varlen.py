@@ -1,21 +1,25 @@
 """One variable-length attention call for prefill and tail together, slots being pages.
 
-Uses flash-attn where it is installed, else torch's own ``varlen_attn``; both want CUDA and fp16
-or bf16. :func:`varlen_reference` is the same call in plain torch: what tests compare with, and
-what runs elsewhere. Draft trees do not fit: every query must see a prefix of its slot.
+Torch's own ``varlen_attn`` pages on FlashAttention 3 only (pytorch#175924), which is activated for
+it; else flash-attn is used. Both want CUDA and fp16 or bf16, and are tried once, on a tiny pack:
+where neither runs, masked attention does. :func:`varlen_reference` is the same call in plain torch:
+what they must agree with, and what runs on a CPU. Draft trees do not fit: every query must see a
+prefix of its slot.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.packed.attention import PackedAttention, RopeWrite
+from vla_ros.engine.packed.kernels.rope_write import Heads
 from vla_ros.engine.packed.pack import Plan
+from vla_ros.engine.packed.probe import first_that_runs
 from vla_ros.engine.packed.ring import Ring
 
 PAGE = 256  # flash-attn wants pages of a multiple of this many entries
@@ -66,11 +70,76 @@ class VarlenAttention(PackedAttention):
         return self._call(q, keys, values, self._sequences, scale, self._plan.shape.causal)
 
 
-def choose_varlen(device: torch.device, dtype: torch.dtype) -> VarlenCall:
-    """The fastest call that runs here."""
-    if device.type != "cuda" or dtype == torch.float32:
-        return varlen_reference
-    return varlen_flash if importlib.util.find_spec("flash_attn") else varlen_torch
+def choose_varlen(
+    device: torch.device, dtype: torch.dtype, head_dim: int, heads: Heads = Heads(4, 2)
+) -> tuple[str, VarlenCall | None]:
+    """The first call that runs here, and its name; None where masked attention is to run."""
+    if device.type != "cuda":
+        return "varlen in plain torch", varlen_reference
+
+    def tried(call: VarlenCall) -> VarlenCall:
+        check_varlen(call, device, dtype, head_dim, heads)
+        return call
+
+    def flash_3() -> VarlenCall:
+        with_flash_3()
+        try:
+            return tried(varlen_torch)
+        except Exception:
+            without_flash_3()  # which torch's other attention would use too
+            raise
+
+    ways: dict[str, Callable[[], VarlenCall]] = {
+        "torch's varlen": flash_3,
+        "flash-attn": partial(tried, varlen_flash),
+    }
+    return first_that_runs("attention varlen", ways, "masked attention")
+
+
+def with_flash_3() -> None:
+    """Have torch use FlashAttention 3. Raises where there is none (package flash_attn_3)."""
+    from torch.nn.attention import activate_flash_attention_impl
+
+    activate_flash_attention_impl("FA3")
+
+
+def without_flash_3() -> None:
+    """Undo it."""
+    from torch.nn.attention import restore_flash_attention_impl
+
+    restore_flash_attention_impl()
+
+
+def check_varlen(
+    call: VarlenCall, device: torch.device, dtype: torch.dtype, head_dim: int, heads: Heads
+) -> None:
+    """A prefill of 5 and a tail of 2 and 1, as a pass has them, against the reference.
+
+    Raises whatever the call raises, and ValueError where it gives something else.
+    """
+    if dtype == torch.float32:
+        raise ValueError("there is none in float32")
+    random = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=random).to(device, dtype)
+
+    def whole(*numbers: int) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int32, device=device)
+
+    q = normal(8, heads.query, head_dim)
+    # As the ring has them: head major, so that pages have strides.
+    keys, values = (normal(4, heads.kv, PAGE, head_dim).transpose(1, 2) for _ in "kv")
+    sequences = Sequences(
+        whole(0, 5, 7, 8), whole(5, 40, 9), whole(0, 5, 45, 54), whole(2, 0, 3)[:, None], 5, 64
+    )
+    scale = head_dim**-0.5
+    for causal in (True, False):
+        wanted = varlen_reference(q, keys, values, sequences, scale, causal)
+        got = call(q, keys, values, sequences, scale, causal)
+        off = (got.float() - wanted.float()).abs().max().item()
+        if not off < 0.05:  # of values around 1: bf16 is within 0.02
+            raise ValueError(f"its result is off by {off:.2g}")
 
 
 def varlen_torch(

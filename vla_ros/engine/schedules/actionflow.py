@@ -74,6 +74,19 @@ class ActionFlow(Schedule):
             each.reading.add(choices[row : row + 1], maxima[row : row + 1])
         return self._finish(older.pop()) if len(older) == self.count else None
 
+    def rehearse(self, request: Request) -> None:
+        """The pipeline as it fills: 0, 1 ... K - 1 older frames beside the new one."""
+        length = len(request.prompt)
+        self.lane.fit(length + self.count)
+        tokens = torch.zeros(self.count, dtype=torch.long, device=self.model.device)
+        for older in range(self.count):
+            layout = PackLayout(
+                rows=tuple(range(length - 1, length + older)),
+                prefill=length,
+                tail=tuple(TailToken(1 + place, length + place) for place in range(older)),
+            )
+            self.lane.run(layout, request.prompt, tokens[:older] if older else None)
+
     def _finish(self, flight: Flight) -> Decoded:
         self.lane.ring.release(flight.slot)
         tokens, finite = flight.reading.read()

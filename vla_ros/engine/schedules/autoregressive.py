@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Decoded, Reading, Request
 from vla_ros.engine.schedules.base import Schedule
 
@@ -30,6 +31,13 @@ class Autoregressive(Schedule):
             token = reading.add(*self.lane.run(layout, None, token))
         tokens, finite = reading.read()
         return request.answer(tokens, self.count, finite=finite)
+
+    def rehearse(self, request: Request) -> None:
+        length = len(request.prompt)
+        self.lane.fit(length + self.count)
+        token, _ = self.lane.run(prefill_layout(length, (length - 1,)), request.prompt, None)
+        for entry in spread(length, length + self.count - 2):
+            self.lane.run(PackLayout(rows=(0,), tail=chain(0, entry, 1)), None, token)
 
     def forget(self, damaged: bool = False) -> None:
         self.lane.ring.flush(damaged)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 from vla_ros.engine.model import VLAModel
+from vla_ros.engine.packed.lane import prompt_lengths, resized
 from vla_ros.engine.request import Decoded, Request
 
 
@@ -30,11 +32,18 @@ class Schedule(ABC):
     def instruct(self, text: str) -> None:
         """A new instruction; ``forget`` follows."""
 
-    def prepare(self, request: Request) -> None:
+    def prepare(self, request: Request, every: bool = False) -> None:
         """Run every pack shape that may come once, so that no graph is captured in service.
 
-        Only schedules whose shapes depend on what they see need it.
+        Shapes of prompts as long as the request's; ``every``: of all that an instruction may give.
         """
+        own = len(request.prompt)
+        lengths = prompt_lengths(self.model.config.patches, self.max_prompt) if every else ()
+        for length in (*lengths, own):  # its own last, so that its plans are remembered
+            self.rehearse(replace(request, prompt=resized(request.prompt, length)))
+
+    def rehearse(self, request: Request) -> None:
+        """Run every shape of prompts of this length. Nothing where no pass is captured."""
 
     def forget(self, damaged: bool = False) -> None:
         """Forget earlier requests: a new episode or instruction begins.

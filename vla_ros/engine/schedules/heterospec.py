@@ -47,7 +47,7 @@ class HeteroSpec(TreeSpeculative):
             model, tokens, max_prompt, drafter, acceptance, budget, gamma, fixed_shapes
         )
 
-    def prepare(self, request: Request) -> None:
+    def rehearse(self, request: Request) -> None:
         """Every tree that may come, so that neither a plan nor a shape is new in service."""
         length = len(request.prompt)
         self.lane.fit(length + self._entries)

@@ -17,6 +17,7 @@ from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.drafters.verdict import Verdict
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.base import Schedule
 from vla_ros.engine.schedules.growing_action import GrowingAction
@@ -127,15 +128,20 @@ class Speculative(Schedule):
     def _keep(self, verdict: Verdict, action: GrowingAction) -> None:
         """See to it that the K/V of what stood is where the next pass looks for it."""
 
-    def prepare(self, request: Request) -> None:
+    def prepare(self, request: Request, every: bool = False) -> None:
+        self.drafter.prepare(request, every)
+        super().prepare(request, every)
+
+    def rehearse(self, request: Request) -> None:
         length, filler = len(request.prompt), self._filler
         self.lane.fit(length + self._entries)
         lengths = [self.gamma] if self._fixed else range(self.gamma + 1)
         for drafted in lengths:
             self._first_pass(request, Draft(filler[:drafted]))
         for fed in {min(drafted + 1, self.count - 1) for drafted in lengths}:
-            for done in {1, self.count - fed}:
-                self._next_pass(filler[:1], Draft(filler[1:fed]), length + done - 1)
+            last = self.count - 1 if self._fixed else self.count - fed
+            for entry in spread(length, length + last - 1):
+                self._next_pass(filler[:1], Draft(filler[1:fed]), entry)
 
     def instruct(self, text: str) -> None:
         self.drafter.instruct(text)

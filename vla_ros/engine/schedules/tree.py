@@ -21,6 +21,7 @@ from vla_ros.engine.drafters.verdict import Verdict
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.lane import BUCKET
 from vla_ros.engine.packed.pack import PackLayout, TailToken, branching
+from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Request
 from vla_ros.engine.schedules.growing_action import GrowingAction
 from vla_ros.engine.schedules.speculative import FILLER, Speculative
@@ -89,7 +90,7 @@ class TreeSpeculative(Speculative):
             moved = torch.tensor([source, target], device=self.model.device)
             self.lane.ring.move(0, *moved)
 
-    def prepare(self, request: Request) -> None:
+    def rehearse(self, request: Request) -> None:
         """Every number of nodes that may come, where they come in steps; else the most."""
         length, budget = len(request.prompt), self._budget
         self.lane.fit(length + self._entries)
@@ -98,6 +99,8 @@ class TreeSpeculative(Speculative):
             self._first_pass(request, self._siblings(size))
         for size in budget.sizes(budget.alone):
             self._next_pass(last, self._siblings(size), length)
+        for entry in spread(length, length + self.count - 2):  # of a tree the place does not matter
+            self._next_pass(last, self._siblings(0), entry)
         self._keep(Verdict((), (), (), 1, True, (1,)), GrowingAction(self.count))
 
     def _siblings(self, count: int) -> Draft:

@@ -62,6 +62,7 @@ class LoopLink:
         self._throttle = Throttle()
         self._control: Control | None = None
         self.drafts = DraftShares()
+        self._captures = 0
         self.ticker: Ticker | None = None
         self.worker_pid = 0
         self.worker_restarts = 0
@@ -120,6 +121,7 @@ class LoopLink:
             control.result(result.epoch, None)
         else:
             answer = Answer(result.inference, result.received_ns, result.received_steady_ns)
+            self._say_captures(result.inference.captures)
             with control.lock:
                 self.drafts.add(answer)
                 control.result(result.epoch, answer)
@@ -127,6 +129,15 @@ class LoopLink:
                 ticker.arrived(self._clock.steady_ns())
             chunk = chunk_message(answer, result, self.ready.info, control.limits)
             self._topics.chunk(chunk, self._clock.now_ns())
+
+    def _say_captures(self, count: int) -> None:
+        """A graph captured in service held the robot up for a second: the log says so."""
+        if count > self._captures:
+            self._log.warning(
+                f"{count} CUDA graphs were captured in service, each while the robot waited: a"
+                " shape came that nobody prepared for; cuda_graphs: false avoids it"
+            )
+        self._captures = count  # of a new worker 0 again
 
     def need_worker(self) -> None:
         """Start another worker where none would come by itself. With the loop's lock held.

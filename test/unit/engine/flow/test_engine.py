@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from support.engine import CLOCK, images
-from vla_ros.core import Inference, Observation, Timeline
+from support.engine import CLOCK, CPU, Again, images
+from vla_ros.core import Executing, Inference, Observation, Timeline
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.flow.config import flow_config_json
 from vla_ros.engine.flow.engine import FlowEngine, check_layout, flow_source, load_flow_engine
 from vla_ros.engine.flow.primitive import Guidance
-from vla_ros.engine.flow.random import PRESETS, STATE_DIM
+from vla_ros.engine.flow.random import PRESETS, STATE_DIM, load_random_flow
 
 KINDS = ("pi0-small", "pi05-small", "smolvla-small")
 TEXT = "pick up the red cube and place it on the plate"
@@ -64,6 +64,31 @@ def test_a_chunk_in_units_with_every_stage(engine: FlowEngine) -> None:
     assert (info.name, info.chunk_length, info.pipeline_depth) == ("vla", 10, 1)
     assert len(info.checkpoint_sha256) == 64
     assert engine.cameras == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rtc", ["", "identity"])
+def test_no_graph_is_captured_in_service_whatever_the_text_and_the_state(
+    kind: str, rtc: str
+) -> None:
+    options = EngineOptions(checkpoint=f"random:{kind}", flow_steps=2, rtc=rtc)
+    capture = Again()
+    policy = load_random_flow(f"random:{kind}", 0, CPU, torch.float32, 2, capture)
+    made, plain = FlowEngine(policy, options), engine_of(kind, flow_steps=2, rtc=rtc)
+    prepared = 0
+    for number, words in enumerate((1, 3, 6)):
+        text = " ".join(["push the red cube"] * words)
+        for each in (made, plain):
+            each.reset(text)
+        for stamp in range(10 * number, 10 * number + 2):
+            observation = seen(stamp)
+            if stamp % 10 and rtc:
+                observation = replace(observation, executing=Executing(stamp - 1, 1, 1))
+            answer, expected = step(made, observation), step(plain, observation)
+            assert np.abs(answer.actions - expected.actions).max() < 1e-4
+            assert answer.captures == made.captures_in_service == 0
+            prepared = prepared or capture.captured
+    assert capture.captured == prepared > 4
 
 
 def test_a_run_replays(engine: FlowEngine) -> None:

@@ -10,7 +10,12 @@ import sys
 import pytest
 import torch
 
-from vla_ros.engine.packed.kernels.rope_write import Heads, fits_triton, rope_write_reference
+from vla_ros.engine.packed.kernels.rope_write import (
+    Heads,
+    check_rope_write,
+    fits_triton,
+    rope_write_reference,
+)
 
 
 def case(heads: Heads, dtype: torch.dtype, seed: int = 0):  # type: ignore[no-untyped-def]
@@ -52,6 +57,15 @@ def compare(heads: Heads, dtype: torch.dtype, tolerance: float) -> None:
         torch.testing.assert_close(other, one, atol=tolerance, rtol=tolerance)
 
 
+def tried(heads: Heads) -> None:
+    """What a model tries when it is made finds the kernel good, in every type and size."""
+    from vla_ros.engine.packed.kernels.rope_write_triton import rope_write
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for head_dim in (64, 128):
+            check_rope_write(rope_write, torch.device("cpu"), dtype, head_dim, heads)
+
+
 def compare_engines() -> None:
     """The whole engine with the kernel in place says what it says without."""
     from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
@@ -60,7 +74,7 @@ def compare_engines() -> None:
     checkpoint = tiny(tiny_config("llama_gqa"), dim=2, seed=1)
     engine = engine_of(checkpoint, "actionflow")
     assert backends.choose_rope_write(CPU, 16) is not None
-    backends.triton_runs = lambda device: False  # type: ignore[assignment]
+    backends.triton_may_run = lambda device: False  # type: ignore[assignment]
     plain = engine_of(checkpoint, "actionflow")
     assert backends.choose_rope_write(CPU, 16) is None
     events = stream(4, {0: TEXTS[0]})
@@ -85,5 +99,6 @@ if __name__ == "__main__":
     for shape in (Heads(4, 4), Heads(4, 2), Heads(14, 2)):
         compare(shape, torch.float32, 1e-6)
         compare(shape, torch.bfloat16, 2e-2)
+        tried(shape)
     compare_engines()
     print("all equal")

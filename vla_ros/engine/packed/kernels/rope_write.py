@@ -5,8 +5,8 @@ Both rotate Q and K and put K and V into one layer's ring entries.
 
 from __future__ import annotations
 
-import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -54,10 +54,40 @@ def rope_write_reference(
     return q, k, v
 
 
-def triton_runs(device: torch.device) -> bool:
-    """Triton is installed and can run on this device (its interpreter runs on a CPU)."""
-    can = device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
-    return can and importlib.util.find_spec("triton") is not None
+def triton_may_run(device: torch.device) -> bool:
+    """Whether Triton is for this device at all (its interpreter runs on a CPU)."""
+    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def check_rope_write(
+    call: Callable[..., Rotated],
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    heads: Heads,
+) -> None:
+    """Three tokens into a ring of two slots, against the reference.
+
+    Raises whatever the call raises, and ValueError where it gives something else.
+    """
+    random = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=random).to(device, dtype)
+
+    cos, sin = (normal(3, head_dim // 2).repeat(1, 2) for _ in "cs")  # both halves alike
+    qkv = normal(3, heads.query + 2 * heads.kv, head_dim)
+    where = torch.tensor([1, 0, 1], device=device), torch.tensor([0, 3, 2], device=device)
+    results = []
+    for function in (rope_write_reference, call):
+        keys = qkv.new_zeros(2, heads.kv, 4, head_dim)
+        entries = keys, keys.clone()
+        rotated = function(qkv.clone(), cos, sin, entries, where, heads)
+        results.append(torch.cat([t.float().flatten() for t in (*rotated, *entries)]))
+    off = (results[0] - results[1]).abs().max().item()
+    limit = 1e-4 if dtype == torch.float32 else 0.1  # of values around 1, up to 10
+    if not off < limit:
+        raise ValueError(f"its result is off by {off:.2g}")
 
 
 def fits_triton(head_dim: int) -> bool:

@@ -10,6 +10,7 @@ import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
+from vla_ros.engine.packed.devices import on_device
 from vla_ros.engine.packed.kernels.rope_write import Heads, Rotated
 
 
@@ -55,10 +56,11 @@ def rope_write(
     """As the reference; ``qkv`` [T, H + 2 Hkv, D], contiguous, is overwritten."""
     keys, values = entries
     tokens, total, dim = qkv.shape
-    _kernel[(tokens, total)](
-        qkv, cos, sin, keys, values, where[0], where[1],
-        keys.stride(0), keys.stride(1), keys.stride(2), total,
-        QUERY=heads.query, KV=heads.kv, HALF=dim // 2,
-    )  # fmt: skip
+    with on_device(qkv.device):
+        _kernel[(tokens, total)](
+            qkv, cos, sin, keys, values, where[0], where[1],
+            keys.stride(0), keys.stride(1), keys.stride(2), total,
+            QUERY=heads.query, KV=heads.kv, HALF=dim // 2,
+        )  # fmt: skip
     rotated = heads.query + heads.kv
     return qkv[:, : heads.query], qkv[:, heads.query : rotated], qkv[:, rotated:]

@@ -13,6 +13,7 @@ from vla_ros.engine.drafters.acceptance import Exact, Seen
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Request
 from vla_ros.engine.schedules.growing_action import GrowingAction
 from vla_ros.engine.schedules.speculative import Speculative
@@ -59,5 +60,15 @@ class VanillaSpeculative(Speculative):
         action.passes += 1
         return self.acceptance.verify(self.lane, layout, prompt, tokens)
 
-    def prepare(self, request: Request) -> None:
-        """Nothing: as the original, it meets its shapes as they come."""
+    def rehearse(self, request: Request) -> None:
+        length, filler, count = len(request.prompt), self._filler, self.count
+        self.lane.fit(length + self._entries)
+        alone = prefill_layout(length, (length - 1,))
+        self.acceptance.verify(self.lane, alone, request.prompt, None)
+        for drafted in range(1, self.gamma + 1):
+            for entry in spread(length, length + count - 1 - drafted):
+                layout = PackLayout(tuple(range(drafted)), tail=chain(0, entry, drafted))
+                self.acceptance.verify(self.lane, layout, None, filler[:drafted])
+        for entry in spread(length, length + count - 2):
+            layout = PackLayout(rows=(0,), tail=chain(0, entry, 1))
+            self.acceptance.verify(self.lane, layout, None, filler[:1])

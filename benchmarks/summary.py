@@ -1,0 +1,164 @@
+"""What the stages of run.py have written, as one table, one JSON and one picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+DONE = "done.json"  # of a stage: how it ended
+
+
+def status(folder: Path) -> dict:
+    """What was written when the stage ended; {} where it was never run, or not to its end."""
+    return read(folder, DONE)
+
+
+def read(folder: Path, name: str) -> dict:
+    try:
+        found: dict = json.loads((folder / name).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def report(out: Path, stages: list[str]) -> None:
+    """table.md for people and report.json for programs, of all stages there are."""
+    whole: dict = {"stages": {}}
+    lines = [f"# {out.name}", ""]
+    for name in stages:
+        folder = out / name
+        found = {"end": status(folder)}
+        found |= {kind: read(folder, f"{kind}.json") for kind in ("bench", "passes")}
+        whole["stages"][name] = found
+        whole.setdefault("machine", (found["bench"] or found["passes"]).get("machine"))
+        if not whole["machine"]:
+            del whole["machine"]
+    machine = whole.get("machine") or {}
+    shown = [f"{k} {machine[k]}" for k in ("gpu", "cuda", "cpu", "torch") if machine.get(k)]
+    lines += ["; ".join(shown) or "nothing measured yet", ""]
+    lines += ["| stage | ended | s | its last line |", "|---|---|---|---|"]
+    for name, found in whole["stages"].items():
+        end = found["end"]
+        how = "not run" if not end else {0: "done", None: "out of time"}.get(
+            end["status"], f"status {end['status']}"
+        )  # fmt: skip
+        last = (
+            str(end.get("last", "")).replace("|", "/") if name == "tests" or how != "done" else ""
+        )
+        lines.append(f"| {name} | {how} | {end.get('seconds', '')} | {last} |")
+    for name, found in whole["stages"].items():
+        lines += passes_table(name, found["passes"]) + rows_table(name, found["bench"])
+    (out / "table.md").write_text("\n".join(lines) + "\n")
+    (out / "report.json").write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def number(value: object, form: str) -> str:
+    good = isinstance(value, (int, float)) and math.isfinite(value)
+    return form.format(value) if good else "-"
+
+
+def passes_table(name: str, found: dict) -> list[str]:
+    """Each pass beside its roofline."""
+    if not found.get("passes"):
+        return []
+    lines = [
+        "",
+        f"## {name}: `{found['checkpoint']}`, {found['dtype']}, {found.get('attention', '')}",
+        "",
+        f"{found['prompt_tokens']} prompt tokens; the machine reads"
+        f" {found['reached_gb_s']:.0f} GB/s (measured). {found.get('remark', '')}".rstrip(),
+        "",
+        "| pass | new | ms | best | roofline ms | bound by | reached % | operators | kernels |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key, row in found["passes"].items():
+        share = None if row["efficiency"] is None else 100 * row["efficiency"]
+        cells = [
+            key, str(row["tokens"]), number(row["median_ms"], "{:.3f}"),
+            number(row["best_ms"], "{:.3f}"), number(row["roofline_ms"], "{:.3f}"),
+            row["bound"] or "-", number(share, "{:.0f}"), number(row["operators"], "{}"),
+            number(row["kernels"], "{}"),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def runs_of(found: dict) -> dict[str, dict]:
+    """Rows by run: one of a plain benchmark, several of a sweep or an ablation."""
+    if "sweep" in found:
+        shapes = [run["shapes"] for run in found["sweep"]]
+        names = [f"{s['action_tokens']} tokens, {s['prompt_tokens']} prompt" for s in shapes]
+        return dict(zip(names, found["sweep"], strict=True))
+    if "compile_ablation" in found:
+        return {f"compiled: {k}": run for k, run in found["compile_ablation"].items()}
+    return {"": found} if found.get("schedules") else {}
+
+
+def rows_table(name: str, found: dict) -> list[str]:
+    """Rates and latencies of a benchmark's rows."""
+    lines = []
+    for run_name, result in runs_of(found).items():
+        captures = result.get("captures", {}).get("in_service")
+        said = [f"`{found['checkpoint']}`", found["dtype"], run_name, result.get("attention", "")]
+        lines += ["", f"## {name}: {', '.join(filter(None, said))}", ""]
+        if captures is not None:
+            lines += [f"CUDA graphs captured in service: {captures}.", ""]
+        heads = (
+            "median ms",
+            "p95 ms",
+            "rate Hz",
+            "latency ms",
+            "passes",
+            "times generate",
+            "tokens same",
+        )
+        lines += [f"| row | {' | '.join(heads)} |", f"|---{'|---' * len(heads)}|"]
+        keys = ("median_ms", "p95_ms", "rate_hz", "latency_ms", "passes_per_action",
+                "speedup_vs_generate", "token_match")  # fmt: skip
+        for row_name, row in result["schedules"].items():
+            cells = [number(row.get(key), "{:.2f}") for key in keys]
+            lines.append(f"| {row_name} | {' | '.join(cells)} |")
+    return lines
+
+
+def plot(out: Path) -> bool:
+    """plot.png: how much of the roofline each pass reaches, and the rate of each row."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    whole = read(out, "report.json")["stages"]
+    passes = {
+        f"{key} ({name})": 100 * row["efficiency"]
+        for name, found in whole.items()
+        for key, row in found["passes"].get("passes", {}).items()
+        if row["efficiency"] is not None
+    }
+    rates = {
+        f"{key} ({' '.join(filter(None, (name, run)))})": row["rate_hz"]
+        for name, found in whole.items()
+        for run, result in runs_of(found["bench"]).items()
+        for key, row in result["schedules"].items()
+        if row.get("rate_hz")
+    }
+    if not passes and not rates:
+        return False
+    tall = 0.25 * max(len(passes), len(rates)) + 1.5
+    figure = Figure(figsize=(15, tall), layout="constrained")
+    for axis, values, label, colour in zip(
+        figure.subplots(1, 2), (passes, rates),
+        ("% of the roofline that a pass reaches", "actions per second"), ("#2a6f97", "#bc4749"),
+        strict=True,
+    ):  # fmt: skip
+        bars = axis.barh(range(len(values)), list(values.values()), color=colour)
+        axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
+        axis.set_yticks(range(len(values)), list(values), fontsize=8)
+        axis.set_xlabel(label)
+        axis.margins(x=0.12)
+        axis.invert_yaxis()
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(out.name, fontsize=10)
+    FigureCanvasAgg(figure).print_png(str(out / "plot.png"))
+    return True

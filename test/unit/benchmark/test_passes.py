@@ -1,0 +1,78 @@
+"""`vla-ros bench --passes`: every pass beside the roofline of this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from vla_ros.analysis.devices import Device, Rate
+from vla_ros.benchmark.passes import operators
+from vla_ros.cli.main import main
+
+SMALL = ["bench", "--passes", "--checkpoint", "random:small", "--dtype", "float32", "--timed", "3"]
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is measured at once: 1 TFLOP/s, 100 GB/s."""
+    fast, wide = (Rate(rate, rate, "a test", "a test") for rate in (1e12, 1e11))
+    device = Device("this", "a machine", {"fp32": fast, "bf16": fast}, wide)
+    monkeypatch.setattr("vla_ros.analysis.machine.measure", lambda *args, **options: device)
+
+
+def test_every_pass_and_its_share(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([*SMALL, "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out.splitlines()[-1])
+    rows, prompt = found["passes"], found["prompt_tokens"]
+    assert list(rows) == [
+        "preprocess", "vision", "projector", "prefill", "prefill + draft", "decode",
+        "decode + draft", "packed pass",
+    ]  # fmt: skip
+    new = {name: row["tokens"] for name, row in rows.items()}
+    assert new["prefill"] == prompt
+    assert new["prefill + draft"] == new["packed pass"] == prompt + 6
+    assert (new["decode"], new["decode + draft"]) == (1, 7)
+    for name, row in rows.items():
+        assert 0 < row["best_ms"] <= row["median_ms"]
+        assert row["kernels"] is None  # no GPU tells
+        if name == "preprocess":
+            assert row["efficiency"] is None
+            continue
+        assert row["operators"] > (0 if name == "projector" else 10)
+        assert row["efficiency"] == pytest.approx(row["roofline_ms"] / row["median_ms"], rel=1e-4)
+    # A decode reads all weights at 100 GB/s: layers and head of random:small in fp32.
+    weights = 4 * (4 * 256 * 256 + 3 * 256 * 704) + 256 * 1024
+    assert rows["decode"]["bound"] == "memory"
+    assert rows["decode"]["roofline_ms"] == pytest.approx(4 * weights / 1e11 * 1e3, rel=0.1)
+    assert rows["prefill"]["bound"] == "compute"
+    assert json.loads((tmp_path / "passes.json").read_text()) == found
+    assert "packed pass" in (tmp_path / "passes.txt").read_text()
+
+
+def test_a_replayed_graph_asks_for_few_operators() -> None:
+    """What is counted is what the host launches one by one."""
+    x = torch.ones(4)
+
+    def pass_over() -> torch.Tensor:
+        return (x * 2 + 1).view(2, 2).sum()
+
+    assert operators(pass_over) == 3  # the view is none
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--weights", "int8"], "leave --weights out"),
+        (["--checkpoint", "random:small-oft"], "this is an OFT checkpoint"),
+        (["--checkpoint", "random:smolvla-small"], "--passes is for token policies"),
+    ],
+)
+def test_what_has_no_passes_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SMALL, *words]) == 2
+    assert said in capsys.readouterr().err

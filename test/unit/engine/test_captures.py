@@ -1,0 +1,149 @@
+"""No graph is captured in service: whatever an instruction's length, all shapes were prepared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.engine import (
+    CLOCK,
+    Again,
+    Event,
+    engine_of,
+    observation,
+    play,
+    stream,
+    tiny,
+    tiny_config,
+)
+from vla_ros.core import Timeline
+from vla_ros.engine import Engine
+from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.packed.lane import BUCKET, prompt_lengths
+from vla_ros.engine.packed.planner import SPAN, spread
+
+#: 4, 13, 29 and 41 tokens of text or so: four buckets
+WORDS = ("push", "pick up the red cube and place it", "push the blue block " * 5, "stack it " * 15)
+SCHEDULES = {
+    "autoregressive": {},
+    "actionflow": {},
+    "speculative": {},
+    "speculative, fixed shapes": {"fixed_shapes": True},
+    "speculative, short drafts": {"gamma": 2},
+    "speculative, trees": {"drafter": "temporal_tree"},
+    "speculative, draft model": {"drafter": "model"},
+    "speculative, sampling": {"drafter": "model", "acceptance": "sampling"},
+    "vanilla_speculative": {"drafter": "model"},
+}
+
+
+@pytest.fixture(autouse=True)
+def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("engine", "factory"):
+        monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 80)
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> str:
+    """A draft model that sees with eyes of its own, and with another prompt's length."""
+    write_random(tmp_path, tiny_config("llama_gqa", "fused"), seed=9)
+    return str(tmp_path)
+
+
+def engines(name: str, draft: str) -> tuple[Engine, Engine, Again]:
+    """The engine with captured passes, and the same without."""
+    options, capture = dict(SCHEDULES[name]), Again()
+    if options.get("drafter") == "model":
+        options["draft_checkpoint"] = draft
+    schedule = name.split(",")[0]
+    made = engine_of(tiny(seed=2), schedule, capture, **options)
+    return made, engine_of(tiny(seed=2), schedule, **options), capture
+
+
+def every_length(frames: int) -> list[Event]:
+    """A stream that changes its instruction, each for so many frames."""
+    resets = {number * frames: text for number, text in enumerate(WORDS)}
+    return stream(frames * len(WORDS), resets, seed=3)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_no_graph_is_captured_in_service_whatever_the_instruction(name: str, draft: str) -> None:
+    engine, plain, capture = engines(name, draft)
+    events = every_length(9)
+    lengths = {len(engine.tokenizer(text)) // BUCKET for text in WORDS}
+    assert len(lengths) > 2
+    first = play(engine, events[:1])
+    before = capture.captured
+    assert before > 4
+    answers = play(engine, events[1:])
+    assert capture.captured == before
+    assert engine.captures_in_service == 0
+    assert {a.captures for a in answers.values()} == {0}
+    if "sampling" not in name:
+        expected = play(plain, events)
+        assert {s: a.tokens for s, a in {**first, **answers}.items()} == {
+            s: a.tokens for s, a in expected.items()
+        }
+
+
+def test_preparing_does_not_move_what_is_drawn(draft: str) -> None:
+    engine, plain, _ = engines("speculative, sampling", draft)
+    events = every_length(2)
+    one, other = play(engine, events), play(plain, events)
+    assert [a.tokens for a in one.values()] == [a.tokens for a in other.values()]
+
+
+def test_a_graph_captured_in_service_is_counted(draft: str) -> None:
+    """A shape that was not prepared for: the answer that waited for it says so."""
+    engine, _, _ = engines("autoregressive", draft)
+    engine.schedule.rehearse = lambda request: None  # type: ignore[method-assign]
+    answers = list(play(engine, stream(2, {0: WORDS[0]})).values())
+    assert answers[0].captures == engine.captures_in_service >= 2
+    assert answers[1].captures == answers[0].captures
+
+
+LONG = ("autoregressive", "actionflow", "speculative, short drafts", "speculative, fixed shapes",
+        "speculative, trees", "vanilla_speculative")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_an_action_of_40_tokens_reaches_no_new_shape(name: str, draft: str) -> None:
+    """As the benchmark runs it, prepared for one length: the tail looks further and further."""
+    options, capture = dict(SCHEDULES[name]), Again()
+    if options.get("drafter") == "model":
+        options["draft_checkpoint"] = draft
+    if name != "actionflow":
+        options["gamma"] = 2
+    engine = engine_of(tiny(dim=40), name.split(",")[0], capture, **options)
+    frames = 48 if name == "actionflow" else 4
+    events = stream(frames, {0: WORDS[1]})
+    engine.reset(WORDS[1])
+    engine.schedule.prepare(engine.request(observation(0, events[0].image), Timeline(0), CLOCK))
+    before = capture.captured
+    for event in events:
+        seen = observation(event.stamp, event.image)
+        engine.schedule.step(engine.request(seen, Timeline(0), CLOCK))
+    assert capture.captured == before
+
+
+@given(st.integers(0, 500), st.integers(-1, 100))
+def test_some_places_of_a_tail_stand_for_all_spans(first: int, more: int) -> None:
+    last = first + more
+    places = spread(first, last)
+    assert {-(-place // SPAN) for place in places} == {
+        -(-place // SPAN) for place in range(first, last + 1)
+    }
+    assert all(first <= place <= last for place in places)
+
+
+def test_lengths_reach_every_bucket_at_both_ends() -> None:
+    lengths = prompt_lengths(256, 256 + 192)
+    rounded = {-(-length // BUCKET) for length in lengths}
+    assert rounded == {-(-length // BUCKET) for length in range(258, 449)}
+    assert {258, 272, 273, 448} <= set(lengths)
+    for reach in range(40):  # what lies behind a prompt
+        some = {-(-(length + reach) // BUCKET) for length in lengths}
+        assert some == {-(-(length + reach) // BUCKET) for length in range(258, 449)}

@@ -1,0 +1,154 @@
+"""Every pass of a token policy by itself: how long the device takes for it, and what is launched.
+
+On CUDA a pass lies between two events, so it is the device's time, gaps within the pass included;
+on a CPU it is the steady clock's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vla_ros.benchmark.frames import drifting_frames
+from vla_ros.benchmark.measure import CLOCK, Report, observe, silent
+from vla_ros.core import Timeline
+from vla_ros.engine.engine import Engine
+from vla_ros.engine.packed.devices import on_device, synchronise
+from vla_ros.engine.packed.pack import PackLayout, TailToken, chain, prefill_layout
+
+#: the passes, in the order of a frame; those of ``vla_ros.analysis.roofline`` by the same names
+PREPROCESS, VISION, PROJECTOR, PREFILL = "preprocess", "vision", "projector", "prefill"
+VERIFY, DECODE, REVERIFY, PACKED = "prefill + draft", "decode", "decode + draft", "packed pass"
+WARM_UP = 5
+VIEWS = {"view", "_unsafe_view", "t", "transpose", "slice", "select", "unsqueeze", "expand",
+         "squeeze", "permute", "detach", "alias", "split", "split_with_sizes", "unbind",
+         "as_strided", "chunk", "reshape", "unflatten"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PassTime:
+    """``tokens`` that are new in the pass, or images. Milliseconds: median, and of the fastest
+    tenth. ``operators`` that the host asks for, views left out (a replayed graph asks for none);
+    ``kernels`` that the device runs, None where no GPU tells."""
+
+    tokens: int
+    median_ms: float
+    best_ms: float
+    operators: int
+    kernels: int | None
+
+
+def time_passes(
+    engine: Engine, instruction: str, repeats: int, report: Report = silent
+) -> tuple[dict[str, PassTime], int]:
+    """The passes by name, and the length of the prompt. ValueError: no token policy."""
+    if engine.model.config.parallel:
+        raise ValueError("passes are those of token policies: this is an OFT checkpoint")
+    engine.reset(instruction)
+    device, (image,) = engine.model.device, drifting_frames(1)
+    with on_device(device):
+        seen = observe(0, image)
+        prompt = engine.request(seen, Timeline(0), CLOCK).prompt
+        calls = _calls(engine, prompt)
+        calls[PREPROCESS] = engine.model.config.images, lambda: engine.pixels(seen)
+        pixels = engine.pixels(seen)
+        features = engine.model.features(pixels)
+        calls[VISION] = engine.model.config.images, lambda: engine.model.features(pixels)
+        calls[PROJECTOR] = len(features), lambda: engine.model.project(features)
+        order = PREPROCESS, VISION, PROJECTOR, PREFILL, VERIFY, DECODE, REVERIFY, PACKED
+        found = {}
+        for number, name in enumerate(name for name in order if name in calls):
+            report(name, number, len(calls))
+            tokens, call = calls[name]
+            spent = sorted(_spent(call, device, repeats))
+            best = spent[: max(len(spent) // 10, 1)]
+            found[name] = PassTime(
+                tokens, median(spent), median(best), operators(call), kernels(call, device)
+            )
+    return found, len(prompt)
+
+
+def _calls(engine: Engine, prompt: torch.Tensor) -> dict[str, tuple[int, Callable[[], Any]]]:
+    """The language model's passes: new tokens, and the call."""
+    model, count, length = engine.model, engine.info.max_tokens, len(prompt)
+    lane, many = model.lane(1, length + 2 * count), model.lane(count, length + count)
+    lane.fit(length + 2 * count)
+    many.fit(length + count)
+    tokens = torch.full((count,), model.actions.first, device=model.device)
+    packed = PackLayout(
+        rows=tuple(range(length - 1, length + count - 1)),
+        prefill=length,
+        tail=tuple(TailToken(1 + i, length + i) for i in range(count - 1)),
+    )
+    total = length + count - 1
+    behind = prefill_layout(total, tuple(range(length - 1, total)))
+    alone = PackLayout(rows=(0,), tail=chain(0, length, 1))
+    run = partial(partial, lane.run)
+    calls: dict[str, tuple[int, Callable[[], Any]]] = {
+        PREFILL: (length, run(prefill_layout(length, (length - 1,)), prompt, None)),
+        DECODE: (1, run(alone, None, tokens[:1])),
+    }
+    if count > 1:
+        redrafted = PackLayout(rows=tuple(range(count)), tail=chain(0, length, count))
+        calls[VERIFY] = total, run(behind, prompt, tokens[1:])
+        calls[REVERIFY] = count, run(redrafted, None, tokens)
+        calls[PACKED] = total, partial(many.run, packed, prompt, tokens[1:])
+    return calls
+
+
+def _spent(call: Callable[[], Any], device: torch.device, repeats: int) -> list[float]:
+    """Milliseconds of each of so many calls."""
+    for _ in range(WARM_UP):
+        call()
+    if device.type != "cuda":
+        out = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            call()
+            out.append((time.perf_counter() - began) * 1e3)
+        return out
+    synchronise(device)
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in "ab"] for _ in range(repeats)]
+    for before, after in marks:
+        before.record()
+        call()
+        after.record()
+    synchronise(device)
+    return [before.elapsed_time(after) for before, after in marks]
+
+
+class _Count(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+        name = function.overloadpacket.__name__
+        self.count += name not in VIEWS
+        return function(*args, **(kwargs or {}))
+
+
+def operators(call: Callable[[], Any]) -> int:
+    """How many operators the host asks for, views left out."""
+    with _Count() as counted:
+        call()
+    return counted.count
+
+
+def kernels(call: Callable[[], Any], device: torch.device) -> int | None:
+    """How many kernels and copies run on a GPU, within graphs too."""
+    if device.type != "cuda":
+        return None
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        synchronise(device)
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
