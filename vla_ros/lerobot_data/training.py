@@ -26,7 +26,14 @@ def import_data(folders: Sequence[Path], out: Path, shown: Shown) -> tuple[list[
     """The folders of ``--data``, shards made of the LeRobotDatasets among them; and whether there
     is a set from elsewhere, of which its own sentences are all that is known. UserError."""
     found = [imported(one, out, shown) if is_dataset(one) else one for one in folders]
-    return found, any(read_info(shards(folder)[0]).own_sentence for folder in found)
+    return found, any(map(_from_elsewhere, found))
+
+
+def _from_elsewhere(folder: Path) -> bool:
+    try:
+        return read_info(shards(folder)[0]).own_sentence
+    except UserError:
+        return False  # the training says what is wrong with it, once its options are right
 
 
 def imported(dataset: Path, out: Path, shown: Shown) -> Path:
