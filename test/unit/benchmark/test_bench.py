@@ -43,7 +43,7 @@ def test_all_rows_in_fp32(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert tuple(rows) == ROWS
     assert all(set(row) >= KEYS for row in rows.values())
     exact = [n for n in ROWS if rows[n]["lossless"] and n != "parallel"]
-    assert len(exact) == 15
+    assert len(exact) == 16
     assert {rows[name]["token_match"] for name in exact} == {1.0}
     assert not rows["speculative_relaxed"]["lossless"]
     assert rows["speculative_hit"]["passes_per_action"] == 1
@@ -109,8 +109,8 @@ def test_it_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--timed", "2", "--rows", "generate", "--json"]) == 0
     out, said = capsys.readouterr()
     assert len(out.splitlines()) == 1
-    assert [line.split("  ")[-1] for line in said.splitlines()[:3]] == [
-        *("loading random:small", "asking the model", "warming up"),
+    assert [line.split("  ")[-1] for line in said.splitlines()[:4]] == [
+        *("loading random:small", "asking the model", "preparing", "warming up"),
     ]
     assert re.search(r"^10/10.*  measuring$", said, re.MULTILINE)
 
