@@ -100,15 +100,15 @@ def _of_chunks(chunks: Chunks) -> dict[str, Callable[[Tokens], npt.NDArray[np.bo
     """The free drafts of chunks. Where the last chunk says nothing of a step it covers nothing."""
 
     def shifted(e: Tokens) -> npt.NDArray[np.bool_]:
-        return np.stack([own == guess for own, guess, _ in _looked(e, chunks)])
+        return _rows(e, [own == guess for own, guess, _ in _looked(e, chunks)])
 
     def previous(e: Tokens) -> npt.NDArray[np.bool_]:
-        return np.stack([own == guess for own, _, guess in _looked(e, chunks)])
+        return _rows(e, [own == guess for own, _, guess in _looked(e, chunks)])
 
     def drafted(within: int) -> Callable[[Tokens], npt.NDArray[np.bool_]]:
         def hits(e: Tokens) -> npt.NDArray[np.bool_]:
-            rows = [np.abs(np.subtract(own, last)) for _, last, own in _triples(e, chunks)]
-            return np.stack(rows) <= within
+            apart = [np.abs(np.subtract(own, last)) for _, last, own in _triples(e, chunks)]
+            return _rows(e, [one <= within for one in apart])
 
         return hits
 
@@ -120,6 +120,11 @@ def _of_chunks(chunks: Chunks) -> dict[str, Callable[[Tokens], npt.NDArray[np.bo
         "the same ± 1": drafted(1),
         "the same ± 2": drafted(2),
     }
+
+
+def _rows(episode: Tokens, rows: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+    """[frames - 2, K], also of an episode that was over after two chunks."""
+    return np.array(rows, np.bool_).reshape(-1, episode.shape[1])
 
 
 def _looked(episode: Tokens, chunks: Chunks) -> Iterable[tuple[Tokens, Tokens, Tokens]]:

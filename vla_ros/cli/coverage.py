@@ -61,12 +61,15 @@ def run(args: argparse.Namespace) -> int:
     covered = coverage.coverage(episodes, chunks)
     replayed = _replayed(episodes, chunks)
     frames = sum(map(len, episodes))
-    print(f"{frames} frames of {len(episodes)} episodes; per cent of the tokens at each place\n")
+    print(
+        f"{frames} frames of {len(episodes)} episodes; per cent of the tokens at each place;\n"
+        "all: of the drafted ones at once, product: if they were independent\n"
+    )
     tables: list[Table | str] = []
     for name, parts in _groups(episodes[0].shape[1], chunks.steps).items():
-        heads = ("alternatives", *(f"{name}{n}" for n in range(len(parts))))
+        heads = (f"by {name}" if name else "alternatives", *map(str, range(len(parts))))
         lines = [_shares(row, parts) for row in covered]
-        tables += [Table((*heads, "all drafted", "if independent"), lines), ""]
+        tables += [Table((*heads, "all", "product"), lines), ""]
     show(
         *tables,
         Table(("passes an action", "passes", "recursion", "stood", "verified"),
@@ -118,8 +121,8 @@ def _groups(width: int, steps: int) -> dict[str, list[list[int]]]:
     if steps == 1:
         return {"": [[place] for place in range(width)]}
     return {
-        "step ": [[step * dim + d for d in range(dim)] for step in range(steps)],
-        "dimension ": [[step * dim + d for step in range(steps)] for d in range(dim)],
+        "step": [[step * dim + d for d in range(dim)] for step in range(steps)],
+        "dimension": [[step * dim + d for step in range(steps)] for d in range(dim)],
     }
 
 
