@@ -2,7 +2,7 @@
 # Whether draft trees that follow the uncertainty pay for the shipped policy, kept under
 # benchmarks/heterospec/. Recording takes ten minutes on two cores, as for benchmarks/trees.sh.
 #   benchmarks/heterospec.sh             all of it
-#   benchmarks/heterospec.sh calibrate   some: calibrate closed_loop times
+#   benchmarks/heterospec.sh calibrate   some: calibrate times
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -10,7 +10,7 @@ workers=${WORKERS:-1}
 tokens=${TOKENS:-runs/trees-tokens}
 out=benchmarks/heterospec
 mkdir -p "$out" "$(dirname "$tokens")"
-for what in ${*:-calibrate closed_loop times}; do
+for what in ${*:-calibrate times}; do
     case $what in
     calibrate) # fitted on every second episode, judged by the others; what the package comes with
         "$python" -m vla_ros eval --no-ros --schedule autoregressive --episodes 2 --seed 0 \
@@ -25,9 +25,6 @@ for what in ${*:-calibrate closed_loop times}; do
         grep -v '^{' "$out/calibrate.all" >"$out/calibrate.txt"
         grep '^{' "$out/calibrate.all" >"$out/calibrate.json"
         rm "$out/calibrate.all" ;;
-    closed_loop) # the episodes that were not fitted on: same actions, same success?
-        "$python" -m vla_ros eval --no-ros --schedule heterospec --episodes 1 --seed 0 \
-            --workers "$workers" --out "$out/closed_loop" ;;
     times) # beside its rivals; $tokens.npz is made by benchmarks/trees.sh times
         "$python" -m vla_ros bench --checkpoint shipped:tabletop --dtype float32 --warm-up 10 \
             --timed 40 --frames "$tokens.npz" --output "$out/cpu-float32" \

@@ -2,7 +2,7 @@
 # Whether draft trees pay for the shipped policy, kept under benchmarks/trees/.
 # Recording and counting take ten minutes on two cores.
 #   benchmarks/trees.sh             all of it
-#   benchmarks/trees.sh coverage    some: coverage closed_loop head times
+#   benchmarks/trees.sh coverage    some: coverage closed_loop times
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -10,7 +10,7 @@ workers=${WORKERS:-1}
 tokens=${TOKENS:-runs/trees-tokens}
 out=benchmarks/trees
 mkdir -p "$out" "$(dirname "$tokens")"
-for what in ${*:-coverage closed_loop head times}; do
+for what in ${*:-coverage closed_loop times}; do
     case $what in
     coverage) # what the tokens of the shipped policy would allow, nothing drafted yet
         "$python" -m vla_ros eval --no-ros --schedule autoregressive --episodes 2 --seed 0 \
@@ -24,31 +24,12 @@ for what in ${*:-coverage closed_loop head times}; do
         grep -v '^{' "$out/coverage.all" >"$out/coverage.txt"
         grep '^{' "$out/coverage.all" >"$out/coverage.json"
         rm "$out/coverage.all" ;;
-    closed_loop) # passes an action while the policy acts: none, chain, tree; the same success?
-        "$python" -m vla_ros eval --no-ros --schedule autoregressive,speculative \
-            --drafter temporal,temporal_tree --episodes 2 --seed 0 --workers "$workers" \
+    closed_loop) # passes an action while the policy acts, by every drafter; the same success?
+        "$python" -m vla_ros eval --no-ros --schedule autoregressive,speculative,heterospec \
+            --drafter temporal,temporal_tree,head --episodes 5 --seed 1 --workers "$workers" \
             --out "$out/closed_loop" ;;
-    head) # and with the draft head that the policy has; the same initial states, one a task
-        "$python" -m vla_ros eval --no-ros --schedule speculative --drafter head --episodes 1 \
-            --seed 0 --workers "$workers" --out "$out/head" ;;
     times) # where the time goes, on frames of a task that is being solved
-        "$python" - "$tokens.npz" <<'EOF'
-import sys
-import numpy as np
-from vla_ros.sim.expert import Expert
-from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.tasks import TASKS
-from vla_ros.train.data.units import scales, to_environment
-
-world = EnvConfig("tabletop", 256, wrist=False)()
-task = next(task for task in TASKS if task.name == "pick_red_cube")
-expert, seen, done, images = Expert(task.instruction), world.reset(task.name, 0, 0), False, []
-while not done:
-    images.append(seen.images["agentview"])
-    step = world.step(to_environment(expert.act(seen.poses), scales(world.spec)))
-    seen, done = step.observation, step.done
-np.savez(sys.argv[1], images=np.stack(images))
-EOF
+        "$python" benchmarks/frames.py pick_red_cube "$tokens.npz"
         for dtype in bfloat16 float32; do
             "$python" -m vla_ros bench --checkpoint shipped:tabletop --dtype "$dtype" --timed 60 \
                 --frames "$tokens.npz" --output "$out/cpu-$dtype" \
