@@ -174,7 +174,7 @@ def _vanilla(roof: Roofline, alpha: float, gamma: int | None, draft: ModelShape)
     length = min(gamma or k - 1, k - 1)
     small = roof.for_model(draft)
     front, prefill, decode = image_phases(roof), roof.prefill().seconds, roof.decode().seconds
-    start = sum(s for _, s in front(small)) + small.prefill().seconds
+    start = sum(s for _, s in image_phases(small)) + small.prefill().seconds
 
     def total(a: float) -> tuple[float, float, float]:
         expected = unfused(a, k, length)
