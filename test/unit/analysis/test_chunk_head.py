@@ -35,15 +35,17 @@ BY_HAND = {
 @pytest.mark.parametrize(("which", "levels"), [(0, 8), (1, 11)])
 def test_passes_and_speed_are_those_worked_out_by_hand(coverage, which, levels):
     passes, speed = BY_HAND[coverage][which]
-    assert rounds(56, covered(coverage), levels).passes == pytest.approx(passes, rel=0.03)
+    assert rounds(56, covered(coverage), levels).passes == pytest.approx(passes, abs=0.06)
     plain = schedules(H200)[0]
     assert plain.passes == 56
     assert plain.seconds == pytest.approx(0.165, rel=0.01)
     # alpha 0: nothing is drafted behind the prompt, as there
     drafted = recursive_schedule(H200, 0.0, coverage, levels)
-    assert drafted.passes == pytest.approx(passes, rel=0.03)
-    assert plain.seconds / drafted.seconds == pytest.approx(speed, rel=0.15)
-    assert plain.seconds / drafted.seconds > speed, "launches are not in a roofline"
+    assert drafted.passes == pytest.approx(passes, abs=0.06)
+    gain = plain.seconds / drafted.seconds
+    assert speed < gain < 1.07 * speed, "launches are not in a roofline"
+    launched = drafted.draft_passes * (30e-6 - chunk_head.head_time(H200).level.seconds)
+    assert plain.seconds / (drafted.seconds + launched) == pytest.approx(speed, rel=0.01)
 
 
 def play(rng, coverage: float, tokens: int, levels: int) -> tuple[int, int]:
