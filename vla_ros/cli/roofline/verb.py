@@ -157,6 +157,12 @@ def _all_devices(
     )
     print(tables.device_table(roofs, found))
     left_out = sections.left_out(model)
+    covered = [s.coverage for times in found for s in times if s.coverage is not None]
+    if covered and args.coverage is None:
+        print(
+            f"assumed: the head's coverage is {min(covered):.2f} to {max(covered):.2f}, from"
+            " --alpha; say --coverage if you know it"
+        )
     for line in refused.values():
         print(f"left out: {line}")
     print("\nOne device in full: --device NAME. Where the rates come from: --list.")
