@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vla_ros.analysis.bench_file import BOUNDS, REFERENCES, BenchFile, kind_of
-from vla_ros.analysis.schedules import ScheduleTime, clocked
+from vla_ros.analysis.schedule_time import ScheduleTime, clocked
 
 #: policy parameters of a row's schedule
 PARAMETERS = {
@@ -95,6 +95,8 @@ def from_roofline(found: Iterable[ScheduleTime]) -> tuple[Candidate, ...]:
 def _assumption(schedule: ScheduleTime) -> str:
     if schedule.alpha is None:
         return ""
+    if schedule.coverage is not None:
+        return f"if the head's alternatives hold the right token {schedule.coverage:.0%} of times"
     return f"if {schedule.alpha:.0%} of drafts are accepted"
 
 
@@ -144,11 +146,15 @@ def by_executed(candidate: Candidate, limits: Requirements) -> tuple[Verdict, ..
     return tuple(judge(candidate, limits, s) for s in some)
 
 
-def advise(candidates: Iterable[Candidate], limits: Requirements) -> tuple[Verdict, ...]:
-    """All candidates judged. Those that meet the limits first, the lossless before the lossy,
-    the freshest evidence (on average) first; then the others by how few limits they miss."""
+def advise(
+    candidates: Iterable[Candidate], limits: Requirements, executed: int | None = None
+) -> tuple[Verdict, ...]:
+    """All candidates judged, ``executed`` actions of each chunk or as few as will do.
+
+    Those that meet the limits first, the lossless before the lossy, the freshest evidence (on
+    average) first; then the others by how few limits they miss."""
 
     def place(v: Verdict) -> tuple[int, bool, float, float]:
         return len(v.missing), not v.candidate.lossless, v.usual_s, v.candidate.seconds
 
-    return tuple(sorted((judge(c, limits) for c in candidates), key=place))
+    return tuple(sorted((judge(c, limits, executed) for c in candidates), key=place))

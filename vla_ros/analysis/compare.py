@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from vla_ros.analysis.bench_file import BenchFile, Measured
 from vla_ros.analysis.models import as_parallel
 from vla_ros.analysis.roofline import Roofline
+from vla_ros.analysis.schedule_time import ScheduleTime
 from vla_ros.analysis.schedules import (
-    ScheduleTime,
     schedules,
     speculative_head,
     speculative_tree,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vla_ros.analysis.schedules import ScheduleTime
+from vla_ros.analysis.schedule_time import ScheduleTime
 from vla_ros.analysis.speculation import break_even, landscape
 
 if TYPE_CHECKING:

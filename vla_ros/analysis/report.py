@@ -11,7 +11,7 @@ from vla_ros.analysis.compare import Efficiency
 from vla_ros.analysis.memory import Memory
 from vla_ros.analysis.published import Figure
 from vla_ros.analysis.roofline import Roofline, StageTime
-from vla_ros.analysis.schedules import ScheduleTime
+from vla_ros.analysis.schedule_time import ScheduleTime
 from vla_ros.analysis.speculation import break_even, expected_tokens, fused, speedup
 from vla_ros.analysis.work import PARTS
 
@@ -49,6 +49,7 @@ def schedule(found: ScheduleTime, camera_hz: float) -> dict[str, Any]:
         "depth": found.depth,
         "chunk": found.chunk,
         "alpha": found.alpha,
+        "coverage": found.coverage,
         "camera_hz": camera_hz,
         "clocked_rate_hz": clock.rate_hz,
         "clocked_latency_ms": clock.latency_s * 1e3,

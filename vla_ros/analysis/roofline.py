@@ -114,7 +114,8 @@ class Roofline:
             return (*front, self.prefix(), *once, self.expert_step())
         if self.model.kind == "parallel":
             return (*front, self.parallel(), self.head())
-        return (*front, self.prefill(), self.decode(), self.head(), self.packed())
+        packed = (self.packed(),) if self.model.chunk == 1 else ()  # no pipeline takes chunks
+        return (*front, self.prefill(), self.decode(), self.head(), *packed)
 
     def memory(self, frames: int = 1) -> Memory:
         """What a policy takes, with so many frames decoded at a time."""

@@ -123,3 +123,16 @@ class ModelShape:
     def with_images(self, images: int) -> ModelShape:
         """The same model with so many cameras."""
         return replace(self, images=images)
+
+    def with_chunk(self, actions: int) -> ModelShape:
+        """The same model trained to say so many actions at once, token by token.
+
+        Raises:
+            ValueError: fewer than one, or it makes no tokens one at a time.
+        """
+        if actions < 1:
+            raise ValueError(f"a chunk of {actions} actions: give at least 1")
+        if self.kind != "tokens":
+            raise ValueError(f"{self.name} says its chunk at once: its length is not to choose")
+        dim = self.action_tokens // self.chunk
+        return replace(self, chunk=actions, action_tokens=dim * actions)

@@ -88,7 +88,8 @@ def prefill(model: ModelShape, extra: int = 0) -> Ops:
 def decode(model: ModelShape, tokens: int = 1) -> Ops:
     """A pass of so many new tokens behind the prompt.
 
-    The few action tokens already in the cache are not counted: 7 against 281.
+    The few action tokens already in the cache are not counted: 7 against 281, of a chunk 28 on
+    average, which is a thousandth of the weights.
     """
     return decoder_pass(model.decoder, (Segment(tokens, model.prompt),), tokens)
 

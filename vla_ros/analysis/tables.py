@@ -11,7 +11,7 @@ from vla_ros.analysis.devices import Device
 from vla_ros.analysis.memory import Memory
 from vla_ros.analysis.published import NOT_REPRODUCED, Figure
 from vla_ros.analysis.roofline import Roofline, StageTime
-from vla_ros.analysis.schedules import PHASES, ScheduleTime
+from vla_ros.analysis.schedule_time import PHASES, ScheduleTime
 from vla_ros.analysis.shapes import ModelShape
 from vla_ros.analysis.work import COMPUTE, PARTS
 

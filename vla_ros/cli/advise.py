@@ -36,7 +36,10 @@ A roofline is a bound: a real engine reaches a part of it. Measure before you re
 exit status: 0 at least one schedule meets the limits, 1 none does, 2 wrong usage"""
 
 #: options that only a calculation reads
-CALCULATED = ("device", "model", "draft", "dtype", "prompt_tokens", "images", "gamma", "peak")
+CALCULATED = (
+    "device", "model", "draft", "dtype", "prompt_tokens", "images", "gamma", "peak", "chunk",
+    "coverage",
+)  # fmt: skip
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -69,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise UserError(str(error)) from None
     source, candidates = _candidates(args)
-    verdicts = advise(candidates, limits)
+    verdicts = advise(candidates, limits, args.executed)
     if not verdicts:
         raise UserError(f"{source}: there is no schedule to choose from")
     print(f"{source}\n{tables.verdict_table(verdicts, limits)}\n")
@@ -99,11 +102,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
     from vla_ros.analysis.advice import from_bench, from_roofline
-    from vla_ros.analysis.schedules import schedules
+    from vla_ros.analysis.schedules import refused, schedules
 
     bench = bench_of(args.bench)
     if bench is not None:
-        given = [name for name in CALCULATED if getattr(args, name)]
+        given = [name for name in CALCULATED if getattr(args, name) not in (None, False)]
         if given:
             option = given[0].replace("_", "-")
             raise UserError(f"--bench says what was measured: leave out --{option}")
@@ -111,7 +114,8 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
         return f"measured: {bench.checkpoint} on {where} ({bench.path})", from_bench(bench)
     model = model_of(args)
     roof = roofline_of(args, model, device_of(args.device or "this", args, model))
-    found = schedules(roof, args.alpha, args.gamma, draft_of(args, model), args.head)
+    draft = draft_of(args, model)
+    found = schedules(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
     rates = f"{roof.rates} rates, decoder {roof.precision.decoder}"
     source = f"calculated: {model.name} on {roof.device.title}, {rates}"
     roomy = tuple(s for s in found if roof.fits(s.depth))
@@ -121,6 +125,8 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
     if len(roomy) < len(found):
         names = ", ".join(s.name for s in found if s not in roomy)
         source += f"; there is no room for the caches of {names}"
+    for name, why in refused(model).items():
+        source += f"\nleft out: {name} {why}"
     return source, from_roofline(roomy)
 
 

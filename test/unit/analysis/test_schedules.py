@@ -11,7 +11,9 @@ from vla_ros.analysis.advice import Candidate, Requirements, advise, from_roofli
 from vla_ros.analysis.devices import load_devices
 from vla_ros.analysis.models import MODELS
 from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedules import alternatives, clocked, head_weights, schedules
+from vla_ros.analysis.schedule_time import clocked
+from vla_ros.analysis.schedules import head_weights, schedules
+from vla_ros.analysis.speculation import alternatives
 from vla_ros.resources import config_path
 
 DEVICES = load_devices(config_path("devices.yaml"))

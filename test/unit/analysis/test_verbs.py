@@ -201,6 +201,63 @@ def test_advice(capsys):
     assert "none meets the limits" in out
 
 
+CHUNKED = ("--model", "openvla-7b", "--chunk", "8", "--device", "h200", "--head")
+
+
+def test_a_chunk_policy_and_its_recursive_head(capsys):
+    status, out, _ = run(capsys, "roofline", *CHUNKED, "--json")
+    assert status == 0
+    result = last(out)
+    found, head = result["schedules"], result["draft_head"]
+    assert found["autoregressive"]["passes"] == 56
+    assert "actionflow" not in found
+    assert "left out: actionflow says a token a frame" in out
+    assert set(result["schedules_left_out"]) == {"actionflow", "naive_pipe"}
+    assert head["coverage_assumed"] is True
+    assert f"assumed: coverage {head['coverage']:.2f}" in out
+    assert head["level"]["bytes"] == pytest.approx(51e6, rel=0.01)
+    assert result["chunk"]["speculative_head"]["executed"] == 4
+    status, out, _ = run(capsys, "roofline", *CHUNKED, "--coverage", "0.9", "--json")
+    assert status == 0
+    sure = last(out)
+    assert "assumed: coverage" not in out
+    assert sure["schedules"]["speculative_head"]["coverage"] == 0.9
+    assert sure["schedules"]["speculative_head"]["passes"] < found["speculative_head"]["passes"]
+    status, out, _ = run(capsys, "roofline", *CHUNKED, "--executed", "8", "--json")
+    assert last(out)["chunk"]["autoregressive"]["actions_hz"] == pytest.approx(
+        2 * result["chunk"]["autoregressive"]["actions_hz"], rel=1e-4
+    )
+    status, out, _ = run(capsys, "roofline", *CHUNKED[:4], "--head")
+    assert out.count("left out") == 2
+    assert "assumed: the head's coverage is 0." in out
+
+
+def test_a_checkpoint_that_says_chunks(capsys):
+    pytest.importorskip("torch", reason="reads a checkpoint's config.json")
+    words = ("--model", "shipped:tabletop-chunk", "--device", "orin-64", "--head", "--json")
+    status, out, _ = run(capsys, "roofline", *words)
+    assert status == 0
+    assert last(out)["schedules"]["autoregressive"]["passes"] == 56
+    assert last(out)["schedules"]["speculative_head"]["chunk"] == 8
+
+
+def test_a_chunk_policy_is_not_advised_a_pipeline(capsys):
+    words = (*ADVISE, "--max-age-ms", "300", *CHUNKED, "--json")
+    status, out, _ = run(capsys, *words)
+    assert status == 0
+    result = last(out)
+    assert result["best"] == "speculative_head"
+    assert "actionflow" not in [row["schedule"] for row in result["schedules"]]
+    assert "left out: actionflow" in out
+    assert "the head's alternatives hold the right token 81% of times" in out
+    assert "drafter:=head" in result["schedules"][0]["parameters"]
+    found = {row["schedule"]: row for row in result["schedules"]}
+    assert found["autoregressive"]["executed"] == 4  # 6.1 answers a second for 20 commands
+    assert found["autoregressive"]["meets"] is False  # 198 + 200 ms
+    status, out, _ = run(capsys, *words, "--executed", "6")
+    assert {row["executed"] for row in last(out)["schedules"]} == {6}
+
+
 def measured(path, rows, checkpoint="random:small"):
     """A file as `vla-ros bench --output` writes it, of rows {name: (median, more)}."""
     common = {"passes_per_action": 1.0, "lossless": True, "actions_per_call": 1}
@@ -251,6 +308,12 @@ def test_advice_from_a_benchmark_names_the_lossless_and_marks_the_lossy(capsys, 
         (("roofline", "--prompt-tokens", "3"), "256"),
         (("roofline", "--draft", "pi0"), "cannot draft"),
         (("roofline", "--camera-hz", "0"), "above 0"),
+        (("roofline", "--chunk", "0"), "at least 1"),
+        (("roofline", "--model", "openvla-oft", "--chunk", "4"), "at once"),
+        (("roofline", "--coverage", "0.7"), "--head"),
+        (("roofline", "--head", "--chunk", "8", "--coverage", "1.5"), "probability"),
+        (("roofline", "--chunk", "8", "--executed", "9"), "8 action"),
+        (("roofline", "--model", "small-chunk", "--draft", "small"), "cannot draft"),
         (("roofline", "--plots", "x"), "one --device"),
         (("roofline", "--compare", "/nowhere"), "cannot be read"),
         (("roofline", "--devices", "/nowhere"), "cannot be read"),
@@ -258,6 +321,7 @@ def test_advice_from_a_benchmark_names_the_lossless_and_marks_the_lossy(capsys, 
         ((*ADVISE, "--max-age-ms", "-1", "--device", "h200"), "above 0"),
         ((*ADVISE, "--max-age-ms", "9", "--bench", "/nowhere"), "cannot be read"),
         ((*ADVISE, "--max-age-ms", "9", "--bench", BENCH, "--dtype", "int8"), "leave out --dtype"),
+        ((*ADVISE, "--max-age-ms", "9", "--bench", BENCH, "--chunk", "8"), "leave out --chunk"),
         ((*ADVISE, "--max-age-ms", "9", "--device", "rtx-4090", "--dtype", "fp32"), "does not fit"),
     ],
 )

@@ -25,8 +25,17 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--dtype", help="bf16, fp32, fp8, int8, int4, or decoder=int4,vision=fp8 (bf16)")
     add("--prompt-tokens", type=int, metavar="N", help="of the whole prompt, images included")
     add("--images", type=int, metavar="N", help="cameras the model sees")
+    add("--chunk", type=int, metavar="C", help="a policy that says C actions, token by token")
     add("--alpha", type=float, default=0.5, help="acceptance of drafts, 0 to 1 (0.5)")
     add("--head", action="store_true", help="a draft head was trained: vla-ros train --head")
+    add(
+        "--coverage",
+        type=float,
+        metavar="C",
+        help="--head of a chunk policy: chance that the right token is among those a node has"
+        " behind it (what --alpha gives)",
+    )
+    add("--executed", type=int, metavar="S", help="actions executed of each chunk")
     add("--gamma", type=int, help="longest draft (the rest of the action)")
     add("--peak", action="store_true", help="the maker's rates, not the achieved ones")
     add(
@@ -64,24 +73,48 @@ def model_of(args: argparse.Namespace, bench: BenchFile | None = None) -> ModelS
             if args.images < 1:
                 raise ValueError(f"--images {args.images}: give at least 1")
             model = model.with_images(args.images)
+        if args.chunk is not None:
+            model = model.with_chunk(args.chunk)
         if bench:
             model = fit_shape(model, bench)
-        return model.with_prompt(args.prompt_tokens) if args.prompt_tokens else model
+        model = model.with_prompt(args.prompt_tokens) if args.prompt_tokens else model
     except ValueError as error:
         raise UserError(str(error)) from None
+    _check_chunk_options(args, model)
+    return model
+
+
+def _check_chunk_options(args: argparse.Namespace, model: ModelShape) -> None:
+    """What is about chunks fits the model's."""
+    if args.coverage is not None and not (args.head and model.kind == "tokens" and model.chunk > 1):
+        raise UserError(
+            "--coverage is about the recursive head of a policy that says chunks token by token:"
+            " give --head, and --chunk or such a policy"
+        )
+    if args.executed is not None and not 1 <= args.executed <= model.chunk:
+        raise UserError(
+            f"--executed {args.executed}: a chunk of {model.name} has {model.chunk} action(s)"
+        )
 
 
 def draft_of(args: argparse.Namespace, model: ModelShape) -> ModelShape | None:
     """The draft model on the same prompt, or None."""
     from vla_ros.analysis.models import load_model
 
-    name = args.draft or ("minivla" if model.name == "openvla-7b" else "none")
+    usual = "minivla" if model.name == "openvla-7b" and model.chunk == 1 else "none"
+    name = args.draft or usual
     if name == "none" or model.kind != "tokens":
         return None
     try:
         draft = load_model(name)
         if draft.kind != "tokens":
             raise ValueError(f"{name} makes no action tokens: it cannot draft")
+        if args.chunk is not None:
+            draft = draft.with_chunk(args.chunk)
+        if draft.chunk != model.chunk:
+            raise ValueError(
+                f"{name} says {draft.chunk} action(s), {model.name} {model.chunk}: it cannot draft"
+            )
         return draft.with_prompt(draft.images * draft.vision_tokens + model.text_tokens)
     except ValueError as error:
         raise UserError(str(error)) from None
@@ -146,5 +179,9 @@ def check_draft_options(args: argparse.Namespace) -> None:
     """Acceptance and draft length within their bounds."""
     if not 0.0 <= args.alpha <= 1.0:
         raise UserError(f"--alpha {args.alpha:g}: it is a probability, 0 to 1")
+    if args.coverage is not None and not 0.0 <= args.coverage <= 1.0:
+        raise UserError(f"--coverage {args.coverage:g}: it is a probability, 0 to 1")
+    if args.executed is not None and args.executed < 1:
+        raise UserError(f"--executed {args.executed}: give at least 1")
     if args.gamma is not None and args.gamma < 1:
         raise UserError(f"--gamma {args.gamma}: give at least 1")

@@ -12,7 +12,7 @@ from vla_ros.errors import UserError
 if TYPE_CHECKING:
     from vla_ros.analysis.bench_file import BenchFile
     from vla_ros.analysis.roofline import Roofline
-    from vla_ros.analysis.schedules import ScheduleTime
+    from vla_ros.analysis.schedule_time import ScheduleTime
     from vla_ros.analysis.shapes import ModelShape
 
 
@@ -62,6 +62,63 @@ def speculation(
     print(f"\nspeculation, gamma {gamma}; draft {name}: c = {c:.3f}, unfused it pays {need}")
     print(table(heads, rows))
     return report.speculation(c, gamma, args.alpha, tokens)
+
+
+def left_out(model: ModelShape) -> dict[str, Any]:
+    """Schedules that refuse the model, and why; {} where none does."""
+    from vla_ros.analysis.schedules import refused
+
+    found = refused(model)
+    for name, why in found.items():
+        print(f"left out: {name} {why}")
+    return {"schedules_left_out": found} if found else {}
+
+
+def chunks(
+    found: tuple[ScheduleTime, ...], camera_hz: float, executed: int | None
+) -> dict[str, Any]:
+    """How many actions a second a chunk gives, and how old they are."""
+    from vla_ros.analysis.chunk_tables import served_table
+    from vla_ros.analysis.schedule_time import served
+
+    given = {s.name: served(s, camera_hz, executed) for s in found}
+    print(f"\n{served_table(found, given, camera_hz)}")
+    return {
+        name: {
+            "executed": one.executed, "actions_hz": one.actions_hz,
+            "evidence_ms": one.age_s * 1e3, "oldest_evidence_ms": one.worst_s * 1e3,
+        }
+        for name, one in given.items()
+    }  # fmt: skip
+
+
+def recursive_head(
+    args: argparse.Namespace, roof: Roofline, found: tuple[ScheduleTime, ...]
+) -> dict[str, Any]:
+    """What the head costs, and what it is worth by coverage."""
+    from vla_ros.analysis import report
+    from vla_ros.analysis.chunk_head import head_time, recursive_schedule
+    from vla_ros.analysis.chunk_tables import coverage_table, head_line
+
+    times = {s.name: s for s in found}
+    given = times["speculative_head"]
+    head = head_time(roof)
+    print(f"\n{head_line(head, given, args.coverage is None)}")
+    rows = [recursive_schedule(roof, args.alpha, c) for c in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    print(coverage_table([*rows, given], times["autoregressive"]))
+    return {
+        "width": head.width,
+        "level": report.stage(head.level),
+        "taps": report.stage(head.taps),
+        "levels": given.draft_levels,
+        "coverage": given.coverage,
+        "coverage_assumed": args.coverage is None,
+        "by_coverage": [
+            {"coverage": s.coverage, "levels": s.draft_levels, "passes": s.passes,
+             "head_passes": s.draft_passes, "ms": s.seconds * 1e3}
+            for s in rows
+        ],
+    }  # fmt: skip
 
 
 def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[str, Any]:

@@ -35,6 +35,8 @@ examples:
   vla-ros roofline                                  OpenVLA-7B on every known device
   vla-ros roofline --device orin-64 --dtype int4    one device in full, int4 weights
   vla-ros roofline --model small --device this      this machine, measured on the spot
+  vla-ros roofline --model openvla-7b --chunk 8 --head --device h200
+                                                    chunks token by token, a recursive draft head
   vla-ros roofline --compare bench.json             measured beside possible
   vla-ros roofline --device h200 --plots out/       landscape, break-even and rate against age
   vla-ros roofline --reproduce                      the ETH report's tables, from its inputs"""
@@ -145,13 +147,22 @@ def _all_devices(
             roofs.append(roofline_of(args, model, device))
         except UserError as error:
             refused[device.name] = str(error)
-    found = [schedules(roof, args.alpha, args.gamma, draft, args.head) for roof in roofs]
+    found = [
+        schedules(roof, args.alpha, args.gamma, draft, args.head, args.coverage) for roof in roofs
+    ]
     rates = "peak" if args.peak else "achieved"
     print(
         f"{model.name}, {args.dtype or 'bf16'}, {model.images} image(s), {model.prompt} prompt"
         f" tokens, {rates} rates; ms an answer (answers/s), alpha {args.alpha:g}\n"
     )
     print(tables.device_table(roofs, found))
+    left_out = sections.left_out(model)
+    covered = [s.coverage for times in found for s in times if s.coverage is not None]
+    if covered and args.coverage is None:
+        print(
+            f"assumed: the head's coverage is {min(covered):.2f} to {max(covered):.2f}, from"
+            " --alpha; say --coverage if you know it"
+        )
     for line in refused.values():
         print(f"left out: {line}")
     print("\nOne device in full: --device NAME. Where the rates come from: --list.")
@@ -161,6 +172,7 @@ def _all_devices(
             for roof, times in zip(roofs, found, strict=True)
         },
         "left_out": refused,
+        **left_out,
     }
 
 
@@ -172,13 +184,18 @@ def _one_device(
     from vla_ros.analysis.schedules import schedules
 
     roof = roofline_of(args, model, device_of(name, args, model, bench), bench)
-    found = schedules(roof, args.alpha, args.gamma, draft, args.head)
+    found = schedules(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
     print(tables.heading(roof), tables.stage_table(roof.stages()), sep="\n\n")
     print(f"\n{tables.schedule_table(found, args.camera_hz)}")
-    print(f"\n{tables.share_table(found)}")
     result = report.roofline(roof, found, args.camera_hz)
+    result |= sections.left_out(model)
+    if model.chunk > 1:
+        result["chunk"] = sections.chunks(found, args.camera_hz, args.executed)
+    print(f"\n{tables.share_table(found)}")
     if model.kind == "tokens":
         result["speculation"] = sections.speculation(args, roof, draft)
+        if args.head and model.chunk > 1:
+            result["draft_head"] = sections.recursive_head(args, roof, found)
     if bench:
         result["compare"] = sections.compare(roof, bench, draft)
     if args.plots:
