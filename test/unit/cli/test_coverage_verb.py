@@ -58,7 +58,7 @@ def test_chunks_are_shifted_by_what_was_executed(tmp_path, capsys):
     assert shifted["shares"][:2] == [1.0] * 2  # one of four steps was said before
     assert shifted["shares"][2:] == [0.0] * 6
     assert max(previous["shares"]) < 0.05
-    assert "step 3" in shown and "dimension 1" in shown
+    assert "\nby step " in shown and "\nby dimension " in shown
     assert main(["coverage", str(tmp_path), "--chunk", "5"]) == 2
     assert "8 tokens are no 5 actions" in capsys.readouterr().err
 

@@ -19,6 +19,8 @@ from vla_ros.evaluation import origin
 from vla_ros.evaluation.records import Job, Record, Setup, Spread, Variant
 from vla_ros.evaluation.report import page as report
 from vla_ros.evaluation.report.failures import kind_of
+from vla_ros.evaluation.report.figures.canvas import panels
+from vla_ros.evaluation.report.figures.times import _bands
 from vla_ros.evaluation.statistics import wilson
 from vla_ros.evaluation.strips import Strip, strip_paths
 from vla_ros.evaluation.summary import summary
@@ -332,6 +334,12 @@ def test_any_records_make_a_whole_page(tmp_path, made):
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_any_records_can_be_drawn(tmp_path, made):
     written(tmp_path, Setup(), *made)
+
+
+def test_a_time_that_nobody_can_measure_is_drawn():
+    figure, axes = panels(1)
+    _bands(axes[0], [Spread.of([0.0, 1.0, 5e-324])])
+    assert axes[0].get_xlim()[0] > 0
 
 
 def test_the_commit_is_that_of_the_checkout_alone(tmp_path, monkeypatch):

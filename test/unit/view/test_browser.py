@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -42,18 +43,20 @@ def with_words(*words):
 
 
 @pytest.mark.timeout(240)
-def test_it_ends_with_a_test_that_is_killed(tmp_path):
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(TEST)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", OPENS], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline() == "open\n"
-        assert with_words("--headless", str(tmp_path))
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    wait_until(lambda: not with_words(str(tmp_path)), 60, "no process of the browser")
+def test_it_ends_with_a_test_that_is_killed():
+    # Not tmp_path: Chromium has a socket in it, whose name may have a hundred letters.
+    with tempfile.TemporaryDirectory(prefix="browser") as folder:
+        environment = {**os.environ, "TMPDIR": folder, "PYTHONPATH": str(TEST)}
+        process = subprocess.Popen(
+            [sys.executable, "-c", OPENS], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout.readline() == "open\n"
+            assert with_words("--headless", folder)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        wait_until(lambda: not with_words(folder), 60, "no process of the browser")
 
 
 ROBOT = """<robot name="lift"><link name="floor"/><link name="box"><visual><geometry>

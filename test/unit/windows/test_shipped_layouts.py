@@ -3,6 +3,7 @@ they name exists in the interfaces of this version."""
 
 import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +16,8 @@ from rosbags.interfaces import Nodetype
 from vla_ros.recording.topics import TOPICS
 from vla_ros.recording.typestore import typestore
 from vla_ros.resources import share
+
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 CONFIG = share() / "config"
 KINDS = {f"/{name.lstrip('/')}": kind.rstrip("*") for name, kind in TOPICS}
@@ -142,6 +145,6 @@ def test_what_is_renamed_is_found_out():
 
 
 def test_the_services_are_documented():
-    text = (share() / "docs" / "reference" / "topics.md").read_text()
+    text = (CHECKOUT / "docs" / "reference" / "topics.md").read_text()
     for service in SERVICES:
         assert f"| `~/{service.split('/')[-1]}` | std_srvs/Trigger |" in text

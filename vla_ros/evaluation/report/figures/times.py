@@ -24,6 +24,8 @@ from vla_ros.evaluation.rows import Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_LEAST = 1e-3  # ms: nobody measures less, and an axis has to begin somewhere
+
 
 def times_figure(rows: Sequence[Row]) -> Markup:
     """Inference time and age of every variant as bands of quantiles; empty without any."""
@@ -63,7 +65,7 @@ def _bands(axes: Axes, spreads: Sequence[Spread]) -> None:
         )  # fmt: skip
     usual = sorted(s.p50 for s in spreads if s.count and s.p50 > 0)
     if usual and top > 30 * usual[0]:  # a linear axis would squeeze the usual into a corner
-        least = max(min(s.quantile(0) for s in spreads if s.count), usual[0] / 30)
+        least = max(min(s.quantile(0) for s in spreads if s.count), usual[0] / 30, _LEAST)
         logarithmic(axes)
         axes.set_xlim(0.8 * least, (top / least) ** 0.25 * top)
     else:
