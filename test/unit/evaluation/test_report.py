@@ -337,9 +337,9 @@ def test_any_records_can_be_drawn(tmp_path, made):
 
 
 def test_a_time_that_nobody_can_measure_is_drawn():
-    figure, axes = panels(1)
-    _bands(axes[0], [Spread.of([0.0, 1.0, 5e-324])])
-    assert axes[0].get_xlim()[0] > 0
+    _, (axes,) = panels(1)
+    _bands(axes, [Spread.of([0.0, 1.0, 5e-324])])
+    assert axes.get_xlim()[0] > 0
 
 
 def test_the_commit_is_that_of_the_checkout_alone(tmp_path, monkeypatch):
