@@ -39,8 +39,8 @@ from vla_ros.nodes.common import qos
 from vla_ros.resources import config_path
 
 ALIVE_S = 20.0  # for an answer of a service
-AHEAD = 100  # messages of a topic that may be on their way
 PAUSE_S = 0.05  # after which those on their way are given up: the middleware took them for nonsense
+FILMING = 4  # callbacks in that time that the good camera and the nodes' own timers account for
 CHECK = 2000  # messages between two looks at the nodes
 Say = Callable[[int], None]
 
@@ -65,8 +65,6 @@ class Nodes:
         self.programs: dict[str, Program] = {}
         self.peer = RosPeer(domain)
         self._publishers: dict[tuple[str, str], Any] = {}
-        self._sent: dict[tuple[str, str], int] = {}
-        self._seen: dict[tuple[str, str], int] = {}
 
     def start(self, executable: str, parameters: dict[str, Any]) -> None:
         """One more node."""
@@ -113,7 +111,7 @@ class Nodes:
                     yield entry, key.rpartition(" ")[0]
 
     def fire(self, key: tuple[str, str], data: bytes) -> None:
-        """Publish these bytes; waits where too many are on their way."""
+        """Publish these bytes."""
         publisher = self._publishers.get(key)
         if publisher is None:
             package, _, kind = key[1].partition("/")
@@ -125,15 +123,15 @@ class Nodes:
             with contextlib.suppress(AssertionError):
                 self.peer.wait_for_subscriber(publisher, 5.0)
         publisher.publish(data)
-        self._sent[key] = self._sent.get(key, 0) + 1
 
     def drain(self) -> int:
         """Wait until what was sent has been executed or is refused; returns what was executed."""
         last, quiet = -1, time.monotonic()
         while time.monotonic() - quiet < 4 * PAUSE_S:
             now = sum(self.counts().values())
-            if now != last:
-                last, quiet = now, time.monotonic()
+            if now > last + FILMING:
+                quiet = time.monotonic()
+            last = now
             time.sleep(PAUSE_S)
         return last
 
