@@ -210,8 +210,10 @@ def _bombard(
         round_ += 1
         dead = nodes.dead()
         for name in dead:
-            log = nodes.programs[name].log[-2000:]
-            findings.append(Finding("topics", seed, f"{name} died in round {round_}", log))
+            program = nodes.programs[name]
+            at = max(program.log.rfind("Fatal"), program.log.rfind("terminate called"), 0)
+            words = f"{name} died in round {round_} with status {program.returncode}"
+            findings.append(Finding("topics", seed, words, program.log[at:][:2500]))
         if dead:
             break
         if asked == "policy":

@@ -32,6 +32,7 @@ def command_of(message: ActionCommand) -> Command:
             f"action_space {message.action_space}: the simulated arm takes end-effector deltas"
             f" only ({ActionCommand.SPACE_END_EFFECTOR_DELTA}): x y z rx ry rz gripper"
         )
+    staleness = message.staleness_s * SECOND  # a finite number of seconds may overflow as ns
     return Command(
         kind=kind,
         action=np.array(message.action, np.float64),
@@ -45,7 +46,7 @@ def command_of(message: ActionCommand) -> Command:
         valid_until_ns=stamp_of(message.valid_until),
         chunk_index=message.chunk_index,
         chunk_length=message.chunk_length,
-        staleness_ns=round(message.staleness_s * SECOND) if isfinite(message.staleness_s) else 0,
+        staleness_ns=round(staleness) if isfinite(staleness) else 0,
     )
 
 
