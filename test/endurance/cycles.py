@@ -32,6 +32,7 @@ import numpy as np
 from endurance.growth import look
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
+from support.processes import alive, session
 from support.ros import RosPeer
 from support.wait import wait_until
 from vla_ros.bringup.shared_memory import find_leftovers, remove
@@ -128,7 +129,7 @@ def kill(times: int, domain: int, env: dict[str, str], tally: Tally, seed: int) 
                     time.sleep(rng.uniform(0.0, 3.0))
                     with contextlib.suppress(AssertionError):
                         peer.change_state("/policy", "configure", rng.uniform(0.05, 3.0))
-            before = _session(node.pid)
+            before = session(node.pid)
             node.process.kill()
             node.process.wait()
             left = _left(before, END_S)
@@ -175,7 +176,7 @@ def start(times: int, domain: int, env: dict[str, str], tally: Tally) -> Iterato
                 peer.bring_up(f"/{name}", HANG_S)
                 status = peer.inbox(PolicyStatus, f"/{name}/status", qos.LATCHED)
                 status.wait(lambda m: m.state == PolicyState.WAITING, HANG_S)
-                before = _session(node.pid)
+                before = session(node.pid)
                 node.signal(signal.SIGINT)
                 assert node.wait(END_S) == 0, "ended with another status than 0"
                 left = _left(before, END_S)
@@ -190,29 +191,8 @@ def start(times: int, domain: int, env: dict[str, str], tally: Tally) -> Iterato
             yield number + 1
 
 
-def _session(pid: int) -> list[int]:
-    """The processes of a session: whatever it started."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == pid:
-                    found.append(int(entry.name))
-    return found
-
-
 def _left(pids: list[int], seconds: float) -> list[int]:
     """Those that still live after so long; a zombie does not."""
-
-    def alive(pid: int) -> bool:
-        try:
-            return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[
-                0
-            ] != "Z"
-        except (OSError, IndexError):
-            return False
-
     until = time.monotonic() + seconds
     while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < until:
         time.sleep(0.02)

@@ -54,7 +54,6 @@ class Stage:
     ) -> None:
         self._env, self._judge, self._log = env, judge, log
         self._lock = threading.Lock()  # the judge's: callbacks come from another thread
-        self._give_up = threading.Event()
         self.instruction = ""
         self.worker = 0
         self._sentences = [instruction_of(goal) for goal in all_goals()]
@@ -78,7 +77,6 @@ class Stage:
 
     def close(self) -> None:
         """End all of it."""
-        self._give_up.set()
         with contextlib.suppress(Exception):
             self._peer.close()
         self._camera.kill()

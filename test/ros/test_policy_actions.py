@@ -18,6 +18,7 @@ from lifecycle_msgs.srv import ChangeState
 from std_msgs.msg import Float64
 
 from support.policy_client import GRIPPER, moves
+from support.processes import alive
 from support.wait import wait_until
 from vla_ros.core import STAGES, CommandKind
 from vla_ros.core import PolicyState as State
@@ -206,14 +207,6 @@ def children(pid):
         with open(f"/proc/{pid}/task/{task}/children") as listed:
             found += [int(word) for word in listed.read().split()]
     return found
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.serial

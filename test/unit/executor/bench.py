@@ -53,13 +53,4 @@ def frame(stamp: int, value: int = 0, shape: tuple[int, int, int] = (8, 8, 3)) -
     return Observation(stamp, CLOCK.now_ns(), CLOCK.steady_ns(), np.full(shape, value, np.uint8))
 
 
-def alive(pid: int) -> bool:
-    """Whether this process runs (a zombie does not)."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 MakeBench = Callable[..., Bench]  # what the fixture `make_bench` is

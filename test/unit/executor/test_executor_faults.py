@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from support.processes import alive
 from unit.executor import faulty_policies as faulty
-from unit.executor.bench import MakeBench, alive
+from unit.executor.bench import MakeBench
 from vla_ros.executor import ErrorKind, WorkerGaveUp, WorkerLimits, WorkerLost, WorkerReady
 from vla_ros.policies import PolicyRefused, PolicySpec
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import vla_ros
+from support.processes import alive
 from unit.executor import faulty_policies as faulty
-from unit.executor.bench import CLOCK, MakeBench, alive, frame
+from unit.executor.bench import CLOCK, MakeBench, frame
 from vla_ros.core import STAGES, Instruction, Observation, Pose
 from vla_ros.executor import ErrorKind, FrameRefused
 from vla_ros.policies import PolicySpec

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
+from support.processes import alive
 from support.wait import wait_until
 from unit.executor import faulty_policies as faulty
-from unit.executor.bench import MakeBench, alive
+from unit.executor.bench import MakeBench
 from vla_ros.executor import WorkerGone, WorkerReady
 
 

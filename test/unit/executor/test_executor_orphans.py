@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import alive
 from support.wait import wait_until
-from unit.executor.bench import MakeBench, alive
+from unit.executor.bench import MakeBench
 from unit.executor.orphan import load_spinning
 from vla_ros.executor import WorkerLost
 from vla_ros.policies import PolicySpec

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from support.plugins import offer
-from unit.executor.bench import MakeBench, alive
+from support.processes import alive
+from unit.executor.bench import MakeBench
 from vla_ros.executor import WorkerLost, WorkerReady
 from vla_ros.policies import PolicyRefused, PolicySpec
 from vla_ros.policies.interpreter import VARIABLE, worker_python

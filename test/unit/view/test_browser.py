@@ -15,6 +15,7 @@ from PIL import Image
 pytest.importorskip("websockets", reason="websockets is not installed: make view")
 
 from support.browser import missing
+from support.processes import with_words
 from support.wait import wait_until
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a browser")
@@ -26,20 +27,6 @@ with browser() as page:
     print("open", flush=True)
     time.sleep(300)
 """
-
-
-def with_words(*words):
-    """Processes whose command line has all of these."""
-    found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                line = (path / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if all(word in line for word in words):
-                found.append(int(path.name))
-    return found
 
 
 @pytest.mark.timeout(240)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from support.processes import alive
 from vla_ros.train.data.workers import pool
 
 PARENT = """
@@ -18,14 +19,6 @@ if __name__ == "__main__":
         processes.submit(time.sleep, 60)
         time.sleep(60)
 """
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at /proc")
