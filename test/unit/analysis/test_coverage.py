@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_ros.analysis.coverage import chain, coverage, learning, stands, trees
+from vla_ros.analysis.coverage import Chunks, chain, coverage, learning, stands, trees
 from vla_ros.engine.trees.expected import Budget
 from vla_ros.engine.trees.shape import ROOT, DraftTree
 
@@ -77,3 +77,15 @@ def test_a_tree_is_walked_from_its_root():
     assert stands(tree, [7, 5], there) == 1  # 5 stands behind 8 only
     assert stands(tree, [8, 5], there) == 2
     assert stands(tree, [8, 6], there) == 1
+
+
+def test_an_episode_that_was_over_after_two_chunks_counts_for_nothing():
+    rng = np.random.default_rng(3)
+    long = [rng.integers(0, 9, (30, 8)).astype(np.int32) for _ in range(2)]
+    short = rng.integers(0, 9, (2, 8)).astype(np.int32)
+    chunks = Chunks(4, 2)
+    free = ("last chunk, shifted", "previous step", "either", "as temporal drafts")
+    with_it, without = coverage([*long, short], chunks), coverage(long, chunks)
+    for one, other in zip(with_it, without, strict=True):
+        if one.name in free:
+            assert one == other
