@@ -23,7 +23,7 @@ from vla_ros.core import STAGES
 from vla_ros.msg import ActionCommand, MonitorReport, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import BadMessage, to_time
-from vla_ros.nodes.monitor.convert import header_stamp
+from vla_ros.nodes.common.serialized import header_stamp
 from vla_ros.nodes.monitor.node import TABLE
 from vla_ros.resources import config_path
 from vla_ros.timing import MS

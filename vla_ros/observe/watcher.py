@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import Image
 
 from vla_ros import core
@@ -19,7 +18,8 @@ from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.compat import listener
 from vla_ros.nodes.common.convert import image_of
-from vla_ros.nodes.monitor.convert import header_stamp, status_seen
+from vla_ros.nodes.common.serialized import header_stamp, read_image
+from vla_ros.nodes.monitor.convert import status_seen
 from vla_ros.observe.convert import episode_of, inference_of
 from vla_ros.observe.episode import Episode
 from vla_ros.observe.listener import Listener, deep
@@ -103,4 +103,4 @@ class EpisodeWatcher(Listener, ABC):
         with self.bell:
             keep = self.hear_image(stamp, self.clock.arrival(info))
         if keep is not None:
-            keep(image_of(deserialize_message(raw, Image), MAX_PIXELS))
+            keep(image_of(read_image(raw), MAX_PIXELS))

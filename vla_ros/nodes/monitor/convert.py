@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterable
 
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -22,30 +21,10 @@ from vla_ros.monitoring import (
 from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus, Stages
 from vla_ros.nodes.common.convert import BadMessage, set_times, stamp_of
 from vla_ros.nodes.common.diagnostics import status
-from vla_ros.timing import SECOND, Distribution
+from vla_ros.timing import Distribution
 
-#: Encapsulation of CDR: the stamp follows it at once in the plain encodings, XCDR 1 and 2.
-_BYTE_ORDER = {b"\x00\x00": ">", b"\x00\x01": "<", b"\x00\x06": ">", b"\x00\x07": "<"}
-_STAMP_END = 12  # four bytes of encapsulation, int32 seconds, uint32 nanoseconds
 _GID_BYTES = 16
 _LARGEST = 1e9  # of a duration in s and of a rate in Hz
-
-
-def header_stamp(raw: bytes) -> int:
-    """The stamp, in ns, of a serialised message that begins with a std_msgs/Header.
-
-    Reads 12 bytes, so that watching a camera costs nothing for its pixels.
-    Raises :class:`BadMessage`.
-    """
-    if len(raw) < _STAMP_END:
-        raise BadMessage(f"serialised message of {len(raw)} bytes has no header stamp")
-    order = _BYTE_ORDER.get(bytes(raw[:2]))
-    if order is None:
-        raise BadMessage(f"encapsulation 0x{bytes(raw[:2]).hex()} is not plain CDR")
-    sec, nanosec = struct.unpack_from(f"{order}iI", raw, 4)
-    if sec < 0 or nanosec >= SECOND:
-        raise BadMessage(f"header stamp of {sec} s and {nanosec} ns is none")
-    return int(sec) * SECOND + int(nanosec)
 
 
 def gid_of(gid: Iterable[int]) -> bytes:

@@ -31,6 +31,7 @@ from vla_ros.nodes.common.diagnostics import Diagnostics
 from vla_ros.nodes.common.images import image_topic
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
+from vla_ros.nodes.common.serialized import header_stamp
 from vla_ros.nodes.monitor import convert
 from vla_ros.timing import SECOND, moment
 
@@ -128,7 +129,7 @@ class MonitorNode(Node):
 
     def _on_image(self, raw: bytes, info: MessageInfo) -> None:
         try:
-            stamp = convert.header_stamp(raw)
+            stamp = header_stamp(raw)
         except BadMessage as error:
             self._complain(f"image dropped: {error}")
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -39,23 +39,6 @@ _TOLD = (
 )  # fmt: skip
 
 # ------------------------------------------------------------------------------ in
-
-
-def text_of(serialized: bytes) -> str:
-    """The text of a serialized std_msgs/String. Raises :class:`BadMessage`.
-
-    rclpy cuts a string at its first NUL and replaces what is no UTF-8, so what it hands over
-    may read well although the sender said something else.
-    """
-    order: Literal["little", "big"] = "little" if serialized[1:2] == b"\x01" else "big"
-    length = int.from_bytes(serialized[4:8], order)  # of the text and the NUL that ends it
-    text = serialized[8 : 8 + length]
-    if len(serialized) < 8 or length == 0 or len(text) != length or text[-1] != 0:
-        raise BadMessage("text is cut short")
-    try:
-        return text[:-1].decode()
-    except UnicodeDecodeError as error:
-        raise BadMessage(f"text is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def joints_of(

@@ -9,7 +9,7 @@ from typing import Any
 from geometry_msgs.msg import PoseStamped
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import CompressedImage, Image, JointState
+from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import String
 
 from vla_ros.action_space import ActionKind
@@ -27,12 +27,14 @@ from vla_ros.nodes.common.convert import (
     stamp_of,
 )
 from vla_ros.nodes.common.images import image_topic
+from vla_ros.nodes.common.serialized import read_compressed, read_image, read_text
 from vla_ros.nodes.policy import convert
 from vla_ros.nodes.policy.needs import Camera, Needs
 from vla_ros.nodes.policy.transforms import FramePoses
 from vla_ros.timing import SECOND, Clock, moment
 
 Put = Callable[[Stamped[Any]], Observation | None]
+Read = Callable[[Any], tuple[int, Any]]  # a message -> its stamp in ns, its content
 _SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
 
 
@@ -73,11 +75,11 @@ class PolicyInputs:
 
     def _subscribe(self, needs: Needs) -> None:
         wanted = frozenset(needs.joint_names)
-        self._film(needs.main, self._stream(self._pixels, self._join.image), qos.IMAGE_SUB)
+        self._film(needs.main, self._join.image, qos.IMAGE_SUB)
         if needs.wrist is not None:
-            self._film(needs.wrist, self._part(WRIST_IMAGE, self._pixels), qos.PART_SUB)
+            self._film(needs.wrist, self._joined(WRIST_IMAGE), qos.PART_SUB)
         for role, camera in needs.more.items():
-            self._film(camera, self._part(f"{role}_image", self._pixels), qos.PART_SUB)
+            self._film(camera, self._joined(f"{role}_image"), qos.PART_SUB)
         self._listen_to_joints(needs, wanted)
         if needs.end_effector is not None:
             take = self._part("end_effector_pose", convert.pose_of)
@@ -110,9 +112,11 @@ class PolicyInputs:
             self._frames.close()
             self._frames = None
 
-    def _film(self, camera: Camera, callback: Callable[[Any], None], profile: QoSProfile) -> None:
+    def _film(self, camera: Camera, put: Put, profile: QoSProfile) -> None:
+        """Serialized: damaged bytes of an image would end the process below rclpy."""
         kind, topic = image_topic(self._node, camera.topic, camera.transport)
-        self._listen(kind, topic, callback, profile)
+        read = self._decompressed if kind is CompressedImage else self._pixels
+        self._listen(kind, topic, self._stream(read, put), profile, raw=True)
 
     def _listen(
         self,
@@ -125,19 +129,22 @@ class PolicyInputs:
         subscription = self._node.create_subscription(kind, topic, callback, profile, raw=raw)
         self._open.append(subscription)
 
-    def _pixels(self, message: Image | CompressedImage) -> Any:
-        if isinstance(message, CompressedImage):
-            return decompressed(message, self._most)
-        return image_of(message, self._most)
+    def _pixels(self, raw: bytes) -> tuple[int, Any]:
+        image = read_image(raw)
+        return image.stamp_ns, image_of(image, self._most)
 
-    def _stream(self, read: Callable[[Any], Any], put: Put) -> Callable[[Any], None]:
+    def _decompressed(self, raw: bytes) -> tuple[int, Any]:
+        image = read_compressed(raw)
+        return image.stamp_ns, decompressed(image, self._most)
+
+    def _stream(self, read: Read, put: Put) -> Callable[[Any], None]:
         """A callback that validates one stream and offers the observation it completes."""
 
         def callback(message: Any) -> None:
             received = moment(self._clock)
             try:
-                part = Stamped(stamp_of(message.header.stamp), received, read(message))
-                observation = put(part)
+                stamp_ns, content = read(message)
+                observation = put(Stamped(stamp_ns, received, content))
             except BadMessage as error:
                 self._control.drop(str(error))
                 return
@@ -150,14 +157,18 @@ class PolicyInputs:
         return callback
 
     def _part(self, name: str, read: Callable[[Any], Any]) -> Callable[[Any], None]:
-        """A stream that is joined to images."""
+        """A stream of messages with a header that is joined to images."""
+        return self._stream(lambda m: (stamp_of(m.header.stamp), read(m)), self._joined(name))
+
+    def _joined(self, name: str) -> Put:
+        """Where parts of that name go."""
 
         def put(part: Stamped[Any]) -> Observation | None:
             if part.stamp_ns <= 0:
                 raise BadMessage(f"the stamp of {name} is zero: its driver must fill header.stamp")
             return self._join.add(name, part)
 
-        return self._stream(read, put)
+        return put
 
     def _tell_of_names(self) -> None:
         """Once all that is wanted is there: what else is offered and left out."""
@@ -234,7 +245,7 @@ class PolicyInputs:
     def _on_instruction(self, serialized: bytes) -> None:
         log = self._node.get_logger()
         try:
-            text = check_instruction(convert.text_of(serialized))
+            text = check_instruction(read_text(serialized))
         except ValueError as error:
             log.warning(f"instruction rejected, the task stays: {error}")
             return
@@ -244,7 +255,7 @@ class PolicyInputs:
     def _on_stop(self, serialized: bytes) -> None:
         """Obeys the empty text and nothing else."""
         with contextlib.suppress(ValueError):  # the other reader says so
-            text = check_instruction(convert.text_of(serialized))
+            text = check_instruction(read_text(serialized))
             if not text and self._control.set_instruction(""):
                 self._node.get_logger().info("instruction: stop")
 

@@ -21,13 +21,18 @@ from rclpy.serialization import deserialize_message
 from vla_ros.errors import UserError
 from vla_ros.nodes.common import spin
 from vla_ros.nodes.common.parameters import declare
+from vla_ros.nodes.common.serialized import read_compressed, read_image
 from vla_ros.nodes.common.spectating import Topics, class_of
 from vla_ros.nodes.rerun.parameters import TABLE
 from vla_ros.timing import SECOND, SystemClock
 from vla_ros.windows.reading import Reader, stamp_of
 from vla_ros.windows.rerun_log import RerunLog
 
-PICTURES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+#: What reads the bytes of a picture, before deserialize_message may: damaged ones would end it.
+PICTURES = {
+    "sensor_msgs/msg/Image": read_image,
+    "sensor_msgs/msg/CompressedImage": read_compressed,
+}
 _ARRANGE_S = 20.0  # after that an arrangement is the user's, and only the default is renewed
 
 
@@ -85,6 +90,12 @@ class RerunNode(Node):
                 if now - self._shown_ns.get(topic, -SECOND * 1000) < self._picture_ns:
                     return
                 self._shown_ns[topic] = now
+            try:
+                if kind in PICTURES:
+                    PICTURES[kind](raw)
+            except ValueError as error:
+                self._complain(topic, error)
+                return
             self._show(topic, kind, deserialize_message(raw, message_type))
 
         return hear
@@ -95,7 +106,10 @@ class RerunNode(Node):
             for fact in self._reader.read(topic, kind, message):
                 self._log.show(fact, stamp, self._time.now_ns())
         except ValueError as error:  # BadMessage among them
-            self.get_logger().warning(f"{topic}: {error}", throttle_duration_sec=5.0)
+            self._complain(topic, error)
+
+    def _complain(self, topic: str, error: ValueError) -> None:
+        self.get_logger().warning(f"{topic}: {error}", throttle_duration_sec=5.0)
 
     def _arrange(self) -> None:
         """Anew where something is there that was not."""

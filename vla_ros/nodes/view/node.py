@@ -24,8 +24,7 @@ from rclpy.clock import ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
-from rclpy.serialization import deserialize_message
-from sensor_msgs.msg import CompressedImage, Image, JointState
+from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
@@ -33,7 +32,8 @@ from vla_ros.nodes.common import qos, spin
 from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of
 from vla_ros.nodes.common.images import image_topic
 from vla_ros.nodes.common.parameters import declare
-from vla_ros.nodes.monitor.convert import header_stamp, status_seen
+from vla_ros.nodes.common.serialized import header_stamp, read_compressed, read_image
+from vla_ros.nodes.monitor.convert import status_seen
 from vla_ros.nodes.view import convert
 from vla_ros.nodes.view.parameters import TABLE
 from vla_ros.nodes.view.wishes import Wishes
@@ -213,9 +213,9 @@ class ViewNode(Node):
             try:
                 age_ms = (now - header_stamp(raw)) / MS
                 if self._compressed:
-                    image = decompressed(deserialize_message(raw, CompressedImage), MAX_PIXELS)
+                    image = decompressed(read_compressed(raw), MAX_PIXELS)
                 else:
-                    image = image_of(deserialize_message(raw, Image), MAX_PIXELS)
+                    image = image_of(read_image(raw), MAX_PIXELS)
             except BadMessage as error:
                 self._complain(f"{camera}: {error}")
                 continue

@@ -22,7 +22,7 @@ from vla_ros.monitoring import StatusSeen
 from vla_ros.msg import ActionCommand
 from vla_ros.nodes.bridge.convert import command_of
 from vla_ros.nodes.common import qos
-from vla_ros.nodes.monitor.convert import header_stamp
+from vla_ros.nodes.common.serialized import header_stamp
 from vla_ros.observe.episode import Episode
 from vla_ros.observe.evaluation.log import EvalLog, Heard
 from vla_ros.observe.listener import deep
