@@ -36,6 +36,8 @@ from support.domain import leased_domain
 from support.nodes import ros_environment
 from vla_ros.core import PolicyState
 
+#: what a policy needs to know beside its name
+CHECKPOINT = {"vla": {"checkpoint": "shipped:tabletop"}}
 PATIENCE_S = 60.0  # for RUNNING after a trouble
 STEADY_S = 1.0  # of RUNNING, before a trouble counts as over
 SAVE_S = 30.0
@@ -95,7 +97,8 @@ class Sitting:
         """Start, trouble, end."""
         record = self._record
         record.sittings += 1
-        overrides = {"policy": {"policy": record.policy}}
+        chosen = {"policy": record.policy} | CHECKPOINT.get(record.policy, {})
+        overrides = {"policy": chosen}
         with (self._out / "soak.log").open("a") as file:
 
             def log(line: str) -> None:

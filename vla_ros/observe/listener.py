@@ -12,6 +12,7 @@ from rclpy.qos import QoSProfile
 from rclpy.subscription import Subscription
 
 from vla_ros.nodes.common.arrivals import ArrivalClock
+from vla_ros.nodes.common.listening import listen
 from vla_ros.nodes.common.peer import Peer
 
 
@@ -33,11 +34,18 @@ class Listener(Peer):
         topic: str,
         callback: Callable[..., None],
         profile: QoSProfile,
-        raw: bool = False,
+        with_info: bool = False,
     ) -> None:
         """Subscribe, with a topic that :meth:`connected` counts."""
-        subscription = self.node.create_subscription(kind, topic, callback, profile, raw=raw)
-        self._subscriptions.append(subscription)
+        found = listen(self.node, kind, topic, callback, profile, with_info=with_info)
+        self._subscriptions.append(found)
+
+    def hear(
+        self, kind: Any, topic: str, callback: Callable[..., None], profile: QoSProfile
+    ) -> None:
+        """As :meth:`listen`; the callback is given the bytes as they are."""
+        found = self.node.create_subscription(kind, topic, callback, profile, raw=True)
+        self._subscriptions.append(found)
 
     def connected(self) -> bool:
         """Every topic that it follows has its publisher, so that nothing will be missed."""

@@ -42,10 +42,9 @@ class EpisodeWatcher(Listener, ABC):
     def __init__(self, name: str, domain: int, simulated: bool) -> None:
         super().__init__(name, domain, simulated)
         self.status: StatusSeen | None = None
-        self.listen(Image, "image", listener(self._on_image), deep(qos.IMAGE_SUB, 10), raw=True)
-        self.listen(
-            ActionCommand, "policy/action", listener(self._on_command), deep(qos.ACTION, 1000)
-        )
+        self.hear(Image, "image", listener(self._on_image), deep(qos.IMAGE_SUB, 10))
+        deeper = deep(qos.ACTION, 1000)
+        self.listen(ActionCommand, "policy/action", self._on_command, deeper, with_info=True)
         self.listen(ActionChunk, "policy/action_chunk", self._on_chunk, deep(qos.REPORT, 1000))
         self.listen(PolicyStatus, "policy/status", self._on_status, deep(qos.LATCHED, 100))
         self.listen(EpisodeStatus, "bridge/episode", self._on_episode, deep(qos.LATCHED, 100))

@@ -30,6 +30,7 @@ from vla_ros.nodes.bridge.policy import PolicyPeer
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import BadMessage, to_time
 from vla_ros.nodes.common.diagnostics import Diagnostics
+from vla_ros.nodes.common.listening import listen
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.spin import run
 from vla_ros.sim.env import (
@@ -85,7 +86,7 @@ class BridgeNode(Node):
         except (UnknownTask, ValueError) as error:
             self._sim.close()
             raise ValueError(str(error)) from None
-        self.create_subscription(ActionCommand, "policy/action", self._on_command, qos.ACTION)
+        listen(self, ActionCommand, "policy/action", self._on_command, qos.ACTION)
         self.create_service(ResetEpisode, "~/reset", self._on_reset)
         # Steady: in lock-step this node is the one that makes ROS time pass.
         steady = Clock(clock_type=ClockType.STEADY_TIME)

@@ -16,6 +16,7 @@ from std_srvs.srv import Trigger
 
 from vla_ros.msg import PolicyStatus
 from vla_ros.nodes.common import qos
+from vla_ros.nodes.common.listening import listen
 
 _ACTIVE = (PolicyStatus.STATE_WAITING, PolicyStatus.STATE_RUNNING, PolicyStatus.STATE_HOLD)
 _RESET_S = 2.0  # longest wait for the reset service's answer
@@ -33,7 +34,7 @@ class PolicyPeer:
         self._status: PolicyStatus | None = None
         self._reset_client = node.create_client(Trigger, reset_service)
         self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
-        node.create_subscription(PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
+        listen(node, PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
 
     def begin(
         self, instruction: str, interrupted: Callable[[], bool], waiting: Callable[[], None]

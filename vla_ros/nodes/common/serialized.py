@@ -1,11 +1,7 @@
-"""Serialized messages, read here where the middleware's own readers cannot be trusted.
+"""Serialized images and texts, read here: pixels without a copy, texts as they were sent.
 
-Damaged bytes on an image topic end a process by a segmentation fault below rclpy, and rclpy cuts
-a damaged text so that it may still read well. What is read here is checked against the bytes that
-there are; nothing is copied and nothing raises but :class:`BadMessage`.
-
-Source of the layout: OMG DDS-XTypes 1.3, section 7.4 (plain CDR; versions 1 and 2 are the same
-for messages without fields of 8 bytes, as all of these are).
+What is read is checked against the bytes that there are, and nothing raises but
+:class:`BadMessage`. For all other messages see :mod:`vla_ros.nodes.common.listening`.
 """
 
 from __future__ import annotations
@@ -13,11 +9,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from vla_ros.nodes.common.structure import HEAD, encapsulation
 from vla_ros.pixels import BadMessage, quoted
 from vla_ros.timing import SECOND
 
-_HEAD = 4  # bytes of encapsulation before the first field; offsets of alignment begin behind it
-_BYTE_ORDER = {b"\0\0": ">", b"\0\1": "<", b"\0\6": ">", b"\0\7": "<"}
 _STAMP = 8
 
 
@@ -90,10 +85,8 @@ class _Reader:
     """Fields of one message, in order."""
 
     def __init__(self, raw: bytes) -> None:
-        order = _BYTE_ORDER.get(bytes(raw[:2]))
-        if len(raw) < _HEAD or order is None:
-            raise BadMessage(f"encapsulation 0x{bytes(raw[:_HEAD]).hex()} is not plain CDR")
-        self._rest = memoryview(raw)[_HEAD:]
+        order, _ = encapsulation(raw)
+        self._rest = memoryview(raw)[HEAD:]
         self._at = 0
         self._stamp = struct.Struct(f"{order}iI")
         self._whole = struct.Struct(f"{order}I")

@@ -29,6 +29,7 @@ from vla_ros.nodes.common.compat import SubscriptionEventCallbacks, listener, on
 from vla_ros.nodes.common.convert import BadMessage
 from vla_ros.nodes.common.diagnostics import Diagnostics
 from vla_ros.nodes.common.images import image_topic
+from vla_ros.nodes.common.listening import listen
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.serialized import header_stamp
@@ -91,15 +92,15 @@ class MonitorNode(Node):
         kind, topic = image_topic(self, "image", transport)
         hear_image = listener(self._on_image)
         self.create_subscription(kind, topic, hear_image, qos.IMAGE_SUB, raw=True)
-        commands = self.create_subscription(
-            ActionCommand, "policy/action", listener(self._on_command), qos.ACTION
+        commands = listen(
+            self, ActionCommand, "policy/action", self._on_command, qos.ACTION, with_info=True
         )
         self._action_topic = commands.topic_name  # remappings applied
         alive = SubscriptionEventCallbacks(liveliness=self._on_liveliness)
-        self.create_subscription(
-            PolicyStatus, "policy/status", self._on_status, qos.STATUS, event_callbacks=alive
+        listen(
+            self, PolicyStatus, "policy/status", self._on_status, qos.STATUS, event_callbacks=alive
         )
-        self.create_subscription(Latency, "policy/latency", self._on_latency, qos.REPORT)
+        listen(self, Latency, "policy/latency", self._on_latency, qos.REPORT)
 
     # ------------------------------------------------------------------ parameters
 

@@ -27,6 +27,7 @@ from vla_ros.control.goals import Ending, Goal, GoalRefused, Outcome, check_goal
 from vla_ros.msg import Percentiles
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import quoted
+from vla_ros.nodes.common.listening import listen
 
 _FEEDBACK_S = 0.2
 _LINGER_S = 0.05  # a result whose writer is gone at once may not be read any more
@@ -169,7 +170,7 @@ class GoalServer:
 
         try:
             for profile in (qos.SAID, qos.SAID_BY_ANY):
-                served.listening.append(self._node.create_subscription(Bool, topic, said, profile))
+                served.listening.append(listen(self._node, Bool, topic, said, profile))
         except (NameValidationException, ValueError) as error:
             raise GoalRefused(f"success_topic {quoted(topic)}: {_first_line(error)}") from None
         except RCLError:  # the middleware's: a topic of this node's own, of another type

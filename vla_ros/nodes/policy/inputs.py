@@ -27,6 +27,7 @@ from vla_ros.nodes.common.convert import (
     stamp_of,
 )
 from vla_ros.nodes.common.images import image_topic
+from vla_ros.nodes.common.listening import listen
 from vla_ros.nodes.common.serialized import read_compressed, read_image, read_text
 from vla_ros.nodes.policy import convert
 from vla_ros.nodes.policy.needs import Camera, Needs
@@ -126,7 +127,11 @@ class PolicyInputs:
         profile: QoSProfile,
         raw: bool = False,
     ) -> None:
-        subscription = self._node.create_subscription(kind, topic, callback, profile, raw=raw)
+        if raw:
+            subscription = self._node.create_subscription(kind, topic, callback, profile, raw=True)
+        else:
+            drop = self._control.drop
+            subscription = listen(self._node, kind, topic, callback, profile, refuse=drop)
         self._open.append(subscription)
 
     def _pixels(self, raw: bytes) -> tuple[int, Any]:

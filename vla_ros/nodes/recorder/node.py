@@ -22,12 +22,13 @@ from rclpy.clock import ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import ReliabilityPolicy
-from rclpy.serialization import deserialize_message
 
 from vla_ros.core import PolicyState
 from vla_ros.msg import PolicyStatus
 from vla_ros.nodes.common.compat import SubscriptionEventCallbacks, listener
+from vla_ros.nodes.common.convert import BadMessage
 from vla_ros.nodes.common.diagnostics import Diagnostics, status
+from vla_ros.nodes.common.listening import message_of
 from vla_ros.nodes.common.parameters import Parameter as P
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.spin import run
@@ -197,8 +198,8 @@ class RecorderNode(Node):
 
     def _on_status(self, data: bytes) -> None:
         try:
-            status = deserialize_message(data, PolicyStatus)
-        except Exception as error:  # malformed: the bytes are kept, the state is unknown
+            status = message_of(data, PolicyStatus)
+        except BadMessage as error:  # malformed: the bytes are kept, the state is unknown
             self._warn(f"a status cannot be read: {error}")
             return
         self._asked.node_is_up("policy")

@@ -22,6 +22,7 @@ from vla_ros.core import PolicyState
 from vla_ros.msg import ActionChunk, ActionCommand, NamedPoses, PolicyStatus
 from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import stamp_of, to_time
+from vla_ros.nodes.common.listening import listen
 from vla_ros.nodes.common.peer import Peer
 from vla_ros.replay.chunks import Chunk, chunk_of
 from vla_ros.replay.parts import Part
@@ -77,9 +78,9 @@ class PolicyLink(Peer):
         self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
         self._clock = node.create_publisher(ClockMessage, "/clock", qos.STATE)
         self._reset = node.create_client(Trigger, "policy/reset")
-        node.create_subscription(ActionCommand, "policy/action", self._on_command, qos.ACTION)
-        node.create_subscription(ActionChunk, "policy/action_chunk", self._on_chunk, qos.REPORT)
-        node.create_subscription(PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
+        listen(node, ActionCommand, "policy/action", self._on_command, qos.ACTION)
+        listen(node, ActionChunk, "policy/action_chunk", self._on_chunk, qos.REPORT)
+        listen(node, PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
 
     # ------------------------------------------------------------------ to the policy
 

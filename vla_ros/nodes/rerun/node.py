@@ -16,23 +16,19 @@ from rclpy.clock import Clock as RclpyClock
 from rclpy.clock import ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.serialization import deserialize_message
 
 from vla_ros.errors import UserError
 from vla_ros.nodes.common import spin
+from vla_ros.nodes.common.convert import BadMessage
+from vla_ros.nodes.common.listening import message_of
 from vla_ros.nodes.common.parameters import declare
-from vla_ros.nodes.common.serialized import read_compressed, read_image
 from vla_ros.nodes.common.spectating import Topics, class_of
 from vla_ros.nodes.rerun.parameters import TABLE
 from vla_ros.timing import SECOND, SystemClock
 from vla_ros.windows.reading import Reader, stamp_of
 from vla_ros.windows.rerun_log import RerunLog
 
-#: What reads the bytes of a picture, before deserialize_message may: damaged ones would end it.
-PICTURES = {
-    "sensor_msgs/msg/Image": read_image,
-    "sensor_msgs/msg/CompressedImage": read_compressed,
-}
+PICTURES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 _ARRANGE_S = 20.0  # after that an arrangement is the user's, and only the default is renewed
 
 
@@ -91,12 +87,11 @@ class RerunNode(Node):
                     return
                 self._shown_ns[topic] = now
             try:
-                if kind in PICTURES:
-                    PICTURES[kind](raw)
-            except ValueError as error:
+                message = message_of(raw, message_type)
+            except BadMessage as error:
                 self._complain(topic, error)
                 return
-            self._show(topic, kind, deserialize_message(raw, message_type))
+            self._show(topic, kind, message)
 
         return hear
 

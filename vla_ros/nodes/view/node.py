@@ -31,6 +31,7 @@ from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, NamedPoses, P
 from vla_ros.nodes.common import qos, spin
 from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of
 from vla_ros.nodes.common.images import image_topic
+from vla_ros.nodes.common.listening import listen
 from vla_ros.nodes.common.parameters import declare
 from vla_ros.nodes.common.serialized import header_stamp, read_compressed, read_image
 from vla_ros.nodes.monitor.convert import status_seen
@@ -107,14 +108,14 @@ class ViewNode(Node):
         # Best effort, so that nobody waits for us. What is said once a second needs no history.
         some = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
         many = QoSProfile(depth=50, reliability=ReliabilityPolicy.BEST_EFFORT)
-        self.create_subscription(ActionCommand, "policy/action", self._on_command, many)
-        self.create_subscription(ActionChunk, "policy/action_chunk", self._on_chunk, some)
-        self.create_subscription(PolicyStatus, "policy/status", self._on_status, some)
-        self.create_subscription(EpisodeStatus, "bridge/episode", self._on_episode, some)
-        self.create_subscription(JointState, "joint_states", self._on_joints, some)
-        self.create_subscription(NamedPoses, "ground_truth", self._on_poses, some)
-        self.create_subscription(Log, "/rosout", self._on_log, many)
-        self.create_subscription(String, "robot_description", self._on_robot, qos.LATCHED)
+        listen(self, ActionCommand, "policy/action", self._on_command, many)
+        listen(self, ActionChunk, "policy/action_chunk", self._on_chunk, some)
+        listen(self, PolicyStatus, "policy/status", self._on_status, some)
+        listen(self, EpisodeStatus, "bridge/episode", self._on_episode, some)
+        listen(self, JointState, "joint_states", self._on_joints, some)
+        listen(self, NamedPoses, "ground_truth", self._on_poses, some)
+        listen(self, Log, "/rosout", self._on_log, many)
+        listen(self, String, "robot_description", self._on_robot, qos.LATCHED)
 
     # ------------------------------------------------------------------ what is heard
 

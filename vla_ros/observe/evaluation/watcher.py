@@ -56,7 +56,7 @@ class EvalWatcher(EpisodeWatcher):
         self._set = make(SetParametersAtomically, "bridge/set_parameters_atomically")
         self._begin = make(ResetEpisode, "bridge/reset")
         self._reset = make(Trigger, "policy/reset")
-        self.listen(JointState, "joint_states", self._on_frame, deep(qos.STATE, 100), raw=True)
+        self.hear(JointState, "joint_states", self._on_frame, deep(qos.STATE, 100))
         self.start()
 
     # ------------------------------------------------------------------ from the caller
