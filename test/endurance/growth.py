@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 PAGE_MB = 4096 / 1e6
-SETTLING_S = (60.0, 900.0)  # at least, at most; between them a quarter of a life
+SETTLING_S = (600.0, 900.0)  # at least, at most; between them a quarter of a life
 BLOCKS = 10  # of the series: neighbouring samples are no independent witnesses
 _T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31}  # 95 %, both sides
 
@@ -53,7 +53,8 @@ def look(pid: int) -> tuple[float, int] | None:
 
 def slope(samples: Sequence[Sample]) -> Slope:
     """A line through the memory of all lives at once: each life has a height of its own, the slope
-    is common. How a life begins is left out: a process grows until it has seen each trouble once.
+    is common. How a life begins is left out: a process grows until it has seen each trouble once,
+    so a life of less than ten minutes says nothing.
     The series is cut into blocks, whose means are taken for independent."""
     times: list[float] = []
     sizes: list[float] = []

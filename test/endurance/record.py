@@ -38,6 +38,7 @@ class Record:
     machine: str = ""
     sittings: int = 0
     ran_s: float = 0.0
+    drawn: int = 0  # troubles, those that were left out among them
     calm_s: float = 0.0  # without a trouble, RUNNING: when a HOLD would be a false one
     troubles: list[Done] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
@@ -64,6 +65,7 @@ class Record:
             return None
         raw: dict[str, Any] = json.loads(path.read_text())
         raw["troubles"] = [Done(**one) for one in raw["troubles"]]
+        raw.setdefault("drawn", sum(1 for one in raw["troubles"] if one.kind != "start"))
         raw["violations"] = [Violation(**one) for one in raw["violations"]]
         raw["holds"] = [Hold(**{**one, "state": PolicyState(one["state"])}) for one in raw["holds"]]
         raw["kinds"] = Counter({CommandKind(int(k)): n for k, n in raw["kinds"].items()})

@@ -30,7 +30,7 @@ from endurance.judge import Judge
 from endurance.page import write_page
 from endurance.record import Done, Record
 from endurance.stage import Stage
-from endurance.troubles import Trouble, draw
+from endurance.troubles import END_A_WORKER, Trouble, draw
 from endurance.verdict import Verdict, verdict
 from support.domain import leased_domain
 from support.nodes import ros_environment
@@ -121,9 +121,12 @@ class Sitting:
         self._judge.trouble()  # the bring-up is nobody's fault
         self._back(Trouble("start", 0.0, 0.0), time.monotonic())
         troubles = draw(self._record.seed)
-        for _ in range(sum(1 for done in self._record.troubles if done.kind != "start")):
+        for _ in range(self._record.drawn):
             next(troubles)
         for trouble in troubles:
+            self._record.drawn += 1
+            if trouble.kind in END_A_WORKER and self._at(time.monotonic()) > self._until_s / 2:
+                continue  # the second half shows whether a worker grows, which takes a long life
             self._wait(trouble.wait_s, calm=True)
             self._write(f"[soak] {trouble}")
             self._stage.tell(Judge.trouble)

@@ -49,6 +49,9 @@ KINDS: dict[str, tuple[float, float, float]] = {
     "episode reset": (1.0, 0.0, 0.0),
 }
 
+#: those after which another worker serves
+END_A_WORKER = ("worker killed", "worker frozen", "cleaned up")
+
 #: parameters that may be set while the node acts, and what to; the shipped value comes back after
 PARAMETERS: tuple[tuple[str, Any], ...] = (
     ("jump_limit", 0.5),

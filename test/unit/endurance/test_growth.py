@@ -50,10 +50,16 @@ def test_the_first_minute_of_a_life_does_not_count():
 
 def test_a_successor_has_a_height_of_its_own():
     """A worker that begins larger than the one before it has not grown."""
-    lives = [s for n in range(6) for s in series(0.0, 10.0, 0.05, life=40 * n, begin=600.0 * n)]
+    lives = [s for n in range(6) for s in series(0.0, 20.0, 0.05, life=40 * n, begin=1200.0 * n)]
     assert slope(lives).verdict(5.0) == "steady"
-    grown = [s for n in range(6) for s in series(30.0, 10.0, 0.05, life=40 * n, begin=600.0 * n)]
+    grown = [s for n in range(6) for s in series(30.0, 20.0, 0.05, life=40 * n, begin=1200.0 * n)]
     assert slope(grown).per_hour == pytest.approx(30.0, abs=1.0)
+
+
+def test_lives_of_some_minutes_say_nothing():
+    """A worker that is killed every few minutes is always young: it grows, and leaks nothing."""
+    lives = [s for n in range(9) for s in series(40.0, 7.0, 0.05, life=40 * n, begin=420.0 * n)]
+    assert slope(lives).verdict(5.0) == "not shown"
 
 
 def test_too_little_says_nothing():
