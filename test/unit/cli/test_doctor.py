@@ -82,6 +82,31 @@ def test_who_can_see_the_graph(monkeypatch, domain, reach, level):
     assert ros.discovery().level is level
 
 
+@pytest.mark.parametrize(
+    ("given", "level", "says"),
+    [
+        ({}, Level.OK, "SROS 2 is off"),
+        ({"ENABLE": "true"}, Level.FAIL, "STRATEGY is not set"),
+        ({"ENABLE": "true", "STRATEGY": "Permissive"}, Level.FAIL, "is Permissive"),
+        ({"ENABLE": "true", "STRATEGY": "Enforce"}, Level.FAIL, "holds no enclave"),
+        ({"ENABLE": "true", "STRATEGY": "Enforce", "KEYSTORE": "."}, Level.OK, "1 enclaves"),
+    ],
+)
+def test_security_that_protects_nothing_is_a_failure(monkeypatch, tmp_path, given, level, says):
+    enclave = tmp_path / "enclaves" / "vla_ros" / "policy"
+    enclave.mkdir(parents=True)
+    (enclave / "permissions.p7s").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROS_DISTRO", "kilted")
+    for name in ("ENABLE", "STRATEGY", "KEYSTORE"):
+        monkeypatch.setenv(f"ROS_SECURITY_{name}", given.get(name, ""))
+    check = ros.security()
+    assert check.level is level
+    assert says in check.found
+    monkeypatch.delenv("ROS_DISTRO")
+    assert (ros.security().level is Level.FAIL) == (given != {}), "the wheels have no security"
+
+
 def test_a_crash_or_a_hang_of_what_is_tried_is_a_finding():
     assert checks.try_python("print('a'); print('b')") == (True, "b")
     good, text = checks.try_python("import os; os.abort()")
