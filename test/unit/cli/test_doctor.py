@@ -40,7 +40,8 @@ def test_json_is_one_line(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("variables", "level", "needle"),
     [
-        ({}, Level.OK, "fastdds_shm.xml"),
+        ({}, Level.OK, "fastdds_localhost.xml"),
+        ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"}, Level.OK, "fastdds_shm.xml"),
         ({"ROS_DISTRO": "jazzy"}, Level.OK, "export FASTRTPS_DEFAULT_PROFILES_FILE="),
         ({"FASTDDS_DEFAULT_PROFILES_FILE": "/none.xml"}, Level.FAIL, "/none.xml"),
         ({"FASTRTPS_DEFAULT_PROFILES_FILE": "/two.xml"}, Level.FAIL, "/two.xml"),
@@ -48,7 +49,7 @@ def test_json_is_one_line(monkeypatch, capsys):
     ],
 )
 def test_the_dds_profile(monkeypatch, variables, level, needle):
-    for name in (*PROFILES, "RMW_IMPLEMENTATION"):
+    for name in (*PROFILES, "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -13,9 +13,8 @@ from xml.etree import ElementTree
 
 from vla_ros.bringup import security as keys
 from vla_ros.bringup import shared_memory
-from vla_ros.bringup.environment import PROFILES, profile, profile_name
+from vla_ros.bringup.environment import PROFILES, profile, profile_name, shipped_profile
 from vla_ros.cli.doctor.checks import Check, fail, ok, try_python, warn
-from vla_ros.resources import config_path
 
 ROS_PYTHONS = ((3, 10), (3, 13))  # first and last CPython with ROS 2 wheels
 
@@ -71,7 +70,7 @@ def middleware() -> Check:
             "DDS", other, "the shipped profile is for Fast DDS: give large images room there"
         )
     path = profile(os.environ)
-    ours = config_path("fastdds_shm.xml")
+    ours = shipped_profile(os.environ)
     name = profile_name(os.environ)
     if not path:
         advice = f"for your own camera node too: export {name}={ours}"
