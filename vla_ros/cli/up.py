@@ -96,7 +96,6 @@ def run(args: argparse.Namespace) -> int:
     """Start, wait, end. Returns the exit status."""
     if args.seconds is not None and not args.seconds > 0:
         raise UserError(f"--for {args.seconds:g}: must be above 0 seconds")
-    check_enclave(args.enclave, os.environ)
     spec = GraphSpec.load(
         args.graph,
         parse_overrides(args.param),
@@ -109,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         print(describe(spec))
         return 0
+    check_enclave(args.enclave, os.environ)
     stop = threading.Event()
     set_on_signal(stop)
     return _run(spec, stop, args.seconds)
