@@ -64,3 +64,18 @@ def test_up_refuses_before_anything_starts(
     monkeypatch.delenv("ROS_SECURITY_ENABLE", raising=False)
     assert main(["up", "sim", "--enclave", "/vla_ros"]) == 2
     assert "ROS_SECURITY_ENABLE is not set" in capsys.readouterr().err
+
+
+def test_a_middleware_without_security_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the wheels' Fast DDS says it under Enforce."""
+    pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+    from vla_ros.bringup import lifecycle
+    from vla_ros.bringup.graph import Graph, GraphFailed
+
+    def refuses(_: int | None) -> None:
+        raise RuntimeError("error creating node: no security libraries\nPlease compile")
+
+    monkeypatch.setattr(lifecycle, "LifecycleClient", refuses)
+    monkeypatch.setattr(Graph, "_start_processes", lambda self: None)
+    with pytest.raises(GraphFailed, match="cannot join the ROS graph: .* no security libraries$"):
+        Graph(GraphSpec.load("sim"), environment={}).start()
