@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-docs second-robot soak cycles fuzz kernels check lint dev
-.PHONY: docs dist docker lock clean distclean
+.PHONY: docs audit sbom dist docker lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
@@ -122,6 +122,12 @@ dev: ## build the messages into the checkout, to run from it: PYTHONPATH=$PWD .v
 
 docs: ## build the documentation as a site: site/index.html (installs Zensical into .venv-docs, 140 MB)
 	@$(PYTHON) requirements/docs.py --venv .venv-docs
+
+audit: ## ask about known vulnerabilities of every pinned package (pip-audit, installed into .venv-audit)
+	@$(PYTHON) requirements/audit.py audit --venv .venv-audit
+
+sbom: ## write a bill of materials in CycloneDX: build/sbom.json (cyclonedx-bom, in .venv-audit)
+	@$(PYTHON) requirements/audit.py sbom --venv .venv-audit
 
 # Generated interfaces of another tree must not come along, so the wheel is built from the sdist.
 dist: install ## build dist/*.whl and dist/*.tar.gz; the wheel is for this Python and this ROS 2

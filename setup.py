@@ -104,7 +104,7 @@ setup(
         (f"share/{NAME}/config", files("config/*")),
         *(
             (f"share/{NAME}/config/{of}", files(f"config/{of}/*"))
-            for of in ("foxglove", "plotjuggler", "rviz")
+            for of in ("foxglove", "plotjuggler", "rviz", "security")
         ),
         (f"lib/{NAME}", node_executables()),
         *INTERFACES.data_files(),

@@ -32,6 +32,7 @@ from launch_ros.substitutions import FindPackageShare
 from lifecycle_msgs.msg import Transition
 
 from vla_ros.bringup.environment import defaults
+from vla_ros.bringup.security import OVERRIDE, check_enclave, enclave_of
 
 CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
 
@@ -89,6 +90,11 @@ def arguments() -> list[DeclareLaunchArgument]:
             description="Parameters of the monitor node",
         ),
         DeclareLaunchArgument("namespace", default_value="", description="Namespace of all nodes"),
+        DeclareLaunchArgument(
+            "enclave",
+            default_value="",
+            description="Folder of SROS 2 enclaves: node NAME uses ENCLAVE/NAME; empty: none",
+        ),
         DeclareLaunchArgument(
             "use_sim_time",
             default_value="false",
@@ -158,6 +164,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     }
     moved = {name: given(name) for name in TOPICS if given(name) != name}
     moved |= mapping(context, "remappings")
+    check_enclave(given("enclave"), context.environment)
     common = {
         "package": "vla_ros",
         "namespace": given("namespace"),
@@ -165,13 +172,13 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         "emulate_tty": True,
         "remappings": list(moved.items()),
         # What camera images and safety need of the middleware, for this process and no other.
-        "additional_env": defaults(context.environment),
-        "arguments": ["--ros-args", "--log-level", given("log_level")],
+        "additional_env": defaults(context.environment) | own_keys(given),
     }
     policy = LifecycleNode(
         executable="policy_node",
         name="policy",
         parameters=[*files, overrides | mapping(context, "parameters") | sim_time],
+        arguments=ros_arguments(given, "policy"),
         on_exit=end_with_it,
         **common,
     )
@@ -179,6 +186,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         executable="monitor_node",
         name="monitor",
         parameters=[given("monitor_params_file"), sim_time],
+        arguments=ros_arguments(given, "monitor"),
         condition=IfCondition(given("monitor")),
         **common,
     )
@@ -186,11 +194,24 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     return [*recorder(given, moved), monitor, policy, *brought_up]
 
 
+def own_keys(given: Callable[[str], str]) -> dict[str, str]:
+    """The launch's own enclave is not that of what it starts."""
+    return {OVERRIDE: ""} if given("enclave") else {}
+
+
+def ros_arguments(given: Callable[[str], str], node: str) -> list[str]:
+    """Of one node: what it logs, whose keys it uses."""
+    keys = ["--enclave", enclave_of(given("enclave"), node)] if given("enclave") else []
+    return ["--ros-args", "--log-level", given("log_level"), *keys]
+
+
 def recorder(given: Callable[[str], str], moved: dict[str, str]) -> list[LaunchDescriptionEntity]:
     """`vla-ros record`, where it is wanted. Its end ends nothing else."""
     if not given("record"):
         return []
     command = ["vla-ros", "record", "-o", given("record"), "--namespace", given("namespace")]
+    if given("enclave"):
+        command += ["--enclave", given("enclave")]
     for name, topic in moved.items():
         if not name.startswith("~"):  # the policy's own
             command += ["-r", f"{name}={topic}"]

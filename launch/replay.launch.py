@@ -29,6 +29,7 @@ from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.substitutions import FindPackageShare
 
 from vla_ros.bringup.environment import defaults
+from vla_ros.bringup.security import OVERRIDE, enclave_of
 
 SHARE = FindPackageShare("vla_ros")
 
@@ -66,6 +67,11 @@ def arguments() -> list[DeclareLaunchArgument]:
             "start_after_s",
             default_value=str(START_S),
             description="ros2bag: time for the policy to load before the first frame",
+        ),
+        DeclareLaunchArgument(
+            "enclave",
+            default_value="",
+            description="ros2bag: folder of SROS 2 enclaves: the bag uses ENCLAVE/replay",
         ),
         *(
             DeclareLaunchArgument(name, default_value="", description=text)
@@ -121,8 +127,9 @@ def _ros2bag(
     renamed = [f"{new}:=/{old}" for old, new in names.items() if old != new]
     if renamed:
         command += ["--remap", *renamed]
+    keys = {OVERRIDE: enclave_of(given("enclave"), "replay")} if given("enclave") else {}
     player = ExecuteProcess(
-        cmd=command, name="bag", output="screen", additional_env=defaults(environment)
+        cmd=command, name="bag", output="screen", additional_env=defaults(environment) | keys
     )
     later = TimerAction(period=float(given("start_after_s")), actions=[player])
     return [policy, later, _end_with(player)]

@@ -21,6 +21,7 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
 from vla_ros.bringup.environment import defaults
+from vla_ros.bringup.security import OVERRIDE, enclave_of
 
 SHARE = FindPackageShare("vla_ros")
 
@@ -86,6 +87,9 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     }
     always = {"mode": given("mode"), "auto_reset": given("auto_reset") == "true"}
     files = filter(None, map(given, ("bridge_params_file", "extra_bridge_params_file")))
+    folder = given("enclave")
+    keys = ["--enclave", enclave_of(folder, "bridge")] if folder else []
+    own = {OVERRIDE: ""} if folder else {}  # the launch's own enclave is not the bridge's
     return [
         Node(
             package="vla_ros",
@@ -94,9 +98,9 @@ def bridge(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             namespace=given("namespace"),
             output="screen",
             emulate_tty=True,
-            additional_env=defaults(context.environment),
+            additional_env=defaults(context.environment) | own,
             parameters=[*files, overrides | always],
-            arguments=["--ros-args", "--log-level", given("log_level")],
+            arguments=["--ros-args", "--log-level", given("log_level"), *keys],
             on_exit=end_with_it,
         )
     ]

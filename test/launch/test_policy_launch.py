@@ -125,6 +125,7 @@ sys.exit(service.run())
     [
         ({"policy": "vla"}, "configure refused: policy 'vla' needs a checkpoint"),
         ({"control_rate_hz": "-4.0"}, "bad parameter: "),
+        ({"enclave": "/vla_ros"}, "ROS_SECURITY_ENABLE is not set"),
         ({"parameters": "[max_age_s]"}, "write '{NAME: VALUE, NAME: VALUE}'"),
     ],
 )

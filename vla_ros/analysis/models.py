@@ -177,6 +177,7 @@ def _small_flow(name: str) -> ModelShape:
 
 def _folder(name: str) -> Path:
     """Where a checkpoint is on this machine. ValueError: nowhere."""
+    from vla_ros.engine.checkpoints.hub import hub_id
     from vla_ros.engine.checkpoints.shipped import PREFIX, shipped
 
     if name.startswith(PREFIX):
@@ -185,10 +186,15 @@ def _folder(name: str) -> Path:
     folder = path.parent if path.name == "config.json" else path
     if folder.is_dir():
         return folder
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+    if (what := hub_id(name)) is not None:
         from huggingface_hub import constants, try_to_load_from_cache
 
-        found = try_to_load_from_cache(name, "config.json", cache_dir=constants.HF_HUB_CACHE)
+        found = try_to_load_from_cache(
+            what.repository,
+            "config.json",
+            cache_dir=constants.HF_HUB_CACHE,
+            revision=what.revision or None,
+        )
         if isinstance(found, str):
             return Path(found).parent
         raise ValueError(

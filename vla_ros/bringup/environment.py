@@ -10,12 +10,14 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from vla_ros.resources import config_path, share
 
 #: Where Fast DDS is told its profile: version 3 (Kilted on), which complains of the other's name,
 #: and version 2 (Jazzy, Humble), which ignores it.
 PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+LOCALHOST = "LOCALHOST"  # the range of discovery that is this machine
 _KILTED_RCLPY = 8  # Jazzy has 7, Kilted 9
 
 #: In front of the code of `python -c`: what PYTHONSAFEPATH does, which Python 3.10 ignores.
@@ -26,8 +28,8 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that ``environment`` lacks."""
     wanted = {
         # Discovery by multicast on every network is slow, and other machines could send commands.
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-        profile_name(environment): profile(environment) or str(config_path("fastdds_shm.xml")),
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": LOCALHOST,
+        profile_name(environment): profile(environment) or str(shipped_profile(environment)),
         "PYTHONUNBUFFERED": "1",
         # A checkout in the working directory must not shadow the installed package (3.11+).
         "PYTHONSAFEPATH": "1",
@@ -41,6 +43,18 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     if "ROS_LOCALHOST_ONLY" in environment:  # the older way to say it
         missing.pop("ROS_AUTOMATIC_DISCOVERY_RANGE", None)
     return missing
+
+
+def shipped_profile(environment: Mapping[str, str]) -> Path:
+    """Ours that fits how far the graph reaches: bound to the loopback, or to every address.
+
+    Humble binds by itself (``ROS_LOCALHOST_ONLY``).
+    """
+    older = {"1": LOCALHOST, "0": "SUBNET"}.get(environment.get("ROS_LOCALHOST_ONLY", ""), "")
+    reach = older or environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or LOCALHOST
+    peers = any(environment.get(name) for name in ("ROS_STATIC_PEERS", "ROS_DISCOVERY_SERVER"))
+    here = reach == LOCALHOST and not peers and environment.get("ROS_DISTRO") != "humble"
+    return config_path("fastdds_localhost.xml" if here else "fastdds_shm.xml")
 
 
 def profile_name(environment: Mapping[str, str]) -> str:

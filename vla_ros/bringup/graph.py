@@ -172,7 +172,12 @@ class Graph:
         except ImportError as error:
             raise GraphFailed(f"rclpy is missing ({error}): see vla-ros doctor") from None
         domain = self._environment.get("ROS_DOMAIN_ID")
-        with LifecycleClient(int(domain) if domain else None) as client:
+        try:
+            joined = LifecycleClient(int(domain) if domain else None)
+        except RuntimeError as error:  # of rclpy: such as security that the middleware has not
+            said = str(error).strip().splitlines()[0]
+            raise GraphFailed(f"cannot join the ROS graph: {said}") from None
+        with joined as client:
             for spec in nodes:
                 self._transition(client, spec, "configure", self._configure_timeout_s)
             self._before_activate()

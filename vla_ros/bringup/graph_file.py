@@ -27,6 +27,7 @@ from typing import Any
 import yaml
 
 from vla_ros.bringup.names import check_namespace, remapping
+from vla_ros.bringup.security import enclave_of
 from vla_ros.bringup.shipped_graphs import find_graph_file
 from vla_ros.bringup.typed import of_type
 from vla_ros.errors import UserError
@@ -62,6 +63,7 @@ class NodeSpec:
     lifecycle: bool = False
     log_level: str = "info"
     spectator: bool = False  # the graph goes on without it
+    enclave: str = ""  # whose keys it uses, such as /vla_ros/policy
 
     @property
     def full_name(self) -> str:
@@ -101,6 +103,7 @@ class GraphSpec:
         log_level: str | None = None,
         remappings: Iterable[str] = (),
         more: Mapping[str, Mapping[str, Any]] | None = None,
+        enclave: str = "",
     ) -> GraphSpec:
         """Read a graph file and apply parameters given from outside.
 
@@ -111,6 +114,7 @@ class GraphSpec:
             log_level: of every node, instead of the file's.
             remappings: "FROM=TO" for every node, "NODE:FROM=TO" for one.
             more: nodes that are not in the file, as they would stand there.
+            enclave: a folder of SROS 2 enclaves; each node uses ENCLAVE/NAME. "": none.
 
         Raises:
             UserError: one line that names the file and what is wrong in it.
@@ -132,6 +136,10 @@ class GraphSpec:
             for name, body in nodes.items()
         )
         specs = _with_overrides(specs, overrides or {}, file.name)
+        if enclave:
+            specs = tuple(
+                dataclasses.replace(spec, enclave=enclave_of(enclave, spec.name)) for spec in specs
+            )
         return GraphSpec(_with_remappings(specs, remappings, file.name), str(file))
 
     def node(self, name: str) -> NodeSpec:

@@ -22,6 +22,7 @@ from typing import Any
 
 from vla_ros.bringup.environment import SAFE_PATH, python_path
 from vla_ros.bringup.graph_file import NodeSpec
+from vla_ros.bringup.security import OVERRIDE
 
 #: Tells a node to end with the process of this number; see vla_ros.nodes.common.ending.
 PARENT = "VLA_ROS_PARENT"
@@ -57,6 +58,8 @@ def command_line(spec: NodeSpec) -> list[str]:
         command += ["--params-file", str(path)]
     for name, value in spec.parameters.items():
         command += ["-p", f"{name}:={_yaml_value(value)}"]
+    if spec.enclave:
+        command += ["--enclave", spec.enclave]
     return [*command, "--log-level", spec.log_level]
 
 
@@ -77,6 +80,8 @@ class NodeProcess:
         env["PYTHONPATH"] = python_path(env)
         # The node asks for its own end: code between fork and exec may deadlock beside threads.
         env[PARENT] = str(os.getpid())
+        if spec.enclave:
+            env.pop(OVERRIDE, None)  # of the process that starts it, whose keys are not the node's
         self._process = subprocess.Popen(
             command_line(spec),
             env=env,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vla_ros.bringup.graph_file import LOG_LEVELS, NodeSpec, parse_overrides, with_parameters
 from vla_ros.bringup.names import check_namespace, remapping
+from vla_ros.bringup.security import OVERRIDE, check_enclave, enclave_of
 from vla_ros.console.progress import Progress
 from vla_ros.errors import UserError
 from vla_ros.resources import config_path
@@ -76,6 +77,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="any other parameter of config/recorder.yaml; may be repeated",
     )
     add("--namespace", default="", help="namespace of the graph, such as arm_left")
+    add("--enclave", default="", metavar="FOLDER", help="use the keys of FOLDER/recorder (SROS 2)")
     add("--for", dest="seconds", type=float, metavar="SECONDS", help="end by itself after this")
     add("--log-level", choices=LOG_LEVELS, default="info")
 
@@ -84,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     """Record until Ctrl-C. Returns the exit status."""
     if args.seconds is not None and not args.seconds > 0:
         raise UserError(f"--for {args.seconds:g}: must be above 0 seconds")
+    check_enclave(args.enclave, os.environ)
     command = node_arguments(args)
     try:
         import rosbags  # noqa: F401
@@ -92,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.bringup.environment import prepare
 
     prepare()
+    if args.enclave:
+        os.environ.pop(OVERRIDE, None)  # of a launch that started this
     try:
         from vla_ros.nodes.recorder.node import RecorderNode, main
     except ImportError as error:
@@ -137,6 +142,7 @@ def node_arguments(args: argparse.Namespace) -> list[str]:
         dict(remapping(item)[1:] for item in args.remap),
         args.namespace,
         log_level=args.log_level,
+        enclave=enclave_of(args.enclave, "recorder") if args.enclave else "",
     )
     words = command_line(with_parameters(spec, _parameters(args.param)))
     return words[words.index("--ros-args") :]

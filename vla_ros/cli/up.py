@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import textwrap
 import threading
 import time
 from pathlib import Path
 
 from vla_ros.bringup.graph_file import LOG_LEVELS, GraphSpec, parse_overrides
+from vla_ros.bringup.security import check_enclave
 from vla_ros.bringup.shipped_graphs import shipped_graphs, title_of
 from vla_ros.bringup.view import view_node
 from vla_ros.console.streams import error
@@ -64,6 +66,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="rename a topic or service, in every node or in one; may be repeated",
     )
     parser.add_argument("--namespace", default="", help="namespace of all nodes, such as arm_left")
+    parser.add_argument(
+        "--enclave",
+        default="",
+        metavar="FOLDER",
+        help="of the keystore: node NAME uses the keys of FOLDER/NAME, such as /vla_ros/policy",
+    )
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="of all nodes")
     parser.add_argument(
         "--for",
@@ -95,10 +103,12 @@ def run(args: argparse.Namespace) -> int:
         log_level=args.log_level,
         remappings=args.remap,
         more=view_node(_simulated(args.graph)) if args.view else None,
+        enclave=args.enclave,
     )
     if args.list:
         print(describe(spec))
         return 0
+    check_enclave(args.enclave, os.environ)
     stop = threading.Event()
     set_on_signal(stop)
     return _run(spec, stop, args.seconds)

@@ -177,7 +177,7 @@ def test_of_wheels_the_version_tells_where_fast_dds_looks(monkeypatch, rclpy, wa
 def test_the_environment_fills_gaps_and_changes_nothing():
     empty = defaults({})
     assert empty["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
-    assert empty["FASTDDS_DEFAULT_PROFILES_FILE"].endswith("fastdds_shm.xml")
+    assert empty["FASTDDS_DEFAULT_PROFILES_FILE"].endswith("fastdds_localhost.xml")
     mine = {"FASTDDS_DEFAULT_PROFILES_FILE": "/x.xml", "ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"}
     assert not set(mine) & set(defaults(mine))
     assert "FASTRTPS_DEFAULT_PROFILES_FILE" not in empty, (

@@ -40,7 +40,8 @@ def test_json_is_one_line(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("variables", "level", "needle"),
     [
-        ({}, Level.OK, "fastdds_shm.xml"),
+        ({}, Level.OK, "fastdds_localhost.xml"),
+        ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"}, Level.OK, "fastdds_shm.xml"),
         ({"ROS_DISTRO": "jazzy"}, Level.OK, "export FASTRTPS_DEFAULT_PROFILES_FILE="),
         ({"FASTDDS_DEFAULT_PROFILES_FILE": "/none.xml"}, Level.FAIL, "/none.xml"),
         ({"FASTRTPS_DEFAULT_PROFILES_FILE": "/two.xml"}, Level.FAIL, "/two.xml"),
@@ -48,7 +49,7 @@ def test_json_is_one_line(monkeypatch, capsys):
     ],
 )
 def test_the_dds_profile(monkeypatch, variables, level, needle):
-    for name in (*PROFILES, "RMW_IMPLEMENTATION"):
+    for name in (*PROFILES, "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -80,6 +81,31 @@ def test_who_can_see_the_graph(monkeypatch, domain, reach, level):
     monkeypatch.setenv("ROS_DOMAIN_ID", domain)
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", reach)
     assert ros.discovery().level is level
+
+
+@pytest.mark.parametrize(
+    ("given", "level", "says"),
+    [
+        ({}, Level.OK, "SROS 2 is off"),
+        ({"ENABLE": "true"}, Level.FAIL, "STRATEGY is not set"),
+        ({"ENABLE": "true", "STRATEGY": "Permissive"}, Level.FAIL, "is Permissive"),
+        ({"ENABLE": "true", "STRATEGY": "Enforce"}, Level.FAIL, "holds no enclave"),
+        ({"ENABLE": "true", "STRATEGY": "Enforce", "KEYSTORE": "."}, Level.OK, "1 enclaves"),
+    ],
+)
+def test_security_that_protects_nothing_is_a_failure(monkeypatch, tmp_path, given, level, says):
+    enclave = tmp_path / "enclaves" / "vla_ros" / "policy"
+    enclave.mkdir(parents=True)
+    (enclave / "permissions.p7s").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROS_DISTRO", "kilted")
+    for name in ("ENABLE", "STRATEGY", "KEYSTORE"):
+        monkeypatch.setenv(f"ROS_SECURITY_{name}", given.get(name, ""))
+    check = ros.security()
+    assert check.level is level
+    assert says in check.found
+    monkeypatch.delenv("ROS_DISTRO")
+    assert (ros.security().level is Level.FAIL) == (given != {}), "the wheels have no security"
 
 
 def test_a_crash_or_a_hang_of_what_is_tried_is_a_finding():

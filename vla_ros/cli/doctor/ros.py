@@ -8,12 +8,13 @@ import platform
 import shutil
 import sys
 import time
+from pathlib import Path
 from xml.etree import ElementTree
 
+from vla_ros.bringup import security as keys
 from vla_ros.bringup import shared_memory
-from vla_ros.bringup.environment import PROFILES, profile, profile_name
+from vla_ros.bringup.environment import PROFILES, profile, profile_name, shipped_profile
 from vla_ros.cli.doctor.checks import Check, fail, ok, try_python, warn
-from vla_ros.resources import config_path
 
 ROS_PYTHONS = ((3, 10), (3, 13))  # first and last CPython with ROS 2 wheels
 
@@ -69,7 +70,7 @@ def middleware() -> Check:
             "DDS", other, "the shipped profile is for Fast DDS: give large images room there"
         )
     path = profile(os.environ)
-    ours = config_path("fastdds_shm.xml")
+    ours = shipped_profile(os.environ)
     name = profile_name(os.environ)
     if not path:
         advice = f"for your own camera node too: export {name}={ours}"
@@ -96,6 +97,24 @@ def discovery() -> Check:
         advice = "anybody there can send commands: use LOCALHOST, or SROS2 (ROS_SECURITY_ENABLE)"
         return warn("discovery", f"domain {domain}, {reach}: other machines too", advice)
     return ok("discovery", f"domain {domain}, {reach or 'LOCALHOST (set by vla-ros)'}")
+
+
+def security() -> Check:
+    """Whether SROS 2, where it is asked for, protects anything."""
+    if os.environ.get(keys.ENABLE, "") != "true":
+        return ok("security", "SROS 2 is off (docs/how-to/secure-the-graph.md)")
+    if (strategy := os.environ.get(keys.STRATEGY, "")) != "Enforce":
+        advice = f"a node without keys joins all the same: export {keys.STRATEGY}=Enforce"
+        return fail("security", f"{keys.STRATEGY} is {strategy or 'not set'}", advice)
+    store = os.environ.get(keys.KEYSTORE, "")
+    enclaves = sorted(Path(store, "enclaves").rglob("permissions.p7s")) if store else []
+    if not enclaves:
+        advice = "make one: docs/how-to/secure-the-graph.md"
+        return fail("security", f"{keys.KEYSTORE} {store or '(not set)'} holds no enclave", advice)
+    if "ROS_DISTRO" not in os.environ:
+        advice = "source a ROS 2 of its packages: /opt/ros/<distro>/setup.bash"
+        return fail("security", "Fast DDS of the wheels is built without security", advice)
+    return ok("security", f"enforced, {len(enclaves)} enclaves in {store}")
 
 
 def leftovers(clean: bool) -> Check:

@@ -73,6 +73,7 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
     yield ros.messages()
     yield ros.middleware()
     yield ros.discovery()
+    yield ros.security()
     yield ros.leftovers(args.clean)
     yield model.torch()
     yield model.gpu()

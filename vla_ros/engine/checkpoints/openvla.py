@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from typing import Any
 import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, config_json
-from vla_ros.engine.checkpoints.family import foreign_files
 from vla_ros.engine.checkpoints.files import read_json
+from vla_ros.engine.checkpoints.hub import folder_of
 from vla_ros.engine.checkpoints.parse import read_config
 from vla_ros.engine.checkpoints.quantised import (
     Origin,
@@ -44,7 +43,6 @@ from vla_ros.engine.quantised.matrices import Quantised
 Tensors = dict[str, torch.Tensor]
 LANGUAGE, VQ = "language_model.", "vq."
 STATISTICS = "dataset_statistics.json"
-WANTED_FROM_HUB = ("*.json", "*.safetensors", "tokenizer.model", "*.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,33 +77,13 @@ class Layout:
 
 
 def resolve(name: str) -> Path:
-    """The local directory of ``name``: itself, ``shipped:<name>``, or a download from the hub.
+    """The local directory of ``name``: itself, ``shipped:<name>``, or a commit on the hub.
 
-    Raises CheckpointError when it is none of them.
+    Raises CheckpointError when it is none of them; see :mod:`vla_ros.engine.checkpoints.hub`.
     """
     if name.startswith(SHIPPED):
         return shipped(name)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists() or name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise CheckpointError(f"{name!r} is neither a directory nor a hub id (owner/name)")
-    try:
-        from huggingface_hub import HfApi, snapshot_download
-    except ImportError as error:
-        raise CheckpointError(
-            f"{name!r} is no directory, and huggingface_hub is not installed"
-        ) from error
-    names: list[str] = []
-    with suppress(Exception):  # without a network, what was downloaded before will do
-        names = HfApi().list_repo_files(name)
-    if reason := foreign_files(names, name):
-        raise CheckpointError(reason)
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(WANTED_FROM_HUB)))
-    except Exception as error:
-        said = " ".join(str(error).split())
-        raise CheckpointError(f"cannot download {name!r} from the hub: {said}") from error
+    return folder_of(name)
 
 
 def read_layout(directory: Path) -> Layout:

@@ -42,8 +42,9 @@ TABLE = (
       " fields of the checkpoint's config.json to replace", fixed=True),
     P("worker_python", "", "Python of the worker, where the policy's libraries exclude this one's;"
       " empty: this Python, and for lerobot the one that `vla-ros lerobot setup` made", fixed=True),
-    P("checkpoint", "", "vla: directory in OpenVLA's layout, hub id, shipped:tabletop (the"
-      " built-in simulation's), or random:small; lerobot: LeRobot's folder, or hub id",
+    P("checkpoint", "", "vla: directory in OpenVLA's layout, hub id (owner/name@commit),"
+      " shipped:tabletop (the built-in simulation's), or random:small; lerobot: LeRobot's folder,"
+      " or hub id; with #FILE behind: checked with that list of SHA-256",
       fixed=True),
     P("state_units", [""], "lerobot: unit of each value of observation.state, or one for all: rad,"
       " deg, m, cm, mm, 1, %, or a gripper's closed..open, as -1..1; empty: rad, m, 0 to 1",

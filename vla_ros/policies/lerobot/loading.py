@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from vla_ros.engine.checkpoints import hub
+from vla_ros.engine.errors import CheckpointError
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.interpreter import SETUP
 from vla_ros.policies.lerobot.folder import CONFIG, POSTPROCESSOR, PREPROCESSOR
@@ -95,18 +97,8 @@ def _overrides(path: Path, device: str, tokenizer: str) -> dict[str, dict[str, A
 
 
 def folder_of(checkpoint: str) -> Path:
-    """A folder as it is, a hub id from the hub's cache."""
-    path = Path(checkpoint).expanduser()
-    if path.is_dir():
-        return path
-    if checkpoint.count("/") != 1 or checkpoint.startswith((".", "/", "~")):
-        raise PolicyRefused(f"checkpoint is {checkpoint!r}: there is no such folder")
+    """A folder as it is, a hub id's commit from the hub's cache. PolicyRefused: there is none."""
     try:
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(checkpoint, allow_patterns=["*.json", "*.safetensors"]))
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise PolicyRefused(
-            f"checkpoint {checkpoint!r} is no folder, and the hub says: {reason}"
-        ) from error
+        return hub.folder_of(checkpoint, wanted=("*.json", "*.safetensors"), judge=None)
+    except CheckpointError as error:
+        raise PolicyRefused(f"checkpoint: {error}") from error

@@ -20,6 +20,8 @@ from vla_ros.engine.checkpoints.openvla import inspect_checkpoint
 from vla_ros.engine.checkpoints.random import write_random
 from vla_ros.engine.inspection import inspect
 
+COMMIT = "0123456789" * 4
+
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -110,12 +112,14 @@ def test_files_on_the_hub_are_judged_before_they_are_downloaded(
     import huggingface_hub
 
     names = ["config.json", WEIGHTS, file]
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda self, name: names)
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "list_repo_files", lambda self, name, revision: names
+    )
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda *a, **k: pytest.fail("took it")
     )
     with pytest.raises(CheckpointError, match=message):
-        load_engine(EngineOptions(checkpoint="somebody/model"))
+        load_engine(EngineOptions(checkpoint=f"somebody/model@{COMMIT}"))
 
 
 def test_without_a_network_a_download_of_before_is_read(
@@ -124,16 +128,16 @@ def test_without_a_network_a_download_of_before_is_read(
     """And looked at as any directory is: somebody else may have put an OFT release there."""
     import huggingface_hub
 
-    def unreachable(self: object, name: str) -> list[str]:
+    def unreachable(self: object, name: str, revision: str) -> list[str]:
         raise OSError("no route to host")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", unreachable)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: str(good))
-    assert load_engine(EngineOptions(checkpoint="somebody/model")).info.max_tokens == 7
+    assert load_engine(EngineOptions(checkpoint=f"somebody/model@{COMMIT}")).info.max_tokens == 7
     oft = str(make("OpenVLA-OFT"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: oft)
     with pytest.raises(CheckpointError, match="is an OpenVLA-OFT release"):
-        load_engine(EngineOptions(checkpoint="somebody/oft"))
+        load_engine(EngineOptions(checkpoint=f"somebody/oft@{COMMIT}"))
 
 
 def test_generate_blames_the_logits_and_not_token_0(good: Path) -> None:
