@@ -22,7 +22,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-docs second-robot soak cycles fuzz kernels check lint dev
+.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-docs second-robot soak cycles fuzz mutants kernels check lint dev
 .PHONY: docs audit sbom dist docker lock clean distclean
 
 help: ## this list
@@ -99,6 +99,14 @@ NIGHT ?=
 FUZZ = $(if $(NIGHT),--messages 10000000 --files 100000)
 fuzz: install ## nonsense to every topic, parameter and file reader: 10^5 executed messages (NIGHT=1: 10^7)
 	@cd test && ../$(BIN)/python -m endurance.fuzz $(FUZZ) $(ARGS)
+
+ONLY ?=
+MUTMUT := build/mutmut/bin/mutmut
+mutants: install ## small changes in what must not be wrong, each held against the tests (ONLY="vla_ros.safety*"); hours, goes on where it was cut off
+	@test -x $(MUTMUT) || { $(BIN)/python -m venv build/mutmut && build/mutmut/bin/python -m pip install --quiet "mutmut==3.8.1" && \
+	  $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$(build/mutmut/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tested.pth"; }
+	@nice $(MUTMUT) run $(if $(ONLY),"$(ONLY)")
+	@$(MUTMUT) results
 
 kernels: install ## the Triton kernels in Triton's interpreter, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.4"

@@ -77,5 +77,5 @@ def test_a_middleware_without_security_is_one_line(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(lifecycle, "LifecycleClient", refuses)
     monkeypatch.setattr(Graph, "_start_processes", lambda self: None)
-    with pytest.raises(GraphFailed, match="cannot join the ROS graph: .* no security libraries$"):
+    with pytest.raises(GraphFailed, match=r"cannot join the ROS graph: .* no security libraries$"):
         Graph(GraphSpec.load("sim"), environment={}).start()
