@@ -19,6 +19,7 @@ MAKERS = {
     "ActionServer": ("execute", 2),
     "ActionClient": ("call", 2),
     # helpers of ours that hand their topic on
+    "listen": ("subscribe", 2),
     "_listen": ("subscribe", 1),
     "make": ("publish", 1),
 }

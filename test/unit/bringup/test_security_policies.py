@@ -38,7 +38,7 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
     # A goal's success_topic has any name: who uses one adds it to policy.xml.
     ("policy", "goals.py"): (2, {}),
     ("policy", "inputs.py"): (
-        3,  # cameras, poses of arms, and the helper itself
+        4,  # cameras, poses of arms, and the helper itself, twice
         {"subscribe": (*IMAGES, "left_image", "measured_pose", "left_measured_pose")},
     ),
     ("policy", "outputs/base.py"): (1, {}),  # the helper itself
