@@ -92,6 +92,19 @@ PI05 = replace(
     ),
     source="lerobot policies/pi05: the state is words of the prompt, time enters every norm",
 )  # fmt: skip
+EVO1 = ModelShape(
+    "evo1", "flow", (TowerShape(1024, 24, 16, 4096, patches=1024, prefix=1),),
+    (Matrix(4096, 896, 256), Matrix(896, 896, 256)),
+    DecoderShape(896, 4864, 14, 14, 2, 64, table=151674),
+    vision_tokens=256, text_tokens=40, action_tokens=50, chunk=50, images=2,
+    expert=ExpertShape(
+        DecoderShape(896, 3584, 8, 8, 8, 112, gated=False), rows=50, steps=32, cross_layers=8,
+        cross_width=896, ends=((24, 896), (896, 896), (896, 896)),
+        flat=((50 * 896, 896), (896, 1024), (1024, 1200)), reads_hidden=True,
+    ),
+    source="lerobot policies/evo1 on InternVL3-1B: 14 of 24 layers, the head crosses to them",
+    notes=("the prompt keeps three images' places; those of absent cameras have no rows here",),
+)  # fmt: skip
 _SMALL_TOWER = TowerShape(192, 6, 3, 768, patches=64, patch=16)
 SMALL = ModelShape(
     "small", "tokens", (_SMALL_TOWER,), single_projector(192, 256, 64),
@@ -115,7 +128,7 @@ SMALL_OFT = replace(as_parallel(SMALL, 8), name="small-oft")
 # the same chunk said token by token: more passes of the same shape
 SMALL_CHUNK = replace(SMALL, name="small-chunk", chunk=8, action_tokens=56)
 
-_KNOWN = (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, PI05, SMALL, SMALL_OFT, SMALL_CHUNK, CPU)
+_KNOWN = (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, PI05, EVO1, SMALL, SMALL_OFT, SMALL_CHUNK, CPU)
 MODELS = {m.name: m for m in _KNOWN}
 
 
@@ -137,7 +150,7 @@ def load_model(name: str) -> ModelShape:
     try:
         from vla_ros.engine.checkpoints.parse import read_config
         from vla_ros.engine.errors import CheckpointError
-        from vla_ros.engine.flow.load import is_flow
+        from vla_ros.engine.flow.families import is_flow
     except ImportError as error:
         raise ValueError(
             f"{name!r} is none of {', '.join(MODELS)}, and reading a checkpoint needs the engine's"
@@ -158,21 +171,21 @@ def load_model(name: str) -> ModelShape:
 
 def _flow_folder(folder: Path, shown: str) -> ModelShape:
     from vla_ros.analysis.flow_shapes import flow_shape_of
-    from vla_ros.engine.flow.config import read_flow_config
+    from vla_ros.engine.flow.families import config_of
 
-    return flow_shape_of(read_flow_config(folder), shown)
+    return flow_shape_of(config_of(folder), shown)
 
 
 def _small_flow(name: str) -> ModelShape:
     """``random:pi0-small`` and the like."""
     from vla_ros.analysis.flow_shapes import flow_shape_of
-    from vla_ros.engine.flow.random import PRESETS
+    from vla_ros.engine.flow.families import all_presets
 
-    preset = name.removeprefix("random:")
-    if preset not in PRESETS:
-        known = ", ".join(dict.fromkeys((*MODELS, *PRESETS)))
+    preset, presets = name.removeprefix("random:"), all_presets()
+    if preset not in presets:
+        known = ", ".join(dict.fromkeys((*MODELS, *presets)))
         raise ValueError(f"no model {name!r}: the known shapes are {known}")
-    return flow_shape_of(PRESETS[preset], preset)
+    return flow_shape_of(presets[preset], preset)
 
 
 def _folder(name: str) -> Path:

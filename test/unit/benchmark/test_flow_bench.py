@@ -142,6 +142,7 @@ def test_a_reference_in_another_interpreter_answers_line_by_line(
         (["--sweep"], "--sweep is for token policies"),
         (["--tokens", "7"], "--tokens is for token policies"),
         (["--timed", "0"], "--timed needs at least 1"),
+        (["--embodiment", "gr1"], "embodiment: this means nothing to a policy of smolvla"),
         (["--rows", "lerobot"], "no row is left: lerobot: run `vla-ros lerobot setup`"),
         (["--lerobot-python", "/no/python"], "LeRobot's interpreter /no/python cannot be started"),
         (["--lerobot-python", "false"], "LeRobot's process ended: it said nothing"),
