@@ -22,7 +22,12 @@ RUNS = "checkpoints/*.pt"  # of prismatic
 #: Policies of lerobot that are read as they are (vla_ros.engine.flow).
 FLOW_TYPES = ("pi0", "pi05", "smolvla")
 #: What this engine reads, for the messages that refuse anything else.
-READS = "this engine reads OpenVLA, OpenVLA-OFT and MiniVLA, and LeRobot's pi0, pi05 and smolvla"
+READS = (
+    "this engine reads OpenVLA, OpenVLA-OFT, MiniVLA and BitVLA, and LeRobot's pi0, pi05 and"
+    " smolvla"
+)
+#: What ``model_type`` says in a ``config.json`` that this engine reads.
+MODEL_TYPES = ("openvla", "prismatic", "bitvla")
 
 
 def refuse_foreign(directory: Path) -> None:
@@ -74,7 +79,7 @@ def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
         return _run_of_prismatic(where)
     if "vision_backbone_id" in raw or ("vision_config" in raw and "text_config" in raw):
         kind = raw.get("model_type", "openvla")
-        return None if kind in ("openvla", "prismatic") else _other(where, kind)
+        return None if kind in MODEL_TYPES else _other(where, kind)
     if isinstance(raw.get("type"), str) and ("input_features" in raw or "output_features" in raw):
         if raw["type"] in FLOW_TYPES:
             return f"{where} is a policy of lerobot, of type {raw['type']!r}: use it as it is"
@@ -87,11 +92,7 @@ def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
             f" give a checkpoint that was trained on top of it; {READS}"
         )
     if isinstance(raw.get("model_type"), str):
-        return (
-            None
-            if raw["model_type"] in ("openvla", "prismatic")
-            else _other(where, raw["model_type"])
-        )
+        return None if raw["model_type"] in MODEL_TYPES else _other(where, raw["model_type"])
     return None
 
 
