@@ -113,10 +113,9 @@ def _bitvla(
     )
 
 
-def random_chunk(name: str) -> int:
-    """Actions of an answer of ``random:<preset>``; 1 of what is unknown."""
-    config = PRESETS.get(name.removeprefix(PREFIX))
-    return config.chunk if config else 1
+def random_config(name: str) -> ModelConfig | None:
+    """What ``random:<preset>`` will be; None of what is unknown."""
+    return PRESETS.get(name.removeprefix(PREFIX))
 
 
 def in_memory(
