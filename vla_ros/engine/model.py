@@ -64,6 +64,7 @@ class VLAModel:
         self.actions = action_tokens(self.config, checkpoint.tensors)
         #: parameters in fewer bits, which are not among ``tensors``
         self.quantised = sum(m.parameters for m in checkpoint.quantised.values())
+        self.quantised_bytes = sum(m.nbytes for m in checkpoint.quantised.values())
         if self.quantised and options.backend != "own":
             raise ValueError(f"backend {options.backend!r} has no quantised weights: give own")
         self.vision = _vision(self.config, checkpoint)

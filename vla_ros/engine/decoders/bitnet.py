@@ -25,7 +25,7 @@ _PREFIX = "language_model.model."
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class Layer:
     """Weights of one layer: QKV fused [(H + 2 Hkv) D, C], gate and up fused [2 M, C]; ``inner``
     are the norms before ``out`` and ``down``."""
 
@@ -48,7 +48,7 @@ class BitNetDecoder:
     ) -> None:
         assert checkpoint.words is not None
         self.config, self._words = config, checkpoint.words
-        self._layers = [_layer(checkpoint, number) for number in range(config.layers)]
+        self.layers = [_layer(checkpoint, number) for number in range(config.layers)]
         self._final_norm = checkpoint.tensors[_PREFIX + "norm.weight"]
         self._cos, self._sin = rope_tables(config, max_positions, self._final_norm)
         self._scale = config.head_dim**-0.5
@@ -76,7 +76,7 @@ class BitNetDecoder:
         cfg, taps = self.config, dict[int, torch.Tensor]()
         heads = Heads(cfg.heads, cfg.kv_heads)
         cos, sin = self._cos[positions], self._sin[positions]
-        for number, layer in enumerate(self._layers):
+        for number, layer in enumerate(self.layers):
             qkv = linear(self._norm(x, layer.norm1), layer.qkv)
             qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
             out = attention.from_qkv(number, qkv, cos, sin, heads, self._scale)
@@ -95,13 +95,13 @@ class BitNetDecoder:
         return weight * exact.to(x.dtype)
 
 
-def _layer(checkpoint: Checkpoint, number: int) -> _Layer:
+def _layer(checkpoint: Checkpoint, number: int) -> Layer:
     base, tensors = f"{_PREFIX}layers.{number}.", checkpoint.tensors
 
     def matrix(*names: str) -> Quantised:
         return stacked([checkpoint.quantised[f"{base}{n}_proj.weight"] for n in names]).ready()
 
-    return _Layer(
+    return Layer(
         norm1=tensors[base + "input_layernorm.weight"],
         qkv=matrix("self_attn.q", "self_attn.k", "self_attn.v"),
         inner1=tensors[base + "self_attn.attn_sub_norm.weight"],

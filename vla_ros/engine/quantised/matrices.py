@@ -36,6 +36,10 @@ class Int8:
     def parameters(self) -> int:
         return self.values.numel()
 
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scale.nbytes
+
     @staticmethod
     def of(weight: torch.Tensor) -> Int8:
         """Round to the nearest; the scale is rounded first, so that it fits its values."""
@@ -93,6 +97,10 @@ class Int4:
     @property
     def parameters(self) -> int:
         return self.scale.numel() // 2 * GROUP
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scale.nbytes
 
     @staticmethod
     def of(weight: torch.Tensor) -> Int4:
@@ -193,7 +201,7 @@ class QuantisedLinear(torch.nn.Module):
 
     def __init__(self, weight: Quantised, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self._weight, self._bias = weight, bias
+        self.weight, self._bias = weight, bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self._weight, self._bias)
+        return linear(x, self.weight, self._bias)

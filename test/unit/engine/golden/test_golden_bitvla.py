@@ -89,7 +89,7 @@ def test_integers_are_the_authors(played: Played) -> None:
     x = schedule.sequence(request)
     assert list(schedule.rows(len(x))) == expected["action_rows"].tolist()
     decoder = played.engine.model.decoder
-    normed = decoder._norm(x, decoder._layers[0].norm1)  # type: ignore[attr-defined]
+    normed = decoder._norm(x, decoder.layers[0].norm1)  # type: ignore[attr-defined]
     ours = int8_rows(normed)[0].numpy()
     # the image's rows come out of four blocks of products, the others out of tables
     assert np.array_equal(ours, expected["int8_rows"])

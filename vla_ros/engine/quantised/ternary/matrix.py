@@ -39,6 +39,10 @@ class Ternary:
     def parameters(self) -> int:
         return len(self.packed) * self.width
 
+    @property
+    def nbytes(self) -> int:
+        return self.packed.nbytes + self.scale.nbytes
+
     @staticmethod
     def of(weight: torch.Tensor) -> Ternary:
         """Round to -1, 0, 1 times the mean magnitude of the whole matrix."""
