@@ -10,6 +10,7 @@ from vla_ros.analysis.shapes import DecoderShape, ExpertShape, Matrix, ModelShap
 if TYPE_CHECKING:
     from vla_ros.engine.checkpoints.config import TextConfig
     from vla_ros.engine.flow.config import FlowConfig
+    from vla_ros.engine.flow.evo1.config import Evo1Config
     from vla_ros.engine.flow.family import Config
 
 
@@ -69,7 +70,46 @@ def _decoder(text: TextConfig, table: int) -> DecoderShape:
     )  # fmt: skip
 
 
+def _evo1(config: Evo1Config, name: str) -> ModelShape:
+    tower, text, width = config.vision, config.text, config.width
+    head = DecoderShape(
+        width, 4 * width, config.blocks, config.heads, config.heads, width // config.heads,
+        gated=False,
+    )  # fmt: skip
+    return ModelShape(
+        name,
+        "flow",
+        (TowerShape(tower.width, tower.depth, tower.heads, tower.mlp, tower.patches, 1,
+                    tower.patch),),
+        (
+            Matrix(config.shuffle**2 * tower.width, width, config.view_tokens),
+            Matrix(width, width, config.view_tokens),
+        ),
+        _decoder(text, text.vocab_size),
+        vision_tokens=config.view_tokens,
+        text_tokens=config.max_text - config.slots * config.view_tokens,
+        action_tokens=config.horizon,
+        chunk=config.horizon,
+        images=len(config.cameras),
+        expert=ExpertShape(
+            head,
+            rows=config.horizon,
+            steps=config.steps,
+            cross_layers=config.blocks,
+            cross_width=width,
+            ends=((config.action_width, width), (width, width), (width, width)),
+            flat=(
+                (config.horizon * width, width),
+                (width, config.hidden),
+                (config.hidden, config.horizon * config.action_width),
+            ),
+            reads_hidden=True,
+        ),
+        source=f"config.json of {name}",
+    )  # fmt: skip
+
+
 #: By kind; a test asks every family's presets for theirs.
 SHAPES: dict[str, Callable[[Any, str], ModelShape]] = {
-    "pi0": _lerobot, "pi05": _lerobot, "smolvla": _lerobot,
+    "pi0": _lerobot, "pi05": _lerobot, "smolvla": _lerobot, "evo1": _evo1,
 }  # fmt: skip

@@ -63,7 +63,13 @@ def layer(decoder: DecoderShape, segments: tuple[Segment, ...], part: str = "dec
         linear("qkv", part, rows, decoder.hidden, (heads + 2 * kv_heads) * dim),
         attention(part, segments, heads, kv_heads, dim),
         linear("output", part, rows, heads * dim, decoder.hidden),
-        linear("gate and up", part, rows, decoder.hidden, 2 * decoder.intermediate),
+        linear(
+            "gate and up" if decoder.gated else "up",
+            part,
+            rows,
+            decoder.hidden,
+            (2 if decoder.gated else 1) * decoder.intermediate,
+        ),
         linear("down", part, rows, decoder.intermediate, decoder.hidden),
     ]
 
@@ -118,8 +124,9 @@ def flow_prefix(model: ModelShape, naive: bool = False) -> Ops:
     Of the last layer keys and values are all that anybody reads (realtime-vla, arXiv 2510.26742);
     ``naive``: the whole of it is run all the same.
     """
-    shape, whole = model.decoder, (Segment(model.prompt, causal=False),)
-    if naive:
+    hidden = model.expert is not None and model.expert.reads_hidden
+    shape, whole = model.decoder, (Segment(model.prompt, causal=hidden),)
+    if naive or hidden:
         return decoder_pass(shape, whole, 0)
     last = linear(
         "k and v", "decoder", model.prompt, shape.hidden, 2 * shape.kv_heads * shape.head_dim
@@ -150,6 +157,7 @@ def expert_step(model: ModelShape, naive: bool = False) -> Ops:
     ]
     ops += repeat(cross, expert.cross_layers)
     ops += [linear("ends", "expert", rows, i, o) for i, o in expert.ends]
+    ops += [linear("flat", "expert", 1, i, o) for i, o in expert.flat]
     return ops + (_remade(model) if naive else [])
 
 
