@@ -120,6 +120,11 @@ SMALL = ModelShape(
     DecoderShape(256, 704, 4, 4, 4, 64, 1024, 1024), vision_tokens=64, text_tokens=PROMPT_TEXT,
     source="this project's small policy",
 )  # fmt: skip
+SMALL_BITVLA = replace(
+    BITVLA, name="bitvla-small", towers=(_SMALL_TOWER,), projector=single_projector(192, 256, 64),
+    decoder=DecoderShape(256, 704, 4, 4, 2, 64), vision_tokens=64, action_head=l1_head(256, 7, 8),
+    source="BitVLA's layout at the size of this project's small policy",
+)  # fmt: skip
 CPU = ModelShape(
     "cpu", "tokens", (_SMALL_TOWER,), single_projector(192, 768, 64),
     DecoderShape(768, 2048, 12, 12, 12, 64, 32064, 32064), vision_tokens=64,
@@ -138,7 +143,7 @@ SMALL_OFT = replace(as_parallel(SMALL, 8), name="small-oft")
 SMALL_CHUNK = replace(SMALL, name="small-chunk", chunk=8, action_tokens=56)
 
 _KNOWN = (OPENVLA, MINIVLA, OFT, BITVLA, SMOLVLA, PI0, PI05, EVO1, SMALL, SMALL_OFT, SMALL_CHUNK,
-          CPU)  # fmt: skip
+          SMALL_BITVLA, CPU)  # fmt: skip
 MODELS = {m.name: m for m in _KNOWN}
 
 
@@ -156,7 +161,7 @@ def load_model(name: str) -> ModelShape:
     if known in MODELS:
         return MODELS[known]
     if name.startswith("random:"):
-        return _small_bitvla(known) or _small_flow(name)
+        return _small_flow(name)
     try:
         from vla_ros.engine.checkpoints.parse import read_config
         from vla_ros.engine.errors import CheckpointError
@@ -184,12 +189,6 @@ def _flow_folder(folder: Path, shown: str) -> ModelShape:
     from vla_ros.engine.flow.families import config_of
 
     return flow_shape_of(config_of(folder), shown)
-
-
-def _small_bitvla(preset: str) -> ModelShape | None:
-    from vla_ros.engine.checkpoints.bitvla.random import PRESETS
-
-    return shape_of(PRESETS[preset], preset) if preset in PRESETS else None
 
 
 def _small_flow(name: str) -> ModelShape:

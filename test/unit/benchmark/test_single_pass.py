@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from vla_ros.analysis.models import load_model
 from vla_ros.cli.main import main
 
 RUN = ["--dtype", "float32", "--warm-up", "1", "--timed", "2"]
@@ -57,15 +56,3 @@ def test_what_it_does_not_have(
 ) -> None:
     assert main(["bench", "--checkpoint", "random:bitvla-small", *words]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_the_roofline_knows_its_shape() -> None:
-    """That of the published model is the one which its config gives."""
-    from vla_ros.analysis.models import shape_of
-    from vla_ros.engine.checkpoints.bitvla.random import PRESETS
-
-    known, made = load_model("bitvla"), shape_of(PRESETS["bitvla"], "bitvla")
-    names = ("towers", "projector", "decoder", "action_head", "action_tokens", "text_tokens")
-    assert all(getattr(known, name) == getattr(made, name) for name in names)
-    small = load_model("random:bitvla-small")
-    assert (small.images, small.chunk, small.decoder.vocab, small.decoder.table) == (2, 8, 0, 0)
