@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vla_ros.engine.checkpoints.config import ModelConfig
 
 PROMPT_TEXT = 25  # OpenVLA's prompt around a short instruction: 281 tokens with 256 patches
+BITVLA_TEXT = 53  # BitVLA's, its words and marks counted: its tokenizer is not at hand
+_TERNARY = "its weights are ternary: give --dtype vision=ternary,decoder=ternary"
 
 # Features are taken after block depth - 2, so the last block of each tower is never run.
 _DINOV2_L = TowerShape(1024, 23, 16, 4096, patches=256, prefix=5)
@@ -64,6 +66,13 @@ OFT = ModelShape(
     action_head=l1_head(4096, 7, 8),
     source="openvla-oft, LIBERO setting: 2 images, proprio, chunk 8 of 7 dimensions",
 )  # fmt: skip
+BITVLA = ModelShape(
+    "bitvla", "parallel", (_SIGLIP,), single_projector(1152, 2560, 256),
+    DecoderShape(2560, 6912, 30, 20, 5, 128), vision_tokens=256, text_tokens=BITVLA_TEXT + 1,
+    action_tokens=56, chunk=8, images=2, action_head=l1_head(2560, 7, 8),
+    source="BitVLA, LIBERO setting: 2 images, proprio, chunk 8 of 7 dimensions",
+    notes=(_TERNARY,),
+)  # fmt: skip
 SMOLVLA = ModelShape(
     "smolvla", "flow", (TowerShape(768, 12, 12, 3072, patches=1024, patch=16),),
     (Matrix(16 * 768, 960, 64),), DecoderShape(960, 2560, 16, 15, 5, 64, table=49280),
@@ -111,6 +120,11 @@ SMALL = ModelShape(
     DecoderShape(256, 704, 4, 4, 4, 64, 1024, 1024), vision_tokens=64, text_tokens=PROMPT_TEXT,
     source="this project's small policy",
 )  # fmt: skip
+SMALL_BITVLA = replace(
+    BITVLA, name="bitvla-small", towers=(_SMALL_TOWER,), projector=single_projector(192, 256, 64),
+    decoder=DecoderShape(256, 704, 4, 4, 2, 64), vision_tokens=64, action_head=l1_head(256, 7, 8),
+    source="BitVLA's layout at the size of this project's small policy",
+)  # fmt: skip
 CPU = ModelShape(
     "cpu", "tokens", (_SMALL_TOWER,), single_projector(192, 768, 64),
     DecoderShape(768, 2048, 12, 12, 12, 64, 32064, 32064), vision_tokens=64,
@@ -128,7 +142,8 @@ SMALL_OFT = replace(as_parallel(SMALL, 8), name="small-oft")
 # the same chunk said token by token: more passes of the same shape
 SMALL_CHUNK = replace(SMALL, name="small-chunk", chunk=8, action_tokens=56)
 
-_KNOWN = (OPENVLA, MINIVLA, OFT, SMOLVLA, PI0, PI05, EVO1, SMALL, SMALL_OFT, SMALL_CHUNK, CPU)
+_KNOWN = (OPENVLA, MINIVLA, OFT, BITVLA, SMOLVLA, PI0, PI05, EVO1, SMALL, SMALL_OFT, SMALL_CHUNK,
+          SMALL_BITVLA, CPU)  # fmt: skip
 MODELS = {m.name: m for m in _KNOWN}
 
 
@@ -227,6 +242,7 @@ def action_dim(raw: dict) -> int:
 def shape_of(config: ModelConfig, name: str, dim: int = 7) -> ModelShape:
     """The shape of a model the engine can load."""
     text, patches = config.text, config.towers[0].patches
+    words = BITVLA_TEXT if text.ternary else PROMPT_TEXT
     towers = tuple(
         TowerShape(
             t.width, t.depth - 1, t.heads, t.mlp, t.patches, t.registers + t.class_token, t.patch
@@ -247,14 +263,15 @@ def shape_of(config: ModelConfig, name: str, dim: int = 7) -> ModelShape:
             text.heads,
             text.kv_heads,
             text.head_dim,
-            text.vocab_size,
+            0 if text.ternary else text.vocab_size,  # whose words stay on the disk
             0 if text.tied else text.vocab_size,
         ),
         vision_tokens=patches,
-        text_tokens=PROMPT_TEXT + int(config.proprio_dim > 0),
+        text_tokens=words + int(config.proprio_dim > 0),
         action_tokens=config.chunk * dim,
         chunk=config.chunk,
         images=config.images,
         action_head=l1_head(text.hidden_size, config.action_dim, config.chunk) if parallel else (),
         source=f"config.json of {name}",
+        notes=(_TERNARY,) if text.ternary else (),
     )

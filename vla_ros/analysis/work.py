@@ -10,10 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-#: Bytes of one weight. int4 is weight-only in groups of 32 with an fp16 scale: 4.5 bits.
-WEIGHT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5625}
-#: In which format a product with such weights is computed. int4 weights are widened first.
-COMPUTE = {"fp32": "fp32", "bf16": "bf16", "fp8": "fp8", "int8": "int8", "int4": "bf16"}
+#: Bytes of one weight. int4 is weight-only in groups of 32 with an fp16 scale: 4.5 bits. ternary is
+#: BitNet's -1, 0 and 1 in two bits, one scale a matrix.
+WEIGHT_BYTES = {
+    "fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5625, "ternary": 0.25,
+}  # fmt: skip
+#: In which format a product with such weights is computed. int4 weights are widened first, ternary
+#: ones meet int8 inputs.
+COMPUTE = {
+    "fp32": "fp32", "bf16": "bf16", "fp8": "fp8", "int8": "int8", "int4": "bf16", "ternary": "int8",
+}  # fmt: skip
 PARTS = ("vision", "decoder", "head", "expert", "kv")
 
 

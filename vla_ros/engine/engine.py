@@ -109,7 +109,8 @@ class Engine:
             if longest + config.patches > self._longest:
                 raise ValueError(f"the instruction has {longest} tokens, the most is {MAX_TEXT}")
             self.schedule.instruct(text)
-            self._prompts, self._text = [self.model.prompt(ids) for ids in every], text
+            front = self.tokenizer.front
+            self._prompts, self._text = [self.model.prompt(ids, front) for ids in every], text
         self.schedule.forget()
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
@@ -136,7 +137,9 @@ class Engine:
         named = self._prompts[self._told(observation.delay_steps)]
         prompt = self.model.sequence(named, self.model.project(features))
         stages.mark("vision")
-        return Request(observation.stamp_ns, prompt, stages, pixels, features, observation)
+        return Request(
+            observation.stamp_ns, prompt, stages, pixels, features, observation, len(named.first)
+        )
 
     def _told(self, delay_steps: int) -> int:
         """The delay that the prompt names: as near as the policy was trained for."""

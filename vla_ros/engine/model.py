@@ -16,6 +16,7 @@ from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.codes import action_tokens
 from vla_ros.engine.compiled import compiled
 from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
+from vla_ros.engine.decoders.bitnet import BitNetDecoder
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.packed.backends import choose_backend
@@ -29,7 +30,7 @@ from vla_ros.engine.vision.towers import Vision
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """An instruction on the device: embeddings before ([1, C]) and behind the image ([n, C])."""
+    """An instruction on the device: embeddings before ([f, C]) and behind the image ([n, C])."""
 
     first: torch.Tensor
     rest: torch.Tensor
@@ -63,6 +64,7 @@ class VLAModel:
         self.actions = action_tokens(self.config, checkpoint.tensors)
         #: parameters in fewer bits, which are not among ``tensors``
         self.quantised = sum(m.parameters for m in checkpoint.quantised.values())
+        self.quantised_bytes = sum(m.nbytes for m in checkpoint.quantised.values())
         if self.quantised and options.backend != "own":
             raise ValueError(f"backend {options.backend!r} has no quantised weights: give own")
         self.vision = _vision(self.config, checkpoint)
@@ -98,14 +100,14 @@ class VLAModel:
             projected: torch.Tensor = self.vision.projector(features)
             return projected
 
-    def prompt(self, ids: list[int]) -> Prompt:
-        """Embed the fixed parts of a prompt once."""
+    def prompt(self, ids: list[int], front: int = 1) -> Prompt:
+        """Embed the fixed parts of a prompt once; ``front`` ids go before the image."""
         with torch.inference_mode():
             embedded = self.decoder.embed(torch.tensor(ids, device=self.device))
-        return Prompt(embedded[:1], embedded[1:])
+        return Prompt(embedded[:front], embedded[front:])
 
     def sequence(self, prompt: Prompt, patches: torch.Tensor) -> torch.Tensor:
-        """[first token][patches][rest of the text] -> embeddings [n, C]."""
+        """[first tokens][patches][rest of the text] -> embeddings [n, C]."""
         return torch.cat((prompt.first, patches, prompt.rest))
 
     def lane(
@@ -142,6 +144,8 @@ def _capture(device: torch.device, options: ModelOptions) -> CountedCapture | No
 
 
 def _decoder(backend: str, config: TextConfig, checkpoint: Checkpoint) -> Decoder:
+    if config.ternary:
+        return BitNetDecoder(config, checkpoint)
     if backend == "transformers":
         return TransformersDecoder(config, checkpoint.tensors)
     return LlamaDecoder(config, checkpoint.tensors, quantised=checkpoint.quantised)

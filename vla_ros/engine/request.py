@@ -38,9 +38,9 @@ class Decoded:
 class Request:
     """One frame to be answered.
 
-    ``prompt`` is [n, C], vision included; ``pixels``, ``features`` and ``observation`` are
-    there for a draft model and for heads; ``stages`` carries the request's own timeline
-    through the pipeline.
+    ``prompt`` is [n, C], vision included, which begins at row ``front``; ``pixels``,
+    ``features`` and ``observation`` are there for a draft model and for heads; ``stages``
+    carries the request's own timeline through the pipeline.
     """
 
     stamp_ns: int
@@ -49,6 +49,7 @@ class Request:
     pixels: tuple[torch.Tensor, ...] = ()
     features: torch.Tensor | None = None
     observation: Observation | None = None
+    front: int = 1
 
     def answer(self, tokens: Sequence[int], target_passes: int, *, finite: bool = True) -> Decoded:
         """What came of this request; its last stage, decode, ends here."""

@@ -2,7 +2,8 @@
 
 Sources: openvla ``prismatic/vla/action_tokenizer.py`` (bins), ``modeling_prismatic.py``
 ``predict_action`` (decoding, de-normalisation, the token 29871), ``deploy.py`` (prompts);
-openvla-mini ``action_tokenizer.py`` and its Qwen prompt builder.
+openvla-mini ``action_tokenizer.py`` and its Qwen prompt builder; BitVLA ``bitnet_utils.py`` and the
+chat template of its ``convert_ckpt.py``.
 """
 
 from __future__ import annotations
@@ -27,12 +28,20 @@ _CHAT = (
     " gives helpful, detailed, and polite answers to the user's questions."
 )
 _SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+IMAGE = (
+    "<|image_pad|>"  # where the image and the robot's state go, where not behind the first token
+)
+_SYSTEM_BITVLA = (
+    "A chat between a curious human and an artificial intelligence assistant. The assistant gives"
+    " helpful, detailed, and polite answers to the human's questions."
+)
 _ASK = "What action should the robot take to {}?"
 PROMPTS = {
     "openvla": f"In: {_ASK}\nOut:",
     "openvla-v0.1": f"{_CHAT} USER: {_ASK} ASSISTANT:",
     "qwen": f"<|im_start|>system\n{_SYSTEM}<|im_end|>\n<|im_start|>user\n{_ASK}<|im_end|>\n"
     "<|im_start|>assistant\n",
+    "bitvla": f"System: {_SYSTEM_BITVLA}<|eot_id|>User: {IMAGE}{_ASK}<|eot_id|>Assistant: ",
 }
 _DELAYED = "{} in {}"  # few tokens: what an instruction becomes for a policy that knows its age
 MAX_TEXT = 192  # prompt tokens besides the image; longer instructions are refused
@@ -62,21 +71,46 @@ class PromptTokenizer:
         self._config = config
         self._path = directory / "tokenizer.json"
         self._tokenizer = _read_tokenizer(self._path)
+        #: ids before the image
+        self.front = 1
+        self._before: list[int] = []
+        self._template = PROMPTS[config.prompt_style]
+        if IMAGE in self._template:
+            self._open()
+
+    def _open(self) -> None:
+        """Read what stands before the image, once; the rest is tokenised without it, as it would be
+        behind the special token that the image's place is."""
+        before, _, _ = self._template.partition(IMAGE)
+        self._before = list(self._tokenizer.encode(before).ids)
+        self.front = len(self._before)
+        known = self._tokenizer.get_added_tokens_decoder()
+        stop, ends = self._config.stop_token, ("<|end_of_text|>", "<|eot_id|>")
+        missing = [
+            end for end in ends if end not in {str(token.content) for token in known.values()}
+        ]
+        if missing or self._tokenizer.token_to_id(ends[0]) != stop:
+            found = self._tokenizer.token_to_id(ends[0])
+            raise CheckpointError(
+                f"{self._path} has {ends[0]} as {found}, and as special tokens it lacks"
+                f" {', '.join(missing) or 'none'}: the model ends its sequence with {stop};"
+                " copy the tokenizer.json that it was trained with"
+            )
 
     def __call__(self, instruction: str, delay_steps: int = 0) -> list[int]:
-        """Ids of the prompt: the first one (BOS) goes before the image, the rest behind it.
+        """Ids of the prompt: the first (BOS, or :attr:`front` ones) go before the image, the rest
+        behind it.
 
         ``delay_steps`` counts for checkpoints that were trained for delays.
         """
         config = self._config
         named = delay_steps if config.max_delay else None
-        encoded = self._tokenizer.encode(prompt_text(config.prompt_style, instruction, named))
-        ids = list(encoded.ids)
-        if len(ids) < 2 or max(ids) >= config.text.vocab_size:
-            raise CheckpointError(
-                f"{self._path} gives {len(ids)} ids up to {max(ids, default=-1)}, the model has"
-                f" {config.text.vocab_size}: they do not belong together"
-            )
+        text = prompt_text(config.prompt_style, instruction, named)
+        if self._before:
+            rest = self._tokenizer.encode(text.partition(IMAGE)[2], add_special_tokens=False)
+            return self._in_range([*self._before, *rest.ids])
+        encoded = self._tokenizer.encode(text)
+        ids = self._in_range(list(encoded.ids))
         if ids[0] not in self._tokenizer.get_added_tokens_decoder():
             raise CheckpointError(
                 f"{self._path} begins a prompt with {encoded.tokens[0]!r}, no special token: the"
@@ -85,6 +119,15 @@ class PromptTokenizer:
         empty = config.empty_token_id
         if empty is not None and ids[-1] != empty:
             ids.append(empty)
+        return ids
+
+    def _in_range(self, ids: list[int]) -> list[int]:
+        config = self._config
+        if len(ids) < 2 or max(ids) >= config.text.vocab_size:
+            raise CheckpointError(
+                f"{self._path} gives {len(ids)} ids up to {max(ids, default=-1)}, the model has"
+                f" {config.text.vocab_size}: they do not belong together"
+            )
         return ids
 
 

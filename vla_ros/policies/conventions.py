@@ -124,15 +124,18 @@ def conventions_of(
     """
     from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
     from vla_ros.engine.checkpoints.parse import read_config
-    from vla_ros.engine.checkpoints.random import random_chunk
+    from vla_ros.engine.checkpoints.random import random_config
     from vla_ros.engine.flow.families import flow_source
 
     try:
         if (source := flow_source(checkpoint)) is not None:
             return _of_flow(source, unnorm_key, embodiment)
         if checkpoint.startswith(f"{RANDOM}:"):
-            chunk = random_chunk(checkpoint)
-            return replace(_of_statistics(unnorm_key or RANDOM, {}, 1, action_scale), chunk=chunk)
+            preset, key = random_config(checkpoint), unnorm_key or RANDOM
+            found = _of_statistics(key, {}, preset.images if preset else 1, action_scale)
+            if preset is None:
+                return found
+            return replace(found, chunk=preset.chunk, state=preset.proprio_dim)
         directory = resolve(checkpoint)
         config, raw = read_config(directory)
         stats = norm_stats_of(directory, raw)

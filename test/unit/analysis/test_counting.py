@@ -143,6 +143,16 @@ def test_formats_change_the_traffic_of_their_part_alone():
     assert parse_precision("int8").compute(weights) == "int8"
 
 
+def test_two_bits_a_weight_are_computed_in_int8():
+    weights = linear("x", "decoder", 1, 10, 10)
+    ternary = parse_precision("vision=ternary,decoder=ternary")
+    assert ternary.traffic(weights, False) == 25
+    assert (ternary.compute(weights), ternary.head) == ("int8", "bf16")
+    published = load_model("bitvla").decoder
+    assert 2.0e9 < published.weights < 2.1e9
+    assert (published.vocab, published.table) == (0, 0)  # no tokens said, its words on the disk
+
+
 @pytest.mark.parametrize("text", ["fp7", "brain=int8", "kv=int4", "decoder="])
 def test_formats_nobody_has_are_refused(text):
     with pytest.raises(ValueError, match=r"give|there are"):

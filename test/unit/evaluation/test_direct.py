@@ -233,6 +233,14 @@ def test_a_variant_that_cannot_be_played_is_one_line(setup, variant, said):
     assert "\n" not in str(error.value)
 
 
+def test_bitvla_gets_both_cameras_and_the_robots_state():
+    pytest.importorskip("torch")
+    setup = replace(RANDOM, checkpoint="random:bitvla-small", chunk=8, wrist=True, state=8,
+                    max_steps=17)  # fmt: skip
+    record = play(setup, Variant("a", "parallel"))
+    assert (record.steps, record.held, record.frames) == (17, 0, 3)  # 8 actions each
+
+
 # ------------------------------------------------------------------ chunks that come late
 
 OFT = replace(RANDOM, checkpoint="random:small-oft", chunk=8, max_steps=24)

@@ -119,11 +119,11 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
         rows, skipped, versions = _rows(options, policy, inputs, own, stack, report)
         if not rows:
             raise UserError(f"no row is left: {'; '.join(skipped.values())}")
-        spent, chunks = _measure(options, rows, inputs, report)
+        spent, chunks = measure_rows(options, rows, inputs, report)
     if versions.get("lerobot", "").endswith(OTHER_WEIGHTS):
         del chunks["lerobot"]  # it cannot say the same
     return FlowBenchResult(
-        _summaries(options, policy.config, spent, chunks),
+        summaries(options, policy.config.steps, policy.config.horizon, spent, chunks),
         _shapes(policy.config, options, inputs, own.rows),
         held, skipped, versions,
     )  # fmt: skip
@@ -240,7 +240,7 @@ def _scratch() -> Any:
     return tempfile.TemporaryDirectory()
 
 
-def _measure(
+def measure_rows(
     options: FlowBenchOptions, rows: dict[str, Row], inputs: Inputs, report: Report
 ) -> tuple[dict[str, list[Spent]], dict[str, torch.Tensor]]:
     """Chunk by chunk in turn, so that drift of the machine hits all rows alike; another row
@@ -263,12 +263,14 @@ def _measure(
     return spent, chunks
 
 
-def _summaries(
+def summaries(
     options: FlowBenchOptions,
-    config: Config,
+    steps: int,
+    horizon: int,
     spent: dict[str, list[Spent]],
     chunks: dict[str, torch.Tensor],
 ) -> dict[str, FlowRow]:
+    """The rows of the table, by name, for a head of so many solver steps (0: a single pass)."""
     cpu = options.cpu_clock
     medians = {n: statistics.median(s.total(cpu) for s in each) for n, each in spent.items()}
     out = {}
@@ -287,9 +289,9 @@ def _summaries(
             rate_hz=1.0 / median,
             latency_ms=median * 1e3,
             stages_ms={n: stages[n] for n in ("vision", "prefill", "decode")},
-            step_ms=stages["decode"] / max(config.steps, 1),
-            passes_per_action=float(1 + config.steps),
-            actions_per_call=config.horizon,
+            step_ms=stages["decode"] / max(steps, 1),
+            passes_per_action=float(1 + steps),
+            actions_per_call=horizon,
             speedup={o: m / median for o, m in medians.items() if o != name},
             difference=_difference(chunks[name], chunks["naive"]) if comparable else None,
         )

@@ -1,4 +1,4 @@
-"""`vla-ros bench` of a flow policy: its phases beside references on the same inputs."""
+"""`vla-ros bench` of what has an action head: its phases beside references on the same inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.console.progress import Progress
@@ -17,6 +17,7 @@ from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
     from vla_ros.benchmark.flow.suite import FlowBenchOptions, FlowBenchResult, FlowRow
+    from vla_ros.benchmark.measure import Report
 
 FILE_WIDTH = 160  # of bench.txt
 WARM_UP, TIMED = 2, 5
@@ -36,26 +37,61 @@ def is_flow(checkpoint: str | None) -> bool:
         raise UserError(str(error)) from error
 
 
+def is_single_pass(checkpoint: str | None) -> bool:
+    """Whether it says its chunk in one pass: OpenVLA-OFT's architecture, BitVLA."""
+    from vla_ros.engine.checkpoints.openvla import read_layout, resolve
+    from vla_ros.engine.checkpoints.random import PREFIX, random_config
+    from vla_ros.engine.errors import CheckpointError
+
+    if checkpoint is None:
+        return False
+    if checkpoint.startswith(PREFIX):
+        config = random_config(checkpoint)
+        return config is not None and config.parallel
+    try:
+        return read_layout(resolve(checkpoint)).config.parallel
+    except (CheckpointError, OSError):
+        return False  # said in one line where it is loaded
+
+
 def run_flow(args: argparse.Namespace) -> int:
-    """Measure and print."""
-    from vla_ros.benchmark.flow.suite import run_flow_bench
+    """Measure and print a flow policy."""
+    from vla_ros.benchmark.flow.suite import ROWS, run_flow_bench
+
+    return _run(args, ROWS, run_flow_bench, "is a flow policy")
+
+
+def run_single_pass(args: argparse.Namespace) -> int:
+    """The same of a policy with a single pass."""
+    from vla_ros.benchmark.flow import single_pass
+
+    what = "says its chunk in one pass"
+    return _run(args, single_pass.ROWS, single_pass.run_single_pass, what)
+
+
+def _run(
+    args: argparse.Namespace,
+    rows: tuple[str, ...],
+    run_bench: Callable[[FlowBenchOptions, Report], FlowBenchResult],
+    what: str,
+) -> int:
     from vla_ros.engine.device import usable_device
 
-    options = _options(args)
+    options = _options(args, rows, what)
     usable_device(options.device)
     if args.output:
         args.output.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
     with Progress() as progress:
-        result = run_flow_bench(
+        result = run_bench(
             options, lambda text, done, total: progress.update(text, text, done, total)
         )
     _print(args, options, result, load)
     return 0
 
 
-def _options(args: argparse.Namespace) -> FlowBenchOptions:
-    from vla_ros.benchmark.flow.suite import ROWS, FlowBenchOptions
+def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> FlowBenchOptions:
+    from vla_ros.benchmark.flow.suite import FlowBenchOptions
     from vla_ros.policies.interpreter import lerobot_python
 
     given = [name for name in OF_TOKENS if getattr(args, name)]
@@ -65,7 +101,7 @@ def _options(args: argparse.Namespace) -> FlowBenchOptions:
         given.append("weights")
     if given:
         option = given[0].replace("_", "-")
-        raise UserError(f"--{option} is for token policies, {args.checkpoint} is a flow policy")
+        raise UserError(f"--{option} is for token policies, {args.checkpoint} {what}")
     timed = TIMED if args.timed is None else args.timed
     warm_up = WARM_UP if args.warm_up is None else args.warm_up
     if timed < 1 or warm_up < 0:
@@ -76,7 +112,7 @@ def _options(args: argparse.Namespace) -> FlowBenchOptions:
         checkpoint=args.checkpoint,
         device=device,
         dtype=args.dtype,
-        rows=tuple(args.rows.split(",")) if args.rows else ROWS,
+        rows=tuple(args.rows.split(",")) if args.rows else rows,
         warm_up=warm_up,
         timed=timed,
         threads=args.threads or (1 if device == "cpu" else None),
@@ -89,8 +125,9 @@ def _options(args: argparse.Namespace) -> FlowBenchOptions:
 
 def _table(rows: Mapping[str, FlowRow]) -> Table:
     """One line a row: its phases, the chunk, and how much faster it is than the others."""
-    others = [name for name in rows if name not in ("flow", "flow_eager")]
-    heads = ["", "vision\nms", "prefix\nms", "step\nms", "chunk\nms", "p95\nms", "wall\nms"]
+    others = [name for name in rows if name not in ("flow", "flow_eager", "parallel")]
+    names = ("pass\nms", "head\nms") if "parallel" in rows else ("prefix\nms", "step\nms")
+    heads = ["", "vision\nms", *names, "chunk\nms", "p95\nms", "wall\nms"]
     heads += [f"times\n{name}" for name in others] + ["differs\nby"]
     lines = [
         [
@@ -125,11 +162,12 @@ def _print(
     line = json_line({**head, **result.as_json()})
     where = head["machine"]["cpu" if options.device == "cpu" else "gpu"]
     shapes = result.shapes
+    steps = f"{shapes['steps']} steps" if shapes["steps"] else "a single pass"
     text: list[str | Table] = [
         f"{options.checkpoint} on {where}",
         f"{options.dtype}, {head['threads']} threads, {head['clock']}; load {load:.1f}",
         f"{shapes['parameters'] / 1e6:.0f}M parameters; {shapes['views']} views,"
-        f" {shapes['prompt_tokens']} prefix tokens, {shapes['steps']} steps,"
+        f" {shapes['prompt_tokens']} prefix tokens, {steps},"
         f" {shapes['action_tokens']} actions; {shapes['warm_up']} + {shapes['timed']} chunks",
         _table(result.rows),
         str(result.memory),

@@ -44,7 +44,8 @@ def add_parser(verbs: Any) -> None:
         help="measure the inference engine, without ROS",
         description="Measure every decoding schedule and its references on one model; of a flow"
         " policy (random:smolvla-small, a LeRobot folder) the phases vision, prefix and step,"
-        " beside a plain program, transformers and LeRobot.",
+        " beside a plain program, transformers and LeRobot; of OpenVLA-OFT and BitVLA vision,"
+        " pass and head.",
     )
     add = parser.add_argument
     add("--preset", choices=sorted(PRESETS), default="cpu", help="model and device (cpu)")
@@ -87,12 +88,14 @@ def run(args: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError as error:
         raise UserError("torch is not installed: pip install torch transformers") from error
-    from vla_ros.cli.bench.flow import is_flow, run_flow
+    from vla_ros.cli.bench.flow import is_flow, is_single_pass, run_flow, run_single_pass
 
     if is_flow(args.checkpoint):
         return run_flow(args)
     if args.embodiment:
         raise UserError(f"--embodiment is for flow policies, {args.checkpoint or 'this'} is none")
+    if is_single_pass(args.checkpoint) and not args.passes:
+        return run_single_pass(args)
     from vla_ros.engine.device import usable_device
 
     options = _options(args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +153,25 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     checkpoint = args.checkpoint or default_checkpoint([args.schedule])
     said = parse_overrides(args.param).get("policy", {})
     refuse_unreadable(checkpoint, str(said.get("tokenizer", "")))
-    values: dict[str, Any] = {"checkpoint": checkpoint}
+    values: dict[str, Any] = {"checkpoint": checkpoint, **_state(checkpoint, said)}
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
         values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}
     if (args.device or "cpu") == "cpu" and checkpoint.startswith("random"):
         values["max_age_s"] = RANDOM_MAX_AGE_S
     return values
+
+
+def _state(checkpoint: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """How the robot's state is put together for a checkpoint that takes LIBERO's."""
+    from vla_ros.evaluation.robot_state import state_parameters
+    from vla_ros.policies.base import PolicyRefused
+    from vla_ros.policies.conventions import conventions_of
+
+    try:
+        found = conventions_of(checkpoint, unnorm_key=str(said.get("unnorm_key", "")))
+    except PolicyRefused:  # the node says it, where `-p` does not put it right
+        return {}
+    return state_parameters(found.state)
 
 
 def _check(args: argparse.Namespace) -> None:

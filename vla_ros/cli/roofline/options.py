@@ -22,7 +22,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--model", help="a known shape (see --list) or a checkpoint directory (openvla-7b)")
     add("--draft", metavar="MODEL", help="the draft model, or none (minivla for openvla-7b)")
     add("--devices", type=Path, metavar="FILE", help="a table of devices instead of the shipped")
-    add("--dtype", help="bf16, fp32, fp8, int8, int4, or decoder=int4,vision=fp8 (bf16)")
+    add("--dtype", help="bf16, fp32, fp8, int8, int4, ternary, or decoder=int4,vision=fp8 (bf16)")
     add("--prompt-tokens", type=int, metavar="N", help="of the whole prompt, images included")
     add("--images", type=int, metavar="N", help="cameras the model sees")
     add("--chunk", type=int, metavar="C", help="a policy that says C actions, token by token")

@@ -16,6 +16,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 MOST_DELAY = 9  # control periods; a prompt names a delay by one digit
 STRATEGIES = ("resize-naive", "resize-crop", "letterbox")
+ACTIVATIONS = ("gelu", "gelu_tanh")  # of a tower: exact, and its approximation by tanh
 INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # Pillow's 0...5
 
 
@@ -24,7 +25,8 @@ class TowerConfig:
     """One vision tower. Features are those of block ``depth - 2`` (the last is never run).
 
     ``mean``, ``std`` per channel and ``interpolation`` are how it wants its pixels, where no
-    ``preprocessor_config.json`` says otherwise.
+    ``preprocessor_config.json`` says otherwise. ``ternary``: its blocks have weights of -1, 0
+    and 1 times a scale, and int8 inputs (BitSigLIP).
     """
 
     width: int
@@ -39,6 +41,8 @@ class TowerConfig:
     mean: tuple[float, float, float] = HALF
     std: tuple[float, float, float] = HALF
     interpolation: str = "bicubic"
+    activation: str = "gelu"
+    ternary: bool = False
 
     @property
     def patches(self) -> int:
@@ -65,7 +69,8 @@ BACKBONES: dict[str, tuple[TowerConfig, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextConfig:
-    """The language model: Llama (no biases) or Qwen2 (QKV biases), both with RoPE and SwiGLU."""
+    """The language model: Llama (no biases) or Qwen2 (QKV biases), both with RoPE and SwiGLU; or
+    BitNet, Llama with ternary weights, a norm before each output and ReLU squared for SiLU."""
 
     kind: str = "llama"
     vocab_size: int = 32000
@@ -82,6 +87,10 @@ class TextConfig:
     @property
     def qkv_bias(self) -> bool:
         return self.kind == "qwen2"
+
+    @property
+    def ternary(self) -> bool:
+        return self.kind == "bitnet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +113,9 @@ class ModelConfig:
     for int(255 * mean) of each tower. ``images`` counts the cameras: 1, or 2 with the wrist.
     ``chunk`` is the number of actions one inference returns; ``parallel`` marks an OpenVLA-OFT
     checkpoint with its L1 head, for actions of ``action_dim``; ``minmax`` normalises by min and
-    max, not by q01 and q99 (ALOHA). With ``vq`` the ``bins`` are codes of a VQ-VAE. ``max_delay``:
-    delays in control periods that it was trained for; above 0 its prompts name the delay.
+    max, not by q01 and q99 (ALOHA); ``stop_token`` ends its sequence. With ``vq``
+    the ``bins`` are codes of a VQ-VAE. ``max_delay``: delays in control periods that it was trained
+    for; above 0 its prompts name the delay.
     """
 
     text: TextConfig
@@ -124,6 +134,7 @@ class ModelConfig:
     minmax: bool = False
     vq: VqConfig | None = None
     max_delay: int = 0
+    stop_token: int = 2
 
     @property
     def patches(self) -> int:
@@ -166,6 +177,7 @@ def config_json(config: ModelConfig, norm_stats: Mapping[str, Any]) -> dict[str,
         "normalise_by_minmax": config.minmax,
         "vq": config.vq and asdict(config.vq),
         "max_delay": config.max_delay,
+        "stop_token": config.stop_token,
         "norm_stats": dict(norm_stats),
         "text_config": text_json(text),
     }

@@ -22,7 +22,11 @@ OFT_PARTS = "*--*_checkpoint.pt"
 RUNS = "checkpoints/*.pt"  # of prismatic
 EVO1_STATES = "mp_rank_00_model_states.pt"  # of DeepSpeed
 #: What this engine reads, for the messages that refuse anything else.
-READS = f"this engine reads OpenVLA, OpenVLA-OFT and MiniVLA, and of flow policies {READ_AS_IS}"
+READS = (
+    f"this engine reads OpenVLA, OpenVLA-OFT, MiniVLA, BitVLA, and of flow policies {READ_AS_IS}"
+)
+#: What ``model_type`` says in a ``config.json`` that this engine reads.
+MODEL_TYPES = ("openvla", "prismatic", "bitvla")
 
 
 def refuse_foreign(directory: Path) -> None:
@@ -80,7 +84,7 @@ def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
         return _run_of_prismatic(where)
     if "vision_backbone_id" in raw or ("vision_config" in raw and "text_config" in raw):
         kind = raw.get("model_type", "openvla")
-        return None if kind in ("openvla", "prismatic") else _other(where, kind)
+        return None if kind in MODEL_TYPES else _other(where, kind)
     if isinstance(raw.get("type"), str) and ("input_features" in raw or "output_features" in raw):
         return f"{where} is a policy of lerobot, of type {raw['type']!r}: {READS}"
     architectures = raw.get("architectures")
@@ -91,11 +95,7 @@ def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
             f" give a checkpoint that was trained on top of it; {READS}"
         )
     if isinstance(raw.get("model_type"), str):
-        return (
-            None
-            if raw["model_type"] in ("openvla", "prismatic")
-            else _other(where, raw["model_type"])
-        )
+        return None if raw["model_type"] in MODEL_TYPES else _other(where, raw["model_type"])
     return None
 
 

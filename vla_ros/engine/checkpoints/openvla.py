@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from vla_ros.engine.checkpoints.bitvla.embedding import Rows
+from vla_ros.engine.checkpoints.bitvla.names import vision_shapes, vision_unused
+from vla_ros.engine.checkpoints.bitvla.reading import read_parts
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, config_json
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.checkpoints.hub import folder_of
@@ -49,7 +52,8 @@ STATISTICS = "dataset_statistics.json"
 class Checkpoint:
     """A checkpoint that has been read and checked. ``directory`` holds its tokenizer.
 
-    ``quantised``: the weights that are not among ``tensors`` since they have fewer bits."""
+    ``quantised``: the weights that are not among ``tensors`` since they have fewer bits; ``words``:
+    the word embeddings, where they are not among them either."""
 
     config: ModelConfig
     tensors: Tensors
@@ -57,6 +61,7 @@ class Checkpoint:
     directory: Path
     sha256: str
     quantised: Mapping[str, Quantised] = field(default_factory=dict)
+    words: Rows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
     CheckpointError names the file, what is wrong with it and what to do.
     """
     layout = read_layout(resolve(name))
+    if layout.config.text.ternary:
+        return _load_bitvla(layout, device, dtype)
     if layout.origin is not None:
         refuse_unless_fast(device, dtype, f"{layout.directory} has {layout.origin.formats}")
     read = {
@@ -119,6 +126,15 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
     return Checkpoint(
         layout.config, tensors, layout.norm_stats, layout.directory, digest, quantised
     )
+
+
+def _load_bitvla(layout: Layout, device: torch.device, dtype: torch.dtype) -> Checkpoint:
+    like = torch.empty(0, device=device, dtype=dtype)
+    parts, words = read_parts(layout.config, layout.stored, layout.wanted, like)
+    return Checkpoint(
+        layout.config, parts.tensors, layout.norm_stats, layout.directory,
+        sha256_of(layout.directory, layout.files), parts.ternary, words,
+    )  # fmt: skip
 
 
 def quantised(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
@@ -192,6 +208,8 @@ def fingerprint(directory: Path) -> str:
 
 def unused_names(config: ModelConfig) -> tuple[str, ...]:
     """What names of tensors begin with that the family's checkpoints carry and never read."""
+    if config.text.ternary:  # all BitVLA says is what its action head makes of states
+        return (*vision_unused(config), LANGUAGE + "lm_head.weight")
     out: list[str] = []
     for name, tower in zip(("featurizer", "fused_featurizer"), config.towers, strict=False):
         base = f"vision_backbone.{name}."
@@ -204,11 +222,14 @@ def unused_names(config: ModelConfig) -> tuple[str, ...]:
 
 def expected_shapes(config: ModelConfig) -> Shapes:
     """Name and shape of every tensor the engine reads for ``config``."""
-    from vla_ros.engine.vision.towers import Vision
+    if config.text.ternary:
+        shapes = vision_shapes(config)
+    else:
+        from vla_ros.engine.vision.towers import Vision
 
-    with torch.device("meta"):
-        vision = Vision(config)
-    shapes: Shapes = {n: tuple(t.shape) for n, t in vision.state_dict().items()}
+        with torch.device("meta"):
+            vision = Vision(config)
+        shapes = {n: tuple(t.shape) for n, t in vision.state_dict().items()}
     shapes.update({LANGUAGE + n: s for n, s in text_shapes(config.text).items()})
     if config.parallel:
         from vla_ros.engine.heads import head_shapes
@@ -222,7 +243,8 @@ def expected_shapes(config: ModelConfig) -> Shapes:
 
 
 def text_shapes(text: TextConfig) -> Shapes:
-    """Tensors of LlamaForCausalLM / Qwen2ForCausalLM, with transformers' names."""
+    """Tensors of LlamaForCausalLM / Qwen2ForCausalLM, with transformers' names; of BitNet's without
+    its head."""
     hidden, middle = text.hidden_size, text.intermediate_size
     wide, narrow = text.heads * text.head_dim, text.kv_heads * text.head_dim
     shapes: Shapes = {"model.embed_tokens.weight": (text.vocab_size, hidden)}
@@ -238,8 +260,11 @@ def text_shapes(text: TextConfig) -> Shapes:
         shapes[base + "mlp.gate_proj.weight"] = (middle, hidden)
         shapes[base + "mlp.up_proj.weight"] = (middle, hidden)
         shapes[base + "mlp.down_proj.weight"] = (hidden, middle)
+        if text.ternary:
+            shapes[base + "self_attn.attn_sub_norm.weight"] = (hidden,)
+            shapes[base + "mlp.ffn_sub_norm.weight"] = (middle,)
     shapes["model.norm.weight"] = (hidden,)
-    if not text.tied:
+    if not text.tied and not text.ternary:
         shapes["lm_head.weight"] = (text.vocab_size, hidden)
     return shapes
 

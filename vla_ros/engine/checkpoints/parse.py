@@ -14,7 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vla_ros.engine.checkpoints.bitvla.config import BITVLA, parse_bitvla, refuse_headless
 from vla_ros.engine.checkpoints.config import (
+    ACTIVATIONS,
     BACKBONES,
     INTERPOLATIONS,
     MOST_DELAY,
@@ -52,11 +54,14 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
         config = parse_config(raw)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    refuse_headless(directory, config)
     return read_preprocessor(directory, config), raw
 
 
 def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     """Turn a config.json's content into a :class:`ModelConfig`."""
+    if raw.get("model_type") == BITVLA:
+        return parse_bitvla(raw)
     top = Fields(raw)
     if top.raw.get("quantization_config"):
         raise CheckpointError("quantization_config: quantised weights are not supported")
@@ -98,6 +103,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
         minmax=top.flag("normalise_by_minmax", False),
         vq=_vq(top),
         max_delay=_max_delay(top),
+        stop_token=top.whole("stop_token", 2, 0, text.vocab_size - 1),
     )
 
 
@@ -193,6 +199,8 @@ def _tower(tower: Fields) -> TowerConfig:
         mean=tower.triple("mean", tower.raw.get("mean", base.mean)),
         std=tower.triple("std", tower.raw.get("std", base.std)),
         interpolation=tower.choice("interpolation", base.interpolation, INTERPOLATIONS),
+        activation=tower.choice("activation", base.activation, ACTIVATIONS),
+        ternary=tower.flag("ternary", base.ternary),
     )
 
 

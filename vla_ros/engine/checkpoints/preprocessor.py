@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vla_ros.engine.checkpoints.bitvla.config import apply_siglip
 from vla_ros.engine.checkpoints.config import INTERPOLATIONS, STRATEGIES, ModelConfig, TowerConfig
 from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import read_json
@@ -47,6 +48,8 @@ def read_preprocessor(directory: Path, config: ModelConfig) -> ModelConfig:
 
 def apply_preprocessor(config: ModelConfig, raw: dict[str, Any]) -> ModelConfig:
     """``config`` with the content of a preprocessor_config.json."""
+    if config.text.ternary:
+        return apply_siglip(config, raw)
     fields = Fields(raw)
     kind = fields.text("image_processor_type", PROCESSOR)
     if kind != PROCESSOR:

@@ -21,6 +21,7 @@ from vla_ros.engine.checkpoints.weights import Shapes
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.quantised.formats import STORED, Formats, parse_formats
 from vla_ros.engine.quantised.matrices import GROUP, Int4, Int8, Quantised, quantise
+from vla_ros.engine.quantised.ternary.matrix import Ternary
 
 HEAD = "language_model.lm_head.weight"
 _EMBEDDING = "language_model.model.embed_tokens.weight"
@@ -117,6 +118,7 @@ def as_stored(made: Mapping[str, Quantised]) -> dict[str, torch.Tensor]:
     """Tensors under the names of a directory."""
     out: dict[str, torch.Tensor] = {}
     for name, matrix in made.items():
+        assert not isinstance(matrix, Ternary)  # of BitVLA, which is never written
         kind = "int8" if isinstance(matrix, Int8) else "int4"
         out[f"{name}.{kind}"], out[f"{name}.scale"] = matrix.values, matrix.scale
     return out

@@ -1,8 +1,9 @@
 """Checkpoints with random weights: the same code path without anybody's data.
 
 ``random:small``, ``random:small-oft``, ``random:small-chunk`` and ``random:cpu`` are written to a
-cache directory and read back through the real loader; ``random:openvla-7b`` and
-``random:minivla`` are too large for that and are made on the device. So that greedy decoding
+cache directory and read back through the real loader, as is ``random:bitvla-small``;
+``random:openvla-7b``, ``random:minivla`` and ``random:bitvla`` are too large for that and are made
+on the device. So that greedy decoding
 gives action tokens, the rows of all other tokens are zero in the head (small in an embedding that
 is also the head).
 """
@@ -12,11 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from vla_ros.engine.checkpoints.bitvla.random import PRESETS as BITVLA
+from vla_ros.engine.checkpoints.bitvla.random import draw_parts, statistics, write_folder
 from vla_ros.engine.checkpoints.cache import cached
 from vla_ros.engine.checkpoints.config import (
     DINOV2_L,
@@ -67,6 +71,7 @@ PRESETS: dict[str, ModelConfig] = {
         TextConfig(vocab_size=32064), (DINOV2_L, SIGLIP_SO400M), 32000, empty_token_id=29871
     ),
     "minivla": ModelConfig(_QWEN, (DINOV2_L, SIGLIP_SO400M), 151921, prompt_style="qwen"),
+    **BITVLA,
 }
 
 
@@ -82,6 +87,8 @@ def load_random(name: str, seed: int, device: torch.device, dtype: torch.dtype) 
     if preset not in PRESETS:
         raise CheckpointError(f"{name!r} is unknown; there are random:{', random:'.join(PRESETS)}")
     config = PRESETS[preset]
+    if config.text.ternary:
+        return _bitvla(preset, config, seed, device, dtype)
     if parameters(config) > LARGE:
         return in_memory(config, seed, device, dtype)
     name = f"{preset}-{seed}-{_fingerprint(config)}"
@@ -89,10 +96,26 @@ def load_random(name: str, seed: int, device: torch.device, dtype: torch.dtype) 
     return load_checkpoint(str(directory), device, dtype)
 
 
-def random_chunk(name: str) -> int:
-    """Actions of an answer of ``random:<preset>``; 1 of what is unknown."""
-    config = PRESETS.get(name.removeprefix(PREFIX))
-    return config.chunk if config else 1
+def _bitvla(
+    preset: str, config: ModelConfig, seed: int, device: torch.device, dtype: torch.dtype
+) -> Checkpoint:
+    shapes = expected_shapes(config)
+    words = partial(write_tokenizer, style="bitvla")
+    if parameters(config) <= LARGE:
+        name = f"{preset}-{seed}-{_fingerprint(config)}"
+        directory = cached(name, lambda to: write_folder(to, config, shapes, seed, words))
+        return load_checkpoint(str(directory), device, dtype)
+    directory = cached(f"tokenizer-bitvla-{_VERSION}", lambda to: words(to / "tokenizer.json"))
+    like = torch.empty(0, device=device, dtype=dtype)
+    parts, rows, digest = draw_parts(config, shapes, seed, like)
+    return Checkpoint(
+        config, parts.tensors, statistics(config), directory, digest, parts.ternary, rows
+    )
+
+
+def random_config(name: str) -> ModelConfig | None:
+    """What ``random:<preset>`` will be; None of what is unknown."""
+    return PRESETS.get(name.removeprefix(PREFIX))
 
 
 def in_memory(

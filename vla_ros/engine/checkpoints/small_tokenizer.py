@@ -1,7 +1,8 @@
 """A byte-level BPE tokenizer with at most 704 ids, for this project's small models.
 
 Its merges are learned from the few sentences below, so the words of a tabletop task are one
-token each and any other text still has a spelling. Id 0 is BOS and opens every prompt.
+token each and any other text still has a spelling. Id 0 is BOS and opens every prompt, id 1 ends a
+sequence. BitVLA's has other words for the two, and its own prompt.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vla_ros.engine.tokens import PROMPTS
+from vla_ros.engine.tokens import IMAGE, PROMPTS
 
 TEXT_VOCAB = 704
+_SPECIAL = {
+    "openvla": ("<s>", "</s>", "<|im_start|>", "<|im_end|>"),
+    "bitvla": ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"),
+}
 
 _COLOURS = "red green blue yellow orange purple white black brown pink grey"
 _THINGS = (
@@ -41,26 +46,30 @@ def corpus() -> list[str]:
     return prompts + [" " + word for word in words] * 4 + [PROMPTS["qwen"].format("x")] * 4
 
 
-def build_tokenizer() -> Any:
-    """A ``tokenizers.Tokenizer``; the same on every call."""
+def build_tokenizer(style: str = "openvla") -> Any:
+    """A ``tokenizers.Tokenizer`` for prompts of a style; the same on every call."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+    special, sentences = _SPECIAL["openvla"], corpus()
+    if style == "bitvla":
+        special = _SPECIAL[style]
+        sentences += [PROMPTS[style].replace(IMAGE, "").format("x")] * 4
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=TEXT_VOCAB,
-        special_tokens=["<s>", "</s>", "<|im_start|>", "<|im_end|>"],
+        special_tokens=list(special),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(corpus(), trainer)
+    tokenizer.train_from_iterator(sentences, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 0)]
+        single=f"{special[0]} $A", special_tokens=[(special[0], 0)]
     )
     return tokenizer
 
 
-def write_tokenizer(path: Path) -> None:
+def write_tokenizer(path: Path, style: str = "openvla") -> None:
     """Write ``tokenizer.json``."""
-    build_tokenizer().save(str(path))
+    build_tokenizer(style).save(str(path))

@@ -1,5 +1,5 @@
-"""Weights in fewer bits: int8 by row, int4 by groups of 32, multiplied by torch's own CPU kernels.
+"""Weights in fewer bits: int8 by row, int4 by groups of 32, and BitNet's two bits.
 
 ``formats``: which part is in which format. ``matrices``: a weight, quantised, stored, multiplied.
-``linear``: the one product that takes a tensor or one of these.
+``matrices.linear``: the one product that takes a tensor or one of these. ``ternary``: two bits.
 """

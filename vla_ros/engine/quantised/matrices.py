@@ -1,9 +1,9 @@
-"""A weight [N, K] in int8 or int4: made of a tensor, stored, multiplied.
+"""A weight [N, K] in int8, int4 or two bits: made of a tensor, stored, multiplied.
 
 int8: one scale a row, symmetric. int4: a scale and a zero for every 32 values of a row. Activations
 stay bfloat16. Rows are quantised by themselves, so matrices may be put on top of each other before
 or after. The products are torch's own (``_weight_int8pack_mm``, ``_weight_int4pack_mm_for_cpu``),
-which have fast code for bfloat16 on a CPU and for nothing else.
+which have fast code for bfloat16 on a CPU and for nothing else. Two bits: see ``ternary``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+
+from vla_ros.engine.quantised.ternary.matrix import Ternary
 
 GROUP = 32
 _ROWS = 16  # of int4, what the kernel wants N to be a multiple of
@@ -33,6 +35,10 @@ class Int8:
     @property
     def parameters(self) -> int:
         return self.values.numel()
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scale.nbytes
 
     @staticmethod
     def of(weight: torch.Tensor) -> Int8:
@@ -92,6 +98,10 @@ class Int4:
     def parameters(self) -> int:
         return self.scale.numel() // 2 * GROUP
 
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scale.nbytes
+
     @staticmethod
     def of(weight: torch.Tensor) -> Int4:
         """Sixteen even steps from the least to the most of each group."""
@@ -135,7 +145,7 @@ class Int4:
         return torch._weight_int4pack_mm_for_cpu(x.contiguous(), self.packed, GROUP, self.scale)
 
 
-Quantised = Int8 | Int4
+Quantised = Int8 | Int4 | Ternary
 Weight = torch.Tensor | Quantised
 
 
@@ -155,7 +165,10 @@ def stacked(parts: Sequence[Quantised]) -> Quantised:
     """One matrix of several of one kind."""
     eights = [p for p in parts if isinstance(p, Int8)]
     fours = [p for p in parts if isinstance(p, Int4)]
-    assert len(eights) == len(parts) or len(fours) == len(parts)
+    twos = [p for p in parts if isinstance(p, Ternary)]
+    assert len(parts) in (len(eights), len(fours), len(twos))
+    if twos:
+        return Ternary.stacked(twos)
     return Int8.stacked(eights) if eights else Int4.stacked(fours)
 
 
@@ -168,7 +181,7 @@ def rows_of(weight: Weight, rows: range) -> Weight:
         return weight
     if isinstance(weight, Int4):
         raise ValueError("of a head in int4 some tokens cannot be had alone: give head=int8")
-    if isinstance(weight, Int8):
+    if isinstance(weight, Int8 | Ternary):
         return weight.rows(rows.start, rows.stop)
     return weight[rows.start : rows.stop]
 
@@ -188,7 +201,7 @@ class QuantisedLinear(torch.nn.Module):
 
     def __init__(self, weight: Quantised, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self._weight, self._bias = weight, bias
+        self.weight, self._bias = weight, bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self._weight, self._bias)
+        return linear(x, self.weight, self._bias)

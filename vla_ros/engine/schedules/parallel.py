@@ -1,6 +1,7 @@
 """Parallel decoding (OpenVLA-OFT): a whole chunk of actions in one bidirectional pass.
 
-Source: openvla-oft ``modeling_prismatic.py`` (``predict_action``). The sequence is BOS, the
+Source: openvla-oft ``modeling_prismatic.py`` (``predict_action``), and BitVLA's
+``bitvla_for_action_prediction.py``, where more than BOS stands in front. The sequence is BOS, the
 patches of all images, [the robot's state], the rest of the prompt, one zeroed placeholder per
 action value, and the stop token; the states from the last prompt token on feed the L1 head.
 """
@@ -19,8 +20,6 @@ from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.base import Schedule
 from vla_ros.engine.tokens import Normaliser
 
-STOP_TOKEN = 2  # "</s>" of Llama-2
-
 
 class Parallel(Schedule):
     """One pass a chunk."""
@@ -33,7 +32,7 @@ class Parallel(Schedule):
         self._heads = load_heads(model.config, model.tensors)
         self.lane = model.lane(1, max_prompt + tokens + 2)
         with torch.inference_mode():
-            stop = model.decoder.embed(torch.tensor([STOP_TOKEN], device=model.device))
+            stop = model.decoder.embed(torch.tensor([model.config.stop_token], device=model.device))
             self._behind = torch.cat((stop.new_zeros(tokens, stop.shape[1]), stop))
 
     def step(self, request: Request) -> Decoded:
@@ -60,7 +59,7 @@ class Parallel(Schedule):
         """What the pass is over [T, C]."""
         if self._proprio is None:
             return torch.cat((request.prompt, self._behind))
-        split = 1 + self.model.config.patches
+        split = request.front + self.model.config.patches
         front, text = request.prompt[:split], request.prompt[split:]
         return torch.cat((front, self._state(request), text, self._behind))
 

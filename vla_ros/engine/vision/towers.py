@@ -43,15 +43,16 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Linear, exact GELU, Linear."""
+    """Linear, GELU (exact, or approximated by tanh), Linear."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, activation: str = "gelu") -> None:
         super().__init__()
+        self._approximate = "tanh" if activation == "gelu_tanh" else "none"
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
+        return self.fc2(F.gelu(self.fc1(x), approximate=self._approximate))
 
 
 class Block(nn.Module):
@@ -63,7 +64,7 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width, 1e-6)
         self.attn = Attention(width, tower.heads)
         self.norm2 = nn.LayerNorm(width, 1e-6)
-        self.mlp = Mlp(width, tower.mlp)
+        self.mlp = Mlp(width, tower.mlp, tower.activation)
         self.ls1 = LayerScale(width) if tower.layer_scale else nn.Identity()
         self.ls2 = LayerScale(width) if tower.layer_scale else nn.Identity()
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.schedules.parallel import STOP_TOKEN
 from vla_ros.errors import UserError
 from vla_ros.train.data.batches import family_weights, goal_weights
 from vla_ros.train.data.frames import Frames
@@ -79,7 +78,7 @@ class ChunkBatches:
         lengths = torch.tensor([len(prompt) for prompt in prompts])[:, None]
         count = self._config.chunk * self._config.action_dim
         place = torch.arange(int(lengths.max()) + count + 1)
-        ids = torch.full((self._size, len(place)), STOP_TOKEN)
+        ids = torch.full((self._size, len(place)), self._config.stop_token)
         for row, prompt in zip(ids, prompts, strict=True):
             row[: len(prompt)] = torch.tensor(prompt)
         blank = (place >= lengths) & (place < lengths + count)
