@@ -2,8 +2,8 @@
 
 A copy of its package is made in a scratch folder, where Eagle's config and tokenizer are small
 ones; the code is NVIDIA's. What is missing on a CPU stands in: flash attention is torch's, for
-every picture and every prompt by itself, as flash attention's packing does it; ``lmdb`` and
-``peft``, which only training reads, are empty.
+every picture and every prompt by itself, as flash attention's packing does it; ``lmdb``,
+``av`` and ``peft``, which videos and training need, are empty.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def stand_in(name: str, **names: Any) -> None:
     """An empty module where there is none."""
     if importlib.util.find_spec(name) is None:
         module = ModuleType(name)
-        module.__spec__ = ModuleSpec(name, None)
+        module.__spec__, module.__path__ = ModuleSpec(name, None), []
         module.__dict__.update(names)
         sys.modules[name] = module
 
@@ -68,7 +68,7 @@ def write_tokenizer(folder: Path) -> None:
     """Qwen2's tokenizer with a small vocabulary, as vocab.json, merges.txt, added_tokens.json."""
     vocab = vocabulary(sorted(pre_tokenizers.ByteLevel.alphabet()))
     added = {token: FIRST_SPECIAL + i for i, token in enumerate(SPECIAL)}
-    assert len(vocab) <= FIRST_SPECIAL
+    assert len(vocab) == FIRST_SPECIAL
     (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
     (folder / "merges.txt").write_text("\n".join(MERGES) + "\n", encoding="utf-8")
     (folder / "added_tokens.json").write_text(json.dumps(added))
@@ -121,5 +121,6 @@ def use_torch_attention() -> None:
     ALL_ATTENTION_FUNCTIONS["flash_attention_2"] = attention
 
 
-stand_in("lmdb")
+for _name in ("lmdb", "av"):
+    stand_in(_name)
 stand_in("peft", LoraConfig=None, get_peft_model=None)

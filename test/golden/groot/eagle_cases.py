@@ -14,7 +14,7 @@ VISION: dict[str, Any] = {
     "hidden_size": 24, "intermediate_size": 36, "num_attention_heads": 2, "num_hidden_layers": 2,
     "patch_size": 14,
 }  # fmt: skip
-IMAGE_TOKEN = 271
+IMAGE_TOKEN = 265
 SELECT = 3  # layers of the language model that are used
 
 #: The head's, in the words of NVIDIA's config.
@@ -35,9 +35,15 @@ STATES = {"x": 1, "arm": 3, "gripper": 2}
 ACTIONS = {"x": 1, "turn": 3, "gripper": 1}
 MERGES = ["Ġ t", "Ġt h", "Ġth e", "r e", "re d", "c u"]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<IMG_CONTEXT>", "<img>", "</img>"]
-FIRST_SPECIAL = 268
+FIRST_SPECIAL = 262  # the next id: tokenizers gives out no other
 
 
 def vocabulary(alphabet: list[str]) -> dict[str, int]:
     """Every byte, and what the merges make."""
     return {token: i for i, token in enumerate([*alphabet, *(m.replace(" ", "") for m in MERGES)])}
+
+
+N15_TAG = "new_embodiment"
+N15_CAMERAS = {"front": (60, 80), "wrist": (60, 80)}
+N15_STATES = {"single_arm": 4, "gripper": 2}
+N15_ACTIONS = {"single_arm": 3, "gripper": 1}
