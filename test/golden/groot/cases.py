@@ -48,4 +48,4 @@ LAYERS = 4
 SIDE = 96  # pixels
 VIEWS = ("image", "wrist_image")
 #: Ids of a prompt; 7 is one row of a picture, of which each has 9.
-PROMPT = [3, 40, 13, 5, *[7] * 9, 6, 5, *[7] * 9, 6, 60, 61, 62, 63, 64, 4, 13]
+PROMPT = [3, 40, 13, 5, *[7] * 9, 6, 5, *[7] * 9, 6, 60, 61, 62, 63, 64, 65, 66, 4, 13]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from golden.flow.seeded import image
-from golden.groot.cases import LAYERS, PROMPT, QWEN, SIDE, VIEWS
-from golden.groot.drawn import weight
-from vla_ros.engine.checkpoints.config import TextConfig
+from golden.groot.cases import PROMPT
+from unit.engine.flow.groot.small import GOLDEN, Drawn, golden, off, pixels, qwen
 from vla_ros.engine.flow.groot.qwen_tower import (
     QwenTowerConfig,
     block_order,
@@ -26,48 +23,13 @@ from vla_ros.engine.flow.groot.qwen_vl import (
     qwen_vl_expected,
 )
 
-GOLDEN = Path(__file__).resolve().parents[4] / "golden" / "groot"
 BOUND = 1e-5
-
-
-def small() -> QwenVlConfig:
-    text, eyes = QWEN["text_config"], QWEN["vision_config"]
-    return QwenVlConfig(
-        QwenTowerConfig(
-            eyes["hidden_size"], eyes["depth"], eyes["num_heads"], eyes["intermediate_size"],
-            eyes["out_hidden_size"], SIDE, eyes["patch_size"], eyes["spatial_merge_size"],
-            round(eyes["num_position_embeddings"] ** 0.5), tuple(eyes["deepstack_visual_indexes"]),
-        ),
-        TextConfig(
-            "qwen3", text["vocab_size"], text["hidden_size"], text["intermediate_size"], LAYERS,
-            text["num_attention_heads"], text["num_key_value_heads"], text["head_dim"],
-            float(text["rope_theta"]), text["rms_norm_eps"],
-        ),
-        tuple(text["rope_scaling"]["mrope_section"]), QWEN["image_token_id"],
-    )  # fmt: skip
-
-
-class Drawn:
-    """Weights by their names in the checkpoint."""
-
-    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        self.shapes, self.left = shapes, set(shapes)
-
-    def take(self, name: str) -> torch.Tensor:
-        self.left.discard(name)
-        return torch.from_numpy(weight(name, self.shapes[name]))
-
-
-def pixels() -> torch.Tensor:
-    seen = np.stack([image(f"n17/{view}", SIDE, SIDE) for view in VIEWS])
-    return torch.from_numpy(seen).permute(0, 3, 1, 2).float() / 255.0 * 2.0 - 1.0
 
 
 class Case:
     def __init__(self, padding: int = 0) -> None:
-        with np.load(GOLDEN / "n17.npz") as arrays:
-            self.golden = {n: arrays[n] for n in arrays.files}
-        self.config = small()
+        self.golden = golden()
+        self.config = qwen()
         expected = qwen_vl_expected(self.config)
         self.drawn = Drawn(dict(expected.must))
         self.model = QwenVl(self.config, self.drawn, torch.empty(0), len(PROMPT) + padding)
@@ -83,11 +45,6 @@ class Case:
 @pytest.fixture(scope="module")
 def case() -> Case:
     return Case()
-
-
-def off(ours: torch.Tensor, theirs: np.ndarray) -> float:
-    assert tuple(ours.shape) == theirs.shape
-    return float(np.abs(ours.numpy() - theirs).max())
 
 
 def test_pixels_to_last_rows(case: Case) -> None:
