@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from vla_ros.analysis.shapes import DecoderShape, ExpertShape, Matrix, ModelShape, TowerShape
 
 if TYPE_CHECKING:
     from vla_ros.engine.checkpoints.config import TextConfig
     from vla_ros.engine.flow.config import FlowConfig
+    from vla_ros.engine.flow.family import Config
 
 
-def flow_shape_of(config: FlowConfig, name: str) -> ModelShape:
-    """A policy's config.json as a shape, with the longest prompt it takes."""
+def flow_shape_of(config: Config, name: str) -> ModelShape:
+    """A policy's config as a shape, with the longest prompt it takes."""
+    return SHAPES[config.kind](config, name)
+
+
+def _lerobot(config: FlowConfig, name: str) -> ModelShape:
     shapes = config.shapes
     tower, patches = shapes.vision, (config.image_size // shapes.vision.patch) ** 2
     in_prefix = int(config.kind == "smolvla")  # the state's row
@@ -61,3 +67,9 @@ def _decoder(text: TextConfig, table: int) -> DecoderShape:
         text.hidden_size, text.intermediate_size, text.layers, text.heads, text.kv_heads,
         text.head_dim, table=table,
     )  # fmt: skip
+
+
+#: By kind; a test asks every family's presets for theirs.
+SHAPES: dict[str, Callable[[Any, str], ModelShape]] = {
+    "pi0": _lerobot, "pi05": _lerobot, "smolvla": _lerobot,
+}  # fmt: skip

@@ -137,7 +137,7 @@ def load_model(name: str) -> ModelShape:
     try:
         from vla_ros.engine.checkpoints.parse import read_config
         from vla_ros.engine.errors import CheckpointError
-        from vla_ros.engine.flow.load import is_flow
+        from vla_ros.engine.flow.families import is_flow
     except ImportError as error:
         raise ValueError(
             f"{name!r} is none of {', '.join(MODELS)}, and reading a checkpoint needs the engine's"
@@ -158,21 +158,21 @@ def load_model(name: str) -> ModelShape:
 
 def _flow_folder(folder: Path, shown: str) -> ModelShape:
     from vla_ros.analysis.flow_shapes import flow_shape_of
-    from vla_ros.engine.flow.config import read_flow_config
+    from vla_ros.engine.flow.families import config_of
 
-    return flow_shape_of(read_flow_config(folder), shown)
+    return flow_shape_of(config_of(folder), shown)
 
 
 def _small_flow(name: str) -> ModelShape:
     """``random:pi0-small`` and the like."""
     from vla_ros.analysis.flow_shapes import flow_shape_of
-    from vla_ros.engine.flow.random import PRESETS
+    from vla_ros.engine.flow.families import all_presets
 
-    preset = name.removeprefix("random:")
-    if preset not in PRESETS:
-        known = ", ".join(dict.fromkeys((*MODELS, *PRESETS)))
+    preset, presets = name.removeprefix("random:"), all_presets()
+    if preset not in presets:
+        known = ", ".join(dict.fromkeys((*MODELS, *presets)))
         raise ValueError(f"no model {name!r}: the known shapes are {known}")
-    return flow_shape_of(PRESETS[preset], preset)
+    return flow_shape_of(presets[preset], preset)
 
 
 def _folder(name: str) -> Path:

@@ -42,10 +42,13 @@ def run(args: argparse.Namespace) -> int:
     """Convert and say what came of it."""
     try:
         from vla_ros.engine.checkpoints.convert import ConvertOptions, convert
+        from vla_ros.engine.flow.families import is_flow
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[model]' in the checkout") from error
     if args.chunk is not None and args.chunk < 1:
         raise UserError("--chunk needs at least 1")
+    if is_flow(args.source.expanduser()):
+        raise UserError(f"{args.source} is a flow policy that is read as it is: nothing to convert")
     options = ConvertOptions(args.tokenizer, args.base, args.vq, args.step, args.chunk, args.images)
     done = convert(args.source.expanduser(), args.target.expanduser(), options)
     print(done.summary)

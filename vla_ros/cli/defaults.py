@@ -44,7 +44,7 @@ def actions_of(name: str) -> int:
     from vla_ros.engine.checkpoints.openvla import read_layout, resolve
     from vla_ros.engine.checkpoints.random import PREFIX, PRESETS
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.flow.load import is_flow
+    from vla_ros.engine.flow.families import is_flow
 
     if name.startswith(PREFIX):
         preset = PRESETS.get(name.removeprefix(PREFIX))

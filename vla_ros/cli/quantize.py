@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.engine.checkpoints.openvla import resolve
     from vla_ros.engine.checkpoints.quantise import quantise_checkpoint
     from vla_ros.engine.checkpoints.random import PREFIX
-    from vla_ros.engine.flow.load import is_flow
+    from vla_ros.engine.flow.families import is_flow
     from vla_ros.engine.quantised.formats import parse_formats
 
     try:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_ros.engine.checkpoints.openvla import fingerprint, inspect_checkpoint, resolve
-from vla_ros.engine.flow.load import inspect_folder, is_flow
-from vla_ros.engine.flow.weights import sha256_of
+from vla_ros.engine.flow.families import family_of, is_flow
+from vla_ros.engine.flow.family import Choice
 
 TOKENS = "tokens"
 
@@ -30,7 +30,9 @@ def inspect(name: str, tokenizer: str = "") -> Inspection:
     """
     directory = resolve(name)
     if is_flow(directory):
-        config, parameters = inspect_folder(directory, tokenizer or None)
+        config, parameters = family_of(directory).inspect(
+            directory, Choice(tokenizer=tokenizer or None)
+        )
         return Inspection(directory, config.kind, parameters, ())
     layout = inspect_checkpoint(name)
     return Inspection(layout.directory, TOKENS, layout.parameters, tuple(layout.norm_stats))
@@ -39,4 +41,6 @@ def inspect(name: str, tokenizer: str = "") -> Inspection:
 def sha256_on_disk(name: str) -> str:
     """The ``checkpoint_sha256`` that an engine of ``name`` will have, without loading it."""
     directory = resolve(name)
-    return sha256_of(directory) if is_flow(directory) else fingerprint(directory)
+    if is_flow(directory):
+        return family_of(directory).sha256(directory)
+    return fingerprint(directory)

@@ -27,7 +27,7 @@ ATTENTIONS = ("sdpa", "varlen")
 PREPROCESSINGS = ("default", "libero")
 RTC = ("", "identity", "true", "trained")
 #: Options that mean something to flow policies alone.
-FLOW_OPTIONS = ("tokenizer", "flow_steps", "flow_cameras")
+FLOW_OPTIONS = ("tokenizer", "flow_steps", "flow_cameras", "embodiment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ class EngineOptions:
     Flow policies alone: ``tokenizer`` is the folder of the language model's tokenizer where the
     checkpoint has none, ``flow_steps`` the solver's steps (``None``: the checkpoint's),
     ``flow_cameras`` which of its cameras is which of the robot's where their names do not tell
-    (:mod:`vla_ros.engine.flow.cameras`), ``camera_roles`` the robot's beside main and wrist.
+    (:mod:`vla_ros.engine.flow.cameras`), ``camera_roles`` the robot's beside main and wrist,
+    ``embodiment`` which of the robots that a checkpoint was trained for it is (GR00T).
     ``rtc`` says how a chunk continues the one that is executed meanwhile: "" not at all, guided
     with the Jacobian "identity" or "true", or "trained" for it; ``rtc_limit`` is the largest gain
     of the guidance.
@@ -92,6 +93,7 @@ class EngineOptions:
     tokenizer: str | None = None
     flow_steps: int | None = None
     flow_cameras: str | None = None
+    embodiment: str | None = None
     camera_roles: tuple[str, ...] = ()
     rtc: str = ""
     rtc_limit: float = 5.0

@@ -84,7 +84,10 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
     looked at, or "".
     PolicyRefused: a scale for what is no end effector's, and see :func:`conventions_of`.
     """
-    told = conventions_of(spec.checkpoint, "", spec.unnorm_key, spec.action_scale)
+    embodiment = str(spec.schedule_options.get("embodiment") or "")
+    told = conventions_of(
+        spec.checkpoint, "", spec.unnorm_key, spec.action_scale, embodiment=embodiment
+    )
     given: dict[str, Any] = {
         name: getattr(spec, name)
         for name in ("action_scale", "preprocessing", "center_crop")
@@ -104,23 +107,29 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
 
 
 def conventions_of(
-    checkpoint: str, suite: str = "", unnorm_key: str = "", action_scale: Scale | None = None
+    checkpoint: str,
+    suite: str = "",
+    unnorm_key: str = "",
+    action_scale: Scale | None = None,
+    *,
+    embodiment: str = "",
 ) -> Conventions:
     """The conventions of a directory, hub id or ``random:<preset>``; reads no weights.
 
     ``suite``: the LIBERO suite to be evaluated, or "". ``unnorm_key`` and ``action_scale``:
     somebody's own choice; the scale is used only where the statistics cannot be in metres.
+    ``embodiment``: the robot among those of a flow policy, or "".
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
     its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
     """
     from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
     from vla_ros.engine.checkpoints.parse import read_config
     from vla_ros.engine.checkpoints.random import random_chunk
-    from vla_ros.engine.flow.engine import flow_source
+    from vla_ros.engine.flow.families import flow_source
 
     try:
         if (source := flow_source(checkpoint)) is not None:
-            return _of_flow(source)
+            return _of_flow(source, unnorm_key, embodiment)
         if checkpoint.startswith(f"{RANDOM}:"):
             chunk = random_chunk(checkpoint)
             return replace(_of_statistics(unnorm_key or RANDOM, {}, 1, action_scale), chunk=chunk)
@@ -145,23 +154,23 @@ def conventions_from(
     return _of_statistics(key, stats[key], cameras, action_scale)
 
 
-def _of_flow(source: Path | str) -> Conventions:
+def _of_flow(source: Path | str, unnorm_key: str, embodiment: str) -> Conventions:
     """A flow policy's own postprocessor restores its actions and tells no unit. It may be in
     poses, where a long reach is none of a step: so it is doubted and not refused."""
-    from vla_ros.engine.flow.config import read_flow_config
-    from vla_ros.engine.flow.processors import read_processors
-    from vla_ros.engine.flow.random import preset_of
+    from vla_ros.engine.flow.families import config_of, family_of
+    from vla_ros.engine.flow.family import Choice
 
     drawn = isinstance(source, str)
-    config = preset_of(source) if isinstance(source, str) else read_flow_config(source)
+    choice = Choice(embodiment=embodiment or None, unnorm_key=unnorm_key or None)
+    config = config_of(source, choice)
     found = Conventions(
-        "", CONTROLLER_UNITS if drawn else PHYSICAL_UNITS, "default", False,
+        unnorm_key, CONTROLLER_UNITS if drawn else PHYSICAL_UNITS, "default", False,
         cameras=min(len(config.cameras), 2), units="as LIBERO's controller",
         width=config.action_dim, chunk=config.horizon, state=config.state_dim,
     )  # fmt: skip
     if isinstance(source, str) or config.action_dim != ACTION_DIM:
         return found
-    ends = read_processors(source, config).action.ends()
+    ends = family_of(source).action_ends(source, choice)
     reach = max((abs(x) for end in ends for x in end[:3].tolist()), default=0.0)
     units = f"its data reach {reach:.3g} a step: taken for m and rad"
     doubt = f"its data reach {reach:.3g} a step, no displacement in m: give action_scale"

@@ -7,12 +7,15 @@ it is what those choices became in the engine that runs.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
 from vla_ros.core import Floats, Timeline
 from vla_ros.engine.flow.engine import FlowEngine
+from vla_ros.engine.flow.model import FlowModel
 from vla_ros.engine.flow.primitive import Continuing
-from vla_ros.engine.flow.solver import Euler, Sample, Velocity, noise_for
+from vla_ros.engine.flow.solver import Euler, Sample, Velocity, generator_for
 from vla_ros.precision.observed import Choices, Layout, Shown, Stage, Told, Used, seen
 from vla_ros.precision.sides import gripper_choices
 from vla_ros.precision.tokens import ROTARY
@@ -26,7 +29,7 @@ class _Noted(Euler):
     """The solver, which notes every velocity [H, D] and the times as they are asked for."""
 
     def __init__(self, within: Euler) -> None:
-        super().__init__(within.steps)
+        super().__init__(within.steps, within.rising)
         self.velocities: list[torch.Tensor] = []
 
     def run(
@@ -47,7 +50,9 @@ class FlowWatch:
     def __init__(self, engine: FlowEngine, scale: Floats) -> None:
         self._engine, self._scale = engine, scale
         self._model = engine.policy.model
-        self._solver = self._model.solver = _Noted(self._model.solver)
+        self._solver: _Noted | None = None
+        if engine.policy.config.steps:
+            self._solver = self._model.solver = _Noted(self._model.solver)
         self._clock = SystemClock()
 
     def told(self, shown: Shown, teacher: Told | None = None) -> Told:
@@ -56,15 +61,11 @@ class FlowWatch:
         observation, clock = shown.observation, self._clock
         answer = self._engine.step(observation, Timeline(clock.steady_ns()), clock)
         actions = answer.actions * self._scale
-        head, model, config = self._engine.head, self._model, self._engine.policy.config
+        head, model = self._engine.head, self._model
         given = head.inputs(observation)
-        vision = config.shapes.vision
-        side = config.image_size // vision.patch // max(config.shapes.shuffle, 1)
-        where = Layout(0, len(given.pixels), side)
-        with watch_positions(model.tower) as positions:
+        with self._tower() as positions:
             features = model.see(given.pixels)
-        if where.patches != len(features):
-            where = Layout()
+        where = self._where(len(given.pixels), len(features))
         stages = [Stage("pixels", seen(given.pixels.flatten(0, 1))),
                   Stage("vision", seen(features), where)]  # fmt: skip
         prefix = model.prefill(features, given.ids, given.state)
@@ -72,9 +73,9 @@ class FlowWatch:
         for number, (keys, values) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
             both = torch.cat((keys, values))[:, :rows].transpose(0, 1)
             stages.append(Stage(f"layer {number}, K and V", seen(both), where))
-        noise = noise_for(self._engine.options.seed, observation.stamp_ns, head.horizon, head.width)
+        noise = model.noise(generator_for(self._engine.options.seed, observation.stamp_ns))
         chunk = head.integrate(prefix, None, noise)
-        for step, velocity in enumerate(self._solver.velocities):
+        for step, velocity in enumerate(self._solver.velocities if self._solver else ()):
             stages.append(Stage(f"velocity {step}", velocity))
         stages.append(Stage("chunk", seen(chunk)))
         space = self._engine.info.action_space
@@ -84,12 +85,25 @@ class FlowWatch:
                 Choices("prompt ids", given.ids.cpu(), exact=True),
                 *gripper_choices(actions, space),
             ),
-            used=(*self._turned(rows), Used(PATCHES, positions[0], PATCHES)),
+            used=(*self._turned(rows), *(Used(PATCHES, p, PATCHES) for p in positions[:1])),
             tokens=(),
             actions=actions,
         )
 
+    def _tower(self) -> AbstractContextManager[list[torch.Tensor]]:
+        """The positions that a tower adds, of those networks that show theirs."""
+        if isinstance(self._model, FlowModel):
+            return watch_positions(self._model.tower)
+        return nullcontext([])
+
+    def _where(self, views: int, rows: int) -> Layout:
+        """Rows of images as squares, where they are."""
+        side = round((rows / views) ** 0.5) if views else 0
+        return Layout(0, views, side) if views * side**2 == rows else Layout()
+
     def _turned(self, rows: int) -> list[Used]:
+        if not isinstance(self._model, FlowModel):
+            return []
         rope, buffers = self._model.rotary, self._model.buffers
         table = torch.cat((rope.cos, rope.sin), 1).float().cpu()
         behind = torch.cat((buffers.cos, buffers.sin), 1).float().cpu()

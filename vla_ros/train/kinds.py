@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from vla_ros.engine.checkpoints.openvla import load_checkpoint, resolve
-from vla_ros.engine.flow.load import is_flow
+from vla_ros.engine.flow.families import is_flow
 from vla_ros.errors import UserError
 from vla_ros.train.arch import ARCHITECTURES
 from vla_ros.train.data.frames import Frames

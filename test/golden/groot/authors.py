@@ -35,6 +35,11 @@ try:
 except ImportError:  # only to move tensors to a device
     sys.modules["tree"] = importlib.util.module_from_spec(ModuleSpec("tree", None))
     sys.modules["tree"].map_structure = lambda f, t: {k: f(v) for k, v in t.items()}
+# The model makes one and never uses it; it would download Qwen's files.
+_processing = ModuleType("gr00t.model.gr00t_n1d7.processing_gr00t_n1d7")
+_processing.Gr00tN1d7DataCollator = lambda **_: None
+sys.modules[_processing.__name__] = _processing
 torch.set_num_threads(1)
 
 from gr00t.model.gr00t_n1d7 import gr00t_n1d7  # noqa: F401
+from gr00t.model.modules import qwen3_backbone  # noqa: F401

@@ -24,6 +24,7 @@ class LerobotRow:
     """Asks a process for a chunk at a time. Close it. UserError where it cannot be started."""
 
     def __init__(self, python: str, asked: Mapping[str, Any], inputs: Inputs) -> None:
+        assert inputs.noise is not None, "LeRobot's flow policies start from noise"
         self._folder = tempfile.TemporaryDirectory()
         arrays = Path(self._folder.name) / "inputs.npz"
         np.savez(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-
-from vla_ros.engine.flow.config import FlowConfig
-from vla_ros.engine.flow.load import expected_tensors
 
 SPARE = 0.2  # of the weights: what everything else may take
 LEAST = 200e6  # bytes of weights below which libraries and arenas say more than the policy
@@ -40,12 +36,6 @@ class Held:
             f" {self.held / 1e6:.0f} MB ({verdict}), libraries and scratch included; while loading"
             f" by {self.loading / 1e6:.0f} MB at the most"
         )
-
-
-def weight_bytes(config: FlowConfig, dtype: torch.dtype) -> int:
-    """Of every tensor that a checkpoint must have."""
-    shapes = expected_tensors(config).must.values()
-    return sum(math.prod(shape) for shape in shapes) * dtype.itemsize
 
 
 def resident_bytes(device: str) -> int:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from vla_ros.benchmark.flow.row import Inputs, Spent, Stopwatch
 from vla_ros.engine.flow.buffers import Captured
 from vla_ros.engine.flow.config import FlowConfig
+from vla_ros.engine.flow.family import Network, Stepping
 from vla_ros.engine.flow.layers import read_layer
 from vla_ros.engine.flow.model import FlowModel
 from vla_ros.engine.flow.pi import EXPERT, NORMS
@@ -24,21 +25,23 @@ from vla_ros.engine.flow.weights import Weights
 class OwnRow:
     """The engine: the prefix once, all steps one function (one graph where the model has any)."""
 
-    def __init__(self, model: FlowModel) -> None:
+    def __init__(self, model: Network) -> None:
         self.model = model
+        self.rows = 0  # of the newest prefix, without padding
 
     def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
         model, watch = self.model, Stopwatch(self.model.device)
         features = watch.time("vision", lambda: model.see(inputs.pixels))
         prefix = watch.time("prefill", lambda: model.prefill(features, inputs.ids, inputs.state))
+        self.rows = int(prefix.mask.sum())
         out = watch.time("decode", lambda: self._integrate(prefix, inputs.noise))
         return out.float().cpu(), watch.spent
 
-    def _integrate(self, prefix: Prefix, noise: torch.Tensor) -> torch.Tensor:
+    def _integrate(self, prefix: Prefix, noise: torch.Tensor | None) -> torch.Tensor:
         return self.model.integrate(prefix, None, noise)
 
 
-def eager(model: FlowModel) -> OwnRow:
+def eager(model: Network) -> OwnRow:
     """The same weights and buffers without graphs."""
     twin = copy(model)
     twin.captured = Captured(None)
@@ -46,17 +49,39 @@ def eager(model: FlowModel) -> OwnRow:
 
 
 class NaiveRow(OwnRow):
-    """The same arithmetic as a plain program has it: no graphs; of the prefix the whole last
-    layer; in every step all that is the same in every step (pi0's state, SmolVLA's cross keys and
-    values, pi0.5's scales and shifts), and caches that are copied before they are written to.
+    """The same arithmetic as a plain program has it: no graphs; in every step all that is the same
+    in every step, and caches that are copied before they are written to."""
+
+    def __init__(self, model: Stepping) -> None:
+        twin = copy(model)
+        twin.captured = Captured(None)
+        super().__init__(twin)
+        self._stepping = twin
+
+    def _integrate(self, prefix: Prefix, noise: torch.Tensor | None) -> torch.Tensor:
+        assert noise is not None, "a solver starts from noise"
+        x, solver = noise.to(self.model.device, torch.float32), self._stepping.solver
+        for step, time in enumerate(solver.times):
+            _ = [t.clone() for t in (*prefix.keys, *prefix.values)]
+            self._repeat(time)
+            x = x + solver.dt * self._stepping.velocity(prefix, x, step)
+        return x
+
+    def _repeat(self, time: float) -> None:
+        """What else a plain program does again in a step."""
+
+
+class NaiveLerobotRow(NaiveRow):
+    """Of pi0, pi0.5 and SmolVLA also the whole last layer of the prefix, and pi0.5's scales and
+    shifts in every step, beside pi0's state and SmolVLA's cross keys and values.
 
     ``weights`` are the model's own: what the engine did not keep is read from them.
     """
 
     def __init__(self, model: FlowModel, weights: Weights) -> None:
-        twin = copy(model)
-        twin.captured = Captured(None)
-        super().__init__(twin)
+        super().__init__(model)
+        twin = self.model
+        assert isinstance(twin, FlowModel)
         config, like = model.config, torch.empty(0, device=model.device, dtype=model.dtype)
         text = config.shapes.text
         base = SMOLVLA_TEXT if config.kind == "smolvla" else PI_TEXT
@@ -64,14 +89,9 @@ class NaiveRow(OwnRow):
         twin.layers = [*model.layers[:-1], last]
         self._modulate = PlainModulation(config, weights, like) if config.adaptive else None
 
-    def _integrate(self, prefix: Prefix, noise: torch.Tensor) -> torch.Tensor:
-        x, solver = noise.to(self.model.device, torch.float32), self.model.solver
-        for step, time in enumerate(solver.times):
-            _ = [t.clone() for t in (*prefix.keys, *prefix.values)]
-            if self._modulate is not None:
-                self._modulate(time)
-            x = x + solver.dt * self.model.velocity(prefix, x, step)
-        return x
+    def _repeat(self, time: float) -> None:
+        if self._modulate is not None:
+            self._modulate(time)
 
 
 class PlainModulation:

@@ -17,12 +17,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Of one chunk, in model space: pixels [V, 3, s, s], ids int64 [n], state [S], noise [H, D]."""
+    """Of one chunk, in model space: pixels [V, ...], ids int64 [n], state [S], noise [H, D], none
+    for a single pass."""
 
     pixels: torch.Tensor
     ids: torch.Tensor
     state: torch.Tensor
-    noise: torch.Tensor
+    noise: torch.Tensor | None
 
 
 @dataclass(slots=True)

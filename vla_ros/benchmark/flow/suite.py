@@ -18,16 +18,16 @@ from vla_ros.benchmark.flow.memory import (
     forget_peak,
     peak_bytes,
     resident_bytes,
-    weight_bytes,
 )
-from vla_ros.benchmark.flow.ours import NaiveRow, OwnRow, eager
+from vla_ros.benchmark.flow.ours import NaiveLerobotRow, NaiveRow, OwnRow, eager
 from vla_ros.benchmark.flow.row import Inputs, Row, Spent
 from vla_ros.benchmark.flow.transformers_pi0 import TransformersRow, of_weights
 from vla_ros.benchmark.measure import Report, silent
-from vla_ros.engine.flow.config import FlowConfig, flow_config_json, read_flow_config
-from vla_ros.engine.flow.engine import flow_source
-from vla_ros.engine.flow.load import WEIGHTS, FlowPolicy, expected_tensors, load_folder
-from vla_ros.engine.flow.random import DrawnWeights, load_random_flow, preset_of
+from vla_ros.engine.flow.config import FlowConfig, flow_config_json
+from vla_ros.engine.flow.families import family_of, flow_source
+from vla_ros.engine.flow.family import Choice, Config, Family, Loaded, Network, Place
+from vla_ros.engine.flow.load import WEIGHTS, expected_tensors
+from vla_ros.engine.flow.random import DrawnWeights
 from vla_ros.engine.flow.save import save_weights
 from vla_ros.engine.flow.weights import FileWeights, Weights
 from vla_ros.engine.packed.graphs import CudaCapture
@@ -55,6 +55,7 @@ class FlowBenchOptions:
     cuda_graphs: bool = True
     lerobot: str | None = None
     seed: int = 0
+    embodiment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,11 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
     before = resident_bytes(options.device)
     policy = _load(options)
     loading = peak_bytes(options.device) - before
-    inputs = _inputs(policy.config, options)
+    inputs = inputs_of(policy.model, options.seed)
     own = OwnRow(policy.model)
     own.chunk(inputs)
     held = Held(
-        weight_bytes(policy.config, policy.model.dtype),
+        _family(options).weight_bytes(policy.config, policy.model.dtype),
         loading,
         resident_bytes(options.device) - before,
     )
@@ -122,33 +123,42 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
     if versions.get("lerobot", "").endswith(OTHER_WEIGHTS):
         del chunks["lerobot"]  # it cannot say the same
     return FlowBenchResult(
-        _summaries(options, policy.config, spent, chunks), _shapes(policy.config, options, inputs),
+        _summaries(options, policy.config, spent, chunks),
+        _shapes(policy.config, options, inputs, own.rows),
         held, skipped, versions,
     )  # fmt: skip
 
 
-def _load(options: FlowBenchOptions) -> FlowPolicy:
+def _source(options: FlowBenchOptions) -> Path | str:
     source = flow_source(options.checkpoint)
     assert source is not None, "the caller looked"
+    return source
+
+
+def _family(options: FlowBenchOptions) -> Family[Any]:
+    return family_of(_source(options))
+
+
+def _load(options: FlowBenchOptions) -> Loaded:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     capture = CudaCapture(device) if device.type == "cuda" and options.cuda_graphs else None
+    choice, place = Choice(embodiment=options.embodiment), Place(device, dtype, capture)
+    source = _source(options)
     try:
-        if isinstance(source, str):
-            return load_random_flow(source, options.seed, device, dtype, capture=capture)
-        return load_folder(source, device, dtype, capture=capture)
+        _family(options).refuse(choice)
+        return _family(options).load(source, choice, place, options.seed)
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
-def _inputs(config: FlowConfig, options: FlowBenchOptions) -> Inputs:
+def inputs_of(model: Network, seed: int) -> Inputs:
     """Random pixels and noise, a state of zeros, a prompt of a dozen tokens."""
-    generator = torch.Generator().manual_seed(options.seed)
-    side, views = config.image_size, len(config.cameras)
-    pixels = torch.rand(views, 3, side, side, generator=generator) * 2 - 1
-    noise = torch.randn(config.horizon, config.action_width, generator=generator)
-    device = torch.device(options.device)
-    ids = torch.arange(4, 4 + min(WORDS, config.max_text), device=device)
-    return Inputs(pixels.to(device), ids, torch.zeros(config.state_width), noise.to(device))
+    generator = torch.Generator().manual_seed(seed)
+    given = model.example(WORDS, generator)
+    noise = model.noise(generator)
+    return Inputs(
+        given.pixels, given.ids, given.state, None if noise is None else noise.to(model.device)
+    )
 
 
 def weights_of(options: FlowBenchOptions, config: FlowConfig) -> Weights:
@@ -162,7 +172,7 @@ def weights_of(options: FlowBenchOptions, config: FlowConfig) -> Weights:
 
 def _rows(
     options: FlowBenchOptions,
-    policy: FlowPolicy,
+    policy: Loaded,
     inputs: Inputs,
     own: OwnRow,
     stack: ExitStack,
@@ -177,8 +187,12 @@ def _rows(
         rows["flow_eager"] = eager(model)
     elif "flow_eager" in options.rows:
         skipped["flow_eager"] = "flow_eager: without graphs it is the row flow"
-    if "naive" in options.rows:
-        rows["naive"] = NaiveRow(model, weights_of(options, config))
+    if "naive" in options.rows and not config.steps:
+        skipped["naive"] = f"naive: {config.kind} has a single pass, which repeats nothing"
+    elif "naive" in options.rows:
+        rows["naive"] = NaiveRow(model)
+        if isinstance(config, FlowConfig):
+            rows["naive"] = NaiveLerobotRow(model, weights_of(options, config))
     if "transformers" in options.rows and config.kind != "pi0":
         skipped["transformers"] = f"transformers: it has no {config.kind} of its own"
     elif "transformers" in options.rows:
@@ -189,7 +203,9 @@ def _rows(
         theirs = of_weights(config, weights_of(options, config), names, model.dtype)
         rows["transformers"] = TransformersRow(config, theirs, model.device)
         versions["transformers"] = transformers.__version__
-    if "lerobot" in options.rows and options.lerobot is None:
+    if "lerobot" in options.rows and not isinstance(config, FlowConfig):
+        skipped["lerobot"] = f"lerobot: its own {config.kind} is not measured here"
+    elif "lerobot" in options.rows and options.lerobot is None:
         skipped["lerobot"] = "lerobot: run `vla-ros lerobot setup`, or give --lerobot-python"
     elif "lerobot" in options.rows and options.lerobot is not None:
         report("loading LeRobot", 0, 0)
@@ -249,7 +265,7 @@ def _measure(
 
 def _summaries(
     options: FlowBenchOptions,
-    config: FlowConfig,
+    config: Config,
     spent: dict[str, list[Spent]],
     chunks: dict[str, torch.Tensor],
 ) -> dict[str, FlowRow]:
@@ -271,7 +287,7 @@ def _summaries(
             rate_hz=1.0 / median,
             latency_ms=median * 1e3,
             stages_ms={n: stages[n] for n in ("vision", "prefill", "decode")},
-            step_ms=stages["decode"] / config.steps,
+            step_ms=stages["decode"] / max(config.steps, 1),
             passes_per_action=float(1 + config.steps),
             actions_per_call=config.horizon,
             speedup={o: m / median for o, m in medians.items() if o != name},
@@ -284,24 +300,15 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max())
 
 
-def _shapes(config: FlowConfig, options: FlowBenchOptions, inputs: Inputs) -> dict[str, int]:
-    prompt = len(inputs.pixels) * config.view_tokens + len(inputs.ids)
-    shapes = expected_tensors(config).must.values()
+def _shapes(config: Config, options: FlowBenchOptions, inputs: Inputs, rows: int) -> dict[str, int]:
+    views = len(config.cameras)
     return {
-        "parameters": sum(int(torch.Size(s).numel()) for s in shapes),
-        "vision_tokens": config.view_tokens,
-        "prompt_tokens": prompt + int(config.kind == "smolvla"),
+        "parameters": _family(options).parameters(config),
+        "vision_tokens": (rows - len(inputs.ids)) // views,
+        "prompt_tokens": rows,
         "action_tokens": config.horizon,
         "steps": config.steps,
-        "views": len(inputs.pixels),
+        "views": views,
         "warm_up": options.warm_up,
         "timed": options.timed,
     }
-
-
-def config_of(checkpoint: str) -> FlowConfig | None:
-    """The config of a flow policy; None where the checkpoint is none."""
-    source = flow_source(checkpoint)
-    if source is None:
-        return None
-    return preset_of(source) if isinstance(source, str) else read_flow_config(source)

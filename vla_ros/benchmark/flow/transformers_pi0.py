@@ -96,7 +96,8 @@ class TransformersRow:
         self._config, self._model, self._device = config, model.to(device), device
 
     def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
-        model, config = self._model, self._config
+        model, config, noise = self._model, self._config, inputs.noise
+        assert noise is not None, "pi0 starts from noise"
         watch, dtype = Stopwatch(self._device), model.dtype
         slots = len(inputs.pixels) * config.view_tokens
         image = torch.full((slots,), config.shapes.text.vocab_size)
@@ -114,7 +115,7 @@ class TransformersRow:
                 inputs.state[None].to(self._device, dtype),
                 ids,
                 inputs.pixels[None].to(self._device, dtype),
-                inputs.noise[None].to(self._device, dtype),
+                noise[None].to(self._device, dtype),
                 attention_mask=torch.ones_like(ids),
                 pixel_attention_mask=torch.ones(
                     1, len(inputs.pixels), dtype=torch.bool, device=self._device

@@ -28,7 +28,7 @@ SPARE = ("p95\nms", "wall\nms", "differs\nby")
 def is_flow(checkpoint: str | None) -> bool:
     """Whether these are its options. UserError: there is no such checkpoint."""
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.flow.engine import flow_source
+    from vla_ros.engine.flow.families import flow_source
 
     try:
         return checkpoint is not None and flow_source(checkpoint) is not None

@@ -143,7 +143,7 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
     """
     from vla_ros.engine.checkpoints.openvla import fingerprint, read_layout, resolve
     from vla_ros.engine.errors import CheckpointError
-    from vla_ros.engine.flow.load import is_flow
+    from vla_ros.engine.flow.families import is_flow
     from vla_ros.engine.tokens import ActionTokens
 
     if name.startswith("random:"):

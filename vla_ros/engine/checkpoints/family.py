@@ -14,15 +14,14 @@ from typing import Any
 
 from vla_ros.engine.checkpoints.files import names_in, read_json
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.names import READ_AS_IS
 
 CONVERT = "vla-ros convert"
 PICKLES = ("pytorch_model*.bin", "model*.pt", "model*.pth", "consolidated*.pth")
 OFT_PARTS = "*--*_checkpoint.pt"
 RUNS = "checkpoints/*.pt"  # of prismatic
-#: Policies of lerobot that are read as they are (vla_ros.engine.flow).
-FLOW_TYPES = ("pi0", "pi05", "smolvla")
 #: What this engine reads, for the messages that refuse anything else.
-READS = "this engine reads OpenVLA, OpenVLA-OFT and MiniVLA, and LeRobot's pi0, pi05 and smolvla"
+READS = f"this engine reads OpenVLA, OpenVLA-OFT and MiniVLA, and of flow policies {READ_AS_IS}"
 
 
 def refuse_foreign(directory: Path) -> None:
@@ -76,8 +75,6 @@ def foreign_config(raw: Mapping[str, Any], where: str) -> str | None:
         kind = raw.get("model_type", "openvla")
         return None if kind in ("openvla", "prismatic") else _other(where, kind)
     if isinstance(raw.get("type"), str) and ("input_features" in raw or "output_features" in raw):
-        if raw["type"] in FLOW_TYPES:
-            return f"{where} is a policy of lerobot, of type {raw['type']!r}: use it as it is"
         return f"{where} is a policy of lerobot, of type {raw['type']!r}: {READS}"
     architectures = raw.get("architectures")
     names = [str(a) for a in architectures] if isinstance(architectures, list) else []

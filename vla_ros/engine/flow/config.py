@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from vla_ros.engine.checkpoints.config import SIGLIP_SO400M, TextConfig, TowerConfig
-from vla_ros.engine.checkpoints.family import FLOW_TYPES
 from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
 
+KINDS = ("pi0", "pi05", "smolvla")
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 EMPTY_CAMERA = "empty_camera_"
 PALIGEMMA_VOCAB = 257152
@@ -45,7 +45,7 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True)
 class FlowConfig:
-    """A policy of one of :data:`FLOW_TYPES`.
+    """A policy of LeRobot's, pi0, pi05 or smolvla.
 
     ``horizon`` actions a chunk, ``steps`` of the solver. The model sees ``state_dim`` values
     padded to ``state_width`` and gives ``action_width``, of which the first ``action_dim``
@@ -78,6 +78,11 @@ class FlowConfig:
         return self.kind == "pi05"
 
     @property
+    def continues(self) -> tuple[str, ...]:
+        """How a chunk can continue an earlier one."""
+        return ("rtc", "rtc_trained") if self.row_time else ("rtc",)
+
+    @property
     def view_tokens(self) -> int:
         """Prefix tokens of one camera."""
         return (self.image_size // self.shapes.vision.patch // self.shapes.shuffle) ** 2
@@ -106,7 +111,7 @@ def read_flow_config(directory: Path, steps: int | None = None) -> FlowConfig:
 def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> FlowConfig:
     """Turn a config.json's content into a :class:`FlowConfig`."""
     fields = Fields(raw)
-    kind = fields.choice("type", "", FLOW_TYPES)
+    kind = fields.choice("type", "", KINDS)
     fields.only("n_obs_steps", 1)
     fields.only("add_image_special_tokens", False)
     fields.only("adapt_to_pi_aloha", False)

@@ -5,22 +5,17 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
-from vla_ros.engine.checkpoints.openvla import resolve
-from vla_ros.engine.checkpoints.random import PREFIX
-from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.cameras import WRIST, roles_of
-from vla_ros.engine.flow.config import FlowConfig, read_flow_config
 from vla_ros.engine.flow.continuing import REMEMBERED, guidance_of
+from vla_ros.engine.flow.families import config_of, family_of, flow_source
+from vla_ros.engine.flow.family import Choice, Config, Loaded, Place
 from vla_ros.engine.flow.head import FlowHead
-from vla_ros.engine.flow.load import FlowPolicy, is_flow, load_folder
 from vla_ros.engine.flow.primitive import Continuing, Guidance
-from vla_ros.engine.flow.random import PRESETS, load_random_flow
-from vla_ros.engine.flow.solver import noise_for
-from vla_ros.engine.layout import action_space_of
+from vla_ros.engine.flow.solver import generator_for
 from vla_ros.engine.options import AUTO, FLOW_OPTIONS, EngineOptions
 from vla_ros.engine.packed.graphs import Capture, CudaCapture
 from vla_ros.engine.stages import StageTimer
@@ -29,7 +24,7 @@ from vla_ros.timing import Clock
 #: Options of the engine that mean something here; the others belong to token policies.
 _OURS = {
     "checkpoint", "device", "dtype", "seed", "action_dim", "cuda_graphs", "threads", "camera_roles",
-    "rtc", "rtc_limit", *FLOW_OPTIONS,
+    "rtc", "rtc_limit", "unnorm_key", *FLOW_OPTIONS,
 }  # fmt: skip
 _ANY_SCHEDULE = (AUTO, "autoregressive")  # what is asked for where nobody chose
 #: What "auto" would draft with, should it draft: here it does not.
@@ -39,19 +34,15 @@ _IF_IT_DRAFTS = {"adaptive_draft", "draft_extrapolation", "gamma"}
 class FlowEngine:
     """A loaded flow policy, one instruction at a time. One thread."""
 
-    def __init__(self, policy: FlowPolicy, options: EngineOptions) -> None:
+    def __init__(self, policy: Loaded, options: EngineOptions) -> None:
         self.options, self.policy = options, policy
         self.roles = check_layout(policy.config, options)
         self.head = FlowHead(policy, self.roles)
         self._text: str | None = None
         self._prepared: int | None = None  # graphs that there were when all were prepared
         self._chunks: dict[int, torch.Tensor] = {}  # the newest in model space, by stamp
-        config = policy.config
-        if options.rtc == Continuing.TRAINED and not config.row_time:
-            raise CheckpointError(
-                "execution 'rtc_trained' needs a network that takes a time for each action, and"
-                " this one takes one for all: choose sync, async, ensemble, rtc"
-            )
+        config: Config = policy.config
+        _check_rtc(config, options.rtc)
         self.info = PolicyInfo(
             name="vla",
             schedule="flow",
@@ -62,8 +53,8 @@ class FlowEngine:
             chunk_length=config.horizon,
             state_dim=config.state_dim,
             camera_roles=tuple(role for role in options.camera_roles if role in self.roles),
-            action_space=action_space_of(config.action_dim, policy.processors.action_names),
-            continues=("rtc", "rtc_trained") if config.row_time else ("rtc",),
+            action_space=policy.action_space,
+            continues=config.continues,
         )
 
     @property
@@ -106,13 +97,12 @@ class FlowEngine:
             self._prepare(observation)
         stages = StageTimer(timeline, clock, self.policy.model.device)
         prefix = self.head.encode(observation, stages)
-        noise = noise_for(
-            self.options.seed, observation.stamp_ns, self.head.horizon, self.head.width
-        )
+        random = generator_for(self.options.seed, observation.stamp_ns)
+        noise = self.policy.model.noise(random)
         guidance = guidance or self._guidance(observation)
         chunk = self.head.integrate(prefix, None, noise, guidance)
         stages.mark("decode")
-        actions = self._in_units(chunk.cpu(), observation)  # the one host sync
+        actions = self.head.in_units(chunk.cpu(), observation)  # the one host sync
         self._chunks[observation.stamp_ns] = chunk
         while len(self._chunks) > REMEMBERED:
             del self._chunks[next(iter(self._chunks))]
@@ -128,7 +118,7 @@ class FlowEngine:
     @property
     def captures_in_service(self) -> int:
         """Graphs captured since all were prepared, while a robot waited: 0 if all is well."""
-        captured = self.policy.model.captured.count
+        captured: int = self.policy.model.captured.count
         return 0 if self._prepared is None else captured - self._prepared
 
     def _prepare(self, observation: Observation) -> None:
@@ -137,7 +127,7 @@ class FlowEngine:
         if model.padded:
             features = model.see(self.head.inputs(observation).pixels)
             model.prepare(len(features), (None, Continuing(rtc)) if rtc else (None,))
-        self._prepared = model.captured.count
+        self._prepared = int(model.captured.count)
 
     def _guidance(self, observation: Observation) -> Guidance | None:
         executing = observation.executing
@@ -149,20 +139,20 @@ class FlowEngine:
         how = Continuing(self.options.rtc)
         return guidance_of(chunk, executing, self.options.rtc_limit, how)
 
-    def _in_units(self, chunk: torch.Tensor, observation: Observation) -> np.ndarray:
-        config, processors = self.policy.config, self.policy.processors
-        values = processors.action.restore(chunk[:, : config.action_dim])
-        if processors.relative:
-            assert observation.proprio is not None
-            state = torch.from_numpy(np.asarray(observation.proprio, dtype=np.float32).copy())
-            values = values + state[: config.action_dim] * torch.tensor(processors.relative)
-        actions = np.ascontiguousarray(values.numpy(), dtype=np.float64)
-        if not np.isfinite(actions).all():
-            raise InvalidAction("an action is not finite: the weights or the input are damaged")
-        return actions
+
+def _check_rtc(config: Config, rtc: str) -> None:
+    """CheckpointError where the network cannot continue a chunk in the way that was asked for."""
+    wanted = "" if not rtc else "rtc_trained" if rtc == Continuing.TRAINED else "rtc"
+    if not wanted or wanted in config.continues:
+        return
+    ways = ", ".join(("sync", "async", "ensemble", *config.continues))
+    why = "a solver to guide, and this network has a single pass"
+    if config.steps:
+        why = "a network that takes a time for each action, and this one takes one for all"
+    raise CheckpointError(f"execution {wanted!r} needs {why}: choose {ways}")
 
 
-def check_layout(config: FlowConfig, options: EngineOptions) -> tuple[str, ...]:
+def check_layout(config: Config, options: EngineOptions) -> tuple[str, ...]:
     """The roles of its cameras. CheckpointError, wanted against offered, for a checkpoint that
     this robot cannot feed or obey."""
     wrong = []
@@ -179,17 +169,6 @@ def check_layout(config: FlowConfig, options: EngineOptions) -> tuple[str, ...]:
     return roles
 
 
-def flow_source(checkpoint: str) -> Path | str | None:
-    """What to load where ``checkpoint`` is a flow policy: a folder or ``random:<preset>``.
-
-    None: it is neither.
-    """
-    if checkpoint.startswith(PREFIX):
-        return checkpoint if checkpoint.removeprefix(PREFIX) in PRESETS else None
-    directory = resolve(checkpoint)
-    return directory if is_flow(directory) else None
-
-
 def load_flow(options: EngineOptions) -> FlowEngine | None:
     """The dispatch of ``load_engine``: None where the checkpoint is no flow policy."""
     source = flow_source(options.checkpoint)
@@ -203,15 +182,15 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
     capture: Capture | None = None
     if device.type == "cuda" and options.cuda_graphs:
         capture = CudaCapture(device)
-    if isinstance(source, str):
-        policy = load_random_flow(source, options.seed, device, dtype, options.flow_steps, capture)
-    else:
-        check_layout(read_flow_config(source), options)  # before any weight is read
-        policy = load_folder(
-            source, device, dtype, tokenizer=options.tokenizer, steps=options.flow_steps,
-            capture=capture,
-        )  # fmt: skip
+    choice = choice_of(options)
+    check_layout(config_of(source, choice), options)  # before any weight is read
+    policy = family_of(source).load(source, choice, Place(device, dtype, capture), options.seed)
     return FlowEngine(policy, options)
+
+
+def choice_of(options: EngineOptions) -> Choice:
+    """What of the options belongs to the family."""
+    return Choice(options.tokenizer, options.flow_steps, options.embodiment, options.unnorm_key)
 
 
 def _refuse_token_options(options: EngineOptions) -> None:

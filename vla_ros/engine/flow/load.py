@@ -9,17 +9,17 @@ from pathlib import Path
 
 import torch
 
-from vla_ros.engine.checkpoints.family import FLOW_TYPES
-from vla_ros.engine.checkpoints.files import read_json
-from vla_ros.engine.errors import CheckpointError
+from vla_ros.action_space import ActionSpace
 from vla_ros.engine.flow.config import FlowConfig, read_flow_config
 from vla_ros.engine.flow.gate import check_discrete, read_discrete
 from vla_ros.engine.flow.model import FlowModel
 from vla_ros.engine.flow.pi import PiModel, pi_expected
+from vla_ros.engine.flow.preparation import LerobotPreparation
 from vla_ros.engine.flow.processors import Processors, read_processors
 from vla_ros.engine.flow.smolvla import SmolVlaModel, smolvla_expected
 from vla_ros.engine.flow.text import PromptTokenizer
 from vla_ros.engine.flow.weights import Expected, FileWeights, Weights, sha256_of
+from vla_ros.engine.layout import action_space_of
 from vla_ros.engine.packed.graphs import Capture
 
 WEIGHTS = "model.safetensors"
@@ -27,7 +27,7 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class FlowPolicy:
-    """A policy of this family, read and checked."""
+    """pi0, pi0.5 or SmolVLA, read and checked; see :class:`vla_ros.engine.flow.family.Loaded`."""
 
     config: FlowConfig
     model: FlowModel
@@ -35,16 +35,14 @@ class FlowPolicy:
     tokenizer: PromptTokenizer
     sha256: str
 
+    @property
+    def action_space(self) -> ActionSpace:
+        """By their number, and by the names that the data set kept."""
+        return action_space_of(self.config.action_dim, self.processors.action_names)
 
-def is_flow(directory: Path) -> bool:
-    """Whether a folder holds a policy of this family, by its config.json's ``type``."""
-    path = directory / "config.json"
-    if not path.is_file():
-        return False
-    try:
-        return read_json(path).get("type") in FLOW_TYPES
-    except CheckpointError:
-        return False
+    def preparation(self) -> LerobotPreparation:
+        """What stands between the robot's units and the model's."""
+        return LerobotPreparation(self.config, self.processors, self.tokenizer, self.model.device)
 
 
 def load_folder(

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from vla_ros.engine.flow.buffers import MASKED, Buffers, Captured, Span
 from vla_ros.engine.flow.config import FlowConfig
+from vla_ros.engine.flow.family import Inputs
 from vla_ros.engine.flow.layers import Layer, Rope, attend, mlp, norm, rope, split
 from vla_ros.engine.flow.primitive import Continuing, Guidance, Prefix
 from vla_ros.engine.flow.siglip import SigLip
@@ -131,10 +132,12 @@ class FlowModel(ABC):
         self,
         prefix: Prefix,
         state: torch.Tensor | None,
-        noise: torch.Tensor,
+        noise: torch.Tensor | None,
         guidance: Guidance | None = None,
     ) -> torch.Tensor:
         """All solver steps: noise [H, D] -> chunk [H, D], float32."""
+        if noise is None:
+            raise ValueError("this head starts from noise: give noise [H, D]")
         how = None if guidance is None else guidance.how
         if how is Continuing.TRAINED and not self.config.row_time:
             raise ValueError("this network takes one time for all actions: it cannot be given some")
@@ -151,6 +154,17 @@ class FlowModel(ABC):
             self.solver.load(self.sample, noise, guidance)
             run = self.captured(("steps", span.length, how), lambda: self._steps(span, how))
             return run.clone()
+
+    def noise(self, generator: torch.Generator) -> torch.Tensor:
+        """Normal noise [H, D], drawn on the CPU."""
+        return torch.randn(self.horizon, self.width, generator=generator)
+
+    def example(self, words: int, generator: torch.Generator) -> Inputs:
+        """Random pixels of all cameras, a prompt of so many words at most, a state of zeros."""
+        config, side = self.config, self.config.image_size
+        pixels = torch.rand(len(config.cameras), 3, side, side, generator=generator) * 2 - 1
+        ids = torch.arange(4, 4 + min(words, config.max_text), device=self.device)
+        return Inputs(pixels.to(self.device), ids, torch.zeros(config.state_width))
 
     def velocity(
         self, prefix: Prefix, x: torch.Tensor, step: int, begin: bool = True

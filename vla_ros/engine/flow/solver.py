@@ -31,13 +31,25 @@ class Sample:
 
 
 class Euler:
-    """N equal steps of x += dt * v(x, t), t = 1, 1 - 1/N, ... 1/N and dt = -1/N."""
+    """N equal steps of x += dt * v(x, t), t = 1, 1 - 1/N, ... 1/N and dt = -1/N.
 
-    def __init__(self, steps: int) -> None:
+    ``rising`` (GR00T, Evo-1): t = 0, 1/N, ... 1 - 1/N and dt = 1/N.
+    """
+
+    def __init__(self, steps: int, rising: bool = False) -> None:
         if steps < 1:
             raise ValueError(f"a solver takes at least 1 step, not {steps}")
-        self.steps, self.dt = steps, -1.0 / steps
-        self.times = tuple(1.0 + k * self.dt for k in range(steps))
+        self.steps, self.rising = steps, rising
+        self.dt = (1.0 if rising else -1.0) / steps
+        self.times = tuple((0.0 if rising else 1.0) + k * self.dt for k in range(steps))
+
+    def left(self, step: int) -> float:
+        """The share of the way from noise to actions that is still to go at a step."""
+        return 1.0 - self.times[step] if self.rising else self.times[step]
+
+    def ahead(self, x: torch.Tensor, v: torch.Tensor, step: int) -> torch.Tensor:
+        """The actions that x would become if the velocity stayed."""
+        return x + self.left(step) * v if self.rising else x - self.times[step] * v
 
     def load(self, sample: Sample, noise: torch.Tensor, guidance: Guidance | None) -> None:
         """Fill the buffers; ValueError where something has another shape."""
@@ -46,7 +58,7 @@ class Euler:
             return
         _copy(sample.previous, guidance.previous, "guidance.previous")
         _copy(sample.weights, guidance.weights[:, None], "guidance.weights")
-        gains = [guidance_gain(t, guidance.limit) for t in self.times]
+        gains = [guidance_gain(self.left(k), guidance.limit) for k in range(self.steps)]
         sample.gains.copy_(torch.tensor(gains).view(-1, 1, 1))
 
     def run(
@@ -57,17 +69,18 @@ class Euler:
         x = sample.x
         x.copy_(sample.noise)
         given = sample.weights > 0
-        for step, time in enumerate(self.times):
+        towards = 1.0 if self.rising else -1.0  # the actions, along the velocity
+        for step in range(self.steps):
             if how is Continuing.TRAINED:
                 x.copy_(torch.where(given, sample.previous, x))
             if how is Continuing.TRUE:
                 v, pull = self._pulled(sample, velocity, step)
-                v = v - sample.gains[step] * pull
+                v = v + towards * sample.gains[step] * pull
             else:
                 v = velocity(x, step)
             if how is Continuing.IDENTITY:
-                ahead = x - time * v
-                v = v - sample.gains[step] * (sample.previous - ahead) * sample.weights
+                error = (sample.previous - self.ahead(x, v, step)) * sample.weights
+                v = v + towards * sample.gains[step] * error
             x.add_(v, alpha=self.dt)
         if how is Continuing.TRAINED:
             x.copy_(torch.where(given, sample.previous, x))
@@ -80,15 +93,15 @@ class Euler:
         with torch.enable_grad():
             x = sample.x.clone().requires_grad_(True)
             v = velocity(x, step)
-            ahead = x - self.times[step] * v
+            ahead = self.ahead(x, v, step)
             error = ((sample.previous - ahead) * sample.weights).detach()
             (pull,) = torch.autograd.grad(ahead, x, error)
         return v.detach(), pull
 
 
-def guidance_gain(time: float, limit: float) -> float:
-    """min(limit, (1 - tau) / (tau r^2)) with tau = 1 - time (arXiv 2506.07339, eq. 2 and 4)."""
-    tau = 1.0 - time
+def guidance_gain(left: float, limit: float) -> float:
+    """min(limit, (1 - tau) / (tau r^2)) with tau = 1 - left (arXiv 2506.07339, eq. 2 and 4)."""
+    tau = 1.0 - left
     if tau <= 0.0:
         return limit
     rest = 1.0 - tau
@@ -100,9 +113,13 @@ def noise_for(seed: int, stamp_ns: int, horizon: int, width: int) -> torch.Tenso
 
     Drawn on the CPU, so every device starts from the same noise.
     """
+    return torch.randn(horizon, width, generator=generator_for(seed, stamp_ns))
+
+
+def generator_for(seed: int, stamp_ns: int) -> torch.Generator:
+    """The source of all that is random about one request, on the CPU."""
     digest = hashlib.blake2b(f"{seed} {stamp_ns}".encode(), digest_size=4).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))  # 32 bits count
-    return torch.randn(horizon, width, generator=generator)
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))  # 32 bits count
 
 
 def _copy(buffer: torch.Tensor, values: torch.Tensor, name: str) -> None:

@@ -84,6 +84,8 @@ TABLE = (
     P("flow_cameras", "", "flow policies, lerobot: which of the checkpoint's cameras is which of"
       " the robot's, such as 'top=main left=wrist right=none'; what is left out the names tell",
       fixed=True),
+    P("embodiment", "", "flow policies: which of the robots that the checkpoint was trained for"
+      " this is; empty: the only one", fixed=True),
     P("device", "cpu", "vla: torch device, such as cpu or cuda:0", fixed=True),
     P(
         "dtype",

@@ -100,7 +100,7 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
             options["calibration"] = values["calibration"]
         if values["gamma"]:
             options["gamma"] = values["gamma"]
-    for name in ("tokenizer", "flow_steps", "flow_cameras"):
+    for name in ("tokenizer", "flow_steps", "flow_cameras", "embodiment"):
         if values[name]:
             options[name] = values[name]
     if values["execution"] in ("rtc", "rtc_trained"):

@@ -20,7 +20,8 @@ from vla_ros.engine.flow.config import (
     parse_flow_config,
     read_flow_config,
 )
-from vla_ros.engine.flow.load import expected_tensors, is_flow, load_folder
+from vla_ros.engine.flow.families import is_flow
+from vla_ros.engine.flow.load import expected_tensors, load_folder
 from vla_ros.engine.flow.processors import Scaler
 from vla_ros.engine.flow.random import PRESETS, write_random_flow
 

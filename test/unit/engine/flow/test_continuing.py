@@ -19,7 +19,8 @@ from vla_ros.core import Executing, Inference, Instruction, Observation, Timelin
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.continuing import guidance_of, soft_mask
-from vla_ros.engine.flow.engine import FlowEngine, flow_source, load_flow_engine
+from vla_ros.engine.flow.engine import FlowEngine, load_flow_engine
+from vla_ros.engine.flow.families import flow_source
 from vla_ros.engine.flow.model import FlowModel
 from vla_ros.engine.flow.primitive import Continuing, Guidance, Prefix
 from vla_ros.engine.flow.random import STATE_DIM

@@ -15,7 +15,8 @@ from vla_ros.core import Executing, Inference, Observation, Timeline
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.flow.config import flow_config_json
-from vla_ros.engine.flow.engine import FlowEngine, check_layout, flow_source, load_flow_engine
+from vla_ros.engine.flow.engine import FlowEngine, check_layout, load_flow_engine
+from vla_ros.engine.flow.families import flow_source
 from vla_ros.engine.flow.primitive import Guidance
 from vla_ros.engine.flow.random import PRESETS, STATE_DIM, load_random_flow
 
@@ -227,7 +228,8 @@ def test_relative_actions_are_added_to_the_state() -> None:
     plain, observation = step(engine, seen(1)).actions, seen(1)
     marks = (True, True, True, True, True, True, False)
     processors = replace(engine.policy.processors, relative=marks)
-    object.__setattr__(engine.policy, "processors", processors)
+    engine = FlowEngine(replace(engine.policy, processors=processors), engine.options)
+    engine.reset(TEXT)
     assert observation.proprio is not None
     moved = step(engine, observation).actions - plain
     assert np.allclose(moved, observation.proprio[:7] * marks, atol=1e-6)

@@ -182,7 +182,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, base: Path) 
         (lambda d: (d / "config.json").write_text('{"type": "act", "input_features": {}}'),
          "a policy of lerobot, of type 'act'"),
         (lambda d: (d / "config.json").write_text('{"type": "pi0", "input_features": {}}'),
-         "of type 'pi0': use it as it is"),
+         "is a flow policy that is read as it is"),
     ],
 )  # fmt: skip
 def test_the_verb_ends_with_one_line_and_status_2(

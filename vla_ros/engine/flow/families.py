@@ -1,0 +1,60 @@
+"""The families of flow policies that there are, and whose a checkpoint is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vla_ros.engine.checkpoints.openvla import resolve
+from vla_ros.engine.checkpoints.random import PREFIX
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.family import Choice, Config, Family
+from vla_ros.engine.flow.lerobot import LerobotFamily
+
+#: Asked in this order. A new family is a row here and in :mod:`vla_ros.engine.flow.names`.
+FAMILIES: tuple[Family[Any], ...] = (
+    LerobotFamily("pi0", "pi05"),
+    LerobotFamily("smolvla"),
+)
+
+
+def is_flow(directory: Path) -> bool:
+    """Whether a folder holds a flow policy of any family."""
+    return any(family.owns(directory) for family in FAMILIES)
+
+
+def flow_source(checkpoint: str) -> Path | str | None:
+    """What to load where ``checkpoint`` is a flow policy: a folder or ``random:<preset>``.
+
+    None: it is neither. CheckpointError: there is no such folder.
+    """
+    if checkpoint.startswith(PREFIX):
+        return checkpoint if checkpoint.removeprefix(PREFIX) in all_presets() else None
+    directory = resolve(checkpoint)
+    return directory if is_flow(directory) else None
+
+
+def family_of(source: Path | str) -> Family[Any]:
+    """Whose it is what :func:`flow_source` found. CheckpointError: nobody's."""
+    for family in FAMILIES:
+        if isinstance(source, str) and source.removeprefix(PREFIX) in family.presets:
+            return family
+        if isinstance(source, Path) and family.owns(source):
+            return family
+    if isinstance(source, str):
+        known = f", {PREFIX}".join(all_presets())
+        raise CheckpointError(f"{source!r} is unknown; there are {PREFIX}{known}")
+    raise CheckpointError(f"{source} is no flow policy")
+
+
+def config_of(source: Path | str, choice: Choice = Choice()) -> Config:
+    """What it wants of a robot; reads no weights. CheckpointError, ValueError in one line."""
+    family = family_of(source)
+    family.refuse(choice)
+    config: Config = family.config(source, choice)
+    return config
+
+
+def all_presets() -> dict[str, Config]:
+    """Every preset of random weights by its name, without ``random:``."""
+    return {name: config for family in FAMILIES for name, config in family.presets.items()}
