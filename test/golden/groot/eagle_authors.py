@@ -117,7 +117,9 @@ def use_torch_attention() -> None:
     """For whatever asks for flash attention."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 
-    PreTrainedModel._check_and_enable_flash_attn_2 = classmethod(lambda cls, config, *_, **__: config)
+    PreTrainedModel._check_and_enable_flash_attn_2 = classmethod(
+        lambda cls, config, *_, **__: config
+    )
     ALL_ATTENTION_FUNCTIONS["flash_attention_2"] = attention
 
 

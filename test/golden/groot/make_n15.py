@@ -205,7 +205,12 @@ def answer(model: Any, whole: Any) -> dict[str, np.ndarray]:
     frame |= {**states, "annotation.human.task_description": np.array([TASK])}
     inputs = whole(frame)
     noise = torch.from_numpy(draw("n15/noise", 1, HEAD["action_horizon"], 11))
-    kept: dict[str, list[torch.Tensor]] = {"vision": [], "rows": [], "context": [], "velocities": []}
+    kept: dict[str, list[torch.Tensor]] = {
+        "vision": [],
+        "rows": [],
+        "context": [],
+        "velocities": [],
+    }
 
     def keep(name: str, pick: Any = lambda out: out) -> Any:
         return lambda module, given, out: kept[name].append(pick(out).detach().clone())
@@ -230,7 +235,9 @@ def answer(model: Any, whole: Any) -> dict[str, np.ndarray]:
         "vision": kept["vision"][0].flatten(0, 1).numpy(),
         "rows": kept["rows"][0][0].numpy(),
         "context": kept["context"][0][0].numpy(),
-        "velocities": torch.stack([v[0, -HEAD["action_horizon"] :] for v in kept["velocities"]]).numpy(),
+        "velocities": torch.stack(
+            [v[0, -HEAD["action_horizon"] :] for v in kept["velocities"]]
+        ).numpy(),
         "chunk": chunk[0].numpy(),
         "actions": np.concatenate([np.asarray(units[f"action.{k}"])[0] for k in N15_ACTIONS], -1),
     }

@@ -6,8 +6,8 @@
     PYTHONPATH=gr00t python test/golden/groot/make_n16.py [FOLDER]
 
 The pins are NVIDIA's, but for torch (2.13.0), numpy (2.4.6) and OpenCV (5.0.0); see
-eagle_authors.py for what stands in on a CPU. In the folder: what NVIDIA's ``save_pretrained`` writes
-(config.json, processor_config.json, statistics.json, embodiment_id.json), Eagle's tokenizer,
+eagle_authors.py for what stands in on a CPU. In the folder: what NVIDIA's ``save_pretrained``
+writes (config.json, processor_config.json, statistics.json, embodiment_id.json), the tokenizer,
 ``tensors.json`` (names and shapes; the values are drawn by drawn.py) and ``golden.npz``.
 """
 
@@ -175,7 +175,9 @@ def answer(model: Any, processor: Any) -> dict[str, np.ndarray]:
         "vision": kept["vision"][0][0].numpy(),
         "rows": kept["rows"][0][0].numpy(),
         "context": out["backbone_features"][0].numpy(),
-        "velocities": torch.stack([v[0, -HEAD["action_horizon"] :] for v in kept["velocities"]]).numpy(),
+        "velocities": torch.stack(
+            [v[0, -HEAD["action_horizon"] :] for v in kept["velocities"]]
+        ).numpy(),
         "chunk": chunk[0].numpy(),
         "actions": np.concatenate([units[k][0] for k in ACTIONS], -1),
     }
