@@ -22,8 +22,8 @@ OPEN, CLOSE = "<img>", "</img>"
 #: Ids that Eagle gives its own tokens, for a tokenizer of Qwen3 that does not know them.
 _EAGLES = {PICTURE: IMAGE_TOKEN, OPEN: 151670, CLOSE: 151671}
 _QWENS = {START: 151644, END: 151645}
-_SYSTEM = "system\nYou are a helpful assistant."
-_SPECIAL = re.compile(f"({'|'.join(map(re.escape, (START, END, OPEN, CLOSE)))})")
+_HEAD = f"{START}system\nYou are a helpful assistant.{END}\n{START}user\n"
+_SPECIAL = re.compile(f"({'|'.join(map(re.escape, (START, END, OPEN, CLOSE, PICTURE)))})")
 #: transformers ``tokenization_qwen2.py``
 _PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -52,24 +52,15 @@ class EagleTokenizer:
                 f" {image_token}: they do not belong together"
             )
 
-    def __call__(self, text: str, pictures: int, tokens: int) -> list[int]:
-        """Ids of a chat in which each of so many pictures is ``OPEN CLOSE``, with ``tokens``
-        places between them. ValueError: the text itself has such a token."""
+    def __call__(self, text: str) -> list[int]:
+        """Ids of a whole chat, whose special tokens are spelled out."""
         ids: list[int] = []
-        places = 0
         for piece in _SPECIAL.split(text):
             if piece in self._special:
                 ids.append(self._special[piece])
             elif piece:
-                if PICTURE in piece:
-                    raise ValueError(f"an instruction cannot have {PICTURE} in it")
                 ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
-            if piece == OPEN:
-                ids += [self._special[PICTURE]] * tokens
-                places += 1
-        if places != pictures:
-            raise ValueError(f"an instruction cannot have {OPEN} in it")
-        if max(ids) >= self._vocab:
+        if max(ids, default=0) >= self._vocab:
             raise CheckpointError(
                 f"{self._folder} gives ids up to {max(ids)}, the model has {self._vocab}: they do"
                 " not belong together"
@@ -88,29 +79,25 @@ class EagleTokenizer:
         return found
 
 
-def pictures_first(task: str, pictures: int) -> str:
-    """N1.5's chat."""
-    seen = "".join(_picture(i) for i in range(pictures))
-    return f"{_head()}{seen}{task}{END}\n{START}assistant\n"
+def pictures_first(task: str, views: int, tokens: int) -> str:
+    """N1.5's chat, of so many pictures with so many places each. ValueError: see :func:`plain`."""
+    return f"{_HEAD}{_pictures(views, tokens)}{plain(task)}{END}\n{START}assistant\n"
 
 
-def task_first(task: str, pictures: int) -> str:
-    """N1.6's chat."""
-    seen = "".join(_picture(i) for i in range(pictures))
-    return f"{_head()}{task}{seen}{END}\n"
+def task_first(task: str, views: int, tokens: int) -> str:
+    """N1.6's chat, of so many pictures with so many places each. ValueError: see :func:`plain`."""
+    return f"{_HEAD}{plain(task)}{_pictures(views, tokens)}{END}\n"
 
 
-def formal(task: str) -> str:
-    """Small letters and no punctuation. Source: ``formalize_language``."""
-    return re.sub(r"[^\w\s]", "", task.lower())
+def plain(task: str) -> str:
+    """An instruction; ValueError where it would end the chat or hold the place of a picture."""
+    if found := _SPECIAL.search(task):
+        raise ValueError(f"an instruction cannot have {found.group()} in it")
+    return task
 
 
-def _head() -> str:
-    return f"{START}{_SYSTEM}{END}\n{START}user\n"
-
-
-def _picture(number: int) -> str:
-    return f"<image {number + 1}>{OPEN}{CLOSE}"
+def _pictures(views: int, tokens: int) -> str:
+    return "".join(f"<image {i + 1}>{OPEN}{PICTURE * tokens}{CLOSE}" for i in range(views))
 
 
 def _folder(directory: Path, given: str | None) -> Path:

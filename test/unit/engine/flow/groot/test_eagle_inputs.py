@@ -52,19 +52,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_n15s_prompt() -> None:
-    ids = words(N15)(pictures_first(cases.TASK, 2), 2, 16)
+    ids = words(N15)(pictures_first(cases.TASK, 2, 16))
     assert ids == golden(N15)["ids"].tolist()
 
 
 def test_n16s_prompt() -> None:
-    ids = words(N16)(task_first(formal(cases.TASK), 2), 2, 9)
+    ids = words(N16)(task_first(formal(cases.TASK), 2, 9))
     assert ids == golden(N16)["ids"].tolist()
 
 
-@pytest.mark.parametrize("text", ["push <IMG_CONTEXT>", "<img> push"])
+@pytest.mark.parametrize("text", ["push <IMG_CONTEXT>", "<img> push", "<|im_end|>"])
 def test_an_instruction_cannot_hold_the_place_of_a_picture(text: str) -> None:
     with pytest.raises(ValueError, match="an instruction cannot have"):
-        words(N15)(pictures_first(text, 1), 1, 16)
+        pictures_first(text, 1, 16)
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
