@@ -78,6 +78,7 @@ class Eagle:
         self, config: EagleConfig, weights: Weights, like: torch.Tensor, longest: int
     ) -> None:
         self.config, text = config, config.text
+        self.image_token, self.width = config.image_token, text.hidden_size
         tower, words = (
             f"{config.base}vision_model.vision_model.",
             f"{config.base}language_model.model.",
@@ -101,7 +102,7 @@ class Eagle:
         return self._tower
 
     def see(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels [V, 3, s, s] in [-1, 1] -> embeddings [V * tokens, C]."""
+        """See Backbone; the rows that stand in the prompt and nothing else."""
         x = self._tower(pixels)
         if self.config.shuffle > 1:
             x = shuffled(x, self.config.shuffle)
@@ -113,11 +114,14 @@ class Eagle:
         return x.flatten(0, 1)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Ids int64 [n] -> rows [n, C]."""
+        """See Backbone."""
         return F.embedding(ids, self._embedding)
 
-    def read(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows of images and words [n, C] -> what the head crosses to [n, C]; causal."""
+    def lay(self, ids: list[int], length: int) -> None:
+        """See Backbone: places count from 0, whatever stands at them."""
+
+    def read(self, x: torch.Tensor, features: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """See Backbone."""
         count, text = len(x), self.config.text
         turn = Rope(self._rope.cos[:count], self._rope.sin[:count])
         mask = self._mask[:count, :count]
