@@ -9,12 +9,14 @@ from vla_ros.engine.checkpoints.openvla import resolve
 from vla_ros.engine.checkpoints.random import PREFIX
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.family import Choice, Config, Family
+from vla_ros.engine.flow.groot.family import FAMILIES as GROOTS
 from vla_ros.engine.flow.lerobot import LerobotFamily
 
 #: Asked in this order. A new family is a row here and in :mod:`vla_ros.engine.flow.names`.
 FAMILIES: tuple[Family[Any], ...] = (
     LerobotFamily("pi0", "pi05"),
     LerobotFamily("smolvla"),
+    *GROOTS,
 )
 
 

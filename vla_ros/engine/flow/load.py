@@ -112,11 +112,11 @@ def build_model(
     """The model of ``config`` in the dtype and on the device of ``like``."""
     family = SmolVlaModel if config.kind == "smolvla" else PiModel
     model = family(config, weights, positions, like, capture)
-    _give_back_freed()
+    give_back_freed()
     return model
 
 
-def _give_back_freed() -> None:
+def give_back_freed() -> None:
     """Let the kernel have what glibc keeps of freed memory, here the float32 tensors between
     reading and folding: a tenth of SmolVLA's weights in bfloat16."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
