@@ -1,23 +1,14 @@
-"""The gate of GR00T N1.5 and N1.6: what is discrete in them, against what is stored.
+"""The discrete choices of GR00T N1.5 and N1.6, as integers, and what they are for the published.
 
-As :mod:`vla_ros.engine.flow.gate` has it for other families. The rows of the table of positions
-that a patch reads and their weights (in steps of 2 ** -15), and the integer times of the solver's
-steps, are computed when a checkpoint is loaded and compared with those of its ``discrete.json``
-({"position_rows": [...], "position_weights": [[...], ...], "times": [...]}), else with those that
-torch's ``interpolate`` and NVIDIA's ``int(t * 1000)`` give for the published sizes.
+The rows of the table of positions that a patch reads and their weights in steps of 2 ** -15, and
+the integer times of the solver's steps. They are compared when a checkpoint is loaded (see
+:mod:`vla_ros.engine.flow.gate`): with those of its ``discrete.json``, and at N1.6's published size
+with those that torch's ``interpolate`` gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.checkpoints.files import read_json
-from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.gate import FILE
+from vla_ros.engine.flow.gate import same_integers
 from vla_ros.engine.flow.groot.eagle import EagleConfig
 from vla_ros.engine.flow.groot.interpolation import Taps, taps
 from vla_ros.engine.flow.groot.shapes import HeadConfig
@@ -29,80 +20,20 @@ N16_TAPS = Taps(
     (0, 0, 1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, 12, 13, 14, 15),
     (*_HALF, *(row[::-1] for row in reversed(_HALF))),
 )
-TIMES = (0, 250, 500, 750)  # four steps of 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Stored integers. None: nothing is stored for this choice."""
-
-    positions: Taps | None = None
-    times: tuple[int, ...] | None = None
-
-
-def read_stored(directory: Path, eagle: EagleConfig, head: HeadConfig) -> Stored:
-    """What is stored for a checkpoint: its own ``discrete.json``, else what is known here."""
-    known = known_stored(eagle, head)
-    path = directory / FILE
-    if not path.is_file():
-        return known
-    fields = Fields(read_json(path), FILE)
-    rows, weights = fields.items("position_rows"), fields.items("position_weights")
-    positions = known.positions
-    if rows or weights:
-        if any(not isinstance(row, list) for row in weights):
-            raise fields.wrong("position_weights", "lists of whole numbers")
-        positions = Taps(
-            _whole(fields, "position_rows", rows),
-            tuple(_whole(fields, "position_weights", row) for row in weights),
-        )
-    times = _whole(fields, "times", fields.items("times"))
-    return Stored(positions, times or known.times)
-
-
-def known_stored(eagle: EagleConfig, head: HeadConfig) -> Stored:
-    """For the published sizes."""
+def eagle_integers(eagle: EagleConfig, head: HeadConfig) -> dict[str, list[int]]:
+    """What ``discrete.json`` holds. CheckpointError where the published table is not its own."""
     patches = eagle.vision.image_size // eagle.vision.patch
-    return Stored(
-        N16_TAPS if (eagle.table, patches) == (16, 18) else None,
-        TIMES if (head.steps, head.buckets) == (4, 1000) else None,
-    )
+    found = _flat(taps(eagle.table, patches))
+    if (eagle.table, patches) == (16, 18):
+        for name, values in _flat(N16_TAPS).items():
+            same_integers("GR00T N1.6", name.replace("_", " "), values, found[name])
+    return {"times": list(head.times), **found}
 
 
-def discrete_json(eagle: EagleConfig, head: HeadConfig) -> dict[str, Any]:
-    """The content of ``discrete.json`` for a checkpoint that is written here."""
-    found = taps(eagle.table, eagle.vision.image_size // eagle.vision.patch)
+def _flat(known: Taps) -> dict[str, list[int]]:
     return {
-        "position_rows": list(found.first),
-        "position_weights": [list(row) for row in found.weights],
-        "times": list(head.times),
+        "position_rows": list(known.first),
+        "position_weights": [weight for row in known.weights for weight in row],
     }
-
-
-def check_stored(eagle: EagleConfig, head: HeadConfig, stored: Stored, where: str) -> None:
-    """CheckpointError names what is not as it is stored."""
-    if stored.positions is not None:
-        found = taps(eagle.table, eagle.vision.image_size // eagle.vision.patch)
-        _same(where, "rows of the position table", stored.positions.first, found.first)
-        _same(where, "weights of the position table", stored.positions.weights, found.weights)
-    if stored.times is not None:
-        steps = len(stored.times)  # others may be asked for
-        _same(where, "times", stored.times, replace(head, steps=steps).times)
-
-
-def _same(where: str, what: str, stored: Sequence[object], computed: Sequence[object]) -> None:
-    if len(stored) != len(computed):
-        raise CheckpointError(f"{where}: {len(stored)} {what} are stored, {len(computed)} computed")
-    wrong = [i for i, pair in enumerate(zip(stored, computed, strict=True)) if pair[0] != pair[1]]
-    if wrong:
-        few = ", ".join(f"[{i}] {stored[i]} is {computed[i]}" for i in wrong[:3])
-        raise CheckpointError(
-            f"{where}: {len(wrong)} of {len(stored)} {what} are not those stored for it ({few}):"
-            " this would be another policy"
-        )
-
-
-def _whole(fields: Fields, name: str, values: list[Any]) -> tuple[int, ...]:
-    if any(isinstance(v, bool) or not isinstance(v, int) for v in values):
-        raise fields.wrong(name, "whole numbers")
-    return tuple(values)

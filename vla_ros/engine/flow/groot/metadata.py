@@ -20,10 +20,12 @@ from pathlib import Path
 
 import torch
 
+from vla_ros.core import Image
 from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import names_in, read_json
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.groot.eagle_pictures import CROP
+from vla_ros.engine.flow.groot.eagle_pictures import CROP, cropped
+from vla_ros.engine.flow.groot.embodiment import choose
 
 METADATA, DATA_CONFIG = "experiment_cfg/metadata.json", "data_config.json"
 #: ``EMBODIMENT_TAG_MAPPING``: rows of the head's encoders.
@@ -98,9 +100,11 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Robot:
-    """``tag``, its ``row`` among the encoders, what it sees, is and does; ``crop``: the share of a
-    picture that the model is shown."""
+class MetadataRobot:
+    """See :class:`~vla_ros.engine.flow.groot.robot.Robot`.
+
+    ``crop``: the share of a picture that the model is shown.
+    """
 
     tag: str
     row: int
@@ -108,6 +112,10 @@ class Robot:
     state: tuple[Values, ...]
     actions: tuple[Values, ...]
     crop: float = CROP
+    image_size: int = 224
+    horizon: int = 16
+    formal: bool = False
+    relative: bool = False
 
     @property
     def state_dim(self) -> int:
@@ -133,18 +141,28 @@ class Robot:
             for i in range(group.size)
         )
 
+    def picture(self, image: Image) -> torch.Tensor:
+        """See Robot."""
+        return cropped(image, self.image_size, self.crop)
+
     def shown(self, state: torch.Tensor) -> torch.Tensor:
-        """The state [state_dim] -> [state_wide]."""
+        """See Robot."""
         parts = state.split([group.size for group in self.state])
         return torch.cat([g.shown(v) for g, v in zip(self.state, parts, strict=True)])
 
-    def restored(self, chunk: torch.Tensor) -> torch.Tensor:
-        """A chunk [H, D] -> actions [H, action_dim]."""
+    def restored(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """See Robot."""
         parts = chunk[:, : self.action_dim].split([group.size for group in self.actions], 1)
         return torch.cat([g.restored(v) for g, v in zip(self.actions, parts, strict=True)], 1)
 
+    def ends(self) -> tuple[torch.Tensor, ...]:
+        """See Robot."""
+        if any(group.mode not in ("min_max", "q99") for group in self.actions):
+            return ()
+        return torch.cat([g.low for g in self.actions]), torch.cat([g.high for g in self.actions])
 
-def read_robot(directory: Path, tag: str | None) -> Robot:
+
+def read_robot(directory: Path, tag: str | None) -> MetadataRobot:
     """The robot ``tag`` of a folder, or its only one.
 
     CheckpointError in one line, with the robots that there are, or for what cannot be used.
@@ -153,7 +171,7 @@ def read_robot(directory: Path, tag: str | None) -> Robot:
     if not path.is_file():
         raise CheckpointError(f"no {METADATA} in {directory}: there is {names_in(directory)}")
     known = read_json(path)
-    tag = _chosen(tag, sorted(known), directory)
+    tag = choose(tag, sorted(known), directory)
     if tag not in ROWS:
         raise CheckpointError(
             f"{path} has a robot {tag!r}, which N1.5 gives no encoders: {', '.join(ROWS)}"
@@ -175,21 +193,7 @@ def read_robot(directory: Path, tag: str | None) -> Robot:
     crop = said.number("crop", CROP)
     if crop > 1:
         raise said.wrong("crop", "a number above 0, at most 1")
-    return Robot(tag, ROWS[tag], cameras, groups["state"], groups["action"], crop)
-
-
-def _chosen(tag: str | None, known: list[str], where: Path) -> str:
-    listed = ", ".join(known)
-    if tag is None:
-        if len(known) != 1:
-            raise CheckpointError(
-                f"{where} was trained for {len(known)} robots: name one with 'embodiment': {listed}"
-            )
-        return known[0]
-    fitting = [name for name in known if name.lower() == tag.strip().lower()]
-    if not fitting:
-        raise CheckpointError(f"embodiment {tag!r} is no robot of {where}: there is {listed}")
-    return fitting[0]
+    return MetadataRobot(tag, ROWS[tag], cameras, groups["state"], groups["action"], crop)
 
 
 def _data_config(directory: Path, tag: str, about: Fields) -> Fields:

@@ -14,7 +14,7 @@ from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.family import Choice
-from vla_ros.engine.flow.groot.config import GrootConfig, config_for, with_steps
+from vla_ros.engine.flow.groot.config import GrootConfig, with_steps
 from vla_ros.engine.flow.groot.eagle import EagleConfig, eagle_n15
 from vla_ros.engine.flow.groot.eagle_config import N15, eagle_json, head15_json, parse_n15
 from vla_ros.engine.flow.groot.eagle_prompt import pictures_first
@@ -38,7 +38,7 @@ from vla_ros.engine.flow.groot.n16 import (
 )
 from vla_ros.engine.flow.groot.robot import Robot
 from vla_ros.engine.flow.groot.shapes import HeadConfig
-from vla_ros.engine.flow.groot.version import Version
+from vla_ros.engine.flow.groot.version import Version, config_for
 from vla_ros.engine.flow.weights import Expected
 
 MODEL_TYPE = "gr00t_n1_5"

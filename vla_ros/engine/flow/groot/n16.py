@@ -15,21 +15,19 @@ from vla_ros.engine.checkpoints.small_tokenizer import TEXT_VOCAB
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.family import Choice
 from vla_ros.engine.flow.groot.backbone import Backbone
-from vla_ros.engine.flow.groot.config import GrootConfig, config_for, head_json, with_steps
+from vla_ros.engine.flow.groot.config import GrootConfig, head_json, with_steps
 from vla_ros.engine.flow.groot.eagle import Eagle, EagleConfig, eagle_expected, eagle_n16
 from vla_ros.engine.flow.groot.eagle_config import EAGLE, N16, eagle_json, parse_n16, smart_side
 from vla_ros.engine.flow.groot.eagle_gate import eagle_integers
 from vla_ros.engine.flow.groot.eagle_prompt import EagleTokenizer, task_first
-from vla_ros.engine.flow.groot.embodiment import (
-    Embodiment,
-    range_robot,
-    read_embodiment,
-    write_embodiment,
-)
+from vla_ros.engine.flow.groot.embodiment import Embodiment, read_embodiment
 from vla_ros.engine.flow.groot.encoders import RowWeights
+from vla_ros.engine.flow.groot.n17 import SMALL_IMAGE
+from vla_ros.engine.flow.groot.pictures import Framing
 from vla_ros.engine.flow.groot.robot import Robot
+from vla_ros.engine.flow.groot.robot_files import random_robot, write_embodiment
 from vla_ros.engine.flow.groot.shapes import HeadConfig, head_shapes
-from vla_ros.engine.flow.groot.version import Version, Words
+from vla_ros.engine.flow.groot.version import Version, Words, config_for
 from vla_ros.engine.flow.weights import Expected
 
 MODEL_TYPE = "Gr00tN1d6"
@@ -38,7 +36,7 @@ KNOWN_ROWS = {
     "robocasa_panda_omron": 13, "gr1": 20, "behavior_r1_pro": 24, "unitree_g1": 8,
     "libero_panda": 2, "oxe_google": 0, "oxe_widowx": 1, "oxe_droid": 16, "new_embodiment": 10,
 }  # fmt: skip
-PICTURE = TEXT_VOCAB + 3  # <IMG_CONTEXT> of the small tokenizer
+PICTURE = SMALL_IMAGE + 3  # <IMG_CONTEXT> of the small tokenizer
 
 
 def read(directory: Path, choice: Choice) -> tuple[GrootConfig, Robot]:
@@ -112,7 +110,8 @@ def discrete(config: GrootConfig) -> dict[str, list[int]]:
 
 def robot_of(config: GrootConfig) -> Robot:
     """See Version."""
-    return replace(range_robot(config), final=config.image_size)
+    side = config.image_size - 4  # as 256 is brought to 252: another one in between
+    return replace(random_robot(config), framing=Framing(side, 0.95), final=config.image_size)
 
 
 def eagle_of(config: GrootConfig) -> EagleConfig:

@@ -15,17 +15,15 @@ from golden.flow.seeded import draw, image
 from golden.groot import eagle_cases as cases
 from unit.engine.flow.groot.eagle_small import FOLDERS, SIDES, halves
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.groot import eagle_gate
+from vla_ros.engine.flow.groot.eagle import eagle_n16
 from vla_ros.engine.flow.groot.eagle_config import N15, N16, smart_side
-from vla_ros.engine.flow.groot.eagle_gate import N16_TAPS, Stored, check_stored, known_stored
+from vla_ros.engine.flow.groot.eagle_gate import N16_TAPS, eagle_integers
 from vla_ros.engine.flow.groot.eagle_pictures import cropped
-from vla_ros.engine.flow.groot.eagle_prompt import (
-    EagleTokenizer,
-    formal,
-    pictures_first,
-    task_first,
-)
+from vla_ros.engine.flow.groot.eagle_prompt import EagleTokenizer, pictures_first, task_first
 from vla_ros.engine.flow.groot.interpolation import WEIGHT_SCALE, Taps, stretched, taps
 from vla_ros.engine.flow.groot.metadata import DATA_CONFIG, METADATA, read_robot
+from vla_ros.engine.flow.groot.prompt import formal
 
 SAID = {
     "video": list(cases.N15_CAMERAS),
@@ -89,7 +87,7 @@ def test_n15s_state_and_actions(folder: Path) -> None:
     )
     shown = robot.shown(torch.from_numpy(state[0, 0]))
     assert np.array_equal(shown.numpy(), known["state"][: robot.state_wide])
-    units = robot.restored(torch.from_numpy(known["chunk"]))
+    units = robot.restored(torch.from_numpy(known["chunk"]), torch.zeros(6))
     assert np.array_equal(units.numpy(), known["actions"])
     assert robot.row == 31
 
@@ -130,7 +128,7 @@ def test_the_modes_of_n15(folder: Path) -> None:
     shown = robot.shown(state)
     assert torch.equal(shown, torch.cat((state[:4].sin(), state[:4].cos(), torch.tensor([1, -1]))))
     stats = json.loads((folder / METADATA).read_text())["new_embodiment"]["statistics"]["action"]
-    units = robot.restored(torch.tensor([[0.0, 1.0, 2.0, 0.6]]))[0]
+    units = robot.restored(torch.tensor([[0.0, 1.0, 2.0, 0.6]]), torch.zeros(6))[0]
     arm = stats["single_arm"]
     wanted = torch.tensor([0.0, 1.0, 2.0]) * torch.tensor(arm["std"]) + torch.tensor(arm["mean"])
     assert torch.allclose(units[:3], wanted)
@@ -160,24 +158,15 @@ def test_the_stored_rows_and_weights_are_torchs() -> None:
     assert Taps(tuple(used[0] for used in rows), weights) == N16_TAPS == taps(16, 18)
 
 
-def test_the_gate_names_what_is_off() -> None:
-    eagle, head = halves(N16)
-    right = taps(5, 6)
-    check_stored(eagle, head, Stored(right, (0, 250, 500, 750)), "here")
-    moved = Taps((0, 1, *right.first[2:]), right.weights)
-    with pytest.raises(CheckpointError, match=r"1 of 6 rows .*\[1\] 1 is 0.*another policy"):
-        check_stored(eagle, head, Stored(moved), "here")
-    with pytest.raises(CheckpointError, match=r"\[3\] 751 is 750"):
-        check_stored(eagle, head, Stored(times=(0, 250, 500, 751)), "here")
-
-
-def test_the_published_sizes_are_held_to_the_stored_ones() -> None:
-    from vla_ros.engine.flow.groot.eagle import eagle_n16
-
+def test_the_published_table_is_held_to_the_stored_one(monkeypatch: pytest.MonkeyPatch) -> None:
     _, head = halves(N16)
-    known = known_stored(eagle_n16(), head)
-    assert known == Stored(N16_TAPS, (0, 250, 500, 750))
-    check_stored(eagle_n16(), head, known, "here")
+    integers = eagle_integers(eagle_n16(), head)
+    assert integers["times"] == [0, 250, 500, 750]
+    assert integers["position_rows"] == list(N16_TAPS.first)
+    moved = Taps((0, 1, *N16_TAPS.first[2:]), N16_TAPS.weights)
+    monkeypatch.setattr(eagle_gate, "taps", lambda source, target: moved)
+    with pytest.raises(CheckpointError, match=r"1 of 18 position rows .*\[1\] 0 is 1.*another"):
+        eagle_integers(eagle_n16(), head)
 
 
 @pytest.mark.parametrize(("side", "wanted"), [(256, 252), (80, 84), (224, 224), (20, 56)])
