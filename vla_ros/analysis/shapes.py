@@ -20,7 +20,7 @@ class TowerShape:
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """A Llama-like decoder: gated MLP, grouped key/value heads.
+    """A Llama-like decoder: grouped key/value heads, a gated MLP or (not ``gated``) a plain one.
 
     ``vocab`` 0: its head is never asked. ``table`` is the number of embeddings in memory besides
     the head: only a few rows are read, so it takes room but no time; 0 where the head is it.
@@ -34,12 +34,14 @@ class DecoderShape:
     head_dim: int
     vocab: int = 0
     table: int = 0
+    gated: bool = True
 
     @property
     def layer_weights(self) -> int:
         """Weights of one layer's matrices."""
         qkv = self.hidden * (self.heads + 2 * self.kv_heads) * self.head_dim
-        return qkv + self.heads * self.head_dim * self.hidden + 3 * self.hidden * self.intermediate
+        mlp = (3 if self.gated else 2) * self.hidden * self.intermediate
+        return qkv + self.heads * self.head_dim * self.hidden + mlp
 
     @property
     def weights(self) -> int:
@@ -55,7 +57,11 @@ class ExpertShape:
     and are the same in all steps (pi0's state). In ``cross_layers`` of its layers keys and values
     are made from the decoder's cache, ``cross_width`` wide. ``ends`` are the matrices (inputs,
     outputs) around it, run once a step on every row. ``timed_weights`` depend on the time alone:
-    tables when the model is loaded (pi0.5's adaRMS).
+    tables when the model is loaded (pi0.5's adaRMS). ``flat`` are matrices that are run once a step
+    on one row (Evo-1 flattens its chunk). ``reads_hidden``: it reads the decoder's last hidden
+    states, so that the last layer is run whole, and the prefix is causal (Evo-1). Then layers that
+    do not cross see nothing but the chunk, those that cross read ``cross_share`` of the prompt (GR00T:
+    the text or the images alone), and ``refine`` are matrices that the prompt goes through once.
 
     What is the same in all steps is done once a chunk; in a *naive* step all of it again.
     """
@@ -68,6 +74,10 @@ class ExpertShape:
     cross_width: int = 0
     ends: tuple[tuple[int, int], ...] = ()
     timed_weights: int = 0
+    flat: tuple[tuple[int, int], ...] = ()
+    reads_hidden: bool = False
+    cross_share: float = 1.0
+    refine: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

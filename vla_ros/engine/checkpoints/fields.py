@@ -39,6 +39,13 @@ class Fields:
             raise self.wrong(name, "a finite number above 0")
         return float(value)
 
+    def real(self, name: str, default: float) -> float:
+        """A finite number."""
+        value = self._get(name, default)
+        if not _finite(value):
+            raise self.wrong(name, "a finite number")
+        return float(value)
+
     def flag(self, name: str, default: bool) -> bool:
         """true or false."""
         value = self._get(name, default)

@@ -11,36 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
-from vla_ros.engine.checkpoints.config import SIGLIP_SO400M, TextConfig, TowerConfig
 from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.features import (
+    ACTION,
+    CAMERA,
+    STATE,
+    camera_names,
+    feature,
+    feature_length,
+)
+from vla_ros.engine.flow.shapes import SMOLVLM2_500M, Shapes, pi_shapes, smolvla_shapes
 
 KINDS = ("pi0", "pi05", "smolvla")
-STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
-EMPTY_CAMERA = "empty_camera_"
-PALIGEMMA_VOCAB = 257152
-SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
-
-#: lerobot ``get_gemma_config``: width, layers, mlp.
-_GEMMA = {"gemma_300m": (1024, 18, 4096), "gemma_2b": (2048, 18, 16384)}
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """The three transformers: ``layers`` counts those that are used.
-
-    ``shuffle`` is SmolVLM's pixel shuffle: so many patches on a side become one token.
-    """
-
-    vision: TowerConfig
-    text: TextConfig
-    expert: TextConfig
-    shuffle: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +107,7 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
         fields.whole("max_action_dim", 32),
     )
     small = kind == "smolvla"
-    shapes = _smolvla_shapes(fields, directory) if small else _pi_shapes(fields)
+    shapes = smolvla_shapes(fields, directory) if small else pi_shapes(fields)
     size_key, side = ("resize_imgs_with_padding", 512) if small else ("image_resolution", 224)
     config = FlowConfig(
         kind=kind,
@@ -129,9 +116,9 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
         steps=fields.whole("num_steps" if small else "num_inference_steps", 10, most=1000),
         state_width=state_width,
         action_width=action_width,
-        state_dim=_length(fields, "input_features", STATE, state_width),
-        action_dim=_length(fields, "output_features", ACTION, action_width),
-        cameras=_cameras(fields),
+        state_dim=feature_length(fields, "input_features", STATE, state_width),
+        action_dim=feature_length(fields, "output_features", ACTION, action_width),
+        cameras=camera_names(fields),
         max_text=fields.whole("tokenizer_max_length", 200 if kind == "pi05" else 48),
         image_size=fields.square(size_key, side),
         min_period=fields.number("min_period", 4e-3),
@@ -168,21 +155,6 @@ def _check(config: FlowConfig) -> None:
         raise CheckpointError(f"the expert's width {expert.hidden_size} is odd")
 
 
-def _cameras(fields: Fields) -> tuple[str, ...]:
-    features = fields.part("input_features").raw
-    names = [n for n, f in features.items() if isinstance(f, Mapping) and f.get("type") == "VISUAL"]
-    short = [n.removeprefix(CAMERA) for n in names]
-    return tuple(n for n in short if not n.startswith(EMPTY_CAMERA))
-
-
-def _length(fields: Fields, group: str, name: str, default: int) -> int:
-    feature = fields.part(group).part(name)
-    shape = feature.items("shape") or [default]
-    if len(shape) != 1 or not isinstance(shape[0], int) or shape[0] < 1:
-        raise feature.wrong("shape", "one whole number")
-    return int(shape[0])
-
-
 def _self_every(fields: Fields) -> int:
     every = fields.whole("self_attn_every_n_layers", 2, least=-1)
     mode = fields.choice("attention_mode", "cross_attn", ("cross_attn", "self_attn"))
@@ -194,121 +166,16 @@ def _self_every(fields: Fields) -> int:
     return every
 
 
-def _pi_shapes(fields: Fields) -> Shapes:
-    variants = tuple(_GEMMA)
-    vlm = fields.choice("paligemma_variant", "gemma_2b", variants)
-    expert = fields.choice("action_expert_variant", "gemma_300m", variants)
-    side = fields.square("image_resolution", 224)
-    published = Shapes(
-        replace(SIGLIP_SO400M, image_size=side), _gemma(vlm, PALIGEMMA_VOCAB), _gemma(expert, 1)
-    )
-    return _own_shapes(fields, published)
-
-
-def _gemma(variant: str, vocab: int) -> TextConfig:
-    width, layers, mlp = _GEMMA[variant]
-    return TextConfig(
-        "gemma", vocab, width, mlp, layers, heads=8, kv_heads=1, head_dim=256, tied=True
-    )
-
-
-def _smolvla_shapes(fields: Fields, directory: Path | None) -> Shapes:
-    """SmolVLM2-500M, or what a local folder or ``shapes`` says; then the expert beside it."""
-    fields.only("num_expert_layers", -1, 0, fields.raw.get("num_vlm_layers"))
-    name = fields.text("vlm_model_name", SMOLVLM2_500M)
-    layers = fields.whole("num_vlm_layers", 16, least=-1)
-    own = fields.raw.get("shapes")
-    if own is None:
-        vision, text, shuffle = _vlm(name, directory)
-        text = replace(text, layers=layers if layers > 0 else text.layers)
-        expert = smolvla_expert(text, fields.number("expert_width_multiplier", 0.75))
-        return Shapes(vision, text, expert, shuffle)
-    empty = TextConfig("llama")
-    return _own_shapes(fields, Shapes(SIGLIP_SO400M, empty, empty))
-
-
-def smolvla_expert(text: TextConfig, multiplier: float) -> TextConfig:
-    """lerobot ``SmolVLMWithExpertModel``: narrower, its mlp 4 * 2/3 rounded up to 256."""
-    width = int(text.hidden_size * multiplier)
-    mlp = 256 * -(-int(4 * int(2 * width / 3)) // 256)
-    return replace(text, hidden_size=width, intermediate_size=mlp)
-
-
-def _vlm(name: str, directory: Path | None) -> tuple[TowerConfig, TextConfig, int]:
-    """Shapes of SmolVLM2-500M-Video-Instruct's config.json, or of one in a local folder.
-
-    RoPE has base 10000 whatever the VLM says: LeRobot applies its own.
-    """
-    if name == SMOLVLM2_500M:
-        vision = TowerConfig(768, 12, 12, 3072, image_size=512, patch=16)
-        return vision, TextConfig("llama", 49280, 960, 2560, 32, 15, 5, 64, 1e4, 1e-5), 4
-    places = [Path(name).expanduser()] + ([directory / name] if directory else [])
-    found = next((p for p in places if (p / "config.json").is_file()), None)
-    if found is None:
-        raise CheckpointError(
-            f"vlm_model_name is {name!r}: its shapes are not known here; put its config.json"
-            " into a folder and give that folder's path"
-        )
-    raw = Fields(read_json(found / "config.json"))
-    eyes, words = raw.part("vision_config"), raw.part("text_config")
-    heads, width = words.whole("num_attention_heads", 32), words.whole("hidden_size", 4096)
-    text = TextConfig(
-        "llama", words.whole("vocab_size", 32000), width, words.whole("intermediate_size", 11008),
-        words.whole("num_hidden_layers", 32), heads, words.whole("num_key_value_heads", heads),
-        words.whole("head_dim", width // heads), 1e4, words.number("rms_norm_eps", 1e-6),
-    )  # fmt: skip
-    vision = TowerConfig(
-        eyes.whole("hidden_size", 1152), eyes.whole("num_hidden_layers", 12),
-        eyes.whole("num_attention_heads", 16), eyes.whole("intermediate_size", 3072),
-        eyes.whole("image_size", 224), eyes.whole("patch_size", 32),
-    )  # fmt: skip
-    return vision, text, raw.whole("scale_factor", 2)
-
-
-def _own_shapes(fields: Fields, published: Shapes) -> Shapes:
-    """``shapes`` of this project's own checkpoints in place of the published ones."""
-    if fields.raw.get("shapes") is None:
-        return published
-    own = fields.part("shapes")
-    kind = published.text.kind
-    try:
-        made = Shapes(
-            TowerConfig(**_plain(own.part("vision").raw)),
-            TextConfig(**{**own.part("text").raw, "kind": kind}),
-            TextConfig(**{**own.part("expert").raw, "kind": kind}),
-            own.whole("shuffle", 1),
-        )
-    except TypeError as error:
-        raise CheckpointError(f"shapes: {error}") from error
-    for name in ("vision", "text", "expert"):
-        _same_types(f"shapes.{name}", getattr(made, name), getattr(published, name))
-    return made
-
-
-def _same_types(place: str, made: Any, like: Any) -> None:
-    """A dataclass takes what it is given; here that is somebody's file."""
-    for one in dataclass_fields(like):
-        value, wanted = getattr(made, one.name), type(getattr(like, one.name))
-        if type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise CheckpointError(
-                f"{place}.{one.name} is {value!r}: a value of type {wanted.__name__} is wanted"
-            )
-
-
-def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
-
-
 def flow_config_json(config: FlowConfig) -> dict[str, Any]:
     """The config.json, in LeRobot's words, that :func:`parse_flow_config` reads back."""
     small = config.kind == "smolvla"
     side = [config.image_size] * 2
-    cameras = {f"{CAMERA}{name}": _feature("VISUAL", 3, *side) for name in config.cameras}
+    cameras = {f"{CAMERA}{name}": feature("VISUAL", 3, *side) for name in config.cameras}
     out: dict[str, Any] = {
         "type": config.kind,
         "n_obs_steps": 1,
-        "input_features": {**cameras, STATE: _feature("STATE", config.state_dim)},
-        "output_features": {ACTION: _feature("ACTION", config.action_dim)},
+        "input_features": {**cameras, STATE: feature("STATE", config.state_dim)},
+        "output_features": {ACTION: feature("ACTION", config.action_dim)},
         "chunk_size": config.horizon,
         "n_action_steps": config.horizon,
         "max_state_dim": config.state_width,
@@ -331,7 +198,3 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
             "self_attn_every_n_layers": config.self_every or -1,
         }
     return out
-
-
-def _feature(kind: str, *shape: int) -> dict[str, Any]:
-    return {"type": kind, "shape": list(shape)}

@@ -8,6 +8,7 @@ from typing import Any
 from vla_ros.engine.checkpoints.openvla import resolve
 from vla_ros.engine.checkpoints.random import PREFIX
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.evo1.family import Evo1Family
 from vla_ros.engine.flow.family import Choice, Config, Family
 from vla_ros.engine.flow.groot.family import FAMILIES as GROOTS
 from vla_ros.engine.flow.lerobot import LerobotFamily
@@ -16,6 +17,7 @@ from vla_ros.engine.flow.lerobot import LerobotFamily
 FAMILIES: tuple[Family[Any], ...] = (
     LerobotFamily("pi0", "pi05"),
     LerobotFamily("smolvla"),
+    Evo1Family(),
     *GROOTS,
 )
 

@@ -25,7 +25,7 @@ NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
 TOKENIZER, RELATIVE = "tokenizer_processor", "relative_actions_processor"
 ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
 STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
-_PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
+PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
 #: Statistics that a mode of normalisation needs.
 MODES = {
@@ -95,8 +95,8 @@ class Processors:
 
 def read_processors(directory: Path, config: FlowConfig) -> Processors:
     """Read both files; CheckpointError in one line where they do not fit ``config``."""
-    before, after = (_steps(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
-    known = {*_PLUMBING, NORMALIZER, UNNORMALIZER, TOKENIZER, RELATIVE, ABSOLUTE}
+    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
+    known = {*PLUMBING, NORMALIZER, UNNORMALIZER, TOKENIZER, RELATIVE, ABSOLUTE}
     known |= {STATE_PROMPT} if config.kind == "pi05" else {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
     strange = sorted({*before, *after} - known)
     if strange:
@@ -110,15 +110,16 @@ def read_processors(directory: Path, config: FlowConfig) -> Processors:
     tokenizer = Fields(before[TOKENIZER].raw.get("config"), TOKENIZER)
     _check_tokenizer(tokenizer, config)
     return Processors(
-        state=_scaler(directory, before[NORMALIZER], "STATE", STATE, config.state_dim),
-        action=_scaler(directory, after[UNNORMALIZER], "ACTION", ACTION, config.action_dim),
+        state=scaler_of(directory, before[NORMALIZER], "STATE", STATE, config.state_dim),
+        action=scaler_of(directory, after[UNNORMALIZER], "ACTION", ACTION, config.action_dim),
         tokenizer=tokenizer.text("tokenizer_name", ""),
         relative=_relative(before, after, config),
         action_names=_action_names(before),
     )
 
 
-def _steps(path: Path) -> dict[str, Fields]:
+def steps_of(path: Path) -> dict[str, Fields]:
+    """The steps of a processor by their registered names."""
     if not path.is_file():
         raise CheckpointError(
             f"no {path.name} in {path.parent}: save the policy with LeRobot 0.4 or later"
@@ -137,7 +138,11 @@ def _check_tokenizer(fields: Fields, config: FlowConfig) -> None:
         )
 
 
-def _scaler(directory: Path, step: Fields, kind: str, key: str, dim: int) -> Scaler:
+def scaler_of(
+    directory: Path, step: Fields, kind: str, key: str, dim: int, width: int = 0
+) -> Scaler:
+    """The scaling of one feature by a step and its statistics. ``width``: the model's, where
+    statistics may be padded to it (Evo-1)."""
     settings = step.part("config")
     modes = settings.part("norm_map")
     modes_known = tuple(MODES)
@@ -152,6 +157,8 @@ def _scaler(directory: Path, step: Fields, kind: str, key: str, dim: int) -> Sca
             present = ", ".join(sorted(stored)) or "nothing"
             raise CheckpointError(f"{directory} has no {key}.{name} for {mode}: there is {present}")
         flat = tensor.float().flatten()
+        if len(flat) == width:
+            flat = flat[:dim]
         if len(flat) != dim or not bool(flat.isfinite().all()):
             raise CheckpointError(f"{key}.{name} is {flat.tolist()}: wanted {dim} finite numbers")
         values.append(flat)

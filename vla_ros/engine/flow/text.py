@@ -66,6 +66,13 @@ class PromptTokenizer:
             )
         return ids
 
+    def id_of(self, token: str) -> int:
+        """The id of a token by its name. CheckpointError: there is none."""
+        found = self._tokenizer.token_to_id(token)
+        if found is None or found >= self._vocab:
+            raise CheckpointError(f"{self._path} has no token {token} below {self._vocab}")
+        return int(found)
+
 
 def _find(directory: Path, given: str | None, name: str) -> Path:
     """``tokenizer.json`` at the path given, in the checkpoint, or where its name is a folder."""
