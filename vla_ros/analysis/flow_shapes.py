@@ -136,14 +136,12 @@ def _groot_n17(config: GrootConfig, name: str) -> ModelShape:
 def _groot_eagle(config: GrootConfig, name: str) -> ModelShape:
     eagle: EagleConfig = config.backbone  # type: ignore[assignment]
     eyes, wide = eagle.vision, eagle.text.hidden_size
-    connector = (Matrix(eyes.width * eagle.shuffle**2, wide, eagle.view_tokens),)
-    if eagle.shuffle > 1:
-        connector += (Matrix(wide, wide, eagle.view_tokens),)
+    inputs = [eyes.width * eagle.shuffle**2, *([wide] if eagle.shuffle > 1 else [])]
     return ModelShape(
         name,
         "flow",
         (TowerShape(eyes.width, eyes.depth, eyes.heads, eyes.mlp, eyes.patches, patch=eyes.patch),),
-        connector,
+        tuple(Matrix(i, wide, eagle.view_tokens) for i in inputs),
         _decoder(eagle.text, eagle.text.vocab_size),
         vision_tokens=eagle.view_tokens,
         text_tokens=config.max_text,
