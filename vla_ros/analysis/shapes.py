@@ -60,8 +60,8 @@ class ExpertShape:
     tables when the model is loaded (pi0.5's adaRMS). ``flat`` are matrices that are run once a step
     on one row (Evo-1 flattens its chunk). ``reads_hidden``: it reads the decoder's last hidden
     states, so that the last layer is run whole, and the prefix is causal (Evo-1). Then layers that
-    do not cross see nothing but the chunk, those that cross read ``cross_share`` of the prompt (GR00T:
-    the text or the images alone), and ``refine`` are matrices that the prompt goes through once.
+    do not cross see nothing but the chunk, those that cross read ``cross_share`` of the prompt
+    (GR00T: the text or the images alone), and ``refine`` are matrices that it goes through once.
 
     What is the same in all steps is done once a chunk; in a *naive* step all of it again.
     """
