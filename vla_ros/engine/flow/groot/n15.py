@@ -134,7 +134,14 @@ _SMALL = EagleConfig(
     table=4, image_token=PICTURE,
 )  # fmt: skip
 _SMALL_HEAD = replace(
-    SMALL_HEAD, horizon=10, layers=6, text_every=0, future=5, context_layers=2, embodiments=32
+    SMALL_HEAD,
+    horizon=10,
+    layers=6,
+    text_every=0,
+    future=5,
+    context_layers=2,
+    context_heads=4,
+    embodiments=32,
 )
 _PUBLISHED = HeadConfig(
     horizon=16, action_width=32, state_width=64, layers=16, text_every=0, future=32,

@@ -129,7 +129,7 @@ _SMALL = EagleConfig(
 )  # fmt: skip
 SMALL_HEAD = HeadConfig(
     horizon=12, action_width=13, state_width=14, layers=8, heads=4, head_dim=18, context_width=64,
-    hidden=44, context_layers=0, context_heads=4, positions=32, embodiments=4,
+    hidden=44, context_layers=0, positions=32, embodiments=4,
 )  # fmt: skip
 _PUBLISHED = HeadConfig(horizon=50, action_width=128, state_width=128, context_layers=0)
 TABLETOP = ("front", "wrist_image")
