@@ -19,6 +19,8 @@ from vla_ros.analysis.work import Precision, Segment, attention, linear, parse_p
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig, text_json
 from vla_ros.engine.checkpoints.openvla import expected_shapes
 from vla_ros.engine.checkpoints.random import PRESETS, write_random
+from vla_ros.engine.flow.families import family_of
+from vla_ros.engine.flow.family import Choice, Place
 from vla_ros.engine.flow.random import PRESETS as FLOW_PRESETS
 from vla_ros.engine.flow.random import load_random_flow, write_random_flow
 from vla_ros.engine.vision.towers import Projector, VisionBackbone
@@ -262,6 +264,45 @@ def test_a_flow_policy_runs_what_is_counted(preset):
     chunk = flops(lambda: engine.integrate(prefix, None, noise))
     once = total(stages.expert_once(model))
     assert chunk == pytest.approx(config.steps * step + once, rel=0.03)
+
+
+def test_evo1_costs_what_was_counted_by_hand():
+    """GFLOP and GB of weights in bf16 with three views and 1024 tokens, counted from LeRobot's
+    sources; the causal half of the prefix's attention is not counted there."""
+    model = MODELS["evo1"].with_images(3).with_prompt(1024)
+    seen = stages.vision(model) + stages.projector(model)
+    filled, moved = stages.flow_prefix(model), stages.expert_step(model, naive=True)
+    assert total(seen) / 1e9 == pytest.approx(2167, rel=0.02)
+    assert total(filled) / 1e9 == pytest.approx(480, rel=0.1)
+    assert total(moved) / 1e9 == pytest.approx(34, rel=0.02)
+    weights = [2e-9 * sum(op.weights for op in ops) for ops in (seen + filled, moved)]
+    assert weights == pytest.approx([1.0, 0.24], rel=0.05)
+
+
+def test_evo1_runs_what_is_counted():
+    """The engine's own matrix products and attention, as torch counts them."""
+    family = family_of("random:evo1-small")
+    place = Place(torch.device("cpu"), torch.float32)
+    policy = family.load("random:evo1-small", Choice(), place)
+    config, engine = policy.config, policy.model
+    given = engine.example(9, torch.Generator().manual_seed(0))
+    noise = torch.zeros(config.horizon, config.action_width)
+    features = engine.see(given.pixels)
+    prefix = engine.prefill(features, given.ids, given.state)
+    model = flow_shape_of(config, "evo1-small").with_prompt(len(prefix.mask) - 1)
+    seen = total(stages.vision(model)) + total(stages.projector(model))
+    assert flops(lambda: engine.see(given.pixels)) == pytest.approx(seen, rel=0.01)
+    once = total(stages.expert_once(model))  # with the prefix: it depends on nothing else
+    counted = flops(lambda: engine.prefill(features, given.ids, given.state))
+    causal = total(stages.flow_prefix(model)) + once
+    assert counted == pytest.approx(causal, rel=0.1)  # masked, not left out
+    prefix = engine.prefill(features, given.ids, given.state)
+    step = flops(lambda: engine.velocity(prefix, noise, 0, False))
+    assert step == pytest.approx(total(stages.expert_step(model)), rel=0.02)
+    chunk = flops(lambda: engine.integrate(prefix, None, noise))
+    assert chunk == pytest.approx(config.steps * step, rel=0.01)
+    naive = flops(lambda: engine.velocity(prefix, noise, 0))
+    assert naive == pytest.approx(total(stages.expert_step(model, naive=True)), rel=0.02)
 
 
 def test_a_folder_of_lerobot_is_a_model(tmp_path):

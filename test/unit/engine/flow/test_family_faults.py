@@ -1,0 +1,133 @@
+"""The fault matrix: every family's small policy through the engine's face, whole and damaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from vla_ros.core import Inference, Observation, Timeline
+from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.flow.engine import FlowEngine
+from vla_ros.engine.flow.families import all_presets, config_of, family_of
+from vla_ros.engine.inspection import inspect
+from vla_ros.timing import SystemClock
+
+CLOCK = SystemClock()
+SMALL = [name for name in all_presets() if name.endswith("-small")]
+TEXT = "pick up the red cube"
+
+
+def engine_of(checkpoint: str, **options: Any) -> FlowEngine:
+    engine = load_engine(EngineOptions(checkpoint, **options))
+    assert isinstance(engine, FlowEngine)
+    engine.reset(TEXT)
+    return engine
+
+
+def seen(engine: FlowEngine, stamp: int = 1, **changes: Any) -> Observation:
+    random = np.random.default_rng(stamp)
+    front, wrist = (random.integers(0, 256, (60, 80, 3), dtype=np.uint8) for _ in range(2))
+    state = random.normal(size=engine.info.state_dim)
+    return replace(Observation(stamp, stamp, 0, front, wrist, state), **changes)
+
+
+def step(engine: FlowEngine, observation: Observation) -> Inference:
+    return engine.step(observation, Timeline(CLOCK.steady_ns()), CLOCK)
+
+
+@pytest.fixture(params=SMALL)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    name = request.param
+    family_of(f"random:{name}").write(tmp_path / name, name, seed=1)
+    return Path(tmp_path / name)
+
+
+def weights_in(folder: Path) -> Path:
+    return max(folder.glob("*.safetensors"), key=lambda p: p.stat().st_size)
+
+
+def refused(folder: Path, **options: Any) -> str:
+    with pytest.raises((CheckpointError, ValueError)) as caught:
+        engine_of(str(folder), **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 900
+    return message
+
+
+def test_a_chunk_from_the_folder_that_replays(folder: Path) -> None:
+    engine, config = engine_of(str(folder)), config_of(folder)
+    answer = step(engine, seen(engine))
+    assert answer.actions.shape == (config.horizon, config.action_dim)
+    assert [name for name, _ in answer.timeline.marks] == [
+        "preprocess", "vision", "prefill", "decode",
+    ]  # fmt: skip
+    again = engine_of(str(folder))
+    step(again, seen(again, 9))
+    assert np.array_equal(step(again, seen(again)).actions, answer.actions)
+    assert not np.array_equal(step(again, seen(again, 2)).actions, answer.actions)
+    again.reset("open the drawer of the cabinet")
+    assert not np.array_equal(step(again, seen(again)).actions, answer.actions)
+
+
+def test_an_observation_that_lacks_something(folder: Path) -> None:
+    engine = engine_of(str(folder))
+    if engine.cameras == 2:
+        with pytest.raises(InvalidAction, match="needs a wrist image"):
+            step(engine, seen(engine, wrist_image=None))
+    if engine.info.state_dim:
+        with pytest.raises(InvalidAction, match="values of robot state, the frame has none"):
+            step(engine, seen(engine, proprio=None))
+        broken = np.full(engine.info.state_dim, np.nan)
+        with pytest.raises(InvalidAction, match="state is not finite"):
+            step(engine, seen(engine, proprio=broken))
+    assert np.isfinite(step(engine, seen(engine)).actions).all()
+
+
+def test_a_robot_of_other_actions(folder: Path) -> None:
+    wanted = config_of(folder).action_dim + 1
+    assert f"{wanted} values are wanted" in refused(folder, action_dim=wanted)
+
+
+def test_weights_that_are_damaged(folder: Path) -> None:
+    path = weights_in(folder)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert path.name in refused(folder)
+    path.write_bytes(whole)
+    tensors = load_file(str(path))
+    name = max((n for n, t in tensors.items() if t.is_floating_point()),
+               key=lambda n: tensors[n].numel())  # fmt: skip
+    good = tensors[name].clone()
+    tensors[name].view(-1)[3] = torch.nan
+    save_file(tensors, str(path))
+    assert "not finite" in refused(folder)
+    with pytest.raises(CheckpointError, match="not finite"):
+        inspect(str(folder))
+    tensors[name] = good
+    tensors["something.else"] = torch.zeros(2)
+    save_file(tensors, str(path))
+    assert "unused: something.else" in refused(folder)
+    del tensors["something.else"], tensors[name]
+    save_file(tensors, str(path))
+    assert "1 missing: " in refused(folder)
+    tensors[name] = good.new_zeros(3, 3, 3)
+    save_file(tensors, str(path))
+    assert "1 of the wrong shape: " in refused(folder)
+    path.unlink()
+    assert path.name in refused(folder)
+
+
+def test_an_option_that_means_nothing_here(folder: Path) -> None:
+    assert "temperature" in refused(folder, temperature=0.5)
+    family = family_of(folder)
+    if "embodiment" not in family.takes:
+        assert "embodiment: this means nothing" in refused(folder, embodiment="nobody")
+    else:
+        assert "embodiment 'nobody' is unknown" in refused(folder, embodiment="nobody")
