@@ -8,11 +8,15 @@ LeRobot saves (config.json with the key ``shapes`` added, processors and their s
 ``tensors.json`` (names and shapes of its model.safetensors; the values are drawn by cases.py) and
 ``golden.npz`` (what it makes of one observation). Replaced are InternVL's sizes and its downloads
 from the hub.
+
+EVO1_SOURCE names a checkout of MINT-SJTU/Evo-1 (made with 1bf31c4): the authors' own head, with the
+same weights, makes a chunk of the whole context, which it does not mask.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -211,9 +215,34 @@ def run(folder: Path, name: str, case: Case) -> None:
     extra = {"inference_delay": 2, "prev_chunk_left_over": left[None], "execution_horizon": 6}
     golden["guided_chunk"] = policy.predict_action_chunk(dict(batch), **extra)[0]
     golden["guided_weights"] = policy.rtc_processor.get_prefix_weights(2, 6, config.chunk_size)
+    golden["authors_chunk"] = authors(policy, found["hidden"][0], golden["state"], case)
     torch.rand = drawn
     arrays = {n: v.detach().numpy() for n, v in golden.items()}
     np.savez_compressed(folder / "golden.npz", **arrays)
+
+
+def authors(policy: Any, hidden: torch.Tensor, state: torch.Tensor, case: Case) -> torch.Tensor:
+    sys.path.insert(0, f"{os.environ['EVO1_SOURCE']}/Evo_1")
+    from model.action_head.flow_matching import FlowmatchingActionHead
+
+    config = policy.config
+    names = {
+        "embed_dim": config.embed_dim, "hidden_dim": config.hidden_dim,
+        "action_dim": config.chunk_size * config.max_action_dim, "horizon": config.chunk_size,
+        "per_action_dim": config.max_action_dim, "num_heads": config.num_heads,
+        "num_layers": config.num_layers, "num_categories": config.num_categories,
+        "num_inference_timesteps": config.num_inference_timesteps,
+        "state_dim": config.max_state_dim, "state_hidden_dim": config.state_hidden_dim,
+    }  # fmt: skip
+    head = FlowmatchingActionHead(config=SimpleNamespace(**names)).eval()
+    head.load_state_dict(policy.model.action_head.state_dict(), strict=True)
+    mask = (torch.arange(config.max_action_dim) < case.action).float()[None]
+    embodiment = torch.tensor([config.default_embodiment_id])
+    with torch.no_grad():
+        chunk = head.get_action(
+            hidden, state=state[None], embodiment_id=embodiment, action_mask=mask
+        )
+    return chunk.view(config.chunk_size, -1)
 
 
 def save(folder: Path, policy: Any, before: Any, after: Any) -> None:

@@ -65,7 +65,7 @@ class NaiveRow(OwnRow):
             _ = [t.clone() for t in (*prefix.keys, *prefix.values)]
             self._repeat(time)
             x = x + solver.dt * self._stepping.velocity(prefix, x, step)
-        return x
+        return x[: self.model.horizon]  # a head may make more actions than the robot takes
 
     def _repeat(self, time: float) -> None:
         """What else a plain program does again in a step."""

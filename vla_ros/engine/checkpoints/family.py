@@ -20,6 +20,7 @@ CONVERT = "vla-ros convert"
 PICKLES = ("pytorch_model*.bin", "model*.pt", "model*.pth", "consolidated*.pth")
 OFT_PARTS = "*--*_checkpoint.pt"
 RUNS = "checkpoints/*.pt"  # of prismatic
+EVO1_STATES = "mp_rank_00_model_states.pt"  # of DeepSpeed
 #: What this engine reads, for the messages that refuse anything else.
 READS = f"this engine reads OpenVLA, OpenVLA-OFT and MiniVLA, and of flow policies {READ_AS_IS}"
 
@@ -41,6 +42,12 @@ def foreign_files(names: Iterable[str], where: str) -> str | None:
     Those of a directory, or, with their folders, those of a repository on the hub.
     """
     present = set(names)
+    if EVO1_STATES in present:
+        return (
+            f"{where} is a run of MINT-SJTU/Evo-1, its weights in {EVO1_STATES}, a pickle, which"
+            " this engine never reads, and its head sees padding too: train the policy with LeRobot"
+            " (type evo1), whose head does not"
+        )
     if parts := sorted(fnmatch.filter(present, OFT_PARTS)):
         return (
             f"{where} is an OpenVLA-OFT release, its heads are in {parts[0]} and are not read"

@@ -224,3 +224,9 @@ def test_the_naive_row_says_the_same_and_does_more() -> None:
     assert (own - naive).abs().max() < 1e-5
     assert once == SMALL.blocks
     assert calls == SMALL.blocks * (1 + SMALL.steps)
+
+
+def test_a_run_of_the_authors_own_code_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "mp_rank_00_model_states.pt").write_bytes(b"x")
+    (tmp_path / "config.json").write_text('{"vlm_name": "OpenGVLab/InternVL3-1B"}')
+    assert "is a run of MINT-SJTU/Evo-1" in refused(tmp_path)

@@ -156,6 +156,20 @@ def test_the_chunk_and_the_actions_in_units(played: Played) -> None:
     assert torch.equal(exact, golden["actions"])
 
 
+def test_the_authors_own_head_on_a_context_without_a_mask(played: Played) -> None:
+    """MINT-SJTU/Evo-1 lets the head see every row; the arithmetic is the same."""
+    golden, model = played.golden, played.policy.model
+    span = model.memory.span(len(golden["hidden"]))
+    with torch.inference_mode():
+        span.context[1:].copy_(golden["hidden"])
+        span.context[0].copy_(model.head.state_row(golden["state"]))
+        model._keep(span, 0)
+        model.solver.load(model.sample, played.noise * model._used, None)
+        chunk = model._steps(span, None)
+    assert far(chunk, golden["authors_chunk"]) < 5e-5
+    assert far(chunk, golden["chunk"]) > 1e-3  # so the mask matters
+
+
 def test_guidance_is_lerobots(played: Played) -> None:
     golden = played.golden
     model = played.policy.model

@@ -57,6 +57,7 @@ class GrootModel:
         made = config.head.horizon
         self.sample = Sample(made, self.width, config.steps, like.device)
         self._x = like.new_zeros(longest, backbone.width)
+        self._refined = like.new_zeros(longest, config.head.context_width)
         self._order = torch.arange(longest, device=like.device)
         self._places: dict[int, torch.Tensor] = {}
         self._features: dict[int, torch.Tensor] = {}
@@ -170,12 +171,14 @@ class GrootModel:
     ) -> torch.Tensor:
         """The velocity [head.horizon, D] at x and one of the solver's steps, alone.
 
-        ``begin`` False leaves out the state's row; another velocity must have made it.
+        ``begin`` False leaves out the state's row and the keys and values of the context; another
+        velocity must have made the row.
         """
         with torch.inference_mode():
             context = self._open(prefix, None)
             if begin:
                 self.head.begin(self._state)
+                self.head.cross(context, self._refined[: context.length])
             return self.head.velocity(context, x, step)
 
     def noise(self, generator: torch.Generator) -> torch.Tensor:
@@ -221,9 +224,12 @@ class GrootModel:
         width = self.backbone.width
         x = self._x[: context.length].index_copy(0, places, features[:, :width])
         rows = self.backbone.read(x, features, places)
-        rows = self.head.refine(context, rows.index_select(0, self._order[: context.length]))
-        self.head.cross(context, rows)
-        return rows
+        refined = self._refined[: context.length]
+        refined.copy_(
+            self.head.refine(context, rows.index_select(0, self._order[: context.length]))
+        )
+        self.head.cross(context, refined)
+        return refined
 
     def _steps(self, context: Context, how: Continuing | None) -> torch.Tensor:
         self.head.begin(self._state)
