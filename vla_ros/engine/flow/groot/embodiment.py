@@ -158,7 +158,7 @@ def choose(tag: str | None, known: list[str], where: Path) -> str:
         return known[0]
     fitting = [name for name in known if name.lower() == tag.strip().lower()]
     if not fitting:
-        raise CheckpointError(f"embodiment {tag!r} is no robot of {where}: there is {listed}")
+        raise CheckpointError(f"embodiment {tag!r} is unknown: {where} has {listed}")
     return fitting[0]
 
 

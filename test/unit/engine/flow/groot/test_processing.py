@@ -148,7 +148,7 @@ def test_what_is_not_built_is_refused_in_one_line(tmp_path: Path, change: Any, w
 def test_the_robots_that_there_are_are_listed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"trained for 2 robots.*'embodiment': arm, turner"):
         read_embodiment(GOLDEN / "robots", None, KNOWN)
-    with pytest.raises(CheckpointError, match=r"'leg' is no robot of .*there is arm, turner"):
+    with pytest.raises(CheckpointError, match=r"'leg' is unknown: .* has arm, turner"):
         read_embodiment(GOLDEN / "robots", "leg", KNOWN)
     with pytest.raises(CheckpointError, match=r"gives 'turner' the row None"):
         read_embodiment(GOLDEN / "robots", "turner", {})
