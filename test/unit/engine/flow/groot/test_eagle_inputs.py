@@ -96,7 +96,7 @@ def test_what_python_said_must_be_written_down(folder: Path) -> None:
     (folder / DATA_CONFIG).unlink()
     with pytest.raises(CheckpointError, match=r"write it down, of .*\"front\", \"wrist\""):
         read_robot(folder, "NEW_EMBODIMENT")
-    with pytest.raises(CheckpointError, match=r"no robot of .*: there is new_emb"):
+    with pytest.raises(CheckpointError, match=r"is unknown: .* has new_embodiment"):
         read_robot(folder, "gr1")
 
 
