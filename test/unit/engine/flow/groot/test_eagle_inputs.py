@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from golden.flow.seeded import draw, image
 from golden.groot import eagle_cases as cases
@@ -135,7 +137,8 @@ def test_the_modes_of_n15(folder: Path) -> None:
     assert units[3] == 1
 
 
-@pytest.mark.parametrize(("source", "target"), [(16, 18), (16, 32), (16, 12), (5, 6), (7, 3)])
+@settings(max_examples=40, deadline=None)
+@given(source=st.integers(1, 24), target=st.integers(1, 40))
 def test_the_stretched_table_is_torchs(source: int, target: int) -> None:
     table = torch.from_numpy(draw("table", source * source, 3))
     grid = table.view(source, source, 3).permute(2, 0, 1)[None]
