@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vla_ros.engine.flow.evo1.config import Evo1Config
     from vla_ros.engine.flow.family import Config
     from vla_ros.engine.flow.groot.config import GrootConfig
+    from vla_ros.engine.flow.groot.eagle import EagleConfig
     from vla_ros.engine.flow.groot.qwen_vl import QwenVlConfig
     from vla_ros.engine.flow.groot.shapes import HeadConfig
 
@@ -132,6 +133,26 @@ def _groot_n17(config: GrootConfig, name: str) -> ModelShape:
     )
 
 
+def _groot_eagle(config: GrootConfig, name: str) -> ModelShape:
+    eagle: EagleConfig = config.backbone  # type: ignore[assignment]
+    eyes, wide = eagle.vision, eagle.text.hidden_size
+    inputs = [eyes.width * eagle.shuffle**2, *([wide] if eagle.shuffle > 1 else [])]
+    return ModelShape(
+        name,
+        "flow",
+        (TowerShape(eyes.width, eyes.depth, eyes.heads, eyes.mlp, eyes.patches, patch=eyes.patch),),
+        tuple(Matrix(i, wide, eagle.view_tokens) for i in inputs),
+        _decoder(eagle.text, eagle.text.vocab_size),
+        vision_tokens=eagle.view_tokens,
+        text_tokens=config.max_text,
+        action_tokens=config.horizon,
+        chunk=config.horizon,
+        images=len(config.cameras),
+        expert=groot_expert(config.head),
+        source=f"config.json of {name}",
+    )
+
+
 def groot_expert(head: HeadConfig) -> ExpertShape:
     """GR00T's head with one robot's encoders: the blocks cross to a context and to themselves in
     turn, and time is tables."""
@@ -160,5 +181,5 @@ def groot_expert(head: HeadConfig) -> ExpertShape:
 #: By kind; a test asks every family's presets for theirs.
 SHAPES: dict[str, Callable[[Any, str], ModelShape]] = {
     "pi0": _lerobot, "pi05": _lerobot, "smolvla": _lerobot, "evo1": _evo1,
-    "groot-n1.7": _groot_n17,
+    "groot-n1.7": _groot_n17, "groot-n1.6": _groot_eagle, "groot-n1.5": _groot_eagle,
 }  # fmt: skip

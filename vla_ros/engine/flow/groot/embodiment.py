@@ -13,12 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from vla_ros.core import Image
 from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import names_in, read_json
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.groot.pictures import Framing
-from vla_ros.engine.flow.groot.units import F64, Group, Relative, Scale
+from vla_ros.engine.flow.groot.pictures import Framing, framed
+from vla_ros.engine.flow.groot.units import (
+    F64,
+    Group,
+    Relative,
+    Scale,
+    actions_to_robot,
+    state_to_model,
+)
 
 PROCESSOR, STATISTICS, ROWS = "processor_config.json", "statistics.json", "embodiment_id.json"
 #: Rows that NVIDIA's code knows by itself (``EMBODIMENT_TAG_TO_PROJECTOR_INDEX`` of N1.7).
@@ -48,6 +57,7 @@ class Embodiment:
     """A robot: its ``tag``, its ``row`` among the encoders, what it sees, is and does.
 
     ``clip``: states are cut to [-1, 1]. ``formal``: instructions lose capitals and punctuation.
+    ``final``: the side that a framed picture is brought to (0: it stays; N1.6).
     """
 
     tag: str
@@ -59,6 +69,17 @@ class Embodiment:
     framing: Framing
     clip: bool = True
     formal: bool = True
+    final: int = 0
+
+    @property
+    def image_size(self) -> int:
+        """See Robot."""
+        return self.final or self.framing.side
+
+    @property
+    def relative(self) -> bool:
+        """See Robot."""
+        return any(group.relative is not Relative.NOTHING for group in self.actions)
 
     @property
     def state_dim(self) -> int:
@@ -83,6 +104,26 @@ class Embodiment:
             for group in self.actions
             for i in range(group.size)
         )
+
+    def picture(self, image: Image) -> torch.Tensor:
+        """See Robot."""
+        return framed(image, self.framing, self.final)
+
+    def shown(self, state: torch.Tensor) -> torch.Tensor:
+        """See Robot."""
+        return torch.from_numpy(state_to_model(self.state, state.numpy(), self.clip))
+
+    def restored(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """See Robot."""
+        values = np.asarray(chunk[:, : self.action_dim].numpy(), dtype=np.float32)
+        return torch.from_numpy(actions_to_robot(self.actions, values, state.numpy())).float()
+
+    def ends(self) -> tuple[torch.Tensor, ...]:
+        """See Robot."""
+        if any(group.scale is not Scale.RANGE or group.low.ndim > 1 for group in self.actions):
+            return ()
+        low, high = (np.concatenate([getattr(g, e) for g in self.actions]) for e in ("low", "high"))
+        return torch.from_numpy(low).float(), torch.from_numpy(high).float()
 
 
 def read_embodiment(directory: Path, tag: str | None, known: Mapping[str, int]) -> Embodiment:

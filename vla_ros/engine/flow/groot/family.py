@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from vla_ros.engine.checkpoints.files import read_json
@@ -22,12 +21,13 @@ from vla_ros.engine.flow.groot.load import (
     inspect_folder,
     load_folder,
 )
+from vla_ros.engine.flow.groot.n15 import VERSION as N15
+from vla_ros.engine.flow.groot.n16 import VERSION as N16
 from vla_ros.engine.flow.groot.n17 import VERSION as N17
 from vla_ros.engine.flow.groot.random import load_random, write_random
-from vla_ros.engine.flow.groot.units import Scale
 from vla_ros.engine.flow.groot.version import Version
 
-VERSIONS = (N17,)
+VERSIONS = (N17, N16, N15)
 
 
 class GrootFamily(Family[GrootConfig]):
@@ -88,11 +88,7 @@ class GrootFamily(Family[GrootConfig]):
     def action_ends(self, directory: Path, choice: Choice) -> tuple[torch.Tensor, ...]:
         """See Family."""
         _, robot = self.version.read(directory, choice)
-        if any(group.scale is not Scale.RANGE or group.low.ndim > 1 for group in robot.actions):
-            return ()
-        low = np.concatenate([group.low for group in robot.actions])
-        high = np.concatenate([group.high for group in robot.actions])
-        return torch.from_numpy(low).float(), torch.from_numpy(high).float()
+        return robot.ends()
 
     def sha256(self, directory: Path) -> str:
         """See Family."""

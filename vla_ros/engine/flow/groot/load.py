@@ -14,16 +14,14 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.family import Choice, Place
 from vla_ros.engine.flow.gate import FILE, same_integers
 from vla_ros.engine.flow.groot.config import GrootConfig
-from vla_ros.engine.flow.groot.embodiment import Embodiment
 from vla_ros.engine.flow.groot.encoders import RowWeights
 from vla_ros.engine.flow.groot.head import ActionHead
 from vla_ros.engine.flow.groot.model import GrootModel, longest_of
 from vla_ros.engine.flow.groot.preparation import GrootPreparation
+from vla_ros.engine.flow.groot.robot import Robot
 from vla_ros.engine.flow.groot.shards import ShardWeights
-from vla_ros.engine.flow.groot.units import Relative
-from vla_ros.engine.flow.groot.version import Version
+from vla_ros.engine.flow.groot.version import Version, Words
 from vla_ros.engine.flow.load import give_back_freed
-from vla_ros.engine.flow.text import PromptTokenizer
 from vla_ros.engine.flow.weights import sha256_of
 from vla_ros.engine.layout import action_space_of
 
@@ -35,8 +33,8 @@ class GrootPolicy:
     version: Version
     config: GrootConfig
     model: GrootModel
-    robot: Embodiment
-    tokenizer: PromptTokenizer
+    robot: Robot
+    tokenizer: Words
     sha256: str
 
     @property
@@ -44,7 +42,7 @@ class GrootPolicy:
         """Places of joints where the folder says that they are relative to these, or else what
         their number says."""
         names = self.robot.action_names
-        if any(group.relative is not Relative.NOTHING for group in self.robot.actions):
+        if self.robot.relative:
             return joints(ActionKind.JOINT_POSITION, names)
         return action_space_of(self.robot.action_dim, names)
 
@@ -58,16 +56,15 @@ class Opened:
     """A folder's parts; of the weights only the headers were read."""
 
     config: GrootConfig
-    robot: Embodiment
-    tokenizer: PromptTokenizer
+    robot: Robot
+    tokenizer: Words
     weights: ShardWeights
 
 
 def open_folder(version: Version, directory: Path, choice: Choice) -> Opened:
     """Everything but weights. CheckpointError in one line for what cannot be used."""
     config, robot = version.read(directory, choice)
-    vocab = config.backbone.text.vocab_size
-    tokenizer = PromptTokenizer(directory, choice.tokenizer, "", vocab)
+    tokenizer = version.words(directory, choice, config)
     check_discrete(version, config, directory)
     return Opened(config, robot, tokenizer, ShardWeights(directory, version.expected(config)))
 
@@ -104,10 +101,10 @@ def inspect_folder(version: Version, directory: Path, choice: Choice) -> tuple[G
 
 def check_discrete(version: Version, config: GrootConfig, directory: Path) -> None:
     """The gate: integers of ``discrete.json``, where there is one, against those computed here."""
-    path = directory / FILE
+    path, computed = directory / FILE, version.discrete(config)
     if not path.is_file():
         return
-    fields, computed = Fields(read_json(path), FILE), version.discrete(config)
+    fields = Fields(read_json(path), FILE)
     strange = sorted(set(fields.raw) - set(computed))
     if strange:
         raise CheckpointError(f"{path} has {', '.join(strange)}: known are {', '.join(computed)}")

@@ -37,16 +37,18 @@ from vla_ros.engine.flow.groot.qwen_vl import (
     positions_of,
     qwen_vl_expected,
 )
-from vla_ros.engine.flow.groot.robot_files import write_embodiment
+from vla_ros.engine.flow.groot.robot import Robot
+from vla_ros.engine.flow.groot.robot_files import random_robot, write_embodiment
 from vla_ros.engine.flow.groot.shapes import HeadConfig, head_shapes
-from vla_ros.engine.flow.groot.version import Version
+from vla_ros.engine.flow.groot.version import Version, Words, config_for
+from vla_ros.engine.flow.text import PromptTokenizer
 from vla_ros.engine.flow.weights import Expected
 
 MODEL_TYPE = "Gr00tN1d7"
 _LAYERS = 28  # of the whole language model
 
 
-def read(directory: Path, choice: Choice) -> tuple[GrootConfig, Embodiment]:
+def read(directory: Path, choice: Choice) -> tuple[GrootConfig, Robot]:
     """See Version."""
     path = directory / "config.json"
     robot = read_embodiment(directory, choice.embodiment, KNOWN_ROWS)
@@ -54,28 +56,13 @@ def read(directory: Path, choice: Choice) -> tuple[GrootConfig, Embodiment]:
         fields = Fields(read_json(path))
         head = with_steps(parse_head(fields), choice.steps)
         backbone = parse_qwen(fields, robot.framing.side)
-        return config_for(backbone, head, robot), robot
+        return config_for(N17, backbone, head, robot), robot
     except CheckpointError as error:
         said = str(error)
         raise CheckpointError(said if said.startswith(str(path)) else f"{path}: {said}") from None
 
 
-def config_for(backbone: QwenVlConfig, head: HeadConfig, robot: Embodiment) -> GrootConfig:
-    """CheckpointError where the robot does not fit the model."""
-    sizes = (
-        ("row", robot.row + 1, head.embodiments), ("state", robot.state_wide, head.state_width),
-        ("action", robot.action_dim, head.action_width), ("horizon", robot.horizon, head.horizon),
-    )  # fmt: skip
-    wrong = [f"{name} {has} of {most}" for name, has, most in sizes if has > most]
-    if wrong:
-        raise CheckpointError(f"{robot.tag} is wider than the model: {', '.join(wrong)}")
-    return GrootConfig(
-        N17, backbone, head, robot.tag, robot.row, robot.horizon, robot.state_dim,
-        robot.action_dim, robot.cameras,
-    )  # fmt: skip
-
-
-def write(directory: Path, config: GrootConfig, robot: Embodiment) -> None:
+def write(directory: Path, config: GrootConfig, robot: Robot) -> None:
     """See Version."""
     backbone = _qwen(config)
     content = {
@@ -87,6 +74,7 @@ def write(directory: Path, config: GrootConfig, robot: Embodiment) -> None:
         "shapes": qwen_json(backbone, max(_LAYERS, backbone.text.layers)),
     }
     (directory / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    assert isinstance(robot, Embodiment)
     write_embodiment(directory, robot, config.head)
 
 
@@ -109,6 +97,11 @@ def backbone_of(
 def prompt(config: GrootConfig, text: str, views: int) -> str:
     """See Version."""
     return qwen_prompt(text, views, config.view_tokens)
+
+
+def words(directory: Path, choice: Choice, config: GrootConfig) -> Words:
+    """See Version."""
+    return PromptTokenizer(directory, choice.tokenizer, "", config.backbone.text.vocab_size)
 
 
 def discrete(config: GrootConfig) -> dict[str, list[int]]:
@@ -151,7 +144,8 @@ def _preset(backbone: QwenVlConfig, head: HeadConfig, horizon: int) -> GrootConf
 
 
 VERSION = Version(
-    N17, MODEL_TYPE, read, write, expected, backbone_of, prompt, discrete,
+    N17, MODEL_TYPE, read, write, expected, backbone_of, prompt, words, discrete,
+    random_robot,
     presets={
         "groot-n1.7-small": _preset(_SMALL, _SMALL_HEAD, 10),
         "groot-n1.7": _preset(replace(QwenVlConfig(), image_token=SMALL_IMAGE), _PUBLISHED, 16),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image as PILImage
 
 from vla_ros.core import Image
 
@@ -31,16 +32,32 @@ class Framing:
     share: float = 1.0
 
 
-def framed(image: Image, framing: Framing) -> torch.Tensor:
-    """uint8 [h, w, 3] -> float32 [3, side, side] in [-1, 1]."""
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
-        raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
+def framed(image: Image, framing: Framing, final: int = 0) -> torch.Tensor:
+    """uint8 [h, w, 3] -> float32 [3, s, s] in [-1, 1].
+
+    s is the framing's side, or ``final``: N1.6 brings the framed square to a multiple of 28 pixels
+    with Pillow's bicubic (``fetch_image`` of its ``processing_eagle3_vl.py``).
+    """
+    check_image(image)
     square = resized(letterboxed(np.asarray(image)), framing.side)
     kept = max(1, int(framing.side * framing.share))
     begin = (framing.side - kept) // 2
     middle = square[begin : begin + kept, begin : begin + kept]
     whole = np.ascontiguousarray(resized(middle, framing.side))
-    return torch.from_numpy(whole).permute(2, 0, 1).float() / 127.5 - 1.0
+    if final not in (0, framing.side):
+        whole = np.array(PILImage.fromarray(whole).resize((final, final)))
+    return scaled(torch.from_numpy(whole).permute(2, 0, 1))
+
+
+def scaled(pixels: torch.Tensor) -> torch.Tensor:
+    """uint8 -> float32 in [-1, 1], in one step, as the authors' image processors do it."""
+    return (pixels.float() - 127.5) / 127.5
+
+
+def check_image(image: Image) -> None:
+    """ValueError for what is no picture."""
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
+        raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
 
 
 def letterboxed(image: Pixels) -> Pixels:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 
 from vla_ros.core import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.flow.family import Inputs
 from vla_ros.engine.flow.groot.config import GrootConfig
-from vla_ros.engine.flow.groot.embodiment import Embodiment
-from vla_ros.engine.flow.groot.pictures import framed
 from vla_ros.engine.flow.groot.prompt import formal
-from vla_ros.engine.flow.groot.units import actions_to_robot, state_to_model
+from vla_ros.engine.flow.groot.robot import Robot
 
 
 class GrootPreparation:
@@ -23,7 +20,7 @@ class GrootPreparation:
     def __init__(
         self,
         config: GrootConfig,
-        robot: Embodiment,
+        robot: Robot,
         prompt: Callable[[GrootConfig, str, int], str],
         tokenizer: Callable[[str], list[int]],
     ) -> None:
@@ -57,14 +54,12 @@ class GrootPreparation:
         for name, image in zip(config.cameras, images, strict=True):
             if image is None:
                 raise InvalidAction(f"this checkpoint needs its camera {name!r}: it cannot be none")
-            pixels.append(framed(image, self._robot.framing))
-        shown = state_to_model(self._robot.state, state.numpy(), self._robot.clip)
+            pixels.append(self._robot.picture(image))
+        shown = self._robot.shown(state)
         padded = torch.zeros(config.head.state_width)
-        padded[: len(shown)] = torch.from_numpy(shown)
+        padded[: len(shown)] = shown
         return Inputs(torch.stack(pixels), self._ids, padded)
 
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """In units, and absolute where the model gives them relative to the state."""
-        values = np.asarray(chunk[:, : self._config.action_dim].numpy(), dtype=np.float32)
-        made = actions_to_robot(self._robot.actions, values, state.numpy())
-        return torch.from_numpy(made).float()
+        return self._robot.restored(chunk, state)

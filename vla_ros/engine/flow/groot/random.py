@@ -8,7 +8,6 @@ import zlib
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from vla_ros.engine.checkpoints.cache import cached
@@ -16,37 +15,14 @@ from vla_ros.engine.checkpoints.small_tokenizer import build_tokenizer
 from vla_ros.engine.flow.family import Choice, Place
 from vla_ros.engine.flow.gate import FILE
 from vla_ros.engine.flow.groot.config import GrootConfig
-from vla_ros.engine.flow.groot.embodiment import Embodiment
 from vla_ros.engine.flow.groot.load import GrootPolicy, build, load_folder
-from vla_ros.engine.flow.groot.pictures import Framing
 from vla_ros.engine.flow.groot.prompt import IMAGE
-from vla_ros.engine.flow.groot.units import Group
 from vla_ros.engine.flow.groot.version import Version
-from vla_ros.engine.flow.text import PromptTokenizer
 
 _VERSION = 1  # of what is written; a new one makes cached folders void
 #: Pictures first, so that its id is the vocabulary's own length.
 PICTURE_TOKENS = (IMAGE, "<|vision_start|>", "<|vision_end|>", "<IMG_CONTEXT>", "<img>", "</img>")
 _SHARDS = 2
-
-
-def robot_of(config: GrootConfig) -> Embodiment:
-    """A robot of the preset's sizes: joints of some radians, actions of a tenth of LIBERO's units,
-    the last one a gripper about 0.5."""
-    wide = 3.0 * np.ones(config.state_dim)
-    spread = np.full(config.action_dim - 1, 0.1)
-    return Embodiment(
-        tag=config.embodiment,
-        row=config.row,
-        cameras=config.cameras,
-        state=(Group("joints", -wide, wide),),
-        actions=(
-            Group("motion", -spread, spread),
-            Group("gripper", np.array([0.25]), np.array([0.75])),
-        ),
-        horizon=config.horizon,
-        framing=Framing(config.image_size, 230 / 256),
-    )
 
 
 class DrawnWeights:
@@ -103,14 +79,14 @@ def load_random(
     text = f"random {config!r} {seed} {place.dtype}"
     digest = hashlib.sha256(text.encode()).hexdigest()
     words = cached(f"groot-tokenizer-{_VERSION}", _write_tokenizer)
-    tokenizer = PromptTokenizer(words, None, "", config.backbone.text.vocab_size)
-    return GrootPolicy(version, config, model, robot_of(config), tokenizer, digest)
+    tokenizer = version.words(words, Choice(), config)
+    return GrootPolicy(version, config, model, version.robot(config), tokenizer, digest)
 
 
 def write_random(version: Version, directory: Path, config: GrootConfig, seed: int) -> None:
     """NVIDIA's folder with random float32 weights in shards, and a small tokenizer."""
     directory.mkdir(parents=True, exist_ok=True)
-    version.write(directory, config, robot_of(config))
+    version.write(directory, config, version.robot(config))
     _write_tokenizer(directory)
     discrete = json.dumps(version.discrete(config))
     (directory / FILE).write_text(discrete + "\n", encoding="utf-8")

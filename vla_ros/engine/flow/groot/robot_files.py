@@ -1,11 +1,15 @@
-"""Write what :mod:`vla_ros.engine.flow.groot.embodiment` reads, for one robot."""
+"""Write what :mod:`vla_ros.engine.flow.groot.embodiment` reads, for one robot, or make one up."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
+
+from vla_ros.engine.flow.groot.config import GrootConfig
 from vla_ros.engine.flow.groot.embodiment import PROCESSOR, ROWS, STATISTICS, Embodiment
+from vla_ros.engine.flow.groot.pictures import Framing
 from vla_ros.engine.flow.groot.shapes import HeadConfig
 from vla_ros.engine.flow.groot.units import Group
 
@@ -49,6 +53,25 @@ def write_embodiment(directory: Path, robot: Embodiment, head: HeadConfig) -> No
     }
     for name, content in files.items():
         (directory / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def random_robot(config: GrootConfig) -> Embodiment:
+    """A robot of the preset's sizes: joints of some radians, actions of a tenth of LIBERO's units,
+    the last one a gripper about 0.5."""
+    wide = 3.0 * np.ones(config.state_dim)
+    spread = np.full(config.action_dim - 1, 0.1)
+    return Embodiment(
+        tag=config.embodiment,
+        row=config.row,
+        cameras=config.cameras,
+        state=(Group("joints", -wide, wide),),
+        actions=(
+            Group("motion", -spread, spread),
+            Group("gripper", np.array([0.25]), np.array([0.75])),
+        ),
+        horizon=config.horizon,
+        framing=Framing(config.image_size, 230 / 256),
+    )
 
 
 def _said(groups: tuple[Group, ...]) -> dict[str, dict[str, list[float]]]:

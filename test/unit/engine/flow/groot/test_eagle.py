@@ -85,3 +85,28 @@ def test_other_words_give_another_chunk(small: Small) -> None:
 def off(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     assert ours.shape == theirs.shape
     return float((ours - theirs).abs().max())
+
+
+@pytest.mark.parametrize("kind", [N15, N16])
+def test_graphs_say_the_same_and_are_made_before(kind: str) -> None:
+    runs: list[object] = []
+
+    def capture(function):  # type: ignore[no-untyped-def]
+        runs.append(function)
+        return function
+
+    padded = eagle_small.small(kind, capture)
+    model, golden = padded.model, padded.golden
+    model.prepare(len(model.see(golden["pixels"])), (None,))
+    made, prefix = len(runs), prefix_of(padded)
+    assert len(prefix.mask) > int(prefix.mask.sum()) == len(golden["ids"])
+    chunk = model.integrate(prefix, None, padded.noise)
+    assert off(chunk, golden["chunk"][: padded.config.horizon]) < BOUND
+    assert len(runs) == made == model.captured.count
+
+
+@pytest.mark.parametrize("kind", [N15, N16])
+def test_in_bfloat16_it_stays_near(kind: str) -> None:
+    half = eagle_small.small(kind, dtype=torch.bfloat16)
+    chunk = half.model.integrate(prefix_of(half), None, half.noise)
+    assert off(chunk, half.golden["chunk"][: half.config.horizon]) < 0.2

@@ -22,7 +22,8 @@ from vla_ros.engine.flow.family import Choice, Place
 from vla_ros.engine.flow.groot.config import parse_head, qwen_json
 from vla_ros.engine.flow.groot.load import build
 from vla_ros.engine.flow.groot.n17 import VERSION
-from vla_ros.engine.flow.groot.random import DrawnWeights, robot_of, write_shards
+from vla_ros.engine.flow.groot.random import DrawnWeights, write_shards
+from vla_ros.engine.flow.groot.robot_files import random_robot as robot_of
 from vla_ros.engine.flow.groot.shapes import HeadConfig
 from vla_ros.engine.flow.groot.shards import ShardWeights
 from vla_ros.engine.inspection import inspect
