@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from vla_ros.engine.flow.config import FlowConfig
     from vla_ros.engine.flow.evo1.config import Evo1Config
     from vla_ros.engine.flow.family import Config
+    from vla_ros.engine.flow.groot.config import GrootConfig
+    from vla_ros.engine.flow.groot.eagle import EagleConfig
+    from vla_ros.engine.flow.groot.qwen_vl import QwenVlConfig
+    from vla_ros.engine.flow.groot.shapes import HeadConfig
 
 
 def flow_shape_of(config: Config, name: str) -> ModelShape:
@@ -109,7 +113,73 @@ def _evo1(config: Evo1Config, name: str) -> ModelShape:
     )  # fmt: skip
 
 
+def _groot_n17(config: GrootConfig, name: str) -> ModelShape:
+    qwen: QwenVlConfig = config.backbone  # type: ignore[assignment]
+    eyes = qwen.vision
+    wide, mergers = eyes.width * eyes.merge**2, 1 + len(eyes.taps)
+    return ModelShape(
+        name,
+        "flow",
+        (TowerShape(eyes.width, eyes.depth, eyes.heads, eyes.mlp, eyes.patches, patch=eyes.patch),),
+        (Matrix(wide, wide, eyes.tokens), Matrix(wide, eyes.out, eyes.tokens)) * mergers,
+        _decoder(qwen.text, qwen.text.vocab_size),
+        vision_tokens=eyes.tokens,
+        text_tokens=config.max_text,
+        action_tokens=config.horizon,
+        chunk=config.horizon,
+        images=len(config.cameras),
+        expert=groot_expert(config.head),
+        source=f"config.json of {name}",
+    )
+
+
+def _groot_eagle(config: GrootConfig, name: str) -> ModelShape:
+    eagle: EagleConfig = config.backbone  # type: ignore[assignment]
+    eyes, wide = eagle.vision, eagle.text.hidden_size
+    inputs = [eyes.width * eagle.shuffle**2, *([wide] if eagle.shuffle > 1 else [])]
+    return ModelShape(
+        name,
+        "flow",
+        (TowerShape(eyes.width, eyes.depth, eyes.heads, eyes.mlp, eyes.patches, patch=eyes.patch),),
+        tuple(Matrix(i, wide, eagle.view_tokens) for i in inputs),
+        _decoder(eagle.text, eagle.text.vocab_size),
+        vision_tokens=eagle.view_tokens,
+        text_tokens=config.max_text,
+        action_tokens=config.horizon,
+        chunk=config.horizon,
+        images=len(config.cameras),
+        expert=groot_expert(config.head),
+        source=f"config.json of {name}",
+    )
+
+
+def groot_expert(head: HeadConfig) -> ExpertShape:
+    """GR00T's head with one robot's encoders: the blocks cross to a context and to themselves in
+    turn, and time is tables."""
+    width, hidden, context = head.width, head.hidden, head.context_width
+    blocks = DecoderShape(
+        width, 4 * width, head.layers, head.heads, head.heads, head.head_dim, gated=False
+    )
+    return ExpertShape(
+        blocks,
+        rows=head.rows,
+        steps=head.steps,
+        cross_layers=len(head.crossing),
+        cross_width=context,
+        ends=(
+            (head.action_width, width), (2 * width, width), (width, width),
+            (width, hidden), (hidden, hidden), (hidden, head.action_width),
+        ),
+        timed_weights=2 * width**2 * (head.layers + 1) + width * (width + 256),
+        reads_hidden=True,
+        cross_share=1 / head.text_every if head.text_every == 2 else 1.0,
+        refine=((context, 4 * context), (context, 4 * context), (4 * context, context))
+        * head.context_layers,
+    )  # fmt: skip
+
+
 #: By kind; a test asks every family's presets for theirs.
 SHAPES: dict[str, Callable[[Any, str], ModelShape]] = {
     "pi0": _lerobot, "pi05": _lerobot, "smolvla": _lerobot, "evo1": _evo1,
+    "groot-n1.7": _groot_n17, "groot-n1.6": _groot_eagle, "groot-n1.5": _groot_eagle,
 }  # fmt: skip

@@ -114,6 +114,46 @@ EVO1 = ModelShape(
     source="lerobot policies/evo1 on InternVL3-1B: 14 of 24 layers, the head crosses to them",
     notes=("the prompt keeps three images' places; those of absent cameras have no rows here",),
 )  # fmt: skip
+_DIT = DecoderShape(1536, 6144, 32, 32, 32, 48, gated=False)
+GROOT_N17 = ModelShape(
+    "groot-n1.7", "flow", (TowerShape(1024, 24, 16, 4096, patches=256, patch=16),),
+    (Matrix(4096, 4096, 64), Matrix(4096, 2048, 64)) * 4,
+    DecoderShape(2048, 6144, 16, 16, 8, 128, table=151936),
+    vision_tokens=64, text_tokens=28, action_tokens=16, chunk=16, images=2,
+    expert=ExpertShape(
+        _DIT, rows=41, steps=4, cross_layers=16, cross_width=2048,
+        ends=((132, 1536), (3072, 1536), (1536, 1536), (1536, 1024), (1024, 1024), (1024, 132)),
+        timed_weights=2 * 1536**2 * 33 + 1536 * (1536 + 256), reads_hidden=True, cross_share=0.5,
+        refine=((2048, 8192), (2048, 8192), (8192, 2048)) * 4,
+    ),
+    source="NVIDIA Isaac-GR00T gr00t_n1d7 on Cosmos-Reason2-2B (Qwen3-VL): 16 of 28 layers,"
+    " three taps of the tower, 16 of the head's 40 actions",
+)  # fmt: skip
+GROOT_N16 = ModelShape(
+    "groot-n1.6", "flow", (TowerShape(1152, 27, 16, 4304, patches=324),),
+    (Matrix(4608, 2048, 81), Matrix(2048, 2048, 81)),
+    DecoderShape(2048, 6144, 16, 16, 8, 128, table=151680),
+    vision_tokens=81, text_tokens=35, action_tokens=16, chunk=16, images=2,
+    expert=ExpertShape(
+        _DIT, rows=51, steps=4, cross_layers=16, cross_width=2048,
+        ends=((128, 1536), (3072, 1536), (1536, 1536), (1536, 1024), (1024, 1024), (1024, 128)),
+        timed_weights=2 * 1536**2 * 33 + 1536 * (1536 + 256), reads_hidden=True, cross_share=0.5,
+    ),
+    source="NVIDIA Isaac-GR00T gr00t_n1d6 on Eagle-Block2A-2B: SigLIP2 at 252 pixels, 16 of 28"
+    " layers of Qwen3, 16 of the head's 50 actions",
+)  # fmt: skip
+GROOT_N15 = ModelShape(
+    "groot-n1.5", "flow", (TowerShape(1152, 27, 16, 4304, patches=256),),
+    (Matrix(1152, 2048, 256),), DecoderShape(2048, 6144, 12, 16, 8, 128, table=151680),
+    vision_tokens=256, text_tokens=38, action_tokens=16, chunk=16, images=2,
+    expert=ExpertShape(
+        replace(_DIT, layers=16), rows=49, steps=4, cross_layers=8, cross_width=2048,
+        ends=((32, 1536), (3072, 1536), (1536, 1536), (1536, 1024), (1024, 1024), (1024, 32)),
+        timed_weights=2 * 1536**2 * 17 + 1536 * (1536 + 256), reads_hidden=True,
+        refine=((2048, 8192), (2048, 8192), (8192, 2048)) * 4,
+    ),
+    source="NVIDIA Isaac-GR00T gr00t_n1_5 on Eagle 2.5: 12 of 28 layers of Qwen3, 32 future tokens",
+)  # fmt: skip
 _SMALL_TOWER = TowerShape(192, 6, 3, 768, patches=64, patch=16)
 SMALL = ModelShape(
     "small", "tokens", (_SMALL_TOWER,), single_projector(192, 256, 64),
@@ -142,8 +182,24 @@ SMALL_OFT = replace(as_parallel(SMALL, 8), name="small-oft")
 # the same chunk said token by token: more passes of the same shape
 SMALL_CHUNK = replace(SMALL, name="small-chunk", chunk=8, action_tokens=56)
 
-_KNOWN = (OPENVLA, MINIVLA, OFT, BITVLA, SMOLVLA, PI0, PI05, EVO1, SMALL, SMALL_OFT, SMALL_CHUNK,
-          SMALL_BITVLA, CPU)  # fmt: skip
+_KNOWN = (
+    OPENVLA,
+    MINIVLA,
+    OFT,
+    BITVLA,
+    SMOLVLA,
+    PI0,
+    PI05,
+    EVO1,
+    GROOT_N17,
+    GROOT_N16,
+    GROOT_N15,
+    SMALL,
+    SMALL_OFT,
+    SMALL_CHUNK,
+    SMALL_BITVLA,
+    CPU,
+)
 MODELS = {m.name: m for m in _KNOWN}
 
 

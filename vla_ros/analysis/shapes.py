@@ -59,7 +59,9 @@ class ExpertShape:
     outputs) around it, run once a step on every row. ``timed_weights`` depend on the time alone:
     tables when the model is loaded (pi0.5's adaRMS). ``flat`` are matrices that are run once a step
     on one row (Evo-1 flattens its chunk). ``reads_hidden``: it reads the decoder's last hidden
-    states, so that the last layer is run whole, and the prefix is causal (Evo-1).
+    states, so that the last layer is run whole, and the prefix is causal (Evo-1). Then layers that
+    do not cross see nothing but the chunk, those that cross read ``cross_share`` of the prompt
+    (GR00T: the text or the images alone), and ``refine`` are matrices that it goes through once.
 
     What is the same in all steps is done once a chunk; in a *naive* step all of it again.
     """
@@ -74,6 +76,8 @@ class ExpertShape:
     timed_weights: int = 0
     flat: tuple[tuple[int, int], ...] = ()
     reads_hidden: bool = False
+    cross_share: float = 1.0
+    refine: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,12 +147,13 @@ def expert_step(model: ModelShape, naive: bool = False) -> Ops:
     rows, behind = expert.rows, model.prompt + still
     if naive:
         rows, behind = rows + still, model.prompt
+    behind = 0 if expert.reads_hidden else behind
     shape = expert.decoder
     own = layer(shape, (Segment(rows, behind, causal=False),), "expert")
     ops = repeat(own, shape.layers - expert.cross_layers)
     cross = [
         linear("q", "expert", rows, shape.hidden, shape.heads * shape.head_dim),
-        _cross_attention(shape, rows, model.prompt),
+        _cross_attention(shape, rows, _crossed(model)),
         *own[2:],
     ]
     ops += repeat(cross, expert.cross_layers)
@@ -168,6 +169,7 @@ def expert_once(model: ModelShape) -> Ops:
     if expert is None:
         return []
     ops = [op for op in _remade(model) if op.name != "time"]
+    ops += _refine(model)
     if expert.still_rows:
         still = (Segment(expert.still_rows, model.prompt, causal=False),)
         rows = repeat(layer(expert.decoder, still, "expert"), expert.decoder.layers)
@@ -180,9 +182,21 @@ def _remade(model: ModelShape) -> Ops:
     expert = model.expert
     assert expert is not None
     kv = expert.decoder.kv_heads * expert.decoder.head_dim
-    made = linear("k and v of the prefix", "expert", model.prompt, expert.cross_width, 2 * kv)
+    made = linear("k and v of the prefix", "expert", _crossed(model), expert.cross_width, 2 * kv)
     time = linear("time", "expert", 1, 1, expert.timed_weights)
     return repeat([made], expert.cross_layers) + ([time] if expert.timed_weights else [])
+
+
+def _refine(model: ModelShape) -> Ops:
+    """What the prompt goes through between the decoder and the expert; its attention is small."""
+    pairs = model.expert.refine if model.expert is not None else ()
+    return [linear("refine", "expert", model.prompt, i, o) for i, o in pairs]
+
+
+def _crossed(model: ModelShape) -> int:
+    """Rows of the prompt that a crossing layer reads."""
+    assert model.expert is not None
+    return max(1, round(model.prompt * model.expert.cross_share))
 
 
 def _cross_attention(shape: DecoderShape, rows: int, prompt: int) -> Op:
@@ -203,7 +217,7 @@ def action_head(model: ModelShape) -> Ops:
 def weight_bytes(model: ModelShape, widths: dict[str, float]) -> float:
     """Bytes of all weights in memory, given the bytes of one weight of each part."""
     ops = vision(model) + projector(model) + action_head(model)
-    ops += expert_step(model, naive=True)  # every weight of it once
+    ops += expert_step(model, naive=True) + _refine(model)  # every weight of it once
     ops += decode(model) if model.kind == "tokens" else flow_prefix(model, naive=True)
     table = model.decoder.table * model.decoder.hidden * widths["head"]
     return sum(op.weights * widths[op.part] for op in ops) + table

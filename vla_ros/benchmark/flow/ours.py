@@ -28,10 +28,12 @@ class OwnRow:
     def __init__(self, model: Network) -> None:
         self.model = model
         self.rows = 0  # of the newest prefix, without padding
+        self.seen = 0  # rows of its images
 
     def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
         model, watch = self.model, Stopwatch(self.model.device)
         features = watch.time("vision", lambda: model.see(inputs.pixels))
+        self.seen = len(features)
         prefix = watch.time("prefill", lambda: model.prefill(features, inputs.ids, inputs.state))
         self.rows = int(prefix.mask.sum())
         out = watch.time("decode", lambda: self._integrate(prefix, inputs.noise))
@@ -65,7 +67,7 @@ class NaiveRow(OwnRow):
             _ = [t.clone() for t in (*prefix.keys, *prefix.values)]
             self._repeat(time)
             x = x + solver.dt * self._stepping.velocity(prefix, x, step)
-        return x
+        return x[: self.model.horizon]  # a head may make more actions than the robot takes
 
     def _repeat(self, time: float) -> None:
         """What else a plain program does again in a step."""

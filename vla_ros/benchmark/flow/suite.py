@@ -124,7 +124,7 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
         del chunks["lerobot"]  # it cannot say the same
     return FlowBenchResult(
         summaries(options, policy.config.steps, policy.config.horizon, spent, chunks),
-        _shapes(policy.config, options, inputs, own.rows),
+        _shapes(policy.config, options, own),
         held, skipped, versions,
     )  # fmt: skip
 
@@ -302,12 +302,12 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max())
 
 
-def _shapes(config: Config, options: FlowBenchOptions, inputs: Inputs, rows: int) -> dict[str, int]:
+def _shapes(config: Config, options: FlowBenchOptions, own: OwnRow) -> dict[str, int]:
     views = len(config.cameras)
     return {
         "parameters": _family(options).parameters(config),
-        "vision_tokens": (rows - len(inputs.ids)) // views,
-        "prompt_tokens": rows,
+        "vision_tokens": own.seen // views,
+        "prompt_tokens": own.rows,
         "action_tokens": config.horizon,
         "steps": config.steps,
         "views": views,

@@ -23,7 +23,7 @@ class Fields:
         if not isinstance(raw, Mapping):
             raise CheckpointError(f"{where or 'this'} is {_short(raw)}: wanted an object")
         self.raw: Mapping[str, Any] = raw
-        self._where = f"{where}." if where else ""
+        self.where, self._where = where, f"{where}." if where else ""
 
     def whole(self, name: str, default: int, least: int = 1, most: int = 1 << 31) -> int:
         """A whole number from ``least`` to ``most``."""

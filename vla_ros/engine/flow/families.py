@@ -10,6 +10,7 @@ from vla_ros.engine.checkpoints.random import PREFIX
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.evo1.family import Evo1Family
 from vla_ros.engine.flow.family import Choice, Config, Family
+from vla_ros.engine.flow.groot.family import FAMILIES as GROOTS
 from vla_ros.engine.flow.lerobot import LerobotFamily
 
 #: Asked in this order. A new family is a row here and in :mod:`vla_ros.engine.flow.names`.
@@ -17,6 +18,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     LerobotFamily("pi0", "pi05"),
     LerobotFamily("smolvla"),
     Evo1Family(),
+    *GROOTS,
 )
 
 

@@ -86,14 +86,14 @@ def check_discrete(config: FlowConfig, stored: Discrete, where: str) -> torch.Te
     """Compare everything; returns the position ids. CheckpointError names the numbers."""
     ids = position_ids(config, stored.table)
     if config.kind == "smolvla" and stored.position_ids is not None:
-        _same(where, "position ids", stored.position_ids, ids.tolist())
+        same_integers(where, "position ids", stored.position_ids, ids.tolist())
     if config.kind == "pi05":
         values = np.asarray(stored.state_values, dtype=np.float32)
-        _same(where, "state bins", stored.state_bins, state_bins(values).tolist())
+        same_integers(where, "state bins", stored.state_bins, state_bins(values).tolist())
     if stored.time_table is not None:
         width = config.shapes.expert.hidden_size
         steps = max(1, len(stored.time_table) // width)  # others may be asked for
-        _same(where, "values of the time table", stored.time_table, _times(config, steps))
+        same_integers(where, "values of the time table", stored.time_table, _times(config, steps))
     return ids
 
 
@@ -111,7 +111,8 @@ def _times(config: FlowConfig, steps: int) -> list[int]:
     return [int(v) for v in (table * TIME_SCALE).round().flatten().tolist()]
 
 
-def _same(where: str, what: str, stored: Sequence[int], computed: Sequence[int]) -> None:
+def same_integers(where: str, what: str, stored: Sequence[int], computed: Sequence[int]) -> None:
+    """CheckpointError with the first of those that differ."""
     if len(stored) != len(computed):
         raise CheckpointError(f"{where}: {len(stored)} {what} are stored, {len(computed)} computed")
     wrong = [i for i, pair in enumerate(zip(stored, computed, strict=True)) if pair[0] != pair[1]]
