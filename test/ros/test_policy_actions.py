@@ -19,6 +19,7 @@ from std_msgs.msg import Float64
 
 from support.policy_client import GRIPPER, moves
 from support.processes import alive
+from support.timing import judge
 from support.wait import wait_until
 from vla_ros.core import STAGES, CommandKind
 from vla_ros.core import PolicyState as State
@@ -149,7 +150,7 @@ def moving(start_policy):
     return rig
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("number", "worker"),
     [
@@ -169,8 +170,8 @@ def test_the_last_word_is_a_stop_and_the_process_ends_within_a_second(start_poli
             rig.worker(worker)
         began = time.monotonic()
         rig.node.signal(number)
-        assert rig.node.wait(3.0) == 0
-        assert time.monotonic() - began < 1.0
+        assert rig.node.wait(10.0) == 0
+        judge("the end of the process", time.monotonic() - began, quiet=1.0, loaded=5.0)
         last = len(rig.commands)
         wait_until(lambda: rig.commands.last.kind == CommandKind.STOP, 1.0, "the last word")
         time.sleep(3 * T)
@@ -182,7 +183,7 @@ def test_the_last_word_is_a_stop_and_the_process_ends_within_a_second(start_poli
     rig.check_commands()
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_a_node_that_is_loading_a_policy_ends_within_a_second_too(start_policy):
     # A thousand timed inferences: longer than any test waits.
     rig = start_policy(policy="vla", checkpoint="random:small", warmup_count=1000, num_threads=1)
@@ -194,8 +195,8 @@ def test_a_node_that_is_loading_a_policy_ends_within_a_second_too(start_policy):
     (worker,) = wait_until(lambda: children(rig.node.pid), 5.0, "the worker")
     began = time.monotonic()
     rig.node.signal(signal.SIGTERM)
-    assert rig.node.wait(5.0) == 0
-    assert time.monotonic() - began < 1.0
+    assert rig.node.wait(10.0) == 0
+    judge("the end of the process", time.monotonic() - began, quiet=1.0, loaded=5.0)
     assert "told to end while the policy was loading" in rig.node.log
     assert not alive(worker)
 
@@ -209,7 +210,7 @@ def children(pid):
     return found
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_a_node_that_is_killed_is_missed_by_its_reader_within_two_periods(start_policy):
     """SIGKILL leaves no last word: the deadline that the writer offers is what a reader has."""
     from rclpy.duration import Duration
@@ -241,6 +242,7 @@ def test_a_node_that_is_killed_is_missed_by_its_reader_within_two_periods(start_
         pid = rig.status.last.worker_pid
         rig.node.signal(signal.SIGKILL)
         killed = time.monotonic()
-        wait_until(lambda: missed and missed[-1] > killed, 1.0, "a missed deadline")
-        assert next(t for t in missed if t > killed) - killed < 2 * T + 0.05
+        wait_until(lambda: missed and missed[-1] > killed, 5.0, "a missed deadline")
+        seconds = next(t for t in missed if t > killed) - killed
+        judge("the reader's missed deadline", seconds, quiet=2 * T + 0.05, loaded=2 * T + 1.0)
         wait_until(lambda: not alive(pid), 2.0, "the end of the orphaned worker")

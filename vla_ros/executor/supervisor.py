@@ -165,7 +165,7 @@ class Supervisor(threading.Thread):
             self._lost(f"the worker sent something unreadable: {error}", now)
             return
         if reports is None:
-            patience_s = 0.01 if self._spare.stands() else 0.05
+            patience_s = 0.02 if self._spare.stands() else 0.05
             self._lost(self._last_words or worker.obituary(patience_s), now)
             return
         for report in reports:
