@@ -115,13 +115,15 @@ def test_the_trained_policy_does_what_the_sentence_says(env: dict[str, str]) -> 
 def test_actions_that_were_all_blocked_are_named_and_what_was_not_measured_is_null(
     env: dict[str, str],
 ) -> None:
-    late = ("-p", "bridge.image_delay_ms=300", "--schedule", "actionflow")  # 350 ms of pipeline
+    # A second, and 350 ms of pipeline; a machine may take 800 ms for an inference.
+    late = ("-p", "bridge.image_delay_ms=1000", "-p", "policy.max_age_s=1.2",
+            "--schedule", "actionflow")  # fmt: skip
     code, out, err = run_demo(env, *late, "--task", TASK, "--json")
     assert code == 1, err
     result = result_of(out)
     assert result["actions"] == 0
-    assert result["actions_blocked"] > 50
-    assert "ms old, max_age is 500 ms" in result["last_block"]
+    assert result["actions_blocked"] > (50 if QUIET else 5)
+    assert "ms old, max_age is 1200 ms" in result["last_block"]
     assert f"{result['actions_blocked']} actions blocked; the last: its evidence" in out
     assert set(result["observation_age_ms"].values()) == {None}
     assert result["achieved_rate_hz"] is result["missed_deadlines"] is None

@@ -27,7 +27,8 @@ from vla_ros.nodes.common import qos
 from vla_ros.nodes.common.convert import stamp_of
 
 T = 0.05
-SLOW = 10.0  # Hz: every action finds a control tick of its own
+SLOW = 5.0  # Hz: every action finds a control tick of its own, also where ticks come late
+PATIENT = 2.0  # max_age_s: a machine that stands still for a second ends nothing
 
 
 def rows_of(*xs):
@@ -44,7 +45,7 @@ def test_what_is_not_finite_is_never_published_and_three_in_a_row_are_a_fault(
     nan, inf = np.nan, np.inf
     xs = [0.01, nan, 0.02, inf, -inf, 0.03, *[0.04] * 10, nan, nan, nan, 0.05]
     replay = moves(tmp_path, rows_of(*xs))
-    rig = start_policy(policy="replay", replay_file=replay, replay_loop=False)
+    rig = start_policy(policy="replay", replay_file=replay, replay_loop=False, max_age_s=PATIENT)
     rig.bring_up("reach")
     with rig.filming(SLOW):
         running = rig.expect(State.RUNNING)
@@ -68,13 +69,13 @@ def test_what_is_not_finite_is_never_published_and_three_in_a_row_are_a_fault(
         rig.expect(State.FAULT)  # the file is what it was
     published = {m.action[0] for m in rig.commands.messages if m.kind == CommandKind.POLICY}
     assert {0.01, 0.02, 0.03, 0.04} <= published <= set(xs)
-    rig.check_commands()
+    rig.check_commands(PATIENT)
 
 
 def test_actions_beyond_their_bounds_are_clamped_and_five_in_a_row_hold(start_policy, tmp_path):
     xs = [0.01, 0.02, 7.0, 0.03, -1e300, *[0.04] * 5, *[1.0] * 60]
     replay = moves(tmp_path, rows_of(*xs))
-    rig = start_policy(policy="replay", replay_file=replay, replay_loop=False)
+    rig = start_policy(policy="replay", replay_file=replay, replay_loop=False, max_age_s=PATIENT)
     rig.bring_up("reach")
     with rig.filming(SLOW):
         rig.expect(State.RUNNING)
@@ -85,7 +86,7 @@ def test_actions_beyond_their_bounds_are_clamped_and_five_in_a_row_hold(start_po
     assert sent == [0.01, 0.02, 0.05, 0.03, -0.05, *[0.04] * 5, *[0.05] * 4]
     assert rig.status.last.actions_clamped >= 7
     rig.node.wait_for_log("action clamped to its bounds")
-    rig.check_commands()
+    rig.check_commands(PATIENT)
 
 
 @pytest.mark.parametrize("chunk_age", [0.0, 0.08])
