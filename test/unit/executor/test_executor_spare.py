@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -41,7 +43,9 @@ def test_it_answers_after_the_loss_and_another_one_is_loaded(make_bench: MakeBen
     began = time.monotonic()
     os.kill(serving, signal.SIGKILL)
     switched = bench.event(WorkerSwitched)
-    assert "SIGKILL" in switched.reason and switched.ready.pid == spare
+    assert switched.ready.pid == spare
+    # How it ended is not waited for long.
+    assert switched.reason in ("the worker was killed by SIGKILL", "the worker closed its channel")
     result = bench.result(bench.ask())
     print(f"the answer came {1e3 * (time.monotonic() - began):.1f} ms after the SIGKILL")
     assert result.inference is not None and before.inference is not None
@@ -142,3 +146,32 @@ def test_halt_ends_it_too_and_restart_loads_both(make_bench: MakeBench) -> None:
     bench.executor.restart()
     bench.event(WorkerReady)
     bench.event(SpareReady, 10)
+
+
+PARENT = """
+import time
+from unit.executor import faulty_policies as faulty
+from unit.executor.bench import Bench
+from vla_ros.executor import SpareReady, WorkerLimits
+from vla_ros.policies import PolicySpec
+
+bench = Bench(PolicySpec(), WorkerLimits(spare=True), faulty.load_obedient)
+ready = bench.executor.start(20)
+print(ready.pid, bench.event(SpareReady, 20).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_parent_takes_both_with_it() -> None:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 2 and all(map(alive, pids))
+        parent.kill()
+    wait_until(lambda: not any(map(alive, pids)), 5.0, "the end of both")
