@@ -26,7 +26,7 @@ def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
         policy="vla",
         checkpoint="random:small",
         schedule="autoregressive",
-        warmup_count=200,  # some seconds
+        warmup_count=100,  # some seconds
         num_threads=1,
         max_age_s=5.0,
         instruction="reach",
@@ -46,7 +46,7 @@ def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
     assert not accepted and "loading" in why
     judge("five answers meanwhile", time.monotonic() - began, quiet=2.0, loaded=10.0)
     assert not future.done()
-    wait_until(future.done, 60.0, "the end of configure")
+    wait_until(future.done, 120.0, "the end of configure")
     assert future.result().success
     assert rig.ros.change_state("/policy", "activate")
     with rig.filming():
