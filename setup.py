@@ -35,7 +35,6 @@ TEST = [
     "pytest>=7.4",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",
-    "pytest-rerunfailures>=14",
     "hypothesis>=6.100",
 ]
 ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]  # Kilted

@@ -28,6 +28,7 @@ if not (ROOT / "vla_ros" / "msg").is_dir():
     # installed package.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
 
+from support import timing
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
 from support.without import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
@@ -55,13 +56,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         nodes = ROOT / "test" / "ros" in item.path.parents
         if nodes or NEEDS_ROS & set(getattr(item, "fixturenames", ())):
             item.add_marker("ros")
-        if item.get_closest_marker("ros") and item.config.pluginmanager.hasplugin("rerunfailures"):
-            # Their limits are those of a machine that runs nothing else. One that loses the
-            # processor for 100 ms gets a second and a third chance; the summary counts them.
-            item.add_marker(pytest.mark.flaky(reruns=2))
         if missing and item.get_closest_marker("ros"):
             item.add_marker(pytest.mark.skip(reason="rclpy is not installed: no ROS 2 here"))
     items.sort(key=lambda item: item.get_closest_marker("ros") is not None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the timing tests of this process measured."""
+    if timing.told:
+        terminalreporter.section("measured times", sep="-")
+        for (test, _), (_, line) in timing.told.items():
+            terminalreporter.line(f"{test}: {line}")
 
 
 def pytest_sessionfinish() -> None:

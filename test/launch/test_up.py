@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.nodes import Program, run_cli
+from support.timing import judge
 from support.wait import wait_until
 from vla_ros.bringup.graph import Graph, GraphFailed
 from vla_ros.bringup.graph_file import GraphSpec
@@ -51,8 +52,8 @@ def test_up_activates_the_policy_and_ends_cleanly_on_sigint(up, ros):
     graph.wait_for_log("everything is running")
     start = time.monotonic()
     graph.signal(signal.SIGINT)
-    assert graph.wait(10) == 0
-    assert time.monotonic() - start < 4.0
+    assert graph.wait(30) == 0
+    judge("the end of the graph", time.monotonic() - start, quiet=4.0, loaded=20.0)
     for line in ("policy: configure done", "policy: activate done", "policy ended with status 0"):
         assert line in graph.log
 

@@ -23,6 +23,7 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.nodes import Program
+from support.timing import judge
 from support.wait import wait_until
 from vla_ros.bringup.environment import PROFILES
 from vla_ros.core import CommandKind
@@ -34,6 +35,7 @@ CAMERA = HERE.parents[1] / "support" / "camera.py"
 CLONE_NEWNET = 0x40000000
 A, T = 0.5, 0.05  # max_age_s and the control period
 MARGIN = 0.06  # s, for the operating system to run three processes
+BUSY = 1.0  # s, for one that has other work too
 
 # The shared memory of one machine would be a second cable.
 UDP = """<?xml version="1.0" encoding="UTF-8" ?>
@@ -141,11 +143,12 @@ def test_a_pulled_cable_stops_the_arm_and_holds_the_policy_until_it_is_back(
         assert "observation age" in held.reason
         first = rig.wait_for(CommandKind.STOP)
         after = (rig.commands.times[first] - cut) / 1e9
-        assert after <= A + T + MARGIN, f"first STOP {after:.3f} s after the cut"
+        judge("first STOP after the cut", after, quiet=A + T + MARGIN, loaded=A + T + BUSY)
 
         wait_until(lambda: not told(arm)[-1][1], 3.0, "the arm's stop, which no message can bring")
         stop = next(when for when, moves in told(arm) if when > cut and not moves)
-        assert (stop - cut) / 1e9 <= 3 * T + MARGIN
+        own = (stop - cut) / 1e9
+        judge("the arm's own stop", own, quiet=3 * T + MARGIN, loaded=3 * T + BUSY)
         time.sleep(1.0)
         assert not told(arm)[-1][1], "nothing moves while the cable is out"
 

@@ -19,6 +19,7 @@ from PIL import Image as Pillow
 
 from support.nodes import run_cli
 from support.plugins import EXAMPLE, install
+from support.timing import QUIET, bound, judge
 from vla_ros.bringup.environment import PROFILES, python_path
 from vla_ros.console.streams import WIDTH
 
@@ -46,7 +47,7 @@ def result_of(out: str) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_the_scripted_policy_solves_a_task_in_real_time(
     env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -64,16 +65,18 @@ def test_the_scripted_policy_solves_a_task_in_real_time(
     assert result["stale_published"] == 0
     assert result["worker_restarts"] == 0
     assert result["control_rate_hz"] == 20.0
-    assert result["achieved_rate_hz"] == pytest.approx(20.0, rel=0.1)
+    assert result["achieved_rate_hz"] == pytest.approx(20.0, rel=bound(quiet=0.1, loaded=0.3))
     # The simulation may lag on a busy machine; the control tick may not.
-    assert 10.0 < result["camera_rate_hz"] < 22.0
+    assert result["camera_rate_hz"] < 22.0
+    judge("camera period", 1 / result["camera_rate_hz"], quiet=1 / 10.0, loaded=1 / 3.0)
     ages = result["observation_age_ms"]
     assert 0 < ages["p50"] <= ages["p95"] <= ages["p99"] <= 500.0
     assert 0 < result["inference_ms"]["p50"] < ages["p50"]
-    assert 10.0 < result["steps"] / result["episode_s"] < 23.0
+    assert result["steps"] / result["episode_s"] < 23.0
     # Every control period had a new action or counts as missed.
     periods = result["actions"] + result["missed_deadlines"]
-    assert periods == pytest.approx(20.0 * result["episode_s"], abs=3)
+    slack = bound(quiet=3, loaded=3 + 5 * result["episode_s"])
+    assert periods == pytest.approx(20.0 * result["episode_s"], abs=slack)
     assert result["stages_ms"]["vision"]["p50"] is None  # the expert sees nothing
     assert result["actions_blocked"] == 0
     box = out.splitlines()[:-1]
@@ -94,32 +97,38 @@ def test_lock_step_answers_every_frame_and_counts_simulated_ages(env: dict[str, 
     assert result["lost_commands"] == 0
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_the_trained_policy_does_what_the_sentence_says(env: dict[str, str]) -> None:
-    code, out, err = run_demo(env, "--task", TASK, "--json")
+    """In real time where the machine does nothing else; where it does, in a world that waits: how
+    late its actions come there says nothing about the policy."""
+    mode = () if QUIET else ("--mode", "lockstep")
+    code, out, err = run_demo(env, *mode, "--task", TASK, "--json")
     assert code == 0, err
     result = result_of(out)
     assert (result["policy"], result["checkpoint"]) == ("vla", "shipped:tabletop")
     assert result["success"] is True
-    assert result["action_rate_hz"] >= 10.0
+    if QUIET:
+        judge("time per action", 1 / result["action_rate_hz"], quiet=0.1, loaded=0.1)
     assert 1.0 <= result["passes_per_action"] <= 7.0
 
 
 def test_actions_that_were_all_blocked_are_named_and_what_was_not_measured_is_null(
     env: dict[str, str],
 ) -> None:
-    late = ("-p", "bridge.image_delay_ms=300", "--schedule", "actionflow")  # 350 ms of pipeline
+    # A second, and 350 ms of pipeline; a machine may take 800 ms for an inference.
+    late = ("-p", "bridge.image_delay_ms=1000", "-p", "policy.max_age_s=1.2",
+            "--schedule", "actionflow")  # fmt: skip
     code, out, err = run_demo(env, *late, "--task", TASK, "--json")
     assert code == 1, err
     result = result_of(out)
     assert result["actions"] == 0
-    assert result["actions_blocked"] > 50
-    assert "ms old, max_age is 500 ms" in result["last_block"]
+    assert result["actions_blocked"] > (50 if QUIET else 5)
+    assert "ms old, max_age is 1200 ms" in result["last_block"]
     assert f"{result['actions_blocked']} actions blocked; the last: its evidence" in out
     assert set(result["observation_age_ms"].values()) == {None}
     assert result["achieved_rate_hz"] is result["missed_deadlines"] is None
-    assert result["episode_s"] == pytest.approx(6.0, abs=1.0)
-    assert 10.0 < result["camera_rate_hz"] < 22.0
+    assert result["episode_s"] == pytest.approx(6.0, abs=bound(quiet=1.0, loaded=5.0))
+    assert result["camera_rate_hz"] < 22.0
     assert result["passes_per_action"] == pytest.approx(1.0)
     assert " 0.00  " not in out.replace("new actions            0.00", "")
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("rclpy")
@@ -18,11 +19,12 @@ from rclpy.node import Node
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
+from support.timing import QUIET, bound, judge
 from support.wait import wait_until
 from vla_ros.core import STAGES
 from vla_ros.msg import ActionCommand, MonitorReport, PolicyStatus
 from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import BadMessage, to_time
+from vla_ros.nodes.common.convert import BadMessage, stamp_of, to_time
 from vla_ros.nodes.common.serialized import header_stamp
 from vla_ros.nodes.monitor.node import TABLE
 from vla_ros.resources import config_path
@@ -136,36 +138,44 @@ def watched(ros, robot, spawn_node) -> Watched:
     return watched
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_the_report_says_what_was_sent(watched: Watched, robot: Robot) -> None:
     report = watched.reports.wait_new(lambda m: m.age_at_publish_s.count >= 35)
-    assert report.level == 0, report.problems
-    assert report.command_rate_hz == pytest.approx(RATE_HZ, rel=0.1)
+    if QUIET:  # a robot that is late is one that has problems
+        assert report.level == 0, report.problems
+    near = bound(quiet=0.1, loaded=0.4)
+    assert report.command_rate_hz == pytest.approx(RATE_HZ, rel=near)
     assert report.action_rate_hz == report.command_rate_hz
-    assert report.camera_rate_hz == pytest.approx(RATE_HZ, rel=0.1)
+    assert report.camera_rate_hz == pytest.approx(RATE_HZ, rel=near)
     assert report.age_at_publish_s.p50 == pytest.approx(0.08, abs=1e-5)
     assert report.age_at_publish_s.max == pytest.approx(0.08, abs=1e-5)
-    assert 0.08 < report.age_at_arrival_s.p50 < 0.085
-    assert 0.005 < report.clock_offset_s < 0.008
-    assert report.period_error_s.p50 < 0.01
+    assert report.age_at_arrival_s.p50 > 0.08
+    judge("on the way", report.age_at_arrival_s.p50 - 0.08, quiet=0.005, loaded=0.15)
+    assert report.clock_offset_s > 0.005
+    judge("clock offset", report.clock_offset_s - 0.005, quiet=0.003, loaded=0.1)
+    judge("period error", report.period_error_s.p50, quiet=0.01, loaded=0.05)
     # The fields in milliseconds stay until the next major version.
     assert report.age_at_publish.p50 == pytest.approx(80.0, abs=0.01)
     assert report.clock_offset_ms == pytest.approx(1e3 * report.clock_offset_s)
     for i, stage in enumerate(STAGES):
         assert getattr(report, stage).p50 == 2.0**i
     assert report.inference_s.p99 == pytest.approx(0.004 + 0.008 + 0.016 + 0.032)
-    assert report.stale_published == report.missed_deadlines == report.lost_commands == 0
+    assert report.stale_published == report.lost_commands == 0
+    judge("missed deadlines", report.missed_deadlines, quiet=0, loaded=20, unit="periods")
     assert report.commands == report.actions <= robot.sent
     assert list(report.action_publishers) == ["/test_peer"]
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_report_and_diagnostics_come_once_a_second(watched: Watched) -> None:
-    watched.reports.clear()
-    watched.arrays.clear()
-    time.sleep(4.1)
-    assert 3 <= len(watched.reports) <= 5
-    assert 3 <= len(watched.arrays) <= 5
+    """By their own stamps."""
+    for inbox in (watched.reports, watched.arrays):
+        inbox.clear()
+        wait_until(lambda inbox=inbox: len(inbox) >= 5, 30.0, "five of them")
+        stamps = [stamp_of(message.header.stamp) / 1e9 for message in inbox.messages]
+        assert np.median(np.diff(stamps)) > 0.8
+        period = float(np.median(np.diff(stamps)))
+        judge(f"period on {inbox.topic}", period, quiet=1.2, loaded=2.0)
 
 
 def test_lost_held_and_stale_commands_are_counted(watched: Watched, robot: Robot) -> None:
@@ -196,12 +206,13 @@ def test_a_second_publisher_is_an_error_that_names_both(ros, watched: Watched) -
     watched.wait("action topic", OK)
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_frozen_stamps_are_found_within_the_timeout(watched: Watched, robot: Robot) -> None:
     robot.frozen_stamp = time.time_ns()
     start = time.monotonic()
     watched.wait("camera", ERROR, "stamps stand still")
-    assert time.monotonic() - start < 0.5 + 0.2 + 0.5  # timeout, check period, scheduling
+    # timeout, check period, scheduling
+    judge("found", time.monotonic() - start, quiet=0.5 + 0.2 + 0.5, loaded=5.0)
     robot.frozen_stamp = None
     watched.wait("camera", OK)
 
@@ -213,14 +224,14 @@ def test_stamps_from_the_future_are_clocks_not_synchronised(watched: Watched, ro
     assert any("camera" in problem for problem in report.problems)
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_silence_in_running_is_an_error_at_once_and_between_the_seconds(
     watched: Watched, robot: Robot
 ) -> None:
     robot.sending = False
     start = time.monotonic()
     watched.wait("action rate", ERROR, "RUNNING, but no command")
-    assert time.monotonic() - start < 0.5 + 0.2 + 0.5
+    judge("found", time.monotonic() - start, quiet=0.5 + 0.2 + 0.5, loaded=5.0)
 
 
 def test_hold_is_an_error_and_its_zero_commands_miss_no_deadline(

@@ -13,6 +13,7 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from std_srvs.srv import Trigger
 
 from support.policy_client import moves
+from support.timing import judge
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
@@ -25,7 +26,7 @@ def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
         policy="vla",
         checkpoint="random:small",
         schedule="autoregressive",
-        warmup_count=200,  # some seconds
+        warmup_count=100,  # some seconds
         num_threads=1,
         max_age_s=5.0,
         instruction="reach",
@@ -43,8 +44,9 @@ def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
     assert not rig.ros.change_state("/policy", "configure", 2.0), "one at a time"
     accepted, why = rig.ros.set_parameter("/policy", "max_age_s", 4.0)
     assert not accepted and "loading" in why
-    assert time.monotonic() - began < 2.0 and not future.done()
-    wait_until(future.done, 60.0, "the end of configure")
+    judge("five answers meanwhile", time.monotonic() - began, quiet=2.0, loaded=10.0)
+    assert not future.done()
+    wait_until(future.done, 120.0, "the end of configure")
     assert future.result().success
     assert rig.ros.change_state("/policy", "activate")
     with rig.filming():
@@ -87,7 +89,9 @@ def test_what_goes_wrong_after_loading_leaves_no_worker(ros_env, monkeypatch):
         for task in os.listdir(f"/proc/{os.getpid()}/task"):
             with open(children.format(task)) as listed:
                 assert listed.read() == ""
-        assert len(set(os.listdir(f"/proc/{os.getpid()}/task")) - before) == 0
+        # The system's thread ends a moment after Python's.
+        tasks = f"/proc/{os.getpid()}/task"
+        wait_until(lambda: not set(os.listdir(tasks)) - before, 5.0, "the end of all new threads")
         node.destroy_node()
     finally:
         rclpy.try_shutdown()

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.policy_client import GRIPPER
+from support.timing import judge
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
@@ -19,6 +20,7 @@ A, T = 0.5, 0.05  # max_age_s and the control period of the shipped configuratio
 SILENCE = 1.0
 MARGIN = 0.03  # s, for the operating system to run two processes
 LATEST = 2.5 * T  # from one tick to the next, with one that the operating system brings late
+BUSY = 1.0  # s, for one that has other work too
 
 
 def running(start_policy, **parameters):
@@ -30,7 +32,7 @@ def running(start_policy, **parameters):
     return rig, camera
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_camera_that_stops_stops_the_robot_and_one_that_comes_back_ends_the_hold(
     start_policy, number
@@ -43,24 +45,25 @@ def test_a_camera_that_stops_stops_the_robot_and_one_that_comes_back_ends_the_ho
     assert "max_age 500 ms" in held.reason
 
     first = rig.wait_for(CommandKind.STOP)
-    # The first tick after A stops. A tick that the machine brings late is judged as a late tick,
-    # and a message that it brings late by what is left of LATEST.
+    # The first tick after A stops, by the node's own stamps: a tick that the machine brings late is
+    # judged as a late tick.
     tick = rig.largest_tick_gap_s(first - 1)
-    assert tick < LATEST
+    judge("largest gap between ticks", tick, quiet=LATEST, loaded=BUSY)
     after = (stamp_of(rig.commands.messages[first].header.stamp) - lost_stamp) / 1e9
     limit = A + max(T, tick) + MARGIN
     assert after <= limit, f"first STOP {after:.3f} s after the camera was lost, not {limit:.3f}"
     heard = (rig.commands.times[first] - lost_at) / 1e9
-    assert heard <= A + LATEST + MARGIN, f"first STOP heard {heard:.3f} s after the camera was lost"
+    judge("first STOP heard", heard, quiet=A + LATEST + MARGIN, loaded=A + LATEST + BUSY)
     # Zero commands at the control rate for a second, then nothing.
     time.sleep(SILENCE + 10 * T)
     stops = rig.commands.messages[first:]
     assert {CommandKind(m.kind) for m in stops} == {CommandKind.STOP}
     assert all(not any(m.action[:6]) and m.action[6] == GRIPPER for m in stops)
     assert all(stamp_of(m.observation_stamp) == stamp_of(m.valid_until) == 0 for m in stops)
-    lasted = (rig.commands.times[-1] - rig.commands.times[first]) / 1e9
+    said = [stamp_of(m.header.stamp) for m in rig.commands.messages[first:]]
+    lasted = (said[-1] - said[0]) / 1e9
     tick = rig.largest_tick_gap_s(first)
-    assert tick < LATEST
+    judge("largest gap between ticks", tick, quiet=LATEST, loaded=BUSY)
     assert SILENCE - T - max(T, tick) <= lasted <= SILENCE + max(T, tick) + MARGIN
     assert rig.status.last.state == State.HOLD
 
@@ -77,7 +80,7 @@ def test_a_camera_that_stops_stops_the_robot_and_one_that_comes_back_ends_the_ho
     rig.check_commands(A)
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_a_worker_that_dies_or_hangs_is_replaced_and_the_ticks_go_on(start_policy):
     # No silence, so that every control tick can be seen.
     rig, _ = running(start_policy, silence_after_s=60.0)
@@ -106,7 +109,7 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_the_ticks_go_on(start_polic
     begin = len(rig.commands)
     wait_until(lambda: len(rig.commands) > begin + 20, 5.0, "20 commands in FAULT")
     assert set(rig.kinds(begin)) == {CommandKind.STOP}
-    assert rig.largest_tick_gap_s(began) < LATEST
+    judge("largest gap between ticks", rig.largest_tick_gap_s(began), quiet=LATEST, loaded=BUSY)
 
     assert rig.call("recover")
     rig.expect(State.WAITING)

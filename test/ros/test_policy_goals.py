@@ -17,6 +17,7 @@ from rclpy.action import ActionClient
 from std_msgs.msg import Bool
 
 from support.nodes import Program
+from support.timing import judge
 from support.wait import wait_until
 from vla_ros.action import ExecuteInstruction
 from vla_ros.core import CommandKind
@@ -136,7 +137,8 @@ def test_a_goal_ends_by_success_limit_cancel_or_stop_and_then_nothing_moves(call
     goal = caller.send("reach", limit=0.6)
     goal.runs()
     result = goal.ended(Result.OUTCOME_TIME_LIMIT, ABORTED, "limit of 0.6 s has passed")
-    assert 0.6 <= result.duration_s < 0.75
+    assert result.duration_s >= 0.6  # until a tick finds that the limit has passed
+    judge("a goal limited to 0.6 s", result.duration_s, quiet=0.75, loaded=1.6)
     caller.nothing_moves(time.time_ns())
     assert not goal.cancel(), "it has ended"
 

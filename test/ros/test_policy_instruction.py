@@ -12,6 +12,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
+from support.timing import judge
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
@@ -111,7 +112,7 @@ def test_every_change_of_task_is_acknowledged_at_once(start_policy):
         began = time.monotonic()
         rig.instruct(f"task {i}")
         rig.expect(lambda s, i=i: s.instruction == f"task {i}")
-        assert time.monotonic() - began < 0.5
+        judge("a task acknowledged", time.monotonic() - began, quiet=0.5, loaded=0.9)
 
 
 def test_what_no_person_would_mean_is_rejected_and_the_task_stays(start_policy):

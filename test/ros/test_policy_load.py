@@ -14,6 +14,7 @@ import rclpy
 from rclpy.node import Node
 from std_msgs.msg import String
 
+from support.timing import QUIET, judge
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
@@ -21,9 +22,10 @@ from vla_ros.nodes.common.convert import stamp_of
 from vla_ros.nodes.common.spin import spin
 
 T = 0.05
+WINDOW_S = 3.0
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_640_by_480_at_30_hz_arrives_whole(start_policy):
     rig = start_policy(camera_rate_hz=30.0)
     rig.bring_up("reach")
@@ -36,42 +38,54 @@ def test_640_by_480_at_30_hz_arrives_whole(start_policy):
     transport = [
         1e3 * m.stages.transport_s for m in rig.commands.messages if m.kind == CommandKind.POLICY
     ]
-    assert np.median(transport) < 15.0
+    judge("median transport of 640x480", np.median(transport), quiet=15.0, loaded=200.0, unit="ms")
     rig.check_commands()
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_a_flood_of_images_moves_no_tick_by_more_than_half_a_period(start_policy):
-    """Judged by the best of a few windows of 3 s: what the flood does, it does in all of them;
-    what other programs of the machine do comes and goes."""
-    rig = start_policy(camera_rate_hz=500.0, latency_window_s=3.0)
+    """Judged by the ticks' own lateness: on a machine that does other work by the median of one
+    window, beside that of a window before the flood; on a quiet one by the largest."""
+    rig = start_policy(camera_rate_hz=500.0, latency_window_s=WINDOW_S)
     rig.bring_up("reach")
-    rig.camera(width=320, height=240, rate=500)
+    calm_camera = rig.camera(width=320, height=240, rate=20)
     rig.expect(State.RUNNING)
     rig.wait_for(CommandKind.POLICY)
-    found = []
-    for _ in range(5):
-        found.append(window(rig))
-        print("{:.0f} frames/s, tick error {:.1f} ms, gap {:.1f} ms, {} ticks".format(*found[-1]))
-        frames, error_ms, gap_ms, ticks = found[-1]
-        if error_ms <= 1e3 * T / 2 and gap_ms <= 1e3 * 1.5 * T and ticks >= 0.95 * 3.0 / T:
-            break
-    else:
-        pytest.fail(f"frames/s, tick error in ms, gap in ms, ticks: {found}")
-    assert frames > 100  # what was executed counts, not what was sent
-    assert set(rig.kinds()) <= {CommandKind.POLICY, CommandKind.HELD}
+    calm = window(rig)
+    calm_camera.kill()
+    rig.expect(State.HOLD)
+    rig.camera(width=320, height=240, rate=500)
+    rig.expect(State.RUNNING)
+    begin = rig.wait_for(CommandKind.POLICY, len(rig.commands))
+    flood = window(rig)
+    kinds = set(rig.kinds(begin))
+    for name, found in (("20 Hz", calm), ("500 Hz", flood)):
+        print("{}: {:.0f} frames/s, tick error {:.1f} ms at the median, {:.1f} at most,"
+              " gap {:.1f} ms, {} ticks".format(name, *found))  # fmt: skip
+    frames, median_ms, error_ms, gap_ms, ticks = flood
+    never = float("inf")  # no limit where others take the processor
+    judge("largest tick error", error_ms, quiet=1e3 * T / 2, loaded=never, unit="ms")
+    judge("largest gap", gap_ms, quiet=1e3 * 1.5 * T, loaded=never, unit="ms")
+    judge("median tick error more than before the flood", median_ms - calm[1],
+          quiet=5.0, loaded=1e3 * T / 2, unit="ms")  # fmt: skip
+    assert ticks >= 0.9 * WINDOW_S / T, "a late tick is none that is left out"
+    assert frames > 2 * 20, "what was executed counts, not what was sent"
+    if QUIET:
+        assert frames > 100
+    assert kinds <= {CommandKind.POLICY, CommandKind.HELD}
     rig.check_commands()
 
 
 def window(rig):
-    """Frames a second, largest tick error and gap in ms, and ticks of the next three seconds."""
+    """Frames a second, median and largest tick error and largest gap in ms, and ticks of the next
+    window."""
     before, reports, begin = rig.status.last, len(rig.latency), len(rig.commands)
     wait_until(lambda: len(rig.latency) >= reports + 4, 10.0, "latency reports")
     report, after = rig.latency.last, rig.status.last
     seconds = (stamp_of(after.header.stamp) - stamp_of(before.header.stamp)) / 1e9
     frames = (after.frames_received - before.frames_received) / seconds
-    gap_ms = 1e3 * rig.largest_gap_s(begin)
-    return frames, 1e3 * report.tick_error_s.max, gap_ms, report.tick_error_s.count
+    gap_ms, error = 1e3 * rig.largest_tick_gap_s(begin), report.tick_error_s
+    return frames, 1e3 * error.p50, 1e3 * error.max, gap_ms, error.count
 
 
 def test_after_deactivate_nothing_is_published_also_under_load(start_policy):
@@ -84,7 +98,7 @@ def test_after_deactivate_nothing_is_published_also_under_load(start_policy):
         rig.wait_for(CommandKind.POLICY, begin)
         began = time.monotonic()
         assert rig.ros.change_state("/policy", "deactivate")
-        assert time.monotonic() - began < 2.0
+        judge("deactivate under load", time.monotonic() - began, quiet=2.0, loaded=10.0)
         inactive = rig.expect(State.INACTIVE)
         time.sleep(4 * T)
         stamp = inactive.header.stamp
@@ -108,12 +122,13 @@ def test_transitions_under_load_do_not_deadlock(start_policy):
     rig.camera(width=320, height=240, rate=200)
     rig.expect(State.RUNNING)
     pids = set()
-    for i in range(4):
+    for _ in range(4):
         pids.add(rig.status.last.worker_pid)
         for transition in ("deactivate", "cleanup", "configure", "activate"):
             began = time.monotonic()
-            assert rig.ros.change_state("/policy", transition), (i, transition)
-            assert time.monotonic() - began < 4.0, (i, transition)
+            assert rig.ros.change_state("/policy", transition), transition
+            took = time.monotonic() - began
+            judge(f"{transition} under load", took, quiet=4.0, loaded=20.0)
         rig.expect(State.WAITING)
         rig.call("resume")
         rig.expect(State.RUNNING)

@@ -20,6 +20,7 @@ pytest.importorskip(
 from support.bags import START, T, action, film, image, joints, picture, png, task, write_bag
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, run_cli
+from support.timing import judge
 from vla_ros.cli.main import main
 
 pytestmark = pytest.mark.ros
@@ -134,7 +135,7 @@ def test_every_lossless_schedule_says_the_same(
     assert (said["compared"], said["pipeline_tail"], said["missing"]) == (13 - tail, tail, 0)
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "mode", [("--rate", "1"), pytest.param(("--mode", "fast"), marks=pytest.mark.slow)]
 )
@@ -149,7 +150,8 @@ def test_as_recorded_and_flat_out_show_real_ages(
     if mode[0] == "--rate":
         # Paced like the camera; a busy machine may answer fewer frames, never more.
         assert said["wall_s"] > 0.9 * said["frames"] / 20.0
-        assert 8.0 < said["rate_hz"] < 21.0
+        assert said["rate_hz"] < 21.0
+        judge("time per answered frame", 1 / said["rate_hz"], quiet=1 / 8.0, loaded=1.0)
 
 
 def moves(folder: Path) -> tuple[object, ...]:

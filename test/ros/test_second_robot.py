@@ -10,12 +10,14 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from second_robot.session import GOAL, OPEN_M, Session, T, to_and_fro, to_goal
+from support.timing import judge
 from support.wait import wait_until
 from vla_ros.core import PolicyState as State
 
 A = 0.5  # max_age_s
 HYSTERESIS = 0.05  # gripper_hysteresis
-MARGIN = 0.06  # s: two processes, a bystander, a busy machine
+MARGIN = 0.06  # s: two processes and a bystander
+BUSY = 1.0  # s: the same on a machine with other work
 
 
 @pytest.fixture
@@ -46,33 +48,34 @@ def test_the_other_robot_is_driven_to_a_goal_pose(meet, tmp_path):
     session.check_trajectories()
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_the_other_robot_stops_when_told_or_left_alone_and_goes_on(meet, tmp_path, capsys):
     session = meet(to_and_fro(tmp_path))
     session.begin("wave")
 
     told = session.stop_s()
-    assert told <= 2 * T + MARGIN
+    judge("rest after a stop", told, quiet=2 * T + MARGIN, loaded=2 * T + BUSY)
     session.rig.call("resume")
     session.wait_for_motion()
 
     lost_at = time.monotonic_ns()
     session.blind(True)
     blind = session.stopped_after_s(lost_at)
-    assert blind <= A + T + MARGIN
+    judge("rest after a blind", blind, quiet=A + T + MARGIN, loaded=A + T + BUSY)
     session.rig.expect(State.HOLD)
     session.blind(False)
     session.rig.expect(State.RUNNING)
 
     killed = session.stopped_after_s(session.kill_worker())
-    assert killed <= 2 * T + MARGIN
+    judge("rest after a killed worker", killed, quiet=2 * T + MARGIN, loaded=2 * T + BUSY)
     session.rig.expect(lambda s: s.worker_restarts == 1 and s.worker_pid)
     session.rig.expect(State.RUNNING)
     session.wait_for_motion()
 
     assert session.ros.change_state("/policy", "deactivate")
     began = time.monotonic_ns()
-    assert session.stopped_after_s(began) <= 2 * T + MARGIN
+    rest = session.stopped_after_s(began)
+    judge("rest after deactivation", rest, quiet=2 * T + MARGIN, loaded=2 * T + BUSY)
     session.check_trajectories()
     with capsys.disabled():
         print(f"\nstands still after: stop {told:.3f} s, cameras covered {blind:.3f} s,"

@@ -17,9 +17,9 @@ SCENARIO = Path(__file__).with_name("severed_link.py")
 LIMIT_S = 150
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_a_pulled_cable_stops_the_arm_and_holds_the_policy_until_it_is_back():
-    command = [sys.executable, "-m", "pytest", "-rsP", "-p", "no:rerunfailures", str(SCENARIO)]
+    command = [sys.executable, "-m", "pytest", "-rsP", str(SCENARIO)]
     options = ["-p", "no:cacheprovider", f"--timeout={LIMIT_S - 10}"]
     done = subprocess.run(
         [*command, *options],

@@ -10,15 +10,17 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 pytest.importorskip("viser", reason="viser is not installed: make view")
 
+from support.timing import judge
 from support.wait import wait_until
 from support.watchers import watchers
 from vla_ros.core import PolicyState as State
 
-ROUNDS = 6  # at most
+ROUNDS = 3
 WINDOW_S = 3.0
 BROWSERS = 10
 STUCK = 5  # of them: they never read what they are sent
 MORE_MS = 5.0  # a tenth of the period
+BUSY_MS = 25.0  # where browsers and robot share the processors with others
 
 
 def tick_error_ms(rig):
@@ -33,10 +35,10 @@ def wait_for_lines(program, text, count):
     wait_until(lambda: program.log.count(text) >= count, 20, f"{text!r}, {count} times")
 
 
-@pytest.mark.serial
+@pytest.mark.timing
 def test_ten_browsers_half_of_them_stuck_do_not_move_the_control_tick(start_policy, spawn_node):
-    """Judged by the best window of each kind: what browsers do, they do in all of them; what other
-    programs of the machine do comes and goes."""
+    """Judged by the median of a few windows of each kind, in turn: what other programs of the
+    machine do, they do to both."""
     view = spawn_node("view")
     rig = start_policy(latency_window_s=WINDOW_S)
     rig.bring_up("reach")
@@ -55,10 +57,8 @@ def test_ten_browsers_half_of_them_stuck_do_not_move_the_control_tick(start_poli
         assert min(drawn[: BROWSERS - STUCK]) > 10_000  # pictures and charts were sent to them
         assert not any(drawn[BROWSERS - STUCK :])
         wait_for_lines(view, "nobody looks", number + 1)
-        best = [np.min(found, axis=0) for found in (alone, watched)]
-        if number and (best[1] <= best[0] + MORE_MS).all():
-            break
-    else:
-        pytest.fail(f"p50 and p95, ms: alone {alone}, watched {watched}")
+    p50, p95 = np.median(watched, axis=0) - np.median(alone, axis=0)
+    judge("median tick error more than alone", p50, quiet=MORE_MS, loaded=BUSY_MS, unit="ms")
+    judge("95th percentile more than alone", p95, quiet=MORE_MS, loaded=1e3, unit="ms")
     assert view.returncode is None
     rig.check_commands()

@@ -90,6 +90,11 @@ class LockstepControl(Control):
             if self._is_current(epoch):
                 self._answer_if_due()
 
+    def _void_answers(self) -> None:
+        """In the same epoch: a frame that was answered stays answered, and the world, which
+        waits, may ask for that answer again."""
+        self._queue.clear()
+
     def _end_episode(self) -> None:
         """The frame that is with the worker is answered first, so that what is counted does not
         depend on which was quicker, the answer or the news of the end."""

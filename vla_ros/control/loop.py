@@ -70,6 +70,7 @@ class Control(GoalLoop):
         self._episode = EpisodeCourse()
         self._resting = False  # between two episodes: nothing is asked for
         self._no_worker = ""  # why there is none
+        self._fell = False  # the loss of the worker is what ended RUNNING
         self.inference_s = 0.0  # L, as it was measured last
 
     @abstractmethod
@@ -339,21 +340,41 @@ class Control(GoalLoop):
                 self.become(replace(self.safety, reason=f"inactive: {reason}"))
 
     def worker_lost(self, reason: str) -> None:
-        """The worker is gone; another one is being started."""
+        """The worker is gone; another one is being started. What it said is void."""
         with self.lock:
             self._no_worker = reason
-            self._queue.clear()
+            self._fell |= self.safety.state is PolicyState.RUNNING
+            self._void_answers()
             self.become(safety.hold(self.safety, reason, self._clock.steady_ns()))
             if self.safety.state is PolicyState.WAITING:
                 self._wait(self._lacks())
 
     def worker_ready(self) -> None:
-        """A new worker is there: show it the newest frame at once."""
+        """A new worker is there: show it the newest frame at once.
+
+        It has acted while it warmed up. Where nothing but the loss of the one before it stopped
+        the robot, one valid action is enough to go on, as after an activation: a HOLD waits for
+        several because evidence came and went, and it did not.
+        """
         with self.lock:
             self._no_worker = ""
-            if self.safety.state is PolicyState.WAITING:
+            fell, self._fell = self._fell, False
+            if self.safety.state is PolicyState.WAITING or fell:
                 self._wait(self._lacks())
             self._resubmit()
+
+    def worker_switched(self, reason: str) -> None:
+        """The worker is gone and another stands in its place: everything begins anew with it,
+        the state too, but nothing is waited for other than its first answer."""
+        with self.lock:
+            self._void_answers()
+            if self.safety.state is PolicyState.RUNNING:
+                self._wait(f"{reason}; the spare worker took over")
+            self._resubmit()
+
+    def _void_answers(self) -> None:
+        """What a lost worker said moves nothing any more."""
+        self._flush()
 
     def _is_current(self, epoch: int) -> bool:
         return self.safety.active and epoch == self.instruction.epoch
@@ -378,6 +399,7 @@ class Control(GoalLoop):
         if reason is None:
             return False
         self._flush()
+        self._fell = False
         self._frames.forget()
         self.latest = None
         self.where.forget()

@@ -7,11 +7,14 @@ from vla_ros.executor.messages import (
     FrameRefused,
     Ready,
     Result,
+    SpareLost,
+    SpareReady,
     WorkerGaveUp,
     WorkerGone,
     WorkerLimits,
     WorkerLost,
     WorkerReady,
+    WorkerSwitched,
 )
 
 __all__ = [
@@ -21,9 +24,12 @@ __all__ = [
     "FrameRefused",
     "Ready",
     "Result",
+    "SpareLost",
+    "SpareReady",
     "WorkerGaveUp",
     "WorkerGone",
     "WorkerLimits",
     "WorkerLost",
     "WorkerReady",
+    "WorkerSwitched",
 ]

@@ -31,7 +31,8 @@ class WorkerLimits:
 
     ``hang_timeout_s``: a request unanswered for longer means that the worker hangs.
     ``max_respawns`` in ``respawn_window_s``; a replacement must load in ``load_timeout_s``.
-    ``max_image_bytes`` is the room for all images of one frame together.
+    ``max_image_bytes`` is the room for all images of one frame together. ``spare``: a second
+    worker is kept loaded where memory allows, see :mod:`vla_ros.executor.spare`.
     """
 
     hang_timeout_s: float = 2.0
@@ -39,6 +40,7 @@ class WorkerLimits:
     respawn_window_s: float = 600.0
     load_timeout_s: float = 120.0
     max_image_bytes: int = 2 * 1920 * 1080 * 3
+    spare: bool = False
 
     def __post_init__(self) -> None:
         if min(self.hang_timeout_s, self.respawn_window_s, self.load_timeout_s) <= 0:
@@ -61,12 +63,14 @@ class Ready:
     """A worker has loaded its policy, warmed it up and waits for frames.
 
     The times are those of the timed warm-up inferences, 0 for a policy that made none.
+    ``device_bytes``: what it holds of a GPU's memory, at its peak; 0 without a GPU.
     """
 
     info: PolicyInfo
     pid: int
     inference_p50_ms: float = 0.0
     inference_p99_ms: float = 0.0
+    device_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,17 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
-    """A replacement is ready."""
+    """A replacement is ready, ``load_s`` after it was started."""
 
+    ready: Ready
+    load_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSwitched:
+    """The worker was lost for ``reason``, and the spare one has taken its place already."""
+
+    reason: str
     ready: Ready
 
 
@@ -114,4 +127,20 @@ class WorkerGaveUp:
     reason: str
 
 
-Event = WorkerLost | WorkerReady | WorkerGaveUp
+@dataclass(frozen=True, slots=True)
+class SpareReady:
+    """A spare worker stands by, ``load_s`` after it was started."""
+
+    pid: int
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpareLost:
+    """No spare worker stands by. ``final``: none will come before the worker is another one."""
+
+    reason: str
+    final: bool
+
+
+Event = WorkerLost | WorkerReady | WorkerSwitched | WorkerGaveUp | SpareReady | SpareLost

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from vla_ros.executor.mailbox import Doorbell, MailboxWriter
 from vla_ros.executor.wire import ReportStream, WorkerReport
-from vla_ros.executor.worker import Loader, WorkerTask
+from vla_ros.executor.worker import BEGIN, Loader, WorkerTask
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.interpreter import worker_python
 
@@ -64,8 +64,12 @@ class WorkerProcess:
         mailbox: MailboxWriter,
         bell: Doorbell,
         after: int,
+        *,
+        standby: bool = False,
+        device_bytes: int = 0,
     ) -> None:
-        task = WorkerTask(spec, loader, after, mailbox.head_room, mailbox.array_room)
+        rooms = mailbox.head_room, mailbox.array_room
+        task = WorkerTask(spec, loader, after, *rooms, standby, device_bytes)
         boot = pickle.dumps(task)
         command, path = _command(worker_python(spec))
         self._reports = ReportStream()
@@ -96,6 +100,20 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def step_back(self, cpus: int) -> None:
+        """It is a spare one: until :meth:`begin` it leaves CPUs to the others, and is the first to
+        go where the machine runs out of memory. ``cpus``: how many it may use; 0: all."""
+        ours = sorted(os.sched_getaffinity(0))
+        _use(self.pid, ours[-cpus:] if cpus else ours)
+        _offer_to_oom_killer(self.pid, 1000)
+
+    def begin(self, after: int) -> None:
+        """Take the mailbox over: requests up to ``after`` are void. Of one that stands by."""
+        with contextlib.suppress(OSError):  # it has ended: the next read says so
+            self.channel.sendall(BEGIN.pack(after))
+        _use(self.pid, sorted(os.sched_getaffinity(0)))
+        _offer_to_oom_killer(self.pid, int(Path("/proc/self/oom_score_adj").read_text()))
 
     def read(self, steady_ns: int) -> list[WorkerReport] | None:
         """Reports that have come, perhaps none; None once the worker has closed its end.
@@ -135,9 +153,9 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def obituary(self) -> str:
+    def obituary(self, patience_s: float = 0.05) -> str:
         """How it ended, in words; waits a moment for the news."""
-        self._wait(0.05)
+        self._wait(patience_s)
         code = self._process.returncode
         if code is None:
             return "the worker closed its channel"
@@ -161,6 +179,19 @@ class WorkerProcess:
                 return False
             time.sleep(0.002)
         return True
+
+
+def _use(pid: int, cpus: list[int]) -> None:
+    """Let every thread of the process run on these CPUs."""
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(int(thread), cpus)
+
+
+def _offer_to_oom_killer(pid: int, score: int) -> None:
+    with contextlib.suppress(OSError):  # it has ended, or the kernel does not let us
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(score))
 
 
 def _command(python: str | None) -> tuple[list[str], str]:

@@ -1,4 +1,5 @@
-"""The thread that keeps a worker alive: reads its reports, watches it, replaces it.
+"""The thread that keeps a worker alive: reads its reports, watches it, replaces it, at once where
+a spare one stands by.
 
 One daemon thread does all of it and makes every callback. The other threads only leave
 notes (``stop``, ``restart``, the watchdog's numbers) and ring a bell.
@@ -11,7 +12,9 @@ import select
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
+from vla_ros.executor import memory
 from vla_ros.executor.mailbox import Doorbell, MailboxWriter
 from vla_ros.executor.messages import (
     Event,
@@ -21,8 +24,10 @@ from vla_ros.executor.messages import (
     WorkerLimits,
     WorkerLost,
     WorkerReady,
+    WorkerSwitched,
 )
 from vla_ros.executor.process import WorkerProcess
+from vla_ros.executor.spare import Spare
 from vla_ros.executor.watchdog import RespawnBudget, Watchdog
 from vla_ros.executor.wire import LoadRefused, WorkerFailed, WorkerReport
 from vla_ros.executor.worker import Loader
@@ -64,9 +69,11 @@ class Supervisor(threading.Thread):
         self._halting = False
         self._stop_timeout_s = 0.5
         self._worker: WorkerProcess | None = None
-        self._ready = False  # the worker has loaded its policy
-        self._dying: WorkerProcess | None = None  # killed, not yet reaped
-        self._replace = False  # start another once the dying one is gone
+        self._serving: Ready | None = None  # what the worker said when it had loaded its policy
+        self._after = 0  # requests up to this number were another worker's
+        self._spare = Spare(self._start_spare, _no_room, limits, self._tell)
+        self._dying: list[WorkerProcess] = []  # killed, not yet reaped
+        self._replace = False  # start another once the dying ones are gone
         self._since_ns = 0  # when the worker was started, or killed
         self._last_words = ""
 
@@ -90,7 +97,7 @@ class Supervisor(threading.Thread):
 
     def kill(self) -> None:
         """SIGKILL to whatever worker there is. The last resort of a stop that does not end."""
-        for worker in (self._worker, self._dying):
+        for worker in (self._worker, *self._dying, self._spare.process):
             if worker is not None:
                 worker.kill()
 
@@ -122,27 +129,32 @@ class Supervisor(threading.Thread):
     def _pause(self) -> None:
         waiting = select.poll()
         waiting.register(self._wake.fileno(), select.POLLIN)
-        if self._worker is not None:
-            waiting.register(self._worker.channel.fileno(), select.POLLIN)
-        waiting.poll(1000 * max(0.005, min(TURN_S, self.hang_timeout_s / 4)))
+        for worker in (self._worker, self._spare.process):
+            if worker is not None:
+                waiting.register(worker.channel.fileno(), select.POLLIN)
+        # Nothing says that a killed process is gone; who waits for that looks often.
+        pause_s = 0.0 if self._dying and self._replace else min(TURN_S, self.hang_timeout_s / 4)
+        waiting.poll(1000 * max(0.005, pause_s))
         self._wake.answer()
 
     def _turn(self, now: int) -> None:
         if self._halting:
             self._halting = False
             self._bury(now)
+            self._spare.renew()
             self._replace = False
         if self._restarting:
             self._restarting = False
             self._budget.clear()
             self._bury(now)
+            self._spare.renew()
             self._replace = True
-        if self._dying is not None:
-            self._reap(self._dying, now)
-        elif self._worker is not None:
+        self._reap(now)
+        if self._worker is not None:
             self._read(self._worker, now)
             self._watch(now)
-        if self._replace and self._worker is None and self._dying is None:
+        self._spare.turn(now, None if self._dying else self._serving)
+        if self._replace and self._worker is None and not self._dying and self._spare.gone():
             self._replace = False
             self._start_worker()
 
@@ -153,21 +165,22 @@ class Supervisor(threading.Thread):
             self._lost(f"the worker sent something unreadable: {error}", now)
             return
         if reports is None:
-            self._lost(self._last_words or worker.obituary(), now)
+            patience_s = 0.02 if self._spare.stands() else 0.05
+            self._lost(self._last_words or worker.obituary(patience_s), now)
             return
         for report in reports:
             self._take(report, now)
 
     def _take(self, report: WorkerReport, now: int) -> None:
         match report:
-            case Result():
+            case Result() if report.sequence > self._after:
                 self._watchdog.answered(report.sequence, now)
                 self._call(self._on_result, report)
             case Ready():
-                self._ready = True
+                self._serving = report
                 self._watchdog.excuse(now)
                 if self.first.done():
-                    self._call(self._on_event, WorkerReady(report))
+                    self._tell(WorkerReady(report, (now - self._since_ns) / SECOND))
                 else:
                     self.first.set_result(report)
             case LoadRefused():  # trying again would end the same way
@@ -179,7 +192,7 @@ class Supervisor(threading.Thread):
     def _watch(self, now: int) -> None:
         if self._worker is None:
             return
-        if self._ready:
+        if self._serving is not None:
             waiting_s = self._watchdog.waiting_ns(now) / SECOND
             if waiting_s > self.hang_timeout_s:
                 self._lost(f"the worker has not answered for {waiting_s:.2f} s", now)
@@ -191,25 +204,47 @@ class Supervisor(threading.Thread):
     def _start_worker(self) -> None:
         self._since_ns = self._clock.steady_ns()
         self._last_words = ""
-        self._ready = False
-        after = self._mailbox.sequence  # what a lost worker left behind may be what killed it
-        self._watchdog.answered(after, self._since_ns)
+        self._serving = None
         try:
-            self._worker = WorkerProcess(self._spec, self._loader, self._mailbox, self._bell, after)
+            self._worker = self._new_worker(self._void_requests(self._since_ns))
         except PolicyRefused as error:
             self._give_up(str(error))
         except Exception as error:
             self._give_up(f"the worker cannot be started: {error}")
+
+    def _start_spare(self, serving: Ready) -> WorkerProcess:
+        """For a GPU it may use all CPUs: most of its loading is done there."""
+        worker = self._new_worker(0, standby=True, device_bytes=serving.device_bytes)
+        worker.step_back(self._spec.num_threads)
+        return worker
+
+    def _new_worker(self, after: int, **options: Any) -> WorkerProcess:
+        loads = self._spec, self._loader
+        return WorkerProcess(*loads, self._mailbox, self._bell, after, **options)
+
+    def _void_requests(self, now: int) -> int:
+        """What a lost worker left behind may be what killed it: from which number on requests are
+        the next one's."""
+        self._after = self._mailbox.sequence
+        self._watchdog.answered(self._after, now)
+        return self._after
 
     def _lost(self, reason: str, now: int) -> None:
         self._bury(now)
         if not self.first.done():
             self._give_up(f"the worker was lost while loading: {reason}")
             return
-        self._call(self._on_event, WorkerLost(reason))
-        if self._budget.take(now):
+        within = self._budget.take(now)
+        if within and (taken := self._spare.take(self._void_requests(now))) is not None:
+            self._worker, self._serving = taken
+            self._last_words = ""
+            self._tell(WorkerSwitched(reason, taken[1]))
+            return
+        self._tell(WorkerLost(reason))
+        if within:
             self._replace = True
         else:
+            self._spare.bury()
             count, window_s = self._limits.max_respawns, self._limits.respawn_window_s
             self._give_up(
                 f"the worker was lost again after {count} replacements in {window_s:g} s: {reason}"
@@ -220,34 +255,44 @@ class Supervisor(threading.Thread):
         if self._worker is not None:
             self._worker.kill()
             self._worker.channel.close()
-            self._dying, self._worker = self._worker, None
+            self._dying.append(self._worker)
+            self._worker = None
             self._since_ns = now
-            self._ready = False
+            self._serving = None
 
-    def _reap(self, worker: WorkerProcess, now: int) -> None:
-        if worker.ended():
-            self._dying = None
-        elif self._replace and now - self._since_ns > REAP_NS:
-            self._replace = False
-            self._give_up(f"the killed worker {worker.pid} does not end: is the driver stuck?")
+    def _reap(self, now: int) -> None:
+        self._dying = [worker for worker in self._dying if not worker.ended()]
+        if self._replace and now - self._since_ns > REAP_NS:
+            pid = next((worker.pid for worker in (*self._dying, *self._spare.dying)), 0)
+            if pid:
+                self._replace = False
+                self._give_up(f"the killed worker {pid} does not end: is the driver stuck?")
 
     def _give_up(self, reason: str) -> None:
         """Nothing more will come by itself."""
         if self.first.done():
-            self._call(self._on_event, WorkerGaveUp(reason))
+            self._tell(WorkerGaveUp(reason))
         else:
             self.first.set_exception(PolicyRefused(reason))
 
     def _end(self) -> None:
-        for worker in (self._worker, self._dying):
+        self._spare.bury()  # killed now, it is gone by the time that the worker is
+        for worker in (self._worker, *self._dying, *self._spare.dying):
             if worker is not None and not worker.close(self._stop_timeout_s):
                 _log.error("worker %d does not end: it is stuck in a driver", worker.pid)
-        self._worker = self._dying = None
+        self._worker, self._dying = None, []
         if not self.first.done():
             self.first.set_exception(PolicyRefused("closed while the policy was loading"))
+
+    def _tell(self, event: Event) -> None:
+        self._call(self._on_event, event)
 
     def _call(self, callback: Callable[..., None], value: Result | Event) -> None:
         try:
             callback(value)
         except Exception:
             _log.exception("a callback of the executor failed")
+
+
+def _no_room(serving: Ready) -> str:
+    return memory.refusal(serving.pid)

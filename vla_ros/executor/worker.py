@@ -4,7 +4,8 @@ It is started by :mod:`vla_ros.executor.process` with four inherited descriptors
 channel (a stream socket: the task comes in, reports go out, its end means that the parent
 is gone), the mailbox's memory, its doorbell, and what :mod:`vla_ros.executor.guard` waits for,
 which sees to it that the worker ends even where its own threads cannot run. SIGINT and SIGTERM
-are ignored: the parent decides. One daemon thread does nothing but wait for the channel's end.
+are ignored: the parent decides. One daemon thread does nothing but listen to the channel: its
+end ends the worker, and one that stands by is told there to begin.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vla_ros.executor.guard import end_with_parent
 from vla_ros.executor.mailbox import Doorbell, MailboxReader
+from vla_ros.executor.memory import device_bytes, refuse_unless_free
 from vla_ros.executor.messages import ErrorKind, FrameRequest, Result
 from vla_ros.executor.serve import Server, last_line, warm_up
 from vla_ros.executor.wire import (
@@ -41,13 +43,22 @@ Loader = Callable[[PolicySpec], Policy]
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """What a worker is told at its start. ``after``: requests up to this number are void."""
+    """What a worker is told at its start. ``after``: requests up to this number are void.
+
+    ``standby``: it loads, and then leaves the mailbox and its bell alone until the parent tells it
+    to begin. ``device_bytes``: how much of the GPU's memory must be free for it.
+    """
 
     spec: PolicySpec
     loader: Loader
     after: int
     head_room: int
     array_room: int
+    standby: bool = False
+    device_bytes: int = 0
+
+
+BEGIN = struct.Struct("<Q")  # to one that stands by: requests up to this number are void
 
 
 def main(channel_fd: int, memory_fd: int, bell_fd: int, life_fd: int, parent: int) -> None:
@@ -63,12 +74,14 @@ def main(channel_fd: int, memory_fd: int, bell_fd: int, life_fd: int, parent: in
     code = 1
     try:
         task = _receive_task(channel)
-        threading.Thread(target=_end_with_parent, args=(channel,), daemon=True).start()
+        parent_says = _Parent(channel)
+        parent_says.start()
         mailbox = MailboxReader(memory_fd, task.head_room, task.array_room)
         os.close(memory_fd)
         server = _load(task, channel)
         if server is not None:
-            _serve(server, task.after, channel, mailbox, bell)
+            after = parent_says.begin() if task.standby else task.after
+            _serve(server, after, channel, mailbox, bell)
     except OSError:
         code = 0  # the parent is gone
     except Exception:
@@ -88,13 +101,29 @@ def _receive_task(channel: socket.socket) -> WorkerTask:
     return task
 
 
-def _end_with_parent(channel: socket.socket) -> None:
-    try:
-        while channel.recv(4096):
+class _Parent(threading.Thread):
+    """Ends the process when the channel ends; hears from it that a spare worker is to begin."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        super().__init__(daemon=True)
+        self._channel = channel
+        self._heard = b""
+        self._told = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while data := self._channel.recv(4096):
+                self._heard += data
+                if len(self._heard) >= BEGIN.size:
+                    self._told.set()
+        except OSError:
             pass
-    except OSError:
-        pass
-    os._exit(0)
+        os._exit(0)
+
+    def begin(self) -> int:
+        """Wait for the word; returns the number up to which requests are void."""
+        self._told.wait()
+        return int(BEGIN.unpack_from(self._heard)[0])
 
 
 def _send(channel: socket.socket, report: WorkerReport) -> None:
@@ -104,8 +133,11 @@ def _send(channel: socket.socket, report: WorkerReport) -> None:
 def _load(task: WorkerTask, channel: socket.socket) -> Server | None:
     clock = SystemClock()
     try:
+        if task.device_bytes:
+            refuse_unless_free(task.spec.device, task.device_bytes)
         policy = task.loader(task.spec)
         ready = warm_up(policy, task.spec, os.getpid(), clock)
+        ready = replace(ready, device_bytes=device_bytes())
     except PolicyRefused as error:
         _send(channel, LoadRefused(last_line(error)))
         return None

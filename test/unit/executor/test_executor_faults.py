@@ -10,12 +10,14 @@ import time
 import pytest
 
 from support.processes import alive
+from support.timing import judge
 from unit.executor import faulty_policies as faulty
 from unit.executor.bench import MakeBench
 from vla_ros.executor import ErrorKind, WorkerGaveUp, WorkerLimits, WorkerLost, WorkerReady
 from vla_ros.policies import PolicyRefused, PolicySpec
 
 
+@pytest.mark.timing
 def test_killed_worker_is_replaced_and_answers_again(make_bench: MakeBench) -> None:
     bench = make_bench()
     first = bench.executor.start(10)
@@ -23,13 +25,14 @@ def test_killed_worker_is_replaced_and_answers_again(make_bench: MakeBench) -> N
     began = time.monotonic()
     os.kill(first.pid, signal.SIGKILL)
     assert "SIGKILL" in bench.event(WorkerLost).reason
-    assert time.monotonic() - began < 0.3
+    judge("a SIGKILL noticed", time.monotonic() - began, quiet=0.3, loaded=3.0)
     ready = bench.event(WorkerReady).ready
     assert ready.pid != first.pid
     assert ready.info == first.info
     assert bench.result(bench.ask()).inference is not None
 
 
+@pytest.mark.timing
 def test_stopped_worker_counts_as_hung(make_bench: MakeBench) -> None:
     bench = make_bench(limits=WorkerLimits(hang_timeout_s=0.3))
     pid = bench.executor.start(10).pid
@@ -39,21 +42,23 @@ def test_stopped_worker_counts_as_hung(make_bench: MakeBench) -> None:
     bench.ask()
     began = time.monotonic()
     assert "not answered" in bench.event(WorkerLost).reason
-    assert 0.25 < time.monotonic() - began < 0.8
+    assert time.monotonic() - began > 0.25
+    judge("a worker that is stopped noticed", time.monotonic() - began, quiet=0.8, loaded=4.0)
     bench.event(WorkerReady)
     assert not alive(pid)
     assert bench.result(bench.ask()).inference is not None
 
 
+@pytest.mark.timing
 def test_hanging_step_is_found_under_a_stream_of_frames(make_bench: MakeBench) -> None:
     bench = make_bench(faulty.load_obedient, limits=WorkerLimits(hang_timeout_s=0.3))
     bench.executor.start(10)
     bench.result(bench.ask())
     began = time.monotonic()
-    while bench.events.empty() and time.monotonic() - began < 3:
+    while bench.events.empty() and time.monotonic() - began < 6:
         bench.ask("hang", epoch=1)
         time.sleep(0.01)
-    assert time.monotonic() - began < 0.9
+    judge("a step that hangs noticed", time.monotonic() - began, quiet=0.9, loaded=5.0)
     bench.event(WorkerLost)
     bench.event(WorkerReady)
     assert bench.result(bench.ask("go", epoch=2)).inference is not None
@@ -142,12 +147,13 @@ def test_worker_that_dies_while_loading_is_a_refusal(make_bench: MakeBench) -> N
         make_bench(faulty.load_crashing).executor.start(10)
 
 
+@pytest.mark.timing
 def test_worker_that_never_loads_is_a_refusal_in_time(make_bench: MakeBench) -> None:
     bench = make_bench(faulty.load_never)
     began = time.monotonic()
     with pytest.raises(PolicyRefused, match="not ready within"):
         bench.executor.start(0.7)
-    assert time.monotonic() - began < 1.7
+    judge("refused", time.monotonic() - began, quiet=1.7, loaded=5.0)
 
 
 def test_loader_that_cannot_travel_is_a_refusal(make_bench: MakeBench) -> None:
@@ -173,10 +179,11 @@ def test_replacement_that_never_loads_is_given_up(make_bench: MakeBench, tmp_pat
     bench.event(WorkerGaveUp)
 
 
+@pytest.mark.timing
 def test_close_ends_a_start_that_is_still_loading(make_bench: MakeBench) -> None:
     bench = make_bench(faulty.load_never)
     threading.Timer(0.3, bench.executor.close).start()
     began = time.monotonic()
     with pytest.raises(PolicyRefused, match="closed while the policy was loading"):
         bench.executor.start(10)
-    assert time.monotonic() - began < 2
+    judge("closed", time.monotonic() - began, quiet=2.0, loaded=5.0)

@@ -16,6 +16,7 @@ import pytest
 
 import vla_ros
 from support.processes import alive
+from support.timing import judge
 from unit.executor import faulty_policies as faulty
 from unit.executor.bench import CLOCK, MakeBench, frame
 from vla_ros.core import STAGES, Instruction, Observation, Pose
@@ -162,6 +163,7 @@ def test_endless_instruction_is_refused(make_bench: MakeBench) -> None:
         make_bench().executor.submit(frame(1), Instruction("x" * 300_000, 0))
 
 
+@pytest.mark.timing
 def test_close_is_quick_though_the_worker_is_stopped(make_bench: MakeBench) -> None:
     bench = make_bench()
     pid = bench.executor.start(10).pid
@@ -169,12 +171,13 @@ def test_close_is_quick_though_the_worker_is_stopped(make_bench: MakeBench) -> N
     bench.ask()
     began = time.monotonic()
     assert bench.executor.close()
-    assert time.monotonic() - began < 1.0
+    judge("closed", time.monotonic() - began, quiet=1.0, loaded=4.0)
     assert not alive(pid)
     bench.ask()  # harmless
     assert bench.events.empty()
 
 
+@pytest.mark.timing
 def test_close_while_a_callback_is_stuck_still_kills_the_worker(make_bench: MakeBench) -> None:
     bench = make_bench()
     pid = bench.executor.start(10).pid
@@ -184,7 +187,7 @@ def test_close_while_a_callback_is_stuck_still_kills_the_worker(make_bench: Make
     time.sleep(0.1)
     began = time.monotonic()
     assert not bench.executor.close(0.4)
-    assert time.monotonic() - began < 1.0
+    judge("closed", time.monotonic() - began, quiet=1.0, loaded=4.0)
     deadline = time.monotonic() + 1
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -221,11 +221,14 @@ def status_message(
     return out
 
 
-def diagnostic_of(message: PolicyStatus) -> DiagnosticStatus:
-    """How the node is, in its own words. A robot in HOLD or FAULT does not do its task: error."""
+def diagnostic_of(message: PolicyStatus, spare: str = "") -> DiagnosticStatus:
+    """How the node is, in its own words. A robot in HOLD or FAULT does not do its task: error.
+    ``spare``: how its spare worker is; "": none is wanted."""
     state = PolicyState(message.state)
     bad = state in (PolicyState.HOLD, PolicyState.FAULT)
     idle = state in (PolicyState.UNCONFIGURED, PolicyState.WAITING)
     values = {name: getattr(message, name) for name in _TOLD}
+    if spare:
+        values["spare_worker"] = spare
     said = f"{state.name}: {message.reason}" if message.reason else state.name
     return status(2 if bad else int(idle), "state", said, values.items())

@@ -22,8 +22,12 @@ from vla_ros.executor import (
     FrameRefused,
     Ready,
     Result,
+    SpareLost,
+    SpareReady,
     WorkerGaveUp,
     WorkerLost,
+    WorkerReady,
+    WorkerSwitched,
 )
 from vla_ros.nodes.policy.convert import chunk_message
 from vla_ros.nodes.policy.figures import DraftShares, LatencyWindows
@@ -67,6 +71,7 @@ class LoopLink:
         self.worker_pid = 0
         self.worker_restarts = 0
         self.deserted = False
+        self.spare = ""  # of a spare worker, for people: "": none is wanted
 
     def attach(self, executor: Executor, ready: Ready, control: Control) -> None:
         """From now on frames, answers and commands flow."""
@@ -92,6 +97,7 @@ class LoopLink:
             self.executor.halt()  # until recover: what is broken must not go on computing
             self.worker_pid = 0
             self.deserted = True
+            self.spare = self.spare and "none: FAULT"
         if before.state != after.state:
             line = f"{before.state.name} -> {after.state.name}: {after.reason}"
             # rclpy allows one severity a line of source, and raises for a second one.
@@ -151,29 +157,55 @@ class LoopLink:
             self._control.worker_lost("waits for a new worker to load")
 
     def on_event(self, event: Event) -> None:
-        """The worker came or went."""
+        """The worker came or went, or the one that is to stand in for it."""
+        if isinstance(event, SpareReady | SpareLost):
+            self._say_spare(event)
+            return
         control = self._control
         if control is None:
             return
-        if isinstance(event, WorkerLost):
-            self.worker_restarts += 1
-            self.worker_pid = 0
-            control.worker_lost(event.reason)
-            self._log.error(f"worker lost: {event.reason}")
-        elif isinstance(event, WorkerGaveUp):
-            self.worker_pid, self.deserted = 0, True
-            self._log.error(f"there is no worker: {event.reason}")
-            control.fault(event.reason)
-        else:
-            self.ready, self.worker_pid = event.ready, event.ready.pid
-            self._log.info(
-                f"worker is back, pid {event.ready.pid}, inference p99"
-                f" {event.ready.inference_p99_ms:.1f} ms"
-            )
-            try:
-                self._renewed(event.ready)
-            except ValueError as error:
-                control.fault(f"the new worker is too slow: {error}")
-            else:
-                control.worker_ready()
+        self.spare = self.spare and "waits for the worker"
+        match event:
+            case WorkerLost():
+                self.worker_restarts += 1
+                self.worker_pid = 0
+                control.worker_lost(event.reason)
+                self._log.error(f"worker lost: {event.reason}")
+            case WorkerSwitched():
+                self.worker_restarts += 1
+                self.ready, self.worker_pid = event.ready, event.ready.pid
+                self.spare = "loading"
+                control.worker_switched(event.reason)
+                self._log.error(f"worker lost: {event.reason}; the spare took over, pid"
+                                f" {event.ready.pid}")  # fmt: skip
+            case WorkerGaveUp():
+                self.worker_pid, self.deserted = 0, True
+                self._log.error(f"there is no worker: {event.reason}")
+                control.fault(event.reason)
+            case WorkerReady():
+                self.spare = self.spare and "loading"
+                self.ready, self.worker_pid = event.ready, event.ready.pid
+                self._log.info(
+                    f"worker is back, pid {event.ready.pid}, loaded in {event.load_s:.2f} s,"
+                    f" inference p99 {event.ready.inference_p99_ms:.1f} ms"
+                )
+                try:
+                    self._renewed(event.ready)
+                except ValueError as error:
+                    control.fault(f"the new worker is too slow: {error}")
+                else:
+                    control.worker_ready()
         self._changed_state()
+
+    def _say_spare(self, event: SpareReady | SpareLost) -> None:
+        if isinstance(event, SpareReady):
+            self.spare = f"pid {event.pid}"
+            self._log.info(
+                f"a spare worker stands by, pid {event.pid}, loaded in {event.load_s:.2f} s"
+            )
+        elif event.final:
+            self.spare = f"none: {event.reason}"
+            self._log.warning(f"no spare worker, the service goes on without: {event.reason}")
+        else:
+            self.spare = "loading"
+            self._log.info(f"the spare worker was lost, another one is loaded: {event.reason}")

@@ -134,6 +134,8 @@ TABLE = (
       0, 1000, fixed=True),
     P("warmup_count", 5, "Inferences before the node is ready", 1, 1000, fixed=True),
     P("load_timeout_s", 300.0, "Longest time to load and warm up", 1.0, 3600.0, fixed=True),
+    P("warm_spare", False, "Keep a second worker loaded that takes over where the first is lost, if"
+      " memory holds another copy of the policy", fixed=True),
     # what comes in
     P("mode", "realtime", "Clocked, or one answer a frame", choices=("realtime", "lockstep"),
       fixed=True),

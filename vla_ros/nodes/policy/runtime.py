@@ -76,6 +76,7 @@ class PolicyRuntime:
         self._inputs: PolicyInputs | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
         self._link = LoopLink(log, clock, topics, self._windows, changed_state, self._renewed)
+        self._link.spare = "loading" if values["warm_spare"] else ""
         log.info(f"loading policy '{spec.name}' ...")
         self._executor = Executor(
             spec, clock, self._room(), self._link.on_result, self._link.on_event
@@ -149,6 +150,7 @@ class PolicyRuntime:
         return WorkerLimits(
             load_timeout_s=self._values["load_timeout_s"],
             max_image_bytes=cameras * 3 * self._values["max_image_pixels"],
+            spare=self._values["warm_spare"],
         )
 
     def _abandon(self) -> None:
@@ -292,4 +294,4 @@ class PolicyRuntime:
             out.worker_pid = link.worker_pid
             out.worker_restarts = link.worker_restarts
             out.acceptance = link.drafts.shares()
-            self._topics.status(out, self._clock.now_ns())
+            self._topics.status(out, self._clock.now_ns(), link.spare)

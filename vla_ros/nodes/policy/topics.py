@@ -33,7 +33,7 @@ class PolicyTopics:
         self._silent = True  # since the last period
         self._status = node.create_publisher(PolicyStatus, "~/status", qos.STATUS)
         self._diagnostics = Diagnostics(node)
-        self._last = PolicyStatus()
+        self._last, self._spare = PolicyStatus(), ""
         self._latency = node.create_publisher(Latency, "~/latency", qos.REPORT)
         self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", qos.REPORT)
 
@@ -108,11 +108,12 @@ class PolicyTopics:
         message.header.stamp = to_time(now_ns)
         self._latency.publish(message)
 
-    def status(self, message: PolicyStatus, now_ns: int) -> None:
+    def status(self, message: PolicyStatus, now_ns: int, spare: str = "") -> None:
+        """``spare``: how a spare worker is, for /diagnostics alone; "": none is wanted."""
         message.header.stamp = to_time(now_ns)
         self._status.publish(message)
-        self._last = message
+        self._last, self._spare = message, spare
 
     def diagnose(self) -> None:
         """The last status once more, for those who watch /diagnostics."""
-        self._diagnostics.say(diagnostic_of(self._last))
+        self._diagnostics.say(diagnostic_of(self._last, self._spare))
