@@ -16,18 +16,17 @@ from vla_ros import safety
 from vla_ros.control.asking import Asking
 from vla_ros.control.episodes import EpisodeCourse
 from vla_ros.control.gate import PublishGate
-from vla_ros.control.goal_loop import GoalLoop
 from vla_ros.control.goals import Outcome
-from vla_ros.control.intake import FrameCheck, check_inference
+from vla_ros.control.intake import FrameCheck
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import ActionQueue, Answer
 from vla_ros.control.timeline import Chunking, refuse_unless_able
 from vla_ros.control.watch import ClockWatch
+from vla_ros.control.worker_loop import WorkerLoop
 from vla_ros.core import (
     EPISODE_OVER,
     Floats,
-    Inference,
     Instruction,
     Observation,
     PolicyInfo,
@@ -37,7 +36,7 @@ from vla_ros.safety import Limits, Safety
 from vla_ros.timing import MS, Clock, Moment, moment
 
 
-class Control(GoalLoop):
+class Control(WorkerLoop):
     """Turns observations and inferences into commands; see the module's text for threads.
 
     :mod:`vla_ros.control.realtime` and :mod:`vla_ros.control.lockstep` say what a frame, an
@@ -69,8 +68,6 @@ class Control(GoalLoop):
         self._clock_watch = ClockWatch(sim_time, clock.steady_ns())
         self._episode = EpisodeCourse()
         self._resting = False  # between two episodes: nothing is asked for
-        self._no_worker = ""  # why there is none
-        self._fell = False  # the loss of the worker is what ended RUNNING
         self.inference_s = 0.0  # L, as it was measured last
 
     @abstractmethod
@@ -315,81 +312,6 @@ class Control(GoalLoop):
         """Whether there is something to ask the worker for."""
         able = self.safety.active and self.safety.state is not PolicyState.FAULT
         return able and not self._resting and bool(self.instruction.text)
-
-    # ------------------------------------------------------------------ the worker
-
-    def invalid(self, epoch: int, reason: str) -> None:
-        """The policy said something that is no action."""
-        with self.lock:
-            if not self._is_current(epoch):
-                return
-            self._queue.answered()
-            self.counters.blocked(reason)
-            self._outlet.warn("invalid", f"invalid action dropped: {reason}")
-            steady = self._clock.steady_ns()
-            self.become(safety.after_invalid(self.safety, self.limits, reason, steady))
-
-    def fault(self, reason: str) -> None:
-        """Something that no waiting will mend: latch until an explicit recover."""
-        with self.lock:
-            if self.safety.active:
-                self._flush()
-                steady = self._clock.steady_ns()
-                self.become(safety.enter(self.safety, PolicyState.FAULT, reason, steady))
-            else:
-                self.become(replace(self.safety, reason=f"inactive: {reason}"))
-
-    def worker_lost(self, reason: str) -> None:
-        """The worker is gone; another one is being started. What it said is void."""
-        with self.lock:
-            self._no_worker = reason
-            self._fell |= self.safety.state is PolicyState.RUNNING
-            self._void_answers()
-            self.become(safety.hold(self.safety, reason, self._clock.steady_ns()))
-            if self.safety.state is PolicyState.WAITING:
-                self._wait(self._lacks())
-
-    def worker_ready(self) -> None:
-        """A new worker is there: show it the newest frame at once.
-
-        It has acted while it warmed up. Where nothing but the loss of the one before it stopped
-        the robot, one valid action is enough to go on, as after an activation: a HOLD waits for
-        several because evidence came and went, and it did not.
-        """
-        with self.lock:
-            self._no_worker = ""
-            fell, self._fell = self._fell, False
-            if self.safety.state is PolicyState.WAITING or fell:
-                self._wait(self._lacks())
-            self._resubmit()
-
-    def worker_switched(self, reason: str) -> None:
-        """The worker is gone and another stands in its place: everything begins anew with it,
-        the state too, but nothing is waited for other than its first answer."""
-        with self.lock:
-            self._void_answers()
-            if self.safety.state is PolicyState.RUNNING:
-                self._wait(f"{reason}; the spare worker took over")
-            self._resubmit()
-
-    def _void_answers(self) -> None:
-        """What a lost worker said moves nothing any more."""
-        self._flush()
-
-    def _is_current(self, epoch: int) -> bool:
-        return self.safety.active and epoch == self.instruction.epoch
-
-    def _accepts(self, epoch: int, inference: Inference) -> bool:
-        """Whether the inference is of the current epoch, and its actions are some. Without a task
-        nothing was asked, whoever answers."""
-        if not self._is_current(epoch) or not self.instruction.text:
-            return False
-        try:
-            check_inference(inference, self.limits.space)
-        except safety.ActionRefused as error:
-            self.invalid(epoch, str(error))
-            return False
-        return True
 
     # ------------------------------------------------------------------ watchdogs
 
