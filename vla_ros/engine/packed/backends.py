@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from vla_ros.engine.packed.attention import Backend, PackedAttention, RopeWrite
+from vla_ros.engine.packed.kernels.between import PLAIN, Between, check_between
 from vla_ros.engine.packed.kernels.rope_write import (
     Heads,
     check_rope_write,
@@ -71,3 +72,18 @@ def choose_rope_write(
 
     ways = {"Triton's kernel": kernel}
     return first_that_runs("RoPE and KV write", ways, "torch")[1]
+
+
+def choose_between(device: torch.device, dtype: torch.dtype, width: int, middle: int) -> Between:
+    """Triton's kernels where they run, else torch's operators."""
+    if not triton_may_run(device):
+        return PLAIN
+
+    def kernels() -> Between:
+        from vla_ros.engine.packed.kernels.between_triton import KERNELS
+
+        check_between(KERNELS, device, dtype, width, middle)
+        return KERNELS
+
+    ways = {"Triton's kernels": kernels}
+    return first_that_runs("add + norm, SiLU", ways, "torch")[1] or PLAIN

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from vla_ros.engine.quantised.prepacked import Prepacked
+
 GROUP = 32
 _ROWS = 16  # of int4, what the kernel wants N to be a multiple of
 _FEW = 8  # rows of x up to which the int8 kernel is faster than tiles that are made bfloat16
@@ -136,7 +138,7 @@ class Int4:
 
 
 Quantised = Int8 | Int4
-Weight = torch.Tensor | Quantised
+Weight = torch.Tensor | Prepacked | Quantised
 
 
 def quantise(weight: torch.Tensor, kind: str, name: str) -> Quantised:
@@ -170,13 +172,22 @@ def rows_of(weight: Weight, rows: range) -> Weight:
         raise ValueError("of a head in int4 some tokens cannot be had alone: give head=int8")
     if isinstance(weight, Int8):
         return weight.rows(rows.start, rows.stop)
+    if isinstance(weight, Prepacked):
+        return Prepacked.of(weight.whole()[rows.start : rows.stop])
     return weight[rows.start : rows.stop]
+
+
+def plain(weight: Weight) -> torch.Tensor:
+    """The matrix [N, K] as a tensor."""
+    return weight if isinstance(weight, torch.Tensor) else weight.whole()
 
 
 def linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [..., K] -> [..., N], whatever the weight is."""
     if isinstance(weight, torch.Tensor):
         return F.linear(x, weight, bias)
+    if isinstance(weight, Prepacked):
+        return weight.times(x, bias)
     out = weight.times(x.reshape(-1, x.shape[-1]))
     if bias is not None:
         out = out + bias

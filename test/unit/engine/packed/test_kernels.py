@@ -1,4 +1,4 @@
-"""The fused RoPE + KV write: the kernel, in Triton's interpreter, against the reference."""
+"""Triton's kernels, in its interpreter, against the references in torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+from vla_ros.engine.packed.kernels.between import PLAIN, check_between
 from vla_ros.engine.packed.kernels.rope_write import (
     Heads,
     check_rope_write,
@@ -74,9 +75,11 @@ def compare_engines() -> None:
     checkpoint = tiny(tiny_config("llama_gqa"), dim=2, seed=1)
     engine = engine_of(checkpoint, "actionflow")
     assert backends.choose_rope_write(CPU, 16) is not None
+    assert backends.choose_between(CPU, torch.float32, 64, 160) is not PLAIN
     backends.triton_may_run = lambda device: False  # type: ignore[assignment]
     plain = engine_of(checkpoint, "actionflow")
     assert backends.choose_rope_write(CPU, 16) is None
+    assert backends.choose_between(CPU, torch.float32, 64, 160) is PLAIN
     events = stream(4, {0: TEXTS[0]})
     one, other = play(engine, events), play(plain, events)
     assert len(one) == 3
@@ -95,7 +98,12 @@ def test_the_triton_kernel_in_its_interpreter() -> None:
 
 
 if __name__ == "__main__":
+    from vla_ros.engine.packed.kernels.between_triton import KERNELS
+
     torch.set_num_threads(1)
+    for widths in ((64, 160), (896, 4864), (80, 1100)):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            check_between(KERNELS, torch.device("cpu"), dtype, *widths)
     for shape in (Heads(4, 4), Heads(4, 2), Heads(14, 2)):
         compare(shape, torch.float32, 1e-6)
         compare(shape, torch.bfloat16, 2e-2)

@@ -40,7 +40,7 @@ def model_of(language: str, attention: str = "sdpa", **options: object) -> VLAMo
 def dense(model: VLAModel, tokens: list[int]) -> torch.Tensor:
     """transformers' logits [T, V] of a plain sequence."""
     with torch.inference_mode():
-        lm = build_causal_lm(model.config.text, model.tensors)
+        lm = build_causal_lm(model.config.text, model.unpacked())
         out: torch.Tensor = lm(torch.tensor([tokens])).logits[0]
     return out
 
