@@ -59,7 +59,7 @@ class BenchOptions:
     head: str | None = None
     compile: tuple[str, ...] = ()
     cuda_graphs: bool = True
-    attention: str = "sdpa"
+    attention: str = "auto"
     seed: int = 0
 
 

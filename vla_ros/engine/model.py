@@ -46,7 +46,7 @@ class ModelOptions:
     backend: str = "own"
     cuda_graphs: bool = True
     compile: tuple[str, ...] = ()
-    attention: str = "sdpa"
+    attention: str = "auto"
     capture: Capture | None = None
     prepack: bool = True
 
@@ -143,7 +143,7 @@ class VLAModel:
         ``taps``: layers whose outputs its passes keep, see :class:`Lane`.
         """
         text = self.config.text
-        page = max(self.attention.page, 1 if self.capture is None else BUCKET)
+        page = 1 if self.capture is None else BUCKET
         length = -(-slot_length // page) * page
         ring = Ring(
             text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device

@@ -59,7 +59,7 @@ def _options(args: argparse.Namespace) -> FlowBenchOptions:
     from vla_ros.policies.interpreter import lerobot_python
 
     given = [name for name in OF_TOKENS if getattr(args, name)]
-    if args.attention != "sdpa":
+    if args.attention != "auto":
         given.append("attention")
     if args.weights:
         given.append("weights")

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from vla_ros.engine.checkpoints.config import TextConfig
 from vla_ros.engine.packed.attention import Attention
 from vla_ros.engine.packed.kernels.between import PLAIN, Between
-from vla_ros.engine.packed.kernels.rope_write import Heads
+from vla_ros.engine.packed.kernels.rope_write import Heads, signed
 from vla_ros.engine.quantised.matrices import Quantised, Weight, linear, stacked
 from vla_ros.engine.quantised.prepacked import Prepacked
 
@@ -70,7 +70,8 @@ class LlamaDecoder:
             return self._prepacked(tensors, names, whole) if prepack else whole
 
         self._layers = [_layer(config, tensors, matrix, prefix, i) for i in range(config.layers)]
-        self._cos, self._sin = rope_tables(config, max_positions, self.embedding)
+        cos, sin = rope_tables(config, max_positions, self.embedding)
+        self._cos, self._sin = cos, signed(sin)
         self._scale = config.head_dim**-0.5
 
     @property
