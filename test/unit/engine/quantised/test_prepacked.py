@@ -78,6 +78,18 @@ def test_plain_weights_say_the_same() -> None:
     }
 
 
+def test_a_torch_without_these_calls_multiplies_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: object) -> torch.Tensor:
+        raise NotImplementedError("Could not run 'mkldnn::_reorder_linear_weight'")
+
+    can_prepack.cache_clear()
+    monkeypatch.setattr(Prepacked, "of", missing)
+    assert not can_prepack(CPU, torch.float32)
+    monkeypatch.undo()
+    can_prepack.cache_clear()
+    assert can_prepack(CPU, torch.float32)
+
+
 def test_where_nothing_is_packed() -> None:
     assert not can_prepack(torch.device("cuda"), torch.bfloat16)
     assert not can_prepack(CPU, torch.float16)
