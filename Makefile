@@ -100,9 +100,9 @@ FUZZ = $(if $(NIGHT),--messages 10000000 --files 100000)
 fuzz: install ## nonsense to every topic, parameter and file reader: 10^5 executed messages (NIGHT=1: 10^7)
 	@cd test && ../$(BIN)/python -m endurance.fuzz $(FUZZ) $(ARGS)
 
-kernels: install ## the Triton kernels in Triton's interpreter, on a CPU (downloads Triton, 200 MB)
-	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.4"
-	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest unit/engine/packed/test_kernels.py $(ARGS)
+kernels: install ## the Triton kernels in Triton's interpreter and its compiler, on a CPU (downloads Triton, 200 MB)
+	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.9"
+	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest unit/engine/packed/test_kernels.py unit/engine/packed/test_kernels_compile.py $(ARGS)
 
 check: ## format, lint, types
 	@echo "==> ruff format, ruff check, mypy"

@@ -27,17 +27,19 @@ def check_tail(
     head_dim: int,
     heads: Heads,
 ) -> None:
-    """A tree in a slot of its own; chains, one of them behind a prefill, in three.
+    """A tree in a slot of its own; chains, one of them behind a prefill, in three; a chain that
+    fills the largest block of queries.
 
     Raises whatever the call raises, and ValueError where it gives something else.
     """
     random = torch.Generator().manual_seed(0)
     tree = branching(0, 150, 140, ((0,), (1,), (1, 2), (0, 3), (1, 2, 4)))
-    layouts = {
-        1: PackLayout((0,), tail=(*chain(0, 139, 1), *tree)),
-        3: PackLayout((0,), 5, 1, (*chain(2, 9, 2), *chain(1, 5, 1), *chain(0, 180, 3))),
-    }
-    for slots, layout in layouts.items():
+    layouts = (
+        (1, PackLayout((0,), tail=(*chain(0, 139, 1), *tree))),
+        (3, PackLayout((0,), 5, 1, (*chain(2, 9, 2), *chain(1, 5, 1), *chain(0, 180, 3)))),
+        (1, PackLayout((0,), tail=chain(0, 60, 70))),
+    )
+    for slots, layout in layouts:
         ring = Ring(1, slots, _LENGTH, heads.kv, head_dim, dtype, device)
         entries = torch.randn(ring.both[0].shape, generator=random)
         ring.both[0].copy_(entries)

@@ -21,7 +21,7 @@ from vla_ros.engine.packed.ring import Ring
 
 _ROWS = 16  # of a block of queries at least: what a tensor core takes
 _MOST = 64  # and at most, where a slot has many tokens
-_ENTRIES = 64  # of a block of keys
+_BLOCK = 16384  # bytes of a block of keys: two stages of K and V fit a small GPU's 99 KiB
 _PROGRAMS = 264  # wanted: two for each multiprocessor of an H100 or H200
 _PARTS = 16  # at most
 
@@ -117,7 +117,8 @@ class TritonTail:
         # In a ring of several slots a block of tokens may lie across two of them.
         tokens = max(min(tail, _MOST // group), 1) if slots == 1 else 1
         tiles = -(-tail // tokens)
-        parts = self._parts or min(-(-_PROGRAMS // (tiles * kv)), -(-entries // _ENTRIES), _PARTS)
+        block = max(min(_BLOCK // (dim * q.element_size()), 64), 16)
+        parts = self._parts or min(-(-_PROGRAMS // (tiles * kv)), -(-entries // block), _PARTS)
         sums = torch.empty(parts, tail, heads, dim, dtype=torch.float32, device=q.device)
         weights = torch.empty(parts, tail, heads, 2, dtype=torch.float32, device=q.device)
         out = torch.empty(tail, heads, dim, dtype=q.dtype, device=q.device)
@@ -129,7 +130,7 @@ class TritonTail:
                 tail, entries, parts, plan.shape.words,
                 KV=kv, GROUP=group, TOKENS=tokens,
                 ROWS=max(triton.next_power_of_2(tokens * group), _ROWS), DIM=dim,
-                ENTRIES=_ENTRIES, OPERAND=_operand(q.dtype),
+                ENTRIES=block, OPERAND=_operand(q.dtype), num_stages=2,
             )  # fmt: skip
             _together[(tail * heads,)](
                 sums, weights, out, tail * heads,
