@@ -112,9 +112,9 @@ mutants: install ## small changes in what must not be wrong, each held against t
 	@nice $(MUTMUT) run $(if $(ONLY),"$(ONLY)")
 	@$(MUTMUT) results
 
-kernels: install ## the Triton kernels in Triton's interpreter, on a CPU (downloads Triton, 200 MB)
-	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.4"
-	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest unit/engine/packed/test_kernels.py $(ARGS)
+kernels: install ## the Triton kernels in Triton's interpreter and its compiler, on a CPU (downloads Triton, 200 MB)
+	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.9"
+	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest unit/engine/packed/test_kernels.py unit/engine/packed/test_kernels_compile.py $(ARGS)
 
 check: ## format, lint, types
 	@echo "==> ruff format, ruff check, mypy"

@@ -61,7 +61,7 @@ def test_it_says_what_generate_says_and_captures_nothing_in_service(
         assert engine.model.captures > 4
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "varlen"])
+@pytest.mark.parametrize("attention", ["auto", "torch"])
 @pytest.mark.parametrize("name", ["actionflow", "speculative", "speculative, trees"])
 def test_graphs_say_what_eager_passes_say(
     name: str, attention: str, device: str, make_engine, draft: str

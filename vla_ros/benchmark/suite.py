@@ -59,7 +59,7 @@ class BenchOptions:
     head: str | None = None
     compile: tuple[str, ...] = ()
     cuda_graphs: bool = True
-    attention: str = "sdpa"
+    attention: str = "auto"
     seed: int = 0
 
 
@@ -229,8 +229,7 @@ def _bound(
 def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
     config = engine.model.config
     return {
-        "parameters": sum(t.numel() for t in engine.model.tensors.values())
-        + engine.model.quantised,
+        "parameters": engine.model.parameters,
         "vision_tokens": config.patches,
         "prompt_tokens": config.patches + len(engine.tokenizer(options.instruction)),
         "action_tokens": engine.info.max_tokens,

@@ -49,7 +49,8 @@ class Engine:
             device,
             dtype,
             ModelOptions(
-                options.backend, options.cuda_graphs, options.compile, options.attention, capture
+                options.backend, options.cuda_graphs, options.compile, options.attention, capture,
+                options.schedule != "generate",  # which is transformers' and takes them plain
             ),
         )  # fmt: skip
         config = self.model.config

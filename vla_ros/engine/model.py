@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig
+from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.codes import action_tokens
 from vla_ros.engine.compiled import compiled
@@ -19,12 +19,14 @@ from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
 from vla_ros.engine.decoders.bitnet import BitNetDecoder
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.decoders.llama import LlamaDecoder
-from vla_ros.engine.packed.backends import choose_backend
+from vla_ros.engine.packed.backends import choose_backend, choose_between
 from vla_ros.engine.packed.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
+from vla_ros.engine.packed.kernels.between import PLAIN
 from vla_ros.engine.packed.kernels.rope_write import Heads
 from vla_ros.engine.packed.lane import BUCKET, Lane
 from vla_ros.engine.packed.ring import Ring
 from vla_ros.engine.quantised.matrices import QuantisedLinear
+from vla_ros.engine.quantised.prepacked import can_prepack
 from vla_ros.engine.vision.towers import Vision
 
 
@@ -38,13 +40,16 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How a model is run. ``capture`` overrides the way graphs are captured (tests)."""
+    """How a model is run. ``capture`` overrides the way graphs are captured (tests).
+
+    ``prepack``: on a CPU the decoder's matrices are laid out for it once."""
 
     backend: str = "own"
     cuda_graphs: bool = True
     compile: tuple[str, ...] = ()
-    attention: str = "sdpa"
+    attention: str = "auto"
     capture: Capture | None = None
+    prepack: bool = True
 
 
 class VLAModel:
@@ -60,16 +65,31 @@ class VLAModel:
         self.options = options = options or ModelOptions()
         self.config: ModelConfig = checkpoint.config
         self.device, self.dtype = device, dtype
-        self.tensors, self.directory = checkpoint.tensors, checkpoint.directory
-        self.actions = action_tokens(self.config, checkpoint.tensors)
+        #: without what is packed; see :meth:`unpacked`
+        self.tensors, self.directory = dict(checkpoint.tensors), checkpoint.directory
+        self.actions = action_tokens(self.config, self.tensors)
         #: parameters in fewer bits, which are not among ``tensors``
         self.quantised = sum(m.parameters for m in checkpoint.quantised.values())
         self.quantised_bytes = sum(m.nbytes for m in checkpoint.quantised.values())
         if self.quantised and options.backend != "own":
             raise ValueError(f"backend {options.backend!r} has no quantised weights: give own")
         self.vision = _vision(self.config, checkpoint)
-        self.decoder: Decoder = _decoder(options.backend, self.config.text, checkpoint)
+        self.parameters = self.quantised + sum(t.numel() for t in self.tensors.values())
         text = self.config.text
+        # torch.compile lays weights out itself, and fuses.
+        compiles = "decoder" in options.compile
+        prepack = options.prepack and not compiles and can_prepack(device, dtype)
+        sizes = text.hidden_size, text.intermediate_size
+        self.decoder: Decoder
+        if text.ternary:
+            self.decoder = BitNetDecoder(text, checkpoint)
+        elif options.backend == "transformers":
+            self.decoder = TransformersDecoder(text, self.tensors)
+        else:
+            self.decoder = LlamaDecoder(
+                text, self.tensors, quantised=checkpoint.quantised, prepack=prepack,
+                between=PLAIN if compiles else choose_between(device, dtype, *sizes),
+            )  # fmt: skip
         heads = Heads(text.heads, text.kv_heads)
         self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
         self.capture = _capture(device, options)
@@ -88,6 +108,11 @@ class VLAModel:
     def captures(self) -> int:
         """Graphs that were captured so far, a draft model's too."""
         return 0 if self.capture is None else self.capture.count
+
+    def unpacked(self) -> dict[str, torch.Tensor]:
+        """All tensors that are not quantised, those that a CPU has packed made anew."""
+        packed = self.decoder.unpacked() if isinstance(self.decoder, LlamaDecoder) else {}
+        return {**self.tensors, **packed}
 
     def features(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Pixels per tower [images, 3, s, s] -> features [patches, sum of widths]."""
@@ -122,7 +147,7 @@ class VLAModel:
         ``taps``: layers whose outputs its passes keep, see :class:`Lane`.
         """
         text = self.config.text
-        page = max(self.attention.page, 1 if self.capture is None else BUCKET)
+        page = 1 if self.capture is None else BUCKET
         length = -(-slot_length // page) * page
         ring = Ring(
             text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device
@@ -141,14 +166,6 @@ def _capture(device: torch.device, options: ModelOptions) -> CountedCapture | No
     if capture is None or isinstance(capture, CountedCapture):
         return capture
     return CountedCapture(capture)
-
-
-def _decoder(backend: str, config: TextConfig, checkpoint: Checkpoint) -> Decoder:
-    if config.ternary:
-        return BitNetDecoder(config, checkpoint)
-    if backend == "transformers":
-        return TransformersDecoder(config, checkpoint.tensors)
-    return LlamaDecoder(config, checkpoint.tensors, quantised=checkpoint.quantised)
 
 
 def _vision(config: ModelConfig, checkpoint: Checkpoint) -> Vision:

@@ -23,7 +23,7 @@ DRAFTERS = ("temporal", "temporal_tree", "head", "model")
 ACCEPTANCES = ("exact", "sampling", "relaxed")
 EXTRAPOLATIONS = ("repeat", "linear")
 BACKENDS = ("own", "transformers")
-ATTENTIONS = ("sdpa", "varlen")
+ATTENTIONS = ("auto", "torch")
 PREPROCESSINGS = ("default", "libero")
 RTC = ("", "identity", "true", "trained")
 #: Options that mean something to flow policies alone.
@@ -50,8 +50,8 @@ class EngineOptions:
     speculation the shape of the longest draft: to the bit, the tokens of an episode then depend
     on nothing before it, where otherwise a close call in bf16 may. ``seed`` seeds random weights
     and sampling.
-    ``attention`` "varlen" is one variable-length call for a whole pack (torch's with FlashAttention
-    3, or flash-attn; where neither runs, masked attention with a line that says so).
+    ``attention`` "torch" leaves the tail of a pack to torch's products on every device; "auto" has
+    a Triton kernel for it on CUDA, or says in one line why not.
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
     "vision", "decoder". ``threads`` sets torch's intra-op threads.
     Flow policies alone: ``tokenizer`` is the folder of the language model's tokenizer where the
@@ -76,7 +76,7 @@ class EngineOptions:
     center_crop: bool = False
     preprocessing: str = "default"
     backend: str = "own"
-    attention: str = "sdpa"
+    attention: str = "auto"
     drafter: str = "temporal"
     draft_checkpoint: str | None = None
     draft_extrapolation: str = "repeat"

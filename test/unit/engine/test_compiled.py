@@ -10,8 +10,7 @@ import torch
 
 from support.engine import CPU, tiny, tiny_config
 from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.packed.attention import Backend
-from vla_ros.engine.packed.masked import MaskedAttention
+from vla_ros.engine.packed.attention import Backend, PackedAttention
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
 
 
@@ -36,7 +35,7 @@ def test_thirteen_shapes_are_a_few_pieces_of_code_and_none_runs_eagerly(
     monkeypatch.setattr(torch, "compile", lambda function: real(function, backend=backend))
     chosen = ModelOptions(compile=("decoder",))
     model = VLAModel(tiny(tiny_config("llama_gqa")), CPU, torch.float32, chosen)
-    model.attention = Backend(MaskedAttention)  # a GPU's
+    model.attention = Backend(PackedAttention)  # a GPU's
     lane = model.lane(1, 96)
     prompt, passes = torch.randn(40, 64), 0
     for drafted in range(7):

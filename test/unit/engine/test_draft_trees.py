@@ -110,10 +110,9 @@ def drifting(count: int) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    "other", [{"backend": "transformers"}, {"attention": "varlen"}, {"gamma": 2}]
+    "other", [{"backend": "transformers"}, {"attention": "torch"}, {"gamma": 2}]
 )
 def test_other_ways_to_run_it_say_the_same(other: dict[str, object], tmp_path: Path) -> None:
-    """Variable-length attention takes no trees: those passes are masked ones."""
     checkpoint = tiny(tiny_config("qwen2_tied"), seed=11)
     events = [
         *stream(20, {0: TEXTS[0]}, seed=11),

@@ -15,6 +15,7 @@ from vla_ros.engine.checkpoints.config import ModelConfig, TowerConfig
 from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.flow.engine import FlowEngine
 from vla_ros.engine.flow.tables import patch_positions
+from vla_ros.engine.quantised.matrices import plain
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import Conventions
 from vla_ros.precision.compare import Comparison
@@ -111,7 +112,7 @@ def test_a_fault_that_moves_no_index_is_found_by_its_stage() -> None:
     def plant(engine: Engine) -> None:
         decoder = engine.model.decoder
         assert isinstance(decoder, LlamaDecoder)
-        decoder._layers[0] = replace(decoder._layers[0], down=2 * decoder._layers[0].down)
+        decoder._layers[0] = replace(decoder._layers[0], down=2 * plain(decoder._layers[0].down))
 
     found = compared(None, plant)
     (reason, *_) = judge(found, MOST).reasons

@@ -95,7 +95,7 @@ def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> Flow
     from vla_ros.policies.interpreter import lerobot_python
 
     given = [name for name in OF_TOKENS if getattr(args, name)]
-    if args.attention != "sdpa":
+    if args.attention != "auto":
         given.append("attention")
     if args.weights:
         given.append("weights")

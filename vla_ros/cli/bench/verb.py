@@ -69,7 +69,12 @@ def add_parser(verbs: Any) -> None:
         " the checkpoint; else one of random weights)")  # fmt: skip
     add("--frames", type=Path, help=".npz with uint8 images [N, h, w, 3] (a synthetic scene)")
     add("--no-cuda-graphs", action="store_true", help="run eagerly on CUDA")
-    add("--attention", choices=("sdpa", "varlen"), default="sdpa", help="kernel (sdpa)")
+    add(
+        "--attention",
+        choices=("auto", "torch"),
+        default="auto",
+        help="of a tail: Triton's kernel or torch (auto)",
+    )
     add("--sweep", action="store_true", help="over action lengths and prompt lengths")
     add("--passes", action="store_true", help="each pass by itself, beside the roofline of this"
         " machine")  # fmt: skip

@@ -6,7 +6,7 @@ the tests. Q, K, V are one product, gate and up another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +14,10 @@ import torch.nn.functional as F
 
 from vla_ros.engine.checkpoints.config import TextConfig
 from vla_ros.engine.packed.attention import Attention
-from vla_ros.engine.packed.kernels.rope_write import Heads
+from vla_ros.engine.packed.kernels.between import PLAIN, Between
+from vla_ros.engine.packed.kernels.rope_write import Heads, signed
 from vla_ros.engine.quantised.matrices import Quantised, Weight, linear, stacked
+from vla_ros.engine.quantised.prepacked import Prepacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,13 @@ class LlamaDecoder:
         prefix: str = "language_model.",
         max_positions: int = 4096,
         quantised: Mapping[str, Quantised] | None = None,
+        prepack: bool = False,
+        between: Between = PLAIN,
     ) -> None:
-        self.config = config
+        """``prepack``: matrices leave ``tensors`` for the order that a CPU multiplies in.
+        ``between``: what runs between the products."""
+        self.config, self._between = config, between
+        self._packed: list[tuple[list[str], list[int], Prepacked]] = []
         self.embedding = tensors[prefix + "model.embed_tokens.weight"]
         self._final_norm = tensors[prefix + "model.norm.weight"]
         few = quantised or {}
@@ -52,13 +59,39 @@ class LlamaDecoder:
             self._head = few[head].ready()
         else:
             self._head = self.embedding if config.tied else tensors[head]
-        self._layers = [_layer(config, tensors, few, prefix, i) for i in range(config.layers)]
-        self._cos, self._sin = rope_tables(config, max_positions, self.embedding)
+            if prepack:
+                self._head = self._prepacked(tensors, [] if config.tied else [head], self._head)
+
+        def matrix(names: list[str]) -> Weight:
+            """One weight of those that are multiplied together."""
+            if names[0] in few:
+                return stacked([few[name] for name in names]).ready()
+            whole = _fuse(tensors, names) if len(names) > 1 else tensors[names[0]]
+            return self._prepacked(tensors, names, whole) if prepack else whole
+
+        self._layers = [_layer(config, tensors, matrix, prefix, i) for i in range(config.layers)]
+        cos, sin = rope_tables(config, max_positions, self.embedding)
+        self._cos, self._sin = cos, signed(sin)
         self._scale = config.head_dim**-0.5
 
     @property
     def head(self) -> Weight:
         return self._head
+
+    def unpacked(self) -> dict[str, torch.Tensor]:
+        """The matrices that were prepacked, by name, made anew."""
+        found: dict[str, torch.Tensor] = {}
+        for names, sizes, packed in self._packed:
+            found |= zip(names, packed.whole().split(sizes), strict=True)
+        return found
+
+    def _prepacked(
+        self, tensors: dict[str, torch.Tensor], names: list[str], whole: torch.Tensor
+    ) -> Prepacked:
+        packed = Prepacked.of(whole)
+        if names:
+            self._packed.append((names, [len(tensors.pop(name)) for name in names], packed))
+        return packed
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return F.embedding(tokens, self.embedding)
@@ -77,22 +110,24 @@ class LlamaDecoder:
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         cfg, taps = self.config, dict[int, torch.Tensor]()
-        heads = Heads(cfg.heads, cfg.kv_heads)
+        heads, last = Heads(cfg.heads, cfg.kv_heads), cfg.layers - 1
+        add_norm, silu_mul = self._between
         cos, sin = self._cos[positions], self._sin[positions]
+        normed = F.rms_norm(x, (x.shape[-1],), self._layers[0].norm1, cfg.rms_eps)
         for number, layer in enumerate(self._layers):
-            qkv = linear(self._norm(x, layer.norm1), layer.qkv, layer.qkv_bias)
+            qkv = linear(normed, layer.qkv, layer.qkv_bias)
             qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
             out = attention.from_qkv(number, qkv, cos, sin, heads, self._scale)
-            x = x + linear(out.reshape(len(x), -1), layer.out)
-            gate, up = linear(self._norm(x, layer.norm2), layer.gate_up).chunk(2, -1)
-            x = x + linear(F.silu(gate) * up, layer.down)
+            out = out.reshape(len(x), -1)
+            if number == last:  # nothing but its K and V is needed of the other tokens
+                x, out = x[rows], out[rows]
+            x, normed = add_norm(x, linear(out, layer.out), layer.norm2, cfg.rms_eps)
+            out = linear(silu_mul(linear(normed, layer.gate_up)), layer.down)
+            norm = self._final_norm if number == last else self._layers[number + 1].norm1
+            x, normed = add_norm(x, out, norm, cfg.rms_eps)
             if number in layers:
-                taps[number] = x[rows]
-        out = self._norm(x[rows], self._final_norm)
-        return out, torch.cat([taps[number] for number in layers], 1) if layers else out[:, :0]
-
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_eps)
+                taps[number] = x if number == last else x[rows]
+        return normed, torch.cat([taps[n] for n in layers], 1) if layers else normed[:, :0]
 
 
 def rope_tables(
@@ -109,7 +144,7 @@ def rope_tables(
 def _layer(
     config: TextConfig,
     tensors: dict[str, torch.Tensor],
-    few: Mapping[str, Quantised],
+    matrix: Callable[[list[str]], Weight],
     prefix: str,
     number: int,
 ) -> Layer:
@@ -119,22 +154,13 @@ def _layer(
     bias = _fuse(tensors, [n + ".bias" for n in qkv]) if config.qkv_bias else None
     return Layer(
         norm1=tensors[base + "input_layernorm.weight"],
-        qkv=_matrix(tensors, few, [n + ".weight" for n in qkv]),
+        qkv=matrix([n + ".weight" for n in qkv]),
         qkv_bias=bias,
-        out=_matrix(tensors, few, [base + "self_attn.o_proj.weight"]),
+        out=matrix([base + "self_attn.o_proj.weight"]),
         norm2=tensors[base + "post_attention_layernorm.weight"],
-        gate_up=_matrix(tensors, few, gate_up),
-        down=_matrix(tensors, few, [base + "mlp.down_proj.weight"]),
+        gate_up=matrix(gate_up),
+        down=matrix([base + "mlp.down_proj.weight"]),
     )
-
-
-def _matrix(
-    tensors: dict[str, torch.Tensor], few: Mapping[str, Quantised], names: list[str]
-) -> Weight:
-    """One weight of those that are multiplied together."""
-    if names[0] in few:
-        return stacked([few[name] for name in names]).ready()
-    return _fuse(tensors, names) if len(names) > 1 else tensors[names[0]]
 
 
 def _fuse(tensors: dict[str, torch.Tensor], names: list[str]) -> torch.Tensor:

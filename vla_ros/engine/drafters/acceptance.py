@@ -52,6 +52,10 @@ class Acceptance(ABC):
     def plain(self, seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:
         """Without a draft: the token [1] and its logit [1], on the device."""
 
+    def newest(self, seen: Seen, verdict: Verdict) -> torch.Tensor | None:
+        """The verdict's last token int64 [1] as it lies on the device, if it does."""
+        return None
+
     def close(self, draft: int, own: int, position: int) -> bool:
         """Would this draft token stand, given the target's own choice?"""
         return draft == own
@@ -88,6 +92,10 @@ class Greedy(Acceptance):
         tokens = (*drafted[:accepted], own[accepted])
         kept = tuple(own[: accepted + 1])
         return Verdict(tokens, kept, tuple(drafted), accepted, bool(read[-1]))
+
+    def newest(self, seen: Seen, verdict: Verdict) -> torch.Tensor | None:
+        row = verdict.path[-1] + 1 if verdict.path else verdict.accepted
+        return seen[0][row : row + 1]
 
     def plain(self, seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:
         choice, maximum = seen

@@ -16,7 +16,6 @@ from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.model import Prompt, VLAModel
 from vla_ros.engine.packed.lane import prompt_lengths, resized
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Request
 from vla_ros.engine.tokens import PromptTokenizer
 from vla_ros.engine.vision.images import Preprocessor
@@ -106,9 +105,8 @@ class ModelDrafter(Drafter):
         self._choose(prefill_layout(length, (length - 1,)), prompt, None)
         for count in (1, 2):
             tokens = torch.zeros(count, dtype=torch.long, device=self._draft.device)
-            for entry in spread(length, length + self._positions - count):
-                layout = PackLayout(rows=(count - 1,), tail=chain(0, entry, count))
-                self._choose(layout, None, tokens)
+            layout = PackLayout(rows=(count - 1,), tail=chain(0, length, count))
+            self._choose(layout, None, tokens)
 
     def begin(self, request: Request) -> None:
         self._request, self._fed, self._length, self.passes = request, 0, 0, 0

@@ -1,4 +1,4 @@
-"""Captured passes: a CUDA graph per pack shape, fed through buffers that never move.
+"""Captured passes: a CUDA graph per shape of what goes in, fed through buffers that never move.
 
 ``capture`` is injected: :class:`CudaCapture` on a GPU; tests on a CPU pass one that just runs
 the function again, so buffers and keys are tested everywhere.
@@ -11,11 +11,12 @@ from collections.abc import Callable
 import torch
 
 from vla_ros.engine.packed.devices import on_device
-from vla_ros.engine.packed.pack import PackShape, Plan
+from vla_ros.engine.packed.pack import Plan
 
 Outputs = tuple[torch.Tensor, ...]
 Capture = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
-Pass = Callable[[Plan, torch.Tensor], Outputs]
+#: one pass, or several that feed each other: their plans, the prompt's embeddings, tokens
+Pass = Callable[[tuple[Plan, ...], torch.Tensor | None, torch.Tensor | None], Outputs]
 
 WARM_UP = 3
 
@@ -69,38 +70,69 @@ class CountedCapture:
 
 
 class GraphedPass:
-    """One pack shape: static input buffers and the captured pass over them."""
+    """Passes of one shape each: static input buffers and the captured function over them."""
 
-    def __init__(self, run: Pass, plan: Plan, x: torch.Tensor, capture: Capture) -> None:
-        self._plan, self._x = plan.copy(), x.clone()
-        self._loaded: Plan | None = None
-        self._replay = capture(lambda: run(self._plan, self._x))
+    def __init__(
+        self,
+        run: Pass,
+        plans: tuple[Plan, ...],
+        prompt: torch.Tensor | None,
+        tokens: torch.Tensor | None,
+        capture: Capture,
+    ) -> None:
+        self._plans, self._loaded = tuple(plan.copy() for plan in plans), plans
+        # As long as the prefill: behind a shorter prompt zeros, where drafts and padding go.
+        self._prompt = (
+            None if prompt is None else prompt.new_zeros(plans[0].shape.prefill, prompt.shape[1])
+        )
+        self._length = 0
+        self._tokens = None if tokens is None else tokens.clone()
+        self._feed(plans, prompt, tokens)
+        self._replay = capture(lambda: run(self._plans, self._prompt, self._tokens))
 
-    def __call__(self, plan: Plan, x: torch.Tensor) -> Outputs:
-        if plan is not self._loaded:
-            self._plan.load(plan)
-            self._loaded = plan
-        self._x.copy_(x)
+    def __call__(
+        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> Outputs:
+        self._feed(plans, prompt, tokens)
         # The next replay of any graph may use this memory.
         return tuple(output.clone() for output in self._replay())
 
+    def _feed(
+        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> None:
+        for own, fresh, loaded in zip(self._plans, plans, self._loaded, strict=True):
+            if fresh is not loaded:
+                own.load(fresh)
+        self._loaded = plans
+        if prompt is not None and self._prompt is not None:
+            self._prompt[: len(prompt)].copy_(prompt)
+            if len(prompt) < self._length:
+                self._prompt[len(prompt) : self._length].zero_()
+            self._length = len(prompt)
+        if tokens is not None and self._tokens is not None:
+            self._tokens.copy_(tokens)
+
 
 class GraphCache:
-    """Graphs of one function over packs, by pack shape."""
+    """Graphs of one function over packs, by the shape of what it is given."""
 
     def __init__(self, run: Pass, capture: Capture) -> None:
         self._run, self._capture = run, capture
-        self._graphs: dict[PackShape, GraphedPass] = {}
+        self._graphs: dict[tuple[object, ...], GraphedPass] = {}
 
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def __call__(self, plan: Plan, x: torch.Tensor) -> Outputs:
-        graph = self._graphs.get(plan.shape)
+    def __call__(
+        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> Outputs:
+        fed = 0 if tokens is None else len(tokens)
+        key = (fed, prompt is None, *(plan.shape for plan in plans))
+        graph = self._graphs.get(key)
         if graph is None:
-            graph = GraphedPass(self._run, plan, x, self._capture)
-            self._graphs[plan.shape] = graph
-        return graph(plan, x)
+            graph = GraphedPass(self._run, plans, prompt, tokens, self._capture)
+            self._graphs[key] = graph
+        return graph(plans, prompt, tokens)
 
 
 class GraphedVision:

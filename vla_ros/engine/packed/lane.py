@@ -1,7 +1,8 @@
 """A lane: one KV ring of a decoder, and the passes over it. The only way into the decoder.
 
 A pass is: the plan of a layout, the embeddings of its tokens, the decoder over the attention that
-the plan asks for, and for every row what comes next.
+the plan asks for, and for every row what comes next. Where passes are captured, all of that but the
+plan is within the graph: tokens in, tokens out.
 """
 
 from __future__ import annotations
@@ -86,64 +87,90 @@ class Lane:
         its end (a draft behind its prompt) and then the tail, in the layout's order. A row that
         was not finite has a logit that is not finite.
         """
-        choices, maxima = self._pass(self._choose, layout, prompt, tokens)
+        choices, maxima = self._pass(self._choose, (layout,), prompt, tokens)
+        return choices, maxima
+
+    def follow(
+        self, layouts: tuple[PackLayout, ...], token: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Packs of one token each, the first ``token`` int64 [1], then what the one before chose
+        -> all choices and their logits [passes]. One graph, whatever they are."""
+        choices, maxima = self._pass(self._choose, layouts, None, token)
         return choices, maxima
 
     def logits(
         self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> torch.Tensor:
-        """The same -> logits [R, window], where a choice is not enough."""
-        (logits,) = self._pass(self._score, layout, prompt, tokens)
+        """The same as ``run`` -> logits [R, window], where a choice is not enough."""
+        (logits,) = self._pass(self._score, (layout,), prompt, tokens)
         return logits
 
     def hidden(self, layout: PackLayout, x: torch.Tensor) -> torch.Tensor:
         """Run one pack of embeddings [T, C] -> hidden states [R, C] (heads other than tokens)."""
         with torch.inference_mode():
-            return self._states(self.planner.plan(layout), x)
+            plan = self.planner.plan(layout)
+            return self._decode(x, plan.positions, self._attention(plan), plan.rows)
 
     def _pass(
         self,
         answer: Pass,
-        layout: PackLayout,
+        layouts: tuple[PackLayout, ...],
         prompt: torch.Tensor | None,
         tokens: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        if layout.prefill and layout.causal and self._bucket > 1:
-            layout = replace(layout, pad=self.behind(layout.prefill) - layout.prefill)
-        plan = self.planner.plan(layout)
+        plans = tuple(self.planner.plan(self._padded(layout)) for layout in layouts)
         with torch.inference_mode():
-            out = answer(plan, self._embed(layout, prompt, tokens))
+            out = answer(plans, prompt, tokens)
         if self._taps:
             self.tapped, out = out[-1], out[:-1]
         return out
 
+    def _padded(self, layout: PackLayout) -> PackLayout:
+        if not (layout.prefill and layout.causal and self._bucket > 1):
+            return layout
+        return replace(layout, pad=self.behind(layout.prefill) - layout.prefill)
+
     def _embed(
-        self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
+        self, plan: Plan, prompt: torch.Tensor | None, tokens: torch.Tensor | None
     ) -> torch.Tensor:
         """[prompt][draft behind it][padding][tail] -> [T, C]."""
-        parts = [] if prompt is None else [prompt]
-        if tokens is not None:
-            parts.append(self._decoder.embed(tokens))
-        x = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if not layout.pad:
-            return x
-        padding = x.new_zeros(layout.pad, x.shape[1])
-        return torch.cat((x[: layout.prefill], padding, x[layout.prefill :]))
+        if tokens is None:
+            assert prompt is not None
+            return prompt
+        embedded = self._decoder.embed(tokens)
+        if prompt is None:
+            return embedded
+        drafts = len(tokens) - plan.shape.tail
+        if drafts and len(prompt) == plan.shape.prefill:  # a buffer with room for them
+            where = plan.filled + torch.arange(-drafts, 0, device=prompt.device)
+            prompt = prompt.index_copy(0, where, embedded[:drafts])
+            embedded = embedded[drafts:]
+        return torch.cat((prompt, embedded)) if len(embedded) else prompt
 
-    def _states(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
-        return self._decode(x, plan.positions, self._attention(plan), plan.rows)
-
-    def _logits(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _logits(
+        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        (plan,) = plans
+        x, attention = self._embed(plan, prompt, tokens), self._attention(plan)
         if not self._taps:
-            return (linear(self._states(plan, x), self._head),)
-        attention = self._attention(plan)
+            states = self._decode(x, plan.positions, attention, plan.rows)
+            return (linear(states, self._head),)
         states, taps = self._tap(x, plan.positions, attention, plan.rows, self._taps)
         return linear(states, self._head), taps
 
-    def _choices(self, plan: Plan, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        logits, *taps = self._logits(plan, x)
-        maxima, choices = logits.max(dim=-1)
-        return choices + self._first, maxima, *taps
+    def _choices(
+        self, plans: tuple[Plan, ...], prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        """What every row chooses; of several plans each is fed with what the one before chose."""
+        found = []
+        for plan in plans:
+            logits, *taps = self._logits((plan,), prompt, tokens)
+            maxima, choices = logits.max(dim=-1)
+            tokens, prompt = choices + self._first if self._first else choices, None
+            found.append((tokens, maxima, *taps))
+        if len(found) == 1:
+            return found[0]
+        return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
     def behind(self, prefill: int) -> int:
         """The first entry behind a causal prefill of so many tokens, and its padding."""
@@ -155,8 +182,7 @@ class Lane:
         Where tails read whole slots, the ring then takes a shape that wastes little. With graphs
         its shape is fixed.
         """
-        step = max(self.backend.page, BUCKET)
-        wanted = min(-(-entries // step) * step, self.ring.longest)
+        wanted = min(-(-entries // BUCKET) * BUCKET, self.ring.longest)
         if not self.backend.whole_slots or self._bucket > 1 or self.ring.live:
             return
         if wanted != self.ring.slot_length:

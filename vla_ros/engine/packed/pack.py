@@ -1,9 +1,9 @@
 """The one primitive: a pack of tokens that goes through the decoder as one sequence.
 
 A pack is a fresh *prefill* (its tokens attend to each other only) followed by a *tail*: single
-tokens, draft chains or draft trees of any live requests. The tail tokens of one request lie
-together, so a pack is a few sequences, each of so many queries against so many entries of one KV
-slot; how that becomes products and masks is the business of the attention.
+tokens, draft chains or draft trees of any live requests. Each token of the tail says by itself
+which entries of its KV slot it sees: all before a length and, of a draft tree, those whose bits
+are set. The tail tokens of one request lie together.
 
 A :class:`PackLayout` says what a pack looks like, a :class:`Plan` is the same as tensors; neither
 depends on token values. :mod:`vla_ros.engine.packed.planner` turns one into the other.
@@ -55,29 +55,27 @@ class PackLayout:
 class PackShape:
     """The part of a layout that fixes tensor shapes: what a captured CUDA graph belongs to.
 
-    ``prefill`` counts its padding; ``sequences`` the prefill too. ``width`` is the most queries
-    of a sequence of the tail, ``span`` the ring entries the tail looks at, rounded up.
+    ``prefill`` counts its padding. ``width`` is the most tokens of the tail in one slot, ``words``
+    the number of 64-bit words that say what a token of a draft tree sees.
     """
 
     prefill: int
     tail: int
     rows: int
-    sequences: int
     width: int = 0
-    span: int = 0
+    words: int = 1
     causal: bool = True
-    tree: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A layout as tensors on the device. T = prefill + tail, N sequences.
+    """A layout as tensors on the device. T = prefill + tail.
 
     int64, and views of ``flat``, so that a CUDA graph is fed with one copy: ``positions``,
-    ``slot``, ``index`` [T] and ``rows`` [R] per token, and ``sequences`` [N, 3]: slot, queries,
-    entries that the last query sees; the one before it sees one less, and so on. The prefill, if
-    any, is the first. Only where there are draft trees, ``tree`` bool [tail, span] says what each
-    token of the tail sees.
+    ``slot``, ``index`` [T] and ``rows`` [R] per token, ``filled`` [1] the prefill without its
+    padding, and ``sees`` [tail, 3 + words]: length, reach, base, bits. A token of the tail sees
+    the entries of its slot before ``length``, and base + i where bit i is set, all before
+    ``reach``.
     """
 
     shape: PackShape
@@ -86,27 +84,24 @@ class Plan:
     slot: torch.Tensor
     index: torch.Tensor
     rows: torch.Tensor
-    sequences: torch.Tensor
-    tree: torch.Tensor | None = None
+    filled: torch.Tensor
+    sees: torch.Tensor
 
     @staticmethod
-    def of(shape: PackShape, flat: torch.Tensor, tree: torch.Tensor | None = None) -> Plan:
-        """Cut ``flat`` into the plan's integer tensors."""
-        total = shape.prefill + shape.tail
-        sizes = [total, total, total, shape.rows, 3 * shape.sequences]
-        positions, slot, index, rows, sequences = flat.split(sizes)
-        return Plan(shape, flat, positions, slot, index, rows, sequences.view(-1, 3), tree)
+    def of(shape: PackShape, flat: torch.Tensor) -> Plan:
+        """Cut ``flat`` into the plan's tensors."""
+        total, wide = shape.prefill + shape.tail, 3 + shape.words
+        sizes = [total, total, total, shape.rows, 1, shape.tail * wide]
+        positions, slot, index, rows, filled, sees = flat.split(sizes)
+        return Plan(shape, flat, positions, slot, index, rows, filled, sees.view(-1, wide))
 
     def copy(self) -> Plan:
         """The same plan in memory of its own."""
-        tree = None if self.tree is None else self.tree.clone()
-        return Plan.of(self.shape, self.flat.clone(), tree)
+        return Plan.of(self.shape, self.flat.clone())
 
     def load(self, other: Plan) -> None:
         """Take over the content of a plan of the same shape."""
         self.flat.copy_(other.flat)
-        if self.tree is not None and other.tree is not None:
-            self.tree.copy_(other.tree)
 
 
 def chain(slot: int, start: int, count: int) -> tuple[TailToken, ...]:

@@ -11,12 +11,7 @@ from vla_ros.engine.packed.pack import PackLayout, PackShape, Plan, TailToken
 from vla_ros.engine.packed.ring import Ring
 
 PLANS = 512  # remembered per ring
-SPAN = 32  # a tail looks at a multiple of this many ring entries, so that few shapes occur
-
-
-def spread(first: int, last: int) -> tuple[int, ...]:
-    """Of a tail's places first ... last so many that every rounding to :data:`SPAN` has come."""
-    return (*range(first, last, SPAN), last) if last >= first else ()
+WORD = 64  # entries that a word of bits speaks of
 
 
 class Planner:
@@ -44,48 +39,44 @@ class Planner:
         slot = [layout.slot] * front + [t.slot for t in tail]
         index = [*fresh, *(t.index for t in tail)]
         rows = [r if r < layout.prefill else r + layout.pad for r in layout.rows]
-        runs = [(layout.slot, front, front)] if front else []
-        behind = tail_sequences(tail)
-        branches = any(t.sees is not None for t in tail)
-        span = max((seen for _, _, seen in behind), default=0)
+        seen = [seen_by(token) for token in tail]
+        words = max((-(-(each[1] - each[2]) // WORD) for each in seen if each[3]), default=1)
         shape = PackShape(
             prefill=front,
             tail=len(tail),
             rows=len(rows),
-            sequences=len(runs) + len(behind),
-            width=max((queries for _, queries, _ in behind), default=0),
-            span=self._ring.slot_length if branches else self._span(span),
+            width=max((count for _, count in _runs(tail)), default=0),
+            words=words,
             causal=layout.causal,
-            tree=branches,
         )
-        numbers = [n for run in (*runs, *behind) for n in run]
-        device = self._ring.device
-        flat = torch.tensor(positions + slot + index + rows + numbers, dtype=torch.long)
-        tree = _tree(tail, shape.span).to(device) if shape.tree else None
-        return Plan.of(shape, flat.to(device), tree)
-
-    def _span(self, seen: int) -> int:
-        return min(-(-seen // SPAN) * SPAN, self._ring.slot_length)
+        sees = [n for *ends, bits in seen for n in (*ends, *_words(bits, words))]
+        numbers = [*positions, *slot, *index, *rows, layout.prefill, *sees]
+        return Plan.of(shape, torch.tensor(numbers, dtype=torch.long).to(self._ring.device))
 
 
-def tail_sequences(tail: tuple[TailToken, ...]) -> list[tuple[int, int, int]]:
-    """(slot, queries, entries seen) of each slot's tokens."""
-    out: list[tuple[int, int, int]] = []
-    for slot, group in groupby(tail, key=lambda token: token.slot):
-        tokens = list(group)
-        out.append((slot, len(tokens), max(t.index for t in tokens) + 1))
-    return out
+def seen_by(token: TailToken) -> tuple[int, int, int, int]:
+    """What a token sees of its slot: length, reach, base and bits, see :class:`Plan`."""
+    if token.sees is None:
+        return token.index + 1, token.index + 1, token.index + 1, 0
+    own, length = set(token.sees), token.trunk
+    while length in own:
+        length += 1
+    rest = [entry for entry in own if entry >= length]
+    if not rest:
+        return length, length, length, 0
+    base = min(rest)
+    return length, max(rest) + 1, base, sum(1 << (entry - base) for entry in rest)
 
 
-def _tree(tail: tuple[TailToken, ...], span: int) -> torch.Tensor:
-    seen = torch.zeros(len(tail), span, dtype=torch.bool)
-    for row, token in enumerate(tail):
-        if token.sees is None:
-            seen[row, : token.index + 1] = True
-        else:
-            seen[row, : token.trunk] = True
-            seen[row, list(token.sees)] = True
-    return seen
+def _words(bits: int, count: int) -> list[int]:
+    """As so many signed integers of 64 bits, the lowest first."""
+    parts = [bits >> (WORD * number) & (1 << WORD) - 1 for number in range(count)]
+    return [part - (1 << WORD) if part >> (WORD - 1) else part for part in parts]
+
+
+def _runs(tail: tuple[TailToken, ...]) -> list[tuple[int, int]]:
+    """(slot, tokens) as they lie together."""
+    return [(slot, len(list(group))) for slot, group in groupby(tail, key=lambda t: t.slot)]
 
 
 def _check(layout: PackLayout, ring: Ring) -> None:
@@ -103,7 +94,7 @@ def _check(layout: PackLayout, ring: Ring) -> None:
         raise ValueError("a tail token of the prefill's slot lies within the prefill")
     if len({(t.slot, t.index) for t in tail}) != len(tail):
         raise ValueError("two tail tokens write the same KV entry")
-    if len(tail_sequences(tail)) != len({t.slot for t in tail}):
+    if len(_runs(tail)) != len({t.slot for t in tail}):
         raise ValueError("the tail tokens of a slot do not lie together")
     for before, after in pairwise(tail):
         in_line = before.slot != after.slot or after.index == before.index + 1

@@ -32,6 +32,8 @@ class Ring:
         self._entries = self._storage  # [2 layers, slots, kv_heads, slot_length, head_dim]
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
+        #: of every layer both [2, slots, kv_heads, slot_length, head_dim]
+        self.both: list[torch.Tensor] = []
         self._view(slot_length)
         self._next = 0
         self._live: set[int] = set()
@@ -41,7 +43,8 @@ class Ring:
         used = torch.Size(shape).numel()
         self._entries = self._storage[:, :used].view(-1, *shape)
         self.slot_length = slot_length
-        self.keys, self.values = list(self._entries[::2]), list(self._entries[1::2])
+        self.both = list(self._entries.view(-1, 2, *shape))
+        self.keys, self.values = ([both[part] for both in self.both] for part in (0, 1))
 
     def resize(self, slot_length: int) -> None:
         """Make all slots this long, in the same storage. Only while no request is alive."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from vla_ros.engine.quantised.prepacked import Prepacked
 from vla_ros.engine.quantised.ternary.matrix import Ternary
 
 GROUP = 32
@@ -146,7 +147,7 @@ class Int4:
 
 
 Quantised = Int8 | Int4 | Ternary
-Weight = torch.Tensor | Quantised
+Weight = torch.Tensor | Prepacked | Quantised
 
 
 def quantise(weight: torch.Tensor, kind: str, name: str) -> Quantised:
@@ -183,13 +184,22 @@ def rows_of(weight: Weight, rows: range) -> Weight:
         raise ValueError("of a head in int4 some tokens cannot be had alone: give head=int8")
     if isinstance(weight, Int8 | Ternary):
         return weight.rows(rows.start, rows.stop)
+    if isinstance(weight, Prepacked):
+        return Prepacked.of(weight.whole()[rows.start : rows.stop])
     return weight[rows.start : rows.stop]
+
+
+def plain(weight: Weight) -> torch.Tensor:
+    """The matrix [N, K] as a tensor."""
+    return weight if isinstance(weight, torch.Tensor) else weight.whole()
 
 
 def linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [..., K] -> [..., N], whatever the weight is."""
     if isinstance(weight, torch.Tensor):
         return F.linear(x, weight, bias)
+    if isinstance(weight, Prepacked):
+        return weight.times(x, bias)
     out = weight.times(x.reshape(-1, x.shape[-1]))
     if bias is not None:
         out = out + bias

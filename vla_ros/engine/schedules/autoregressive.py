@@ -1,13 +1,14 @@
 """Plain decoding: the prompt in one pass, then one pass per token.
 
-Tokens stay on the device between passes; the host reads them once, at the end.
+Tokens stay on the device between passes; the host reads them once, at the end. The passes behind
+the prompt are one function, on CUDA one graph whatever the prompt's length. The prompt's own pass
+is not in it: there would be as many of these graphs as lengths of prompts.
 """
 
 from __future__ import annotations
 
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Decoded, Reading, Request
 from vla_ros.engine.schedules.base import Schedule
 
@@ -26,9 +27,8 @@ class Autoregressive(Schedule):
         layout = prefill_layout(length, (length - 1,))
         token = reading.add(*self.lane.run(layout, request.prompt, None))
         request.stages.mark("prefill")
-        for number in range(self.count - 1):
-            layout = PackLayout(rows=(0,), tail=chain(0, length + number, 1))
-            token = reading.add(*self.lane.run(layout, None, token))
+        if self.count > 1:
+            reading.add(*self.lane.follow(self._behind(length), token))
         tokens, finite = reading.read()
         return request.answer(tokens, self.count, finite=finite)
 
@@ -36,8 +36,15 @@ class Autoregressive(Schedule):
         length = len(request.prompt)
         self.lane.fit(length + self.count)
         token, _ = self.lane.run(prefill_layout(length, (length - 1,)), request.prompt, None)
-        for entry in spread(length, length + self.count - 2):
-            self.lane.run(PackLayout(rows=(0,), tail=chain(0, entry, 1)), None, token)
+        if self.count > 1:
+            self.lane.follow(self._behind(length), token)
+
+    def _behind(self, length: int) -> tuple[PackLayout, ...]:
+        """The passes behind a prompt."""
+        return tuple(
+            PackLayout(rows=(0,), tail=chain(0, length + number, 1))
+            for number in range(self.count - 1)
+        )
 
     def forget(self, damaged: bool = False) -> None:
         self.lane.ring.flush(damaged)

@@ -28,6 +28,7 @@ class GrowingAction(Sequence[int]):
         self.accepted = [0] * positions
         self.passes = 0
         self._unread = Reading()
+        self._newest: torch.Tensor | None = None  # on the device, where it is there anyway
 
     def __len__(self) -> int:
         return len(self.tokens) + len(self._unread.choices)
@@ -44,16 +45,16 @@ class GrowingAction(Sequence[int]):
 
     def last(self, device: torch.device) -> torch.Tensor:
         """The last token, int64 [1], on the device."""
-        if self._unread.choices:
-            return self._unread.choices[-1]
-        return torch.tensor(self.tokens[-1:], device=device)
+        if self._newest is None:
+            return torch.tensor(self.tokens[-1:], device=device)
+        return self._newest
 
     def say(self, choice: torch.Tensor, maximum: torch.Tensor) -> None:
         """One token more, without a draft: the choice [1] and its logit."""
-        self._unread.add(choice, maximum)
+        self._newest = self._unread.add(choice, maximum)
 
-    def add(self, verdict: Verdict) -> None:
-        """What a draft came to."""
+    def add(self, verdict: Verdict, newest: torch.Tensor | None = None) -> None:
+        """What a draft came to; ``newest`` int64 [1] is the last of its tokens on the device."""
         self.read()
         start = len(self.tokens)
         for offset in range(min(len(verdict.draft), verdict.accepted + 1)):  # those judged
@@ -62,6 +63,7 @@ class GrowingAction(Sequence[int]):
         self.tokens += verdict.tokens
         self.own += verdict.own
         self.finite &= verdict.finite
+        self._newest = newest
 
     def read(self) -> None:
         """Read what is still on the device."""

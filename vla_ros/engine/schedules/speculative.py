@@ -17,18 +17,19 @@ from vla_ros.engine.drafters.base import Draft, Drafter
 from vla_ros.engine.drafters.verdict import Verdict
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.base import Schedule
 from vla_ros.engine.schedules.growing_action import GrowingAction
 
 FILLER = 0  # the token that fills a pass up; nothing sees it, and its row is not looked at
+TILE = 16  # rows that a GPU multiplies at once: fewer cost the same
 
 
 class Speculative(Schedule):
     """Draft, verify, keep: at least one token a pass, at most gamma + 1.
 
     ``fixed_shapes``: every pass is filled up to the longest draft, so that there are two shapes.
+    Where passes are captured they are so too, unless that would cost something.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Speculative(Schedule):
         self.drafter, self.acceptance = drafter, acceptance
         self.lossless = acceptance.lossless
         self.gamma = tokens - 1 if gamma is None else min(gamma, tokens - 1)
-        self._fixed = fixed_shapes
+        self._fixed = fixed_shapes or (model.capture is not None and self.gamma < TILE)
         self._filler = torch.full((tokens,), FILLER, device=model.device)
         self._nothing = Draft(self._filler[:0])
         self._entries = self._needed()
@@ -115,7 +116,7 @@ class Speculative(Schedule):
             return
         verdict = self.acceptance.judge(seen, draft, len(action))
         self.drafter.judged(verdict.draft, verdict.accepted)
-        action.add(verdict)
+        action.add(verdict, self.acceptance.newest(seen, verdict))
         nodes = verdict.path if draft.parents is not None else range(verdict.accepted)
         self._show((0, *(node + 1 for node in nodes)))
         self._keep(verdict, action)
@@ -139,9 +140,7 @@ class Speculative(Schedule):
         for drafted in lengths:
             self._first_pass(request, Draft(filler[:drafted]))
         for fed in {min(drafted + 1, self.count - 1) for drafted in lengths}:
-            last = self.count - 1 if self._fixed else self.count - fed
-            for entry in spread(length, length + last - 1):
-                self._next_pass(filler[:1], Draft(filler[1:fed]), entry)
+            self._next_pass(filler[:1], Draft(filler[1:fed]), length)
 
     def instruct(self, text: str) -> None:
         self.drafter.instruct(text)

@@ -21,7 +21,6 @@ from vla_ros.engine.drafters.verdict import Verdict
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.lane import BUCKET
 from vla_ros.engine.packed.pack import PackLayout, TailToken, branching
-from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Request
 from vla_ros.engine.schedules.growing_action import GrowingAction
 from vla_ros.engine.schedules.speculative import FILLER, Speculative
@@ -51,6 +50,7 @@ class TreeSpeculative(Speculative):
         self._budget = budget
         self._nodes = self._trunk = 0  # of the last pass: its first node's entry, and place
         super().__init__(model, tokens, max_prompt, drafter, acceptance, gamma, fixed_shapes)
+        self._fixed = fixed_shapes
 
     def _needed(self) -> int:
         return BUCKET + max(self._budget.prompt, self.count + self._budget.alone)
@@ -99,8 +99,6 @@ class TreeSpeculative(Speculative):
             self._first_pass(request, self._siblings(size))
         for size in budget.sizes(budget.alone):
             self._next_pass(last, self._siblings(size), length)
-        for entry in spread(length, length + self.count - 2):  # of a tree the place does not matter
-            self._next_pass(last, self._siblings(0), entry)
         self._keep(Verdict((), (), (), 1, True, (1,)), GrowingAction(self.count))
 
     def _siblings(self, count: int) -> Draft:

@@ -12,7 +12,7 @@ import torch
 from vla_ros.engine import Engine, EngineOptions, load_engine
 from vla_ros.engine.checkpoints.draft_head import save_head
 from vla_ros.engine.decoders.base import tap_layers
-from vla_ros.engine.quantised.matrices import rows_of
+from vla_ros.engine.quantised.matrices import Quantised, plain, rows_of
 from vla_ros.errors import UserError
 from vla_ros.timing import SystemClock
 from vla_ros.train.data.rollout import shared_environment
@@ -107,7 +107,7 @@ def target_of(engine: Engine) -> Target:
     return Target(
         engine.model.actions, embed, tap_layers(text.layers), text.hidden_size,
         engine.info.chunk_length,
-        rows.detach().float().cpu() if isinstance(rows, torch.Tensor) else None,
+        None if isinstance(rows, Quantised) else plain(rows).detach().float().cpu(),
     )  # fmt: skip
 
 

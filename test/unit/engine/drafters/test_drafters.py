@@ -142,9 +142,9 @@ def test_without_drafts_speculation_is_autoregressive_decoding(
         if schedule == "auto":
             answers = {s: a.tokens for s, a in plain.items()}
             engine.schedule.drafter = MissDrafter(engine.model, 7, answers, adaptive=True)
-        run = engine.schedule.lane.run
-        engine.schedule.lane.run = lambda *pack, run=run, seen=seen: (
-            seen.append(pack[0]) or run(*pack)
+        run = engine.schedule.lane._pass
+        engine.schedule.lane._pass = lambda way, layouts, *fed, run=run, seen=seen: (
+            seen.extend(layouts) or run(way, layouts, *fed)
         )
         assert {s: a.tokens for s, a in play(engine, events).items()} == {
             s: a.tokens for s, a in plain.items()
@@ -303,7 +303,7 @@ def test_drafts_that_cannot_draft_are_refused_in_one_line(tmp_path: Path) -> Non
 def test_a_draft_model_runs_as_its_target_does(tmp_path: Path) -> None:
     """Backend, attention and graphs that were chosen reach the draft too."""
     write_random(tmp_path / "twin", tiny_config(), seed=2)
-    options = {"backend": "transformers", "attention": "varlen", "cuda_graphs": False}
+    options = {"backend": "transformers", "attention": "torch", "cuda_graphs": False}
     engine = engine_with_draft(tmp_path / "twin", 2, gamma=6, **options)
     draft = engine.schedule.drafter._draft
     assert isinstance(draft.decoder, TransformersDecoder)

@@ -10,140 +10,135 @@ import pytest
 import torch
 
 from support.engine import CPU
-from vla_ros.engine.packed import backends, probe, varlen
+from vla_ros.engine.packed import backends, probe
+from vla_ros.engine.packed.kernels.between import PLAIN, Between
 from vla_ros.engine.packed.kernels.rope_write import Heads, rope_write_reference
-from vla_ros.engine.packed.masked import MaskedAttention
-from vla_ros.engine.packed.pack import prefill_layout
+from vla_ros.engine.packed.pack import PackLayout, chain
 from vla_ros.engine.packed.planner import Planner
 from vla_ros.engine.packed.ring import Ring
+from vla_ros.engine.packed.tail import TorchTail
 
 CUDA = torch.device("cuda")
-KERNELS = "vla_ros.engine.packed.kernels.rope_write_triton"
+KERNELS = "vla_ros.engine.packed.kernels."
+NO_COMPILER = RuntimeError("Failed to find C compiler. Please specify via CC\nsecond line")
+
+
+class Shifted(TorchTail):
+    """A kernel that reads the entry behind the one it should."""
+
+    def __call__(self, layer: int, q: torch.Tensor, scale: float) -> torch.Tensor:
+        self._mask = self._mask.roll(1, -1)
+        return super().__call__(layer, q, scale)
+
+
+def raises(*args: object) -> object:
+    raise NO_COMPILER
 
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be tried on a GPU is tried here, and nothing counts as said."""
     probe.say.cache_clear()
-    for module, name in ((varlen, "check_varlen"), (backends, "check_rope_write")):
-        check = getattr(module, name)
+    for name in ("check_rope_write", "check_tail", "check_between"):
+        check = getattr(backends, name)
         here = lambda call, device, *rest, check=check: check(call, CPU, *rest)  # noqa: E731
-        monkeypatch.setattr(module, name, here)
-    monkeypatch.setattr(varlen, "with_flash_3", lambda: None)
-    monkeypatch.setattr(varlen, "without_flash_3", lambda: None)
-    install(monkeypatch, rope_write_reference)
+        monkeypatch.setattr(backends, name, here)
+    install(monkeypatch, rope_write=rope_write_reference, TritonTail=TorchTail, KERNELS=KIND)
 
 
-def install(monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., object]) -> None:
+#: kernels of their own, that do what torch does
+KIND = Between(*PLAIN)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **kernels: object) -> None:
     """A Triton that is there and does this."""
-    module = ModuleType(KERNELS)
-    module.rope_write = kernel  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, KERNELS, module)
+    files = {"rope_write": "rope_write", "TritonTail": "tail_attention", "KERNELS": "between"}
+    for name, kernel in kernels.items():
+        module = ModuleType(f"{KERNELS}{files[name]}_triton")
+        setattr(module, name, kernel)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
-def raises(error: Exception) -> Callable[..., torch.Tensor]:
-    def call(*args: object) -> torch.Tensor:
-        raise error
-
-    return call
-
-
-def attention_of(dtype: torch.dtype) -> object:
-    """What a pass on a GPU would attend with."""
-    backend = backends.choose_backend(CUDA, dtype, 16, "varlen", Heads(4, 2))
-    ring = Ring(1, 2, 256, 2, 16, dtype, CPU)
-    assert ring.slot_length % backend.page == 0
-    plan = Planner(ring).plan(prefill_layout(3, (2,)))
-    return backend.make(ring, plan)
-
-
-NO_FLASH_3 = RuntimeError("Paged attention needs FlashAttention 3\nsecond line")
-NO_PACKAGE = ModuleNotFoundError("No module named 'flash_attn'")
-
-
-def test_no_variable_length_attention_is_masked_attention_and_one_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_triton_runs_all_kernels_are_taken(
+    dtype: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(varlen, "varlen_torch", raises(NO_FLASH_3))
-    monkeypatch.setattr(varlen, "varlen_flash", raises(NO_PACKAGE))
+    backend = backends.choose_backend(CUDA, dtype, 16)
+    assert (backend.name, backend.whole_slots) == ("Triton's tail attention", False)
+    ring = Ring(1, 2, 64, 2, 16, dtype, CPU)
+    attention = backend.make(ring, Planner(ring).plan(PackLayout((0,), tail=chain(0, 3, 1))))
+    assert isinstance(attention._tail, TorchTail)
+    assert attention._rope_write is rope_write_reference
+    assert backends.choose_between(CUDA, dtype, 64, 160) is KIND
+    plain = backends.choose_backend(CUDA, dtype, 16, "torch")
+    assert (plain.name, plain.whole_slots) == ("two products", True)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(("kernel", "said"), [(raises, "C compiler"), (Shifted, "off by")])
+def test_a_tail_that_fails_is_left_out_with_one_line(
+    kernel: object,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    install(monkeypatch, TritonTail=kernel)
     for _ in ("target", "draft"):
-        assert isinstance(attention_of(torch.bfloat16), MaskedAttention)
+        assert backends.choose_backend(CUDA, torch.float32, 16).name == "two products"
     (line,) = caplog.messages
-    assert line == (
-        "attention varlen: torch's varlen fails (RuntimeError: Paged attention needs"
-        " FlashAttention 3), flash-attn fails (ModuleNotFoundError: No module named 'flash_attn'):"
-        " masked attention runs instead"
-    )
-
-
-@pytest.mark.parametrize("runs", ["varlen_torch", "varlen_flash"])
-def test_the_one_that_runs_is_taken(
-    runs: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("varlen_torch", "varlen_flash"):
-        call = varlen.varlen_reference if name == runs else raises(NO_FLASH_3)
-        monkeypatch.setattr(varlen, name, call)
-    assert isinstance(attention_of(torch.bfloat16), varlen.VarlenAttention)
-    assert len(caplog.messages) == (runs == "varlen_flash")
-
-
-def test_a_call_that_reads_the_wrong_page_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def first_page(q, keys, values, sequences, scale, causal):  # type: ignore[no-untyped-def]
-        wrong = sequences._replace(pages=torch.zeros_like(sequences.pages))
-        return varlen.varlen_reference(q, keys, values, wrong, scale, causal)
-
-    monkeypatch.setattr(varlen, "varlen_torch", first_page)
-    monkeypatch.setattr(varlen, "varlen_flash", varlen.varlen_reference)
-    assert isinstance(attention_of(torch.bfloat16), varlen.VarlenAttention)
-    assert "torch's varlen fails (ValueError: its result is off by" in caplog.text
-
-
-def test_float32_has_none_on_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
-    """The reference reads the device, which no graph can."""
-    assert isinstance(attention_of(torch.float32), MaskedAttention)
-    assert "there is none in float32" in caplog.text
-
-
-def test_flash_3_is_only_left_on_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    monkeypatch.setattr(varlen, "with_flash_3", lambda: done.append("on"))
-    monkeypatch.setattr(varlen, "without_flash_3", lambda: done.append("off"))
-    monkeypatch.setattr(varlen, "varlen_torch", raises(NO_FLASH_3))
-    monkeypatch.setattr(varlen, "varlen_flash", raises(NO_PACKAGE))
-    attention_of(torch.bfloat16)
-    assert done == ["on", "off"]
+    assert line.startswith("tail attention: Triton's kernel fails (")
+    assert said in line and "second line" not in line
+    assert line.endswith("): two products runs instead")
 
 
 @pytest.mark.parametrize(
     ("kernel", "said"),
-    [
-        (raises(RuntimeError("Failed to find C compiler. Please specify via CC")), "C compiler"),
-        (lambda *args: tuple(t + 1 for t in rope_write_reference(*args)), "off by"),
-    ],
+    [(raises, "C compiler"), (lambda *a: tuple(t + 1 for t in rope_write_reference(*a)), "off by")],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_triton_that_cannot_compile_is_left_out_with_one_line(
+def test_a_rope_that_fails_is_left_out_with_one_line(
     kernel: Callable[..., object],
     said: str,
-    dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert backends.choose_rope_write(CUDA, 16, dtype) is rope_write_reference
-    install(monkeypatch, kernel)
-    assert backends.choose_rope_write(CUDA, 16, dtype) is None
-    assert backends.choose_rope_write(CUDA, 16, dtype) is None
+    install(monkeypatch, rope_write=kernel)
+    assert backends.choose_rope_write(CUDA, 16) is None
+    assert backends.choose_rope_write(CUDA, 16) is None
     (line,) = caplog.messages
-    assert line.startswith("RoPE and KV write: Triton's kernel fails (")
-    assert said in line
+    assert line.startswith("RoPE and KV write: Triton's kernel fails (") and said in line
     assert line.endswith("): torch runs instead")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "said"),
+    [
+        (Between(raises, raises), "C compiler"),  # type: ignore[arg-type]
+        (PLAIN._replace(silu_mul=lambda x: PLAIN.silu_mul(-x)), "off by"),
+        (PLAIN._replace(add_norm=lambda x, y, w, e: PLAIN.add_norm(x, 2 * y, w, e)), "off by"),
+    ],
+)
+def test_what_lies_between_products_is_torch_where_kernels_fail(
+    kernels: Between,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    install(monkeypatch, KERNELS=kernels)
+    assert backends.choose_between(CUDA, torch.float32, 64, 160) is PLAIN
+    (line,) = caplog.messages
+    assert line.startswith("add + norm, SiLU: Triton's kernels fails (") and said in line
+
+
+def test_head_sizes_that_a_kernel_does_not_take(caplog: pytest.LogCaptureFixture) -> None:
+    assert backends.choose_tail(CUDA, 80, torch.bfloat16, Heads(4, 2)) is None
+    assert not caplog.messages
 
 
 def test_without_triton_torch_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, KERNELS, None)
-    assert backends.choose_rope_write(CUDA, 16) is None
-    assert len(caplog.messages) == 1
+    for name in ("rope_write", "tail_attention", "between"):
+        monkeypatch.setitem(sys.modules, f"{KERNELS}{name}_triton", None)
+    assert backends.choose_backend(CUDA, torch.float32, 16).name == "two products"
+    assert backends.choose_between(CUDA, torch.float32, 64, 160) is PLAIN
+    assert len(caplog.messages) == 3

@@ -1,4 +1,4 @@
-"""The fused RoPE + KV write: the kernel, in Triton's interpreter, against the reference."""
+"""Triton's kernels, in its interpreter, against the references in torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import sys
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from support.tails import Case, cases
+from vla_ros.engine.packed.kernels.between import PLAIN, check_between
 from vla_ros.engine.packed.kernels.rope_write import (
     Heads,
     check_rope_write,
     fits_triton,
     rope_write_reference,
+    signed,
 )
+from vla_ros.engine.packed.kernels.tail_attention import check_tail
 
 
 def case(heads: Heads, dtype: torch.dtype, seed: int = 0):  # type: ignore[no-untyped-def]
@@ -24,6 +30,7 @@ def case(heads: Heads, dtype: torch.dtype, seed: int = 0):  # type: ignore[no-un
     qkv = torch.randn(9, heads.query + 2 * heads.kv, 32).to(dtype)
     angles = torch.rand(9, 16)
     cos, sin = (torch.cat((f, f), -1).to(dtype) for f in (angles.cos(), angles.sin()))
+    sin = signed(sin)
     entries = tuple(torch.zeros(3, heads.kv, 16, 32, dtype=dtype) for _ in range(2))
     slot = torch.tensor([1, 1, 1, 1, 0, 2, 2, 2, 0])
     index = torch.tensor([0, 1, 2, 3, 7, 4, 5, 6, 8])
@@ -66,6 +73,34 @@ def tried(heads: Heads) -> None:
             check_rope_write(rope_write, torch.device("cpu"), dtype, head_dim, heads)
 
 
+#: the interpreter takes a second for some
+EXAMPLES = int(os.environ.get("VLA_ROS_EXAMPLES", "8"))
+
+
+@settings(max_examples=EXAMPLES, deadline=None, database=None)
+@given(
+    case=cases(dims=(16,), most=140),
+    parts=st.sampled_from((None, 1, 3, 5)),
+    dtype=st.sampled_from((torch.float32, torch.bfloat16)),
+)
+def compare_tails(case: Case, parts: int | None, dtype: torch.dtype) -> None:
+    from vla_ros.engine.packed.kernels.tail_attention_triton import TritonTail
+
+    ring, plan, q = case.made(dtype)
+    got = TritonTail(ring, plan, parts)(0, q, 0.3).float()
+    wanted = case.token_by_token(ring, q.float(), 0.3)
+    limit = 1e-5 if dtype == torch.float32 else 5e-2
+    torch.testing.assert_close(got, wanted, atol=limit, rtol=limit)
+
+
+def check_all_tails() -> None:
+    from vla_ros.engine.packed.kernels.tail_attention_triton import TritonTail
+
+    for dtype in (torch.float32, torch.bfloat16):
+        for heads in (Heads(4, 4), Heads(14, 2)):
+            check_tail(TritonTail, torch.device("cpu"), dtype, 64, heads)
+
+
 def compare_engines() -> None:
     """The whole engine with the kernel in place says what it says without."""
     from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
@@ -74,13 +109,23 @@ def compare_engines() -> None:
     checkpoint = tiny(tiny_config("llama_gqa"), dim=2, seed=1)
     engine = engine_of(checkpoint, "actionflow")
     assert backends.choose_rope_write(CPU, 16) is not None
+    assert "Triton" in engine.model.attention.name
+    assert backends.choose_between(CPU, torch.float32, 64, 160) is not PLAIN
+    may_run = backends.triton_may_run
     backends.triton_may_run = lambda device: False  # type: ignore[assignment]
     plain = engine_of(checkpoint, "actionflow")
     assert backends.choose_rope_write(CPU, 16) is None
+    assert backends.choose_between(CPU, torch.float32, 64, 160) is PLAIN
     events = stream(4, {0: TEXTS[0]})
     one, other = play(engine, events), play(plain, events)
     assert len(one) == 3
     assert [a.tokens for a in one.values()] == [a.tokens for a in other.values()]
+    options = {"drafter": "temporal_tree", "adaptive_draft": False}
+    events = events[:2]
+    trees = play(engine_of(checkpoint, "speculative", **options), events)
+    backends.triton_may_run = may_run  # type: ignore[assignment]
+    again = play(engine_of(checkpoint, "speculative", **options), events)
+    assert [a.tokens for a in trees.values()] == [a.tokens for a in again.values()]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -95,10 +140,17 @@ def test_the_triton_kernel_in_its_interpreter() -> None:
 
 
 if __name__ == "__main__":
+    from vla_ros.engine.packed.kernels.between_triton import KERNELS
+
     torch.set_num_threads(1)
+    for widths in ((64, 160), (896, 4864), (80, 1100)):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            check_between(KERNELS, torch.device("cpu"), dtype, *widths)
     for shape in (Heads(4, 4), Heads(4, 2), Heads(14, 2)):
         compare(shape, torch.float32, 1e-6)
         compare(shape, torch.bfloat16, 2e-2)
         tried(shape)
+    check_all_tails()
+    compare_tails()
     compare_engines()
     print("all equal")

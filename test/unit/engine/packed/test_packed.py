@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from support.engine import CPU, tiny, tiny_config
 from vla_ros.engine.decoders.hugging_face import build_causal_lm
 from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.packed.attention import Backend
+from vla_ros.engine.packed.attention import Backend, PackedAttention
 from vla_ros.engine.packed.lane import Lane
-from vla_ros.engine.packed.masked import MaskedAttention, masked_products, masked_sdpa
 from vla_ros.engine.packed.pack import (
     PackLayout,
     TailToken,
@@ -20,27 +19,21 @@ from vla_ros.engine.packed.pack import (
     chain,
     prefill_layout,
 )
-from vla_ros.engine.packed.varlen import as_sequences
 from vla_ros.engine.trees.shape import branches
 
 LANGUAGES = ["llama_mha", "llama_gqa", "qwen2_tied"]
-ATTENTIONS = ["sdpa", "gpu", "varlen"]
+ATTENTIONS = ["auto", "torch"]
 
 
-def model_of(language: str, attention: str = "sdpa", **options: object) -> VLAModel:
-    """``attention`` "gpu" is what a GPU does for "sdpa", where a CPU does something else."""
-    kind = "sdpa" if attention == "gpu" else attention
-    chosen = ModelOptions(attention=kind, **options)  # type: ignore[arg-type]
-    model = VLAModel(tiny(tiny_config(language)), CPU, torch.float32, chosen)
-    if attention == "gpu":
-        model.attention = Backend(MaskedAttention)
-    return model
+def model_of(language: str, attention: str = "auto", **options: object) -> VLAModel:
+    chosen = ModelOptions(attention=attention, **options)  # type: ignore[arg-type]
+    return VLAModel(tiny(tiny_config(language)), CPU, torch.float32, chosen)
 
 
 def dense(model: VLAModel, tokens: list[int]) -> torch.Tensor:
     """transformers' logits [T, V] of a plain sequence."""
     with torch.inference_mode():
-        lm = build_causal_lm(model.config.text, model.tensors)
+        lm = build_causal_lm(model.config.text, model.unpacked())
         out: torch.Tensor = lm(torch.tensor([tokens])).logits[0]
     return out
 
@@ -177,28 +170,6 @@ def test_any_pack_equals_its_sequences_and_reads_nothing_else(data: st.DataObjec
         row += count
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_variable_length_attention_sees_the_same(language: str) -> None:
-    """The one call for a whole pack, as flash-attn gets it, in its plain torch form."""
-    plain, varlen = model_of(language), model_of(language, attention="varlen")
-    results = []
-    for model in (plain, varlen):
-        lane = model.lane(3, 32)
-        for slot, first in ((0, 3), (2, 40)):
-            layout = prefill_layout(8, (0,), slot)
-            lane.logits(layout, embed(model, list(range(first, first + 8))), None)
-        layout = PackLayout(tuple(range(13)), 9, 1, (*chain(2, 8, 3), *chain(0, 8, 1)))
-        tokens = torch.tensor([100, 101, 102, 200])
-        results.append(lane.logits(layout, embed(model, list(range(70, 79))), tokens))
-        plan = lane.planner.plan(layout)
-    assert plan.sequences.tolist() == [[1, 9, 9], [2, 3, 11], [0, 1, 9]]  # slot, queries, seen
-    found = as_sequences(plan)
-    assert (found.starts.tolist(), found.ends.tolist()) == ([0, 9, 12, 13], [0, 9, 20, 29])
-    assert (found.used.tolist(), found.pages[:, 0].tolist()) == ([9, 11, 9], [1, 2, 0])
-    assert found.longest_query == 9 <= found.longest_key
-    close(results[1], results[0])
-
-
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -> None:
     """The path of CUDA graphs, with a capture that only runs the function again."""
@@ -222,36 +193,14 @@ def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -
             second = lane.logits(tail, None, torch.tensor([802, 803])).clone()
             results.append(torch.cat((first, second)))
         close(results[1], results[0])
-    # Lengths 19, 22, 32 share a bucket, 35 has its own; tails look at 32 entries or at all 48.
-    assert len(shapes) == 4
-
-
-@pytest.mark.parametrize("heads", [2, 6])
-def test_the_gpus_masked_attention_is_the_cpus(heads: int) -> None:
-    torch.manual_seed(0)
-    q, k, v = torch.randn(3, heads, 4, 8), torch.randn(3, 2, 16, 8), torch.randn(3, 2, 16, 8)
-    mask = torch.zeros(3, 1, 4, 16).masked_fill_(torch.rand(3, 1, 4, 16) < 0.4, float("-inf"))
-    mask[..., 0] = 0.0
-    close(masked_products(q, k, v, mask, 0.3), masked_sdpa(q, k, v, mask, 0.3))
-
-
-def test_a_tail_that_looks_at_part_of_its_slot_sees_the_same() -> None:
-    """On a GPU, to its last entry rounded up; a CPU reads the whole slot."""
-    results = []
-    for attention in ("sdpa", "gpu"):
-        model = model_of("llama_gqa", attention)
-        lane = model.lane(2, 80)
-        lane.ring.fill(0, 1e6)
-        lane.logits(prefill_layout(9, (8,)), embed(model, list(range(3, 12))), None)
-        layout = PackLayout((0, 1), tail=chain(0, 9, 2))
-        assert lane.planner.plan(layout).shape.span == 32
-        results.append(lane.logits(layout, None, torch.tensor([5, 6])))
-    close(*results)
+    # Lengths 19, 22, 32 share a bucket, 35 has its own; wherever a tail lies, it has one shape.
+    assert len(shapes) == 3
 
 
 def test_a_lane_takes_the_length_that_wastes_little() -> None:
     """Where tails read whole slots; not while a request is alive, nor longer than it was made."""
-    lane, fixed = (model_of("llama_mha", a).lane(1, 100) for a in ("sdpa", "gpu"))
+    lane, fixed = (model_of("llama_mha").lane(1, 100) for _ in range(2))
+    fixed.backend = Backend(PackedAttention)  # as with the kernel
     layout = PackLayout((0,), tail=chain(0, 5, 1))
     lane.run(layout, None, torch.tensor([5]))
     for each in (lane, fixed):

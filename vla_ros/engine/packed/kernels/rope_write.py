@@ -30,10 +30,31 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def split_rotated(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: Heads) -> Rotated:
-    """[T, H + 2 Hkv, D] and cos, sin [T, D] -> rotated q [T, H, D], k, and v [T, Hkv, D]."""
+    """[T, H + 2 Hkv, D] and cos, sin [T, D] -> rotated q [T, H, D], k, and v [T, Hkv, D].
+
+    The first half of ``sin`` is negated, see :func:`signed`.
+    """
     rotated = heads.query + heads.kv
-    qk = rotate(qkv[:, :rotated], cos[:, None], sin[:, None])
+    qk = qkv[:, :rotated]
+    qk = qk * cos[:, None] + qk.roll(qk.shape[-1] // 2, -1) * sin[:, None]
     return qk[:, : heads.query], qk[:, heads.query :], qkv[:, rotated:]
+
+
+def rotate_in_place(
+    qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: Heads
+) -> Rotated:
+    """The same as views of ``qkv``, which is overwritten."""
+    rotated = heads.query + heads.kv
+    qk = qkv[:, :rotated]
+    other = qk.roll(qk.shape[-1] // 2, -1)
+    qk.mul_(cos[:, None]).addcmul_(other, sin[:, None])
+    return qk[:, : heads.query], qk[:, heads.query :], qkv[:, rotated:]
+
+
+def signed(sin: torch.Tensor) -> torch.Tensor:
+    """sin [..., D] with its first half negated: a rotation is then x * cos + rolled x * sin."""
+    first, second = sin.chunk(2, -1)
+    return torch.cat((-first, second), -1)
 
 
 def rope_write_reference(
@@ -76,6 +97,7 @@ def check_rope_write(
         return torch.randn(shape, generator=random).to(device, dtype)
 
     cos, sin = (normal(3, head_dim // 2).repeat(1, 2) for _ in "cs")  # both halves alike
+    sin = signed(sin)
     qkv = normal(3, heads.query + 2 * heads.kv, head_dim)
     where = torch.tensor([1, 0, 1], device=device), torch.tensor([0, 3, 2], device=device)
     results = []

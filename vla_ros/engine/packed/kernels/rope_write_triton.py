@@ -27,7 +27,8 @@ def _kernel(  # type: ignore[no-untyped-def]
     second = tl.load(place + HALF).to(tl.float32)
     if head < QUERY + KV:
         angle = token * (2 * HALF) + lanes
-        c, s = tl.load(cos + angle).to(tl.float32), tl.load(sin + angle).to(tl.float32)
+        c = tl.load(cos + angle).to(tl.float32)
+        s = tl.load(sin + angle + HALF).to(tl.float32)  # the first half is negated
         turned = first * c - second * s
         second = second * c + first * s
         first = turned

@@ -17,7 +17,7 @@ class Generate(Schedule):
         super().__init__(model, tokens, max_prompt)
         if model.quantised:
             raise ValueError("generate is transformers', which has no quantised weights here")
-        self.causal_lm = build_causal_lm(model.config.text, model.tensors)
+        self.causal_lm = build_causal_lm(model.config.text, model.unpacked())
         self.causal_lm.generation_config.eos_token_id = None
         self.causal_lm.generation_config.pad_token_id = 0
 

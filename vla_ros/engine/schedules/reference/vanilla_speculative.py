@@ -13,7 +13,6 @@ from vla_ros.engine.drafters.acceptance import Exact, Seen
 from vla_ros.engine.drafters.base import Drafter
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.packed.planner import spread
 from vla_ros.engine.request import Request
 from vla_ros.engine.schedules.growing_action import GrowingAction
 from vla_ros.engine.schedules.speculative import Speculative
@@ -61,14 +60,10 @@ class VanillaSpeculative(Speculative):
         return self.acceptance.verify(self.lane, layout, prompt, tokens)
 
     def rehearse(self, request: Request) -> None:
-        length, filler, count = len(request.prompt), self._filler, self.count
+        length, filler = len(request.prompt), self._filler
         self.lane.fit(length + self._entries)
         alone = prefill_layout(length, (length - 1,))
         self.acceptance.verify(self.lane, alone, request.prompt, None)
         for drafted in range(1, self.gamma + 1):
-            for entry in spread(length, length + count - 1 - drafted):
-                layout = PackLayout(tuple(range(drafted)), tail=chain(0, entry, drafted))
-                self.acceptance.verify(self.lane, layout, None, filler[:drafted])
-        for entry in spread(length, length + count - 2):
-            layout = PackLayout(rows=(0,), tail=chain(0, entry, 1))
-            self.acceptance.verify(self.lane, layout, None, filler[:1])
+            layout = PackLayout(tuple(range(drafted)), tail=chain(0, length, drafted))
+            self.acceptance.verify(self.lane, layout, None, filler[:drafted])

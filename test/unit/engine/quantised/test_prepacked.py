@@ -1,0 +1,98 @@
+"""Weights as a CPU multiplies them: the same numbers, and none of them twice in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
+from vla_ros.engine.model import ModelOptions, VLAModel
+from vla_ros.engine.quantised.matrices import linear, plain, rows_of
+from vla_ros.engine.quantised.prepacked import Prepacked, can_prepack
+
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if can_prepack(CPU, dtype)]
+pytestmark = pytest.mark.skipif(not DTYPES, reason="oneDNN is not there")
+
+
+@given(
+    rows=st.integers(0, 12),
+    shape=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    dtype=st.sampled_from(DTYPES),
+    biased=st.booleans(),
+    strided=st.booleans(),
+)
+def test_the_product_is_that_of_the_matrix(
+    rows: int, shape: tuple[int, int], dtype: torch.dtype, biased: bool, strided: bool
+) -> None:
+    torch.manual_seed(0)
+    count, width = shape
+    weight = torch.randn(shape).to(dtype)
+    bias = torch.randn(count).to(dtype) if biased else None
+    x = torch.randn(rows, 2 * width).to(dtype)
+    x = x[:, :width] if strided else x[:, width:].contiguous()
+    packed = Prepacked.of(weight)
+    assert torch.equal(packed.whole(), weight)
+    wanted = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    got = linear(x, packed, bias)
+    assert got.dtype == dtype and got.shape == (rows, count)
+    limit = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(got.double(), wanted, atol=limit * 4, rtol=limit)
+
+
+def test_some_rows_of_a_packed_matrix() -> None:
+    weight = torch.randn(30, 16)
+    some = rows_of(Prepacked.of(weight), range(7, 19))
+    assert isinstance(some, Prepacked) and len(some) == 12
+    assert torch.equal(plain(some), weight[7:19])
+
+
+@pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
+def test_what_is_packed_is_kept_once_and_can_be_had_again(language: str) -> None:
+    checkpoint = tiny(tiny_config(language))
+    before = dict(checkpoint.tensors)
+    model = VLAModel(checkpoint, CPU, torch.float32)
+    gone = set(before) - set(model.tensors)
+    assert len(gone) == 2 * 7 + (language == "llama_gqa")  # a tied head is the embedding too
+    assert set(checkpoint.tensors) == set(before)  # whose it is
+    again = model.unpacked()
+    assert set(again) == set(before)
+    assert all(torch.equal(again[name], before[name]) for name in before)
+    assert model.parameters == sum(t.numel() for t in before.values())
+
+
+def test_plain_weights_say_the_same() -> None:
+    """In fp32, where both round alike but for the order of the sums."""
+    events = stream(8, {0: TEXTS[0]})
+    engine = engine_of(tiny(seed=2))
+    answers = play(engine, events)
+    options = ModelOptions(prepack=False)
+    other = engine_of(tiny(seed=2))
+    other.model.decoder = VLAModel(tiny(seed=2), CPU, torch.float32, options).decoder
+    other.model._hidden = other.model.decoder.hidden
+    other.schedule = type(other.schedule)(other.model, 7, 400)  # type: ignore[call-arg]
+    assert {s: a.tokens for s, a in play(other, events).items()} == {
+        s: a.tokens for s, a in answers.items()
+    }
+
+
+def test_a_torch_without_these_calls_multiplies_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: object) -> torch.Tensor:
+        raise NotImplementedError("Could not run 'mkldnn::_reorder_linear_weight'")
+
+    can_prepack.cache_clear()
+    monkeypatch.setattr(Prepacked, "of", missing)
+    assert not can_prepack(CPU, torch.float32)
+    monkeypatch.undo()
+    can_prepack.cache_clear()
+    assert can_prepack(CPU, torch.float32)
+
+
+def test_where_nothing_is_packed() -> None:
+    assert not can_prepack(torch.device("cuda"), torch.bfloat16)
+    assert not can_prepack(CPU, torch.float16)
+    whole = VLAModel(tiny(), CPU, torch.float32, ModelOptions(compile=("decoder",)))
+    assert set(whole.tensors) == set(tiny().tensors)
+    assert set(engine_of(tiny(), "generate").model.tensors) == set(tiny().tensors)
