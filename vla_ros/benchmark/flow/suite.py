@@ -304,7 +304,7 @@ def _shapes(config: Config, options: FlowBenchOptions, inputs: Inputs, rows: int
     views = len(config.cameras)
     return {
         "parameters": _family(options).parameters(config),
-        "vision_tokens": (rows - len(inputs.ids)) // views,
+        "vision_tokens": getattr(config, "view_tokens", (rows - len(inputs.ids)) // views),
         "prompt_tokens": rows,
         "action_tokens": config.horizon,
         "steps": config.steps,
