@@ -4,9 +4,10 @@
     python -m endurance.dds_match --rounds 40 --initial 5 --announcement 3
 
 In each round every process makes a participant at a random moment within ``--spread`` seconds, with
-a publisher and a subscription on one topic. The time runs from the last one that was made until
-each has matched all others in both directions. The price, beside :mod:`endurance.dds_hang`, of
-announcing oneself less. Exit status: 0 all matched in each round, 1 not, 2 bad arguments.
+a publisher and a subscription on one topic, and says one latched word. The time runs from the last
+one that was made until each has matched and heard all, itself too: what less frequent announcements
+cost, beside what :mod:`endurance.dds_hang` says of them. Exit status: 0 all matched in each round,
+1 not, 2 bad arguments.
 """
 
 from __future__ import annotations
@@ -25,38 +26,12 @@ if (ROOT / "vla_ros" / "msg").is_dir():
 
 import numpy as np
 
+from endurance.dds_member import GIVE_UP_S
 from endurance.dds_settings import add_arguments, described, environment
 
-GIVE_UP_S = 20.0
+MEMBER = Path(__file__).with_name("dds_member.py")
 LATE_S = 1.0  # what a user notices
 LEAD_S = 0.3  # between the word and the moment, so that all have heard it
-
-
-def _member(number: int, of: int) -> None:
-    """One process: on each line a moment and an offset; answers when it was made and matched."""
-    import rclpy
-    from rclpy.context import Context
-    from std_msgs.msg import String
-
-    print("ready", flush=True)
-    for line in sys.stdin:
-        moment = float(line)
-        time.sleep(max(0.0, moment - time.monotonic()))
-        context = Context()
-        rclpy.init(context=context)
-        node = rclpy.create_node(f"member_{number}", context=context)
-        publisher = node.create_publisher(String, "/match", 10)
-        node.create_subscription(String, "/match", lambda _: None, 10)
-        made = matched = time.monotonic()
-        while matched - made < GIVE_UP_S:
-            if publisher.get_subscription_count() == node.count_publishers("/match") == of:
-                break
-            time.sleep(0.01)
-            matched = time.monotonic()
-        print(f"{made} {matched}", flush=True)
-        sys.stdin.readline()
-        node.destroy_node()
-        context.shutdown()
 
 
 def rounds(
@@ -64,10 +39,9 @@ def rounds(
 ) -> list[float]:
     """Seconds from the last start to the last match, of each round."""
     rng = random.Random(seed)
-    command = [sys.executable, "-m", "endurance.dds_match", "--processes", str(processes)]
     members = [
         subprocess.Popen(
-            [*command, "--member", str(index)],
+            [sys.executable, str(MEMBER), str(index), str(processes)],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -118,13 +92,9 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=6, help="(6)")
     parser.add_argument("--spread", type=float, default=0.3, help="of the starts, s (0.3)")
     parser.add_argument("--seed", type=int, default=0, help="(0)")
-    parser.add_argument("--member", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="one last line for a program")
     add_arguments(parser)
     args = parser.parse_args()
-    if args.member is not None:
-        _member(args.member, args.processes)
-        return 0
     if args.processes < 2 or args.rounds < 1:
         print("--processes: two at least, and one round", file=sys.stderr)
         return 2
