@@ -1,6 +1,6 @@
 """The rare hang of Fast DDS, provoked and counted: how often, and under which settings?
 
-    make dds-hang CYCLES=3000                                    the shipped profile
+    make dds-hang CYCLES=3000                                        the shipped profile
     make dds-hang CYCLES=3000 ARGS="--initial 1000000 --period 0.005"     thick ones
     make dds-hang ARGS="--initial 5 --announcement 3 --life 4"   other settings, participants of 4 s
 
@@ -36,6 +36,7 @@ from endurance.stacks import all_asleep, cycle, have_gdb, native
 
 CHURN = Path(__file__).with_name("dds_churn.py")
 START_S = 60.0  # until a process has done its first cycle, on a busy machine
+LOOK_S = 1.0
 SAY_S = 10.0
 
 
@@ -107,7 +108,7 @@ def churn(
         try:
             with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as shared:
                 while count.cycles < cycles and time.monotonic() - begun < most_s:
-                    time.sleep(1.0)
+                    time.sleep(LOOK_S)
                     now = struct.unpack(f"{processes}Q", shared[:])
                     passed, last = time.monotonic() - last, time.monotonic()
                     for churner in churners:

@@ -10,7 +10,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from endurance.dds_hang import Count
+from endurance import dds_hang
+from endurance.dds_hang import Count, churn
 from endurance.dds_settings import NEVER, SPACE, Discovery, changed
 from endurance.growth import poisson
 from endurance.stacks import all_asleep, cycle
@@ -114,3 +115,45 @@ def test_hangs_are_counted_by_thousands_of_cycles():
     assert share == 2.5
     assert low < share < high
     assert Count().per_thousand()[0] == 0.0, "before the first cycle"
+
+
+STANDS_STILL = """
+import struct, sys, time
+slot, cycles = int(sys.argv[2]), 0
+while True:
+    if slot == 0 or cycles < 3:
+        cycles += 1
+        with open(sys.argv[1], "r+b") as file:
+            file.seek(8 * slot)
+            file.write(struct.pack("Q", cycles))
+    time.sleep(0.01)
+"""
+
+
+def test_a_process_that_stands_still_is_a_hang_and_another_takes_its_place(tmp_path, monkeypatch):
+    script = tmp_path / "churn.py"
+    script.write_text(STANDS_STILL)
+    looked: list[int] = []
+
+    def native(pid: int) -> str:
+        looked.append(pid)
+        return REMOVAL + EVENT.format("set_next_announcement_interval")
+
+    monkeypatch.setattr(dds_hang, "CHURN", script)
+    monkeypatch.setattr(dds_hang, "LOOK_S", 0.05)
+    monkeypatch.setattr(dds_hang, "native", native)
+    for count in churn(2, 10**6, 1.0, 0.2, dict(os.environ), 20.0):
+        if count.hung:
+            break
+    assert dict(count.hangs) == {"announcement": 1}
+    assert count.cycles > 3, "the other process went on"
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in looked), "the hung one was killed"
+
+
+def test_a_churn_that_ends_by_itself_is_an_error_and_not_a_calm_run(tmp_path, monkeypatch):
+    script = tmp_path / "churn.py"
+    script.write_text("raise SystemExit(3)")
+    monkeypatch.setattr(dds_hang, "CHURN", script)
+    monkeypatch.setattr(dds_hang, "LOOK_S", 0.05)
+    with pytest.raises(RuntimeError, match="ended with 3"):
+        list(churn(2, 10, 1.0, 60.0, dict(os.environ), 20.0))
