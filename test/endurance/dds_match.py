@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import select
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from endurance.dds_member import GIVE_UP_S
 from endurance.dds_settings import add_arguments, described, environment
 
 MEMBER = Path(__file__).with_name("dds_member.py")
+ANSWER_S = 120.0  # of a member, on a busy machine; it gives up matching after 20 s
 LATE_S = 1.0  # what a user notices
 LEAD_S = 0.3  # between the word and the moment, so that all have heard it
 
@@ -79,6 +81,8 @@ def _tell(member: subprocess.Popen[str], line: str) -> None:
 
 def _line(member: subprocess.Popen[str]) -> str:
     assert member.stdout is not None
+    if not select.select([member.stdout], [], [], ANSWER_S)[0]:
+        raise RuntimeError(f"a member of the graph hangs: nothing from it for {ANSWER_S:g} s")
     line = member.stdout.readline()
     if not line:
         raise RuntimeError("a member of the graph ended")
