@@ -15,7 +15,7 @@ import torch
 from vla_ros.engine.checkpoints.config import TextConfig
 from vla_ros.engine.decoders.llama import rope_tables
 from vla_ros.engine.packed.attention import Attention
-from vla_ros.engine.packed.kernels.rope_write import Heads
+from vla_ros.engine.packed.kernels.rope_write import Heads, signed
 from vla_ros.engine.quantised.matrices import Quantised, linear, stacked
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ class BitNetDecoder:
         self.config, self._words = config, checkpoint.words
         self.layers = [_layer(checkpoint, number) for number in range(config.layers)]
         self._final_norm = checkpoint.tensors[_PREFIX + "norm.weight"]
-        self._cos, self._sin = rope_tables(config, max_positions, self._final_norm)
+        self._cos, sin = rope_tables(config, max_positions, self._final_norm)
+        self._sin = signed(sin)
         self._scale = config.head_dim**-0.5
 
     @property
