@@ -69,10 +69,11 @@ class FlowWatch:
         stages = [Stage("pixels", seen(given.pixels.flatten(0, 1))),
                   Stage("vision", seen(features), where)]  # fmt: skip
         prefix = model.prefill(features, given.ids, given.state)
+        first = where if isinstance(model, FlowModel) else Layout()  # else they begin elsewhere
         rows = int(prefix.mask.sum())
         for number, (keys, values) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
             both = torch.cat((keys, values))[:, :rows].transpose(0, 1)
-            stages.append(Stage(f"layer {number}, K and V", seen(both), where))
+            stages.append(Stage(f"layer {number}, K and V", seen(both), first))
         noise = model.noise(generator_for(self._engine.options.seed, observation.stamp_ns))
         chunk = head.integrate(prefix, None, noise)
         for step, velocity in enumerate(self._solver.velocities if self._solver else ()):
@@ -91,10 +92,12 @@ class FlowWatch:
         )
 
     def _tower(self) -> AbstractContextManager[list[torch.Tensor]]:
-        """The positions that a tower adds, of those networks that show theirs."""
-        if isinstance(self._model, FlowModel):
-            return watch_positions(self._model.tower)
-        return nullcontext([])
+        """The positions that a tower adds, of those networks that show theirs (``tower``, and its
+        ``prefix`` of rows in front of the patches)."""
+        tower = getattr(self._model, "tower", None)
+        if tower is None or not hasattr(tower, "patch_embed"):
+            return nullcontext([])
+        return watch_positions(tower, getattr(tower, "prefix", 0))
 
     def _where(self, views: int, rows: int) -> Layout:
         """Rows of images as squares, where they are."""
@@ -103,7 +106,8 @@ class FlowWatch:
 
     def _turned(self, rows: int) -> list[Used]:
         if not isinstance(self._model, FlowModel):
-            return []
+            turned = getattr(self._model, "turned", None)  # cos and sin of the prefix's rows
+            return [] if turned is None else [Used(ROTARY, seen(turned(rows)), ROTARY)]
         rope, buffers = self._model.rotary, self._model.buffers
         table = torch.cat((rope.cos, rope.sin), 1).float().cpu()
         behind = torch.cat((buffers.cos, buffers.sin), 1).float().cpu()

@@ -54,6 +54,17 @@ def test_every_row_makes_the_same_chunk(capsys: pytest.CaptureFixture[str], kind
     assert found["load"] >= 0
 
 
+def test_evo1s_context_is_made_once_and_in_the_naive_row_in_every_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = measured(capsys, "random:evo1-small")
+    assert list(found["schedules"]) == ["flow", "naive"]
+    assert found["schedules"]["flow"]["difference"] == 0.0  # the same arithmetic, to the bit
+    assert found["shapes"]["vision_tokens"] == 4  # of one view; the prompt has three places
+    assert found["shapes"]["prompt_tokens"] > 2 * 4
+    assert found["skipped"]["lerobot"] == "lerobot: its own evo1 is not measured here"
+
+
 def test_a_folder_and_files_that_others_read(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -142,6 +153,7 @@ def test_a_reference_in_another_interpreter_answers_line_by_line(
         (["--sweep"], "--sweep is for token policies"),
         (["--tokens", "7"], "--tokens is for token policies"),
         (["--timed", "0"], "--timed needs at least 1"),
+        (["--embodiment", "gr1"], "embodiment: this means nothing to a policy of smolvla"),
         (["--rows", "lerobot"], "no row is left: lerobot: run `vla-ros lerobot setup`"),
         (["--lerobot-python", "/no/python"], "LeRobot's interpreter /no/python cannot be started"),
         (["--lerobot-python", "false"], "LeRobot's process ended: it said nothing"),

@@ -155,6 +155,31 @@ def test_smolvlms_old_position_table_is_found_in_a_flow_policy(faulty: bool) -> 
     assert judge(found, random).passed != faulty
 
 
+@pytest.mark.parametrize("fault", ["", "patches", "rows"])
+def test_positions_of_evo1_are_found(fault: str) -> None:
+    """Patches one place further in the table, or the prompt's rows turned by other positions."""
+    frames = [replace(f, observation=replace(f.observation, proprio=np.zeros(9))) for f in FRAMES]
+
+    def make(spec: PolicySpec, used: Conventions) -> FlowEngine:
+        engine = load(spec, used)
+        assert isinstance(engine, FlowEngine)
+        model = engine.policy.model
+        if fault == "patches" and spec.dtype == "bfloat16":
+            model.tower.positions[:, 1:] = model.tower.positions[:, 1:].roll(1, 1)
+        if fault == "rows" and spec.dtype == "bfloat16":
+            model._rope = type(model._rope)(model._rope.cos.roll(1, 0), model._rope.sin.roll(1, 0))
+        return engine
+
+    spec = replace(SPEC, checkpoint="random:evo1-small")
+    found = measure(spec, frames[:2], lambda *_: None, make=make).comparison
+    names = [stage.name for stage in found.stages]
+    assert names[:3] == ["pixels", "vision", "layer 0, K and V"]
+    assert names[-2:] == ["velocity 7", "chunk"]
+    flips = {flip.name for flip in found.flips}
+    assert (PATCHES in flips) == (fault == "patches")
+    assert (ROTARY in flips) == (fault == "rows")
+
+
 def test_a_policy_that_says_no_action_is_broken_and_not_unjudged() -> None:
     """As where float16 overflows: its weights are not finite any more."""
 

@@ -83,6 +83,7 @@ def _options(args: argparse.Namespace) -> FlowBenchOptions:
         cpu_clock=(args.clock or ("cpu" if device == "cpu" else "wall")) == "cpu",
         cuda_graphs=not args.no_cuda_graphs,
         lerobot=args.lerobot_python or (str(python) if python.is_file() else None),
+        embodiment=args.embodiment,
     )
 
 

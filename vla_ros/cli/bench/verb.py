@@ -51,6 +51,7 @@ def add_parser(verbs: Any) -> None:
     add("--checkpoint", help="a directory, a hub id or random:NAME, instead of the preset's")
     add("--draft", help="checkpoint of the draft model")
     add("--unnorm-key", help="data set whose statistics scale the actions")
+    add("--embodiment", help="flow policies: the robot, where a checkpoint was trained for several")
     add("--device", help="cpu or cuda")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")
     add("--weights", default="", metavar="F", help="formats of the weights, such as int8, int4 or"
@@ -90,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
     if is_flow(args.checkpoint):
         return run_flow(args)
+    if args.embodiment:
+        raise UserError(f"--embodiment is for flow policies, {args.checkpoint or 'this'} is none")
     from vla_ros.engine.device import usable_device
 
     options = _options(args)

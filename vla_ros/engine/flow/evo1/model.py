@@ -66,6 +66,12 @@ class Evo1Model:
         """The vision tower, for those who look on."""
         return self._eyes.tower
 
+    def turned(self, rows: int) -> torch.Tensor:
+        """cos and sin that the newest prompt's rows were turned by, of ``rows`` of context; for
+        those who look on."""
+        span = self.memory.span(rows - 1)
+        return torch.cat((span.cos, span.sin), 1)
+
     @property
     def padded(self) -> bool:
         """Prompts have padding behind them, which the head must not see."""

@@ -31,6 +31,8 @@ _BLOCK = {
 class InternVit(nn.Module):
     """Pixels [V, 3, s, s] -> features [V, patches, width]."""
 
+    prefix = 1  # the class token's row
+
     def __init__(self, tower: TowerConfig) -> None:
         super().__init__()
         self.patch_embed = PatchEmbed(tower)
