@@ -66,7 +66,7 @@ def test_the_other_robot_stops_when_told_or_left_alone_and_goes_on(meet, tmp_pat
     session.blind(False)
     session.rig.expect(State.RUNNING)
 
-    killed = session.stopped_after_s(session.kill_worker())
+    killed = session.pause_after_s(session.kill_worker())
     judge("rest after a killed worker", killed, quiet=2 * T + MARGIN, loaded=2 * T + BUSY)
     session.rig.expect(lambda s: s.worker_restarts == 1 and s.worker_pid)
     session.rig.expect(State.RUNNING)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,6 +191,24 @@ class Session:
         away = [np.abs(p - self.positions[-1]).max() > 5e-3 for p in self.positions]
         last = max((t for t, far in zip(self.times, away, strict=False) if far), default=since_ns)
         return max(0.0, (last - since_ns) / SECOND)
+
+    def pause_after_s(self, since_ns: int) -> float:
+        """Wait for 40 ms in which the arm stands still, however soon it goes on: a new worker may
+        be there after 0.15 s. How long after ``since_ns`` (steady) the first of them began."""
+        still = 8  # samples
+        found = 0.0
+
+        def paused() -> bool:
+            nonlocal found
+            first = bisect_right(self.times, since_ns)
+            for end in range(first + still, len(self.times)):
+                if float(np.ptp(self.positions[end - still : end], axis=0).max()) < 1e-3:
+                    found = (self.times[end - still] - since_ns) / SECOND
+                    return True
+            return False
+
+        wait_until(paused, 10.0, "the arm to pause")
+        return found
 
     def stop_s(self) -> float:
         """Call ~/stop of a robot that moves; how long after the call it stood still."""
