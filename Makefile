@@ -22,7 +22,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cycles fuzz mutants kernels check lint dev
+.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cycles fuzz mutants dds-hang kernels check lint dev
 .PHONY: docs audit sbom dist docker lock clean distclean
 
 help: ## this list
@@ -103,6 +103,10 @@ NIGHT ?=
 FUZZ = $(if $(NIGHT),--messages 10000000 --files 100000)
 fuzz: install ## nonsense to every topic, parameter and file reader: 10^5 executed messages (NIGHT=1: 10^7)
 	@cd test && ../$(BIN)/python -m endurance.fuzz $(FUZZ) $(ARGS)
+
+CYCLES ?= 3000
+dds-hang: install ## provoke the rare hang of Fast DDS in CYCLES (3000) and say how often it came, in which locks
+	@cd test && ../$(BIN)/python -m endurance.dds_hang --cycles $(CYCLES) $(ARGS)
 
 ONLY ?=
 MUTMUT := build/mutmut/bin/mutmut

@@ -94,16 +94,21 @@ def _span(samples: Sequence[Sample], life: int) -> float:
     return own[-1][0] - own[0][0] if len(own) >= 4 else 0.0
 
 
-def daily(count: int, hours: float) -> tuple[float, float, float]:
-    """Events a day from ``count`` in ``hours``, with their 95 % interval: of a Poisson count, by
-    Byar's approximation (within 1 % of the exact one)."""
-    if hours <= 0:
-        return math.nan, math.nan, math.nan
+def poisson(count: int) -> tuple[float, float]:
+    """The 95 % interval of a count, by Byar's approximation (within 1 % of the exact one)."""
 
     def bound(number: int, sign: float) -> float:
         if not number:
             return 0.0
         return number * (1 - 1 / (9 * number) + sign * 1.96 / (3 * math.sqrt(number))) ** 3
 
+    return bound(count, -1.0), bound(count + 1, 1.0)
+
+
+def daily(count: int, hours: float) -> tuple[float, float, float]:
+    """Events a day from ``count`` in ``hours``, with the 95 % interval of a Poisson count."""
+    if hours <= 0:
+        return math.nan, math.nan, math.nan
+    low, high = poisson(count)
     day = 24 / hours
-    return count * day, bound(count, -1.0) * day, bound(count + 1, 1.0) * day
+    return count * day, low * day, high * day

@@ -34,6 +34,7 @@ ROS = {  # packages of the three distributions that this repository may ask for
     *("rcl_interfaces", "rosgraph_msgs", "sensor_msgs", "service_msgs", "std_msgs", "std_srvs"),
     *("trajectory_msgs", "unique_identifier_msgs", "rclpy", "launch", "launch_ros"),
     *("launch_pytest", "ros2launch", "rosidl_default_generators", "rosidl_default_runtime"),
+    "rosidl_parser",
 }
 NOT_IN_HUMBLE = {"service_msgs"}
 

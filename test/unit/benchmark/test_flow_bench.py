@@ -54,6 +54,17 @@ def test_every_row_makes_the_same_chunk(capsys: pytest.CaptureFixture[str], kind
     assert found["load"] >= 0
 
 
+def test_evo1s_context_is_made_once_and_in_the_naive_row_in_every_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = measured(capsys, "random:evo1-small")
+    assert list(found["schedules"]) == ["flow", "naive"]
+    assert found["schedules"]["flow"]["difference"] == 0.0  # the same arithmetic, to the bit
+    assert found["shapes"]["vision_tokens"] == 4  # of one view; the prompt has three places
+    assert found["shapes"]["prompt_tokens"] > 2 * 4
+    assert found["skipped"]["lerobot"] == "lerobot: its own evo1 is not measured here"
+
+
 def test_a_folder_and_files_that_others_read(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

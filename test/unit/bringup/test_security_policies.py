@@ -17,11 +17,12 @@ import pytest
 from support.endpoints import UNREADABLE, endpoints_of
 from support.sros2 import Enclave, Endpoint, absolute, read_policy
 from vla_ros.recording.topics import TOPICS as RECORDED
-from vla_ros.resources import config_path, share
+from vla_ros.resources import config_path
 
 FOLDER = config_path("security/governance.xml").parent
 FILES = sorted(path for path in FOLDER.glob("*.xml") if path.name != "governance.xml")
-NODES = share() / "vla_ros" / "nodes"
+ROOT = Path(__file__).resolve().parents[3]
+NODES = ROOT / "vla_ros" / "nodes"
 #: nodes that have no file of their own, since they hear everything
 SPECTATORS = {"foxglove", "rerun"}
 #: no keys are made of these where there is a robot
@@ -200,7 +201,7 @@ WORDS = {
 
 def topics_page() -> list[tuple[str, str]]:
     """Direction and name of each row of the policy's tables in docs/reference/topics.md."""
-    text = (share() / "docs" / "reference" / "topics.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "topics.md").read_text(encoding="utf-8")
     section = text.split("## policy (lifecycle node)")[1].split("\n### ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -50,8 +50,8 @@ class BitNetDecoder:
         self.config, self._words = config, checkpoint.words
         self.layers = [_layer(checkpoint, number) for number in range(config.layers)]
         self._final_norm = checkpoint.tensors[_PREFIX + "norm.weight"]
-        cos, sin = rope_tables(config, max_positions, self._final_norm)
-        self._cos, self._sin = cos, signed(sin)
+        self._cos, sin = rope_tables(config, max_positions, self._final_norm)
+        self._sin = signed(sin)
         self._scale = config.head_dim**-0.5
 
     @property
