@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +186,41 @@ def test_the_published_size_fits() -> None:
     bits = {n: 2 if n in layers else 16 for n in shapes if n != EMBEDDING}
     total = sum(bits[n] / 8 * torch.Size(shapes[n]).numel() for n in bits)
     assert 0.75e9 < total < 0.80e9
+
+
+LOADED = """
+import sys
+import torch
+from dataclasses import replace
+from vla_ros.benchmark.flow.memory import forget_peak, peak_bytes, resident_bytes
+from vla_ros.engine.checkpoints.bitvla.random import PRESETS, draw_parts
+from vla_ros.engine.checkpoints.openvla import expected_shapes
+
+torch.set_num_threads(1)
+torch.ones(64, 64) @ torch.ones(64, 64)
+config = PRESETS["bitvla"]
+config = replace(config, text=replace(config.text, layers=4))
+forget_peak()
+before = resident_bytes("cpu")
+like = torch.empty(0, dtype=torch.bfloat16)
+parts, _, _ = draw_parts(config, expected_shapes(config), 0, like)
+held = sum(t.nbytes for t in (*parts.tensors.values(), *parts.ternary.values()))
+print(held, resident_bytes("cpu") - before, peak_bytes("cpu") - before)
+"""
+
+
+@pytest.mark.slow
+def test_loading_takes_little_more_than_what_stays() -> None:
+    """Four layers of the published width: what stays, and while loading one tensor of float32 and
+    what is made of it beside them; not all that was ever freed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], env=environment, capture_output=True, text=True, check=True
+    )
+    stays, grown, peak = map(int, done.stdout.split())
+    assert 300e6 < stays < 350e6
+    assert grown < stays + 60e6
+    assert peak < stays + 400e6
 
 
 def test_words_are_read_from_a_file_that_is_gone_but_not_from_one_that_was_written_over(

@@ -16,7 +16,7 @@ from vla_ros.engine.checkpoints.config import TextConfig
 from vla_ros.engine.decoders.llama import rope_tables
 from vla_ros.engine.packed.attention import Attention
 from vla_ros.engine.packed.kernels.rope_write import Heads, signed
-from vla_ros.engine.quantised.matrices import Quantised, linear, stacked
+from vla_ros.engine.quantised.matrices import Quantised, linear
 
 if TYPE_CHECKING:
     from vla_ros.engine.checkpoints.openvla import Checkpoint
@@ -75,18 +75,21 @@ class BitNetDecoder:
         layers: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         cfg, taps = self.config, dict[int, torch.Tensor]()
-        heads = Heads(cfg.heads, cfg.kv_heads)
+        heads, last = Heads(cfg.heads, cfg.kv_heads), cfg.layers - 1
         cos, sin = self._cos[positions], self._sin[positions]
         for number, layer in enumerate(self.layers):
             qkv = linear(self._norm(x, layer.norm1), layer.qkv)
             qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
             out = attention.from_qkv(number, qkv, cos, sin, heads, self._scale)
-            x = x + linear(self._norm(out.reshape(len(x), -1), layer.inner1), layer.out)
+            out = out.reshape(len(x), -1)
+            if number == last:  # nothing but its K and V is needed of the other tokens
+                x, out = x[rows], out[rows]
+            x = x + linear(self._norm(out, layer.inner1), layer.out)
             gate, up = linear(self._norm(x, layer.norm2), layer.gate_up).chunk(2, -1)
             x = x + linear(self._norm(gate.relu().square() * up, layer.inner2), layer.down)
             if number in layers:
-                taps[number] = x[rows]
-        out = self._norm(x[rows], self._final_norm)
+                taps[number] = x if number == last else x[rows]
+        out = self._norm(x, self._final_norm)
         return out, torch.cat([taps[number] for number in layers], 1) if layers else out[:, :0]
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -99,16 +102,16 @@ class BitNetDecoder:
 def _layer(checkpoint: Checkpoint, number: int) -> Layer:
     base, tensors = f"{_PREFIX}layers.{number}.", checkpoint.tensors
 
-    def matrix(*names: str) -> Quantised:
-        return stacked([checkpoint.quantised[f"{base}{n}_proj.weight"] for n in names]).ready()
+    def matrix(name: str) -> Quantised:
+        return checkpoint.quantised[f"{base}{name}_proj.weight"].ready()
 
     return Layer(
         norm1=tensors[base + "input_layernorm.weight"],
-        qkv=matrix("self_attn.q", "self_attn.k", "self_attn.v"),
+        qkv=matrix("self_attn.qkv"),
         inner1=tensors[base + "self_attn.attn_sub_norm.weight"],
         out=matrix("self_attn.o"),
         norm2=tensors[base + "post_attention_layernorm.weight"],
-        gate_up=matrix("mlp.gate", "mlp.up"),
+        gate_up=matrix("mlp.gate_up"),
         inner2=tensors[base + "mlp.ffn_sub_norm.weight"],
         down=matrix("mlp.down"),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 
 from vla_ros.action_space import ActionSpace
+from vla_ros.engine.checkpoints.freed import give_back_freed
 from vla_ros.engine.flow.config import FlowConfig, read_flow_config
 from vla_ros.engine.flow.gate import check_discrete, read_discrete
 from vla_ros.engine.flow.model import FlowModel
@@ -114,11 +114,3 @@ def build_model(
     model = family(config, weights, positions, like, capture)
     give_back_freed()
     return model
-
-
-def give_back_freed() -> None:
-    """Let the kernel have what glibc keeps of freed memory, here the float32 tensors between
-    reading and folding: a tenth of SmolVLA's weights in bfloat16."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -13,7 +13,8 @@ from vla_ros.engine.checkpoints.weights import Shapes
 TOWER, PROJECTOR = "vision_tower.vision_model.", "multi_modal_projector."
 OURS = "vision_backbone.featurizer."
 EMBEDDING = "language_model.model.embed_tokens.weight"
-QKV = ("q_proj", "k_proj", "v_proj")
+LAYERS = "language_model.model.layers."
+QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 _LANGUAGE_MATRIX = re.compile(
     r"language_model\.model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj\.weight"
 )
@@ -68,7 +69,7 @@ def vision_unused(config: ModelConfig) -> tuple[str, ...]:
 
 
 def own_name(name: str) -> str:
-    """The engine's name for a tensor of the authors that is none of Q, K and V of the tower."""
+    """The engine's name for a tensor of the authors that stands alone, see :func:`fused`."""
     if name.startswith(PROJECTOR):
         return name.replace(f"{PROJECTOR}linear_", "projector.fc")
     if not name.startswith(TOWER):
@@ -82,10 +83,16 @@ def own_name(name: str) -> str:
     return f"{OURS}blocks.{layer}.{_BLOCK[place]}.{kind}"
 
 
-def qkv_parts(layer: int, kind: str) -> tuple[str, ...]:
-    """The authors' names of what one tensor ``attn.qkv`` of a block is made of."""
-    return tuple(f"{TOWER}encoder.layers.{layer}.self_attn.{part}.{kind}" for part in QKV)
-
-
-def qkv_name(layer: int, kind: str) -> str:
-    return f"{OURS}blocks.{layer}.attn.qkv.{kind}"
+def fused(name: str) -> tuple[str, int, int] | None:
+    """Of a tensor that is multiplied together with others: the engine's name of them all, its place
+    among them, their number. None: it stands alone."""
+    base, _, kind = name.rpartition(".")
+    base, _, own = base.rpartition(".")
+    if name.startswith(TOWER) and own in QKV:
+        layer = base.removeprefix(f"{TOWER}encoder.layers.").partition(".")[0]
+        return f"{OURS}blocks.{layer}.attn.qkv.{kind}", QKV.index(own), len(QKV)
+    if name.startswith(LAYERS) and own in QKV:
+        return f"{base}.qkv_proj.{kind}", QKV.index(own), len(QKV)
+    if name.startswith(LAYERS) and own in GATE_UP:
+        return f"{base}.gate_up_proj.{kind}", GATE_UP.index(own), len(GATE_UP)
+    return None

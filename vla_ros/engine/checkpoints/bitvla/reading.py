@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from vla_ros.engine.checkpoints.bitvla.embedding import FileRows, Rows
-from vla_ros.engine.checkpoints.bitvla.names import (
-    EMBEDDING,
-    TOWER,
-    is_ternary,
-    own_name,
-    qkv_name,
-    qkv_parts,
-)
+from vla_ros.engine.checkpoints.bitvla.names import EMBEDDING, fused, is_ternary, own_name
 from vla_ros.engine.checkpoints.config import ModelConfig
+from vla_ros.engine.checkpoints.files import WINDOW
+from vla_ros.engine.checkpoints.freed import give_back_freed
 from vla_ros.engine.checkpoints.weights import Stored, read_tensors
-from vla_ros.engine.quantised.matrices import Quantised, stacked
+from vla_ros.engine.quantised.matrices import Quantised
 from vla_ros.engine.quantised.ternary.matrix import Ternary
 
 
@@ -28,6 +23,12 @@ class Parts:
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     ternary: dict[str, Quantised] = field(default_factory=dict)
+
+    def put(self, name: str, value: torch.Tensor | Ternary) -> None:
+        if isinstance(value, Ternary):
+            self.ternary[name] = value
+        else:
+            self.tensors[name] = value[None] if name.endswith("pos_embed") else value
 
 
 def read_parts(
@@ -44,26 +45,41 @@ def read_parts(
 def gather(
     config: ModelConfig, tensors: Iterable[tuple[str, torch.Tensor]], like: torch.Tensor
 ) -> Parts:
-    """Tensors by the authors' names -> :class:`Parts`. The embedding is left where it is."""
-    parts, apart = Parts(), Parts()  # apart: Q, K and V of the tower
+    """Tensors by the authors' names -> :class:`Parts`. The embedding is left where it is.
+
+    What is multiplied together is put together as it comes, and the memory of what it was made of
+    goes back: at no time is there more than the result and one tensor in float32.
+    """
+    parts, waiting, read = Parts(), dict[str, dict[int, torch.Tensor | Ternary]](), 0
     for name, tensor in tensors:
         if name == EMBEDDING:
             continue
-        aside = name.startswith(TOWER) and name.rsplit(".", 2)[-2] in ("q_proj", "k_proj", "v_proj")
-        target, own = (apart, name) if aside else (parts, own_name(name))
+        value: torch.Tensor | Ternary
         if is_ternary(name, config):
-            made = Ternary.of(tensor)
-            target.ternary[own] = Ternary(
-                made.packed.to(like.device), made.scale.to(like.device), made.width
-            )
+            value = Ternary.of(tensor).to(like.device)
         else:
             value = tensor.to(like, copy=True)
-            target.tensors[own] = value[None] if own.endswith("pos_embed") else value
-    for layer in range(config.towers[0].depth - 1):
-        for kind in ("weight", "bias"):
-            names, own = qkv_parts(layer, kind), qkv_name(layer, kind)
-            if names[0] in apart.ternary:
-                parts.ternary[own] = stacked([apart.ternary.pop(n) for n in names])
-            else:
-                parts.tensors[own] = torch.cat([apart.tensors.pop(n) for n in names])
+        place = fused(name)
+        if place is None:
+            parts.put(own_name(name), value)
+        else:
+            own, index, count = place
+            others = waiting.setdefault(own, {})
+            others[index] = value
+            if len(others) == count:
+                del waiting[own]
+                parts.put(own, _together([others[i] for i in range(count)]))
+        read += tensor.nbytes
+        del tensor, value
+        if read > WINDOW:
+            give_back_freed()
+            read = 0
+    give_back_freed()
     return parts
+
+
+def _together(values: Sequence[torch.Tensor | Ternary]) -> torch.Tensor | Ternary:
+    ternary = [value for value in values if isinstance(value, Ternary)]
+    if ternary:
+        return Ternary.stacked(ternary)
+    return torch.cat([value for value in values if isinstance(value, torch.Tensor)])

@@ -12,6 +12,7 @@ import torch
 
 from vla_ros.action_space import ActionSpace
 from vla_ros.engine.checkpoints.cache import cached
+from vla_ros.engine.checkpoints.freed import give_back_freed
 from vla_ros.engine.checkpoints.random import PREFIX
 from vla_ros.engine.flow.evo1.config import KIND, Evo1Config, chosen, read_evo1_config
 from vla_ros.engine.flow.evo1.gate import check_table, check_time_index
@@ -33,7 +34,7 @@ from vla_ros.engine.flow.evo1.random import (
 )
 from vla_ros.engine.flow.family import Choice, Family, Place
 from vla_ros.engine.flow.lerobot import lerobot_type
-from vla_ros.engine.flow.load import WEIGHTS, give_back_freed
+from vla_ros.engine.flow.load import WEIGHTS
 from vla_ros.engine.flow.text import PromptTokenizer
 from vla_ros.engine.flow.weights import FileWeights, Weights, sha256_of
 from vla_ros.engine.layout import action_space_of

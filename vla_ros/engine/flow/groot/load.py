@@ -10,6 +10,7 @@ from pathlib import Path
 from vla_ros.action_space import ActionKind, ActionSpace, joints
 from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import read_json
+from vla_ros.engine.checkpoints.freed import give_back_freed
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.family import Choice, Place
 from vla_ros.engine.flow.gate import FILE, same_integers
@@ -21,7 +22,6 @@ from vla_ros.engine.flow.groot.preparation import GrootPreparation
 from vla_ros.engine.flow.groot.robot import Robot
 from vla_ros.engine.flow.groot.shards import ShardWeights
 from vla_ros.engine.flow.groot.version import Version, Words
-from vla_ros.engine.flow.load import give_back_freed
 from vla_ros.engine.flow.weights import sha256_of
 from vla_ros.engine.layout import action_space_of
 

@@ -54,6 +54,9 @@ class Ternary:
         values = (exact * inverse).round_().clamp_(-1, 1).to(torch.int8)
         return Ternary(pack(values), (1.0 / inverse).repeat(count), width)
 
+    def to(self, device: torch.device) -> Ternary:
+        return replace(self, packed=self.packed.to(device), scale=self.scale.to(device))
+
     @staticmethod
     def stacked(parts: Sequence[Ternary]) -> Ternary:
         """One matrix of several, on top of each other; every row keeps its scale."""

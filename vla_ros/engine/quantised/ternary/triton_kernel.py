@@ -14,7 +14,7 @@ import triton.language as tl  # type: ignore[import-not-found]
 from vla_ros.engine.packed.devices import on_device
 from vla_ros.engine.quantised.ternary.layout import PLANES
 
-_ROWS, _WEIGHTS, _BYTES = 64, 64, 64
+BLOCKS = {"ROWS": 64, "WEIGHTS": 64, "BYTES": 64}
 
 
 @triton.jit
@@ -61,10 +61,9 @@ def product(
     count, (weights, bytes_) = len(rows), packed.shape
     assert rows.shape[1] == PLANES * bytes_
     out = torch.empty(count, weights, dtype=dtype, device=rows.device)
-    grid = triton.cdiv(count, _ROWS), triton.cdiv(weights, _WEIGHTS)
+    grid = triton.cdiv(count, BLOCKS["ROWS"]), triton.cdiv(weights, BLOCKS["WEIGHTS"])
     with on_device(rows.device):
         _kernel[grid](
-            rows, factor, packed, scale, out, count, weights, bytes_,
-            ROWS=_ROWS, WEIGHTS=_WEIGHTS, BYTES=_BYTES,
+            rows, factor, packed, scale, out, count, weights, bytes_, **BLOCKS
         )  # fmt: skip
     return out
