@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,8 @@ with contextlib.suppress(NoRenderer):  # the tests that render say what to insta
 # An example that took 0.2 s says that the machine was busy; pytest-timeout ends what hangs.
 hypothesis.settings.register_profile("busy machine", deadline=None)
 hypothesis.settings.load_profile("busy machine")
+# Writing a core file delays the news of a worker's death, and some tests send SIGSEGV.
+resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch in many test processes on few cores
 
 NEEDS_ROS = {"ros", "ros_env", "ros_domain", "spawn_node"}
