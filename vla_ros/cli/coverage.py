@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.analysis.coverage import Chunks, Covered, Replayed, Tokens
+    from vla_ros.analysis.coverage.alternatives import Covered
+    from vla_ros.analysis.coverage.episodes import Chunks, Tokens
+    from vla_ros.analysis.coverage.passes import Replayed
 
 NODES = (8, 16, 24, 64)
 LEAST = 500  # frames that a figure may rest on
@@ -52,13 +54,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(args: argparse.Namespace) -> int:
     """Count and print; returns the exit status."""
-    from vla_ros.analysis import coverage
+    from vla_ros.analysis.coverage.alternatives import coverage
     from vla_ros.console.streams import show
     from vla_ros.console.tables import Table
 
     episodes = _episodes(args)
     chunks = _chunks(args, episodes[0].shape[1])
-    covered = coverage.coverage(episodes, chunks)
+    covered = coverage(episodes, chunks)
     replayed = _replayed(episodes, chunks)
     frames = sum(map(len, episodes))
     print(
@@ -97,7 +99,7 @@ def _episodes(args: argparse.Namespace) -> list[Tokens]:
 def _chunks(args: argparse.Namespace, width: int) -> Chunks:
     """How many actions an answer has and how many of them were executed: as said, else as the
     evaluation's run.json has it. UserError."""
-    from vla_ros.analysis.coverage import Chunks
+    from vla_ros.analysis.coverage.episodes import Chunks
     from vla_ros.evaluation.store import RUN, read_run
 
     steps, executed = args.chunk, args.executed
@@ -127,7 +129,7 @@ def _groups(width: int, steps: int) -> dict[str, list[list[int]]]:
 
 
 def _replayed(episodes: list[Tokens], chunks: Chunks) -> list[Replayed]:
-    from vla_ros.analysis.coverage import chain, learning, trees
+    from vla_ros.analysis.coverage.passes import chain, learning, trees
     from vla_ros.engine.trees.expected import Budget
 
     found = [chain(episodes, chunks)]

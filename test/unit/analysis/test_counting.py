@@ -13,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from vla_ros.analysis import stages
 from vla_ros.analysis.flow_shapes import flow_shape_of
-from vla_ros.analysis.models import MODELS, load_model, shape_of
+from vla_ros.analysis.model_files import load_model, shape_of
+from vla_ros.analysis.models import MODELS
 from vla_ros.analysis.shapes import DecoderShape
 from vla_ros.analysis.work import Precision, Segment, attention, linear, parse_precision
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig, text_json

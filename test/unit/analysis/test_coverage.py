@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_ros.analysis.coverage import Chunks, chain, coverage, learning, stands, trees
+from vla_ros.analysis.coverage.alternatives import coverage
+from vla_ros.analysis.coverage.episodes import Chunks
+from vla_ros.analysis.coverage.passes import chain, learning, stands, trees
 from vla_ros.engine.trees.expected import Budget
 from vla_ros.engine.trees.shape import ROOT, DraftTree
 

@@ -10,7 +10,8 @@ import torch
 
 from vla_ros.analysis.devices import load_devices
 from vla_ros.analysis.memory import LONGEST_TEXT, RUNTIME, memory_of
-from vla_ros.analysis.models import MODELS, shape_of
+from vla_ros.analysis.model_files import shape_of
+from vla_ros.analysis.models import MODELS
 from vla_ros.analysis.roofline import Roofline
 from vla_ros.analysis.work import Precision, parse_precision
 from vla_ros.cli.doctor.model import room_for

@@ -26,7 +26,7 @@ FILE_WIDTH = 160
 def run_passes(args: argparse.Namespace, options: BenchOptions) -> int:
     """Measure and print."""
     from vla_ros.analysis.bench_file import DTYPES
-    from vla_ros.analysis.models import load_model
+    from vla_ros.analysis.model_files import load_model
     from vla_ros.analysis.roofline import Roofline
     from vla_ros.analysis.work import parse_precision
     from vla_ros.benchmark.suite import measure_passes

@@ -56,7 +56,7 @@ def checkpoint(name: str) -> Check:
     code = (
         "import sys\n"
         "from vla_ros.analysis.memory import memory_of\n"
-        "from vla_ros.analysis.models import load_model\n"
+        "from vla_ros.analysis.model_files import load_model\n"
         "from vla_ros.analysis.work import Precision\n"
         "from vla_ros.engine.inspection import inspect, sha256_on_disk\n"
         "try:\n"

@@ -59,7 +59,7 @@ def bench_of(path: Path | None) -> BenchFile | None:
 def model_of(args: argparse.Namespace, bench: BenchFile | None = None) -> ModelShape:
     """The chosen model, with the chosen prompt and images."""
     from vla_ros.analysis.compare import fit_shape
-    from vla_ros.analysis.models import load_model
+    from vla_ros.analysis.model_files import load_model
 
     measured = bench.checkpoint if bench else ""
     try:
@@ -99,7 +99,7 @@ def _check_chunk_options(args: argparse.Namespace, model: ModelShape) -> None:
 
 def draft_of(args: argparse.Namespace, model: ModelShape) -> ModelShape | None:
     """The draft model on the same prompt, or None."""
-    from vla_ros.analysis.models import load_model
+    from vla_ros.analysis.model_files import load_model
 
     usual = "minivla" if model.name == "openvla-7b" and model.chunk == 1 else "none"
     name = args.draft or usual

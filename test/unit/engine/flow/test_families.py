@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vla_ros.analysis.models import load_model
+from vla_ros.analysis.model_files import load_model
 from vla_ros.engine.checkpoints.family import READS
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.families import (
