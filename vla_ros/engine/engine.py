@@ -57,7 +57,7 @@ class Engine:
         self.normaliser = _normaliser(checkpoint, options)
         self.tokenizer = PromptTokenizer(checkpoint.directory, config)
         self._preprocess = Preprocessor(
-            config, device, dtype, options.center_crop, options.preprocessing
+            config, device, dtype, options.center_crop, options.preprocessing, options.image_steps
         )
         self._tokens = self.normaliser.dim * config.chunk
         longest = config.patches + MAX_TEXT
