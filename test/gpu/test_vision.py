@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from support.engine import tiny_config
+from support.engine import Again, tiny_config
+from vla_ros.engine.checkpoints.random import in_memory
 from vla_ros.engine.flow.evo1.preparation import square_of
 from vla_ros.engine.flow.images import padded_square
+from vla_ros.engine.model import ModelOptions, VLAModel
 from vla_ros.engine.vision.images import Preprocessor
 
 SHAPES = ((480, 640), (300, 200), (32, 32), (40, 32))
@@ -61,3 +63,24 @@ def test_a_picture_may_be_written_over_while_it_goes_up(device: str) -> None:
     for value, pixels in enumerate(seen):
         wanted = ((value / 255 - mean) / std).expand(3, 32, 32)
         torch.testing.assert_close(pixels[0].cpu(), wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_two_streams_see_what_one_sees(compiled: bool, graphs: bool, device: str) -> None:
+    if compiled and device == "cpu":
+        pytest.skip("builds code with a C++ compiler for a minute; test_streams.py has a stand-in")
+    where, found = torch.device(device), []
+    weights = in_memory(tiny_config("llama_gqa", "fused"), 0, where, torch.float32, 7)
+    for streams in (False, True):
+        capture = Again() if graphs and device == "cpu" else None
+        options = ModelOptions(
+            cuda_graphs=graphs, compile=("vision",) if compiled else (), capture=capture,
+            vision_streams=streams,
+        )  # fmt: skip
+        model = VLAModel(weights, where, torch.float32, options)
+        torch.manual_seed(0)
+        given = [torch.randn(2, 1, 3, 32, 32).to(where) for _ in range(20)]
+        found.append([model.features((first, second)) for first, second in given])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=0, rtol=0)

@@ -108,17 +108,18 @@ def vertical_first(height: int, width: int, high: int, wide: int, interpolation:
     if height == high or width == wide or interpolation == "nearest":
         return False
     kernel = PILImage.Resampling[interpolation.upper()]
-    rows = pillow_weights(height, high, interpolation)
-    columns = pillow_weights(width, wide, interpolation)
+    # In float64, which is exact here, for numpy multiplies whole numbers slowly.
+    rows = pillow_weights(height, high, interpolation).astype(np.float64)
+    columns = pillow_weights(width, wide, interpolation).astype(np.float64)
     random, wrong = np.random.default_rng(0), (0, 0)
     for _ in range(_TRIES):  # of few pixels the order may make no difference
         dots = random.integers(0, 2, (height, width), np.uint8) * np.uint8(255)
         # All three channels: a grey picture might be resized in another way.
         picture = PILImage.fromarray(np.repeat(dots[..., None], 3, axis=2))
         found = np.asarray(picture.resize((wide, high), kernel))[..., 0]
-        for at in {wide * part // 8 for part in range(8)}:
+        for at in {wide * part // 4 for part in range(4)}:
             seen = np.flatnonzero(columns[at])
-            near, weights = dots[:, seen].astype(np.int64), columns[at, seen]
+            near, weights = dots[:, seen].astype(np.float64), columns[at, seen]
             across = _bytes(rows @ _bytes(near @ weights)) != found[:, at]
             down = _bytes(_bytes(rows @ near) @ weights) != found[:, at]
             wrong = wrong[0] + int(across.sum()), wrong[1] + int(down.sum())
@@ -127,8 +128,8 @@ def vertical_first(height: int, width: int, high: int, wide: int, interpolation:
     return wrong[1] < wrong[0]
 
 
-def _bytes(sums: Weights) -> Weights:
-    return np.clip((sums + (1 << (PRECISION - 1))) >> PRECISION, 0, 255)
+def _bytes(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.clip(np.floor(sums / (1 << PRECISION) + 0.5), 0, 255)
 
 
 def _nearest(length: int, size: int) -> Weights:
