@@ -55,8 +55,9 @@ class EngineOptions:
     ``attention`` "torch" leaves the tail of a pack to torch's products on every device; "auto" has
     a Triton kernel for it on CUDA, or says in one line why not.
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
-    "vision" (each tower), "decoder". ``vision_streams``: on CUDA two towers run beside each other.
-    ``threads`` sets torch's intra-op threads.
+    "vision" (each tower), "decoder". ``vision_streams``: on CUDA two towers run beside each other;
+    ``look_ahead``: ``actionflow`` has the next frame seen while a pass runs
+    (:mod:`vla_ros.engine.ahead`). ``threads`` sets torch's intra-op threads.
     Flow policies alone: ``tokenizer`` is the folder of the language model's tokenizer where the
     checkpoint has none, ``flow_steps`` the solver's steps (``None``: the checkpoint's),
     ``flow_cameras`` which of its cameras is which of the robot's where their names do not tell
@@ -94,6 +95,7 @@ class EngineOptions:
     cuda_graphs: bool = True
     compile: tuple[str, ...] = ()
     vision_streams: bool = True
+    look_ahead: bool = True
     threads: int | None = None
     tokenizer: str | None = None
     flow_steps: int | None = None

@@ -1,4 +1,4 @@
-"""Two pieces of work on a GPU at once: a second stream beside the current one.
+"""Two pieces of work on a GPU at once: another stream beside the current one.
 
 What follows from which is said by events: *fork*, the second stream waits for what the current one
 was given so far; *join*, the current one waits for the second. Inside a capture these are edges of
@@ -7,7 +7,7 @@ the graph, and a stream that was forked has to be joined before the capture ends
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -47,3 +47,30 @@ class SideBySide:
             one = first()
             current.wait_stream(self._stream)
         return one, other
+
+
+class Apart:
+    """A stream for work that the current one does not wait for yet. One device, one thread."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        with on_device(device):
+            self._stream = torch.cuda.Stream()
+
+    def run(self, function: Callable[[], A], behind: bool) -> A:
+        """What it returns may be used behind a :meth:`join`. ``behind``: all that the current
+        stream was given so far comes first; otherwise it may run at the same time."""
+        with on_device(self._device):
+            if behind:
+                self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                return function()
+
+    def join(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The current stream waits for all of it, and may use these tensors: their memory is given
+        to nothing else on this stream before the current one is done with them."""
+        with on_device(self._device):
+            current = torch.cuda.current_stream()
+            current.wait_stream(self._stream)
+            for tensor in tensors:
+                tensor.record_stream(current)
