@@ -20,6 +20,7 @@ Capture = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
 Pass = Callable[[tuple[Plan, ...], torch.Tensor | None, torch.Tensor | None], Outputs]
 
 WARM_UP = 3
+FIRST, LAST = -1, 0  # priorities of streams
 
 
 class CudaCapture:
@@ -31,13 +32,16 @@ class CudaCapture:
     The stream is its own, and lives as long as any graph captured on it: cuBLAS keeps a workspace a
     stream, and on torch's default capture stream the end of another engine's graph takes it from
     ours (pytorch#193402). Streams, pools and graphs are made with ``device`` as the current one.
+
+    Kernels of a graph have the priority of the stream that they were captured on (pytorch#167346):
+    what a robot waits for goes before what runs beside it.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, priority: int = FIRST) -> None:
         self._device = device
         with on_device(device):
             self._pool = torch.cuda.graph_pool_handle()
-            self._stream = torch.cuda.Stream()
+            self._stream = torch.cuda.Stream(priority=priority)
 
     def __call__(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
         with on_device(self._device):
@@ -59,8 +63,8 @@ class CudaCapture:
         return replay
 
     def apart(self) -> CudaCapture:
-        """Another one, of another pool and stream."""
-        return CudaCapture(self._device)
+        """Another one, of another pool and stream, whose graphs stand back."""
+        return CudaCapture(self._device, LAST)
 
 
 class CountedCapture:

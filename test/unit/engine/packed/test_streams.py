@@ -129,7 +129,7 @@ def test_vision_is_captured_apart_from_the_passes_and_counted_with_them(
     made: list[CudaCapture] = []
     asked: list[tuple[CudaCapture, Any]] = []
 
-    def init(self: CudaCapture, device: torch.device) -> None:
+    def init(self: CudaCapture, device: torch.device, priority: int = -1) -> None:
         self._device = device
         made.append(self)
 
