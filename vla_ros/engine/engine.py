@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
+from vla_ros.engine.ahead import Ahead, Coming, Sight
 from vla_ros.engine.cameras import camera_pixels
 from vla_ros.engine.checkpoints.openvla import Checkpoint, load_checkpoint, quantised
 from vla_ros.engine.checkpoints.random import PREFIX, load_random
@@ -23,7 +24,6 @@ from vla_ros.engine.quantised.formats import parse_formats
 from vla_ros.engine.request import Decoded, Request
 from vla_ros.engine.schedules.auto import resolve
 from vla_ros.engine.schedules.base import Schedule
-from vla_ros.engine.stages import StageTimer
 from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer, read_normaliser
 from vla_ros.engine.vision.images import Preprocessor
 from vla_ros.timing import Clock
@@ -51,14 +51,19 @@ class Engine:
             ModelOptions(
                 options.backend, options.cuda_graphs, options.compile, options.attention, capture,
                 options.schedule != "generate",  # which is transformers' and takes them plain
+                options.vision_streams,
             ),
         )  # fmt: skip
         config = self.model.config
         self.normaliser = _normaliser(checkpoint, options)
         self.tokenizer = PromptTokenizer(checkpoint.directory, config)
         self._preprocess = Preprocessor(
-            config, device, dtype, options.center_crop, options.preprocessing
+            config, device, dtype, options.center_crop, options.preprocessing, options.image_steps
         )
+        # Only a schedule that reads its answer later has the time.
+        beside = device.type == "cuda" and options.look_ahead and options.schedule == "actionflow"
+        self.sight = Sight(self.model, self.pixels, beside)
+        self._ahead = Ahead(self.sight)
         self._tokens = self.normaliser.dim * config.chunk
         longest = config.patches + MAX_TEXT
         parts = ScheduleParts(
@@ -113,6 +118,7 @@ class Engine:
             front = self.tokenizer.front
             self._prompts, self._text = [self.model.prompt(ids, front) for ids in every], text
         self.schedule.forget()
+        self.sight.drop()
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
         """Answer an observation; None while a pipelined schedule fills.
@@ -124,23 +130,29 @@ class Engine:
         if self.model.capture is not None and self._prepared is None:
             self.schedule.prepare(request, every=True)
             self._prepared = self.model.captures
-        decoded = self.schedule.step(request)
-        return None if decoded is None else self.inference(decoded)
+        pending = self.schedule.submit(request)
+        self._ahead.meanwhile(pending, clock)
+        decoded = pending.read()
+        if decoded is None:
+            return None
+        self._ahead.learn(decoded.timeline)
+        return self.inference(decoded)
+
+    def watch(self, coming: Coming) -> None:
+        """``coming`` names the newest frame that waits: it may be seen before it is given."""
+        self._ahead.watch(coming)
 
     def request(self, observation: Observation, timeline: Timeline, clock: Clock) -> Request:
         """Preprocess and see: everything before the language model."""
         if not self._prompts:
             raise RuntimeError("no instruction yet: call reset(text) before step()")
-        stages = StageTimer(timeline, clock, self.model.device)
-        pixels = self.pixels(observation)
-        stages.mark("preprocess")
-        features = self.model.features(pixels)
+        seen = self.sight.see(observation, timeline, clock)
         named = self._prompts[self._told(observation.delay_steps)]
-        prompt = self.model.sequence(named, self.model.project(features))
-        stages.mark("vision")
+        prompt = self.model.sequence(named, seen.patches)
         return Request(
-            observation.stamp_ns, prompt, stages, pixels, features, observation, len(named.first)
-        )
+            observation.stamp_ns, prompt, seen.stages, seen.pixels, seen.features, observation,
+            len(named.first),
+        )  # fmt: skip
 
     def _told(self, delay_steps: int) -> int:
         """The delay that the prompt names: as near as the policy was trained for."""
@@ -154,6 +166,7 @@ class Engine:
         """Check and de-normalise what a schedule decoded."""
         if not decoded.finite:
             self.schedule.forget(damaged=True)
+            self.sight.drop()
             raise InvalidAction("a logit is not finite: the weights or the image are damaged")
         if decoded.actions is None:
             if len(decoded.tokens) != self._tokens:

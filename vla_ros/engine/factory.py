@@ -280,4 +280,5 @@ def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:
         share=share,
         center_crop=options.center_crop,
         preprocessing=options.preprocessing,
+        image_steps=options.image_steps,
     )

@@ -25,9 +25,12 @@ from vla_ros.engine.packed.kernels.between import PLAIN
 from vla_ros.engine.packed.kernels.rope_write import Heads
 from vla_ros.engine.packed.lane import BUCKET, Lane
 from vla_ros.engine.packed.ring import Ring
+from vla_ros.engine.packed.streams import SideBySide
 from vla_ros.engine.quantised.matrices import QuantisedLinear
 from vla_ros.engine.quantised.prepacked import can_prepack
-from vla_ros.engine.vision.towers import Vision
+from vla_ros.engine.vision.towers import Both, Vision, fused
+
+See = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Prompt:
 class ModelOptions:
     """How a model is run. ``capture`` overrides the way graphs are captured (tests).
 
-    ``prepack``: on a CPU the decoder's matrices are laid out for it once."""
+    ``prepack``: on a CPU the decoder's matrices are laid out for it once. ``vision_streams``: on
+    CUDA two towers run beside each other; ``both`` overrides the way in which (tests)."""
 
     backend: str = "own"
     cuda_graphs: bool = True
@@ -50,6 +54,8 @@ class ModelOptions:
     attention: str = "auto"
     capture: Capture | None = None
     prepack: bool = True
+    vision_streams: bool = True
+    both: Both | None = None
 
 
 class VLAModel:
@@ -93,16 +99,14 @@ class VLAModel:
         heads = Heads(text.heads, text.kv_heads)
         self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
         self.capture = _capture(device, options)
-        self._see: Callable[[tuple[torch.Tensor, ...]], torch.Tensor] = self.vision.features
+        self._see = _eyes(self.vision, device, options)
         self._hidden: Hidden = self.decoder.hidden
         self._tapped: Tapped = self.decoder.tapped
-        if "vision" in options.compile:
-            self._see = compiled(self._see)
         if "decoder" in options.compile:
             self._hidden = compiled(self._hidden)
             self._tapped = compiled(self._tapped)  # compiled at its first call, if any
         if self.capture is not None:
-            self._see = GraphedVision(self._see, self.capture)
+            self._see = GraphedVision(self._see, self.capture.apart())
 
     @property
     def captures(self) -> int:
@@ -156,6 +160,19 @@ class VLAModel:
             self.decoder, self._hidden, ring, self.attention, self.capture, window, taps,
             self._tapped,
         )  # fmt: skip
+
+
+def _eyes(vision: Vision, device: torch.device, options: ModelOptions) -> See:
+    """Pixels -> features [patches, sum of widths]: each tower compiled, or not; two of them on two
+    streams."""
+    towers: list[Callable[[torch.Tensor], torch.Tensor]] = list(vision.vision_backbone.towers)
+    if "vision" in options.compile:
+        # Each by itself: a stream is chosen between them, which is nothing that dynamo traces.
+        towers = [compiled(tower) for tower in towers]
+    both = options.both
+    if both is None and device.type == "cuda" and options.vision_streams and len(towers) > 1:
+        both = SideBySide(device)
+    return lambda pixels: fused(towers, pixels, both).flatten(0, 1)
 
 
 def _capture(device: torch.device, options: ModelOptions) -> CountedCapture | None:

@@ -25,6 +25,7 @@ EXTRAPOLATIONS = ("repeat", "linear")
 BACKENDS = ("own", "transformers")
 ATTENTIONS = ("auto", "torch")
 PREPROCESSINGS = ("default", "libero")
+IMAGE_STEPS = ("auto", "cpu", "device")
 RTC = ("", "identity", "true", "trained")
 #: Options that mean something to flow policies alone.
 FLOW_OPTIONS = ("tokenizer", "flow_steps", "flow_cameras", "embodiment")
@@ -39,7 +40,8 @@ class EngineOptions:
     ``unnorm_key`` names the data set whose statistics scale the actions; ``None`` takes the
     only one there is. ``action_dim`` is the size of one action, ``None`` accepts any.
     ``center_crop`` and ``preprocessing`` (default, libero) say how an image becomes a tower's
-    square, see :mod:`vla_ros.engine.vision.images`.
+    square, see :mod:`vla_ros.engine.vision.images`; ``image_steps`` of token policies where that is
+    done: "cpu", "device", or "auto", on a GPU where there is one. The pixels are the same.
     ``drafter`` (temporal, temporal_tree, head, model) guesses for speculation;
     ``draft_checkpoint`` (of model; of head where it is not the checkpoint's own),
     ``draft_extrapolation`` (of temporal), ``adaptive_draft`` belong to the drafters,
@@ -53,7 +55,9 @@ class EngineOptions:
     ``attention`` "torch" leaves the tail of a pack to torch's products on every device; "auto" has
     a Triton kernel for it on CUDA, or says in one line why not.
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
-    "vision", "decoder". ``threads`` sets torch's intra-op threads.
+    "vision" (each tower), "decoder". ``vision_streams``: on CUDA two towers run beside each other;
+    ``look_ahead``: ``actionflow`` has the next frame seen while a pass runs
+    (:mod:`vla_ros.engine.ahead`). ``threads`` sets torch's intra-op threads.
     Flow policies alone: ``tokenizer`` is the folder of the language model's tokenizer where the
     checkpoint has none, ``flow_steps`` the solver's steps (``None``: the checkpoint's),
     ``flow_cameras`` which of its cameras is which of the robot's where their names do not tell
@@ -75,6 +79,7 @@ class EngineOptions:
     action_dim: int | None = None
     center_crop: bool = False
     preprocessing: str = "default"
+    image_steps: str = "auto"
     backend: str = "own"
     attention: str = "auto"
     drafter: str = "temporal"
@@ -89,6 +94,8 @@ class EngineOptions:
     fixed_shapes: bool = False
     cuda_graphs: bool = True
     compile: tuple[str, ...] = ()
+    vision_streams: bool = True
+    look_ahead: bool = True
     threads: int | None = None
     tokenizer: str | None = None
     flow_steps: int | None = None
@@ -107,6 +114,7 @@ class EngineOptions:
         _one_of("draft_extrapolation", self.draft_extrapolation, EXTRAPOLATIONS)
         _one_of("backend", self.backend, BACKENDS)
         _one_of("preprocessing", self.preprocessing, PREPROCESSINGS)
+        _one_of("image_steps", self.image_steps, IMAGE_STEPS)
         _one_of("attention", self.attention, ATTENTIONS)
         if self.schedule == AUTO:
             _changes_nothing(self)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from vla_ros.core import Observation, Timeline
+from vla_ros.engine.packed.devices import on_device
 from vla_ros.engine.stages import StageTimer
 
 
@@ -32,6 +34,31 @@ class Decoded:
     own: tuple[int, ...] = ()
     actions: torch.Tensor | None = None
     delay_steps: int = 0
+
+
+class Pending(Protocol):
+    """What comes of a call, asked for and perhaps still on the device."""
+
+    def arrived(self) -> bool:
+        """Whether ``read`` would return at once."""
+        ...
+
+    def read(self) -> Decoded | None:
+        """The answer, or None while a pipeline fills. Waits; once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What is there already."""
+
+    answer: Decoded | None
+
+    def arrived(self) -> bool:
+        return True
+
+    def read(self) -> Decoded | None:
+        return self.answer
 
 
 @dataclass(slots=True)
@@ -79,6 +106,36 @@ class Reading:
 
     def read(self) -> tuple[list[int], bool]:
         """The tokens, and whether all logits were finite (a maximum lets NaN and +inf through)."""
+        return self.ask().read()
+
+    def ask(self) -> Underway:
+        """The same for later: nobody waits now."""
         finite = torch.cat(self.maxima).isfinite().all()
-        packed = torch.cat((*self.choices, finite[None].long())).tolist()
-        return packed[:-1], bool(packed[-1])
+        return Underway(torch.cat((*self.choices, finite[None].long())))
+
+
+class Underway:
+    """Choices, and a last number that says whether they are finite, on their way to the host.
+
+    From a GPU they go into page-locked memory behind what was submitted before, and an event says
+    when they are there."""
+
+    def __init__(self, numbers: torch.Tensor) -> None:
+        self._numbers, self._event = numbers, None
+        if numbers.is_cuda:
+            with on_device(numbers.device):
+                self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+                self._numbers.copy_(numbers, non_blocking=True)
+                self._event = torch.cuda.Event()
+                self._event.record()
+
+    def arrived(self) -> bool:
+        """Whether ``read`` would return at once."""
+        return self._event is None or bool(self._event.query())
+
+    def read(self) -> tuple[list[int], bool]:
+        """See :meth:`Reading.read`. Waits."""
+        if self._event is not None:
+            self._event.synchronize()
+        *tokens, finite = self._numbers.tolist()
+        return tokens, bool(finite)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -24,6 +25,18 @@ class Server:
         self._clock = clock
         self._instruction: Instruction | None = None
         self._received: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED)
+
+    def watch(self, waiting: Callable[[], FrameRequest | None]) -> None:
+        """Let the policy, if it wants to, look at the frame that comes next: the newest that waits
+        under the instruction of now. Whether it is asked for is not said by this."""
+        watch = getattr(self._policy, "watch", None)
+        if watch is not None:
+            watch(lambda: self._coming(waiting()))
+
+    def _coming(self, request: FrameRequest | None) -> Observation | None:
+        if request is None or request.instruction != self._instruction:
+            return None
+        return request.observation
 
     def answer(self, request: FrameRequest) -> Result:
         """The result of one request; an exception other than the expected two passes through."""

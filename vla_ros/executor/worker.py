@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vla_ros.executor.guard import end_with_parent
+from vla_ros.executor.inbox import Inbox
 from vla_ros.executor.mailbox import Doorbell, MailboxReader
 from vla_ros.executor.memory import device_bytes, refuse_unless_free
 from vla_ros.executor.messages import ErrorKind, FrameRequest, Result
@@ -32,7 +33,6 @@ from vla_ros.executor.wire import (
     LoadRefused,
     WorkerFailed,
     WorkerReport,
-    decode_request,
     encode_report,
 )
 from vla_ros.policies.base import Policy, PolicyRefused, PolicySpec
@@ -156,14 +156,14 @@ def _serve(
 ) -> None:
     waiting = select.poll()
     waiting.register(bell.fileno(), select.POLLIN)
+    inbox = Inbox(mailbox, after)
+    server.watch(inbox.peek)
     while True:
-        letter = mailbox.read(after)
-        if letter is None:
+        request = inbox.take()
+        if request is None:
             waiting.poll()
             bell.answer()
             continue
-        after = letter.sequence
-        request = decode_request(letter)
         try:
             result = server.answer(request)
         except Exception as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from vla_ros.action_space import END_EFFECTOR_DELTA
 from vla_ros.core import GRIPPER, Inference, Instruction, Observation, PolicyInfo, Timeline
-from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine import Engine, EngineOptions, load_engine
 from vla_ros.engine import InvalidAction as EngineInvalidAction
 from vla_ros.errors import UserError
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
@@ -90,6 +91,11 @@ class VlaPolicy:
             self._cannot = str(error)
         else:
             self._cannot = ""
+
+    def watch(self, coming: Callable[[], Observation | None]) -> None:
+        """See :class:`vla_ros.policies.base.Policy`."""
+        if isinstance(self._engine, Engine):
+            self._engine.watch(coming)
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
         """See :class:`vla_ros.policies.base.Policy`."""

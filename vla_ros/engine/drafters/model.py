@@ -56,13 +56,14 @@ class ModelDrafter(Drafter):
         share: bool = True,
         center_crop: bool = False,
         preprocessing: str = "default",
+        image_steps: str = "auto",
     ) -> None:
         _check(target, draft)
         self._target, self._draft, self._tokenizer = target, draft, tokenizer
         self._same_pixels = target.config.sees_like(draft.config)
         self.shares_vision = share and towers_equal(target, draft)
         self._preprocess = Preprocessor(
-            draft.config, draft.device, draft.dtype, center_crop, preprocessing
+            draft.config, draft.device, draft.dtype, center_crop, preprocessing, image_steps
         )
         self._max_text = max_text
         longest = draft.config.patches + max_text

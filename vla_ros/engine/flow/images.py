@@ -12,14 +12,18 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.core import Image
+from vla_ros.engine.vision.upload import uploaded
+
+CPU = torch.device("cpu")
 
 
-def padded_square(image: Image, size: int, centred: bool) -> torch.Tensor:
-    """uint8 [h, w, 3] -> float32 [3, size, size] in [-1, 1]."""
+def padded_square(
+    image: Image, size: int, centred: bool, device: torch.device = CPU
+) -> torch.Tensor:
+    """uint8 [h, w, 3] -> float32 [3, size, size] in [-1, 1], made on the device and there."""
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
         raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
-    # A copy: the camera's buffer may be shared memory that is written again.
-    pixels = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].float() / 255.0
+    pixels = uploaded(image, device).permute(2, 0, 1)[None].float() / 255.0
     height, width = image.shape[:2]
     if (height, width) != (size, size):
         ratio = max(width / size, height / size)

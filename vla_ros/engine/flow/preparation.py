@@ -48,7 +48,11 @@ class LerobotPreparation:
         config = self._config
         centred = config.kind != "smolvla"
         pixels = torch.stack(
-            [padded_square(i, config.image_size, centred=centred) for i in images if i is not None]
+            [
+                padded_square(image, config.image_size, centred, self._device)
+                for image in images
+                if image is not None
+            ]
         )
         scaled = self._processors.state.normalise(state)
         padded = torch.zeros(config.state_width)

@@ -14,7 +14,7 @@ import torch
 
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.pack import PackLayout, TailToken
-from vla_ros.engine.request import Decoded, Reading, Request
+from vla_ros.engine.request import Decoded, Pending, Reading, Request, Settled, Underway
 from vla_ros.engine.schedules.base import Schedule
 
 
@@ -32,6 +32,21 @@ class Flight:
         return len(self.reading.choices)
 
 
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """A request behind its last pass: see :class:`vla_ros.engine.request.Pending`."""
+
+    flight: Flight
+    underway: Underway
+
+    def arrived(self) -> bool:
+        return self.underway.arrived()
+
+    def read(self) -> Decoded:
+        tokens, finite = self.underway.read()
+        return self.flight.request.answer(tokens, len(tokens), finite=finite)
+
+
 class ActionFlow(Schedule):
     """One pass a call; the first K - 1 calls after a reset return None."""
 
@@ -46,6 +61,9 @@ class ActionFlow(Schedule):
         return self.count
 
     def step(self, request: Request) -> Decoded | None:
+        return self.submit(request).read()
+
+    def submit(self, request: Request) -> Pending:
         older, length = self._flights, len(request.prompt)
         for each in older:  # since its last pass it has only waited for this frame
             each.request.stages.mark("queue")
@@ -72,7 +90,11 @@ class ActionFlow(Schedule):
         self._choices = choices
         for row, each in enumerate(older):
             each.reading.add(choices[row : row + 1], maxima[row : row + 1])
-        return self._finish(older.pop()) if len(older) == self.count else None
+        if len(older) < self.count:
+            return Settled(None)
+        done = older.pop()
+        self.lane.ring.release(done.slot)  # what comes next on the device comes behind this pass
+        return Landing(done, done.reading.ask())
 
     def rehearse(self, request: Request) -> None:
         """The pipeline as it fills: 0, 1 ... K - 1 older frames beside the new one."""
@@ -86,11 +108,6 @@ class ActionFlow(Schedule):
                 tail=tuple(TailToken(1 + place, length + place) for place in range(older)),
             )
             self.lane.run(layout, request.prompt, tokens[:older] if older else None)
-
-    def _finish(self, flight: Flight) -> Decoded:
-        self.lane.ring.release(flight.slot)
-        tokens, finite = flight.reading.read()
-        return flight.request.answer(tokens, self.count, finite=finite)
 
     def forget(self, damaged: bool = False) -> None:
         self._flights.clear()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vla_ros.engine.model import VLAModel
 from vla_ros.engine.packed.lane import prompt_lengths, resized
-from vla_ros.engine.request import Decoded, Request
+from vla_ros.engine.request import Decoded, Pending, Request, Settled
 
 
 class Schedule(ABC):
@@ -28,6 +28,11 @@ class Schedule(ABC):
     @abstractmethod
     def step(self, request: Request) -> Decoded | None:
         """Take one request in; give the answer that is ready, or None while a pipeline fills."""
+
+    def submit(self, request: Request) -> Pending:
+        """As ``step``, but where the schedule can, without waiting for the device: the caller reads
+        the answer before the next call, and may do something else meanwhile."""
+        return Settled(self.step(request))
 
     def instruct(self, text: str) -> None:
         """A new instruction; ``forget`` follows."""

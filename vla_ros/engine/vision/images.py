@@ -8,15 +8,19 @@ Mean, deviation, interpolation and strategy are the checkpoint's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from PIL import Image as PILImage
 
 from vla_ros.core import Image
 from vla_ros.engine.checkpoints.config import ModelConfig, TowerConfig
-from vla_ros.engine.vision.transforms import centre_crop, libero_square
+from vla_ros.engine.vision.resampling import Placing, placing
+from vla_ros.engine.vision.squares import Colour, TorchSquares
+from vla_ros.engine.vision.transforms import centre_crop, libero_picture, libero_square
+from vla_ros.engine.vision.upload import uploaded
 
-Colour = tuple[int, int, int]
 _Square = tuple[int, Colour, str]  # side, fill, interpolation
 
 
@@ -33,34 +37,20 @@ def fit(
     if (height, width) == (size, size):
         return image
     picture = PILImage.fromarray(image)
-    if strategy == "letterbox":
-        picture = _pad(picture, fill)
-    if strategy == "resize-naive":
-        wide, high = size, size
-    else:
-        wide, high = _short_side(picture.size, size)
-    if picture.size != (wide, high):
-        picture = picture.resize((wide, high), PILImage.Resampling[interpolation.upper()])
-    # torchvision's center_crop, which rounds half to even
-    left, top = round((wide - size) / 2), round((high - size) / 2)
+    to = placing(height, width, size, strategy)
+    if to.top or to.left:
+        picture = _padded(picture, to, fill)
+    if picture.size != (to.wide, to.high):
+        picture = picture.resize((to.wide, to.high), PILImage.Resampling[interpolation.upper()])
+    left, top = to.cut_left, to.cut_top
     return np.asarray(picture.crop((left, top, left + size, top + size)))
 
 
-def _pad(picture: PILImage.Image, fill: Colour) -> PILImage.Image:
+def _padded(picture: PILImage.Image, to: Placing, fill: Colour) -> PILImage.Image:
     wide, high = picture.size
-    side = max(wide, high)
-    left, top = (side - wide) // 2, (side - high) // 2
-    padded = PILImage.new("RGB", (wide + 2 * left, high + 2 * top), fill)
-    padded.paste(picture, (left, top))
+    padded = PILImage.new("RGB", (wide + 2 * to.left, high + 2 * to.top), fill)
+    padded.paste(picture, (to.left, to.top))
     return padded
-
-
-def _short_side(size: tuple[int, int], wanted: int) -> tuple[int, int]:
-    """(width, height) with the short side as wanted, the long one cut to a whole number."""
-    wide, high = size
-    if wide <= high:
-        return wanted, int(wanted * high / wide)
-    return int(wanted * wide / high), wanted
 
 
 def letterbox_fill(config: ModelConfig, tower: TowerConfig) -> Colour:
@@ -76,8 +66,18 @@ def letterbox_fill(config: ModelConfig, tower: TowerConfig) -> Colour:
     return red, green, blue
 
 
+def resized_there(image_steps: str, device: torch.device) -> bool:
+    """Whether pictures are resized on the device."""
+    return image_steps == "device" or (image_steps == "auto" and device.type == "cuda")
+
+
 class Preprocessor:
-    """uint8 RGB image -> one float tensor [1, 3, size, size] per tower, on the device."""
+    """uint8 RGB image -> one float tensor [1, 3, size, size] per tower, on the device.
+
+    ``image_steps`` says where a picture is resized: "cpu" by Pillow, "device" in torch after the
+    picture went there as it came (:mod:`vla_ros.engine.vision.squares`: the same pixels), "auto" on
+    a GPU where there is one.
+    """
 
     def __init__(
         self,
@@ -86,12 +86,16 @@ class Preprocessor:
         dtype: torch.dtype,
         crop: bool,
         preprocessing: str = "default",
+        image_steps: str = "auto",
     ) -> None:
         self._config, self._crop = config, crop
         self._libero = preprocessing == "libero"
         self._device, self._dtype = device, dtype
+        there = resized_there(image_steps, device)
+        self._squares = TorchSquares(device) if there else None
+        where = device if there else torch.device("cpu")
         self._scales = [
-            (torch.tensor(t.mean).view(3, 1, 1), torch.tensor(t.std).view(3, 1, 1))
+            tuple(torch.tensor(values, device=where).view(3, 1, 1) for values in (t.mean, t.std))
             for t in config.towers
         ]
 
@@ -99,6 +103,7 @@ class Preprocessor:
         """Resize, optionally centre-crop, scale to [0, 1], normalise for every tower."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
+        make = self._pillow(image) if self._squares is None else self._torch(image, self._squares)
         out: list[torch.Tensor] = []
         made: dict[_Square, torch.Tensor] = {}  # towers that want the same share it
         for tower, (mean, std) in zip(self._config.towers, self._scales, strict=True):
@@ -106,16 +111,33 @@ class Preprocessor:
             fill = letterbox_fill(self._config, tower) if boxed else (0, 0, 0)
             wanted = (tower.image_size, fill, tower.interpolation)
             if wanted not in made:
-                # A copy: the camera's buffer may be shared memory that is written again.
-                square = torch.from_numpy(self._square(image, wanted).copy())
-                made[wanted] = square.permute(2, 0, 1).float() / 255.0
+                made[wanted] = make(wanted) / 255.0
             out.append(((made[wanted] - mean) / std)[None].to(self._device, self._dtype))
         return tuple(out)
 
-    def _square(self, image: Image, wanted: _Square) -> Image:
-        size, fill, interpolation = wanted
-        if self._libero:
-            square = libero_square(image, size)
-        else:
-            square = fit(image, size, self._config.resize, fill, interpolation)
-        return centre_crop(square) if self._crop else square
+    def _pillow(self, image: Image) -> Callable[[_Square], torch.Tensor]:
+        def square(wanted: _Square) -> torch.Tensor:
+            size, fill, interpolation = wanted
+            if self._libero:
+                made = libero_square(image, size)
+            else:
+                made = fit(image, size, self._config.resize, fill, interpolation)
+            made = centre_crop(made) if self._crop else made
+            # A copy: the camera's buffer may be shared memory that is written again.
+            return torch.from_numpy(made.copy()).permute(2, 0, 1).float()
+
+        return square
+
+    def _torch(self, image: Image, squares: TorchSquares) -> Callable[[_Square], torch.Tensor]:
+        taken = libero_picture(image) if self._libero else image
+        picture = uploaded(taken, self._device).permute(2, 0, 1).float()
+
+        def square(wanted: _Square) -> torch.Tensor:
+            size, fill, interpolation = wanted
+            if self._libero:
+                made = squares.lanczos3(picture, size)
+            else:
+                made = squares.fit(picture, size, self._config.resize, fill, interpolation)
+            return squares.centre_crop(made) if self._crop else made
+
+        return square

@@ -7,11 +7,17 @@ Ordinary modules: they can be trained as well as run.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.engine.checkpoints.config import ModelConfig, TowerConfig
+
+Features = Callable[[], torch.Tensor]
+Both = Callable[[Features, Features], tuple[torch.Tensor, torch.Tensor]]
 
 
 class LayerScale(nn.Module):
@@ -123,12 +129,27 @@ class VisionBackbone(nn.Module):
             self.fused_featurizer = Tower(towers[1])
         self.fused = len(towers) == 2
 
+    @property
+    def towers(self) -> tuple[Tower, ...]:
+        """One or two."""
+        return (self.featurizer, self.fused_featurizer) if self.fused else (self.featurizer,)
+
     def forward(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """One tensor [B, 3, size, size] per tower -> [B, patches, sum of widths]."""
-        first = self.featurizer(pixels[0])
-        if not self.fused:
-            return first
-        return torch.cat((first, self.fused_featurizer(pixels[1])), dim=-1)
+        return fused(self.towers, pixels)
+
+
+def fused(
+    towers: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+    pixels: tuple[torch.Tensor, ...],
+    both: Both | None = None,
+) -> torch.Tensor:
+    """The features of all towers beside each other; ``both`` runs two of them, None in turn."""
+    if len(towers) == 1:
+        return towers[0](pixels[0])
+    first, second = (partial(tower, x) for tower, x in zip(towers, pixels, strict=True))
+    features = (first(), second()) if both is None else both(first, second)
+    return torch.cat(features, dim=-1)
 
 
 class Projector(nn.Module):

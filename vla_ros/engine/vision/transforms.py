@@ -50,9 +50,14 @@ def jpeg_round_trip(image: Image) -> Image:
     return decode_fast(coded)
 
 
+def libero_picture(image: Image) -> Image:
+    """A camera's picture as the published LIBERO evaluations take it, before it is resized."""
+    return jpeg_round_trip(mirror(image))
+
+
 def libero_square(image: Image, size: int) -> Image:
     """A camera's picture -> [size, size, 3] as the published LIBERO evaluations make it."""
-    return lanczos3(jpeg_round_trip(mirror(image)), size)
+    return lanczos3(libero_picture(image), size)
 
 
 def lanczos3(image: Image, size: int) -> Image:
@@ -65,7 +70,7 @@ def lanczos3(image: Image, size: int) -> Image:
     height, width = image.shape[:2]
     if (height, width) == (size, size):
         return image
-    rows, columns = _lanczos_weights(height, size), _lanczos_weights(width, size)
+    rows, columns = lanczos_weights(height, size), lanczos_weights(width, size)
     high = rows @ image.reshape(height, width * 3).astype(np.float32)
     wide = columns @ high.reshape(size, width, 3).transpose(1, 0, 2).reshape(width, size * 3)
     out = wide.reshape(size, size, 3).transpose(1, 0, 2)
@@ -73,7 +78,7 @@ def lanczos3(image: Image, size: int) -> Image:
 
 
 @lru_cache(maxsize=16)
-def _lanczos_weights(length: int, size: int) -> _Float32s:
+def lanczos_weights(length: int, size: int) -> _Float32s:
     """Float32 [size, length]: what each of ``length`` pixels adds to each of ``size``."""
     reduction = length / size
     widened = max(reduction, 1.0)
@@ -93,7 +98,7 @@ def centre_crop(image: Image) -> Image:
     back to integers as tf.image.convert_image_dtype does: the whole part of value * 255.5.
     """
     side = math.sqrt(CROP_AREA)
-    rows, columns = _sample_points(image.shape[0], side), _sample_points(image.shape[1], side)
+    rows, columns = sample_points(image.shape[0], side), sample_points(image.shape[1], side)
     y0, x0 = np.floor(rows).astype(int), np.floor(columns).astype(int)
     y1 = np.minimum(y0 + 1, image.shape[0] - 1)
     x1 = np.minimum(x0 + 1, image.shape[1] - 1)
@@ -104,6 +109,7 @@ def centre_crop(image: Image) -> Image:
     return np.minimum(value * np.float32(255.5), 255).astype(np.uint8)
 
 
-def _sample_points(length: int, side: float) -> _Float32s:
+def sample_points(length: int, side: float) -> _Float32s:
+    """Float32 [length]: where in ``length`` pixels each of the middle ``side`` of them lies."""
     start = (1 - side) / 2 * (length - 1)
     return (start + np.arange(length) * side).astype(np.float32)

@@ -57,7 +57,7 @@ class Evo1Policy:
 
     def preparation(self) -> Evo1Preparation:
         """What stands between the robot's units and the model's."""
-        return Evo1Preparation(self.config, self.scalers, self.tokenizer)
+        return Evo1Preparation(self.config, self.scalers, self.tokenizer, self.model.device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,9 @@ from vla_ros.engine.flow.processors import (
     steps_of,
 )
 from vla_ros.engine.flow.text import PromptTokenizer
+from vla_ros.engine.vision.upload import uploaded
 
+CPU = torch.device("cpu")
 IMAGE_START, IMAGE_TOKEN, IMAGE_END = "<img>", "<IMG_CONTEXT>", "</img>"
 PAD_STATE, PAD_ACTION = "evo1_pad_state_processor", "evo1_pad_action_processor"
 ACTION_STEP = "evo1_action_processor"
@@ -72,8 +75,19 @@ def prompt_of(config: Evo1Config, task: str) -> str:
 class Evo1Preparation:
     """See :class:`vla_ros.engine.flow.family.Preparation`."""
 
-    def __init__(self, config: Evo1Config, scalers: Scalers, tokenizer: PromptTokenizer) -> None:
+    def __init__(
+        self,
+        config: Evo1Config,
+        scalers: Scalers,
+        tokenizer: PromptTokenizer,
+        device: torch.device = CPU,
+    ) -> None:
         self._config, self._scalers, self._tokenizer = config, scalers, tokenizer
+        vision, self._device = config.vision, device
+        self._mean, self._std = (
+            torch.tensor(values, device=device).view(3, 1, 1)
+            for values in (vision.mean, vision.std)
+        )
         self._image_token = tokenizer.id_of(IMAGE_TOKEN)
         self._ids = torch.empty(0, dtype=torch.int64)
 
@@ -97,13 +111,16 @@ class Evo1Preparation:
         """Cameras that are there take the first places, whichever are absent."""
         vision = self._config.vision
         pixels = torch.stack(
-            [square_of(image, vision.image_size) for image in images if image is not None]
+            [
+                square_of(image, vision.image_size, self._device)
+                for image in images
+                if image is not None
+            ]
         )
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (vision.mean, vision.std))
         scaled = self._scalers.state.normalise(state)
         padded = torch.zeros(self._config.state_width)
         padded[: len(scaled)] = scaled
-        return Inputs((pixels - mean) / std, self._ids, padded)
+        return Inputs((pixels - self._mean) / self._std, self._ids, padded)
 
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """In units; a gripper that is only open or closed says one of its two values."""
@@ -118,18 +135,24 @@ class Evo1Preparation:
         return values
 
 
-def square_of(image: Image, size: int) -> torch.Tensor:
-    """uint8 [h, w, 3] -> float32 [3, size, size] in [0, 1]: stretched, bicubic with antialiasing,
-    rounded to 256 values, as PIL does it."""
+def square_of(image: Image, size: int, device: torch.device = CPU) -> torch.Tensor:
+    """uint8 [h, w, 3] -> float32 [3, size, size] in [0, 1], made on the device and there:
+    stretched, bicubic with antialiasing, rounded to 256 values, as PIL does it."""
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
         raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
-    # A copy: the camera's buffer may be shared memory that is written again.
-    pixels = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].float()
-    # LeRobot divides by 255, multiplies by it again and cuts: some values become one less.
-    pixels = (pixels / 255.0 * 255.0).clamp(0, 255).to(torch.uint8).float()
+    pixels = uploaded(image, device).permute(2, 0, 1)[None]
+    pixels = _levels(device)[pixels.int()]
     if image.shape[:2] != (size, size):
         pixels = F.interpolate(
             pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
         )
         pixels = pixels.clamp(0, 255).round()
     return pixels[0] / 255.0
+
+
+@lru_cache(maxsize=4)
+def _levels(device: torch.device) -> torch.Tensor:
+    """LeRobot divides by 255, multiplies by it again and cuts: some of the 256 values become one
+    less. Which ones is a CPU's arithmetic; a GPU's division by a number is another one."""
+    values = torch.arange(256, dtype=torch.float32)
+    return (values / 255.0 * 255.0).clamp(0, 255).to(torch.uint8).float().to(device)

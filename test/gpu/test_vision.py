@@ -1,0 +1,154 @@
+"""Pictures and vision on a device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from support.engine import CLOCK, TEXTS, Again, observation, stream, tiny_config
+from support.gpu import DEVICES
+from vla_ros.core import Observation, Timeline
+from vla_ros.engine import Engine
+from vla_ros.engine.ahead import Ahead
+from vla_ros.engine.checkpoints.random import in_memory
+from vla_ros.engine.flow.evo1.preparation import square_of
+from vla_ros.engine.flow.images import padded_square
+from vla_ros.engine.model import ModelOptions, VLAModel
+from vla_ros.engine.request import Underway
+from vla_ros.engine.vision.images import Preprocessor
+
+GPU_ONLY = pytest.mark.parametrize("device", [DEVICES[1]])
+SHAPES = ((480, 640), (300, 200), (32, 32), (40, 32))
+
+
+def picture(shape: tuple[int, int]) -> np.ndarray:
+    random = np.random.default_rng(shape[0])
+    return random.integers(0, 256, (*shape, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("crop", [False, True])
+@pytest.mark.parametrize("preprocessing", ["default", "libero"])
+def test_pictures_are_resized_on_the_device_as_pillow_does_it(
+    preprocessing: str, crop: bool, device: str
+) -> None:
+    config = tiny_config(towers="fused")
+    here = Preprocessor(config, torch.device("cpu"), torch.float32, crop, preprocessing, "cpu")
+    where = torch.device(device)
+    there = Preprocessor(config, where, torch.float32, crop, preprocessing, "device")
+    for shape in SHAPES:
+        image = picture(shape)
+        for one, other, tower in zip(here(image), there(image), config.towers, strict=True):
+            assert other.device == where
+            levels = (one - other.cpu()).abs() * torch.tensor(tower.std).view(3, 1, 1) * 255
+            assert levels.max() < (0.01 if preprocessing == "default" else 1.01)
+
+
+def test_a_flow_policys_pictures_are_those_of_the_cpu(device: str) -> None:
+    where = torch.device(device)
+    for shape in SHAPES:
+        image = picture(shape)
+        for centred in (False, True):
+            one, other = padded_square(image, 32, centred), padded_square(image, 32, centred, where)
+            torch.testing.assert_close(one, other.cpu(), atol=1e-4, rtol=0)
+        one, other = square_of(image, 32), square_of(image, 32, where)
+        assert (one - other.cpu()).abs().max() < 1.01 / 255
+
+
+def test_a_picture_may_be_written_over_while_it_goes_up(device: str) -> None:
+    """Many large ones in a row, so that transfers wait for each other."""
+    prepare = Preprocessor(
+        tiny_config(), torch.device(device), torch.float32, False, image_steps="device"
+    )
+    image, seen = np.zeros((480, 640, 3), np.uint8), []
+    for value in range(64):
+        image[:] = value
+        seen.append(prepare(image)[0])
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in
+                 (tiny_config().towers[0].mean, tiny_config().towers[0].std))  # fmt: skip
+    for value, pixels in enumerate(seen):
+        wanted = ((value / 255 - mean) / std).expand(3, 32, 32)
+        torch.testing.assert_close(pixels[0].cpu(), wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_two_streams_see_what_one_sees(compiled: bool, graphs: bool, device: str) -> None:
+    if compiled and device == "cpu":
+        pytest.skip("builds code with a C++ compiler for a minute; test_streams.py has a stand-in")
+    where, found = torch.device(device), []
+    weights = in_memory(tiny_config("llama_gqa", "fused"), 0, where, torch.float32, 7)
+    for streams in (False, True):
+        capture = Again() if graphs and device == "cpu" else None
+        options = ModelOptions(
+            cuda_graphs=graphs, compile=("vision",) if compiled else (), capture=capture,
+            vision_streams=streams,
+        )  # fmt: skip
+        model = VLAModel(weights, where, torch.float32, options)
+        torch.manual_seed(0)
+        given = [torch.randn(2, 1, 3, 32, 32).to(where) for _ in range(20)]
+        found.append([model.features((first, second)) for first, second in given])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=0, rtol=0)
+
+
+def answers_of(engine: Engine, frames: list[Observation], ahead: bool) -> dict[int, object]:
+    """By stamp; ``ahead``: while each frame is answered, the next one waits."""
+    waiting: list[Observation | None] = [None]
+    engine.watch(lambda: waiting[0])
+    engine.reset(TEXTS[0])
+    out = {}
+    for number, frame in enumerate(frames):
+        waiting[0] = frames[number + 1] if ahead and number + 1 < len(frames) else None
+        begun = CLOCK.steady_ns()
+        answer = engine.step(frame, Timeline(begun).mark("queue", begun), CLOCK)
+        if answer is not None:
+            assert all(ms >= 0 for ms in answer.timeline.durations_ms().values())
+            out[answer.stamp_ns] = answer.tokens
+    return out
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_frames_seen_ahead_give_the_tokens_of_frames_seen_in_turn(
+    graphs: bool, device: str, make_engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the two streams touched the same memory, tokens would differ now and then."""
+    frames = [observation(event.stamp, event.image) for event in stream(60, {}, seed=2)]
+    config = tiny_config("llama_gqa", "fused")
+    plain = make_engine(config, device, "actionflow", graphs, look_ahead=False)
+    expected = answers_of(plain, frames, ahead=False)
+    arrived, looks = Underway.arrived, [0]
+
+    def slow(underway: Underway) -> bool:
+        looks[0] += 1
+        return looks[0] % 4 == 0 and arrived(underway)
+
+    monkeypatch.setattr(Underway, "arrived", slow)
+    monkeypatch.setattr(Ahead, "_window", lambda ahead: (0, 1 << 60))
+    engine = make_engine(config, device, "actionflow", graphs)
+    seen: list[int] = []
+    look = engine.sight.look_ahead
+    monkeypatch.setattr(
+        engine.sight, "look_ahead", lambda frame, clock: (seen.append(1), look(frame, clock))
+    )
+    assert answers_of(engine, frames, ahead=True) == expected
+    assert (len(seen) > 40) is (device != "cpu")  # there is no second stream on a CPU
+
+
+@GPU_ONLY
+def test_vision_ends_while_the_language_models_stream_is_still_busy(
+    device: str, make_engine
+) -> None:
+    engine = make_engine(tiny_config("llama_gqa", "fused"), device, "actionflow")
+    frames = [observation(event.stamp, event.image) for event in stream(12, {}, seed=2)]
+    answers_of(engine, frames[:10], ahead=False)  # memory and graphs are there
+    engine.sight.look_ahead(frames[10], CLOCK)
+    torch.cuda.synchronize()
+    with torch.cuda.device(device):
+        torch.cuda._sleep(2_000_000_000)  # about a second
+        busy = torch.cuda.Event()
+        busy.record()
+        engine.sight.look_ahead(frames[11], CLOCK)
+        engine.sight.apart._stream.synchronize()
+        assert not busy.query()
+        torch.cuda.synchronize()

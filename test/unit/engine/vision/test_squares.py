@@ -1,0 +1,133 @@
+"""What is made of a picture in torch is what Pillow makes of it, byte for byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from support.engine import CPU, tiny_config
+from vla_ros.core import Image
+from vla_ros.engine.checkpoints.config import DINOV2_L, INTERPOLATIONS, SIGLIP_SO400M
+from vla_ros.engine.vision.images import Preprocessor, fit, resized_there
+from vla_ros.engine.vision.resampling import bytes_of, pillow_weights
+from vla_ros.engine.vision.squares import TorchSquares
+from vla_ros.engine.vision.transforms import centre_crop, lanczos3
+
+STRATEGIES = ("resize-naive", "resize-crop", "letterbox")
+sides = st.integers(1, 90)
+
+
+def picture(height: int, width: int, seed: int, kind: str = "noise") -> Image:
+    """Noise, or only black and white: where filters overshoot and are cut."""
+    random = np.random.default_rng(seed)
+    image = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return image if kind == "noise" else np.where(image < 128, 0, 255).astype(np.uint8)
+
+
+def planes(image: Image) -> torch.Tensor:
+    return torch.from_numpy(image.copy()).permute(2, 0, 1).float()
+
+
+def image_of(planes: torch.Tensor) -> Image:
+    return planes.permute(1, 2, 0).numpy().astype(np.uint8)
+
+
+@given(
+    st.tuples(sides, sides), st.integers(1, 70), st.sampled_from(STRATEGIES),
+    st.sampled_from(INTERPOLATIONS), st.integers(0, 99), st.sampled_from(("noise", "extremes")),
+)  # fmt: skip
+@example((48, 63), 62, "letterbox", "bicubic", 0, "noise")  # an odd line is cut again
+@example((224, 299), 32, "resize-crop", "lanczos", 0, "extremes")
+@example((480, 640), 224, "resize-naive", "bicubic", 0, "extremes")
+@settings(max_examples=100, deadline=None)
+def test_a_square_is_pillows(
+    shape: tuple[int, int], size: int, strategy: str, interpolation: str, seed: int, kind: str
+) -> None:
+    image = picture(*shape, seed, kind)
+    if strategy != "resize-naive" and size * min(shape) // max(shape) == 0:
+        size = 70
+    wanted = fit(image, size, strategy, (10, 20, 30), interpolation)
+    made = TorchSquares(CPU).fit(planes(image), size, strategy, (10, 20, 30), interpolation)
+    np.testing.assert_array_equal(image_of(made), wanted)
+
+
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("sizes", [(640, 224), (1920, 224), (100, 224), (9000, 32)])
+def test_parts_of_weights_are_whole_and_their_sums_exact_in_tf32(
+    sizes: tuple[int, int], interpolation: str
+) -> None:
+    """TF32 has 11 bits of a number, and float32 24 of a sum: neither is left."""
+    weights = pillow_weights(*sizes, interpolation)
+    parts = bytes_of(weights)
+    np.testing.assert_array_equal(
+        ((parts[0] * 256 + parts[1]) * 256).astype(int) + parts[2], weights
+    )
+    assert np.abs(parts).max() <= 128
+    assert (np.abs(parts).sum(axis=2) * 255 < 2**24).all() or sizes[0] > 514 * sizes[1] / 6
+
+
+@given(st.tuples(st.integers(8, 90), st.integers(8, 90)), st.integers(8, 70), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_lanczos_and_crop_are_within_one_level(
+    shape: tuple[int, int], size: int, seed: int
+) -> None:
+    """Float32 sums in another order: a value near a half may go to the other side."""
+    image, squares = picture(*shape, seed), TorchSquares(CPU)
+    square = lanczos3(image, size)
+    made = image_of(squares.lanczos3(planes(image), size))
+    assert np.abs(made.astype(int) - square).max() <= 1
+    cropped = image_of(squares.centre_crop(planes(square)))
+    assert np.abs(cropped.astype(int) - centre_crop(square)).max() <= 1
+
+
+@pytest.mark.parametrize("crop", [False, True])
+@pytest.mark.parametrize("preprocessing", ["default", "libero"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_both_ways_give_the_same_pixels(strategy: str, preprocessing: str, crop: bool) -> None:
+    """Two towers that want other squares; cameras whose sizes alternate."""
+    towers = (
+        replace(DINOV2_L, image_size=32),
+        replace(SIGLIP_SO400M, image_size=48, interpolation="lanczos"),
+    )
+    config = replace(tiny_config(), towers=towers, resize=strategy)
+    ways = [
+        Preprocessor(config, CPU, torch.float32, crop, preprocessing, way)
+        for way in ("cpu", "device")
+    ]
+    for number, shape in enumerate(((48, 64), (60, 40), (48, 64), (32, 32))):
+        image = picture(*shape, number)
+        image.flags.writeable = False
+        for one, other, tower in zip(*(way(image) for way in ways), towers, strict=True):
+            assert one.shape == other.shape
+            levels = ((one - other) * torch.tensor(tower.std).view(3, 1, 1) * 255).abs()
+            assert levels.max() < 1.001
+            if preprocessing == "default":
+                assert levels.max() < 0.001
+
+
+def test_the_cameras_buffer_may_be_written_again_at_once() -> None:
+    image = np.zeros((32, 32, 3), np.uint8)
+    pixels = Preprocessor(tiny_config(), CPU, torch.float32, False, image_steps="device")(image)
+    before = pixels[0].clone()
+    image[:] = 255
+    assert torch.equal(pixels[0], before)
+
+
+def test_a_gpu_does_it_itself_unless_told_otherwise() -> None:
+    found = {
+        (way, kind): resized_there(way, torch.device(kind))
+        for way in ("auto", "cpu", "device")
+        for kind in ("cpu", "cuda:1")
+    }
+    there = {("auto", "cuda:1"), ("device", "cuda:1"), ("device", "cpu")}
+    assert {asked for asked, is_there in found.items() if is_there} == there
+
+
+def test_an_unknown_filter_is_refused() -> None:
+    with pytest.raises(ValueError, match="one of nearest"):
+        pillow_weights(3, 4, "cubic")
