@@ -97,8 +97,6 @@ def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> Flow
     given = [name for name in OF_TOKENS if getattr(args, name)]
     if args.attention != "auto":
         given.append("attention")
-    if args.weights:
-        given.append("weights")
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for token policies, {args.checkpoint} {what}")
@@ -120,6 +118,7 @@ def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> Flow
         cuda_graphs=not args.no_cuda_graphs,
         lerobot=args.lerobot_python or (str(python) if python.is_file() else None),
         embodiment=args.embodiment,
+        weights=args.weights,
     )
 
 

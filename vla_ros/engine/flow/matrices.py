@@ -18,7 +18,13 @@ import torch
 from vla_ros.engine.flow.suffix import Linear
 from vla_ros.engine.flow.weights import Weights
 from vla_ros.engine.quantised.formats import STORED, Formats
-from vla_ros.engine.quantised.matrices import QuantisedLinear, Weight, linear, quantise
+from vla_ros.engine.quantised.matrices import (
+    QuantisedLinear,
+    Stored,
+    Weight,
+    linear,
+    quantise,
+)
 from vla_ros.engine.quantised.prepacked import Prepacked
 
 VISION, DECODER, HEAD = "vision", "decoder", "head"
@@ -44,10 +50,23 @@ class Map:
 @dataclass(slots=True)
 class Record:
     """What a directory in these formats holds: ``kept``, the names of a checkpoint's tensors that
-    are read as they are, and ``made``, tensors on the CPU by their names there."""
+    are read as they are, and ``made``, tensors on the CPU by their names there, unless ``counting``
+    alone is wanted: of the bytes that are ``saved``."""
 
+    counting: bool = False
+    saved: int = 0
     kept: set[str] = field(default_factory=set)
     made: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def add(self, name: str, kind: str, few: Stored, bias: torch.Tensor | None, size: int) -> None:
+        """A matrix that would be ``size`` bytes otherwise."""
+        self.saved += size - few.nbytes
+        if self.counting:
+            return
+        stored = {f"{name}.{kind}": few.values, f"{name}.scale": few.scale}
+        if bias is not None:
+            stored[f"{name}.bias"] = bias
+        self.made |= {n: t.cpu() for n, t in stored.items()}
 
 
 @runtime_checkable
@@ -90,10 +109,7 @@ class Formatting:
             self._making = False
         few = quantise(weight, kind)
         if self._record is not None:
-            stored = {f"{name}.{kind}": few.values, f"{name}.scale": few.scale}
-            if bias is not None:
-                stored[f"{name}.bias"] = bias
-            self._record.made |= {n: t.cpu() for n, t in stored.items()}
+            self._record.add(name, kind, few, bias, weight.numel() * like.itemsize)
         return few.ready(), None if bias is None else bias.to(like)
 
 

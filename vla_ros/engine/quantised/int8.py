@@ -8,7 +8,7 @@ where it was found to be faster (:mod:`.ways`); for more, the weight is made bfl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +19,8 @@ from vla_ros.engine.quantised.ways import int8_rows
 
 _COLUMNS = 32  # the CPU's kernel does not fail for another width, it gives other numbers
 _TILE = 512  # rows that are made bfloat16 at a time on a CPU: 4096 wide, 4 MB of its cache
+
+Widen = Callable[[torch.Tensor], torch.Tensor]  # makes it bfloat16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,15 +86,17 @@ class Int8:
         return widened(x, self.values).mul_(self.scale)
 
 
-def widened(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def widened(
+    x: torch.Tensor, values: torch.Tensor, widen: Widen = torch.Tensor.bfloat16
+) -> torch.Tensor:
     """x bfloat16 [M, K] times ``values`` [N, K] of any type that bfloat16 holds -> [M, N].
 
     On a CPU tiles of the matrix are made bfloat16 in the processor's cache; on a GPU all of it.
     """
     if x.device.type != "cpu":
-        return F.linear(x, values.to(x.dtype))
+        return F.linear(x, widen(values))
     out = x.new_empty(len(x), len(values))
     for begin in range(0, len(values), _TILE):
-        tile = values[begin : begin + _TILE].to(x.dtype)
+        tile = widen(values[begin : begin + _TILE])
         out[:, begin : begin + _TILE] = F.linear(x, tile)
     return out

@@ -83,6 +83,11 @@ def int4_packed(codes: torch.Tensor) -> torch.Tensor:
     """0..15 int32 [N, K] in the order of the device's kernel. N a multiple of 16, K of 32."""
     if codes.device.type == "cpu":
         return torch._convert_weight_to_int4pack_for_cpu(codes, 2)
+    return tinygemm_packed(codes)
+
+
+def tinygemm_packed(codes: torch.Tensor) -> torch.Tensor:
+    """The same for tinygemm, N a multiple of 8."""
     pairs = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8)  # here the even one is high
     return torch._convert_weight_to_int4pack(pairs.contiguous(), _inner_tiles(codes.shape[1]))
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_ros.engine.quantised.formats import Formats, parse_formats
-from vla_ros.engine.quantised.fp8 import rounded_rows
+from vla_ros.engine.quantised.fp8 import as_bfloat16, rounded_rows
 from vla_ros.engine.quantised.matrices import (
     Fp8,
     Int4,
@@ -90,6 +90,12 @@ def test_rows_are_quantised_by_themselves(kind: str) -> None:
     assert torch.equal(together.rows(32, 96).whole(), quantise(other, kind).whole())
     assert len(apart) == 96
     assert apart.parameters == 96 * 96
+
+
+def test_every_e4m3_value_is_what_torch_says() -> None:
+    every = torch.arange(256).to(torch.uint8)
+    every = every[(every & 0x7F) != 0x7F].view(torch.float8_e4m3fn)  # without NaN
+    assert torch.equal(as_bfloat16(every), every.bfloat16())
 
 
 def test_a_row_of_zeros_stays_zero() -> None:
