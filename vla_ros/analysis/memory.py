@@ -35,6 +35,7 @@ class Memory:
 def memory_of(model: ModelShape, precision: Precision, frames: int = 1) -> Memory:
     """What one policy takes. ``frames`` are decoded at a time: the depth of the pipeline."""
     widths = {part: WEIGHT_BYTES[getattr(precision, part)] for part in PARTS}
+    widths["table"] = WEIGHT_BYTES[precision.table]
     longest = model.images * model.vision_tokens + LONGEST_TEXT + model.action_tokens
     entries = 2.0 * model.decoder.layers * model.decoder.kv_heads * model.decoder.head_dim
     held = [_pass(model.decoder, longest, model.action_tokens)]

@@ -215,9 +215,10 @@ def action_head(model: ModelShape) -> Ops:
 
 
 def weight_bytes(model: ModelShape, widths: dict[str, float]) -> float:
-    """Bytes of all weights in memory, given the bytes of one weight of each part."""
+    """Bytes of all weights in memory, given the bytes of one weight of each part, and of the word
+    embeddings' table where these are not as the head's."""
     ops = vision(model) + projector(model) + action_head(model)
     ops += expert_step(model, naive=True) + _refine(model)  # every weight of it once
     ops += decode(model) if model.kind == "tokens" else flow_prefix(model, naive=True)
-    table = model.decoder.table * model.decoder.hidden * widths["head"]
+    table = model.decoder.table * model.decoder.hidden * widths.get("table", widths["head"])
     return sum(op.weights * widths[op.part] for op in ops) + table

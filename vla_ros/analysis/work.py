@@ -11,14 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 #: Bytes of one weight. int4 is weight-only in groups of 32 with an fp16 scale: 4.5 bits. ternary is
-#: BitNet's -1, 0 and 1 in two bits, one scale a matrix.
+#: BitNet's -1, 0 and 1 in two bits, one scale a matrix. int8w and int4w are this engine's own
+#: (``vla_ros.engine.quantised``): weights alone, int4 with a scale and a middle of 16 bits each.
 WEIGHT_BYTES = {
     "fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5625, "ternary": 0.25,
+    "int8w": 1.0, "int4w": 0.625,
 }  # fmt: skip
 #: In which format a product with such weights is computed. int4 weights are widened first, ternary
 #: ones meet int8 inputs.
 COMPUTE = {
     "fp32": "fp32", "bf16": "bf16", "fp8": "fp8", "int8": "int8", "int4": "bf16", "ternary": "int8",
+    "int8w": "bf16", "int4w": "bf16",
 }  # fmt: skip
 PARTS = ("vision", "decoder", "head", "expert", "kv")
 
@@ -58,6 +61,11 @@ class Precision:
     def activation(self) -> str:
         return "fp32" if self.decoder == "fp32" else "bf16"
 
+    @property
+    def table(self) -> str:
+        """Of the word embeddings, which this engine keeps as they are."""
+        return "bf16" if self.head in ("int8w", "int4w") else self.head
+
     def compute(self, op: Op) -> str:
         """The format the operator is computed in; attention has no weights."""
         return COMPUTE[getattr(self, op.part)] if op.weights else self.activation
@@ -89,6 +97,21 @@ def parse_precision(text: str) -> Precision:
             raise ValueError(f"{part!r} is no part: there are {', '.join(PARTS)}")
         chosen[part] = value
     return Precision(**chosen)
+
+
+def precision_of_weights(text: str) -> Precision:
+    """``weights`` as the engine takes it, such as ``decoder=int4,head=int8``: what it stores and
+    computes so. The action expert of a flow policy goes with the head.
+
+    Raises:
+        ValueError: an unknown part or format.
+    """
+    from vla_ros.engine.quantised.formats import parse_formats
+
+    own = {"int8": "int8w", "int4": "int4w"}
+    formats = parse_formats(text)
+    vision, decoder, head = (own.get(k, k) for k in (formats.vision, formats.decoder, formats.head))
+    return Precision(vision, decoder, head, expert=head)
 
 
 def linear(name: str, part: str, rows: float, inputs: int, outputs: int) -> Op:

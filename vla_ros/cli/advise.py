@@ -37,8 +37,8 @@ exit status: 0 at least one schedule meets the limits, 1 none does, 2 wrong usag
 
 #: options that only a calculation reads
 CALCULATED = (
-    "device", "model", "draft", "dtype", "prompt_tokens", "images", "gamma", "peak", "chunk",
-    "coverage",
+    "device", "model", "draft", "dtype", "weights", "prompt_tokens", "images", "gamma", "peak",
+    "chunk", "coverage",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from vla_ros.engine.checkpoints.random import PREFIX, load_random
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.factory import ScheduleParts, make_schedule
 from vla_ros.engine.flow.engine import FlowEngine, load_flow
+from vla_ros.engine.inspection import refuse_weights
 from vla_ros.engine.layout import action_space_of
 from vla_ros.engine.model import Capture, ModelOptions, Prompt, VLAModel
 from vla_ros.engine.options import FLOW_OPTIONS, EngineOptions
@@ -246,6 +247,10 @@ def load_engine(options: EngineOptions) -> Engine | FlowEngine:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch finds no GPU here")
+    if options.weights:
+        refuse_weights(
+            options.checkpoint, options.weights, options.device, options.dtype, options.rtc
+        )
     flow = load_flow(options)
     if flow is not None:
         return flow

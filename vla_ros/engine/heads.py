@@ -6,11 +6,14 @@ Tensor names are theirs under ``action_head.`` and ``proprio_projector.``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.engine.checkpoints.config import ModelConfig
+from vla_ros.engine.quantised.matrices import Quantised, replace_linear
 
 BLOCKS = 2
 
@@ -86,9 +89,15 @@ def head_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {n: tuple(t.shape) for n, t in heads.state_dict().items()}
 
 
-def load_heads(config: ModelConfig, tensors: dict[str, torch.Tensor]) -> ParallelHeads:
-    """The heads with a checkpoint's weights."""
+def load_heads(
+    config: ModelConfig,
+    tensors: dict[str, torch.Tensor],
+    quantised: Mapping[str, Quantised] | None = None,
+) -> ParallelHeads:
+    """The heads with a checkpoint's weights, of which the ``quantised`` are no tensors."""
     with torch.device("meta"):
         heads = ParallelHeads(config)
+    few = {n: m for n, m in (quantised or {}).items() if n.startswith("action_head.")}
+    replace_linear(heads, few, tensors)
     heads.load_state_dict({n: tensors[n] for n in heads.state_dict()}, assign=True)
     return heads.requires_grad_(False).eval()

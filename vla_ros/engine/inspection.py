@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from vla_ros.engine.checkpoints.openvla import fingerprint, inspect_checkpoint, resolve
-from vla_ros.engine.flow.families import family_of, is_flow
+from vla_ros.engine.checkpoints.openvla import refuse_formats as refuse_tokens
+from vla_ros.engine.flow.accepting import refuse_formats as refuse_flow
+from vla_ros.engine.flow.families import family_of, flow_source, is_flow
 from vla_ros.engine.flow.family import Choice
+from vla_ros.engine.quantised.formats import parse_formats
 
 TOKENS = "tokens"
 
@@ -36,6 +41,20 @@ def inspect(name: str, tokenizer: str = "") -> Inspection:
         return Inspection(directory, config.kind, parameters, ())
     layout = inspect_checkpoint(name)
     return Inspection(layout.directory, TOKENS, layout.parameters, tuple(layout.norm_stats))
+
+
+def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = "") -> None:
+    """CheckpointError, or ValueError, in one line where a checkpoint's weights cannot be in these
+    formats (:mod:`vla_ros.engine.quantised.formats`) there; reads no weights."""
+    formats = parse_formats(weights)
+    if not formats:
+        return
+    place, kind = torch.device(device), getattr(torch, dtype)
+    source = flow_source(name)
+    if source is not None:
+        refuse_flow(source, formats, place, kind, rtc)
+    else:
+        refuse_tokens(name, formats, place, kind)
 
 
 def sha256_on_disk(name: str) -> str:

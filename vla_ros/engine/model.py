@@ -26,7 +26,7 @@ from vla_ros.engine.packed.kernels.rope_write import Heads
 from vla_ros.engine.packed.lane import BUCKET, Lane
 from vla_ros.engine.packed.ring import Ring
 from vla_ros.engine.packed.streams import SideBySide
-from vla_ros.engine.quantised.matrices import QuantisedLinear
+from vla_ros.engine.quantised.matrices import Quantised, replace_linear
 from vla_ros.engine.quantised.prepacked import can_prepack
 from vla_ros.engine.vision.towers import Both, Vision, fused
 
@@ -79,6 +79,10 @@ class VLAModel:
         self.quantised_bytes = sum(m.nbytes for m in checkpoint.quantised.values())
         if self.quantised and options.backend != "own":
             raise ValueError(f"backend {options.backend!r} has no quantised weights: give own")
+        #: of OFT's head of actions
+        self.quantised_head: dict[str, Quantised] = {
+            n: m for n, m in checkpoint.quantised.items() if n.startswith("action_head.")
+        }
         self.vision = _vision(self.config, checkpoint)
         self.parameters = self.quantised + sum(t.numel() for t in self.tensors.values())
         text = self.config.text
@@ -189,11 +193,8 @@ def _vision(config: ModelConfig, checkpoint: Checkpoint) -> Vision:
     tensors = checkpoint.tensors
     with torch.device("meta"):
         vision = Vision(config)
-    for name in [n.removesuffix(".weight") for n in checkpoint.quantised]:
-        if name.startswith(("vision_backbone.", "projector.")):
-            place, _, own = name.rpartition(".")
-            matrix = checkpoint.quantised[name + ".weight"].ready()
-            module = QuantisedLinear(matrix, tensors.get(name + ".bias"))
-            setattr(vision.get_submodule(place), own, module)
+    parts = ("vision_backbone.", "projector.")
+    few = {n: m for n, m in checkpoint.quantised.items() if n.startswith(parts)}
+    replace_linear(vision, few, tensors)
     vision.load_state_dict({n: tensors[n] for n in vision.state_dict()}, assign=True)
     return vision.requires_grad_(False).eval()

@@ -66,7 +66,7 @@ class EngineOptions:
     ``rtc`` says how a chunk continues the one that is executed meanwhile: "" not at all, guided
     with the Jacobian "identity" or "true", or "trained" for it; ``rtc_limit`` is the largest gain
     of the guidance.
-    ``weights``: of token policies, the formats of their weights, such as "int8" or
+    ``weights``: their formats, such as "int8" or
     "decoder=int4,head=int8" (:mod:`vla_ros.engine.quantised.formats`); "" as they are stored.
     """
 

@@ -8,7 +8,8 @@ from vla_ros.precision.compare import Comparison, Flip
 
 #: The largest relative error of a stage, by dtype and formats: several times what rounding does
 #: (docs/how-to/check-precision.md has figures), and less than a wrong index does.
-ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05, "int8": 0.1, "int4": 0.5}
+ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05, "int8": 0.1, "fp8": 0.25,
+          "int4": 0.5}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

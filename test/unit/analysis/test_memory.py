@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vla_ros.analysis import stages
 from vla_ros.analysis.devices import load_devices
 from vla_ros.analysis.memory import LONGEST_TEXT, RUNTIME, memory_of
-from vla_ros.analysis.model_files import shape_of
+from vla_ros.analysis.model_files import load_model, shape_of
 from vla_ros.analysis.models import MODELS
 from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.work import Precision, parse_precision
+from vla_ros.analysis.work import Precision, parse_precision, precision_of_weights
 from vla_ros.cli.doctor.model import room_for
 from vla_ros.engine.checkpoints.openvla import expected_shapes
 from vla_ros.engine.checkpoints.random import PRESETS
@@ -95,3 +96,23 @@ def test_the_doctor_and_the_roofline_say_the_same(memory_gb, fits):
     said = room_for(memory_gb * 1e9)
     assert ("does not fit" in said) is not fits
     assert f"{Roofline(OPENVLA, device).memory().total / 1e9:.1f} GB" in said
+
+
+@pytest.mark.parametrize("model", ["openvla-7b", "pi0", "groot-n1.7"])
+def test_weights_of_fewer_bits_are_read_and_held(model: str) -> None:
+    """`weights` as the engine takes it: the head's go for the expert, too; sums stay in bf16."""
+    shape = load_model(model)
+    plain, eight, four = (
+        memory_of(shape, precision_of_weights(text)).weights for text in ("bf16", "int8", "int4")
+    )
+    assert four < eight < plain
+    assert 0.5 * plain < eight < 0.75 * plain  # but of vision
+    precision = precision_of_weights("decoder=int4")
+    assert (precision.decoder, precision.head, precision.expert) == ("int4w", "bf16", "bf16")
+    work = stages.decode(shape) if shape.kind == "tokens" else stages.flow_prefix(shape)
+    read, less = (
+        sum(p.traffic(op, activations=False) for op in work)
+        for p in (precision_of_weights(""), precision)
+    )
+    assert less < 0.5 * read
+    assert {precision.compute(op) for op in work} == {"bf16"}

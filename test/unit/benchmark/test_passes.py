@@ -66,7 +66,6 @@ def test_a_replayed_graph_asks_for_few_operators() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--weights", "int8"], "leave --weights out"),
         (["--checkpoint", "random:small-oft"], "this is an OFT checkpoint"),
         (["--checkpoint", "random:smolvla-small"], "--passes is for token policies"),
     ],

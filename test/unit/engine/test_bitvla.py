@@ -399,5 +399,5 @@ def test_what_a_frame_must_have(folder: Path) -> None:
 def test_schedules_and_formats_that_do_not_fit(folder: Path) -> None:
     with pytest.raises(ValueError, match="an OFT checkpoint"):
         load_engine(EngineOptions(checkpoint=str(folder), schedule="speculative"))
-    with pytest.raises(ValueError, match="is quantised already: leave out weights"):
+    with pytest.raises(ValueError, match="two bits as they are: leave out weights"):
         engine_of(folder, weights="int8")

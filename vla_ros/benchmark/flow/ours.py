@@ -12,6 +12,7 @@ from vla_ros.engine.flow.buffers import Captured
 from vla_ros.engine.flow.config import FlowConfig
 from vla_ros.engine.flow.family import Network, Stepping
 from vla_ros.engine.flow.layers import read_layer
+from vla_ros.engine.flow.matrices import DECODER
 from vla_ros.engine.flow.model import FlowModel
 from vla_ros.engine.flow.pi import EXPERT, NORMS
 from vla_ros.engine.flow.pi import TEXT as PI_TEXT
@@ -87,7 +88,7 @@ class NaiveLerobotRow(NaiveRow):
         config, like = model.config, torch.empty(0, device=model.device, dtype=model.dtype)
         text = config.shapes.text
         base = SMOLVLA_TEXT if config.kind == "smolvla" else PI_TEXT
-        last = read_layer(weights, f"{base}layers.{text.layers - 1}.", text, like)
+        last = read_layer(weights, f"{base}layers.{text.layers - 1}.", text, like, DECODER)
         twin.layers = [*model.layers[:-1], last]
         self._modulate = PlainModulation(config, weights, like) if config.adaptive else None
 

@@ -116,6 +116,7 @@ def _engine(options: FlowBenchOptions) -> Engine:
             EngineOptions(
                 checkpoint=options.checkpoint, device=options.device, dtype=options.dtype,
                 schedule="parallel", seed=options.seed, cuda_graphs=options.cuda_graphs,
+                weights=options.weights,
             )
         )  # fmt: skip
     except ValueError as error:

@@ -23,14 +23,19 @@ from vla_ros.benchmark.flow.ours import NaiveLerobotRow, NaiveRow, OwnRow, eager
 from vla_ros.benchmark.flow.row import Inputs, Row, Spent
 from vla_ros.benchmark.flow.transformers_pi0 import TransformersRow, of_weights
 from vla_ros.benchmark.measure import Report, silent
+from vla_ros.engine.checkpoints.quantised import read_origin
+from vla_ros.engine.checkpoints.weights import weight_files
+from vla_ros.engine.flow.accepting import refuse_formats
 from vla_ros.engine.flow.config import FlowConfig, flow_config_json
 from vla_ros.engine.flow.families import family_of, flow_source
 from vla_ros.engine.flow.family import Choice, Config, Family, Loaded, Network, Place
 from vla_ros.engine.flow.load import WEIGHTS, expected_tensors
+from vla_ros.engine.flow.matrices import Record
 from vla_ros.engine.flow.random import DrawnWeights
 from vla_ros.engine.flow.save import save_weights
 from vla_ros.engine.flow.weights import FileWeights, Weights
 from vla_ros.engine.packed.graphs import CudaCapture
+from vla_ros.engine.quantised.formats import parse_formats
 from vla_ros.errors import UserError
 
 #: ours (one graph on CUDA), ours without graphs, and what to compare with
@@ -42,7 +47,8 @@ SMALL = 100_000_000  # parameters up to which LeRobot gets the same random weigh
 
 @dataclass(frozen=True, slots=True)
 class FlowBenchOptions:
-    """What to measure. ``lerobot``: its interpreter, None where there is none."""
+    """What to measure. ``lerobot``: its interpreter, None where there is none; ``weights``: their
+    formats."""
 
     checkpoint: str
     device: str = "cpu"
@@ -56,6 +62,7 @@ class FlowBenchOptions:
     lerobot: str | None = None
     seed: int = 0
     embodiment: str | None = None
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +112,12 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
     report(f"loading {options.checkpoint}", 0, 0)
     forget_peak()
     before = resident_bytes(options.device)
-    policy = _load(options)
+    policy, weights = _load(options)
     loading = peak_bytes(options.device) - before
     inputs = inputs_of(policy.model, options.seed)
     own = OwnRow(policy.model)
     own.chunk(inputs)
-    held = Held(
-        _family(options).weight_bytes(policy.config, policy.model.dtype),
-        loading,
-        resident_bytes(options.device) - before,
-    )
+    held = Held(weights, loading, resident_bytes(options.device) - before)
     with ExitStack() as stack:
         rows, skipped, versions = _rows(options, policy, inputs, own, stack, report)
         if not rows:
@@ -139,16 +142,29 @@ def _family(options: FlowBenchOptions) -> Family[Any]:
     return family_of(_source(options))
 
 
-def _load(options: FlowBenchOptions) -> Loaded:
+def _load(options: FlowBenchOptions) -> tuple[Loaded, int]:
+    """The policy, and the bytes of its weights."""
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     capture = CudaCapture(device) if device.type == "cuda" and options.cuda_graphs else None
-    choice, place = Choice(embodiment=options.embodiment), Place(device, dtype, capture)
-    source = _source(options)
+    source, family = _source(options), _family(options)
+    choice = Choice(embodiment=options.embodiment)
+    counted = Record(counting=True)
     try:
-        _family(options).refuse(choice)
-        return _family(options).load(source, choice, place, options.seed)
+        formats = parse_formats(options.weights)
+        refuse_formats(source, formats, device, dtype)
+        family.refuse(choice)
+        place = Place(device, dtype, capture, formats, counted)
+        policy = family.load(source, choice, place, options.seed)
     except ValueError as error:
         raise UserError(str(error)) from error
+    if _stored(source):
+        return policy, sum(path.stat().st_size for path in weight_files(Path(source)))
+    return policy, family.weight_bytes(policy.config, dtype) - counted.saved
+
+
+def _stored(source: Path | str) -> bool:
+    """A folder that was quantised ahead of time."""
+    return isinstance(source, Path) and read_origin(source) is not None
 
 
 def inputs_of(model: Network, seed: int) -> Inputs:
@@ -183,6 +199,7 @@ def _rows(
     rows: dict[str, Row] = {"flow": own}
     skipped: dict[str, str] = {}
     versions: dict[str, str] = {}
+    plain = not options.weights and not _stored(_source(options))
     if model.padded:
         rows["flow_eager"] = eager(model)
     elif "flow_eager" in options.rows:
@@ -191,8 +208,12 @@ def _rows(
         skipped["naive"] = f"naive: {config.kind} has a single pass, which repeats nothing"
     elif "naive" in options.rows:
         rows["naive"] = NaiveRow(model)
-        if isinstance(config, FlowConfig):
+        if isinstance(config, FlowConfig) and plain:
             rows["naive"] = NaiveLerobotRow(model, weights_of(options, config))
+    if not plain:
+        others = [name for name in ("transformers", "lerobot") if name in options.rows]
+        skipped |= {name: f"{name}: it has these weights as floats alone" for name in others}
+        return {n: rows[n] for n in ROWS if n in rows and n in options.rows}, skipped, versions
     if "transformers" in options.rows and config.kind != "pi0":
         skipped["transformers"] = f"transformers: it has no {config.kind} of its own"
     elif "transformers" in options.rows:

@@ -97,8 +97,6 @@ def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> Flow
     given = [name for name in OF_TOKENS if getattr(args, name)]
     if args.attention != "auto":
         given.append("attention")
-    if args.weights:
-        given.append("weights")
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for token policies, {args.checkpoint} {what}")
@@ -120,6 +118,7 @@ def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> Flow
         cuda_graphs=not args.no_cuda_graphs,
         lerobot=args.lerobot_python or (str(python) if python.is_file() else None),
         embodiment=args.embodiment,
+        weights=args.weights,
     )
 
 
@@ -154,6 +153,7 @@ def _print(
         "checkpoint": options.checkpoint,
         "device": options.device,
         "dtype": options.dtype,
+        "weights": options.weights,
         "threads": torch.get_num_threads(),
         "clock": "cpu time" if options.cpu_clock else "wall time",
         "load": load,
@@ -161,11 +161,11 @@ def _print(
     }
     line = json_line({**head, **result.as_json()})
     where = head["machine"]["cpu" if options.device == "cpu" else "gpu"]
-    shapes = result.shapes
+    shapes, precision = result.shapes, f"{options.weights} {options.dtype}".strip()
     steps = f"{shapes['steps']} steps" if shapes["steps"] else "a single pass"
     text: list[str | Table] = [
         f"{options.checkpoint} on {where}",
-        f"{options.dtype}, {head['threads']} threads, {head['clock']}; load {load:.1f}",
+        f"{precision}, {head['threads']} threads, {head['clock']}; load {load:.1f}",
         f"{shapes['parameters'] / 1e6:.0f}M parameters; {shapes['views']} views,"
         f" {shapes['prompt_tokens']} prefix tokens, {steps},"
         f" {shapes['action_tokens']} actions; {shapes['warm_up']} + {shapes['timed']} chunks",

@@ -28,11 +28,9 @@ def run_passes(args: argparse.Namespace, options: BenchOptions) -> int:
     from vla_ros.analysis.bench_file import DTYPES
     from vla_ros.analysis.model_files import load_model
     from vla_ros.analysis.roofline import Roofline
-    from vla_ros.analysis.work import parse_precision
+    from vla_ros.analysis.work import parse_precision, precision_of_weights
     from vla_ros.benchmark.suite import measure_passes
 
-    if options.weights:
-        raise UserError("--passes holds weights as they are stored: leave --weights out")
     with Progress() as progress:
         result = measure_passes(
             options, lambda text, done, total: progress.update(text, text, done, total)
@@ -42,6 +40,8 @@ def run_passes(args: argparse.Namespace, options: BenchOptions) -> int:
             shape = load_model(options.checkpoint).with_prompt(result.prompt)
             shape = replace(shape, action_tokens=result.tokens)
             precision = parse_precision(DTYPES[options.dtype])
+            if options.weights:
+                precision = precision_of_weights(options.weights)
         except ValueError as error:
             raise UserError(str(error)) from error
         device = _machine(options)

@@ -55,8 +55,8 @@ def add_parser(verbs: Any) -> None:
     add("--embodiment", help="flow policies: the robot, where a checkpoint was trained for several")
     add("--device", help="cpu or cuda")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")
-    add("--weights", default="", metavar="F", help="formats of the weights, such as int8, int4 or"
-        " decoder=int4,head=int8; no row generate then (as stored)")  # fmt: skip
+    add("--weights", default="", metavar="F", help="formats of the weights, such as int8, fp8 or"
+        " decoder=int4,head=int8; no rows of others then (as stored)")  # fmt: skip
     add("--threads", type=int, help="threads of torch (preset cpu: 1)")
     add("--clock", choices=("cpu", "wall"), help="time of the process or of the wall")
     add("--warm-up", type=int, help="frames before the clock runs (10; flow: 2)")

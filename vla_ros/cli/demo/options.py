@@ -90,6 +90,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--checkpoint", metavar="DIR", help=f"model; required for lerobot (vla: {CHECKPOINT})")
     add("--device", help="of the model: torch device, such as cuda:0")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights")
+    add("--weights", metavar="F", help="vla: their formats, such as int8, fp8 or"
+        " decoder=int4,head=int8, with --dtype bfloat16")  # fmt: skip
     add("--replay-file", type=Path, metavar="FILE", help="replay: .npy or .npz of [N, 7]")
     add(
         "-p",
@@ -124,6 +126,7 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "schedule": args.schedule,
         "device": args.device,
         "dtype": args.dtype,
+        "weights": args.weights,
         "control_rate_hz": args.control_rate,
         "seed": args.seed,
         "replay_file": str(args.replay_file) if args.replay_file else None,
@@ -152,6 +155,13 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     """What a VLA needs to run well beside a simulation on one machine."""
     checkpoint = args.checkpoint or default_checkpoint([args.schedule])
     said = parse_overrides(args.param).get("policy", {})
+    if args.weights:
+        from vla_ros.engine.inspection import refuse_weights
+
+        try:
+            refuse_weights(checkpoint, args.weights, args.device or "cpu", args.dtype or "float32")
+        except ValueError as wrong:
+            raise UserError(str(wrong)) from None
     refuse_unreadable(checkpoint, str(said.get("tokenizer", "")))
     values: dict[str, Any] = {"checkpoint": checkpoint, **_state(checkpoint, said)}
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
@@ -179,7 +189,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.policy not in POLICIES:
         refuse_unknown(args.policy)
     _check_policy_options(args)
-    for option, who in (("schedule", "vla"), ("replay_file", "replay")):
+    for option, who in (("schedule", "vla"), ("weights", "vla"), ("replay_file", "replay")):
         if getattr(args, option) is not None and args.policy != who:
             name = option.replace("_", "-")
             raise UserError(f"--{name} needs --policy {who}, not {args.policy}")

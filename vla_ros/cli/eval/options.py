@@ -91,7 +91,7 @@ def _policy(add: Callable[..., Any]) -> None:
     add("--checkpoint", metavar="C", help=f"vla: directory or hub id ({CHECKPOINT})")
     add("--device", default="cpu", help="vla: torch device (cpu)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    add("--weights", default="", metavar="F", help="formats of the weights, such as int8, int4 or"
+    add("--weights", default="", metavar="F", help="formats of the weights, such as int8, fp8 or"
         " decoder=int4,head=int8, with --dtype bfloat16 (as stored)")  # fmt: skip
     add("--threads", type=int, metavar="N", help="of the model (lock-step 1, else half the CPUs)")
     add("--unnorm-key", default="", metavar="KEY", help="vla: whose action statistics")
@@ -221,11 +221,15 @@ def environment_of(args: argparse.Namespace) -> str:
 
 def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros.engine.device import usable_device
-    from vla_ros.engine.inspection import sha256_on_disk
+    from vla_ros.engine.inspection import refuse_weights, sha256_on_disk
     from vla_ros.engine.quantised.formats import parse_formats
     from vla_ros.policies.conventions import conventions_of
 
     usable_device(args.device)
+    try:
+        refuse_weights(args.checkpoint, args.weights, args.device, args.dtype)
+    except ValueError as wrong:
+        raise UserError(str(wrong)) from None
     refuse_unreadable(args.checkpoint)
     found = conventions_of(args.checkpoint, args.suite, args.unnorm_key)
     known = "" if args.checkpoint.startswith("random:") else sha256_on_disk(args.checkpoint)

@@ -50,8 +50,8 @@ def add_parser(verbs: Any) -> None:
     add("--checkpoint", default=CHECKPOINT, metavar="C", help=f"({CHECKPOINT})")
     add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16",
         help="of what is measured (bfloat16)")  # fmt: skip
-    add("--weights", default="", metavar="F", help="formats of the weights: int8, int4 or such as"
-        " decoder=int4,head=int8 (as stored)")  # fmt: skip
+    add("--weights", default="", metavar="F", help="formats of the weights: int8, int4, fp8, or"
+        " such as decoder=int4,head=int8 (as stored)")  # fmt: skip
     add("--reference", default="", metavar="C", help="what it is held to (the same checkpoint; of"
         " one that `vla-ros quantize` made, the one that it was made of)")  # fmt: skip
     add("--device", default="cpu", help="torch device, of both (cpu)")
@@ -72,7 +72,7 @@ def add_parser(verbs: Any) -> None:
     seen("--seed", type=int, default=0, help="of the simulation, of random weights, of noise (0)")
     most = parser.add_argument_group("thresholds").add_argument
     most("--max-error", type=float, metavar="X", help="relative error of a stage (bfloat16"
-         " 0.05, float16 0.01, int8 0.1, int4 0.5)")  # fmt: skip
+         " 0.05, float16 0.01, int8 0.1, fp8 0.25, int4 0.5)")  # fmt: skip
     most("--min-agreement", type=float, metavar="X", help="share of equal tokens (not"
          " judged)")  # fmt: skip
     most("--max-margin", type=float, metavar="X", help="of a token that flips: by how much the"
@@ -135,15 +135,17 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
     if args.dtype == "float32" and not args.reference:
         raise UserError("float32 is the reference itself: give --dtype bfloat16 or float16")
     from vla_ros.engine.device import usable_device
+    from vla_ros.engine.inspection import refuse_weights
     from vla_ros.engine.quantised.formats import parse_formats
     from vla_ros.policies.base import PolicySpec
 
     usable_device(args.device)
-    refuse_unreadable(args.checkpoint, args.tokenizer)
     try:
         weights = str(parse_formats(args.weights))
+        refuse_weights(args.checkpoint, weights, args.device, args.dtype)
     except ValueError as wrong:
         raise UserError(str(wrong)) from None
+    refuse_unreadable(args.checkpoint, args.tokenizer)
     return PolicySpec(
         name="vla",
         checkpoint=args.checkpoint,

@@ -23,6 +23,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--draft", metavar="MODEL", help="the draft model, or none (minivla for openvla-7b)")
     add("--devices", type=Path, metavar="FILE", help="a table of devices instead of the shipped")
     add("--dtype", help="bf16, fp32, fp8, int8, int4, ternary, or decoder=int4,vision=fp8 (bf16)")
+    add("--weights", metavar="F", help="instead: formats as this engine stores and computes them,"
+        " such as int8 or decoder=int4,head=fp8")  # fmt: skip
     add("--prompt-tokens", type=int, metavar="N", help="of the whole prompt, images included")
     add("--images", type=int, metavar="N", help="cameras the model sees")
     add("--chunk", type=int, metavar="C", help="a policy that says C actions, token by token")
@@ -122,8 +124,15 @@ def draft_of(args: argparse.Namespace, model: ModelShape) -> ModelShape | None:
 
 def precision_of(args: argparse.Namespace, bench: BenchFile | None = None) -> Precision:
     """The chosen formats."""
-    from vla_ros.analysis.work import parse_precision
+    from vla_ros.analysis.work import parse_precision, precision_of_weights
 
+    if args.weights:
+        if args.dtype:
+            raise UserError("--dtype or --weights: one of them")
+        try:
+            return precision_of_weights(args.weights)
+        except ValueError as error:
+            raise UserError(str(error)) from None
     try:
         return parse_precision(args.dtype or (bench.dtype if bench else "bf16"))
     except ValueError as error:

@@ -152,8 +152,9 @@ def _all_devices(
     ]
     rates = "peak" if args.peak else "achieved"
     print(
-        f"{model.name}, {args.dtype or 'bf16'}, {model.images} image(s), {model.prompt} prompt"
-        f" tokens, {rates} rates; ms an answer (answers/s), alpha {args.alpha:g}\n"
+        f"{model.name}, {args.weights or args.dtype or 'bf16'}, {model.images} image(s),"
+        f" {model.prompt} prompt tokens, {rates} rates; ms an answer (answers/s), alpha"
+        f" {args.alpha:g}\n"
     )
     print(tables.device_table(roofs, found))
     left_out = sections.left_out(model)

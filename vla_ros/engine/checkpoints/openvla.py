@@ -26,6 +26,7 @@ from vla_ros.engine.checkpoints.quantised import (
     quantise_tensors,
     read_origin,
     stored_shapes,
+    with_head,
 )
 from vla_ros.engine.checkpoints.shipped import PREFIX as SHIPPED
 from vla_ros.engine.checkpoints.shipped import shipped
@@ -44,6 +45,7 @@ from vla_ros.engine.quantised.formats import Formats
 from vla_ros.engine.quantised.matrices import Quantised
 
 Tensors = dict[str, torch.Tensor]
+RANDOM = "random:"  # see random, which reads this file
 LANGUAGE, VQ = "language_model.", "vq."
 STATISTICS = "dataset_statistics.json"
 
@@ -113,16 +115,21 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
     layout = read_layout(resolve(name))
     if layout.config.text.ternary:
         return _load_bitvla(layout, device, dtype)
+    shapes = layout.wanted
+    own: tuple[str, ...] = PACKED  # of a type of their own
     if layout.origin is not None:
-        refuse_unless_fast(device, dtype, f"{layout.directory} has {layout.origin.formats}")
+        formats = layout.origin.formats
+        refuse_unless_fast(device, dtype, f"{layout.directory} has {formats}")
+        shapes = with_head(expected_shapes(layout.config), layout.config, formats)
+        own = (*PACKED, ".scale")
     read = {
         name: tensor.to(torch.float32, copy=True)
         if name.startswith(VQ)
-        else tensor.to(device, tensor.dtype if name.endswith(PACKED) else dtype, copy=True)
+        else tensor.to(device, tensor.dtype if name.endswith(own) else dtype, copy=True)
         for name, tensor in read_tensors(layout.stored, layout.wanted)
     }
     digest = sha256_of(layout.directory, layout.files)
-    tensors, quantised = from_stored(read)
+    tensors, quantised = from_stored(read, shapes)
     return Checkpoint(
         layout.config, tensors, layout.norm_stats, layout.directory, digest, quantised
     )
@@ -142,21 +149,47 @@ def quantised(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
 
     To the bit what a directory that was quantised ahead of time is read back as.
     """
+    if checkpoint.config.text.ternary:
+        raise CheckpointError(TERNARY)
     if checkpoint.quantised:
-        raise ValueError(
-            f"{checkpoint.directory} is quantised already: leave out weights, or name the"
-            " checkpoint that it was made of"
-        )
+        raise CheckpointError(already(checkpoint.directory))
     like = next(t for n, t in checkpoint.tensors.items() if not n.startswith(VQ))
     refuse_unless_fast(like.device, like.dtype, f"weights {formats}")
     kept, made = quantise_tensors(checkpoint.tensors, checkpoint.config, formats)
     return replace(checkpoint, tensors=kept, quantised=made)
 
 
+def refuse_formats(name: str, formats: Formats, device: torch.device, dtype: torch.dtype) -> None:
+    """CheckpointError in one line where weights cannot be in these formats; reads no weights."""
+    if name.startswith(RANDOM):
+        ternary = "bitvla" in name
+    else:
+        layout = read_layout(resolve(name))
+        ternary = layout.config.text.ternary
+        if layout.origin is not None:
+            raise CheckpointError(already(layout.directory))
+    if ternary:
+        raise CheckpointError(TERNARY)
+    refuse_unless_fast(device, dtype, f"weights {formats}")
+
+
+TERNARY = (
+    "BitVLA's weights are -1, 0 or 1 times a scale and take two bits as they are: leave out weights"
+)
+
+
+def already(directory: Path) -> str:
+    """What is said of a directory that was quantised ahead of time."""
+    return (
+        f"{directory} is quantised already: leave out weights, or name the checkpoint that it was"
+        " made of"
+    )
+
+
 def refuse_unless_fast(device: torch.device, dtype: torch.dtype, what: str) -> None:
-    """CheckpointError where torch's products of few bits are slow or not there."""
-    if device.type != "cpu":
-        raise CheckpointError(f"{what}: these run on a CPU so far, not on {device.type}")
+    """CheckpointError where torch has no products of few bits, or slow ones."""
+    if device.type not in ("cpu", "cuda"):
+        raise CheckpointError(f"{what}: these run on a CPU or on CUDA, not on {device.type}")
     if dtype != torch.bfloat16:
         raise CheckpointError(
             f"{what}: torch multiplies them fast with bfloat16 only: give dtype bfloat16"

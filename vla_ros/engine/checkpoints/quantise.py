@@ -25,10 +25,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Bytes of the weights in bfloat16 and as they were written."""
+    """Bytes of the weights before, in ``dtype``, and as they were written."""
 
     before: int
     after: int
+    dtype: str = "bfloat16"
 
 
 def quantise_checkpoint(name: str, formats: Formats, target: Path) -> Done:
@@ -37,10 +38,7 @@ def quantise_checkpoint(name: str, formats: Formats, target: Path) -> Done:
     with publishing(target) as scratch:
         before = load_checkpoint(name, CPU, torch.bfloat16)
         size = _size(before)
-        try:
-            made = quantised(before, formats)
-        except ValueError as error:
-            raise CheckpointError(str(error)) from error
+        made = quantised(before, formats)
         _write(scratch, source, made)
         whose = name if name.startswith(SHIPPED) else str(source.resolve())
         write_origin(scratch, Origin(formats, whose, before.sha256))

@@ -28,7 +28,8 @@ Shapes = dict[str, tuple[int, ...]]
 HEADS = ("action_head", "proprio_projector")  # of OFT checkpoints, beside the index
 FLOATS = ("BF16", "F16", "F32", "F64")
 QUANTISED = "quantised.json"  # of a checkpoint that was quantised ahead of time
-PACKED = (".int8", ".int4")  # what its integers' names end with
+PACKED = (".int8", ".int4", ".fp8")  # what its values' names end with
+_OF_FEW_BITS = ("I8", "U8", "F8_E4M3")
 # change what a model says
 BESIDE = ("preprocessor_config.json", "dataset_statistics.json", QUANTISED)
 
@@ -97,7 +98,7 @@ def check_shapes(
                 extra.append(name)
         elif stored.shape != wanted[name]:
             wrong.append(f"{name} is {list(stored.shape)}, wanted {list(wanted[name])}")
-        elif stored.dtype not in (("I8", "U8") if name.endswith(PACKED) else FLOATS):
+        elif stored.dtype not in (_OF_FEW_BITS if name.endswith(PACKED) else FLOATS):
             kinds.append(f"{name} is {stored.dtype}")
     lists = (
         ("missing", [name for name in wanted if name not in found]),
@@ -151,6 +152,8 @@ def all_finite(tensor: torch.Tensor) -> bool:
     """No NaN, no infinity. Needs no memory of the tensor's size."""
     if tensor.numel() == 0:
         return True
+    if tensor.dtype == torch.float8_e4m3fn:  # which has no infinity, and one NaN of either sign
+        return int((tensor.view(torch.uint8) & 0x7F).max()) < 0x7F
     low, high = tensor.aminmax()
     return bool(torch.stack((low, high)).isfinite().all())
 

@@ -9,6 +9,7 @@ import torch
 
 from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.accepting import refuse_formats
 from vla_ros.engine.flow.cameras import WRIST, roles_of
 from vla_ros.engine.flow.continuing import REMEMBERED, guidance_of
 from vla_ros.engine.flow.families import config_of, family_of, flow_source
@@ -18,13 +19,14 @@ from vla_ros.engine.flow.primitive import Continuing, Guidance
 from vla_ros.engine.flow.solver import generator_for
 from vla_ros.engine.options import AUTO, FLOW_OPTIONS, EngineOptions
 from vla_ros.engine.packed.graphs import Capture, CudaCapture
+from vla_ros.engine.quantised.formats import parse_formats
 from vla_ros.engine.stages import StageTimer
 from vla_ros.timing import Clock
 
 #: Options of the engine that mean something here; the others belong to token policies.
 _OURS = {
     "checkpoint", "device", "dtype", "seed", "action_dim", "cuda_graphs", "threads", "camera_roles",
-    "rtc", "rtc_limit", "unnorm_key", *FLOW_OPTIONS,
+    "rtc", "rtc_limit", "unnorm_key", "weights", *FLOW_OPTIONS,
 }  # fmt: skip
 _ANY_SCHEDULE = (AUTO, "autoregressive")  # what is asked for where nobody chose
 #: What "auto" would draft with, should it draft: here it does not.
@@ -184,7 +186,10 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
         capture = CudaCapture(device)
     choice = choice_of(options)
     check_layout(config_of(source, choice), options)  # before any weight is read
-    policy = family_of(source).load(source, choice, Place(device, dtype, capture), options.seed)
+    formats = parse_formats(options.weights)
+    refuse_formats(source, formats, device, dtype, options.rtc)
+    place = Place(device, dtype, capture, formats)
+    policy = family_of(source).load(source, choice, place, options.seed)
     return FlowEngine(policy, options)
 
 

@@ -9,6 +9,7 @@ precision gate know nothing else, so a new family is a folder beside this file a
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -20,10 +21,12 @@ import torch
 from vla_ros.action_space import ActionSpace
 from vla_ros.core import Image
 from vla_ros.engine.flow.buffers import Captured
+from vla_ros.engine.flow.matrices import Formatting, Record
 from vla_ros.engine.flow.primitive import Continuing, Guidance, Prefix
 from vla_ros.engine.flow.solver import Euler
-from vla_ros.engine.flow.weights import sha256_of
+from vla_ros.engine.flow.weights import Expected, Weights, sha256_of
 from vla_ros.engine.packed.graphs import Capture
+from vla_ros.engine.quantised.formats import Formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,23 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a model is to live. ``capture`` makes graphs of functions; None runs them."""
+    """Where a model is to live, and how. ``capture`` makes graphs of functions; None runs them.
+    ``formats`` of its weights; ``record`` notes what a directory in these formats holds."""
 
     device: torch.device
     dtype: torch.dtype
     capture: Capture | None = None
+    formats: Formats = Formats()
+    record: Record | None = None
 
     @property
     def like(self) -> torch.Tensor:
         """An empty tensor of that dtype, there."""
         return torch.empty(0, device=self.device, dtype=self.dtype)
+
+    def formatted(self, weights: Weights) -> Weights:
+        """The weights, whose matrices come in their formats."""
+        return Formatting(weights, self.formats, self.record) if self.formats else weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,8 +262,12 @@ class Family(ABC, Generic[C]):
         number of parameters. CheckpointError as of :meth:`load`."""
 
     @abstractmethod
+    def expected(self, config: C) -> Expected:
+        """The tensors of a checkpoint of ``config``."""
+
     def parameters(self, config: C) -> int:
         """Of a checkpoint of ``config``."""
+        return sum(math.prod(shape) for shape in self.expected(config).must.values())
 
     def weight_bytes(self, config: C, dtype: torch.dtype) -> int:
         """What its weights take in memory."""

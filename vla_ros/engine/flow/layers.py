@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.checkpoints.config import TextConfig
+from vla_ros.engine.flow.matrices import Take, matrix
 from vla_ros.engine.flow.weights import Shape, Weights
 from vla_ros.engine.packed.kernels.rope_write import rotate
+from vla_ros.engine.quantised.matrices import Weight, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,10 @@ class Layer:
     in a last layer that only leaves K and V behind; ``gate_up`` [2 M, C].
     """
 
-    qkv: torch.Tensor
-    out: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    qkv: Weight
+    out: Weight
+    gate_up: Weight
+    down: Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ def norm(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 def mlp(x: torch.Tensor, layer: Layer, config: TextConfig) -> torch.Tensor:
     """GeGLU (tanh) of Gemma, SwiGLU of Llama."""
-    gate, up = F.linear(x, layer.gate_up).chunk(2, -1)
+    gate, up = linear(x, layer.gate_up).chunk(2, -1)
     act = F.gelu(gate, approximate="tanh") if config.kind == "gemma" else F.silu(gate)
-    return F.linear(act * up, layer.down)
+    return linear(act * up, layer.down)
 
 
 def split(
@@ -102,42 +104,54 @@ def read_layer(
     base: str,
     config: TextConfig,
     like: torch.Tensor,
+    part: str,
     *,
     norms: bool = True,
+    scaled: bool = True,
     parts: str = "qkv",
 ) -> Layer:
-    """The layer at ``base`` in the dtype and on the device of ``like``.
+    """The layer at ``base`` of a ``part``, on the device of ``like``, in its dtype or the part's
+    format.
 
-    ``norms`` False: the norms have no weights of their own (adaRMS). ``parts`` "q": K and V
+    ``norms`` False: the norms have no weights of their own (adaRMS). ``scaled``: Q is by the scale
+    of the scores. ``parts`` "q": K and V
     come from elsewhere; "kv": nothing but K and V is needed.
     """
 
-    def scale(name: str) -> torch.Tensor | None:
-        if not norms:
-            return None
-        return norm_scale(weights, f"{base}{name}.weight", config).to(like.device)
+    def behind(norm: str, made: torch.Tensor, take: Take) -> torch.Tensor:
+        return made * _scale(take, f"{base}{norm}.weight", config) if norms else made
 
-    pieces = []
-    for part in parts:
-        piece = weights.take(f"{base}self_attn.{part}_proj.weight").to(like.device)
-        pieces.append(piece * config.head_dim**-0.5 if part == "q" else piece)
-    qkv = _fold(torch.cat(pieces), scale("input_layernorm")).to(like)
+    def qkv(take: Take) -> torch.Tensor:
+        pieces = []
+        for one in parts:
+            piece = take(f"{base}self_attn.{one}_proj.weight")
+            pieces.append(piece * config.head_dim**-0.5 if one == "q" and scaled else piece)
+        return behind("input_layernorm", torch.cat(pieces), take)
+
+    def gate_up(take: Take) -> torch.Tensor:
+        pieces = [take(f"{base}mlp.{one}_proj.weight") for one in ("gate", "up")]
+        return behind("post_attention_layernorm", torch.cat(pieces), take)
+
+    first = matrix(weights, f"{base}self_attn.qkv", part, like, qkv)
     if "q" not in parts:
         empty = like.new_empty(0)
-        return Layer(qkv, empty, empty, empty)
-    names = [f"{base}mlp.{n}_proj.weight" for n in ("gate", "up")]
-    gate_up = torch.cat([weights.take(n).to(like.device) for n in names])
+        return Layer(first, empty, empty, empty)
+    out, down = (f"{base}{name}_proj" for name in ("self_attn.o", "mlp.down"))
     return Layer(
-        qkv,
-        weights.take(base + "self_attn.o_proj.weight").to(like),
-        _fold(gate_up, scale("post_attention_layernorm")).to(like),
-        weights.take(base + "mlp.down_proj.weight").to(like),
+        first,
+        matrix(weights, out, part, like, lambda take: take(f"{out}.weight")),
+        matrix(weights, f"{base}mlp.gate_up", part, like, gate_up),
+        matrix(weights, down, part, like, lambda take: take(f"{down}.weight")),
     )
 
 
 def norm_scale(weights: Weights, name: str, config: TextConfig) -> torch.Tensor:
     """What a norm multiplies by: w, or 1 + w in Gemma."""
-    return weights.take(name) + (1.0 if config.kind == "gemma" else 0.0)
+    return _scale(weights.take, name, config)
+
+
+def _scale(take: Take, name: str, config: TextConfig) -> torch.Tensor:
+    return take(name) + (1.0 if config.kind == "gemma" else 0.0)
 
 
 def layer_shapes(
@@ -158,7 +172,3 @@ def layer_shapes(
     if norms:
         shapes |= {f"{n}.weight": (width,) for n in ("input_layernorm", "post_attention_layernorm")}
     return {base + n: s for n, s in shapes.items()}
-
-
-def _fold(matrix: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    return matrix if scale is None else matrix * scale

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from vla_ros.engine.flow.family import Choice, Family, Place
 from vla_ros.engine.flow.load import FlowPolicy, expected_tensors, inspect_folder, load_folder
 from vla_ros.engine.flow.processors import read_processors
 from vla_ros.engine.flow.random import PRESETS, load_random_flow, preset_of, write_random_flow
+from vla_ros.engine.flow.weights import Expected
 
 
 class LerobotFamily(Family[FlowConfig]):
@@ -39,10 +39,13 @@ class LerobotFamily(Family[FlowConfig]):
         """See Family."""
         device, dtype, capture = place.device, place.dtype, place.capture
         if isinstance(source, str):
-            return load_random_flow(source, seed, device, dtype, choice.steps, capture)
+            return load_random_flow(
+                source, seed, device, dtype, choice.steps, capture, place.formatted
+            )
         return load_folder(
-            source, device, dtype, tokenizer=choice.tokenizer, steps=choice.steps, capture=capture
-        )
+            source, device, dtype, tokenizer=choice.tokenizer, steps=choice.steps,
+            capture=capture, dress=place.formatted,
+        )  # fmt: skip
 
     def write(self, directory: Path, preset: str, seed: int) -> None:
         """See Family."""
@@ -52,9 +55,9 @@ class LerobotFamily(Family[FlowConfig]):
         """See Family."""
         return inspect_folder(directory, choice.tokenizer)
 
-    def parameters(self, config: FlowConfig) -> int:
+    def expected(self, config: FlowConfig) -> Expected:
         """See Family."""
-        return sum(math.prod(shape) for shape in expected_tensors(config).must.values())
+        return expected_tensors(config)
 
     def action_ends(self, directory: Path, choice: Choice) -> tuple[torch.Tensor, ...]:
         """See Family."""

@@ -17,8 +17,16 @@ from vla_ros.engine.flow.pi import PiModel, pi_expected
 from vla_ros.engine.flow.preparation import LerobotPreparation
 from vla_ros.engine.flow.processors import Processors, read_processors
 from vla_ros.engine.flow.smolvla import SmolVlaModel, smolvla_expected
+from vla_ros.engine.flow.stored import StoredWeights, stored_weights
 from vla_ros.engine.flow.text import PromptTokenizer
-from vla_ros.engine.flow.weights import Expected, FileWeights, Weights, sha256_of
+from vla_ros.engine.flow.weights import (
+    Dress,
+    Expected,
+    FileWeights,
+    Weights,
+    as_they_are,
+    sha256_of,
+)
 from vla_ros.engine.layout import action_space_of
 from vla_ros.engine.packed.graphs import Capture
 
@@ -53,15 +61,18 @@ def load_folder(
     tokenizer: str | None = None,
     steps: int | None = None,
     capture: Capture | None = None,
+    dress: Dress = as_they_are,
 ) -> FlowPolicy:
     """Read everything of a LeRobot folder; cheap checks first.
 
     ``tokenizer`` is the folder of the language model's tokenizer where the checkpoint has none,
-    ``steps`` overrides the solver's. CheckpointError in one line for what cannot be used.
+    ``steps`` overrides the solver's, ``dress`` puts the weights in their formats. CheckpointError
+    in one line for what cannot be used.
     """
     parts = _open(directory, tokenizer, steps)
     like = torch.empty(0, device=device, dtype=dtype)
-    model = build_model(parts.config, parts.weights, parts.positions, like, capture)
+    weights = dress(parts.weights)
+    model = build_model(parts.config, weights, parts.positions, like, capture)
     return FlowPolicy(parts.config, model, parts.processors, parts.words, sha256_of(directory))
 
 
@@ -70,7 +81,7 @@ def inspect_folder(directory: Path, tokenizer: str | None = None) -> tuple[FlowC
     parameters. CheckpointError as of :func:`load_folder`."""
     parts = _open(directory, tokenizer)
     shapes = expected_tensors(parts.config).must
-    for name in shapes:
+    for name in parts.weights.read_all(shapes):
         parts.weights.take(name)
     return parts.config, sum(math.prod(shape) for shape in shapes.values())
 
@@ -83,7 +94,7 @@ class _Parts:
     processors: Processors
     words: PromptTokenizer
     positions: torch.Tensor
-    weights: FileWeights
+    weights: FileWeights | StoredWeights
 
 
 def _open(directory: Path, tokenizer: str | None, steps: int | None = None) -> _Parts:
@@ -93,7 +104,8 @@ def _open(directory: Path, tokenizer: str | None, steps: int | None = None) -> _
         directory, tokenizer, processors.tokenizer, config.shapes.text.vocab_size
     )
     positions = check_discrete(config, read_discrete(directory, config), str(directory))
-    weights = FileWeights(directory / WEIGHTS, expected_tensors(config))
+    expected = expected_tensors(config)
+    weights = stored_weights(directory, expected) or FileWeights(directory / WEIGHTS, expected)
     return _Parts(config, processors, words, positions, weights)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 
 from vla_ros.engine.flow.buffers import MASKED, Buffers, Captured, Span
 from vla_ros.engine.flow.config import FlowConfig
@@ -23,6 +22,7 @@ from vla_ros.engine.flow.primitive import Continuing, Guidance, Prefix
 from vla_ros.engine.flow.siglip import SigLip
 from vla_ros.engine.flow.solver import Euler, Sample
 from vla_ros.engine.packed.graphs import Capture
+from vla_ros.engine.quantised.matrices import linear
 
 BUCKET = 16  # with graphs, prefixes are padded to a multiple, so few lengths need a graph
 
@@ -209,12 +209,12 @@ class FlowModel(ABC):
         mask = span.prefix_mask if self.padded or self.prefix_is_masked else None
         for layer, keys, values in zip(self.layers, span.keys, span.values, strict=True):
             heads = text.heads if len(layer.out) else 0
-            qkv = F.linear(norm(x, text.rms_eps), layer.qkv)
+            qkv = linear(norm(x, text.rms_eps), layer.qkv)
             q, k, v = split(qkv, heads, text.kv_heads, cos, sin)
             keys[:, :length].copy_(k)
             values[:, :length].copy_(v)
             if heads:
-                x = x + F.linear(attend(q, k, v, mask), layer.out)
+                x = x + linear(attend(q, k, v, mask), layer.out)
                 x = x + mlp(norm(x, text.rms_eps), layer, text)
         return x
 

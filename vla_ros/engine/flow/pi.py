@@ -23,12 +23,14 @@ from vla_ros.engine.flow.layers import (
     read_layer,
     split,
 )
+from vla_ros.engine.flow.matrices import DECODER, HEAD, VISION, as_it_is, mapped
 from vla_ros.engine.flow.model import FlowModel
 from vla_ros.engine.flow.siglip import read_siglip, siglip_shapes
 from vla_ros.engine.flow.suffix import TimedActions, linear_shapes, read_linear
 from vla_ros.engine.flow.tables import time_table
 from vla_ros.engine.flow.weights import Expected, Shape, Weights
 from vla_ros.engine.packed.graphs import Capture
+from vla_ros.engine.quantised.matrices import linear
 
 _VLM = "paligemma_with_expert.paligemma."
 TOWER, PROJECTOR = _VLM + "model.vision_tower.", _VLM + "model.multi_modal_projector.linear"
@@ -54,15 +56,15 @@ class PiModel(FlowModel):
         text, expert = config.shapes.text, config.shapes.expert
         self._state_rows = rows
         self._tower = read_siglip(weights, TOWER, config.shapes.vision, positions, like)
-        self._projector = read_linear(weights, PROJECTOR).to(like)
+        self._projector = mapped(weights, PROJECTOR, VISION, like, as_it_is(PROJECTOR))
         self._embedding = weights.take(TEXT + "embed_tokens.weight").to(like)
         self.layers = [
-            read_layer(weights, f"{TEXT}layers.{i}.", text, like,
+            read_layer(weights, f"{TEXT}layers.{i}.", text, like, DECODER,
                        parts="kv" if i == text.layers - 1 else "qkv")
             for i in range(text.layers)
         ]  # fmt: skip
         self._expert = [
-            read_layer(weights, f"{EXPERT}model.layers.{i}.", expert, like,
+            read_layer(weights, f"{EXPERT}model.layers.{i}.", expert, like, HEAD,
                        norms=not config.adaptive)
             for i in range(expert.layers)
         ]  # fmt: skip
@@ -138,9 +140,9 @@ class PiModel(FlowModel):
             zip(self._expert, span.keys, span.values, strict=True)
         ):
             h, gate = self._norm(x, number, 0, step)
-            q, k, v = split(F.linear(h, layer.qkv), expert.heads, expert.kv_heads, cos, sin)
+            q, k, v = split(linear(h, layer.qkv), expert.heads, expert.kv_heads, cos, sin)
             rows = laid(keys, begin, k), laid(values, begin, v)
-            out = F.linear(attend(q, *rows, mask), layer.out)
+            out = linear(attend(q, *rows, mask), layer.out)
             x = x + (out if gate is None else out * gate)
             h, gate = self._norm(x, number, 1, step)
             out = mlp(h, layer, expert)

@@ -31,6 +31,7 @@ from vla_ros.engine.flow.load import (
 from vla_ros.engine.flow.processors import Processors, Scaler
 from vla_ros.engine.flow.save import save_folder
 from vla_ros.engine.flow.text import PromptTokenizer
+from vla_ros.engine.flow.weights import Dress, as_they_are
 from vla_ros.engine.packed.graphs import Capture
 
 _VERSION = 2  # of what is written; a new one makes cached folders void
@@ -90,15 +91,16 @@ def load_random_flow(
     dtype: torch.dtype,
     steps: int | None = None,
     capture: Capture | None = None,
+    dress: Dress = as_they_are,
 ) -> FlowPolicy:
     """``random:<preset>`` -> a policy that is ready to run."""
     config, preset = preset_of(name), name.removeprefix(PREFIX)
     if not preset.endswith("-small"):
         config = replace(config, steps=steps or config.steps)
-        return _drawn(config, seed, device, dtype, capture)
+        return _drawn(config, seed, device, dtype, capture, dress)
     name = f"{preset}-{seed}-{_fingerprint(config)}"
     directory = cached(name, lambda scratch: write_random_flow(scratch, config, seed))
-    return load_folder(directory, device, dtype, steps=steps, capture=capture)
+    return load_folder(directory, device, dtype, steps=steps, capture=capture, dress=dress)
 
 
 class DrawnWeights:
@@ -150,12 +152,14 @@ def _drawn(
     device: torch.device,
     dtype: torch.dtype,
     capture: Capture | None,
+    dress: Dress,
 ) -> FlowPolicy:
     """The weights drawn as they are read; only the tokenizer goes to disk."""
     words = PromptTokenizer(tokenizer_directory(), None, "", config.shapes.text.vocab_size)
     positions = check_discrete(config, known_discrete(config), f"random:{config.kind}")
     like = torch.empty(0, device=device, dtype=dtype)
-    model = build_model(config, DrawnWeights(config, seed, device), positions, like, capture)
+    weights = dress(DrawnWeights(config, seed, device))
+    model = build_model(config, weights, positions, like, capture)
     digest = hashlib.sha256(f"random {config!r} {seed} {dtype}".encode()).hexdigest()
     return FlowPolicy(config, model, _processors(config), words, digest)
 

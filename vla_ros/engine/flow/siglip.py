@@ -6,11 +6,15 @@ transformers' (``SiglipVisionModel``, ``SmolVLMVisionTransformer``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.engine.checkpoints.config import TowerConfig
+from vla_ros.engine.flow.matrices import VISION, Take, as_it_is, mapped, placed
+from vla_ros.engine.flow.suffix import Linear
 from vla_ros.engine.flow.weights import Shape, Weights
 from vla_ros.engine.vision.towers import Block, Mlp, PatchEmbed
 
@@ -41,13 +45,13 @@ class SigLip(nn.Module):
         return self.norm(x)
 
 
-_BLOCK = {
-    "norm1": "layer_norm1",
-    "norm2": "layer_norm2",
+_NORMS = {"norm1": "layer_norm1", "norm2": "layer_norm2"}
+_MAPS = {
     "attn.proj": "self_attn.out_proj",
     "mlp.fc1": "mlp.fc1",
     "mlp.fc2": "mlp.fc2",
 }
+_BLOCK = {**_NORMS, **_MAPS}
 
 
 def siglip_shapes(base: str, tower: TowerConfig) -> dict[str, Shape]:
@@ -100,12 +104,32 @@ def read_siglip(
         names[f"norm.{kind}"] = f"post_layernorm.{kind}"
         for number in range(tower.depth):
             theirs = f"encoder.layers.{number}."
-            for own, other in _BLOCK.items():
+            for own, other in _NORMS.items():
                 names[f"blocks.{number}.{own}.{kind}"] = f"{theirs}{other}.{kind}"
-            parts = [weights.take(f"{base}{theirs}self_attn.{p}_proj.{kind}") for p in "qkv"]
-            state[f"blocks.{number}.attn.qkv.{kind}"] = torch.cat(parts).to(like)
         state |= {own: weights.take(base + other).to(like) for own, other in names.items()}
+    for number in range(tower.depth):
+        block, theirs = f"blocks.{number}.", f"{base}encoder.layers.{number}."
+        maps = {f"{block}{own}": f"{theirs}{other}" for own, other in _MAPS.items()}
+        made = {own: mapped(weights, name, VISION, like, as_it_is(name))
+                for own, name in maps.items()}  # fmt: skip
+        made[f"{block}attn.qkv"] = mapped(
+            weights, f"{theirs}self_attn.qkv", VISION, like, stacked_qkv(f"{theirs}self_attn.")
+        )
+        state |= placed(model, made)
     table = weights.take(base + "embeddings.position_embedding.weight")
     state["positions"] = table[positions].to(like)
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(False).eval()
+
+
+def stacked_qkv(base: str) -> Callable[[Take], Linear]:
+    """What makes one map of a block's three."""
+
+    def make(take: Take) -> Linear:
+        weight, bias = (
+            torch.cat([take(f"{base}{p}_proj.{kind}") for p in "qkv"])
+            for kind in ("weight", "bias")
+        )
+        return Linear(weight, bias)
+
+    return make

@@ -24,6 +24,7 @@ from vla_ros.engine.flow.layers import (
     read_layer,
     split,
 )
+from vla_ros.engine.flow.matrices import DECODER, HEAD, VISION, matrix
 from vla_ros.engine.flow.model import FlowModel
 from vla_ros.engine.flow.siglip import read_siglip, siglip_shapes
 from vla_ros.engine.flow.suffix import TimedActions, linear_shapes, read_linear
@@ -31,6 +32,7 @@ from vla_ros.engine.flow.tables import time_table
 from vla_ros.engine.flow.weights import Expected, Shape, Weights
 from vla_ros.engine.packed.graphs import Capture
 from vla_ros.engine.packed.kernels.rope_write import rotate
+from vla_ros.engine.quantised.matrices import Weight, linear
 
 _VLM = "vlm_with_expert.vlm."
 _TOWER, TEXT = _VLM + "model.vision_model.", _VLM + "model.text_model."
@@ -55,21 +57,24 @@ class SmolVlaModel(FlowModel):
         super().__init__(config, like, capture, config.horizon, config.horizon, len(far))
         text, expert = config.shapes.text, config.shapes.expert
         self._tower = read_siglip(weights, _TOWER, config.shapes.vision, positions, like)
-        self._connector = weights.take(_CONNECTOR).to(like)
+        self._connector = matrix(
+            weights, _CONNECTOR.removesuffix(".weight"), VISION, like,
+            lambda take: take(_CONNECTOR),
+        )  # fmt: skip
         self._embedding = weights.take(TEXT + "embed_tokens.weight").to(like)
         self.layers = [
-            read_layer(weights, f"{TEXT}layers.{i}.", text, like,
+            read_layer(weights, f"{TEXT}layers.{i}.", text, like, DECODER,
                        parts="kv" if i == text.layers - 1 else "qkv")
             for i in range(text.layers)
         ]  # fmt: skip
         bases = [f"{_EXPERT}layers.{i}." for i in range(expert.layers)]
         self._far = {number: place for place, number in enumerate(far)}
         self._remake = [
-            tuple(weights.take(f"{bases[i]}self_attn.{p}_proj.weight").to(like) for p in "kv")
+            tuple(_remade(weights, f"{bases[i]}self_attn.{p}_proj", like) for p in "kv")
             for i in far
         ]
         self._expert: list[Layer] = [
-            read_layer(weights, base, expert, like, parts="q" if i in self._far else "qkv")
+            read_layer(weights, base, expert, like, HEAD, parts="q" if i in self._far else "qkv")
             for i, base in enumerate(bases)
         ]
         times = time_table(
@@ -83,7 +88,7 @@ class SmolVlaModel(FlowModel):
 
     def _see(self, pixels: torch.Tensor) -> torch.Tensor:
         features = shuffled(self._tower(pixels), self.config.shapes.shuffle)
-        rows = F.linear(features, self._connector).flatten(0, 1)
+        rows = linear(features, self._connector).flatten(0, 1)
         return rows * rows.shape[1] ** 0.5
 
     def _rows(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -108,21 +113,21 @@ class SmolVlaModel(FlowModel):
                 (self._remake[place][0], span.keys[number], span.far_keys[place]),
                 (self._remake[place][1], span.values[number], span.far_values[place]),
             )
-            for matrix, source, target in pairs:
+            for remade, source, target in pairs:
                 rows = source[:, :length].transpose(0, 1).reshape(length, -1)
-                target.copy_(F.linear(rows, matrix).view(length, len(source), -1).transpose(0, 1))
+                target.copy_(linear(rows, remade).view(length, len(source), -1).transpose(0, 1))
 
     def _velocity(self, span: Span, x: torch.Tensor, step: int) -> torch.Tensor:
         expert = self.config.shapes.expert
         rows = self._timed(x, step, self._given).to(self.dtype)
         for number, layer in enumerate(self._expert):
-            projected = F.linear(norm(rows, expert.rms_eps), layer.qkv)
+            projected = linear(norm(rows, expert.rms_eps), layer.qkv)
             place = self._far.get(number)
             if place is None:
                 out = self._joint(span, number, projected)
             else:
                 out = self._cross(span, place, projected)
-            rows = rows + F.linear(out, layer.out)
+            rows = rows + linear(out, layer.out)
             rows = rows + mlp(norm(rows, expert.rms_eps), layer, expert)
         return self._out(norm(rows.float(), expert.rms_eps))
 
@@ -141,6 +146,10 @@ class SmolVlaModel(FlowModel):
         q = rotate(heads.float(), self._rope.cos[:count], self._rope.sin[:count]).to(q.dtype)
         mask = span.suffix_mask[:1, : span.length] if self.padded else None
         return attend(q, span.far_keys[place], span.far_values[place], mask)
+
+
+def _remade(weights: Weights, name: str, like: torch.Tensor) -> Weight:
+    return matrix(weights, name, HEAD, like, lambda take: take(f"{name}.weight"))
 
 
 def far_layers(config: FlowConfig) -> list[int]:

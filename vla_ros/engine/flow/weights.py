@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -41,6 +41,14 @@ class Weights(Protocol):
     def take(self, name: str) -> torch.Tensor:
         """The tensor in float32, all finite, in memory of its own."""
         ...
+
+
+Dress = Callable[[Weights], Weights]
+
+
+def as_they_are(weights: Weights) -> Weights:
+    """A :data:`Dress` that does nothing."""
+    return weights
 
 
 class MemoryWeights:
@@ -88,6 +96,10 @@ class FileWeights:
         if not all_finite(tensor):
             raise CheckpointError(f"{self._path}: {stored} has values that are not finite")
         return tensor
+
+    def read_all(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of ``names`` that can be taken: all of them."""
+        return tuple(names)
 
     def _open(self) -> None:
         from safetensors import SafetensorError, safe_open

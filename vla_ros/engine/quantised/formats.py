@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STORED = "bf16"  # as they are: the engine's dtype
-FORMATS = (STORED, "int8", "int4")
+FORMATS = (STORED, "int8", "int4", "fp8")
 PARTS = ("vision", "decoder", "head")
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
     """``vision``: the blocks of the towers, and the projector; ``decoder``: the language model's
-    layers; ``head``: what makes logits of its states."""
+    layers; ``head``: what makes logits of its states, or actions (OFT's MLP, the action expert of a
+    flow policy)."""
 
     vision: str = STORED
     decoder: str = STORED
@@ -28,7 +29,7 @@ class Formats:
 
 
 def parse_formats(text: str) -> Formats:
-    """ "int4" is the language model's (decoder and head); "decoder=int4,head=int8" names parts.
+    """ "int4" is all but vision's (decoder and head); "decoder=int4,head=int8" names parts.
 
     ValueError in one line for anything else.
     """
@@ -48,9 +49,6 @@ def parse_formats(text: str) -> Formats:
 
 
 def _known(text: str, kind: str) -> None:
-    if kind == "fp8":
-        raise ValueError(f"weights {text!r}: fp8 needs a GPU's own products, which this engine does"
-                         " not have yet; give int8 or int4 on a CPU, or bf16")  # fmt: skip
     if kind not in FORMATS:
         raise ValueError(f"weights {text!r}: give {', '.join(FORMATS)}, or parts of them such as"
                          " decoder=int4,head=int8")  # fmt: skip

@@ -29,7 +29,7 @@ class Parallel(Schedule):
     ) -> None:
         super().__init__(model, tokens, max_prompt)
         self._proprio = proprio
-        self._heads = load_heads(model.config, model.tensors)
+        self._heads = load_heads(model.config, model.tensors, model.quantised_head)
         self.lane = model.lane(1, max_prompt + tokens + 2)
         with torch.inference_mode():
             stop = model.decoder.embed(torch.tensor([model.config.stop_token], device=model.device))

@@ -95,8 +95,8 @@ TABLE = (
         choices=("float32", "bfloat16", "float16"),
         fixed=True,
     ),
-    P("weights", "", "vla: formats of a token policy's weights, such as int8, int4 or"
-      " decoder=int4,head=int8, with dtype bfloat16 on a CPU; empty: as they are stored",
+    P("weights", "", "vla: formats of the weights, such as int8, fp8 or decoder=int4,head=int8,"
+      " with dtype bfloat16 on a CPU or CUDA; empty: as they are stored",
       fixed=True),
     P("require_gate", False, "vla: refuse dtype and weights in which `vla-ros gate` did not pass"
       " this checkpoint", fixed=True),

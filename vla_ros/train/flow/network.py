@@ -17,10 +17,12 @@ from torch import nn
 from vla_ros.engine.flow.config import FlowConfig
 from vla_ros.engine.flow.layers import Layer, Rope, mlp, norm, norm_scale, read_layer, rope
 from vla_ros.engine.flow.load import expected_tensors
+from vla_ros.engine.flow.matrices import DECODER, HEAD
 from vla_ros.engine.flow.pi import EXPERT, PROJECTOR, TEXT, TOWER
 from vla_ros.engine.flow.siglip import SigLip, siglip_tensors
 from vla_ros.engine.flow.tables import time_table
 from vla_ros.engine.packed.kernels.rope_write import rotate
+from vla_ros.engine.quantised.matrices import linear
 from vla_ros.train.flow.scaling import Scaling, scaling_from
 from vla_ros.train.network import sincos
 
@@ -127,15 +129,20 @@ class FlowNetwork(nn.Module):
         for number in range(text.layers):
             last = number == text.layers - 1
             layer = read_layer(
-                weights, f"{TEXT}layers.{number}.", text, like, parts="kv" if last else "qkv"
+                weights,
+                f"{TEXT}layers.{number}.",
+                text,
+                like,
+                DECODER,
+                parts="kv" if last else "qkv",
             )
             heads = 0 if last else text.heads
-            qkv = F.linear(norm(x, text.rms_eps), layer.qkv)
+            qkv = linear(norm(x, text.rms_eps), layer.qkv)
             q, k, v = _split(qkv, heads, text.kv_heads, here)
             keys.append(k)
             values.append(v)
             if not last:
-                x = x + F.linear(_attend(q, k, v, seen[:, None, None]), layer.out)
+                x = x + linear(_attend(q, k, v, seen[:, None, None]), layer.out)
                 x = x + mlp(norm(x, text.rms_eps), layer, text)
         return Read(tuple(keys), tuple(values), seen, counts), x
 
@@ -159,14 +166,16 @@ class FlowNetwork(nn.Module):
         here = Rope(self._cos[place][:, None], self._sin[place][:, None])
         mask = self._mask(read.seen.repeat_interleave(samples, 0), rows.shape[1])
         for number in range(expert.layers):
-            layer: Layer = read_layer(weights, f"{EXPERT}model.layers.{number}.", expert, like)
-            qkv = F.linear(norm(rows, expert.rms_eps), layer.qkv)
+            layer: Layer = read_layer(
+                weights, f"{EXPERT}model.layers.{number}.", expert, like, HEAD
+            )
+            qkv = linear(norm(rows, expert.rms_eps), layer.qkv)
             q, k, v = _split(qkv, expert.heads, expert.kv_heads, here)
             k, v = (
                 torch.cat((before.repeat_interleave(samples, 0).to(own.dtype), own), 2)
                 for before, own in ((read.keys[number], k), (read.values[number], v))
             )
-            rows = rows + F.linear(_attend(q, k, v, mask), layer.out)
+            rows = rows + linear(_attend(q, k, v, mask), layer.out)
             rows = rows + mlp(norm(rows, expert.rms_eps), layer, expert)
         out = norm(rows[:, 1:].float(), expert.rms_eps)
         scale = norm_scale(weights, EXPERT + "model.norm.weight", expert)

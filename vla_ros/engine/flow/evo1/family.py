@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -35,8 +34,9 @@ from vla_ros.engine.flow.evo1.random import (
 from vla_ros.engine.flow.family import Choice, Family, Place
 from vla_ros.engine.flow.lerobot import lerobot_type
 from vla_ros.engine.flow.load import WEIGHTS
+from vla_ros.engine.flow.stored import StoredWeights, stored_weights
 from vla_ros.engine.flow.text import PromptTokenizer
-from vla_ros.engine.flow.weights import FileWeights, Weights, sha256_of
+from vla_ros.engine.flow.weights import Expected, FileWeights, Weights, sha256_of
 from vla_ros.engine.layout import action_space_of
 
 
@@ -67,7 +67,7 @@ class _Parts:
     config: Evo1Config
     scalers: Scalers
     words: PromptTokenizer
-    weights: FileWeights
+    weights: FileWeights | StoredWeights
 
 
 class Evo1Family(Family[Evo1Config]):
@@ -109,15 +109,15 @@ class Evo1Family(Family[Evo1Config]):
         """See Family."""
         parts = _open(directory, choice)
         check_time_index()
-        for name in evo1_expected(parts.config).must:
+        for name in parts.weights.read_all(evo1_expected(parts.config).must):
             tensor = parts.weights.take(name)
             if name == TIMES:
                 check_table(name, tensor)
         return parts.config, self.parameters(parts.config)
 
-    def parameters(self, config: Evo1Config) -> int:
+    def expected(self, config: Evo1Config) -> Expected:
         """See Family."""
-        return sum(math.prod(shape) for shape in evo1_expected(config).must.values())
+        return evo1_expected(config)
 
     def action_ends(self, directory: Path, choice: Choice) -> tuple[torch.Tensor, ...]:
         """See Family."""
@@ -129,7 +129,8 @@ def _open(directory: Path, choice: Choice) -> _Parts:
     scalers = read_scalers(directory, config)
     words = PromptTokenizer(directory, choice.tokenizer, config.vlm, config.text.vocab_size)
     words.id_of(IMAGE_TOKEN)
-    weights = FileWeights(directory / WEIGHTS, evo1_expected(config))
+    expected = evo1_expected(config)
+    weights = stored_weights(directory, expected) or FileWeights(directory / WEIGHTS, expected)
     return _Parts(config, scalers, words, weights)
 
 
@@ -154,6 +155,7 @@ def _policy(
     sha256: str,
     place: Place,
 ) -> Evo1Policy:
+    weights = place.formatted(weights)
     model = Evo1Model(config, weights, words.id_of(IMAGE_TOKEN), place.like, place.capture)
     give_back_freed()
     return Evo1Policy(config, model, scalers, words, sha256)

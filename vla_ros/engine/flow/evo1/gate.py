@@ -68,10 +68,10 @@ class CheckedTables:
     """Weights whose tables are checked as they are read."""
 
     def __init__(self, within: Weights, names: Sequence[str] = (TIMES,)) -> None:
-        self._within, self._names = within, names
+        self.within, self._names = within, names
 
     def take(self, name: str) -> torch.Tensor:
-        tensor = self._within.take(name)
+        tensor = self.within.take(name)
         if name in self._names:
             check_table(name, tensor)
         return tensor

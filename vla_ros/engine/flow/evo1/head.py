@@ -18,8 +18,10 @@ import torch.nn.functional as F
 
 from vla_ros.engine.flow.evo1.config import Evo1Config
 from vla_ros.engine.flow.layers import attend
+from vla_ros.engine.flow.matrices import HEAD, Map, Take, as_it_is, mapped, matrix
 from vla_ros.engine.flow.suffix import Linear, read_linear
 from vla_ros.engine.flow.weights import Shape, Weights
+from vla_ros.engine.quantised.matrices import Weight, linear
 
 BASE = "action_head."
 TIMES, POSITIONS = BASE + "time_pos_enc.pe", BASE + "action_encoder.pos_encoding.pe"
@@ -33,12 +35,12 @@ class Crossing:
     """A block: ``query`` and ``first`` hold the norms before them, ``steps`` [N, 4 E] is the bias
     of ``first`` at each step."""
 
-    query: Linear
-    context: Linear  # K and V [2 E, E]
-    out: Linear
-    first: torch.Tensor
+    query: Map
+    context: Map  # K and V [2 E, E]
+    out: Map
+    first: Weight
     steps: torch.Tensor
-    second: Linear
+    second: Map
 
 
 class ActionHead:
@@ -68,11 +70,15 @@ class ActionHead:
     def _read_ends(self, weights: Weights, like: torch.Tensor) -> None:
         """The pooling with the last norm in it, and the MLPs, which stay float32."""
         config = self._config
-        scale, shift = (weights.take(f"{BASE}norm_out.{k}") for k in ("weight", "bias"))
-        pool = read_linear(weights, f"{BASE}seq_pool_proj")
-        matrix = pool.weight.view(config.width, config.horizon, config.width)
-        bias = (matrix @ shift).double().sum(1) + pool.bias.double()
-        self._pool = Linear(matrix.mul_(scale).flatten(1).to(like), bias.to(like))
+
+        def pooling(take: Take) -> Linear:
+            scale, shift = (take(f"{BASE}norm_out.{k}") for k in ("weight", "bias"))
+            pool = as_it_is(f"{BASE}seq_pool_proj")(take)
+            by_row = pool.weight.view(config.width, config.horizon, config.width)
+            bias = (by_row @ shift).double().sum(1) + pool.bias.double()
+            return Linear(by_row.mul_(scale).flatten(1), bias)
+
+        self._pool = mapped(weights, f"{BASE}seq_pool", HEAD, like, pooling)
         mlps = [[_read(weights, f"{BASE}{name}.fc{n}", config).on(like.device) for n in (1, 2)]
                 for name in MLPS]  # fmt: skip
         (self._inner, self._outer), (self._state_in, self._state_out) = mlps
@@ -106,7 +112,7 @@ class ActionHead:
         for block, k, v in zip(self.blocks, keys, values, strict=True):
             q = block.query(_norm(rows)).view(len(rows), config.heads, -1).transpose(0, 1)
             rows = rows + block.out(attend(q, k, v, mask))
-            middle = F.gelu(F.linear(_norm(rows), block.first, block.steps[step]))
+            middle = F.gelu(linear(_norm(rows), block.first, block.steps[step]))
             rows = rows + block.second(middle)
         pooled = self._pool(_norm(rows).flatten()).float()
         return self._outer(F.relu(self._inner(pooled))).view(config.horizon, -1)
@@ -171,21 +177,39 @@ def _read(weights: Weights, name: str, config: Evo1Config) -> Linear:
 def _read_block(
     weights: Weights, base: str, config: Evo1Config, times: torch.Tensor, like: torch.Tensor
 ) -> Crossing:
-    width = config.width
-    scale, shift = (weights.take(f"{base}norm1.{k}").double() for k in ("weight", "bias"))
-    matrix = weights.take(f"{base}attn.in_proj_weight").double()
-    bias = weights.take(f"{base}attn.in_proj_bias").double()
-    size = (width // config.heads) ** -0.5  # of scores, into the query
-    query = Linear(
-        (matrix[:width] * scale * size).to(like),
-        ((matrix[:width] @ shift + bias[:width]) * size).to(like),
-    )
-    context = Linear(matrix[width:].to(like), bias[width:].to(like))
+    """``first`` in few bits is stored beside its tensor, of which the steps' biases are made."""
+    width, size = config.width, (config.width // config.heads) ** -0.5  # of scores, into the query
+    names = (f"{base}attn.in_proj_weight", f"{base}attn.in_proj_bias")
+    taken: list[torch.Tensor] = []
+
+    def both(take: Take) -> list[torch.Tensor]:
+        if not taken:
+            taken.extend(take(name).double() for name in names)
+        return taken
+
+    def query(take: Take) -> Linear:
+        rows, bias = both(take)
+        scale, shift = (take(f"{base}norm1.{k}").double() for k in ("weight", "bias"))
+        weight = rows[:width] * scale * size
+        return Linear(weight, (rows[:width] @ shift + bias[:width]) * size)
+
+    def context(take: Take) -> Linear:
+        rows, bias = both(take)
+        return Linear(rows[width:], bias[width:])
+
     scale, shift = (weights.take(f"{base}norm2.{k}").double() for k in ("weight", "bias"))
     first = read_linear(weights, f"{base}ff.0")
     inner = first.weight.double()
     steps = (times + shift) @ inner.T + first.bias.double()
+    made = {
+        name: mapped(weights, f"{base}{name}", HEAD, like, make)
+        for name, make in (("attn.query", query), ("attn.context", context))
+    }
+    out, second = (
+        mapped(weights, name, HEAD, like, as_it_is(name))
+        for name in (f"{base}attn.out_proj", f"{base}ff.2")
+    )
+    behind = matrix(weights, f"{base}ff.first", HEAD, like, lambda _: inner * scale)
     return Crossing(
-        query, context, read_linear(weights, f"{base}attn.out_proj").to(like),
-        (inner * scale).to(like), steps.to(like), read_linear(weights, f"{base}ff.2").to(like),
+        made["attn.query"], made["attn.context"], out, behind, steps.to(like), second
     )  # fmt: skip

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from vla_ros.engine.checkpoints.config import TextConfig
 from vla_ros.engine.flow.evo1.vision import BASE
 from vla_ros.engine.flow.layers import Layer, attend, layer_shapes, mlp, norm, read_layer, split
+from vla_ros.engine.flow.matrices import DECODER
 from vla_ros.engine.flow.weights import Shape, Weights
+from vla_ros.engine.quantised.matrices import linear
 
 TEXT = BASE + "language_model."
 
@@ -44,9 +45,9 @@ class Language:
         text = self._text
         for one in self._layers:
             layer = one.layer
-            qkv = F.linear(norm(x, text.rms_eps), layer.qkv, one.bias)
+            qkv = linear(norm(x, text.rms_eps), layer.qkv, one.bias)
             q, k, v = split(qkv, text.heads, text.kv_heads, cos, sin)
-            x = x + F.linear(attend(q, k, v, mask), layer.out)
+            x = x + linear(attend(q, k, v, mask), layer.out)
             x = x + mlp(norm(x, text.rms_eps), layer, text)
         return norm(x.float(), text.rms_eps) * self._scale
 
@@ -67,7 +68,7 @@ def language_shapes(text: TextConfig) -> dict[str, Shape]:
 
 
 def _read(weights: Weights, base: str, text: TextConfig, like: torch.Tensor) -> BiasedLayer:
-    layer = read_layer(weights, base, text, like)
+    layer = read_layer(weights, base, text, like, DECODER)
     parts = [weights.take(f"{base}self_attn.{part}_proj.bias") for part in "qkv"]
     parts[0] = parts[0] * text.head_dim**-0.5
     return BiasedLayer(layer, torch.cat(parts).to(like))

@@ -12,16 +12,17 @@ from torch import nn
 
 from vla_ros.engine.checkpoints.config import TowerConfig
 from vla_ros.engine.flow.evo1.config import Evo1Config
+from vla_ros.engine.flow.matrices import VISION, as_it_is, mapped, placed
+from vla_ros.engine.flow.siglip import stacked_qkv
 from vla_ros.engine.flow.smolvla import shuffled
-from vla_ros.engine.flow.suffix import linear_shapes, read_linear
+from vla_ros.engine.flow.suffix import linear_shapes
 from vla_ros.engine.flow.weights import Shape, Weights
 from vla_ros.engine.vision.towers import Block, PatchEmbed
 
 BASE = "embedder.model."
 TOWER, PROJECTOR = BASE + "vision_tower.", BASE + "multi_modal_projector."
-_BLOCK = {
-    "norm1": "layernorm_before",
-    "norm2": "layernorm_after",
+_NORMS = {"norm1": "layernorm_before", "norm2": "layernorm_after"}
+_MAPS = {
     "attn.proj": "attention.projection_layer",
     "mlp.fc1": "mlp.fc1",
     "mlp.fc2": "mlp.fc2",
@@ -59,7 +60,8 @@ class Eyes:
             weights.take(f"{PROJECTOR}layer_norm.{kind}").to(like) for kind in ("weight", "bias")
         )
         self._first, self._second = (
-            read_linear(weights, f"{PROJECTOR}linear_{n}").to(like) for n in (1, 2)
+            mapped(weights, name, VISION, like, as_it_is(name))
+            for name in (f"{PROJECTOR}linear_1", f"{PROJECTOR}linear_2")
         )
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -106,11 +108,17 @@ def _read_tower(weights: Weights, tower: TowerConfig, like: torch.Tensor) -> Int
         state[f"patch_embed.proj.{kind}"] = weights.take(embed).to(like)
         for number in range(tower.depth):
             own, theirs = f"blocks.{number}.", f"{TOWER}encoder.layer.{number}."
-            parts = [weights.take(f"{theirs}attention.{p}_proj.{kind}") for p in "qkv"]
-            state[f"{own}attn.qkv.{kind}"] = torch.cat(parts).to(like)
-            for name, other in _BLOCK.items():
+            for name, other in _NORMS.items():
                 state[f"{own}{name}.{kind}"] = weights.take(f"{theirs}{other}.{kind}").to(like)
     for number in range(tower.depth):
+        own, theirs = f"blocks.{number}.", f"{TOWER}encoder.layer.{number}."
+        maps = {f"{own}{name}": f"{theirs}{other}" for name, other in _MAPS.items()}
+        made = {path: mapped(weights, name, VISION, like, as_it_is(name))
+                for path, name in maps.items()}  # fmt: skip
+        made[f"{own}attn.qkv"] = mapped(
+            weights, f"{theirs}attention.qkv", VISION, like, stacked_qkv(f"{theirs}attention.")
+        )
+        state |= placed(model, made)
         for n in (1, 2):
             scale = weights.take(f"{TOWER}encoder.layer.{number}.lambda_{n}")
             state[f"blocks.{number}.ls{n}.scale_factor"] = scale.to(like)

@@ -7,13 +7,15 @@ of norms that have any go into the projections behind them when a checkpoint is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.flow.layers import attend
-from vla_ros.engine.flow.suffix import Linear, read_linear
+from vla_ros.engine.flow.matrices import HEAD, Map, Take, as_it_is, mapped
+from vla_ros.engine.flow.suffix import Linear
 from vla_ros.engine.flow.weights import Weights
 
 EPS = 1e-5
@@ -24,10 +26,10 @@ class Block:
     """``projected`` makes Q, K and V of the rows themselves, or Q alone where they cross."""
 
     heads: int
-    projected: Linear
-    out: Linear
-    up: Linear
-    down: Linear
+    projected: Map
+    out: Map
+    up: Map
+    down: Map
 
     def mlp(self, x: torch.Tensor) -> torch.Tensor:
         """x + MLP(norm(x))."""
@@ -60,34 +62,48 @@ def plain_norm(x: torch.Tensor, eps: float = EPS) -> torch.Tensor:
 
 def read_block(
     weights: Weights, base: str, heads: int, like: torch.Tensor, *, crossing: bool, norms: bool
-) -> tuple[Block, Linear | None]:
+) -> tuple[Block, Map | None]:
     """The block at ``base``, and where it crosses the map [2 C, S] from a context to K and V.
 
     ``norms``: both of its norms have weights of their own.
     """
-    parts = {n: read_linear(weights, f"{base}attn1.to_{n}").on(like.device) for n in "qkv"}
-    scale = (parts["q"].weight.shape[0] // heads) ** -0.5
-    parts["q"] = Linear(parts["q"].weight * scale, parts["q"].bias * scale)
-    projected = parts["q"] if crossing else _stacked(*parts.values())
-    up = read_linear(weights, f"{base}ff.net.0.proj").on(like.device)
-    if norms:
-        projected = _behind_norm(weights, f"{base}norm1", projected)
-        up = _behind_norm(weights, f"{base}norm3", up)
+
+    def query(take: Take) -> Linear:
+        made = as_it_is(f"{base}attn1.to_q")(take)
+        scale = (made.weight.shape[0] // heads) ** -0.5
+        return Linear(made.weight * scale, made.bias * scale)
+
+    def keys_values(take: Take) -> Linear:
+        return _stacked(*(as_it_is(f"{base}attn1.to_{n}")(take) for n in "kv"))
+
+    def itself(take: Take) -> Linear:
+        return behind("norm1", _stacked(query(take), keys_values(take)), take)
+
+    def up(take: Take) -> Linear:
+        return behind("norm3", as_it_is(f"{base}ff.net.0.proj")(take), take)
+
+    def behind(norm: str, after: Linear, take: Take) -> Linear:
+        return _behind_norm(take, f"{base}{norm}", after) if norms else after
+
+    def read(name: str, make: Callable[[Take], Linear] | None = None) -> Map:
+        name = f"{base}{name}"
+        return mapped(weights, name, HEAD, like, make or as_it_is(name))
+
     block = Block(
         heads,
-        projected.to(like),
-        read_linear(weights, f"{base}attn1.to_out.0").to(like),
-        up.to(like),
-        read_linear(weights, f"{base}ff.net.2").to(like),
+        read("attn1.query", query) if crossing else read("attn1.qkv", itself),
+        read("attn1.to_out.0"),
+        read("ff.up", up),
+        read("ff.net.2"),
     )
-    return block, _stacked(parts["k"], parts["v"]).to(like) if crossing else None
+    return block, read("attn1.keys_values", keys_values) if crossing else None
 
 
 def _stacked(*maps: Linear) -> Linear:
     return Linear(torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps]))
 
 
-def _behind_norm(weights: Weights, name: str, after: Linear) -> Linear:
+def _behind_norm(take: Take, name: str, after: Linear) -> Linear:
     """``after`` with the scale and shift of the norm in front of it."""
-    norm = read_linear(weights, name).on(after.weight.device)
+    norm = as_it_is(name)(take)
     return Linear(after.weight * norm.weight, after.bias + after.weight @ norm.bias)

@@ -24,9 +24,10 @@ from vla_ros.engine.flow.groot.qwen3 import (
     run_layer,
 )
 from vla_ros.engine.flow.layers import Rope, rope
+from vla_ros.engine.flow.matrices import VISION, Map, Take, as_it_is, mapped
 from vla_ros.engine.flow.siglip import SigLip, read_siglip, siglip_shapes
 from vla_ros.engine.flow.smolvla import shuffled
-from vla_ros.engine.flow.suffix import Linear, linear_shapes, read_linear
+from vla_ros.engine.flow.suffix import Linear, linear_shapes
 from vla_ros.engine.flow.weights import Expected, Shape, Weights
 
 IMAGE_TOKEN = 151669  # <IMG_CONTEXT>
@@ -135,10 +136,10 @@ class _Stretched:
     table for every patch of a picture."""
 
     def __init__(self, config: EagleConfig, weights: Weights) -> None:
-        self._config, self._weights = config, weights
+        self._config, self.within = config, weights
 
     def take(self, name: str) -> torch.Tensor:
-        tensor, vision = self._weights.take(name), self._config.vision
+        tensor, vision = self.within.take(name), self._config.vision
         if name.endswith("position_embedding.weight"):
             return stretched(tensor, vision.image_size // vision.patch)
         if name.endswith("patch_embedding.weight") and tensor.dim() == 2:
@@ -147,16 +148,21 @@ class _Stretched:
         return tensor
 
 
-def _read_connector(config: EagleConfig, weights: Weights, like: torch.Tensor) -> list[Linear]:
+def _read_connector(config: EagleConfig, weights: Weights, like: torch.Tensor) -> list[Map]:
     """The linear maps, the first with the norm in front of it and for columns (y, x, C) of the
     patches that are joined; the authors' are (C, y, x), ``pixel_unshuffle``."""
     base = f"{config.base}mlp1."
     if config.shuffle == 1:
-        return [read_linear(weights, f"{base}0").to(like)]
-    norm, first = read_linear(weights, f"{base}0"), read_linear(weights, f"{base}1")
-    matrix, bias = first.weight * norm.weight, first.bias + first.weight @ norm.bias
-    columns = matrix.view(len(matrix), config.vision.width, -1).transpose(1, 2)
-    return [Linear(columns.flatten(1), bias).to(like), read_linear(weights, f"{base}3").to(like)]
+        return [mapped(weights, f"{base}0", VISION, like, as_it_is(f"{base}0"))]
+
+    def joined(take: Take) -> Linear:
+        norm, first = as_it_is(f"{base}0")(take), as_it_is(f"{base}1")(take)
+        made, bias = first.weight * norm.weight, first.bias + first.weight @ norm.bias
+        columns = made.view(len(made), config.vision.width, -1).transpose(1, 2)
+        return Linear(columns.flatten(1), bias)
+
+    return [mapped(weights, f"{base}joined", VISION, like, joined),
+            mapped(weights, f"{base}3", VISION, like, as_it_is(f"{base}3"))]  # fmt: skip
 
 
 def eagle_expected(config: EagleConfig) -> Expected:

@@ -26,6 +26,7 @@ from vla_ros.engine.flow.groot.n16 import VERSION as N16
 from vla_ros.engine.flow.groot.n17 import VERSION as N17
 from vla_ros.engine.flow.groot.random import load_random, write_random
 from vla_ros.engine.flow.groot.version import Version
+from vla_ros.engine.flow.weights import Expected
 
 VERSIONS = (N17, N16, N15)
 
@@ -72,9 +73,9 @@ class GrootFamily(Family[GrootConfig]):
         """See Family."""
         return inspect_folder(self.version, directory, choice)
 
-    def parameters(self, config: GrootConfig) -> int:
+    def expected(self, config: GrootConfig) -> Expected:
         """See Family. Those of all robots."""
-        return sum(math.prod(shape) for shape in self.version.expected(config).must.values())
+        return self.version.expected(config)
 
     def weight_bytes(self, config: GrootConfig, dtype: torch.dtype) -> int:
         """See Family. Of the stacks with a row for each robot one row is held, in float32."""

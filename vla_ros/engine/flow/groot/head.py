@@ -19,7 +19,8 @@ from vla_ros.engine.flow.buffers import MASKED
 from vla_ros.engine.flow.groot.blocks import Block, plain_norm, read_block
 from vla_ros.engine.flow.groot.encoders import Encoders, Modulation, RowWeights
 from vla_ros.engine.flow.groot.shapes import HeadConfig
-from vla_ros.engine.flow.suffix import Linear, read_linear
+from vla_ros.engine.flow.matrices import Map
+from vla_ros.engine.flow.suffix import read_linear
 
 BASE = "action_head."
 
@@ -61,7 +62,7 @@ class ActionHead:
             raise ValueError(f"embodiment {embodiment} of {config.embodiments}")
         self.config, self.dtype, self.padded = config, like.dtype, padded
         self._blocks: list[Block] = []
-        self._remade: list[Linear] = []
+        self._remade: list[Map] = []
         for number in range(config.layers):
             block, remade = read_block(
                 weights, f"{base}model.transformer_blocks.{number}.", config.heads, like,

@@ -6,6 +6,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from vla_ros.action_space import ActionKind, ActionSpace, joints
 from vla_ros.engine.checkpoints.fields import Fields
@@ -22,6 +23,7 @@ from vla_ros.engine.flow.groot.preparation import GrootPreparation
 from vla_ros.engine.flow.groot.robot import Robot
 from vla_ros.engine.flow.groot.shards import ShardWeights
 from vla_ros.engine.flow.groot.version import Version, Words
+from vla_ros.engine.flow.stored import StoredWeights, stored_weights
 from vla_ros.engine.flow.weights import sha256_of
 from vla_ros.engine.layout import action_space_of
 
@@ -58,7 +60,7 @@ class Opened:
     config: GrootConfig
     robot: Robot
     tokenizer: Words
-    weights: ShardWeights
+    weights: ShardWeights | StoredWeights
 
 
 def open_folder(version: Version, directory: Path, choice: Choice) -> Opened:
@@ -66,7 +68,9 @@ def open_folder(version: Version, directory: Path, choice: Choice) -> Opened:
     config, robot = version.read(directory, choice)
     tokenizer = version.words(directory, choice, config)
     check_discrete(version, config, directory)
-    return Opened(config, robot, tokenizer, ShardWeights(directory, version.expected(config)))
+    expected = version.expected(config)
+    weights = stored_weights(directory, expected) or ShardWeights(directory, expected)
+    return Opened(config, robot, tokenizer, weights)
 
 
 def load_folder(version: Version, directory: Path, choice: Choice, place: Place) -> GrootPolicy:
@@ -81,6 +85,7 @@ def load_folder(version: Version, directory: Path, choice: Choice, place: Place)
 def build(version: Version, config: GrootConfig, weights: RowWeights, place: Place) -> GrootModel:
     """The model of ``config`` with these weights."""
     like, longest = place.like, longest_of(config, place.capture)
+    weights = cast(RowWeights, place.formatted(weights))  # what gives rows still does
     backbone = version.backbone(config, weights, like, longest)
     head = ActionHead(
         config.head, weights, config.row, like, longest, padded=place.capture is not None
@@ -94,7 +99,7 @@ def inspect_folder(version: Version, directory: Path, choice: Choice) -> tuple[G
     parameters, those of all robots."""
     parts = open_folder(version, directory, choice)
     shapes = version.expected(parts.config).must
-    for name in shapes:
+    for name in parts.weights.read_all(shapes):
         parts.weights.take(name)
     return parts.config, sum(math.prod(shape) for shape in shapes.values())
 

@@ -9,12 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from vla_ros.engine.checkpoints.config import TextConfig
-from vla_ros.engine.flow.layers import Layer, Rope, attend, layer_shapes, mlp, norm
+from vla_ros.engine.flow.layers import (
+    Layer,
+    Rope,
+    attend,
+    layer_shapes,
+    mlp,
+    norm,
+    read_layer,
+)
+from vla_ros.engine.flow.matrices import DECODER
 from vla_ros.engine.flow.weights import Shape, Weights
 from vla_ros.engine.packed.kernels.rope_write import rotate
+from vla_ros.engine.quantised.matrices import linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +39,12 @@ def run_layer(
 ) -> torch.Tensor:
     """Rows [n, C] -> [n, C]; ``rope`` holds the n positions, ``mask`` [n, n] is added to scores."""
     count, turned = len(x), config.heads + config.kv_heads
-    qkv = F.linear(norm(x, config.rms_eps), layer.plain.qkv)
+    qkv = linear(norm(x, config.rms_eps), layer.plain.qkv)
     heads = qkv.view(count, turned + config.kv_heads, -1).transpose(0, 1)
     qk = norm(heads[:turned].float(), config.rms_eps) * layer.scales
     qk = rotate(qk, rope.cos, rope.sin).to(x.dtype)
     out = attend(qk[: config.heads], qk[config.heads :], heads[turned:], mask)
-    x = x + F.linear(out, layer.plain.out)
+    x = x + linear(out, layer.plain.out)
     return x + mlp(norm(x, config.rms_eps), layer.plain, config)
 
 
@@ -47,19 +56,10 @@ def read_qwen3_layer(
     def read(name: str) -> torch.Tensor:
         return weights.take(f"{base}{name}.weight").to(like.device)
 
-    qkv = torch.cat([read(f"self_attn.{part}_proj") for part in "qkv"])
-    gate_up = torch.cat([read(f"mlp.{part}_proj") for part in ("gate", "up")])
     of_q = read("self_attn.q_norm") * config.head_dim**-0.5
     scales = [of_q] * config.heads + [read("self_attn.k_norm")] * config.kv_heads
-    return Qwen3Layer(
-        Layer(
-            (qkv * read("input_layernorm")).to(like),
-            read("self_attn.o_proj").to(like),
-            (gate_up * read("post_attention_layernorm")).to(like),
-            read("mlp.down_proj").to(like),
-        ),
-        torch.stack(scales)[:, None],
-    )
+    layer = read_layer(weights, base, config, like, DECODER, scaled=False)
+    return Qwen3Layer(layer, torch.stack(scales)[:, None])
 
 
 def qwen3_layer_shapes(base: str, config: TextConfig) -> dict[str, Shape]:

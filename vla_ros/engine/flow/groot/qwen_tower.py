@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.flow.suffix import Linear, linear_shapes, read_linear
+from vla_ros.engine.flow.matrices import VISION, Map, Take, as_it_is, mapped
+from vla_ros.engine.flow.suffix import Linear, linear_shapes
 from vla_ros.engine.flow.weights import Shape, Weights
 from vla_ros.engine.packed.kernels.rope_write import rotate
 
@@ -63,18 +64,18 @@ class QwenTowerConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    qkv: Linear
-    out: Linear
-    up: Linear
-    down: Linear
+    qkv: Map
+    out: Map
+    up: Map
+    down: Map
 
 
 @dataclass(frozen=True, slots=True)
 class _Merger:
     """``joined``: its norm goes over a whole block of patches, and not over each."""
 
-    up: Linear
-    down: Linear
+    up: Map
+    down: Map
     joined: bool
 
 
@@ -210,15 +211,22 @@ def _norm_shapes(name: str, width: int) -> dict[str, Shape]:
 
 
 def _read_block(weights: Weights, base: str, config: QwenTowerConfig, like: torch.Tensor) -> _Block:
-    qkv = _behind_norm(weights, f"{base}norm1", f"{base}attn.qkv", 1)
-    scale = torch.ones(3, config.width, 1)
-    scale[0] = config.head_dim**-0.5
-    flat = scale.flatten()
+    def qkv(take: Take) -> Linear:
+        made = _behind_norm(take, f"{base}norm1", f"{base}attn.qkv", 1)
+        scale = torch.ones(3, config.width, 1)
+        scale[0] = config.head_dim**-0.5
+        flat = scale.flatten().to(made.weight.device)
+        return Linear(made.weight * flat[:, None], made.bias * flat)
+
+    def up(take: Take) -> Linear:
+        return _behind_norm(take, f"{base}norm2", f"{base}mlp.linear_fc1", 1)
+
+    out, down = f"{base}attn.proj", f"{base}mlp.linear_fc2"
     return _Block(
-        Linear(qkv.weight * flat[:, None], qkv.bias * flat).to(like),
-        read_linear(weights, f"{base}attn.proj").to(like),
-        _behind_norm(weights, f"{base}norm2", f"{base}mlp.linear_fc1", 1).to(like),
-        read_linear(weights, f"{base}mlp.linear_fc2").to(like),
+        mapped(weights, f"{base}attn.query_key_value", VISION, like, qkv),
+        mapped(weights, out, VISION, like, as_it_is(out)),
+        mapped(weights, f"{base}mlp.up", VISION, like, up),
+        mapped(weights, down, VISION, like, as_it_is(down)),
     )
 
 
@@ -226,13 +234,21 @@ def _read_merger(
     weights: Weights, base: str, like: torch.Tensor, config: QwenTowerConfig, *, joined: bool
 ) -> _Merger:
     times = 1 if joined else config.merge**2
-    up = _behind_norm(weights, f"{base}norm", f"{base}linear_fc1", times)
-    return _Merger(up.to(like), read_linear(weights, f"{base}linear_fc2").to(like), joined)
+
+    def up(take: Take) -> Linear:
+        return _behind_norm(take, f"{base}norm", f"{base}linear_fc1", times)
+
+    down = f"{base}linear_fc2"
+    return _Merger(
+        mapped(weights, f"{base}up", VISION, like, up),
+        mapped(weights, down, VISION, like, as_it_is(down)),
+        joined,
+    )
 
 
-def _behind_norm(weights: Weights, norm: str, name: str, times: int) -> Linear:
+def _behind_norm(take: Take, norm: str, name: str, times: int) -> Linear:
     """A map with the scale and shift of the norm in front of it, which repeats ``times`` over its
     inputs."""
-    scale, shift = (weights.take(f"{norm}.{kind}").repeat(times) for kind in ("weight", "bias"))
-    after = read_linear(weights, name)
+    scale, shift = (take(f"{norm}.{kind}").repeat(times) for kind in ("weight", "bias"))
+    after = as_it_is(name)(take)
     return Linear(after.weight * scale, after.bias + after.weight @ shift)
