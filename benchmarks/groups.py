@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-REFUSED = 2
 ENGINES, WEIGHTS, FAMILIES = "engines", "weights", "families"
 FIRST = ("generate", "autoregressive")  # what the others are held against
 
@@ -20,6 +19,8 @@ def ended(end: dict) -> str:
         return "not run"
     if end.get("skipped"):
         return "skipped"
+    if end.get("refused"):
+        return "refused"
     return {0: "done", None: "out of time"}.get(end["status"], f"status {end['status']}")
 
 
@@ -52,8 +53,8 @@ def engines(found: dict[str, dict], formats: dict[str, dict]) -> list[str]:
     for name, stage in found.items():
         lines.append(engine_line(name.removeprefix("engine-"), stage, rows[name], reference))
     if formats:
-        lines += ["", "## Weights in fewer bits, `autoregressive`", ""]
-        lines += heads("weights", "ms", "p95", "rate Hz", "latency ms", "passes", "times bf16",
+        lines += ["", "## Weights in fewer bits, `autoregressive`"]
+        lines += heads("weights", "ms", "p95", "rate Hz", "latency ms", "passes", "times as stored",
                        "same %", "captured in service", "GPU MB", "ended")  # fmt: skip
         if plain:
             stage = found["engine-autoregressive"]
@@ -80,7 +81,7 @@ def families(found: dict[str, dict]) -> list[str]:
     """The policies with an action head, by phases."""
     if not found:
         return []
-    lines = ["", "## Families, random weights of the shapes named", ""]
+    lines = ["", "## Families, random weights of the shapes named"]
     lines += heads("family", "parameters", "vision ms", "prefix ms", "a step ms", "steps",
                    "chunk ms", "p95", "chunks/s", "ended")  # fmt: skip
     for name, stage in found.items():
@@ -114,8 +115,6 @@ def how(end: dict) -> str:
     word = ended(end)
     if word == "done" or word == "not run":
         return word
-    if end.get("status") == REFUSED:
-        word = "refused"
     line = str(end.get("skipped") or end.get("last", "")).replace("|", "/")
     return f"{word}: {line}" if line else word
 

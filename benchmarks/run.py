@@ -188,13 +188,12 @@ def run(stage: Stage, folder: Path, seconds: float) -> bool:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     spent = time.monotonic() - began
-    last = last_line(folder / "log.txt")
+    last, refused = last_line(folder / "log.txt"), stage.may_refuse and code == REFUSED
     found = {
         "status": code, "seconds": round(spent, 1), "limit": round(seconds, 1), "last": last,
-        "command": list(stage.command),
+        "command": list(stage.command), "refused": refused,
     }  # fmt: skip
     (folder / DONE).write_text(json.dumps(found, indent=1) + "\n")
-    refused = stage.may_refuse and code == REFUSED
     how = "done" if code == 0 else "out of time" if code is None else f"status {code}: {last}"
     say(stage.name, f"{f'refused: {last}' if refused else how}, {spent:.0f} s")
     return code == 0 or refused

@@ -130,6 +130,11 @@ def on_gpu() -> list[Stage]:
         rows("openvla-7b-eager", 90, *few, *main, "--no-cuda-graphs"),
         rows("openvla-7b-32-tokens", 120, *main, "--tokens", "32", "--timed", "64",
              "--warm-up", "32"),
+        *(
+            bench(f"openvla-7b-56-tokens-{row}", 60, "--checkpoint", "random:openvla-7b-chunk",
+                  "--device", "cuda", *few, "--rows", row, memory_gb=SEVEN_GB)
+            for row in ("autoregressive", "speculative_head")
+        ),
         rows("openvla-7b-compile", 600, *few, "--compile-ablation"),
     ]  # fmt: skip
 
