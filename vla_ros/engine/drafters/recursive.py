@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from vla_ros.engine.drafters.base import Draft
-from vla_ros.engine.drafters.captured_growth import CapturedGrowing, Frame, Segment
+from vla_ros.engine.drafters.captured_growth import CapturedGrowing, Frame, Segment, laid
 from vla_ros.engine.drafters.growth import Expected, Growing, Round, Shape, shape_of
 from vla_ros.engine.drafters.temporal import Costs
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter, cut
@@ -76,9 +76,12 @@ class RecursiveDrafter(TemporalTreeDrafter):
     ) -> None:
         """What may grow, where it is captured: memory for it, and one graph for each segment."""
         if self._capture is not None and shapes:
+            frame = Frame.around(shapes)
+            for shape in shapes:  # reads the device: not in service
+                laid(shape, frame, self._device)
             self.growing = CapturedGrowing(
-                self._head, self._embed, self._actions.first, self._reach, self._capture,
-                Frame.around(shapes), segments, watched,
+                self._head, self._embed, self._actions.first, self._reach, self._capture, frame,
+                segments, watched,
             )  # fmt: skip
 
     def prepare(self, request: Request, every: bool = False) -> None:
