@@ -1,14 +1,18 @@
 """All that this machine can measure, stage by stage, in a few minutes; called by run.sh.
 
-Every stage is a process of its own (one engine each) with a time limit. A stage that is done is
-skipped the next time, one that failed or had no time left is tried again. At the end, whatever
-happened, the report is written of what there is: table.md, report.json and plot.png.
+Every stage is a process of its own (one engine each) with a time limit, so that a crash loses that
+stage alone, and a visit ends in the time it was given. A stage that is done is skipped the next
+time; one that failed or had no time left is tried again, after those that were never tried. After
+each stage, whatever happened, the report is written of what there is: table.md and report.json, at
+the end plot.png.
 Standard library only; the plot wants matplotlib.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -18,98 +22,44 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from stages import Stage, on_cpu, on_gpu, smoke
 from summary import DONE, plot, report, status
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 600.0  # of one visit
-LEAST = 10.0  # a stage is not begun with less
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A command that writes into the folder of its name; ``seconds`` at most."""
-
-    name: str
-    command: tuple[str, ...]
-    seconds: float
-
-
-def bench(name: str, seconds: float, *words: str) -> Stage:
-    """A run of `vla-ros bench`."""
-    return Stage(name, ("-m", "vla_ros", "bench", *words), seconds)
-
-
-def tests(seconds: float, *words: str) -> Stage:
-    """test/gpu; what a stage prints is kept in its log."""
-    return Stage("tests", ("-m", "pytest", "-q", "-ra", "gpu", *words), seconds)
-
-
-def on_gpu() -> list[Stage]:
-    """In the order of worth: what a short visit must bring home comes first."""
-    seven, few = ("--preset", "openvla-7b"), ("--timed", "30")
-    main = ("--rows", "generate,autoregressive,actionflow,speculative_hit")
-    return [
-        tests(120, "-m", "gpu"),
-        bench("passes", 90, *seven, "--passes", "--timed", "50"),
-        bench("openvla-7b", 240, *seven, "--timed", "40"),
-        bench("passes-eager", 60, *seven, "--passes", "--timed", "20", "--no-cuda-graphs"),
-        bench("passes-torch", 60, *seven, "--passes", *few, "--attention", "torch"),
-        bench("openvla-7b-torch", 90, *seven, *few, *main, "--attention", "torch"),
-        bench("openvla-7b-eager", 90, *seven, *few, *main, "--no-cuda-graphs"),
-        bench("passes-minivla", 60, "--checkpoint", "random:minivla", "--device", "cuda",
-              "--passes", "--timed", "50"),
-        *(
-            bench(name, 60, "--checkpoint", f"random:{name}", "--device", "cuda")
-            for name in ("smolvla", "pi0", "pi05")
-        ),
-        bench("openvla-7b-32-tokens", 120, *seven, *main, "--tokens", "32", "--timed", "64",
-              "--warm-up", "32"),
-        bench("openvla-7b-compile", 600, *seven, *few, "--compile-ablation"),
-    ]  # fmt: skip
-
-
-def on_cpu() -> list[Stage]:
-    """The same questions of a small model."""
-    return [
-        tests(120, "-m", "not gpu"),
-        bench("passes", 60, "--preset", "cpu", "--passes", "--timed", "30"),
-        bench("cpu-bf16", 240, "--preset", "cpu", "--timed", "30"),
-        bench("cpu-smolvla", 120, "--checkpoint", "random:smolvla"),
-    ]
-
-
-def smoke() -> list[Stage]:
-    """That all of this works, on the smallest model: no figure of it is worth anything."""
-    small = ("--checkpoint", "random:small", "--dtype", "float32", "--timed", "2", "--warm-up", "1")
-    rows = ("--rows", "generate,autoregressive,actionflow")
-    return [
-        tests(120, "-m", "not gpu", "-k", "rope_and_kv_write"),
-        bench("passes", 120, *small, "--passes"),
-        bench("small", 120, *small, *rows),
-        bench("no-such-row", 120, *small, "--rows", "magic"),
-    ]
+LAST = 8.0  # of them for the report
+REFUSED = 2  # exit status of a command that was asked for what is not possible
 
 
 def main() -> int:
     """Run what is not done. Status 1 where a stage failed, so that it is looked at."""
+    begun = time.monotonic()
     parser = argparse.ArgumentParser(prog="benchmarks/run.sh", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a try of everything, on a CPU")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of this visit (600)")
     parser.add_argument("--output", type=Path, help="folder (benchmarks/<the machine's name>)")
-    parser.add_argument("--only", default="", metavar="STAGE,...", help="these stages")
+    parser.add_argument("--only", default="", metavar="STAGE,...", help="these stages, or groups")
     parser.add_argument("--again", action="store_true", help="stages that are done too")
+    parser.add_argument("--list", action="store_true", help="say what there is to do, and end")
     args = parser.parse_args()
-    gpu = "" if args.smoke else gpu_name()
-    stages = smoke() if args.smoke else on_gpu() if gpu else on_cpu()
-    known = [stage.name for stage in stages]
-    if unknown := sorted(set(filter(None, args.only.split(","))) - set(known)):
+    gpu = Gpu() if args.smoke else find_gpu()
+    stages = smoke() if args.smoke else on_gpu() if gpu.name else on_cpu()
+    known = {stage.name: stage.group for stage in stages}
+    asked = set(filter(None, args.only.split(",")))
+    if unknown := sorted(asked - known.keys() - set(known.values())):
         parser.error(f"no stage {', '.join(unknown)}: there are {', '.join(known)}")
-    chosen = [s for s in stages if not args.only or s.name in args.only.split(",")]
-    name = gpu.lower().replace(" ", "-") or ("smoke" if args.smoke else "cpu")
+    chosen = [s for s in stages if not asked or asked & {s.name, s.group}]
+    name = gpu.name.lower().replace(" ", "-") or ("smoke" if args.smoke else "cpu")
     out: Path = (args.output or ROOT / "benchmarks" / name).resolve()
+    if args.list:
+        for stage in chosen:
+            print(f"{stage.name:<32} {stage.seconds:>4.0f} s at most  {' '.join(stage.command)}")
+        return 0
     out.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: end what runs, and report
+        signal.signal(number, interrupted)
     try:
-        failed = run_all(chosen, out, args.seconds, args.again)
+        failed = run_all(chosen, out, Visit(begun + args.seconds - LAST, gpu, args.again), known)
     except KeyboardInterrupt:  # what there is by now is worth a report too
         failed = 1
     report(out, known)
@@ -117,45 +67,108 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run_all(stages: list[Stage], out: Path, seconds: float, again: bool) -> int:
-    """Those that are not done, while there is time; how many failed."""
-    end, failed = time.monotonic() + seconds, 0
-    for stage in stages:
-        if not again and done(out / stage.name):
+def interrupted(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What torch calls it, and the memory that is free; "" where there is none."""
+
+    name: str = ""
+    free_gb: float = 0.0
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Until when (of the steady clock), where, and whether what is done is done again."""
+
+    end: float
+    gpu: Gpu
+    again: bool = False
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+
+def run_all(stages: list[Stage], out: Path, visit: Visit, known: dict[str, str]) -> int:
+    """Those that are not done, while there is time, first those that were never tried; how many
+    failed. The report is written after each, so that a visit cut off has one too."""
+    failed, waiting = 0, []
+    for stage in sorted(stages, key=lambda stage: tried(stage, out / stage.name)):
+        if not visit.again and done(stage, out / stage.name):
             say(stage.name, "is done: skipped (--again does it again)")
-            continue
-        left = end - time.monotonic()
-        if left < LEAST:
+        elif visit.gpu.name and stage.memory_gb > visit.gpu.free_gb:
+            told = f"needs {stage.memory_gb:.0f} GB, the GPU has {visit.gpu.free_gb:.0f} free"
+            leave(stage, out / stage.name, told)
+        elif visit.left < needed(stage, out / stage.name):
             say(stage.name, "no time left: run this again to go on")
-            continue
-        failed += not run(stage, out / stage.name, min(stage.seconds, left))
+            waiting.append(stage.name)
+        else:
+            failed += not run(stage, out / stage.name, min(stage.seconds, visit.left))
+            report(out, known)
+    if waiting:
+        print(f"not done for want of time: {', '.join(waiting)}", flush=True)
     return failed
 
 
-def gpu_name() -> str:
-    """What torch calls the GPU; "" where it finds none."""
-    code = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+def tried(stage: Stage, folder: Path) -> bool:
+    """Whether it was run to no good: others come first then."""
+    return bool(status(folder)) and not done(stage, folder)
+
+
+def needed(stage: Stage, folder: Path) -> float:
+    """Seconds that it must have: more than those in which it did not come to its end."""
+    found = status(folder)
+    ran_out = found.get("status", 0) is None and not found.get("skipped")
+    limit = found.get("limit", 0.0) if ran_out else 0.0
+    return min(max(stage.least, limit + 1.0), stage.seconds)
+
+
+def find_gpu() -> Gpu:
+    """By torch, in a process of its own: a GPU that is looked at is held."""
+    code = (
+        "import torch\nif torch.cuda.is_available():\n"
+        " print(torch.cuda.mem_get_info()[0] / 1e9, torch.cuda.get_device_name())"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     if found.returncode:
         sys.exit(f"{sys.executable} has no torch: give PYTHON=..., or leave it to run.sh")
-    return found.stdout.strip()
+    free, _, name = found.stdout.strip().partition(" ")
+    return Gpu(name, float(free)) if name else Gpu()
 
 
 def say(stage: str, what: str) -> None:
     print(f"== {stage}: {what}", flush=True)
 
 
-def done(folder: Path) -> bool:
-    return status(folder).get("status") == 0
+def done(stage: Stage, folder: Path) -> bool:
+    """Ended well, or was refused where that may be; and by this command."""
+    found = status(folder)
+    good = (0, REFUSED) if stage.may_refuse else (0,)
+    return found.get("status") in good and found.get("command") == list(stage.command)
+
+
+def leave(stage: Stage, folder: Path, why: str) -> None:
+    """Not run, and why."""
+    say(stage.name, f"skipped: {why}")
+    folder.mkdir(exist_ok=True)
+    found = {"status": None, "skipped": why, "command": list(stage.command)}
+    (folder / DONE).write_text(json.dumps(found, indent=1) + "\n")
 
 
 def run(stage: Stage, folder: Path, seconds: float) -> bool:
     """Run it in a session of its own, which ends with it. Whether it went well."""
     folder.mkdir(exist_ok=True)
-    (folder / DONE).unlink(missing_ok=True)
+    for file in folder.iterdir():  # figures of an earlier try are none of this one
+        if file.is_file():
+            file.unlink()
     command = [sys.executable, *stage.command]
-    if stage.command[1] != "pytest":
+    if stage.command[:2] == ("-m", "vla_ros"):
         command += ["--output", str(folder)]
+    elif stage.command[0] == "-c":
+        command.append(str(folder))
     say(stage.name, f"at most {seconds:.0f} s")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -164,6 +177,7 @@ def run(stage: Stage, folder: Path, seconds: float) -> bool:
         process = subprocess.Popen(
             command, cwd=ROOT / "test" if stage.name == "tests" else ROOT, env=environment,
             stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=die_with_parent,
         )  # fmt: skip
         try:
             code = process.wait(seconds)
@@ -174,15 +188,25 @@ def run(stage: Stage, folder: Path, seconds: float) -> bool:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     spent = time.monotonic() - began
-    last = last_line(folder / "log.txt")
-    found = {"status": code, "seconds": round(spent, 1), "last": last, "command": command[1:]}
+    last, refused = last_line(folder / "log.txt"), stage.may_refuse and code == REFUSED
+    found = {
+        "status": code, "seconds": round(spent, 1), "limit": round(seconds, 1), "last": last,
+        "command": list(stage.command), "refused": refused,
+    }  # fmt: skip
     (folder / DONE).write_text(json.dumps(found, indent=1) + "\n")
     how = "done" if code == 0 else "out of time" if code is None else f"status {code}: {last}"
-    say(stage.name, f"{how}, {spent:.0f} s")
-    return code == 0
+    say(stage.name, f"{f'refused: {last}' if refused else how}, {spent:.0f} s")
+    return code == 0 or refused
+
+
+def die_with_parent() -> None:
+    """In the stage's process: however this program ends, the GPU is left to others (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def last_line(log: Path) -> str:
+    """Of what it said, without a program's JSON."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("{")] or [""]
     return lines[-1].strip()[:200]

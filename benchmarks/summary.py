@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
+
+from groups import combined, ended, number
 
 DONE = "done.json"  # of a stage: how it ended
 
@@ -22,13 +23,13 @@ def read(folder: Path, name: str) -> dict:
     return found
 
 
-def report(out: Path, stages: list[str]) -> None:
-    """table.md for people and report.json for programs, of all stages there are."""
+def report(out: Path, stages: dict[str, str]) -> None:
+    """table.md for people and report.json for programs, of all stages (name -> group)."""
     whole: dict = {"stages": {}}
     lines = [f"# {out.name}", ""]
-    for name in stages:
+    for name, group in stages.items():
         folder = out / name
-        found = {"end": status(folder)}
+        found = {"group": group, "end": status(folder)}
         found |= {kind: read(folder, f"{kind}.json") for kind in ("bench", "passes")}
         whole["stages"][name] = found
         whole.setdefault("machine", (found["bench"] or found["passes"]).get("machine"))
@@ -36,26 +37,28 @@ def report(out: Path, stages: list[str]) -> None:
             del whole["machine"]
     machine = whole.get("machine") or {}
     shown = [f"{k} {machine[k]}" for k in ("gpu", "cuda", "cpu", "torch") if machine.get(k)]
-    lines += ["; ".join(shown) or "nothing measured yet", ""]
-    lines += ["| stage | ended | s | its last line |", "|---|---|---|---|"]
+    lines += ["; ".join(shown) or "nothing measured yet"]
+    tables, rest = combined(whole["stages"])
+    lines += tables
+    for name in rest:
+        found = whole["stages"][name]
+        lines += passes_table(name, found["passes"]) + rows_table(name, found["bench"])
+    lines += ["", "## All stages", "", "| stage | ended | s | its last line |", "|---|---|---|---|"]
     for name, found in whole["stages"].items():
         end = found["end"]
-        how = "not run" if not end else {0: "done", None: "out of time"}.get(
-            end["status"], f"status {end['status']}"
-        )  # fmt: skip
-        last = (
-            str(end.get("last", "")).replace("|", "/") if name == "tests" or how != "done" else ""
-        )
+        how, last = ended(end), ""
+        if name == "tests" or how != "done":
+            last = str(end.get("skipped") or end.get("last", "")).replace("|", "/")
         lines.append(f"| {name} | {how} | {end.get('seconds', '')} | {last} |")
-    for name, found in whole["stages"].items():
-        lines += passes_table(name, found["passes"]) + rows_table(name, found["bench"])
-    (out / "table.md").write_text("\n".join(lines) + "\n")
-    (out / "report.json").write_text(json.dumps(whole, indent=1) + "\n")
+    write(out / "table.md", "\n".join(lines) + "\n")
+    write(out / "report.json", json.dumps(whole, indent=1) + "\n")
 
 
-def number(value: object, form: str) -> str:
-    good = isinstance(value, (int, float)) and math.isfinite(value)
-    return form.format(value) if good else "-"
+def write(path: Path, text: str) -> None:
+    """All of it or nothing: a visit may be cut off at any moment."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)
 
 
 def passes_table(name: str, found: dict) -> list[str]:
@@ -122,6 +125,13 @@ def rows_table(name: str, found: dict) -> list[str]:
     return lines
 
 
+def bar(stage: str, run: str, row: str, group: str) -> str:
+    """Of a bar: a stage of one row says itself what it is."""
+    if group in ("engines", "weights", "families"):
+        return stage
+    return f"{row} ({' '.join(filter(None, (stage, run)))})"
+
+
 def plot(out: Path) -> bool:
     """plot.png: how much of the roofline each pass reaches, and the rate of each row."""
     try:
@@ -137,7 +147,7 @@ def plot(out: Path) -> bool:
         if row["efficiency"] is not None
     }
     rates = {
-        f"{key} ({' '.join(filter(None, (name, run)))})": row["rate_hz"]
+        bar(name, run, key, found["group"]): row["rate_hz"]
         for name, found in whole.items()
         for run, result in runs_of(found["bench"]).items()
         for key, row in result["schedules"].items()

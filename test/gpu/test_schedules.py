@@ -9,6 +9,8 @@ import torch
 
 from support.engine import LANGUAGE, Event, play, stream, tiny_config
 from support.gpu import DEVICES
+from support.heads import random_head, recursive_head
+from vla_ros.engine.checkpoints.draft_head import save_head
 from vla_ros.engine.checkpoints.random import write_random
 
 SCHEDULES = {
@@ -18,6 +20,8 @@ SCHEDULES = {
     "speculative": {},
     "speculative, fixed shapes": {"fixed_shapes": True},
     "speculative, trees": {"drafter": "temporal_tree"},
+    "speculative, draft head": {"drafter": "head", "adaptive_draft": False},
+    "speculative, recursive head": {"drafter": "head", "adaptive_draft": False},
     "speculative, draft model": {"drafter": "model"},
     "vanilla_speculative": {"drafter": "model"},
 }
@@ -35,6 +39,10 @@ def options_of(name: str, draft: str) -> tuple[str, dict[str, object]]:
     options: dict[str, object] = dict(SCHEDULES[name])
     if name == "vanilla_speculative" or options.get("drafter") == "model":
         options["draft_checkpoint"] = draft
+    if options.get("drafter") == "head":
+        head = recursive_head if "recursive" in name else random_head
+        save_head(Path(draft) / "head", head(tiny_config("llama_gqa"), 7, seed=3))
+        options["draft_checkpoint"] = str(Path(draft) / "head")
     return name.split(",")[0], options
 
 
@@ -62,7 +70,11 @@ def test_it_says_what_generate_says_and_captures_nothing_in_service(
 
 
 @pytest.mark.parametrize("attention", ["auto", "torch"])
-@pytest.mark.parametrize("name", ["actionflow", "speculative", "speculative, trees"])
+@pytest.mark.parametrize(
+    "name",
+    ["actionflow", "speculative", "speculative, trees", "speculative, draft head",
+     "speculative, recursive head"],
+)  # fmt: skip
 def test_graphs_say_what_eager_passes_say(
     name: str, attention: str, device: str, make_engine, draft: str
 ) -> None:

@@ -47,6 +47,7 @@ class Robot(threading.Thread):
         self.sending = True
         self.skip = 0  # commands that are numbered and never published
         self.sent = 0
+        self.captured = 0  # CUDA graphs, in service
         self.sequence = 0
         self._image_kind = kind
         self._images = node.create_publisher(kind, images, qos.IMAGE_PUB)
@@ -72,7 +73,7 @@ class Robot(threading.Thread):
 
     def publish_status(self) -> None:
         status = PolicyStatus(state=self.state, control_rate_hz=RATE_HZ, max_age_s=0.3)
-        status.pipeline_depth = 1
+        status.pipeline_depth, status.graphs_captured = 1, self.captured
         self._status.publish(status)
 
     def _image(self) -> None:
@@ -243,6 +244,13 @@ def test_hold_is_an_error_and_its_zero_commands_miss_no_deadline(
     report = watched.reports.wait_new()
     # The status and the commands are two topics: one period may fall between them.
     assert report.missed_deadlines <= 1
+
+
+def test_a_graph_captured_in_service_is_a_warning(watched: Watched, robot: Robot) -> None:
+    watched.wait("policy", OK, "RUNNING")
+    robot.captured = 2
+    robot.publish_status()
+    watched.wait("policy", WARN, "2 CUDA graphs captured in service")
 
 
 def test_limits_change_at_run_time_and_a_bad_one_is_refused(ros, watched: Watched) -> None:

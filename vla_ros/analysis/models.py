@@ -176,6 +176,7 @@ def as_parallel(model: ModelShape, chunk: int) -> ModelShape:
 SMALL_OFT = replace(as_parallel(SMALL, 8), name="small-oft")
 # the same chunk said token by token: more passes of the same shape
 SMALL_CHUNK = replace(SMALL, name="small-chunk", chunk=8, action_tokens=56)
+OPENVLA_CHUNK = replace(OPENVLA, name="openvla-7b-chunk", chunk=8, action_tokens=56)
 
 _KNOWN = (
     OPENVLA,
@@ -193,6 +194,7 @@ _KNOWN = (
     SMALL_OFT,
     SMALL_CHUNK,
     SMALL_BITVLA,
+    OPENVLA_CHUNK,
     CPU,
 )
 MODELS = {m.name: m for m in _KNOWN}

@@ -53,6 +53,8 @@ ROWS = (
 HETEROSPEC = "heterospec"
 HEAD_HETEROSPEC = ("heterospec_head", "heterospec_head_full")
 CALIBRATED = (HETEROSPEC, *HEAD_HETEROSPEC)
+#: rows whose drafter knows what the model will say
+ORACLES = frozenset({"speculative_hit", "speculative_miss", "speculative_miss_always"})
 #: rows that say a token a frame: a chunk would be answered many frames late
 LATE = ("naive_pipe", "actionflow")
 #: rows that are the engine's own schedules, with these options

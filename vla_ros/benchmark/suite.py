@@ -18,7 +18,7 @@ from vla_ros.benchmark.measure import Report, RowResult, run_rows, silent, summa
 from vla_ros.benchmark.oracle import HitDrafter
 from vla_ros.benchmark.passes import PassTime, time_passes
 from vla_ros.benchmark.rivals import Hindsight, best_in_hindsight
-from vla_ros.benchmark.rows import CALIBRATED, ROWS, Setting, make_row
+from vla_ros.benchmark.rows import CALIBRATED, ORACLES, ROWS, Setting, make_row
 from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, in_memory
 from vla_ros.engine.drafters.acceptance import Exact
@@ -122,7 +122,7 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
         draft = open_for(options.draft, options) if needs_draft else checkpoint
         engine = Engine(checkpoint, _engine_options(options))
     engine.reset(options.instruction)
-    answers = _answers(engine, images, report)
+    answers = _answers(engine, images, report) if _asks_first(options) else {}
     setting = Setting(engine, draft, answers, options.head)
     with _refused():
         rows = {name: make_row(name, setting) for name in options.rows}
@@ -174,6 +174,12 @@ def _refused() -> Iterator[None]:
         raise UserError(str(error)) from error
 
 
+def _asks_first(options: BenchOptions) -> bool:
+    """Whether anything needs the model's own tokens beforehand: a row alone, as a rule, does not,
+    and in its process nothing else should run."""
+    return len(options.rows) > 1 or bool(ORACLES & set(options.rows))
+
+
 def _answers(engine: Engine, images: Sequence[Any], report: Report) -> dict[int, tuple[int, ...]]:
     """Tokens by stamp that a draft of just these tokens confirms in one pass.
 
@@ -220,7 +226,7 @@ def _bound(
 ) -> Hindsight | None:
     """Where there are rows to hold against it, and alternatives."""
     actions = engine.model.actions
-    if engine.model.config.parallel or not actions.ordered:
+    if not answers or engine.model.config.parallel or not actions.ordered:
         return None
     said = [answers[stamp] for stamp in sorted(answers)]
     return best_in_hindsight(said, actions.window, options.warm_up, engine.model.config.chunk)

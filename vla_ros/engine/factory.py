@@ -227,7 +227,7 @@ def _head_drafter(
             costs = replace(costs, alone=replace(costs.alone, level=share))
         return RecursiveDrafter(
             model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed,
-            costs, model.config.chunk,
+            costs, model.config.chunk, model.capture,
         )  # fmt: skip
     if costs is not None:
         costs = replace(costs, alone=replace(costs.alone, draft=costs.alone.draft + share))

@@ -48,6 +48,7 @@ class Facts:
     running_s: float  # for how long the status has said RUNNING; 0: it does not
     policy_gone: bool  # as the middleware says
     latency: LatencySeen | None
+    graphs_captured: int = 0  # in service, lately
 
 
 class _Findings:
@@ -93,6 +94,11 @@ def policy(facts: Facts) -> Diagnostic:
         found.add(level, f"the node is gone, or its process stands still; was {name}")
     elif facts.status_age_s > facts.config.status_timeout_s:
         found.add(level, f"silent for {facts.status_age_s:.1f} s, was {name}")
+    if facts.graphs_captured:
+        found.add(
+            Level.WARN,
+            f"{facts.graphs_captured} CUDA graphs captured in service, each while the robot waited",
+        )
     values = [
         ("state", name),
         ("policy", status.policy),
@@ -102,6 +108,7 @@ def policy(facts: Facts) -> Diagnostic:
         ("worker restarts", str(status.worker_restarts)),
         ("frames dropped", str(status.frames_dropped)),
         ("last drop", status.last_drop),
+        ("graphs captured in service", str(status.graphs_captured)),
     ]
     return found.conclude(name, values)
 

@@ -18,6 +18,7 @@ from vla_ros.monitoring.seen import (
     StatusSeen,
     worst,
 )
+from vla_ros.monitoring.tally import EventTally
 from vla_ros.monitoring.writers import Writers, WriterWatch
 from vla_ros.timing import SECOND, Clock, Moment
 
@@ -50,6 +51,7 @@ class Monitor:
         self._writers = WriterWatch()
         self._latency: LatencySeen | None = None
         self._status: StatusSeen | None = None
+        self._captured = EventTally(config.window_s)  # CUDA graphs, in service
         self._status_ns = now
         self._running_ns: int | None = None  # since when the status says so
         self._gone = False
@@ -72,6 +74,12 @@ class Monitor:
 
     def status(self, seen: StatusSeen, arrival: Moment) -> None:
         """One PolicyStatus; tells T and, unless configured, max_age from now on."""
+        # What was before this monitor is not new; another policy node begins again at 0.
+        known = seen.graphs_captured if self._status is None else self._status.graphs_captured
+        if known > seen.graphs_captured:
+            known = 0
+        if seen.graphs_captured > known:
+            self._captured.add(arrival.steady_ns, seen.graphs_captured - known)
         self._status, self._status_ns = seen, arrival.steady_ns
         if not running(seen):
             self._running_ns = None
@@ -108,6 +116,7 @@ class Monitor:
             running_s=(steady - self._running_ns) / SECOND if self._running_ns is not None else 0.0,
             policy_gone=self._gone,
             latency=self._latency,
+            graphs_captured=self._captured.recent(steady),
         )
         diagnostics = diagnose(facts)
         return Judgement(_conclude(measured, diagnostics), diagnostics)

@@ -128,6 +128,7 @@ class StatusSeen:
     actions_clamped: int = 0
     actions_blocked: int = 0
     last_block: str = ""
+    graphs_captured: int = 0
 
     @property
     def period_ns(self) -> int:

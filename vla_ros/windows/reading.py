@@ -156,8 +156,10 @@ class Reader:
         limit = getattr(message, "max_age_s", None)
         limit = float(message.max_age_ms) / 1e3 if limit is None else float(limit)
         yield Numbers(f"{path}/limit", ("max_age_s",), (limit,))
-        names = ("missed_deadlines", "frames_dropped", "actions_blocked", "worker_restarts")
-        counts = tuple(float(getattr(message, name)) for name in names)
+        names = ("missed_deadlines", "frames_dropped", "actions_blocked", "worker_restarts",
+                 "graphs_captured")  # fmt: skip
+        # A bag may be of before the last of them.
+        counts = tuple(float(getattr(message, name, 0)) for name in names)
         yield Numbers(f"{path}/counts", names, counts)
         if len(message.acceptance):
             places = tuple(f"token {i}" for i in range(len(message.acceptance)))

@@ -106,13 +106,30 @@ def test_chunks_are_drafted_by_every_row_that_fits(capsys: pytest.CaptureFixture
 
 
 def test_it_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, "--timed", "2", "--rows", "generate", "--json"]) == 0
+    assert main([*SMALL, "--timed", "2", "--rows", "generate,autoregressive", "--json"]) == 0
     out, said = capsys.readouterr()
     assert len(out.splitlines()) == 1
     assert [line.split("  ")[-1] for line in said.splitlines()[:4]] == [
         *("loading random:small", "asking the model", "preparing", "warming up"),
     ]
     assert re.search(r"^10/10.*  measuring$", said, re.MULTILINE)
+
+
+def test_a_row_alone_runs_alone_and_its_tokens_can_be_compared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two processes of one row each, as benchmarks/run.sh has them, tell whether they agree."""
+    found = {}
+    for row in ("autoregressive", "actionflow"):
+        words = ["--timed", "9", "--warm-up", "1", "--rows", row, "--json"]
+        assert main([*SMALL, *words]) == 0
+        out, said = capsys.readouterr()
+        assert "asking the model" not in said
+        found[row] = json.loads(out)["schedules"][row]["said"].split()
+    plain, late = found["autoregressive"], found["actionflow"]
+    assert [len(plain), len(late)] == [10, 4]  # seven frames to an answer
+    assert plain[:4] == late
+    assert all(re.fullmatch("[0-9a-f]{8}", digest) for digest in plain)
 
 
 def test_in_bf16_differences_are_close_calls(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -94,8 +98,133 @@ def test_without_time_left_no_stage_is_begun(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(visit, "smoke", lambda: [visit.Stage("one", ("-c", "1 / 0"), 60)])
     assert go(visit, tmp_path, monkeypatch, "--seconds", "5") == 0
-    assert "no time left: run this again to go on" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no time left: run this again to go on" in said
+    assert "not done for want of time: one" in said
     assert "| one | not run |" in (tmp_path / "table.md").read_text()
+
+
+def engine(visit: ModuleType, name: str, median: float, said: str, then: str = "") -> object:
+    """A stage of the group of engines that writes one row, and then does something more."""
+    row = {**ROW, "median_ms": median, "said": said, "peak_memory_mb": 16000.0}
+    code = writes("bench.json", {**BENCH, "schedules": {name: row}}) + then
+    return visit.Stage(f"engine-{name}", ("-c", code), 60, group="engines")
+
+
+def test_an_engine_that_crashes_loses_itself_alone(
+    visit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    abort = "import os; os.abort()"
+    refuses = "import sys; print('vla-ros bench: no fp8 here'); sys.exit(2)"
+    stages = [
+        engine(visit, "generate", 30.0, "aa bb cc dd"),
+        visit.Stage("engine-broken", ("-c", abort), 60, group="engines"),
+        engine(visit, "actionflow", 10.0, "aa bb cx -"),
+        visit.Stage("weights-fp8", ("-c", refuses), 60, group="weights", may_refuse=True),
+        visit.Stage("family-huge", ("-c", abort), 60, group="families", memory_gb=900.0),
+    ]
+    monkeypatch.setattr(visit, "smoke", lambda: stages)
+    monkeypatch.setattr(visit, "Gpu", lambda *found: Named())
+    assert go(visit, tmp_path, monkeypatch) == 1
+    said = capsys.readouterr().out
+    assert "engine-broken: status -6" in said
+    assert "weights-fp8: refused: vla-ros bench: no fp8 here" in said
+    assert "family-huge: skipped: needs 900 GB, the GPU has 80 free" in said
+    table = (tmp_path / "table.md").read_text()
+    assert (
+        "| generate | 30.00 | 3.00 | 500.00 | 2.00 | - | 1.00 | 100 | 0 | 16000 | done |" in table
+    )
+    assert (
+        "| actionflow | 10.00 | 3.00 | 500.00 | 2.00 | - | 3.00 | 67 | 0 | 16000 | done |" in table
+    )
+    assert "| broken | - | - | - | - | - | - | - | - | - | status -6 |" in table
+    assert "| refused: vla-ros bench: no fp8 here |" in table
+    assert "| skipped: needs 900 GB, the GPU has 80 free |" in table
+    assert go(visit, tmp_path, monkeypatch, "--only", "weights,engine-generate") == 0
+    said = capsys.readouterr().out
+    assert "weights-fp8: is done" in said  # what is refused is refused again
+    assert "engine-broken" not in said
+
+
+class Named:
+    """A GPU of 80 GB."""
+
+    name, free_gb = "a GPU", 80.0
+
+
+def test_a_visit_that_is_killed_goes_on_where_it_was(visit: ModuleType, tmp_path: Path) -> None:
+    """By SIGTERM, by SIGKILL: what was done is done, nothing is left running, and there is a
+    report of it."""
+    first, begun = tmp_path / "first", tmp_path / "begun"
+    sleeps = (
+        f"import os, time; open({str(begun)!r}, 'a').write(f'{{os.getpid()}} '); time.sleep(60)"
+    )
+    counts = f"open({str(first)!r}, 'a').write('x')"
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r}); import run;"
+        f"run.smoke = lambda: [run.Stage('one', ('-c', {counts!r}), 60),"
+        f" run.Stage('two', ('-c', {sleeps!r}), 60)]; sys.exit(run.main())"
+    )
+    command = [sys.executable, "-c", program, "--smoke", "--output", str(tmp_path / "out")]
+    for number, ending in enumerate((signal.SIGTERM, signal.SIGKILL), 1):
+        visiting = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        left = started(begun, number)
+        visiting.send_signal(ending)
+        said, _ = visiting.communicate(timeout=20)
+        assert ("written:" in said) is (ending == signal.SIGTERM)
+        until(gone, left)
+        assert "| one | done |" in (tmp_path / "out" / "table.md").read_text()
+        assert ("one: is done: skipped" in said) is (number == 2)
+    assert first.read_text() == "x"
+
+
+def started(file: Path, number: int) -> int:
+    """The process that is the file's word of that number, from 1 on."""
+    until(lambda: file.exists() and len(file.read_text().split()) == number)
+    return int(file.read_text().split()[-1])
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def until(true: Callable[..., bool], *words: int) -> None:
+    for _ in range(400):
+        if true(*words):
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come to that in 20 s")
+
+
+def test_what_ran_out_of_time_comes_last_and_only_with_more_of_it(
+    visit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    slow = visit.Stage("slow", ("-c", "import time; time.sleep(60)"), 60, least=0.1)
+    quick = visit.Stage("quick", ("-c", "print('here')"), 60, least=0.1)
+    monkeypatch.setattr(visit, "LAST", 0.0)
+    monkeypatch.setattr(visit, "smoke", lambda: [slow, quick])
+    began = time.monotonic()
+    assert go(visit, tmp_path, monkeypatch, "--seconds", "1.5") == 1
+    assert time.monotonic() - began < 8.0  # the budget, and what this machine does besides
+    said = capsys.readouterr().out
+    assert "slow: out of time" in said and "quick: no time left" in said
+    assert go(visit, tmp_path, monkeypatch, "--seconds", "2.4") == 0
+    said = capsys.readouterr().out
+    assert said.index("quick: done") < said.index("slow: no time left")
+    assert visit.needed(slow, tmp_path / "slow") > 2.0
+
+
+def test_a_stage_whose_command_is_another_is_run_anew(visit: ModuleType, tmp_path: Path) -> None:
+    stage = visit.Stage("one", ("-c", "print(1)"), 60)
+    assert visit.run(stage, tmp_path / "one", 60.0)
+    assert visit.done(stage, tmp_path / "one")
+    (tmp_path / "one" / "bench.json").write_text("{}")
+    other = visit.Stage("one", ("-c", "1 / 0"), 60)
+    assert not visit.done(other, tmp_path / "one")
+    assert not visit.run(other, tmp_path / "one", 60.0)
+    assert not (tmp_path / "one" / "bench.json").exists()  # a figure of what failed is none
 
 
 def test_an_unknown_stage_is_refused(
@@ -112,7 +241,11 @@ def test_the_stages_of_a_gpu_are_commands_that_exist(visit: ModuleType) -> None:
     """Every word is parsed by the verb's own parser; limits are those of a visit."""
     import argparse
 
+    from stages import CALIBRATION, FAMILIES
+
+    from vla_ros.benchmark.rows import CALIBRATED, ROWS
     from vla_ros.cli.bench import add_parser
+    from vla_ros.engine.flow.families import flow_source
 
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())
@@ -121,12 +254,22 @@ def test_the_stages_of_a_gpu_are_commands_that_exist(visit: ModuleType) -> None:
         if stage.name != "tests":
             assert stage.command[:2] == ("-m", "vla_ros")
             parser.parse_args([*stage.command[2:], "--output", "x"])
+            if "--rows" in stage.command and "--checkpoint" not in stage.command:
+                rows = stage.command[stage.command.index("--rows") + 1].split(",")
+                assert set(rows) <= {*ROWS, *CALIBRATED}
     assert visit.on_gpu()[0].name == "tests"
     short = [stage.seconds for stage in visit.on_gpu()[:3]]
     assert sum(short) < visit.SECONDS
+    alone = [stage for stage in visit.on_gpu() if stage.group == "engines"]
+    assert len(alone) >= 12
+    assert all("," not in stage.command[stage.command.index("--rows") + 1] for stage in alone)
+    assert (ROOT / CALIBRATION).is_file()
+    for family in FAMILIES:
+        assert family == "bitvla" or flow_source(f"random:{family}") is not None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_whole_visit_in_small(tmp_path: Path) -> None:
     """The script itself; one of its stages is wrong on purpose."""
     command = ["sh", str(ROOT / "benchmarks" / "run.sh"), "--smoke", "--output", str(tmp_path)]
@@ -140,5 +283,7 @@ def test_a_whole_visit_in_small(tmp_path: Path) -> None:
     )
     table = (tmp_path / "table.md").read_text()
     assert "| packed pass |" in table
-    assert "| actionflow |" in table
+    assert re.search(r"\| speculative_head \| [\d.]+ .* \| done \|", table)
+    assert re.search(r"\| int9 \|.* refused: .*int9", table)
+    assert re.search(r"\| smolvla-small \| .* \| done \|", table)
     assert (tmp_path / "plot.png").stat().st_size > 10_000

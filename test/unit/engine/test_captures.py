@@ -17,8 +17,10 @@ from support.engine import (
     tiny,
     tiny_config,
 )
+from support.heads import random_head
 from vla_ros.core import Timeline
 from vla_ros.engine import Engine
+from vla_ros.engine.checkpoints.draft_head import save_head
 from vla_ros.engine.checkpoints.random import write_random
 from vla_ros.engine.packed.lane import BUCKET, prompt_lengths
 
@@ -31,6 +33,7 @@ SCHEDULES = {
     "speculative, fixed shapes": {"fixed_shapes": True},
     "speculative, short drafts": {"gamma": 2},
     "speculative, trees": {"drafter": "temporal_tree"},
+    "speculative, draft head": {"drafter": "head", "adaptive_draft": False},
     "speculative, draft model": {"drafter": "model"},
     "speculative, sampling": {"drafter": "model", "acceptance": "sampling"},
     "vanilla_speculative": {"drafter": "model"},
@@ -55,6 +58,9 @@ def engines(name: str, draft: str) -> tuple[Engine, Engine, Again]:
     options, capture = dict(SCHEDULES[name]), Again()
     if options.get("drafter") == "model":
         options["draft_checkpoint"] = draft
+    if options.get("drafter") == "head":
+        save_head(Path(draft) / "head", random_head(tiny_config(), 7, seed=3))
+        options["draft_checkpoint"] = str(Path(draft) / "head")
     schedule = name.split(",")[0]
     made = engine_of(tiny(seed=2), schedule, capture, **options)
     return made, engine_of(tiny(seed=2), schedule, **options), capture

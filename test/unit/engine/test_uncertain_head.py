@@ -15,8 +15,8 @@ from support.heads import recursive_head, rollouts
 from vla_ros.analysis.calibration import fit
 from vla_ros.analysis.rivals import best_chain, by_bins, counted, rivals
 from vla_ros.engine.checkpoints.draft_head import save_head
-from vla_ros.engine.drafters.growth import Growing, merged, shape_of
-from vla_ros.engine.drafters.uncertain_head import bunch_of, entropy_of
+from vla_ros.engine.drafters.growth import Growing, entropy, merged, shape_of
+from vla_ros.engine.drafters.uncertain_head import bunch_of
 from vla_ros.engine.tokens import ActionTokens
 from vla_ros.engine.trees.calibration import FILE, from_json, plan_bins
 from vla_ros.engine.trees.entropy import path_entropy
@@ -58,9 +58,7 @@ def test_trees_are_put_together_and_cut_out_again() -> None:
 
 def test_entropy_is_that_of_the_calibration() -> None:
     levels = [[0.5, 0.3, 0.1], [0.9, 0.05, 0.0]]
-    assert entropy_of([torch.tensor(level) for level in levels]) == pytest.approx(
-        path_entropy(levels), abs=1e-5
-    )
+    assert float(entropy(torch.tensor(levels))) == pytest.approx(path_entropy(levels), abs=1e-5)
 
 
 def test_replayed_rounds_offer_what_is_left_of_the_answer() -> None:

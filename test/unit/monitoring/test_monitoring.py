@@ -295,6 +295,23 @@ def test_states_have_the_levels_of_the_definition(state: PolicyState, level: Lev
     assert diagnostic.message == f"{state.name}: because" or level is Level.OK
 
 
+def test_graphs_captured_in_service_warn_as_long_as_the_window() -> None:
+    graph = Graph(replace(RUNNING, graphs_captured=3))  # before anybody looked
+    graph.run(20)
+    assert graph.diagnostic("policy").level is Level.OK
+    assert ("graphs captured in service", "3") in graph.diagnostic("policy").values
+    graph.status(replace(RUNNING, graphs_captured=5))
+    said = graph.diagnostic("policy")
+    assert said.level is Level.WARN
+    assert "2 CUDA graphs captured in service, each while the robot waited" in said.message
+    for _ in range(11):
+        graph.run(20)
+        graph.status(replace(RUNNING, graphs_captured=5))
+    assert graph.diagnostic("policy").level is Level.OK
+    graph.status(replace(RUNNING, graphs_captured=1))  # of a policy node that began anew
+    assert "1 CUDA graphs captured" in graph.diagnostic("policy").message
+
+
 def test_a_policy_that_says_nothing_any_more_is_an_error() -> None:
     graph = Graph()
     graph.clock.advance(3.5)

@@ -70,6 +70,14 @@ PRESETS: dict[str, ModelConfig] = {
     "openvla-7b": ModelConfig(
         TextConfig(vocab_size=32064), (DINOV2_L, SIGLIP_SO400M), 32000, empty_token_id=29871
     ),
+    # the same with chunks of 8 actions, as 56 tokens
+    "openvla-7b-chunk": ModelConfig(
+        TextConfig(vocab_size=32064),
+        (DINOV2_L, SIGLIP_SO400M),
+        32000,
+        empty_token_id=29871,
+        chunk=8,
+    ),
     "minivla": ModelConfig(_QWEN, (DINOV2_L, SIGLIP_SO400M), 151921, prompt_style="qwen"),
     **BITVLA,
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -80,6 +81,20 @@ def merged(trees: Sequence[DraftTree]) -> DraftTree:
     return DraftTree(tuple(place[p[:-1]] for p in paths), tuple(p[-1] for p in paths))
 
 
+class Round(Protocol):
+    """One round of growing, see :class:`Growing`."""
+
+    def through(self, shape: Shape, levels: int) -> None:
+        """Grow a shape's levels up to that one, 0 being the root; those that have grown stand.
+        Called once at least."""
+
+    def tokens(self, shape: Shape) -> torch.Tensor:
+        """Of a tree's nodes, int64 [N]; its levels must have grown."""
+
+    def entropy(self) -> float:
+        """Phi of the likeliest path so far, in nats. Reads the device."""
+
+
 class Growth:
     """One round: ``rows`` of alternatives, the root's first; see :class:`Growing`."""
 
@@ -108,6 +123,15 @@ class Growth:
         there = spaced(logits.softmax(-1), reach, width) if reach else found.indices
         self._ranked.append(F.pad(there, (0, RANKED - width)))
         self.best.append((found.values[0] - logits[0].logsumexp(-1)).exp())
+
+    def through(self, shape: Shape, levels: int) -> None:
+        """Grow a shape's levels up to that one; those that have grown stand."""
+        for level in shape.levels[self._level : levels]:
+            self.grow(level)
+
+    def entropy(self) -> float:
+        """Phi of the likeliest path so far, in nats. Reads the device."""
+        return float(entropy(torch.stack(self.best)))
 
     def grow(self, level: Level) -> None:
         """One level more."""
@@ -145,10 +169,19 @@ class Growing:
         self.known = 0  # positions whose keys and values are there
         self._taps: list[torch.Tensor] = []  # of the next ones, in order
 
+    def prepare(self) -> None:
+        """Capture what there is to capture. Forgets the answer."""
+
     def forget(self) -> None:
         """Another answer begins."""
         self.known = 0
         self._taps.clear()
+
+    def clear(self) -> None:
+        """Zero what may hold a value that is not finite, and forget."""
+        self.keys.zero_()
+        self.values.zero_()
+        self.forget()
 
     def saw(self, taps: torch.Tensor) -> None:
         """What the target thought where the next tokens were chosen [r, layers * C]."""
@@ -159,7 +192,7 @@ class Growing:
         """Positions that the target has shown."""
         return self.known + sum(map(len, self._taps))
 
-    def begin(self, tokens: Sequence[int], known: Expected, ahead: Expected) -> Growth:
+    def begin(self, tokens: Sequence[int], known: Expected, ahead: Expected) -> Round:
         """A round. ``tokens`` are those of the positions not taken in yet, the newest last;
         ``known`` [len(tokens)] is what was expected of the token behind each when it was the
         newest, ``ahead`` of the places that are open."""
@@ -184,6 +217,12 @@ class Growing:
     ) -> Told:
         places = list(range(place, place + len(last)))
         return Told(*torch.tensor([places, last, before], device=device).unbind(0))
+
+
+def entropy(chances: torch.Tensor) -> torch.Tensor:
+    """HeteroSpec's Phi [] of a path, given the top-K chances [levels, K] of each of its levels."""
+    shares = chances / chances.sum(-1, keepdim=True)
+    return -torch.xlogy(shares, shares).sum()
 
 
 def attend(

@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from vla_ros.engine.drafters.base import Draft
-from vla_ros.engine.drafters.growth import Expected, Growing, Growth, shape_of
+from vla_ros.engine.drafters.captured_growth import CapturedGrowing, Frame, Segment, laid
+from vla_ros.engine.drafters.growth import Expected, Growing, Round, Shape, shape_of
 from vla_ros.engine.drafters.temporal import Costs
 from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter, cut
+from vla_ros.engine.packed.graphs import Capture
 from vla_ros.engine.recursive_head import LEVELS, Embed, RecursiveHead
 from vla_ros.engine.request import Request
 from vla_ros.engine.tokens import ActionTokens
@@ -29,7 +31,8 @@ from vla_ros.engine.trees.shape import DraftTree, Marginals
 class RecursiveDrafter(TemporalTreeDrafter):
     """``embed`` gives the target's embeddings [N, C] of tokens int64 [N]; the rest is as of the
     temporal trees, ``costs.alone.level`` being what the head's pass over a level costs. A tree
-    that does not pay costs nothing: the head is then not asked."""
+    that does not pay costs nothing: the head is then not asked. With ``capture`` a tree's levels
+    grow within one graph."""
 
     def __init__(
         self,
@@ -41,20 +44,48 @@ class RecursiveDrafter(TemporalTreeDrafter):
         embed: Embed,
         costs: Costs | None = None,
         steps: int = 1,
+        capture: Capture | None = None,
     ) -> None:
         config = head.config
         super().__init__(actions, config.tokens, device, reach, budget, costs, steps)
         self.layers = config.layers
         self._actions = actions
         self.chances: list[Marginals] = states_of(head.chances.tolist())
+        self._head, self._embed, self._reach, self._capture = head, embed, reach, capture
         self.growing = Growing(head, embed, actions.first, reach)
         self._later: tuple[DraftTree, ...] = ()  # the trees behind a token: they never change
         self._trees = self._plan()
+        if capture is not None:
+            later: tuple[DraftTree, ...] = self._later
+            shapes = [shape_of(tree, device) for tree in later if len(tree)]
+            deepest = max((len(shape.levels) for shape in shapes), default=-1)
+            self.lay_out(shapes, [(0, levels) for levels in range(deepest + 1)])
 
     @property
     def costs_alone(self) -> Cost | None:
         """Of a tree behind a token."""
         return None if self._costs is None else self._costs.alone
+
+    @property
+    def captured(self) -> bool:
+        """Whether what grows is to be laid out for graphs."""
+        return self._capture is not None
+
+    def lay_out(
+        self, shapes: Sequence[Shape], segments: Sequence[Segment], watched: bool = False
+    ) -> None:
+        """What may grow, where it is captured: memory for it, and one graph for each segment."""
+        if self._capture is not None and shapes:
+            frame = Frame.around(shapes)
+            for shape in shapes:  # reads the device: not in service
+                laid(shape, frame, self._device)
+            self.growing = CapturedGrowing(
+                self._head, self._embed, self._actions.first, self._reach, self._capture, frame,
+                segments, watched,
+            )  # fmt: skip
+
+    def prepare(self, request: Request, every: bool = False) -> None:
+        self.growing.prepare()
 
     def begin(self, request: Request) -> None:
         super().begin(request)
@@ -76,13 +107,12 @@ class RecursiveDrafter(TemporalTreeDrafter):
             growth = self.round(prefix, len(shape.levels) + 1)
             if growth is None:
                 return self._nothing
-            for level in shape.levels:
-                growth.grow(level)
+            growth.through(shape, len(shape.levels))
             tokens = growth.tokens(shape)
         self.passes += 1 + len(shape.levels)
         return Draft(tokens, parents=tree.parents)
 
-    def round(self, prefix: Sequence[int], levels: int) -> Growth | None:
+    def round(self, prefix: Sequence[int], levels: int) -> Round | None:
         """What grows behind a prefix, to at most so many levels; None where the target has not
         shown all of it."""
         if self.growing.seen != len(prefix):
@@ -102,8 +132,7 @@ class RecursiveDrafter(TemporalTreeDrafter):
     def forget(self, damaged: bool = False) -> None:
         super().forget(damaged)
         if damaged:
-            self.growing.keys.zero_()
-            self.growing.values.zero_()
+            self.growing.clear()
         self.growing.forget()
         self._trees = self._trees or self._plan()
 

@@ -15,10 +15,11 @@ from functools import lru_cache
 import torch
 
 from vla_ros.engine.drafters.base import Draft
-from vla_ros.engine.drafters.growth import Growth, Shape, merged, shape_of
+from vla_ros.engine.drafters.growth import Round, Shape, merged, shape_of
 from vla_ros.engine.drafters.recursive import RecursiveDrafter
 from vla_ros.engine.drafters.temporal_tree import cut
 from vla_ros.engine.drafters.uncertain import UncertainDrafter
+from vla_ros.engine.request import Request
 from vla_ros.engine.trees.calibration import BinPlan, Calibration
 from vla_ros.engine.trees.cart import bin_of
 from vla_ros.engine.trees.shape import ROOT, DraftTree
@@ -47,6 +48,23 @@ class UncertainHeadDrafter(UncertainDrafter):
         super().__init__(source, calibration, plan, device)
         self._head = source
         self.layers = source.layers
+        if source.captured:
+            self._lay_out()
+
+    def _lay_out(self) -> None:
+        """A graph up to where Phi is read, and from there to every depth."""
+        last = self._calibration.tokens - 1
+        bunches = [self._bunch(known, last - known) for known in range(1, len(self.plan.trees))]
+        bunches = [bunch for bunch in bunches if any(map(len, bunch.trees))]
+        segments = {(0, bunch.common) for bunch in bunches}
+        for bunch in bunches:
+            deepest = max(len(shape.levels) for shape in bunch.shapes)
+            segments |= {(bunch.common, end) for end in range(bunch.common, deepest + 1)}
+        shapes = [shape for bunch in bunches for shape in bunch.shapes]
+        self._head.lay_out(shapes, sorted(segments), watched=True)
+
+    def prepare(self, request: Request, every: bool = False) -> None:
+        self._head.prepare(request, every)
 
     def saw(self, taps: torch.Tensor, rows: Sequence[int]) -> None:
         self._head.saw(taps, rows)
@@ -55,10 +73,7 @@ class UncertainHeadDrafter(UncertainDrafter):
         known = len(prefix)
         if not known:
             return super().propose(prefix, limit)
-        open_ = self._calibration.tokens - 1 - known
-        bunch = bunch_of(
-            self.plan.trees[known], limit, min(self._calibration.levels, open_), self._device
-        )
+        bunch = self._bunch(known, limit)
         if not any(map(len, bunch.trees)):
             return self._nothing
         with torch.inference_mode():
@@ -66,27 +81,25 @@ class UncertainHeadDrafter(UncertainDrafter):
             growth = self._head.round(prefix, max(deepest, bunch.common + 1))
             if growth is None:
                 return self._nothing
-            for level in bunch.shapes[0].levels[: bunch.common]:
-                growth.grow(level)
+            growth.through(bunch.shapes[0], bunch.common)
             shape, tree = self._chosen(growth, known, bunch)
-            grown = shape.levels[bunch.common :] if len(tree) else ()
-            for level in grown:
-                growth.grow(level)
-            self._head.passes += 1 + bunch.common + len(grown)
-            return Draft(growth.tokens(shape), parents=tree.parents) if len(tree) else self._nothing
+            if not len(tree):
+                self._head.passes += 1 + bunch.common
+                return self._nothing
+            growth.through(shape, len(shape.levels))
+            self._head.passes += 1 + len(shape.levels)
+            return Draft(growth.tokens(shape), parents=tree.parents)
 
-    def _chosen(self, growth: Growth, known: int, bunch: Bunch) -> tuple[Shape, DraftTree]:
+    def _bunch(self, known: int, limit: int) -> Bunch:
+        open_ = self._calibration.tokens - 1 - known
+        levels = min(self._calibration.levels, open_)
+        return bunch_of(self.plan.trees[known], limit, levels, self._device)
+
+    def _chosen(self, growth: Round, known: int, bunch: Bunch) -> tuple[Shape, DraftTree]:
         """By Phi, where there is more than one bin."""
         thresholds = self._calibration.states[known].thresholds
-        chosen = bin_of(entropy_of(growth.best), thresholds) if thresholds else 0
+        chosen = bin_of(growth.entropy(), thresholds) if thresholds else 0
         return bunch.shapes[chosen], bunch.trees[chosen]
-
-
-def entropy_of(best: Sequence[torch.Tensor]) -> float:
-    """Phi of the likeliest path, given the top-K chances [K] of each of its levels."""
-    chances = torch.stack(list(best))
-    shares = chances / chances.sum(-1, keepdim=True)
-    return float(-torch.xlogy(shares, shares).sum())
 
 
 @lru_cache(1024)

@@ -85,6 +85,7 @@ def status_seen(message: PolicyStatus) -> StatusSeen:
         actions_clamped=message.actions_clamped,
         actions_blocked=message.actions_blocked,
         last_block=message.last_block,
+        graphs_captured=message.graphs_captured,
     )
 
 

@@ -35,7 +35,7 @@ from vla_ros.timing import SECOND, Distribution
 _TOLD = (
     "policy", "schedule", "checkpoint", "device", "instruction", "worker_pid", "worker_restarts",
     "frames_received", "frames_dropped", "last_drop", "actions_published", "missed_deadlines",
-    "actions_blocked", "last_block", "actions_clamped",
+    "actions_blocked", "last_block", "actions_clamped", "graphs_captured",
 )  # fmt: skip
 
 # ------------------------------------------------------------------------------ in
@@ -221,9 +221,10 @@ def status_message(
     return out
 
 
-def diagnostic_of(message: PolicyStatus, spare: str = "") -> DiagnosticStatus:
+def diagnostic_of(message: PolicyStatus, spare: str = "", captured: int = 0) -> DiagnosticStatus:
     """How the node is, in its own words. A robot in HOLD or FAULT does not do its task: error.
-    ``spare``: how its spare worker is; "": none is wanted."""
+    ``spare``: how its spare worker is; "": none is wanted. ``captured``: CUDA graphs that were
+    captured lately, while the robot waited for them."""
     state = PolicyState(message.state)
     bad = state in (PolicyState.HOLD, PolicyState.FAULT)
     idle = state in (PolicyState.UNCONFIGURED, PolicyState.WAITING)
@@ -231,4 +232,6 @@ def diagnostic_of(message: PolicyStatus, spare: str = "") -> DiagnosticStatus:
     if spare:
         values["spare_worker"] = spare
     said = f"{state.name}: {message.reason}" if message.reason else state.name
-    return status(2 if bad else int(idle), "state", said, values.items())
+    if captured:
+        said += f"; {captured} CUDA graphs captured in service, each while the robot waited"
+    return status(2 if bad else int(idle or captured > 0), "state", said, values.items())

@@ -66,7 +66,8 @@ class LoopLink:
         self._throttle = Throttle()
         self._control: Control | None = None
         self.drafts = DraftShares()
-        self._captures = 0
+        self._captures = 0  # of this worker
+        self.graphs_captured = 0  # of all
         self.ticker: Ticker | None = None
         self.worker_pid = 0
         self.worker_restarts = 0
@@ -139,6 +140,7 @@ class LoopLink:
     def _say_captures(self, count: int) -> None:
         """A graph captured in service held the robot up for a second: the log says so."""
         if count > self._captures:
+            self.graphs_captured += count - self._captures
             self._log.warning(
                 f"{count} CUDA graphs were captured in service, each while the robot waited: a"
                 " shape came that nobody prepared for; cuda_graphs: false avoids it"

@@ -294,4 +294,5 @@ class PolicyRuntime:
             out.worker_pid = link.worker_pid
             out.worker_restarts = link.worker_restarts
             out.acceptance = link.drafts.shares()
+            out.graphs_captured = link.graphs_captured
             self._topics.status(out, self._clock.now_ns(), link.spare)

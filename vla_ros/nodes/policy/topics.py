@@ -21,6 +21,8 @@ from vla_ros.nodes.policy.outputs.choose import gripper_ends, make_outputs
 from vla_ros.safety import Limits
 from vla_ros.timing import SECOND
 
+CAPTURED_S = 10.0  # for so long /diagnostics warns of a graph captured in service
+
 
 class PolicyTopics:
     """The publishers of the policy node; those of commands exist between open and close."""
@@ -34,6 +36,7 @@ class PolicyTopics:
         self._status = node.create_publisher(PolicyStatus, "~/status", qos.STATUS)
         self._diagnostics = Diagnostics(node)
         self._last, self._spare = PolicyStatus(), ""
+        self._captured, self._captured_ns = 0, 0  # graphs in service, the last time some were
         self._latency = node.create_publisher(Latency, "~/latency", qos.REPORT)
         self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", qos.REPORT)
 
@@ -112,8 +115,13 @@ class PolicyTopics:
         """``spare``: how a spare worker is, for /diagnostics alone; "": none is wanted."""
         message.header.stamp = to_time(now_ns)
         self._status.publish(message)
+        if message.graphs_captured > self._last.graphs_captured:
+            self._captured = message.graphs_captured - self._last.graphs_captured
+            self._captured_ns = now_ns
+        elif not 0 <= now_ns - self._captured_ns < CAPTURED_S * SECOND:
+            self._captured = 0
         self._last, self._spare = message, spare
 
     def diagnose(self) -> None:
         """The last status once more, for those who watch /diagnostics."""
-        self._diagnostics.say(diagnostic_of(self._last, self._spare))
+        self._diagnostics.say(diagnostic_of(self._last, self._spare, self._captured))
