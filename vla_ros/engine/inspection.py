@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_ros.engine.checkpoints.openvla import fingerprint, inspect_checkpoint, resolve
-from vla_ros.engine.flow.families import family_of, is_flow
+from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, parameters, random_config
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.flow.families import all_presets, config_of, family_of, is_flow
 from vla_ros.engine.flow.family import Choice
 
 TOKENS = "tokens"
@@ -36,6 +38,21 @@ def inspect(name: str, tokenizer: str = "") -> Inspection:
         return Inspection(directory, config.kind, parameters, ())
     layout = inspect_checkpoint(name)
     return Inspection(layout.directory, TOKENS, layout.parameters, tuple(layout.norm_stats))
+
+
+def inspect_random(name: str) -> tuple[str, int]:
+    """The kind and the number of parameters that ``random:<preset>`` will have. Nothing is made.
+
+    CheckpointError in one line, with what there is.
+    """
+    preset = name.removeprefix(PREFIX)
+    if (config := random_config(name)) is not None:
+        return TOKENS, parameters(config)
+    if preset in all_presets():
+        family, found = family_of(name), config_of(name)
+        return found.kind, family.parameters(found)
+    known = f", {PREFIX}".join(sorted({*PRESETS, *all_presets()}))
+    raise CheckpointError(f"{name!r} is unknown; there are {PREFIX}{known}")
 
 
 def sha256_on_disk(name: str) -> str:
