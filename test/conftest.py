@@ -12,6 +12,7 @@ Tests that use `ros`, `spawn_node` or `ros_env` are skipped, with the reason, wi
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib.util
 import os
 import resource
@@ -47,6 +48,10 @@ hypothesis.settings.register_profile("busy machine", deadline=None)
 hypothesis.settings.load_profile("busy machine")
 # Writing a core file delays the news of a worker's death, and some tests send SIGSEGV.
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+# A crash in native code says where every thread was: also behind pytest's own handler, which is off
+# at the end of the process, and in whatever the tests start.
+faulthandler.enable(sys.__stderr__)
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch in many test processes on few cores
 
 NEEDS_ROS = {"ros", "ros_env", "ros_domain", "spawn_node"}

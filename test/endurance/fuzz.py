@@ -44,7 +44,7 @@ def main() -> int:
         begun = time.monotonic()
         if stage in STAGES:
             with tempfile.TemporaryDirectory() as folder:
-                prepare(Path(folder))
+                prepare(Path(folder), stage)
                 done, found = run_stage(
                     stage, args.files, args.seed, Path(folder), _Progress(stage, args.files)
                 )

@@ -7,6 +7,7 @@ terabyte or for ever is a finding and not the end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from endurance.mutate import spoilt_bytes, spoilt_text, spoilt_value
+from vla_ros.resources import config_path
 
 BATCH = 50
 MEMORY = 6 * 2**30  # bytes of address space of a child; torch alone maps three
@@ -42,34 +44,42 @@ class Finding:
 
 
 def checkpoint(folder: Path, rng: random.Random) -> None:
-    """A token policy's folder with one of its files spoilt."""
-    import torch
-
-    from vla_ros.engine.checkpoints.openvla import load_checkpoint
-
-    copy = _copied(folder / "checkpoint", folder)
-    _spoil_one(copy, rng)
-    load_checkpoint(str(copy), torch.device("cpu"), torch.float32)
+    """A token policy's folder with one of its files spoilt: plain, OFT, BitVLA, quantised."""
+    _used(_spoilt_copy(folder / "checkpoints", folder, rng), rng)
 
 
 def flow_checkpoint(folder: Path, rng: random.Random) -> None:
-    """A flow policy's folder with one of its files spoilt."""
-    import torch
+    """A flow policy's folder of any family with one of its files spoilt."""
+    _used(_spoilt_copy(folder / "flows", folder, rng), rng)
 
-    from vla_ros.engine.flow.load import load_folder
 
-    copy = _copied(folder / "flow", folder)
-    _spoil_one(copy, rng)
-    load_folder(copy, torch.device("cpu"), torch.float32)
+def _used(copy: Path, rng: random.Random) -> None:
+    """Looked at, as `vla-ros doctor` does, or loaded and asked once, as the worker does."""
+    import numpy as np
+
+    from vla_ros.core import Observation, Timeline
+    from vla_ros.engine import EngineOptions, InvalidAction, load_engine
+    from vla_ros.engine.inspection import inspect
+    from vla_ros.timing import SystemClock
+
+    if rng.random() < 0.3:
+        inspect(str(copy))
+        return
+    dtype = rng.choice(("float32", "bfloat16"))  # quantised weights want the second
+    engine, clock = load_engine(EngineOptions(str(copy), dtype=dtype)), SystemClock()
+    engine.reset("pick up the red cube")
+    frame = np.zeros((60, 80, 3), np.uint8)
+    state = np.zeros(engine.info.state_dim)
+    seen = Observation(1, 1, 0, frame, frame, state)
+    with contextlib.suppress(InvalidAction):  # what the weights make of it is not for the loader
+        engine.step(seen, Timeline(clock.steady_ns()), clock)
 
 
 def bag(folder: Path, rng: random.Random) -> None:
     """A bag, MCAP or SQLite, with a file spoilt: all of its messages are read."""
     from vla_ros.replay.bag import Bag
 
-    storage = rng.choice(("mcap", "sqlite3"))
-    copy = _copied(folder / storage, folder)
-    _spoil_one(copy, rng)
+    copy = _spoilt_copy(folder / "bags", folder, rng)
     with Bag(copy) as opened:
         for message in opened.messages([topic.name for topic in opened.topics]):
             opened.decode(message)
@@ -94,26 +104,33 @@ STAGES: dict[str, Reader] = {
 }
 
 
-def _copied(source: Path, folder: Path) -> Path:
-    copy = folder / "spoilt"
+def _spoilt_copy(good: Path, folder: Path, rng: random.Random) -> Path:
+    """Of one of the folders in ``good``, with one file spoilt; the others are links."""
+    source, copy = rng.choice(sorted(good.iterdir())), folder / "spoilt"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(source, copy)
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    told = [path for path in files if path.suffix in (".json", ".yaml")]
+    victim = rng.choice(told if told and rng.random() < 0.6 else files)
+    for path in files:
+        target = copy / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path == victim:
+            _spoil(path, target, rng)
+        else:
+            target.symlink_to(path)
     return copy
 
 
-def _spoil_one(folder: Path, rng: random.Random) -> None:
-    path = rng.choice(sorted(folder.iterdir()))
-    good = path.read_bytes()
-    if path.suffix == ".json" and rng.random() < 0.7:
-        path.write_text(json.dumps(spoilt_value(json.loads(good), rng)))
-    elif path.suffix in (".yaml", ".yml") and rng.random() < 0.7:
-        path.write_bytes(spoilt_text(good.decode(), rng))
-    elif path.suffix == ".safetensors" and rng.random() < 0.7:
-        path.write_bytes(_spoilt_header(good, rng))
-    elif rng.random() < 0.05:
-        path.unlink()
-    else:
-        path.write_bytes(spoilt_bytes(good, rng))
+def _spoil(source: Path, target: Path, rng: random.Random) -> None:
+    good = source.read_bytes()
+    if source.suffix == ".json" and rng.random() < 0.8:
+        target.write_text(json.dumps(spoilt_value(json.loads(good), rng)))
+    elif source.suffix in (".yaml", ".yml") and rng.random() < 0.7:
+        target.write_bytes(spoilt_text(good.decode(), rng))
+    elif source.suffix == ".safetensors" and rng.random() < 0.7:
+        target.write_bytes(_spoilt_header(good, rng))
+    elif rng.random() >= 0.05:  # else there is none
+        target.write_bytes(spoilt_bytes(good, rng))
 
 
 def _spoilt_header(good: bytes, rng: random.Random) -> bytes:
@@ -126,24 +143,49 @@ def _spoilt_header(good: bytes, rng: random.Random) -> bytes:
 # ---------------------------------------------------------------------- running them
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, stage: str) -> None:
     """The good ones, which are spoilt."""
-    from support.bags import START, T, action, film, joints, task, write_bag
-    from support.engine import tiny_config
-    from support.flow import tiny_flow
-    from vla_ros.engine.checkpoints.random import write_random
-    from vla_ros.engine.flow.random import write_random_flow
-    from vla_ros.resources import config_path
+    makers = {"checkpoints": _token_policies, "flow checkpoints": _flow_policies, "bags": _bags}
+    if stage in makers:
+        makers[stage](folder)
+    shutil.copy(config_path("sim.up.yaml"), folder / "good.up.yaml")
 
-    write_random(folder / "checkpoint", tiny_config(), 0)
-    write_random_flow(folder / "flow", tiny_flow("pi0"), 0)
+
+def _token_policies(folder: Path) -> None:
+    """Every layout of them; what is quantised is the small one's."""
+    import torch
+
+    from vla_ros.engine.checkpoints.quantise import quantise_checkpoint
+    from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, load_random
+    from vla_ros.engine.quantised.formats import parse_formats
+
+    made = folder / "checkpoints"
+    for name in [n for n in PRESETS if "small" in n]:
+        whole = load_random(PREFIX + name, 0, torch.device("cpu"), torch.float32)
+        shutil.copytree(whole.directory, made / name)
+    for kind in ("int8", "int4"):
+        quantise_checkpoint(str(made / "small"), parse_formats(kind), made / kind)
+
+
+def _flow_policies(folder: Path) -> None:
+    """The small one of every family, in its authors' layout."""
+    from vla_ros.engine.flow.families import all_presets, family_of
+
+    for name in [n for n in all_presets() if n.endswith("-small")]:
+        (folder / "flows" / name).mkdir(parents=True)
+        family_of(f"random:{name}").write(folder / "flows" / name, name, seed=0)
+
+
+def _bags(folder: Path) -> None:
+    from support.bags import START, T, action, film, joints, task, write_bag
+
     told = [task(START, "reach the red cube"), *film(6)]
     told += [joints(START + i * T) for i in range(6)] + [
         action(START + i * T, [0.01] * 7) for i in range(6)
     ]
+    (folder / "bags").mkdir()
     for storage in ("mcap", "sqlite3"):
-        write_bag(folder / storage, told, storage)
-    shutil.copy(config_path("sim.up.yaml"), folder / "good.up.yaml")
+        write_bag(folder / "bags" / storage, told, storage)
 
 
 def run_stage(

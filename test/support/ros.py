@@ -6,7 +6,10 @@ times are nanoseconds of time.monotonic_ns().
 
 from __future__ import annotations
 
+import atexit
 import copy
+import faulthandler
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +21,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
 from support.wait import wait_until
+from vla_ros.nodes.common.leaving import leave
 
 Message = TypeVar("Message")
 DEPTH = 200  # ten seconds of commands
@@ -99,15 +103,17 @@ class RosPeer:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._spin, daemon=True)
         self._thread.start()
+        # A process that ends under a thread that waits in Fast DDS is aborted.
+        atexit.register(self.close)
 
-    def close(self) -> None:
-        """Leave the graph."""
+    def close(self, timeout: float = 30.0) -> None:
+        """Leave the graph; fails the test, with everything left whole, where a callback does not
+        end within ``timeout`` s."""
+        atexit.unregister(self.close)
         self._stop.set()
-        self._executor.wake()
-        self._thread.join(timeout=2.0)
-        self._executor.shutdown(timeout_sec=0.5)
-        self.node.destroy_node()
-        self.context.try_shutdown()
+        if not leave(self.node, self._executor, self._thread, timeout):
+            faulthandler.dump_traceback(sys.__stderr__)
+            raise AssertionError(f"a callback of the test has not ended after {timeout:g} s")
 
     def inbox(self, kind: type[Message], topic: str, qos: QoSProfile | int = 100) -> Inbox[Message]:
         """Subscribe; returns the growing list of all that arrives."""

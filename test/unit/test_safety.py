@@ -129,6 +129,39 @@ def test_three_invalid_in_a_row_fault_and_a_valid_one_between_does_not():
     assert "NaN" in state.reason
 
 
+@given(st.lists(st.sampled_from(["valid", "invalid", "old"]), max_size=40))
+def test_three_invalid_in_a_row_fault_whatever_held_the_robot_meanwhile(events):
+    """Evidence that grows old because nothing valid comes is the same trouble, not its end."""
+    state, row = Safety(PolicyState.RUNNING, "", 0), 0
+    for now, event in enumerate(events):
+        before = state.state
+        match event:
+            case "valid":
+                state, row = safety.after_valid(state, LIMITS, False, now), 0
+            case "invalid":
+                state, row = safety.after_invalid(state, LIMITS, "NaN", now), row + 1
+            case "old":
+                state = safety.hold(state, "evidence is old", now)
+        if row >= LIMITS.invalid_limit:
+            assert state.state is PolicyState.FAULT
+            return
+        assert state.state is not PolicyState.FAULT
+        if before is PolicyState.HOLD and state.state is PolicyState.RUNNING:
+            recent = [one for one in events[: now + 1] if one != "old"][-LIMITS.fresh_needed :]
+            assert recent == ["valid"] * LIMITS.fresh_needed
+
+
+def test_a_policy_that_alternates_never_moves_the_robot_out_of_hold():
+    """Two invalid ones and two valid ones, for ever: no fault, and no motion either."""
+    state = Safety(PolicyState.HOLD, "", 0)
+    for _ in range(100):
+        for _ in range(2):
+            state = safety.after_invalid(state, LIMITS, "NaN", 1)
+        for _ in range(2):
+            state = safety.after_valid(state, LIMITS, False, 2)
+        assert state.state is PolicyState.HOLD
+
+
 @given(
     st.lists(
         st.sampled_from(["valid", "clamped", "invalid", "hold", "wait", "run"]),

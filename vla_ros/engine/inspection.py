@@ -9,8 +9,10 @@ import torch
 
 from vla_ros.engine.checkpoints.openvla import fingerprint, inspect_checkpoint, resolve
 from vla_ros.engine.checkpoints.openvla import refuse_formats as refuse_tokens
+from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, parameters, random_config
+from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.flow.accepting import refuse_formats as refuse_flow
-from vla_ros.engine.flow.families import family_of, flow_source, is_flow
+from vla_ros.engine.flow.families import all_presets, config_of, family_of, flow_source, is_flow
 from vla_ros.engine.flow.family import Choice
 from vla_ros.engine.quantised.formats import parse_formats
 
@@ -55,6 +57,21 @@ def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = 
         refuse_flow(source, formats, place, kind, rtc)
     else:
         refuse_tokens(name, formats, place, kind)
+
+
+def inspect_random(name: str) -> tuple[str, int]:
+    """The kind and the number of parameters that ``random:<preset>`` will have. Nothing is made.
+
+    CheckpointError in one line, with what there is.
+    """
+    preset = name.removeprefix(PREFIX)
+    if (config := random_config(name)) is not None:
+        return TOKENS, parameters(config)
+    if preset in all_presets():
+        family, found = family_of(name), config_of(name)
+        return found.kind, family.parameters(found)
+    known = f", {PREFIX}".join(sorted({*PRESETS, *all_presets()}))
+    raise CheckpointError(f"{name!r} is unknown; there are {PREFIX}{known}")
 
 
 def sha256_on_disk(name: str) -> str:

@@ -24,7 +24,8 @@ def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
         name=setup.policy,
         checkpoint=setup.checkpoint,
         schedule=variant.schedule or "auto",
-        schedule_options=schedule_options(variant),
+        schedule_options=schedule_options(variant)
+        | ({"embodiment": setup.embodiment} if setup.embodiment else {}),
         device=setup.device,
         dtype=setup.dtype,
         weights=setup.weights,

@@ -107,7 +107,8 @@ class Setup:
     """What all episodes of an evaluation share; one that is resumed must have the same.
 
     ``checkpoint_sha256`` is "" without a checkpoint, ``unnorm_key`` "" where the checkpoint
-    has one. ``seed`` is the first of the jobs' and that of the policy (sampling, random weights).
+    has one, ``embodiment`` "" where it has one robot. ``seed`` is the first of the jobs' and that
+    of the policy (sampling, random weights).
     ``action_scale``, ``center_crop`` and ``preprocessing`` are what the policy reads from its
     checkpoint (:mod:`vla_ros.policies.conventions`), written down for the reader, and so that
     episodes under other ones are never mixed in. ``ungated``: with that module's UNGATED, for
@@ -133,6 +134,7 @@ class Setup:
     weights: str = ""
     threads: int = 1
     unnorm_key: str = ""
+    embodiment: str = ""
     center_crop: bool = False
     preprocessing: str = "default"
     ungated: bool = False

@@ -33,6 +33,7 @@ def summary(
         "device": setup.device,
         "dtype": setup.dtype,
         "weights": setup.weights,
+        "embodiment": setup.embodiment,
         "seed": setup.seed,
         "note": setup.note,
         "command": command,

@@ -105,6 +105,16 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerDied:
+    """How the worker ended that was lost before, where that was not known then: "was killed by
+    SIGSEGV". Only for the log: it comes when the process is gone, seconds after the loss where it
+    wrote a core file, and whatever is done about the loss has not waited for it."""
+
+    pid: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReady:
     """A replacement is ready, ``load_s`` after it was started."""
 
@@ -143,4 +153,6 @@ class SpareLost:
     final: bool
 
 
-Event = WorkerLost | WorkerReady | WorkerSwitched | WorkerGaveUp | SpareReady | SpareLost
+Event = (
+    WorkerLost | WorkerDied | WorkerReady | WorkerSwitched | WorkerGaveUp | SpareReady | SpareLost
+)

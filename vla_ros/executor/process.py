@@ -156,12 +156,33 @@ class WorkerProcess:
     def obituary(self, patience_s: float = 0.05) -> str:
         """How it ended, in words; waits a moment for the news."""
         self._wait(patience_s)
+        how = self.how()
+        return f"the worker {how}" if how else "the worker closed its channel"
+
+    def how(self) -> str:
+        """How it ended, in words; "" as long as that is not known."""
         code = self._process.returncode
         if code is None:
-            return "the worker closed its channel"
-        if code < 0:
-            return f"the worker was killed by {_signal_name(-code)}"
-        return f"the worker ended with exit code {code}"
+            return ""
+        return (
+            f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        )
+
+    def ended_unasked(self) -> bool:
+        """Whether it ended otherwise than by the SIGKILL that we send."""
+        return self._process.returncode not in (None, -signal.SIGKILL)
+
+    def crashed(self) -> str:
+        """How it is ending, in words, while the kernel still writes its core file: seconds for a
+        large model, with its channel open all that time. "" where it is not."""
+        try:
+            if "CoreDumping:\t1" not in Path(f"/proc/{self.pid}/status").read_text():
+                return ""
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:  # it is gone
+            return ""
+        number = int(stat.split()[-1]) & 0x7F  # proc(5): exit_code, as waitpid gives it
+        return f"was killed by {_signal_name(number)}" if number else "crashed"
 
     def close(self, timeout_s: float) -> bool:
         """Ask it to end by closing the channel, kill it after a while; True once it is gone."""

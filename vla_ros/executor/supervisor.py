@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from vla_ros.executor import memory
+from vla_ros.executor.dying import Dying
 from vla_ros.executor.mailbox import Doorbell, MailboxWriter
 from vla_ros.executor.messages import (
     Event,
@@ -38,6 +39,9 @@ _log = logging.getLogger(__name__)
 
 TURN_S = 0.05  # longest pause between two looks at the worker
 LATE_NS = 500 * MS  # a thread that was away for longer cannot judge the worker
+NEWS_S = 0.05  # for how a worker ended; it is usually known 2 ms after its channel's end
+NEWS_SWITCHED_S = 0.02  # the same where a spare has taken over, whose answers are waited for
+CRASHED_S = 0.1  # without an answer: it is looked whether the worker writes a core file
 REAP_NS = 10 * SECOND  # a killed process that is still there after this is stuck in a driver
 
 
@@ -61,6 +65,7 @@ class Supervisor(threading.Thread):
         self._mailbox, self._bell, self._watchdog = mailbox, bell, watchdog
         self._on_result, self._on_event = on_result, on_event
         self.hang_timeout_s = limits.hang_timeout_s
+        self._load_timeout_ns = round(limits.load_timeout_s * SECOND)
         self.first: Future[Ready] = Future()
         self._budget = RespawnBudget(limits.max_respawns, limits.respawn_window_s)
         self._wake = Doorbell()
@@ -72,7 +77,7 @@ class Supervisor(threading.Thread):
         self._serving: Ready | None = None  # what the worker said when it had loaded its policy
         self._after = 0  # requests up to this number were another worker's
         self._spare = Spare(self._start_spare, _no_room, limits, self._tell)
-        self._dying: list[WorkerProcess] = []  # killed, not yet reaped
+        self._dying = Dying(self._tell)
         self._replace = False  # start another once the dying ones are gone
         self._since_ns = 0  # when the worker was started, or killed
         self._last_words = ""
@@ -165,8 +170,7 @@ class Supervisor(threading.Thread):
             self._lost(f"the worker sent something unreadable: {error}", now)
             return
         if reports is None:
-            patience_s = 0.02 if self._spare.stands() else 0.05
-            self._lost(self._last_words or worker.obituary(patience_s), now)
+            self._lost(self._last_words, now)
             return
         for report in reports:
             self._take(report, now)
@@ -192,11 +196,13 @@ class Supervisor(threading.Thread):
     def _watch(self, now: int) -> None:
         if self._worker is None:
             return
-        if self._serving is not None:
-            waiting_s = self._watchdog.waiting_ns(now) / SECOND
-            if waiting_s > self.hang_timeout_s:
-                self._lost(f"the worker has not answered for {waiting_s:.2f} s", now)
-        elif self.first.done() and now - self._since_ns > self._limits.load_timeout_s * SECOND:
+        loading = self._serving is None
+        waiting_s = 0.0 if loading else self._watchdog.waiting_ns(now) / SECOND
+        if (loading or waiting_s > CRASHED_S) and (how := self._worker.crashed()):
+            self._lost(f"the worker {how}; its core file was not waited for", now)
+        elif waiting_s > self.hang_timeout_s:
+            self._lost(f"the worker has not answered for {waiting_s:.2f} s", now)
+        elif loading and self.first.done() and now > self._since_ns + self._load_timeout_ns:
             self._lost(f"the worker was not ready in {self._limits.load_timeout_s:g} s", now)
 
     # The life of a worker.
@@ -230,38 +236,43 @@ class Supervisor(threading.Thread):
         return self._after
 
     def _lost(self, reason: str, now: int) -> None:
-        self._bury(now)
+        """``reason`` "": it has closed its channel, and how it ended may be known in a moment. A
+        spare that stands by takes over before that."""
+        within = self.first.done() and self._budget.take(now)
+        taken = self._spare.take(self._void_requests(now)) if within else None
+        if self._worker is not None:
+            reason = reason or self._worker.obituary(NEWS_SWITCHED_S if taken else NEWS_S)
+            explained = bool(self._last_words or self._worker.how())
+            self._bury(now, explained)
         if not self.first.done():
             self._give_up(f"the worker was lost while loading: {reason}")
-            return
-        within = self._budget.take(now)
-        if within and (taken := self._spare.take(self._void_requests(now))) is not None:
+        elif taken is not None:
             self._worker, self._serving = taken
             self._last_words = ""
             self._tell(WorkerSwitched(reason, taken[1]))
-            return
-        self._tell(WorkerLost(reason))
-        if within:
+        elif within:
+            self._tell(WorkerLost(reason))
             self._replace = True
         else:
+            self._tell(WorkerLost(reason))
             self._spare.bury()
             count, window_s = self._limits.max_respawns, self._limits.respawn_window_s
             self._give_up(
                 f"the worker was lost again after {count} replacements in {window_s:g} s: {reason}"
             )
 
-    def _bury(self, now: int) -> None:
+    def _bury(self, now: int, explained: bool = True) -> None:
         """Kill the worker; it is dying from now on."""
         if self._worker is not None:
             self._worker.kill()
             self._worker.channel.close()
-            self._dying.append(self._worker)
+            self._dying.add(self._worker, explained)
             self._worker = None
             self._since_ns = now
             self._serving = None
 
     def _reap(self, now: int) -> None:
-        self._dying = [worker for worker in self._dying if not worker.ended()]
+        self._dying.reap()
         if self._replace and now - self._since_ns > REAP_NS:
             pid = next((worker.pid for worker in (*self._dying, *self._spare.dying)), 0)
             if pid:
@@ -280,7 +291,7 @@ class Supervisor(threading.Thread):
         for worker in (self._worker, *self._dying, *self._spare.dying):
             if worker is not None and not worker.close(self._stop_timeout_s):
                 _log.error("worker %d does not end: it is stuck in a driver", worker.pid)
-        self._worker, self._dying = None, []
+        self._worker = None
         if not self.first.done():
             self.first.set_exception(PolicyRefused("closed while the policy was loading"))
 

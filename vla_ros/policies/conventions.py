@@ -130,6 +130,9 @@ def conventions_of(
     try:
         if (source := flow_source(checkpoint)) is not None:
             return _of_flow(source, unnorm_key, embodiment)
+        if embodiment:
+            raise PolicyRefused(f"embodiment {embodiment!r} means nothing to {checkpoint}: it is no"
+                                " flow policy")  # fmt: skip
         if checkpoint.startswith(f"{RANDOM}:"):
             preset, key = random_config(checkpoint), unnorm_key or RANDOM
             found = _of_statistics(key, {}, preset.images if preset else 1, action_scale)

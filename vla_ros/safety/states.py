@@ -38,9 +38,13 @@ def enter(safety: Safety, state: PolicyState, reason: str, steady_ns: int) -> Sa
 
 
 def hold(safety: Safety, reason: str, steady_ns: int) -> Safety:
-    """Go to HOLD if the robot may be moving; in WAITING nothing moves that could be held."""
+    """Go to HOLD if the robot may be moving; in WAITING nothing moves that could be held.
+
+    Invalid actions stay counted: evidence that grows old because nothing valid comes is the same
+    trouble going on.
+    """
     if safety.state is PolicyState.RUNNING:
-        return enter(safety, PolicyState.HOLD, reason, steady_ns)
+        return replace(enter(safety, PolicyState.HOLD, reason, steady_ns), invalid=safety.invalid)
     if safety.state is PolicyState.HOLD:
         return replace(safety, fresh=0, reason=reason)
     return safety

@@ -1,6 +1,8 @@
 """vla-ros doctor: each line has a level, and what is wrong says what to do."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,8 @@ from vla_ros.cli import main
 from vla_ros.cli.doctor import checks, model, ros
 from vla_ros.cli.doctor import verb as doctor
 from vla_ros.cli.doctor.checks import Level
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def args(**given):
@@ -123,3 +127,31 @@ def test_a_missing_checkpoint_is_named():
     check = model.checkpoint("/no/such/model")
     assert check.level is Level.FAIL
     assert "/no/such/model" in check.found
+
+
+def named_in_the_docs():
+    pages = [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "benchmarks").glob("*.md"),
+    ]
+    text = "\n".join(page.read_text() for page in pages)
+    return sorted(set(re.findall(r"random:[a-z][a-z0-9.-]*[a-z0-9]", text)))
+
+
+@pytest.mark.parametrize("name", named_in_the_docs())
+def test_every_random_checkpoint_that_the_docs_name_has_a_report(name, capsys):
+    """Nothing is made for it: also those of published size."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    exec(model._of_random(name), {})
+    assert re.fullmatch(
+        rf"{re.escape(name)}, made when it is loaded: \d+ M parameters, [\d.]+ GB in bf16, \S+\n",
+        capsys.readouterr().out,
+    )
+
+
+def test_an_unknown_random_checkpoint_is_one_line_with_what_there_is():
+    pytest.importorskip("torch", reason="torch is not installed")
+    check = model.checkpoint("random:nonsense")
+    assert check.level is Level.FAIL and "\n" not in check.found
+    assert "unknown; there are" in check.found and "random:evo1-small" in check.found

@@ -115,3 +115,18 @@ def load_once_then_never(spec: PolicySpec) -> Policy:
 def load_never(spec: PolicySpec) -> Policy:
     while True:
         time.sleep(1)
+
+
+HEAVY = 1 << 29  # bytes: a core file takes its time
+
+
+class Heavy(Obedient):
+    """Holds memory, as a model does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = np.ones(HEAVY, np.uint8)
+
+
+def load_heavy(spec: PolicySpec) -> Policy:
+    return Heavy()

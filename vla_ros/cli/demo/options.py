@@ -88,6 +88,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
     add("--schedule", metavar="NAME", help="vla: how tokens are decoded, see below")
     add("--checkpoint", metavar="DIR", help=f"model; required for lerobot (vla: {CHECKPOINT})")
+    add("--embodiment", metavar="TAG", help="vla: the robot, where a checkpoint has several")
     add("--device", help="of the model: torch device, such as cuda:0")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights")
     add("--weights", metavar="F", help="vla: their formats, such as int8, fp8 or"
@@ -124,6 +125,7 @@ def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         **(_for_model(args) if args.policy == "vla" else {"checkpoint": args.checkpoint}),
         "mode": args.mode,
         "schedule": args.schedule,
+        "embodiment": args.embodiment,
         "device": args.device,
         "dtype": args.dtype,
         "weights": args.weights,
@@ -163,7 +165,8 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
         except ValueError as wrong:
             raise UserError(str(wrong)) from None
     refuse_unreadable(checkpoint, str(said.get("tokenizer", "")))
-    values: dict[str, Any] = {"checkpoint": checkpoint, **_state(checkpoint, said)}
+    robot = args.embodiment or str(said.get("embodiment", ""))
+    values: dict[str, Any] = {"checkpoint": checkpoint, **_state(checkpoint, said, robot)}
     if args.schedule == "vanilla_speculative":  # by definition with a draft model
         values |= {"drafter": "model", "draft_checkpoint": DRAFT_CHECKPOINT}
     if (args.device or "cpu") == "cpu" and checkpoint.startswith("random"):
@@ -171,15 +174,18 @@ def _for_model(args: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
-def _state(checkpoint: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def _state(checkpoint: str, said: Mapping[str, Any], embodiment: str) -> dict[str, Any]:
     """How the robot's state is put together for a checkpoint that takes LIBERO's."""
     from vla_ros.evaluation.robot_state import state_parameters
     from vla_ros.policies.base import PolicyRefused
     from vla_ros.policies.conventions import conventions_of
 
     try:
-        found = conventions_of(checkpoint, unnorm_key=str(said.get("unnorm_key", "")))
-    except PolicyRefused:  # the node says it, where `-p` does not put it right
+        key = str(said.get("unnorm_key", ""))
+        found = conventions_of(checkpoint, unnorm_key=key, embodiment=embodiment)
+    except PolicyRefused as error:  # the node says it, where `-p` does not put it right
+        if embodiment:
+            raise UserError(str(error)) from None
         return {}
     return state_parameters(found.state)
 
@@ -189,7 +195,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.policy not in POLICIES:
         refuse_unknown(args.policy)
     _check_policy_options(args)
-    for option, who in (("schedule", "vla"), ("weights", "vla"), ("replay_file", "replay")):
+    owners = {"schedule": "vla", "embodiment": "vla", "weights": "vla", "replay_file": "replay"}
+    for option, who in owners.items():
         if getattr(args, option) is not None and args.policy != who:
             name = option.replace("_", "-")
             raise UserError(f"--{name} needs --policy {who}, not {args.policy}")

@@ -52,8 +52,36 @@ def room_for(gpu_bytes: float) -> str:
 
 
 def checkpoint(name: str) -> Check:
-    """A model can be read: every tensor there, of the right shape, finite. One at a time."""
-    code = (
+    """A model can be read: every tensor there, of the right shape, finite. One at a time.
+
+    Of random weights nothing is read: they are made when the policy is loaded.
+    """
+    random = name.startswith("random:")
+    good, text = try_python(_of_random(name) if random else _of_files(name), 600.0)
+    if not good:
+        return fail("checkpoint", text, "docs/reference/checkpoints.md says what can be read")
+    return ok("checkpoint", text)
+
+
+def _of_random(name: str) -> str:
+    return (
+        "import sys\n"
+        "from vla_ros.analysis.memory import memory_of\n"
+        "from vla_ros.analysis.models import load_model\n"
+        "from vla_ros.analysis.work import Precision\n"
+        "from vla_ros.engine.inspection import inspect_random\n"
+        "try:\n"
+        f"    kind, count = inspect_random({name!r})\n"
+        f"    need = memory_of(load_model({name!r}), Precision()).total / 1e9\n"
+        "except (OSError, ValueError) as error:\n"
+        "    sys.exit(' '.join(str(error).split()))\n"
+        f"print({name!r} + f', made when it is loaded: {{count / 1e6:.0f}} M parameters,'\n"
+        "      f' {need:.1f} GB in bf16, {kind}')"
+    )
+
+
+def _of_files(name: str) -> str:
+    return (
         "import sys\n"
         "from vla_ros.analysis.memory import memory_of\n"
         "from vla_ros.analysis.model_files import load_model\n"
@@ -68,7 +96,3 @@ def checkpoint(name: str) -> Check:
         "print(f'{c.directory}: {c.parameters / 1e6:.0f} M parameters, {need:.1f} GB in bf16,'\n"
         "      f' {whose}, sha256 {sha256_on_disk(str(c.directory))[:12]}')"
     )
-    good, text = try_python(code, 600.0)
-    if not good:
-        return fail("checkpoint", text, "docs/reference/checkpoints.md says what can be read")
-    return ok("checkpoint", text)

@@ -95,6 +95,8 @@ def _policy(add: Callable[..., Any]) -> None:
         " decoder=int4,head=int8, with --dtype bfloat16 (as stored)")  # fmt: skip
     add("--threads", type=int, metavar="N", help="of the model (lock-step 1, else half the CPUs)")
     add("--unnorm-key", default="", metavar="KEY", help="vla: whose action statistics")
+    add("--embodiment", default="", metavar="TAG", help="vla: the robot, where a checkpoint has"
+        " several")  # fmt: skip
     add("--max-age", type=float, default=0.5, metavar="S", help="age limit of evidence (0.5)")
 
 
@@ -144,6 +146,7 @@ def check(args: argparse.Namespace) -> None:
     realtime = args.mode == "realtime"
     model_options = {
         "checkpoint": args.checkpoint,
+        "embodiment": args.embodiment,
         "schedule": args.schedule,
         "relaxed": args.relaxed,
         "draft-checkpoint": args.draft_checkpoint,
@@ -231,7 +234,7 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
     except ValueError as wrong:
         raise UserError(str(wrong)) from None
     refuse_unreadable(args.checkpoint)
-    found = conventions_of(args.checkpoint, args.suite, args.unnorm_key)
+    found = conventions_of(args.checkpoint, args.suite, args.unnorm_key, embodiment=args.embodiment)
     known = "" if args.checkpoint.startswith("random:") else sha256_on_disk(args.checkpoint)
     return {
         "checkpoint": args.checkpoint,
@@ -240,6 +243,7 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
         "dtype": args.dtype,
         "weights": str(parse_formats(args.weights)),
         "unnorm_key": found.unnorm_key,
+        "embodiment": args.embodiment,
         "center_crop": found.center_crop,
         "preprocessing": found.preprocessing,
         "ungated": environment_of(args) == "libero",  # the published protocol has no gate

@@ -16,8 +16,11 @@ from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 
+from vla_ros.nodes.common.leaving import leave, take_down
+
 P = TypeVar("P", bound="Peer")
 
+_LEAVE_S = 5.0  # for a callback that runs while the node is to leave
 _LOOK_S = 0.1  # how often a wait looks for other reasons to end
 
 
@@ -56,10 +59,12 @@ class Peer:
     def close(self) -> None:
         """Leave the graph."""
         self._over.set()
-        self._thread.join(timeout=2.0)
-        self._executor.shutdown(timeout_sec=0.5)
-        self.node.destroy_node()
-        self._context.try_shutdown()
+        if self._thread.ident is None:  # it never began
+            take_down(self.node)
+        elif not leave(self.node, self._executor, self._thread, _LEAVE_S):
+            self.node.get_logger().warning(
+                f"a callback takes longer than {_LEAVE_S:g} s: not waited for"
+            )
 
     def wait(
         self,

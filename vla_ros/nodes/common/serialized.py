@@ -6,14 +6,11 @@ What is read is checked against the bytes that there are, and nothing raises but
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
-from vla_ros.nodes.common.structure import HEAD, encapsulation
+from vla_ros.nodes.common.structure import Bytes
 from vla_ros.pixels import BadMessage, quoted
 from vla_ros.timing import SECOND
-
-_STAMP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,10 @@ def read_image(raw: bytes) -> RawImage:
     reader = _Reader(raw)
     stamp_ns = reader.stamp()
     reader.text("frame_id")
-    height, width = reader.whole("height"), reader.whole("width")
+    height, width = reader.whole(), reader.whole()
     encoding = reader.text("encoding")
     reader.take(1, "is_bigendian")
-    step = reader.whole("step")
+    step = reader.whole()
     return RawImage(stamp_ns, height, width, encoding, step, reader.octets("data"))
 
 
@@ -81,29 +78,18 @@ def read_text(raw: bytes) -> str:
     return _decoded(text[:-1], "text")
 
 
-class _Reader:
+class _Reader(Bytes):
     """Fields of one message, in order."""
 
-    def __init__(self, raw: bytes) -> None:
-        order, _ = encapsulation(raw)
-        self._rest = memoryview(raw)[HEAD:]
-        self._at = 0
-        self._stamp = struct.Struct(f"{order}iI")
-        self._whole = struct.Struct(f"{order}I")
+    __slots__ = ()
 
     def take(self, count: int, name: str) -> memoryview:
         """The next bytes as they are."""
-        found = self._rest[self._at : self._at + count]
+        found = self.body[self.at : self.at + count]
         if len(found) != count:
             raise BadMessage(f"{name} is cut short: {count} bytes are said, {len(found)} are there")
-        self._at += count
+        self.at += count
         return found
-
-    def whole(self, name: str) -> int:
-        """A uint32."""
-        self._at = -(-self._at // 4) * 4
-        (value,) = self._whole.unpack(self.take(4, name))
-        return int(value)
 
     def stamp(self) -> int:
         """A builtin_interfaces/Time in ns."""
@@ -112,12 +98,12 @@ class _Reader:
 
     def seconds(self) -> tuple[int, int]:
         """A builtin_interfaces/Time: int32 seconds and uint32 nanoseconds."""
-        sec, nanosec = self._stamp.unpack(self.take(_STAMP, "header stamp"))
-        return int(sec), int(nanosec)
+        sec, nanosec = self.whole(), self.whole()
+        return sec - ((sec & 1 << 31) << 1), nanosec
 
     def octets(self, name: str) -> memoryview:
         """A sequence of uint8."""
-        return self.take(self.whole(name), name)
+        return self.take(self.whole(), name)
 
     def string(self, name: str) -> bytes:
         """A string's bytes, with the NUL that ends it; none at all is what some writers send."""

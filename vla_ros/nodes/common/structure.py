@@ -33,7 +33,7 @@ _SIZES = {
 }  # fmt: skip
 
 
-class _Bytes:
+class Bytes:
     """A message's body and how far it has been walked."""
 
     __slots__ = ("at", "body", "end", "order", "widest")
@@ -49,15 +49,21 @@ class _Bytes:
         width = min(size, self.widest)
         self.at = -(-self.at // width) * width + size * count
         if self.at > self.end:
-            raise BadMessage(f"cut short: {self.end} bytes where {self.at} would be needed")
+            raise self._short(self.at)
 
     def whole(self) -> int:
         """A uint32."""
-        self.skip(4, 1)
-        return int.from_bytes(self.body[self.at - 4 : self.at], self.order)
+        begin = (self.at + 3) & ~3  # aligned; a call of skip() would cost half as much again
+        end = self.at = begin + 4
+        if end > self.end:
+            raise self._short(end)
+        return int.from_bytes(self.body[begin:end], self.order)
+
+    def _short(self, wanted: int) -> BadMessage:
+        return BadMessage(f"cut short: {self.end} bytes where {wanted} would be needed")
 
 
-_Walk = Callable[[_Bytes], None]
+_Walk = Callable[[Bytes], None]
 
 
 def encapsulation(raw: bytes) -> tuple[str, int]:
@@ -70,7 +76,7 @@ def encapsulation(raw: bytes) -> tuple[str, int]:
 
 def check(raw: bytes, message_type: Any) -> None:
     """Raises :class:`BadMessage` where the bytes end before the message does."""
-    _walk_of(message_type)(_Bytes(raw))
+    _walk_of(message_type)(Bytes(raw))
 
 
 @cache
@@ -88,12 +94,12 @@ def _of(slot: Any) -> _Walk:
     if isinstance(slot, Array):
         return _repeated(slot.value_type, lambda _: int(slot.size))
     if isinstance(slot, AbstractSequence):
-        return _repeated(slot.value_type, _Bytes.whole)
+        return _repeated(slot.value_type, Bytes.whole)
     raise TypeError(f"no message of ours has a {type(slot).__name__}")  # wide strings
 
 
 def _all(walks: list[_Walk]) -> _Walk:
-    def walk(found: _Bytes) -> None:
+    def walk(found: Bytes) -> None:
         for one in walks:
             one(found)
 
@@ -104,17 +110,17 @@ def _basic(size: int) -> _Walk:
     return lambda found: found.skip(size, 1)
 
 
-def _string(found: _Bytes) -> None:
+def _string(found: Bytes) -> None:
     length = found.whole()
     if length:
         found.skip(1, length)
 
 
-def _repeated(value_type: Any, count_of: Callable[[_Bytes], int]) -> _Walk:
+def _repeated(value_type: Any, count_of: Callable[[Bytes], int]) -> _Walk:
     size = _SIZES[value_type.typename] if isinstance(value_type, BasicType) else 0
     one = _of(value_type)
 
-    def walk(found: _Bytes) -> None:
+    def walk(found: Bytes) -> None:
         count = count_of(found)
         if size and count:
             found.skip(size, count)

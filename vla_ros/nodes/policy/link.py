@@ -24,6 +24,7 @@ from vla_ros.executor import (
     Result,
     SpareLost,
     SpareReady,
+    WorkerDied,
     WorkerGaveUp,
     WorkerLost,
     WorkerReady,
@@ -162,6 +163,9 @@ class LoopLink:
         """The worker came or went, or the one that is to stand in for it."""
         if isinstance(event, SpareReady | SpareLost):
             self._say_spare(event)
+            return
+        if isinstance(event, WorkerDied):
+            self._log.error(f"the lost worker, pid {event.pid}, {event.how}")
             return
         control = self._control
         if control is None:
