@@ -39,7 +39,9 @@ from mutmut.utils.file_utils import copy_also_copy_files, copy_src_dir, walk_mut
 from _pytest.runner import runtestprotocol
 
 SEEN, MISSED, UNTOUCHED, TIMEOUT = 1, 0, 33, 36  # as mutmut has them
-TOUCHED = Path("touched.json")  # in mutants/: which test calls which function, and how long it takes
+TOUCHED = Path(
+    "touched.json"
+)  # in mutants/: which test calls which function, and how long it takes
 LOG = Path("tried.jsonl")  # which test saw which mutant
 
 under_test = ""
@@ -74,7 +76,9 @@ class Runner:
                 data.exit_code_by_key[name] = code
                 with contextlib.chdir(".."):
                     data.save()
-                counts[{SEEN: "seen", MISSED: "not seen", UNTOUCHED: "no test"}.get(code, "timeout")] += 1
+                counts[
+                    {SEEN: "seen", MISSED: "not seen", UNTOUCHED: "no test"}.get(code, "timeout")
+                ] += 1
                 log.write(json.dumps({"mutant": name, "code": code, "by": by}) + "\n")
                 log.flush()
                 if number % 50 == 0 or number == len(names):
@@ -84,7 +88,9 @@ class Runner:
 
     def learn(self) -> None:
         """Which tests touch which function, and how long they take; kept, as it takes a while."""
-        known = json.loads(TOUCHED.read_text()) if TOUCHED.exists() and not self.options.learn else {}
+        known = (
+            json.loads(TOUCHED.read_text()) if TOUCHED.exists() and not self.options.learn else {}
+        )
         missing = [nodeid for nodeid in self.items if nodeid not in known]
         for number, nodeid in enumerate(missing, 1):
             known[nodeid] = self.in_fork(self.touches, nodeid, "stats", 300.0)
@@ -117,7 +123,9 @@ class Runner:
         done = {n: self.data[n].exit_code_by_key[n] for n in names}
         open_ = [n for n in names if done[n] is None]
         if self.options.sample is not None:
-            open_ = random.Random(self.options.seed).sample(open_, min(self.options.sample, len(open_)))
+            open_ = random.Random(self.options.seed).sample(
+                open_, min(self.options.sample, len(open_))
+            )
         if self.options.again:
             open_ += [n for n in names if done[n] in (MISSED, UNTOUCHED)]
         return open_

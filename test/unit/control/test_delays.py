@@ -1,0 +1,166 @@
+"""Delays of chunks, as the loop learns them from what it sees and tells the policy."""
+
+import numpy as np
+import pytest
+
+from unit.control.bench import Bench
+from vla_ros.control.queue import ActionQueue, Answer
+from vla_ros.control.timeline import Chunking, Execution
+from vla_ros.core import Inference, Timeline
+from vla_ros.action_space import END_EFFECTOR_DELTA
+from vla_ros.safety import Limits
+
+PERIOD = 50_000_000
+
+
+def loop(execution=Execution.RTC, **how):
+    bench = Bench(
+        chunk=12,
+        continues=("rtc",),
+        limits=Limits(max_age_s=5.0),
+        chunking=Chunking(execution, **({"replan_interval": 4} | how)),
+    )
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    return bench
+
+
+def chunk_after(bench, periods):
+    """A chunk that takes so long; returns what its question said of the chunk before it."""
+    bench.clock.advance(0.01)
+    asked = len(bench.out.submitted)
+    while len(bench.out.submitted) == asked:
+        bench.frame()
+        if len(bench.out.submitted) == asked:
+            bench.tick()
+    observation, _ = bench.out.submitted[-1]
+    for _ in range(periods):
+        bench.tick()
+    bench.answer(observation, np.full((12, 7), 0.001))
+    bench.tick()
+    return observation.executing
+
+
+def test_the_loop_learns_the_delay_in_motion_and_forgets_the_old_ones():
+    bench = loop(delay_window=2)
+    assert chunk_after(bench, 6) is None, "at rest"
+    said = [chunk_after(bench, periods) for periods in (3, 1, 1, 1)]
+    delays = [executing.delay_steps for executing in said]
+    assert delays == [0, 4, 4, 2], "until the tick that took it, the largest of the last two"
+    assert bench.out.warnings == []
+
+
+def test_a_chunk_is_continued_from_the_action_that_falls_together_with_the_new_frame():
+    bench = loop()
+    chunk_after(bench, 0)
+    first = bench.out.submitted[-1][0]
+    executing = chunk_after(bench, 1)
+    question = bench.out.submitted[-1][0]
+    executed = [c for c in bench.out.commands if c.published_ns < question.stamp_ns]
+    assert (executing.stamp_ns, executing.index) == (first.stamp_ns, len(executed))
+
+
+def queue(**how):
+    chunking = Chunking(**({"replan_interval": 3} | how))
+    return ActionQueue(chunking, END_EFFECTOR_DELTA, chunk_length=8), Limits(max_age_s=1.0)
+
+
+def answer(stamp_ns, length=8):
+    rows = np.tile(np.arange(length, dtype=float)[:, None], 7)
+    return Answer(Inference(stamp_ns, rows, Timeline(0)), stamp_ns, stamp_ns)
+
+
+def play(queue, limits, start_ns, count):
+    """Take and execute ``count`` actions; returns their places in their chunk."""
+    places = []
+    for number in range(count):
+        now = start_ns + number * PERIOD
+        taken = queue.take(now, limits)
+        places.append(None if taken is None else taken.index)
+        if taken is not None:
+            queue.executed(now, as_said=True)
+    return places
+
+
+@pytest.mark.parametrize("execution", [Execution.ASYNC, Execution.ENSEMBLE])
+def test_another_chunk_is_asked_for_once_as_many_as_are_wanted_were_executed(execution):
+    line, limits = queue(execution=execution)
+    line.asked(0)
+    line.answered()
+    line.put(answer(0))
+    wanted = []
+    for number in range(1, 6):
+        play(line, limits, number * PERIOD, 1)
+        wanted.append(line.asks(number * PERIOD, limits))
+    assert wanted == [False, False, True, True, True]
+
+
+def test_an_answer_is_awaited_until_a_frame_would_be_too_new_for_it():
+    line, limits = queue()
+    line.asked(0)
+    assert not line.asks(limits.max_age_ns, limits)
+    assert line.asks(limits.max_age_ns + 1, limits)
+    line.put(answer(0))
+    assert not line.asks(limits.max_age_ns + 1, limits), "one waits to be taken"
+
+
+def test_standing_still_it_looks_a_period_after_the_last_action():
+    line, limits = queue(execution=Execution.SYNC)
+    line.asked(0)
+    line.answered()
+    line.put(answer(0))
+    assert play(line, limits, PERIOD, 4) == [0, 1, 2, None]
+    last = 3 * PERIOD
+    assert not line.asks(last + PERIOD - 1, limits) and line.asks(last + PERIOD, limits)
+
+
+def test_standing_still_a_chunk_of_before_the_last_action_is_void_and_that_is_said():
+    line, limits = queue(execution=Execution.SYNC)
+    line.put(answer(0))
+    play(line, limits, PERIOD, 3)
+    assert line.voided == ""
+    line.put(answer(3 * PERIOD))
+    assert line.take(5 * PERIOD, limits) is None
+    assert line.voided == "the robot moved after this chunk's observation: it has to look again"
+    line.put(answer(3 * PERIOD + 1))
+    assert line.take(5 * PERIOD, limits).index == 0 and line.voided == ""
+
+
+def test_of_what_waited_the_newest_is_taken_and_nothing_is_left_of_one_too_late():
+    line, limits = queue()
+    line.put(answer(0))
+    line.put(answer(PERIOD))
+    taken = line.take(2 * PERIOD, limits)
+    assert taken.answer.inference.stamp_ns == PERIOD and len(taken.following) == 7
+    line.executed(2 * PERIOD, as_said=True)
+    play(line, limits, 3 * PERIOD, 3)
+    line.put(answer(0, 4))
+    line.take(9 * PERIOD, limits)
+    assert line.voided == (
+        "a chunk of 4 actions came after 4 had been executed: nothing is left of it"
+    )
+
+
+def test_an_ensemble_goes_on_with_evidence_that_is_just_young_enough():
+    line, limits = queue(execution=Execution.ENSEMBLE)
+    line.put(answer(0))
+    assert line.take(limits.max_age_ns, limits).index == 0
+    line.executed(limits.max_age_ns, as_said=True)
+    assert line.take(limits.max_age_ns + 1, limits) is None
+    assert line.exhausted
+
+
+def test_a_broken_off_chunk_is_not_continued_and_a_newer_one_is():
+    line, limits = queue(execution=Execution.RTC)
+    line.put(answer(PERIOD))
+    line.take(2 * PERIOD, limits)
+    line.executed(2 * PERIOD, as_said=False)
+    assert line.asked(3 * PERIOD) is None, "it was held to a limit"
+    play(line, limits, 3 * PERIOD, 2)
+    line.put(answer(2 * PERIOD))
+    assert line.take(5 * PERIOD, limits) is not None
+    assert line.asked(6 * PERIOD) is None, "it did not see that yet"
+    play(line, limits, 6 * PERIOD, 3)
+    line.put(answer(2 * PERIOD + 1))
+    assert line.take(9 * PERIOD, limits) is not None
+    assert line.asked(10 * PERIOD).stamp_ns == 2 * PERIOD + 1
