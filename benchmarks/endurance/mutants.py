@@ -8,8 +8,9 @@ function the quickest first, until one fails. Results lie where mutmut keeps its
     python benchmarks/endurance/mutants.py "vla_ros.control*"
 
 Run it in the repository's root with an interpreter that has mutmut and sees the tested packages.
-``--again``: those that no test saw are tried once more, after a change of the tests. ``--sample N``:
-of those not tried, N at random (``--seed``). ``--examples``: of each hypothesis test at most.
+``--again``: those that no test saw are tried once more, after a change of the tests.
+``--sample N``: of those not tried, N at random (``--seed``).
+``--examples``: of each hypothesis test at most.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from typing import Any
 import hypothesis
 import mutmut.__main__ as tool
 import pytest
+from _pytest.runner import runtestprotocol
 from mutmut.configuration import config
 from mutmut.mutation import trampoline
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.trampoline import mangled_name_from_mutant_name
 from mutmut.utils.file_utils import copy_also_copy_files, copy_src_dir, walk_mutatable_files
-from _pytest.runner import runtestprotocol
 
 SEEN, MISSED, UNTOUCHED, TIMEOUT = 1, 0, 33, 36  # as mutmut has them
 TOUCHED = Path(

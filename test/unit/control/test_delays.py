@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from unit.control.bench import Bench
+from vla_ros.action_space import END_EFFECTOR_DELTA
 from vla_ros.control.queue import ActionQueue, Answer
 from vla_ros.control.timeline import Chunking, Execution
 from vla_ros.core import Inference, Timeline
-from vla_ros.action_space import END_EFFECTOR_DELTA
 from vla_ros.safety import Limits
 
 PERIOD = 50_000_000
@@ -139,6 +139,36 @@ def test_of_what_waited_the_newest_is_taken_and_nothing_is_left_of_one_too_late(
     assert line.voided == (
         "a chunk of 4 actions came after 4 had been executed: nothing is left of it"
     )
+
+
+def test_a_chunk_that_is_to_come_late_waits_and_another_behind_it_does_too():
+    line, limits = queue(delay_frames=2)
+    assert line.voided == ""
+    line.put(answer(0))
+    line.put(answer(PERIOD))
+    assert line.take(2 * PERIOD - 1, limits) is None
+    assert line.take(2 * PERIOD, limits).answer.inference.stamp_ns == 0
+
+
+def test_a_single_action_is_never_made_to_wait():
+    line = ActionQueue(Chunking(delay_frames=3), END_EFFECTOR_DELTA, chunk_length=1)
+    limits = Limits(max_age_s=1.0)
+    line.asked(0)
+    assert line.asks(1, limits) and line.awaits(0, PERIOD)
+    line.put(answer(0, 1))
+    assert line.take(0, limits).index == 0
+
+
+def test_a_single_action_is_asked_for_with_the_delay_of_late():
+    chunking = Chunking(delay_window=1)
+    line = ActionQueue(chunking, END_EFFECTOR_DELTA, chunk_length=1, expected=5)
+    limits = Limits(max_age_s=1.0)
+    said = [line.delay_steps]
+    for number, late in enumerate((3, 3, 1), 1):
+        line.put(answer(100 * number * PERIOD, 1))
+        line.take((100 * number + late) * PERIOD, limits)
+        said.append(line.delay_steps)
+    assert said == [5, 3, 3, 1]
 
 
 def test_an_ensemble_goes_on_with_evidence_that_is_just_young_enough():

@@ -12,17 +12,20 @@ from unit.control.bench import Recorder
 from vla_ros.action_space import ActionKind, end_effectors
 from vla_ros.action_space import joints as joints_of
 from vla_ros.control import LockstepControl, RealtimeControl, check_instruction
+from vla_ros.control.commands import stages_ms
+from vla_ros.control.episodes import EpisodeCourse
 from vla_ros.control.goals import Goal, GoalCourse, GoalRefused, check_goal
 from vla_ros.control.intake import MAX_INSTRUCTION, FrameCheck
 from vla_ros.control.lasting import StopLatch
 from vla_ros.control.parts import Joints, between
 from vla_ros.control.proprio import axis_angle
+from vla_ros.control.queue import Answer
 from vla_ros.control.ticker import shift_ns
 from vla_ros.control.timeline import Chunking, Execution
 from vla_ros.control.whereabouts import Whereabouts
-from vla_ros.core import Observation, PolicyInfo, Pose
+from vla_ros.core import STAGES, Inference, Observation, PolicyInfo, Pose, Timeline
 from vla_ros.safety import Limits
-from vla_ros.timing import SECOND, ManualClock, Moment
+from vla_ros.timing import MS, SECOND, ManualClock, Moment
 
 NAMES = ("a", "b")
 
@@ -145,6 +148,7 @@ def test_late_chunks_need_more_room_and_single_actions_do_not(length, counts):
     limits, info = Limits(max_age_s=5.0), PolicyInfo(name="p", chunk_length=length)
     plain = Chunking().least_age_s(limits, info, 0.1, 1)
     late = Chunking(delay_frames=3).least_age_s(limits, info, 0.1, 1)
+    assert plain == pytest.approx(0.2), "a frame, an inference, a period"
     assert late - plain == pytest.approx(3 * limits.period_s if counts else 0.0)
 
 
@@ -276,3 +280,20 @@ def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(kind):
     assert out.warnings == [] and control.inference_s == 0.0 and not control.plans
     assert len(out.submitted) == 30 and control.lasting.sequence == len(out.commands)
     assert control.counters.frames_received == 30
+
+
+def test_only_what_is_said_of_a_later_step_can_have_been_said_before_the_end():
+    course = EpisodeCourse()
+    course.runs(1)
+    assert course.ends(1, "solved", True) and course.solved
+    assert course.is_echo(1, 1) and not course.is_echo(1, 0) and not course.is_echo(2, 1)
+    course.begin()
+    assert not course.is_echo(1, 1) and not course.solved and course.over == ""
+
+
+def test_what_the_worker_counts_to_the_gate_is_the_gate_s():
+    timeline = Timeline(10 * MS).mark("vision", 12 * MS).mark("gate", 15 * MS)
+    answer = Answer(Inference(0, np.zeros((1, 7)), timeline), MS, 10 * MS)
+    spent = stages_ms(answer, Moment(20 * MS, 30 * MS))
+    assert spent["gate"] == 18.0 and spent["vision"] == 2.0 and spent["transport"] == 1.0
+    assert list(spent) == list(STAGES)

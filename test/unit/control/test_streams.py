@@ -259,3 +259,12 @@ def test_an_observation_says_when_its_image_came():
     assert (found.received_ns, found.received_steady_ns) == (SECOND + 3, 77)
     assert found.poses == poses and found.wrist_image is None and found.proprio is None
     assert found.more_images == {}
+
+
+def test_what_a_later_image_may_need_is_kept():
+    join = joining(wrist_image=Nearest(8))
+    for ms in (0, 10, 20):
+        at = SECOND + ms * MS
+        join.add("wrist_image", Stamped(at, Moment(SECOND, SECOND), ms))
+    first, second = join.image(image(SECOND)), join.image(image(SECOND + 6 * MS))
+    assert (first.wrist_image, second.wrist_image) == (0, 10)
