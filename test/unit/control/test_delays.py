@@ -5,9 +5,10 @@ import pytest
 
 from unit.control.bench import Bench
 from vla_ros.action_space import END_EFFECTOR_DELTA
+from vla_ros.control.asking import Asking
 from vla_ros.control.queue import ActionQueue, Answer
 from vla_ros.control.timeline import Chunking, Execution
-from vla_ros.core import Inference, Timeline
+from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
 from vla_ros.safety import Limits
 
 PERIOD = 50_000_000
@@ -180,6 +181,23 @@ def test_an_ensemble_goes_on_with_evidence_that_is_just_young_enough():
     assert line.exhausted
 
 
+def test_the_question_names_the_row_of_its_moment_and_no_more_rows_than_are_left():
+    line, limits = queue(execution=Execution.RTC, delay_window=3)
+    line.put(answer(1))
+    play(line, limits, PERIOD, 1)
+    assert line.asked(PERIOD).index == 0, "the frame was taken as the first went out"
+    assert line.asked(PERIOD + 1).index == 1
+    slow = ActionQueue(line.chunking, END_EFFECTOR_DELTA, chunk_length=8, expected=3)
+    slow.put(answer(1))
+    play(slow, limits, PERIOD, 4)
+    assert slow.asked(5 * PERIOD).delay_steps == 3, "until one was seen, what is expected"
+    play(slow, limits, 5 * PERIOD, 3)
+    asked = slow.asked(8 * PERIOD)
+    assert (asked.index, asked.delay_steps) == (7, 1)
+    play(slow, limits, 8 * PERIOD, 1)
+    assert slow.asked(9 * PERIOD) is None, "nothing is left"
+
+
 def test_a_broken_off_chunk_is_not_continued_and_a_newer_one_is():
     line, limits = queue(execution=Execution.RTC)
     line.put(answer(PERIOD))
@@ -194,3 +212,16 @@ def test_a_broken_off_chunk_is_not_continued_and_a_newer_one_is():
     line.put(answer(2 * PERIOD + 1))
     assert line.take(9 * PERIOD, limits) is not None
     assert line.asked(10 * PERIOD).stamp_ns == 2 * PERIOD + 1
+
+
+def test_a_robot_that_does_not_run_has_nothing_to_continue():
+    line, limits = queue(execution=Execution.RTC)
+    line.put(answer(1))
+    play(line, limits, PERIOD, 3)
+    asking = Asking(line, PolicyInfo("p", chunk_length=8))
+    frame = Observation(4 * PERIOD, 4 * PERIOD, 4 * PERIOD, np.zeros((2, 2, 3), np.uint8))
+    assert asking.about(frame, limits, running=False).executing is None
+    assert asking.about(frame, Limits(max_age_s=0.06), running=True) is None, "one is under way"
+    line.answered()
+    said = asking.about(frame, limits, running=True)
+    assert said.executing.index == 3 and said.delay_steps == 0

@@ -173,7 +173,9 @@ def test_of_two_arms_it_is_said_which_is_silent():
     space = end_effectors(ActionKind.END_EFFECTOR_POSE, ("left_", "right_"))
     where, now = Whereabouts(space, sim_time=False), Moment(10, 10)
     where.tell(range(6), np.zeros(6), 5, 5)
-    assert where.lacks(now, 100).startswith("nothing fresh on measured_pose: right_x")
+    right = " ".join(space.names[place] for place in space.motion[6:])
+    assert right.startswith("right_x right_y")
+    assert where.lacks(now, 100) == f"nothing fresh on measured_pose: {right}"
 
 
 def test_of_joints_those_that_are_silent_are_named():
@@ -250,6 +252,7 @@ def test_a_new_episode_gives_back_what_was_withheld_and_keeps_the_stop():
 def test_ages_of_a_goal_are_of_its_newest_2000_actions_of_ten_minutes():
     clock = ManualClock()
     course = GoalCourse(clock)
+    assert (course.progress.actions, course.progress.ages.count) == (0, 0)
     course.acted(1)
     course.begin(Goal("pick", 1.0))
     assert course.progress.actions == 0
@@ -297,3 +300,10 @@ def test_what_the_worker_counts_to_the_gate_is_the_gate_s():
     spent = stages_ms(answer, Moment(20 * MS, 30 * MS))
     assert spent["gate"] == 18.0 and spent["vision"] == 2.0 and spent["transport"] == 1.0
     assert list(spent) == list(STAGES)
+
+
+def test_in_a_simulation_a_measurement_is_as_old_as_its_stamp_says():
+    for sim_time in (False, True):
+        where = Whereabouts(joints_of(ActionKind.JOINT_POSITION, ("hip",)), sim_time)
+        where.tell([0], np.array([0.5]), 5, 5)
+        assert (where.at(Moment(10, SECOND), 100) is not None) is sim_time

@@ -266,6 +266,17 @@ def test_a_pipeline_is_not_blamed_for_what_it_is_not_asked(why):
     assert not any("pipeline" in text for _, text in said(bench))
 
 
+@pytest.mark.parametrize(("since_ms", "blamed"), [(499, True), (500, False)])
+def test_a_pipeline_is_blamed_only_while_frames_arrive(since_ms, blamed):
+    bench = Bench()
+    bench.control.activate()
+    bench.control.set_instruction("reach")
+    bench.tick(1.0)
+    bench.frame()
+    bench.tick(since_ms / 1000)
+    assert ("pipeline" in bench.control.safety.reason) is blamed
+
+
 def test_of_joints_it_is_a_joint_state_that_is_too_old():
     space = joints(ActionKind.JOINT_DELTA, ("hip", "knee"))
     bench = Bench(limits=Limits(space=space, low=(-1.0,) * 2, high=(1.0,) * 2))

@@ -140,8 +140,10 @@ def forked(call):
     end, other = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(other, call().encode())
-        os._exit(0)
+        try:
+            os.write(other, call().encode())
+        finally:  # else this copy of the process would go on testing
+            os._exit(0)
     os.close(other)
     with os.fdopen(end) as said:
         text = said.read()
