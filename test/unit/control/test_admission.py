@@ -161,11 +161,9 @@ def test_the_time_since_capture_is_by_stamps_and_in_simulated_time_by_the_steady
     assert command.stages_ms["gate"] == pytest.approx(20.0)
     assert command.stages_ms["vision"] == 0.0
     assert sum(command.stages_ms.values()) == pytest.approx(command.total_ms)
-    assert (command.published_ns, command.epoch) == (bench.clock.now, frame_epoch(bench))
-
-
-def frame_epoch(bench):
-    return bench.control.instruction.epoch
+    task = bench.control.instruction
+    assert (command.published_ns, command.epoch) == (bench.clock.now, task.epoch)
+    assert command.instruction_digest == task.digest
 
 
 def test_a_place_is_held_where_it_was_commanded_and_a_displacement_is_none():

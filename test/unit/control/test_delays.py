@@ -48,6 +48,7 @@ def test_the_loop_learns_the_delay_in_motion_and_forgets_the_old_ones():
     said = [chunk_after(bench, periods) for periods in (3, 1, 1, 1)]
     delays = [executing.delay_steps for executing in said]
     assert delays == [0, 4, 4, 2], "until the tick that took it, the largest of the last two"
+    assert all(isinstance(delay, int) for delay in delays)
     assert bench.out.warnings == []
 
 
