@@ -5,9 +5,11 @@ import pytest
 
 from unit.control.bench import IMAGE, Bench
 from vla_ros.action_space import ActionKind, end_effectors
-from vla_ros.core import CommandKind, Observation, PolicyState, StalePolicy
+from vla_ros.control.commands import CommandMaker
+from vla_ros.control.lasting import Lasting
+from vla_ros.core import CommandKind, Instruction, Observation, PolicyState, StalePolicy
 from vla_ros.safety import Limits
-from vla_ros.timing import MS, SECOND
+from vla_ros.timing import MS, SECOND, Moment
 
 POLICY, HELD, STOP = CommandKind.POLICY, CommandKind.HELD, CommandKind.STOP
 
@@ -161,6 +163,7 @@ def test_the_time_since_capture_is_by_stamps_and_in_simulated_time_by_the_steady
     assert command.stages_ms["gate"] == pytest.approx(20.0)
     assert command.stages_ms["vision"] == 0.0
     assert sum(command.stages_ms.values()) == pytest.approx(command.total_ms)
+    assert (command.chunk_index, command.chunk_length) == (0, 1)
     task = bench.control.instruction
     assert (command.published_ns, command.epoch) == (bench.clock.now, task.epoch)
     assert command.instruction_digest == task.digest
@@ -177,6 +180,20 @@ def test_a_place_is_held_where_it_was_commanded_and_a_displacement_is_none():
     bench.cycle(here + 0.1)
     (held,) = bench.tick()
     assert held.kind is HELD and held.action[:3] == pytest.approx([0.5, 0.2, 0.4])
+
+
+@pytest.mark.parametrize("kind", [ActionKind.END_EFFECTOR_DELTA, ActionKind.END_EFFECTOR_POSE])
+def test_at_rest_a_displacement_changes_from_none_and_a_place_from_nothing(kind):
+    maker = CommandMaker(end_effectors(kind), sim_time=False, lasting=Lasting())
+    task, action = Instruction("reach", 3), np.full(7, 0.1)
+    assert maker.before == ()
+    command = maker.make(POLICY, action, Moment(5, 6), task, 4)
+    assert (command.sequence, command.published_ns, command.latest_ns) == (0, 5, 4)
+    np.testing.assert_array_equal(maker.before, [command.action])
+    assert command.action is not action and maker.still().any() == kind.absolute
+    maker.rest()
+    assert [row.tolist() for row in maker.before] == ([] if kind.absolute else [[0.0] * 7])
+    assert maker.still().tolist() == [0.0] * 7
 
 
 def test_after_a_stop_the_next_displacement_is_a_change_from_rest():

@@ -225,4 +225,4 @@ def test_a_robot_that_does_not_run_has_nothing_to_continue():
     assert asking.about(frame, Limits(max_age_s=0.06), running=True) is None, "one is under way"
     line.answered()
     said = asking.about(frame, limits, running=True)
-    assert said.executing.index == 3 and said.delay_steps == 0
+    assert (said.executing.index, said.executing.delay_steps, said.delay_steps) == (3, 0, 0)

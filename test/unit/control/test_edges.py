@@ -222,6 +222,8 @@ def test_pixels_are_frozen_for_a_second_from_the_first_of_them_on():
 
 def test_a_stop_that_gave_way_to_a_goal_is_nothing_to_resume():
     latch = StopLatch()
+    latch.catch("")
+    assert not latch.holds and latch.release() == "", "there was nothing to stop"
     latch.catch("reach")
     assert latch.holds and latch.task == "reach"
     latch.catch("")
@@ -270,8 +272,10 @@ def test_ages_of_a_goal_are_of_its_newest_2000_actions_of_ten_minutes():
     assert course.progress.ages.count == 0
 
 
-@pytest.mark.parametrize("kind", [LockstepControl, RealtimeControl])
-def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(kind):
+@pytest.mark.parametrize(
+    ("kind", "early_ms"), [(LockstepControl, 50), (RealtimeControl, 5)], ids=["sim", "robot"]
+)
+def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(kind, early_ms):
     out, clock = Recorder(), ManualClock()
     control = kind(Limits(), PolicyInfo("p"), clock, out)
     control.activate()
@@ -283,6 +287,11 @@ def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(kind):
     assert out.warnings == [] and control.inference_s == 0.0 and not control.plans
     assert len(out.submitted) == 30 and control.lasting.sequence == len(out.commands)
     assert control.counters.frames_received == 30
+    now = clock.now + 20 * MS
+    for stamp in (now + early_ms * MS + 1, now + early_ms * MS):
+        control.offer(Observation(stamp, now, clock.steady, np.zeros((8, 8, 3))))
+        assert control.counters.frames_dropped == 1, "the first lies in the future"
+        assert "in the future" in control.counters.last_drop
 
 
 def test_only_what_is_said_of_a_later_step_can_have_been_said_before_the_end():

@@ -68,7 +68,7 @@ def test_before_any_instruction_a_frame_gets_no_answer_and_after_a_stop_it_gets_
     assert kinds(bench) == [POLICY, STOP, STOP]
 
 
-@pytest.mark.parametrize("how", ["stop", "goal", "empty", "nothing"])
+@pytest.mark.parametrize("how", ["stop", "goal", "empty", "a task before", "nothing"])
 def test_only_who_was_told_something_answers_that_there_is_nothing_to_do(how):
     bench = Bench(lockstep=True)
     bench.control.activate()
@@ -76,6 +76,10 @@ def test_only_who_was_told_something_answers_that_there_is_nothing_to_do(how):
         bench.control.stop()
     elif how == "empty":
         bench.control.set_instruction("")
+    elif how == "a task before":
+        bench.control.set_instruction("reach")
+        bench.control.deactivate()
+        bench.control.activate()
     elif how == "goal":
         bench.control.begin_goal(Goal("pick"))
         bench.control.make_way()

@@ -33,6 +33,7 @@ def test_what_is_planned_is_what_is_published_unless_something_comes_between(jer
         commands = [bench.tick()[0] for _ in range(4)]
         assert [c.kind for c in commands] == [CommandKind.POLICY] * 4
         assert [c.plan is not None for c in commands] == [True, False, False, False]
+        assert [(c.chunk_index, c.chunk_length) for c in commands] == [(i, 4) for i in range(4)]
         planned.append(commands[0].plan[:, :6])
         published.append([c.action[:6] for c in commands])
     np.testing.assert_array_equal(planned, published)

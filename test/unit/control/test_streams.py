@@ -251,7 +251,16 @@ def test_two_observations_on_one_picture_have_two_names():
     assert join.image(image(SECOND + 20 * MS)).stamp_ns == SECOND + 20 * MS
 
 
+def test_a_picture_lends_its_stamp_to_a_thousand_observations():
+    join = joining(wrist_image=Nearest(4))
+    join.add("wrist_image", Stamped(SECOND, Moment(SECOND, SECOND), IMAGE))
+    names = [join.image(image(SECOND + late)).stamp_ns for late in range(1002)]
+    assert names[:1001] == list(range(SECOND, SECOND + 1001))
+    assert names[1001] == SECOND, "it is refused later on"
+
+
 def test_an_observation_says_when_its_image_came():
+    assert joining().image(image(SECOND)).poses == {}
     join = joining(ground_truth=Nearest(4))
     poses = {"cube": Pose((0.0, 0.0, 0.0), LEVEL)}
     join.add("ground_truth", Stamped(SECOND, Moment(SECOND, SECOND), poses))
