@@ -11,7 +11,7 @@ import pytest
 from unit.control.bench import Recorder
 from vla_ros.action_space import ActionKind, end_effectors
 from vla_ros.action_space import joints as joints_of
-from vla_ros.control import LockstepControl, RealtimeControl, check_instruction
+from vla_ros.control import LockstepControl, RealtimeControl, check_instruction, make_control
 from vla_ros.control.commands import stages_ms
 from vla_ros.control.episodes import EpisodeCourse
 from vla_ros.control.goals import Goal, GoalCourse, GoalRefused, check_goal
@@ -273,7 +273,9 @@ def test_ages_of_a_goal_are_of_its_newest_2000_actions_of_ten_minutes():
 
 
 @pytest.mark.parametrize(
-    ("kind", "early_ms"), [(LockstepControl, 50), (RealtimeControl, 5)], ids=["sim", "robot"]
+    ("kind", "early_ms"),
+    [(LockstepControl, 50), (RealtimeControl, 5), (make_control, 5)],
+    ids=["lockstep", "realtime", "made"],
 )
 def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(kind, early_ms):
     out, clock = Recorder(), ManualClock()

@@ -312,6 +312,9 @@ def test_a_stop_says_who_called_it(lockstep):
         bench.control.begin_goal(Goal("pick"))
         assert stop() is True
     bench.control.begin_goal(Goal("pick"))
+    assert bench.control.end_goal(Outcome.SUCCESS, "done") is True
+    assert bench.control.end_goal(Outcome.SUCCESS, "done") is False
+    bench.control.begin_goal(Goal("pick"))
     bench.control.deactivate()
     bench.control.activate()
     bench.control.begin_goal(Goal("pick"))
@@ -319,6 +322,7 @@ def test_a_stop_says_who_called_it(lockstep):
     assert [(e.outcome, e.message) for e in ended] == [
         (Outcome.CANCELED, "~/stop was called"),
         (Outcome.CANCELED, "an empty instruction was said"),
+        (Outcome.SUCCESS, "done"),
         (Outcome.FAILED, "the policy node was deactivated"),
         (Outcome.FAILED, "the policy node is shutting down"),
     ]
