@@ -188,6 +188,10 @@ def test_the_question_names_the_row_of_its_moment_and_no_more_rows_than_are_left
     play(line, limits, PERIOD, 1)
     assert line.asked(PERIOD).index == 0, "the frame was taken as the first went out"
     assert line.asked(PERIOD + 1).index == 1
+    play(line, limits, 2 * PERIOD, 2)
+    line.put(answer(3 * PERIOD + 1))
+    play(line, limits, 4 * PERIOD, 1)
+    assert line.asked(PERIOD) is None, "before the chunk's own frame"
     slow = ActionQueue(line.chunking, END_EFFECTOR_DELTA, chunk_length=8, expected=3)
     slow.put(answer(1))
     play(slow, limits, PERIOD, 4)
