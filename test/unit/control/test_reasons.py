@@ -302,10 +302,19 @@ def test_a_measurement_is_taken_within_the_ages_of_frames(age_ms, sim_time, take
     assert (bench.control.fresh_pose(received) is not None) is taken
 
 
+@pytest.mark.parametrize("sim_time", [False, True])
+def test_in_a_simulation_that_stands_still_a_measurement_grows_no_older(sim_time):
+    bench = Bench(sim_time=sim_time)
+    bench.control.measure(np.zeros(7), bench.clock.now, bench.moment())
+    bench.clock.steady += SECOND
+    assert (bench.control.fresh_pose(bench.moment()) is not None) is sim_time
+
+
 @BOTH
 def test_a_stop_says_who_called_it(lockstep):
     bench = Bench(lockstep=lockstep)
     bench.control.activate()
+    assert bench.control.stop() is False, "there is no task"
     ended = []
     bench.control.goals.ended = ended.append
     for stop in (bench.control.stop, lambda: bench.control.set_instruction("")):
