@@ -170,7 +170,13 @@ def test_a_single_action_is_asked_for_with_the_delay_of_late():
         line.put(answer(100 * number * PERIOD, 1))
         line.take((100 * number + late) * PERIOD, limits)
         said.append(line.delay_steps)
-    assert said == [5, 3, 3, 1]
+    assert said == [5, 3, 3, 1] and all(isinstance(steps, int) for steps in said)
+
+
+def test_two_actions_are_a_chunk_already():
+    line = ActionQueue(Chunking(), END_EFFECTOR_DELTA, chunk_length=2)
+    line.asked(0)
+    assert not line.asks(PERIOD, Limits(max_age_s=1.0)), "one question at a time"
 
 
 def test_an_ensemble_goes_on_with_evidence_that_is_just_young_enough():

@@ -301,8 +301,10 @@ def test_only_what_is_said_of_a_later_step_can_have_been_said_before_the_end():
     course.runs(1)
     assert course.ends(1, "solved", True) and course.solved
     assert course.is_echo(1, 1) and not course.is_echo(1, 0) and not course.is_echo(2, 1)
+    course.runs(2)
+    assert course.ends(2, "too slow") and not course.solved
     course.begin()
-    assert not course.is_echo(1, 1) and not course.solved and course.over == ""
+    assert not course.is_echo(2, 1) and not course.solved and course.over == ""
 
 
 def test_what_the_worker_counts_to_the_gate_is_the_gate_s():
