@@ -6,7 +6,7 @@ import pytest
 from unit.control.bench import Bench
 from vla_ros.core import GRIPPER, CommandKind, PolicyState
 from vla_ros.safety import Limits
-from vla_ros.timing import SECOND
+from vla_ros.timing import MS, SECOND
 
 CLOSED = np.array([0.01] * 6 + [0.0])
 
@@ -43,6 +43,22 @@ def test_a_gripper_dwells_on_the_steady_clock():
         bench.cycle(CLOSED)
     assert bench.state is PolicyState.RUNNING
     assert bench.out.commands[-1].action[GRIPPER] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("sim_time", "now_ms", "ticks"), [(False, 46, 3), (True, 100, 2), (True, 30, 5)]
+)
+def test_a_gripper_dwells_by_the_clock_of_its_world(sim_time, now_ms, ticks):
+    """150 ms: of steady time, and of simulated time where the world has its own."""
+    bench = Bench(sim_time=sim_time).running()
+    sides = []
+    for _ in range(6):
+        bench.clock.now += now_ms * MS
+        bench.clock.steady += 50 * MS
+        bench.answer(bench.frame(), np.array([0.01] * 6 + [1.0]))
+        bench.tick(0.0)
+        sides.append(bench.out.commands[-1].action[6])
+    assert sides.index(1.0) == ticks - 1, "it was set at the first action"
 
 
 def test_a_simulation_that_starts_over_leaves_the_gripper_free():

@@ -8,18 +8,24 @@ import math
 import numpy as np
 import pytest
 
+from unit.control.bench import Recorder
 from vla_ros.action_space import ActionKind, end_effectors
-from vla_ros.control import check_instruction
-from vla_ros.control.goals import GoalRefused, check_goal
+from vla_ros.action_space import joints as joints_of
+from vla_ros.control import LockstepControl, RealtimeControl, check_instruction, make_control
+from vla_ros.control.commands import stages_ms
+from vla_ros.control.episodes import EpisodeCourse
+from vla_ros.control.goals import Goal, GoalCourse, GoalRefused, check_goal
 from vla_ros.control.intake import MAX_INSTRUCTION, FrameCheck
+from vla_ros.control.lasting import StopLatch
 from vla_ros.control.parts import Joints, between
 from vla_ros.control.proprio import axis_angle
+from vla_ros.control.queue import Answer
 from vla_ros.control.ticker import shift_ns
 from vla_ros.control.timeline import Chunking, Execution
 from vla_ros.control.whereabouts import Whereabouts
-from vla_ros.core import Observation, PolicyInfo, Pose
+from vla_ros.core import STAGES, Inference, Observation, PolicyInfo, Pose, Timeline
 from vla_ros.safety import Limits
-from vla_ros.timing import Moment
+from vla_ros.timing import MS, SECOND, ManualClock, Moment
 
 NAMES = ("a", "b")
 
@@ -77,8 +83,13 @@ def test_a_pose_between_two_is_on_the_shorter_arc_between_them(angle, sign):
 
 def test_the_longest_instruction_is_taken_and_none_with_an_invisible_character():
     assert check_instruction("a" * MAX_INSTRUCTION)
-    for bad in ("a" * (MAX_INSTRUCTION + 1), "a\u200eb", "a\ud800b", "a\x07b"):
-        with pytest.raises(ValueError, match="instruction has"):
+    for bad, says in (
+        ("a" * (MAX_INSTRUCTION + 1), f"{MAX_INSTRUCTION + 1} characters, at most 1000"),
+        ("a\u200eb", r"the control character U\+200E"),
+        ("a\ud800b", r"the control character U\+D800"),
+        ("a\x07b", r"the control character U\+0007"),
+    ):
+        with pytest.raises(ValueError, match=f"^instruction has {says}$"):
             check_instruction(bad)
 
 
@@ -121,8 +132,14 @@ def test_a_tick_moves_by_a_fiftieth_at_most_and_the_shorter_way_round(waited, mo
 def test_the_smallest_chunking_that_can_be():
     assert Chunking(delay_window=1).delay_window == 1
     assert Chunking(told_delay=0).told_delay == 0
-    for bad in ({"delay_window": 0}, {"told_delay": -1}, {"delay_frames": -1}):
-        with pytest.raises(ValueError, match="must be 0 or more"):
+    line = "replan_interval and delay_frames must be 0 or more, delay_window 1 or more"
+    for bad, says in (
+        ({"delay_window": 0}, line),
+        ({"delay_frames": -1}, line),
+        ({"replan_interval": -1}, line),
+        ({"told_delay": -1}, "told_delay must be 0 or more"),
+    ):
+        with pytest.raises(ValueError, match=f"^{says}$"):
             Chunking(**bad)
 
 
@@ -131,6 +148,7 @@ def test_late_chunks_need_more_room_and_single_actions_do_not(length, counts):
     limits, info = Limits(max_age_s=5.0), PolicyInfo(name="p", chunk_length=length)
     plain = Chunking().least_age_s(limits, info, 0.1, 1)
     late = Chunking(delay_frames=3).least_age_s(limits, info, 0.1, 1)
+    assert plain == pytest.approx(0.2), "a frame, an inference, a period"
     assert late - plain == pytest.approx(3 * limits.period_s if counts else 0.0)
 
 
@@ -155,4 +173,150 @@ def test_of_two_arms_it_is_said_which_is_silent():
     space = end_effectors(ActionKind.END_EFFECTOR_POSE, ("left_", "right_"))
     where, now = Whereabouts(space, sim_time=False), Moment(10, 10)
     where.tell(range(6), np.zeros(6), 5, 5)
-    assert where.lacks(now, 100).startswith("nothing fresh on measured_pose: right_x")
+    right = " ".join(space.names[place] for place in space.motion[6:])
+    assert right.startswith("right_x right_y")
+    assert where.lacks(now, 100) == f"nothing fresh on measured_pose: {right}"
+
+
+def test_of_joints_those_that_are_silent_are_named():
+    where = Whereabouts(joints_of(ActionKind.JOINT_POSITION, ("hip", "knee", "toe")), False)
+    where.tell([1], np.zeros(1), 5, 5)
+    assert where.at(Moment(10, 10), 100) is None
+    assert where.lacks(Moment(10, 10), 100) == "nothing fresh on joint_states of 'hip', 'toe'"
+
+
+def test_a_measurement_counts_until_it_is_too_old_and_a_copy_is_handed_out():
+    where = Whereabouts(joints_of(ActionKind.JOINT_POSITION, ("hip",)), False)
+    where.tell([0], np.array([0.5]), 5, 5)
+    assert where.at(Moment(105, 105), 100).tolist() == [0.5]
+    assert where.at(Moment(106, 105), 100) is None and where.at(Moment(105, 106), 100) is None
+    where.at(Moment(10, 10), 100)[0] = 9.0
+    assert where.at(Moment(10, 10), 100).tolist() == [0.5]
+    where.tell([0], np.array([0.7]), 4, 6)
+    assert where.at(Moment(10, 10), 100).tolist() == [0.5], "older than what is known"
+    where.forget()
+    where.tell([0], np.array([0.9]), 1, 1)
+    assert where.at(Moment(10, 10), 100).tolist() == [0.9], "any is news now"
+
+
+def test_every_fourth_pixel_is_looked_at():
+    check, limits = FrameCheck(sim_time=True, detect_frozen=True), Limits()
+    image = np.zeros((16, 16, 3), np.uint8)
+    for number in range(1, 5):
+        now = number * limits.period_ns
+        image[4, 8] = number
+        assert check.refuse(Observation(now, now, now, image.copy()), limits) is None
+    assert not check.looks_frozen
+
+
+def test_pixels_are_frozen_for_a_second_from_the_first_of_them_on():
+    check, limits = FrameCheck(sim_time=True, detect_frozen=True), Limits()
+    for number in range(1, 4):
+        frame = Observation(number, number, number, np.zeros((4, 4, 3), np.uint8))
+        assert check.refuse(frame, limits) is None
+        assert check.frozen_for(SECOND + 1) is (number == 3)
+    assert not check.frozen_for(SECOND)
+    check.forget()
+    assert not check.looks_frozen
+
+
+def test_a_stop_that_gave_way_to_a_goal_is_nothing_to_resume():
+    latch = StopLatch()
+    latch.catch("")
+    assert not latch.holds and latch.release() == "", "there was nothing to stop"
+    latch.catch("reach")
+    assert latch.holds and latch.task == "reach"
+    latch.catch("")
+    assert latch.task == "reach", "what was stopped before stays so"
+    latch.give_way()
+    assert not latch.holds and latch.withholds("reach") and not latch.withholds("push")
+    assert latch.release() == "reach", "the newest that was withheld"
+    assert latch.release() == "" and not latch.withholds("reach")
+    latch.close()
+    assert latch.holds and latch.withholds("push")
+    latch.give_way()
+    assert not latch.withholds("pull")
+
+
+def test_a_new_episode_gives_back_what_was_withheld_and_keeps_the_stop():
+    latch = StopLatch()
+    latch.catch("reach")
+    latch.new_episode()
+    assert latch.holds and not latch.withholds("reach")
+    latch.overrule("")
+    assert not latch.withholds(""), "no task is no word"
+    for number in range(9):
+        latch.overrule(str(number))
+        latch.overrule(str(number))
+    assert [latch.withholds(str(number)) for number in (0, 1, 8)] == [False, True, True]
+
+
+def test_ages_of_a_goal_are_of_its_newest_2000_actions_of_ten_minutes():
+    clock = ManualClock()
+    course = GoalCourse(clock)
+    assert (course.progress.actions, course.progress.ages.count) == (0, 0)
+    course.acted(1)
+    course.begin(Goal("pick", 1.0))
+    assert course.progress.actions == 0
+    for _ in range(2001):
+        course.acted(SECOND // 2)
+    assert (course.progress.actions, course.progress.ages.count) == (2001, 2000)
+    assert course.progress.ages.max == 0.5
+    clock.advance(0.999)
+    assert not course.overdue
+    clock.advance(0.001)
+    assert course.overdue and course.progress.elapsed_s == 1.0
+    clock.advance(599.0)
+    assert course.progress.ages.count == 2000
+    clock.advance(0.001)
+    assert course.progress.ages.count == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "early_ms"),
+    [(LockstepControl, 50), (RealtimeControl, 5), (make_control, 5)],
+    ids=["lockstep", "realtime", "made"],
+)
+def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(kind, early_ms):
+    out, clock = Recorder(), ManualClock()
+    control = kind(Limits(), PolicyInfo("p"), clock, out)
+    control.activate()
+    control.set_instruction("reach")
+    for _ in range(30):
+        clock.advance(0.05)
+        control.offer(Observation(clock.now, clock.now, clock.steady, np.zeros((8, 8, 3))))
+        control.tick()
+    assert out.warnings == [] and control.inference_s == 0.0 and not control.plans
+    assert len(out.submitted) == 30 and control.lasting.sequence == len(out.commands)
+    assert control.counters.frames_received == 30
+    now = clock.now + 20 * MS
+    for stamp in (now + early_ms * MS + 1, now + early_ms * MS):
+        control.offer(Observation(stamp, now, clock.steady, np.zeros((8, 8, 3))))
+        assert control.counters.frames_dropped == 1, "the first lies in the future"
+        assert "in the future" in control.counters.last_drop
+
+
+def test_only_what_is_said_of_a_later_step_can_have_been_said_before_the_end():
+    course = EpisodeCourse()
+    course.runs(1)
+    assert course.ends(1, "solved", True) and course.solved
+    assert course.is_echo(1, 1) and not course.is_echo(1, 0) and not course.is_echo(2, 1)
+    course.runs(2)
+    assert course.ends(2, "too slow") and not course.solved
+    course.begin()
+    assert not course.is_echo(2, 1) and not course.solved and course.over == ""
+
+
+def test_what_the_worker_counts_to_the_gate_is_the_gate_s():
+    timeline = Timeline(10 * MS).mark("vision", 12 * MS).mark("gate", 15 * MS)
+    answer = Answer(Inference(0, np.zeros((1, 7)), timeline), MS, 10 * MS)
+    spent = stages_ms(answer, Moment(20 * MS, 30 * MS))
+    assert spent["gate"] == 18.0 and spent["vision"] == 2.0 and spent["transport"] == 1.0
+    assert list(spent) == list(STAGES)
+
+
+def test_in_a_simulation_a_measurement_is_as_old_as_its_stamp_says():
+    for sim_time in (False, True):
+        where = Whereabouts(joints_of(ActionKind.JOINT_POSITION, ("hip",)), sim_time)
+        where.tell([0], np.array([0.5]), 5, 5)
+        assert (where.at(Moment(10, SECOND), 100) is not None) is sim_time

@@ -88,3 +88,11 @@ def test_s_follows_a_limit_that_changes_while_it_runs():
     control.execute_by(Chunking().fitted(Limits(max_age_s=0.2), policy(), 0.0))
     said = line.run(4 * H)[H:]
     assert {place for _, place in said} == {0, 1, 2}
+
+
+def test_a_limit_that_leaves_room_for_one_action_gets_one():
+    info = PolicyInfo("p", chunk_length=8)
+    assert Chunking().fitted(Limits(max_age_s=0.11), info, 0.0).replan_interval == 1
+    assert Chunking().fitted(Limits(max_age_s=0.11), policy(2), 0.0).replan_interval == 1
+    late = Chunking(delay_frames=1).fitted(Limits(max_age_s=0.11), info, 0.06)
+    assert late.replan_interval == 3, "that many come too late, whatever the limit says"

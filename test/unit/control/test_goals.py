@@ -57,12 +57,12 @@ def stands_still(bench):
 @pytest.mark.parametrize(
     "text, limit, says",
     [
-        ("", 0.0, "empty"),
+        ("", 0.0, "^the instruction is empty: to stop, cancel the goal or call ~/stop$"),
         (" \t", 0.0, "empty"),
         ("pick\nup", 0.0, "U+000A"),
         ("a" * 1001, 0.0, "1001 characters"),
-        ("pick \ufffd", 0.0, "not UTF-8"),
-        ("pick", -0.1, "time_limit_s is -0.1"),
+        ("pick \ufffd", 0.0, "^the instruction is not UTF-8$"),
+        ("pick", -0.1, "^time_limit_s is -0.1, must be finite and 0 or more$"),
         ("pick", math.nan, "time_limit_s is nan"),
         ("pick", math.inf, "time_limit_s is inf"),
     ],

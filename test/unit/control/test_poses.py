@@ -77,6 +77,18 @@ def test_a_pose_measured_long_ago_is_no_place_to_be_held_at():
     assert CommandKind.STOP not in kinds(commands)
 
 
+def test_an_action_without_a_place_to_begin_from_leaves_the_robot_held():
+    bench = waiting()
+    measure(bench)
+    bench.cycle(pose())
+    bench.clock.advance(0.4)
+    measure(bench)
+    assert kinds(bench.tick(0.1)) == [CommandKind.STOP] and bench.state is PolicyState.HOLD
+    bench.tick(0.5)  # where it is was measured too long ago by now
+    assert kinds(bench.cycle(pose())) == [CommandKind.STOP]
+    assert "measured_pose" in bench.control.counters.last_block
+
+
 def test_after_a_hold_the_jump_is_from_where_the_robot_is_now():
     bench = waiting(jump=0.05)
     measure(bench)

@@ -50,6 +50,17 @@ def test_a_hold_that_was_there_before_waits_for_several_actions():
     assert bench.state is PolicyState.HOLD
 
 
+def test_a_loss_that_was_got_over_shortens_no_later_hold():
+    bench = Bench().running()
+    bench.control.worker_lost("killed")
+    bench.control.worker_ready()
+    assert bench.cycle()[-1].kind is POLICY
+    bench.tick(0.6)
+    bench.control.worker_lost("hangs")
+    bench.control.worker_ready()
+    assert bench.state is PolicyState.HOLD
+
+
 def test_what_the_lost_worker_said_moves_nothing():
     bench = Bench().running()
     frame, epoch = bench.frame(), bench.control.instruction.epoch
