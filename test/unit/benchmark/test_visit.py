@@ -284,6 +284,6 @@ def test_a_whole_visit_in_small(tmp_path: Path) -> None:
     table = (tmp_path / "table.md").read_text()
     assert "| packed pass |" in table
     assert re.search(r"\| speculative_head \| [\d.]+ .* \| done \|", table)
-    assert re.search(r"\| int9 \|.* refused: .*int9", table)
+    assert re.search(r"\| none \|.* refused: .*int9", table)
     assert re.search(r"\| smolvla-small \| .* \| done \|", table)
     assert (tmp_path / "plot.png").stat().st_size > 10_000
