@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
-from rclpy.action import ActionClient
 from std_msgs.msg import String
 
 from support.ros import RosPeer
@@ -38,7 +37,7 @@ def test_a_peer_that_is_closed_leaves_the_graph_at_once(ros_domain, ros_env):
     before = participants()
     peer = RosPeer(ros_domain)
     peer.publisher(String, "said").publish(String(data="x"))
-    client = ActionClient(peer.node, ExecuteInstruction, "go")
+    client = peer.action_client(ExecuteInstruction, "go")
     wait_until(lambda: participants() == before + 1, 5.0, "its participant")  # names itself late
     peer.close()
     assert participants() == before
