@@ -22,7 +22,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cycles fuzz mutants dds-hang kernels check lint dev
+.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cycles fuzz fuzz-pure mutants dds-hang kernels check lint dev
 .PHONY: docs audit sbom dist docker lock clean distclean
 
 help: ## this list
@@ -103,6 +103,13 @@ NIGHT ?=
 FUZZ = $(if $(NIGHT),--messages 10000000 --files 100000)
 fuzz: install ## nonsense to every topic, parameter and file reader: 10^5 executed messages (NIGHT=1: 10^7)
 	@cd test && ../$(BIN)/python -m endurance.fuzz $(FUZZ) $(ARGS)
+
+SECONDS ?= 120
+ATHERIS := build/atheris/bin/python
+fuzz-pure: install ## coverage-guided fuzzing of what reads bytes, by atheris: SECONDS (120) a part (ARGS="cdr wire" for some)
+	@test -x $(ATHERIS) || { $(BIN)/python -m venv build/atheris && $(ATHERIS) -m pip install --quiet "atheris==3.0.0"; }
+	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(ATHERIS) -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tested.pth"
+	@cd test && PYTHONPATH=$(if $(wildcard vla_ros/msg),$(CURDIR)) AMENT_PREFIX_PATH=$(CURDIR)/$(VENV) nice ../$(ATHERIS) -m endurance.fuzz_pure --seconds $(SECONDS) $(ARGS)
 
 CYCLES ?= 3000
 dds-hang: install ## provoke the rare hang of Fast DDS in CYCLES (3000) and say how often it came, in which locks

@@ -71,11 +71,9 @@ rclpy.spin(node)
 
 
 def test_an_action_between_two_processes(ros, ros_env):
-    from rclpy.action import ActionClient
-
     server = Program("server", [sys.executable, "-c", SERVER], ros_env)
     heard = []
-    client = ActionClient(ros.node, ExecuteInstruction, "execute")
+    client = ros.action_client(ExecuteInstruction, "execute")
     try:
         goal = ExecuteInstruction.Goal(instruction="push the cube", time_limit_s=2.0)
         wait_until(client.server_is_ready, 15, "the action server")

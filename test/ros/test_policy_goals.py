@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from action_msgs.msg import GoalStatus
-from rclpy.action import ActionClient
 from std_msgs.msg import Bool
 
 from support.nodes import Program
@@ -73,7 +72,7 @@ class Caller:
     def __init__(self, rig):
         self.rig = rig
         name = "policy/execute_instruction"
-        self.client = ActionClient(rig.ros.node, ExecuteInstruction, name)
+        self.client = rig.ros.action_client(ExecuteInstruction, name)
         wait_until(self.client.server_is_ready, 15.0, "the action server")
 
     def send(self, text, limit=0.0, topic=""):

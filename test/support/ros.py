@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from rclpy.action import ActionClient
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
@@ -145,6 +146,12 @@ class RosPeer:
             return future.result()
         finally:
             self.node.destroy_client(client)
+
+    def action_client(self, kind: Any, name: str) -> ActionClient:
+        """Made where callbacks run: rclpy (9.1.2) lets a node that spins see it half-made."""
+        made = self._executor.create_task(ActionClient, self.node, kind, name)
+        wait_until(made.done, 5.0, f"a client of {name}")
+        return made.result()
 
     def change_state(self, node: str, transition: str, timeout: float = 60.0) -> bool:
         """Ask a lifecycle node for "configure", "activate", "deactivate", "cleanup", ..."""

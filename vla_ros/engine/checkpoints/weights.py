@@ -7,6 +7,7 @@ milliseconds; tensors are then read one at a time.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,8 @@ def weight_files(directory: Path) -> list[Path]:
         files = [single]
     elif index.exists():
         files = [directory / name for name in sorted(set(weight_map(index).values()))]
-        lost = [f.name for f in files if not f.exists()]
+        there = set(os.listdir(directory))  # a name may be longer than any disk takes
+        lost = [f.name for f in files if f.name not in there]
         if lost:
             raise CheckpointError(f"{directory} lacks the shards {', '.join(lost)}: {AGAIN}")
     else:

@@ -54,10 +54,13 @@ def read_discrete(directory: Path, config: FlowConfig) -> Discrete:
     fields = Fields(read_json(path), FILE)
     states = fields.part("state_bins")
     known = known_discrete(config)
+    values = states.items("values")
+    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
+        raise states.wrong("values", "numbers")
     return Discrete(
         fields.choice("position_table", "exact", POSITION_TABLES),
         _ints(fields, "position_ids") or known.position_ids,
-        tuple(float(v) for v in states.items("values")) or STATE_PROBES,
+        tuple(map(float, values)) or STATE_PROBES,
         _ints(states, "bins") or STATE_BINS,
         _ints(fields, "time_table"),
     )

@@ -36,6 +36,7 @@ INTERNVIT = TowerConfig(
     mean=IMAGENET_MEAN, std=IMAGENET_STD,
 )  # fmt: skip
 QWEN = TextConfig("qwen2", 151674, 896, 4864, 24, 14, 2, 64, 1e6, 1e-6)
+LONGEST_TEXT = 8192  # tokens: a mask of so many squared is held; the published one has 1024
 SHUFFLE = 2
 
 
@@ -156,7 +157,7 @@ def parse_evo1_config(raw: Mapping[str, Any]) -> Evo1Config:
         heads=fields.whole("num_heads", 8),
         hidden=fields.whole("hidden_dim", 1024),
         state_hidden=fields.whole("state_hidden_dim", 1024),
-        max_text=fields.whole("max_text_length", 1024),
+        max_text=fields.whole("max_text_length", 1024, most=LONGEST_TEXT),
         shuffle=shuffle,
         embodiments=embodiments,
         embodiment=fields.whole("default_embodiment_id", 0, least=0, most=embodiments - 1),
@@ -182,6 +183,8 @@ def _shapes(fields: Fields) -> tuple[TowerConfig, TextConfig, int]:
             raise CheckpointError(f"shapes: {error}") from error
         same_types("shapes.vision", vision, INTERNVIT)
         same_types("shapes.text", text, QWEN)
+        for colours in ("mean", "std"):
+            fields.triple(f"shapes.vision.{colours}", getattr(vision, colours))
         shuffle = own.whole("shuffle", SHUFFLE)
     elif name.removesuffix("-hf") != INTERNVL3_1B.removesuffix("-hf"):
         raise CheckpointError(

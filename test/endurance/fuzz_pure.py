@@ -1,0 +1,215 @@
+"""Coverage-guided nonsense to the pure parts: what reads bytes and touches no ROS graph.
+
+    make fuzz-pure                     each part for two minutes (SECONDS=120), with atheris
+    python -m endurance.fuzz_pure cdr --seconds 600
+
+Atheris (libFuzzer) changes bytes and keeps what reaches new code, in build/fuzz-pure/PART: the next
+run goes on there. A part may raise what its callers expect and nothing else. Exit status: 0 nothing
+was found, 1 something was: the bytes are in build/fuzz-pure/PART-found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = ROOT / "build" / "fuzz-pure"
+MAX_PIXELS = 1 << 16
+Part = Callable[[bytes], None]
+
+
+def image() -> Part:
+    """Raw pictures of any encoding, size and step, and compressed ones."""
+    from vla_ros.pixels import ENCODINGS, BadMessage, decompressed, image_of
+
+    names = (*ENCODINGS, "", "bayer_rggb8")
+
+    def run(data: bytes) -> None:
+        if len(data) < 8:
+            return
+        kind, width, height, step, rest = data[0], data[1], data[2], data[3], data[4:]
+        raw = SimpleNamespace(
+            encoding=names[kind % len(names)], width=width, height=height, step=step, data=rest
+        )
+        with contextlib.suppress(BadMessage):
+            assert image_of(raw, MAX_PIXELS).shape == (height, width, 3)
+        with contextlib.suppress(BadMessage):
+            shown = decompressed(SimpleNamespace(format="jpeg", data=data), MAX_PIXELS)
+            assert shown.shape[2] == 3 and shown.size <= 3 * MAX_PIXELS
+
+    return run
+
+
+def cdr() -> Part:
+    """Serialized messages: what passes the look at the structure ends inside its bytes."""
+    from sensor_msgs.msg import JointState
+    from trajectory_msgs.msg import JointTrajectory
+
+    from vla_ros.msg import PolicyStatus
+    from vla_ros.nodes.common.serialized import (
+        header_stamp,
+        read_compressed,
+        read_image,
+        read_text,
+    )
+    from vla_ros.nodes.common.structure import check
+    from vla_ros.pixels import BadMessage
+
+    kinds = (JointState, JointTrajectory, PolicyStatus)
+    readers: list[Callable[[bytes], object]] = [
+        header_stamp, read_image, read_compressed, read_text,
+        *[partial(check, message_type=kind) for kind in kinds],
+    ]  # fmt: skip
+
+    def run(data: bytes) -> None:
+        for reader in readers:
+            with contextlib.suppress(BadMessage):
+                reader(data)
+
+    return run
+
+
+def wire() -> Part:
+    """What a worker says: reports, however they are cut; garbage is a ValueError."""
+    from vla_ros.executor.wire import ReportStream
+
+    def run(data: bytes) -> None:
+        whole = _reports(ReportStream(), [data])
+        assert _reports(ReportStream(), [data[:3], data[3:]]) == whole
+
+    def _reports(stream: ReportStream, parts: list[bytes]) -> object:
+        try:
+            return [repr(report) for part in parts for report in stream.feed(part, 1)]
+        except ValueError:
+            return "garbage"
+
+    return run
+
+
+def mailbox() -> Part:
+    """Letters of any number and size: the newest comes out as it went in."""
+    import numpy as np
+
+    from vla_ros.executor.mailbox import MAX_ARRAYS, MailboxReader, MailboxWriter
+
+    writer = MailboxWriter(64, 256)
+    reader = MailboxReader(writer.fileno(), writer.head_room, writer.array_room)
+
+    def run(data: bytes) -> None:
+        cuts = sorted(data[: 1 + data[0] % (MAX_ARRAYS + 1)]) if data else []
+        head, *parts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        arrays = [np.frombuffer(part, np.uint8) for part in parts]
+        before = reader.newest
+        try:
+            number = writer.write(head, arrays)
+        except ValueError:
+            assert reader.newest == before
+            return
+        letter = reader.read(before)
+        assert letter is not None and (letter.sequence, letter.head) == (number, head)
+        assert [bytes(a) for a in letter.arrays] == [part for part in parts if part]
+
+    return run
+
+
+def bag() -> Part:
+    """MCAP files, whole, damaged or cut short."""
+    from vla_ros.replay.bag import Bag
+    from vla_ros.replay.errors import BagError
+
+    folder = Path(tempfile.mkdtemp())
+
+    def run(data: bytes) -> None:
+        (folder / "cut.mcap").write_bytes(data)
+        with contextlib.suppress(BagError), Bag(folder / "cut.mcap") as opened:
+            for message in opened.messages([topic.name for topic in opened.topics]):
+                opened.decode(message)
+
+    return run
+
+
+PARTS: dict[str, Callable[[], Part]] = {
+    "image": image, "cdr": cdr, "wire": wire, "mailbox": mailbox, "bag": bag,
+}  # fmt: skip
+
+
+def _seeds(part: str) -> list[bytes]:
+    """A good one each, from which the fuzzer sets out."""
+    if part == "bag":
+        from support.bags import START, film, task, write_bag
+
+        with tempfile.TemporaryDirectory() as folder:
+            write_bag(Path(folder) / "b", [task(START, "reach"), *film(1)], "mcap")
+            return [next((Path(folder) / "b").glob("*.mcap")).read_bytes()]
+    if part == "wire":
+        from vla_ros.core import PolicyInfo
+        from vla_ros.executor.messages import Ready
+        from vla_ros.executor.wire import encode_report
+
+        return [encode_report(Ready(PolicyInfo("zero"), 8))]
+    if part == "cdr":  # a message of nothing, and one with a name and a number
+        named = struct.pack("<4xiII4sI4sI4xd", 1, 2, 4, b"map\0", 1, b"a\0\0\0", 1, 0.5)
+        return [b"\0\1\0\0" + bytes(64), b"\0\1\0\0" + named[4:]]
+    return [bytes([0, 2, 2, 6, *range(12)])]
+
+
+def _child(part: str, rest: list[str]) -> None:
+    import atheris
+
+    with atheris.instrument_imports(include=["vla_ros", "rosbags"]):
+        run = PARTS[part]()
+    atheris.Setup([part, *rest], run)
+    atheris.Fuzz()
+
+
+def _fuzz(part: str, seconds: int) -> bool:
+    """One part in a process of its own; whether nothing was found."""
+    corpus, found = OWN / part, OWN / f"{part}-found"
+    for folder in (corpus, found):
+        folder.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(_seeds(part)):
+        (corpus / f"seed{number}").write_bytes(seed)
+    words = [f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=4096", "-max_len=8192"]
+    words += [f"-artifact_prefix={found}/", "-print_final_stats=1", str(corpus)]
+    command = [sys.executable, "-m", "endurance.fuzz_pure", part, "--child", *words]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    reached = [int(number) for number in re.findall(r" cov: (\d+) ", done.stderr)] or [0]
+    executed = re.findall(r"number_of_executed_units: +(\d+)", done.stderr) or ["0"]
+    kept = len(list(corpus.iterdir()))
+    print(
+        f"{part}: {executed[-1]} executed, places reached {reached[0]} to {reached[-1]}, "
+        f"{kept} inputs kept; {'nothing was found' if not done.returncode else 'FOUND'}",
+        flush=True,
+    )
+    if done.returncode:
+        print(done.stderr[-3000:])
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Run, count, say."""
+    if "--child" in sys.argv:
+        at = sys.argv.index("--child")
+        _child(sys.argv[at - 1], sys.argv[at + 1 :])
+    parser = argparse.ArgumentParser(prog="fuzz_pure", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--seconds", type=int, default=120, help="of each part (120)")
+    args = parser.parse_args()
+    if wrong := set(args.parts) - set(PARTS):
+        parser.error(f"{sorted(wrong)[0]}: there are {', '.join(PARTS)}")
+    good = [_fuzz(part, args.seconds) for part in args.parts or PARTS]
+    return int(not all(good))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
