@@ -46,6 +46,13 @@ def test_from_activation_to_running_it_says_what_it_waits_for(lockstep):
     assert bench.control.resume() is True and bench.control.resume() is False
 
 
+def test_of_a_change_both_sides_are_told():
+    bench, heard = Bench(), []
+    bench.out.changed = lambda before, after: heard.append((before.reason, after.reason))
+    bench.control.activate()
+    assert heard == [("inactive", "waits for an instruction")]
+
+
 def test_whoever_gives_another_task_hears_of_its_epoch_though_the_state_stays():
     bench = Bench()
     bench.control.activate()
