@@ -14,9 +14,10 @@ from vla_ros.safety import Limits
 PERIOD = 50_000_000
 
 
-def loop(execution=Execution.RTC, **how):
+def loop(execution=Execution.RTC, pipeline_depth=1, **how):
     bench = Bench(
         chunk=12,
+        pipeline_depth=pipeline_depth,
         continues=("rtc",),
         limits=Limits(max_age_s=5.0),
         chunking=Chunking(execution, **({"replan_interval": 4} | how)),
@@ -50,6 +51,12 @@ def test_the_loop_learns_the_delay_in_motion_and_forgets_the_old_ones():
     assert delays == [0, 4, 4, 2], "until the tick that took it, the largest of the last two"
     assert all(isinstance(delay, int) for delay in delays)
     assert bench.out.warnings == []
+
+
+def test_a_pipeline_of_chunks_is_expected_to_be_late_by_what_it_takes_and_not_by_its_depth():
+    bench = loop(pipeline_depth=3)
+    chunk_after(bench, 0)
+    assert chunk_after(bench, 0).delay_steps == 0
 
 
 def test_a_chunk_is_continued_from_the_action_that_falls_together_with_the_new_frame():

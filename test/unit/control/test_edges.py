@@ -81,6 +81,11 @@ def test_a_pose_between_two_is_on_the_shorter_arc_between_them(angle, sign):
     np.testing.assert_allclose(mixed.quaternion, quaternion(angle / 4), atol=1e-12)
 
 
+def test_a_quaternion_that_is_a_little_too_long_turns_nowhere():
+    still = Pose((0.0, 0.0, 0.0), (0.0, 0.0, 0.6, 0.8 + 1e-12))
+    np.testing.assert_allclose(between(still, still, 0.3).quaternion, still.quaternion)
+
+
 def test_the_longest_instruction_is_taken_and_none_with_an_invisible_character():
     assert check_instruction("a" * MAX_INSTRUCTION)
     for bad, says in (

@@ -151,6 +151,12 @@ def test_the_rest_of_a_chunk_answers_without_asking():
     assert len(bench.out.submitted) == 2 and kinds(bench) == [POLICY] * 4
 
 
+def test_the_policy_is_told_of_no_delay_where_the_world_waits():
+    bench = waiting(max_delay=8)
+    step(bench)
+    assert [observation.delay_steps for observation, _ in bench.out.submitted] == [0]
+
+
 def test_a_frame_of_the_future_is_now():
     """It may overtake /clock: an answer to it is not early."""
     bench = waiting()

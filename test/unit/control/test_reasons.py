@@ -25,6 +25,7 @@ def warned(bench, kind):
 def test_from_activation_to_running_it_says_what_it_waits_for(lockstep):
     bench = Bench(lockstep=lockstep)
     assert bench.control.safety.since_ns == bench.clock.steady
+    assert bench.control.safety.reason == "inactive"
     bench.clock.advance(1.0)
     bench.control.activate()
     assert bench.control.safety.since_ns == bench.clock.steady
@@ -43,6 +44,13 @@ def test_from_activation_to_running_it_says_what_it_waits_for(lockstep):
     ]
     assert bench.control.safety.since_ns == bench.clock.steady
     assert bench.control.resume() is True and bench.control.resume() is False
+
+
+def test_of_a_change_both_sides_are_told():
+    bench, heard = Bench(), []
+    bench.out.changed = lambda before, after: heard.append((before.reason, after.reason))
+    bench.control.activate()
+    assert heard == [("inactive", "waits for an instruction")]
 
 
 def test_whoever_gives_another_task_hears_of_its_epoch_though_the_state_stays():
@@ -198,7 +206,7 @@ def test_a_jump_of_the_clock_is_said_and_everything_known_is_forgotten(moved_s, 
     bench.tick(0.0)
     assert said(bench)[-1] == ("HOLD", says)
     assert warned(bench, "clock") == [f"{says}: everything in flight is void"]
-    assert bench.control.latest is None
+    assert bench.control.latest is None and bench.out.commands[-1].latest_ns == 0
     assert bench.control.fresh_pose(bench.moment()) is None
     bench.frame(bench.clock.now)
     assert bench.control.counters.last_drop == "", "a stamp before the jump is no measure"

@@ -106,6 +106,7 @@ def test_the_gap_is_in_words():
     sample = Sample(7 * MS, "x")
     assert gap(sample, 5 * MS) == "is 2.0 ms newer than the image at its nearest"
     assert gap(sample, 9_500_000) == "is 2.5 ms older than the image at its nearest"
+    assert gap(sample, 7 * MS) == "is 0.0 ms older than the image at its nearest"
     pictures = Nearest(4)
     pictures.add(7 * MS, "x")
     assert pictures.lacks(9 * MS) == "is 2.0 ms older than the image at its nearest"

@@ -50,6 +50,15 @@ def test_a_hold_that_was_there_before_waits_for_several_actions():
     assert bench.state is PolicyState.HOLD
 
 
+def test_a_worker_that_is_lost_while_it_comes_is_one_loss():
+    bench = Bench().running()
+    bench.control.worker_lost("killed")
+    bench.control.worker_lost("killed again")
+    bench.control.worker_ready()
+    assert bench.state is PolicyState.WAITING
+    assert bench.cycle()[-1].kind is POLICY
+
+
 def test_a_loss_that_was_got_over_shortens_no_later_hold():
     bench = Bench().running()
     bench.control.worker_lost("killed")
