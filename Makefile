@@ -115,13 +115,13 @@ CYCLES ?= 3000
 dds-hang: install ## provoke the rare hang of Fast DDS in CYCLES (3000) and say how often it came, in which locks
 	@cd test && ../$(BIN)/python -m endurance.dds_hang --cycles $(CYCLES) $(ARGS)
 
+ROOM ?= safety
 ONLY ?=
-MUTMUT := build/mutmut/bin/mutmut
-mutants: install ## small changes in what must not be wrong, each held against the tests (ONLY="vla_ros.safety*"); hours, goes on where it was cut off
-	@test -x $(MUTMUT) || { $(BIN)/python -m venv build/mutmut && build/mutmut/bin/python -m pip install --quiet "mutmut==3.8.1" && \
-	  $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$(build/mutmut/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tested.pth"; }
-	@nice $(MUTMUT) run $(if $(ONLY),"$(ONLY)")
-	@$(MUTMUT) results
+MUTMUT := build/mutmut/bin
+mutants: install ## small changes in what must not be wrong, each held against the tests: ROOM=safety|control|acceptance|packed, ONLY="*ring*", ARGS="--again"
+	@test -x $(MUTMUT)/mutmut || { $(BIN)/python -m venv build/mutmut && $(MUTMUT)/python -m pip install --quiet "mutmut==3.8.1" && \
+	  $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(MUTMUT)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tested.pth"; }
+	@OMP_NUM_THREADS=1 nice $(MUTMUT)/python benchmarks/endurance/mutants.py $(ROOM) $(if $(ONLY),"$(ONLY)") $(ARGS)
 
 kernels: install ## the Triton kernels in Triton's interpreter and its compiler, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.9"

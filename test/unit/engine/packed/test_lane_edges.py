@@ -1,0 +1,244 @@
+"""A lane at its edges: lengths of prompts, buckets, what it fits, layers that are tapped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from support.engine import CPU, Again, tiny, tiny_config
+from vla_ros.engine.model import ModelOptions, VLAModel
+from vla_ros.engine.packed.attention import Backend, PackedAttention
+from vla_ros.engine.packed.lane import BUCKET, Lane, prompt_lengths, resized
+from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.quantised.matrices import linear
+
+
+def model_of(language: str = "llama_gqa", **options: object) -> VLAModel:
+    return VLAModel(tiny(tiny_config(language)), CPU, torch.float32, ModelOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def model() -> VLAModel:
+    return model_of()
+
+
+@pytest.mark.parametrize(
+    ("patches", "longest", "lengths"),
+    [
+        (16, 40, (18, 32, 33, 40)),
+        (14, 32, (16, 17, 32)),
+        (15, 20, (17, 20)),
+        (16, 18, (18,)),
+        (16, 49, (18, 32, 33, 48, 49)),
+    ],
+)
+def test_prompts_of_these_lengths_meet_both_ends_of_every_bucket(
+    patches: int, longest: int, lengths: tuple[int, ...]
+) -> None:
+    assert prompt_lengths(patches, longest) == lengths
+
+
+def test_a_prompt_is_cut_or_goes_on_with_its_last_row() -> None:
+    prompt = torch.arange(6.0).view(3, 2)
+    assert resized(prompt, 2).tolist() == [[0, 1], [2, 3]]
+    assert resized(prompt, 3).tolist() == prompt.tolist()
+    assert resized(prompt, 4).tolist() == [[0, 1], [2, 3], [4, 5], [4, 5]]
+    assert resized(prompt, 5).tolist() == [[0, 1], [2, 3], [4, 5], [4, 5], [4, 5]]
+
+
+def test_only_a_captured_prefill_is_rounded_up() -> None:
+    plain, captured = (model_of(capture=capture).lane(1, 64) for capture in (None, Again()))
+    for tokens, rounded in ((1, 16), (15, 16), (16, 16), (17, 32), (32, 32)):
+        assert (plain.behind(tokens), captured.behind(tokens)) == (tokens, rounded)
+
+
+def test_a_prefill_that_sees_all_of_itself_is_never_padded() -> None:
+    """Padding would be seen: parallel decoding says the same captured or not."""
+    plain, captured = (model_of(capture=capture) for capture in (None, Again()))
+    for length in (9, 16, 20):
+        prompt = plain.decoder.embed(torch.arange(3, 3 + length))
+        layout = PackLayout((0, length - 1), length, causal=False)
+        wanted, got = (m.lane(1, 64).logits(layout, prompt, None) for m in (plain, captured))
+        torch.testing.assert_close(got, wanted)
+        causal = model_of().lane(1, 64).logits(replace(layout, causal=True), prompt, None)
+        assert not torch.allclose(wanted[0], causal[0])
+
+
+@pytest.mark.parametrize(
+    ("entries", "length"), [(1, 16), (16, 16), (17, 32), (48, 48), (100, 100), (101, 100)]
+)
+def test_a_ring_is_as_long_as_what_comes_rounded_up(
+    model: VLAModel, entries: int, length: int
+) -> None:
+    lane = model.lane(1, 100)
+    lane.fit(entries)
+    assert lane.ring.slot_length == length
+
+
+def test_a_ring_keeps_its_shape_while_a_request_is_alive_or_a_graph_knows_it(
+    model: VLAModel,
+) -> None:
+    lane, captured = model.lane(1, 96), model_of(capture=Again()).lane(1, 96)
+    slot = lane.ring.acquire()
+    for each in (lane, captured):
+        each.fit(33)
+        assert each.ring.slot_length == 96
+    lane.ring.release(slot)
+    lane.fit(33)
+    assert lane.ring.slot_length == 48
+
+
+def test_another_length_makes_new_plans_and_the_same_one_keeps_them(model: VLAModel) -> None:
+    lane, prompt = model.lane(1, 100), model.decoder.embed(torch.arange(3, 23))
+    layout = prefill_layout(20, (19,))
+    lane.fit(40)
+    wanted = lane.run(layout, prompt, None)[1].tolist()
+    assert lane.planner.built == 1
+    lane.fit(45)
+    lane.run(layout, prompt, None)
+    assert lane.planner.built == 1
+    lane.fit(100)
+    assert lane.planner.built == 0
+    assert lane.run(layout, prompt, None)[1].tolist() == pytest.approx(wanted)
+    tail = PackLayout((0,), tail=chain(0, 20, 1))
+    got = lane.run(tail, None, torch.tensor([7]))[1].tolist()
+    again = model.lane(1, 100)
+    again.run(layout, prompt, None)
+    assert again.run(tail, None, torch.tensor([7]))[1].tolist() == pytest.approx(got)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_layers_that_are_tapped_give_what_the_rows_made_of_them(graphs: bool) -> None:
+    """In the order asked for, of ``run``, of ``logits``, and of passes that feed each other."""
+    model = model_of(capture=Again() if graphs else None)
+    lane = model.lane(1, 64, None, (0, 1))
+    plain = model_of().lane(1, 64)
+    assert lane.tapped is None
+    prompt = model.decoder.embed(torch.arange(3, 12))
+    layout = prefill_layout(9, (4, 8))
+    choices, maxima = lane.run(layout, prompt, None)
+    first = lane.tapped
+    assert first is not None
+    assert first.shape == (2, 2 * 64)
+    wanted = plain.run(layout, prompt, None)
+    assert choices.tolist() == wanted[0].tolist()
+    torch.testing.assert_close(maxima, wanted[1])
+    first = first.clone()
+    logits = lane.logits(layout, prompt, None)
+    assert lane.tapped is not None
+    torch.testing.assert_close(lane.tapped, first)
+    torch.testing.assert_close(logits.amax(-1), maxima)
+    others = model.lane(1, 64, None, (1,))
+    others.run(layout, prompt, None)
+    assert others.tapped is not None
+    torch.testing.assert_close(others.tapped, first[:, 64:])
+    assert plain.tapped is None
+    follow = tuple(PackLayout((0,), tail=chain(0, 9 + n, 1)) for n in range(3))
+    said, _ = lane.follow(follow, choices[1:])
+    assert lane.tapped.shape == (3, 2 * 64)
+    assert said.tolist() == plain.follow(follow, choices[1:])[0].tolist()
+
+
+def test_a_layer_is_tapped_by_what_was_given_for_it(model: VLAModel) -> None:
+    """A compiled decoder brings its own."""
+    asked = []
+
+    def tap(x, positions, attention, rows, layers):  # type: ignore[no-untyped-def]
+        asked.append(layers)
+        return model.decoder.tapped(x, positions, attention, rows, layers)
+
+    lane = model.lane(1, 64)
+    own = Lane(model.decoder, model.decoder.hidden, lane.ring, lane.backend, taps=(1,), tap=tap)
+    own.run(prefill_layout(5, (4,)), model.decoder.embed(torch.arange(5)), None)
+    assert asked == [(1,)]
+    assert own.tapped is not None
+
+
+@pytest.mark.parametrize("window", [None, range(704, 960), range(3, 30)])
+def test_passes_that_feed_each_other_choose_within_the_window(
+    model: VLAModel, window: range | None
+) -> None:
+    lane, whole = model.lane(1, 64, window), model.lane(1, 64)
+    prompt = model.decoder.embed(torch.arange(3, 12))
+    token, _ = lane.run(prefill_layout(9, (8,)), prompt, None)
+    whole.run(prefill_layout(9, (8,)), prompt, None)
+    said, peaks = lane.follow(
+        tuple(PackLayout((0,), tail=chain(0, 9 + n, 1)) for n in range(4)), token
+    )
+    for place in range(4):
+        layout = PackLayout((0,), tail=chain(0, 9 + place, 1))
+        logits = whole.logits(layout, None, token)[0].clone()
+        if window is not None:
+            outside = torch.ones(len(logits), dtype=torch.bool)
+            outside[window.start : window.stop] = False
+            logits[outside] = float("-inf")
+        assert said[place] == logits.argmax()
+        torch.testing.assert_close(peaks[place], logits.max())
+        token = said[place : place + 1]
+
+
+def test_hidden_states_are_those_the_logits_come_from(model: VLAModel) -> None:
+    lane, x = model.lane(1, 32), model.decoder.embed(torch.arange(3, 12))
+    layout = prefill_layout(9, (2, 8))
+    states = lane.hidden(layout, x)
+    assert states.shape == (2, 64)
+    assert not states.requires_grad and states.is_inference()
+    logits = linear(states, model.decoder.head)
+    torch.testing.assert_close(lane.logits(layout, x, None), logits)
+
+
+def test_answers_carry_no_gradient(model: VLAModel) -> None:
+    lane, x = model.lane(1, 32), model.decoder.embed(torch.arange(3, 12))
+    layout = prefill_layout(9, (8,))
+    for answer in (*lane.run(layout, x, None), lane.logits(layout, x, None)):
+        assert answer.is_inference()
+
+
+def test_attention_is_made_once_for_a_plan_that_comes_again(model: VLAModel) -> None:
+    """Eager: what it takes from a plan is taken once. Captured: its plan changes under it."""
+    made = []
+
+    def make(ring, plan):  # type: ignore[no-untyped-def]
+        made.append(plan)
+        return PackedAttention(ring, plan)
+
+    for capture, count in ((None, 2), (lambda f: f, 5)):
+        lane = model.lane(1, 64)
+        own = Lane(model.decoder, model.decoder.hidden, lane.ring, Backend(make), capture)
+        made.clear()
+        for entry in (5, 5, 9, 5, 9):
+            own.run(PackLayout((0,), tail=chain(0, entry, 1)), None, torch.tensor([entry]))
+        if capture is None:
+            assert len(made) == count
+        else:
+            assert len(made) >= count
+    assert BUCKET == 16
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_however_many_passes_feed_each_other_each_says_one_token(
+    model: VLAModel, count: int, graphs: bool
+) -> None:
+    lane = (model_of(capture=Again()) if graphs else model).lane(1, 64)
+    prompt, token = model.decoder.embed(torch.arange(3, 12)), torch.tensor([40])
+    lane.run(prefill_layout(9, (8,)), prompt, None)
+    layouts = tuple(PackLayout((0,), tail=chain(0, 9 + n, 1)) for n in range(count))
+    said, peaks = lane.follow(layouts, token)
+    assert said.shape == peaks.shape == (count,)
+    for place, layout in enumerate(layouts):
+        token, peak = lane.run(layout, None, token)
+        assert token.tolist() == said[place : place + 1].tolist()
+        torch.testing.assert_close(peak[0], peaks[place])
+
+
+def test_a_layout_that_brings_its_padding_keeps_it(model: VLAModel) -> None:
+    tokens = torch.arange(3, 12)
+    padded = PackLayout((6,), 7, pad=2)
+    got = model.lane(1, 64).logits(padded, model.decoder.embed(tokens), None)
+    wanted = model.lane(1, 64).logits(
+        prefill_layout(7, (6,)), model.decoder.embed(tokens[:7]), None
+    )
+    torch.testing.assert_close(got, wanted)
