@@ -206,8 +206,9 @@ def die_with_parent() -> None:
 
 
 def last_line(log: Path) -> str:
-    """Of what it said, without a program's JSON."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    """Of what it said, without a program's JSON, and of a crash without the stacks."""
+    said = log.read_text(errors="replace").partition("Fatal Python error")[0]
+    lines = [line for line in said.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("{")] or [""]
     return lines[-1].strip()[:200]
 

@@ -115,7 +115,7 @@ def test_an_engine_that_crashes_loses_itself_alone(
     visit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    abort = "import os; os.abort()"
+    abort = "import faulthandler, os; faulthandler.enable(); os.abort()"
     refuses = "import sys; print('vla-ros bench: no fp8 here'); sys.exit(2)"
     stages = [
         engine(visit, "generate", 30.0, "aa bb cc dd"),

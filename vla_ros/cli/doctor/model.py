@@ -67,7 +67,7 @@ def _of_random(name: str) -> str:
     return (
         "import sys\n"
         "from vla_ros.analysis.memory import memory_of\n"
-        "from vla_ros.analysis.models import load_model\n"
+        "from vla_ros.analysis.model_files import load_model\n"
         "from vla_ros.analysis.work import Precision\n"
         "from vla_ros.engine.inspection import inspect_random\n"
         "try:\n"

@@ -103,7 +103,8 @@ def bytes_of(weights: Weights) -> npt.NDArray[np.float32]:
 def vertical_first(height: int, width: int, high: int, wide: int, interpolation: str) -> bool:
     """Whether the Pillow that is installed shrinks the columns of such pictures before the rows.
 
-    Found by letting it resize black and white dots, of which some columns are made in both orders.
+    Found by letting it resize noise, black and white and grey in turn, of which some columns are
+    made in both orders: of black and white alone a short filter makes the same in either.
     """
     if height == high or width == wide or interpolation == "nearest":
         return False
@@ -112,8 +113,10 @@ def vertical_first(height: int, width: int, high: int, wide: int, interpolation:
     rows = pillow_weights(height, high, interpolation).astype(np.float64)
     columns = pillow_weights(width, wide, interpolation).astype(np.float64)
     random, wrong = np.random.default_rng(0), (0, 0)
-    for _ in range(_TRIES):  # of few pixels the order may make no difference
-        dots = random.integers(0, 2, (height, width), np.uint8) * np.uint8(255)
+    for turn in range(_TRIES):  # of few pixels the order may make no difference
+        levels, step = ((2, 255), (256, 1))[turn % 2]
+        dots = random.integers(0, levels, (height, width), np.uint16).astype(np.uint8)
+        dots *= np.uint8(step)
         # All three channels: a grey picture might be resized in another way.
         picture = PILImage.fromarray(np.repeat(dots[..., None], 3, axis=2))
         found = np.asarray(picture.resize((wide, high), kernel))[..., 0]
