@@ -16,7 +16,7 @@ class Thresholds:
     """The most that is let through.
 
     ``error``: relative error of any stage on any frame. ``margin`` 0..1: a token (or a gripper's
-    side) may be another one only where the reference preferred its own by no more: a close call.
+    side) may be another one only where the reference was no surer of its own: a close call.
     ``mm``, ``degrees``, ``gripper``: of any action, but on frames in which a close call flipped:
     where a policy is of two minds, as whether to turn or not, that alone moves it far.
     ``agreement``: the least share of tokens that are the reference's. By default it is shown and

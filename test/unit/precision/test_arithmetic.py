@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind, joints
-from vla_ros.precision.compare import compare, differences, relative_error
+from vla_ros.precision.compare import compare, differences, relative_error, surer
 from vla_ros.precision.judge import Thresholds, judge
 from vla_ros.precision.observed import Choices, Layout, Stage, Told
 from vla_ros.precision.sides import SIDE, gripper_choices
@@ -92,7 +92,8 @@ def test_a_close_call_may_flip_and_a_clear_one_may_not() -> None:
     found = compare(right, close, END_EFFECTOR_DELTA)
     flip, side = found.flips
     chances = torch.tensor([1.0, 1.02, 0.0]).softmax(0)
-    assert flip.margin == pytest.approx(float(chances[1] - chances[0]), abs=1e-6)
+    both = float(chances[1] + chances[0])
+    assert flip.margin == pytest.approx(float(chances[1] - chances[0]) / both, abs=1e-6)
     assert flip.gap == pytest.approx(0.02, abs=1e-6)
     assert side.name == SIDE
     assert side.margin == flip.margin  # as sure as the token behind it
@@ -104,7 +105,30 @@ def test_a_close_call_may_flip_and_a_clear_one_may_not() -> None:
     assert len(judge(found, replace(MOST, margin=0.0)).reasons) == 3  # token, side, opening
     clear = compare(right, [right[0], told([[0.0, 5.0, 0.0]], OPEN)], END_EFFECTOR_DELTA)
     (reason,) = judge(clear, MOST).reasons
-    assert "1 flipped where the reference was sure, by up to 0.98 (frame 1" in reason
+    assert "1 flipped where the reference was sure, by up to 0.99 (frame 1" in reason
+
+
+def test_a_flip_far_away_is_no_close_call_where_many_bins_share_the_probability() -> None:
+    """Soft bins: the surest of 256 has 0.07, so no difference of probabilities is ever above it.
+    A fault that turns the arm round is found all the same, and a neighbour may still win."""
+    bins = torch.arange(256.0)
+
+    def soft(middle: float) -> list[float]:
+        return (-((bins - middle) ** 2) / (2 * 5.7**2)).tolist()
+
+    right = told([soft(100.2)], OPEN)
+    assert float(torch.tensor(soft(100.2)).softmax(0).max()) < 0.08
+    near = told([soft(101.4)], OPEN)
+    assert judge(compare([right], [near], END_EFFECTOR_DELTA), MOST).passed
+    far = told([soft(130)], [0.05, 0, 0, 0, 0, 0, 1.0])
+    (reason,) = judge(compare([right], [far], END_EFFECTOR_DELTA), MOST).reasons[:1]
+    assert "flipped where the reference was sure, by up to 1.00" in reason
+
+
+@given(st.lists(st.floats(-30, 30), min_size=2, max_size=2))
+def test_of_two_alone_the_margin_is_the_difference_of_their_probabilities(row: list[float]) -> None:
+    chances = torch.tensor(row, dtype=torch.float64).softmax(0)
+    assert surer(row[0] - row[1]) == pytest.approx(float(chances[0] - chances[1]), abs=1e-9)
 
 
 def test_a_side_without_a_token_behind_it_is_as_sure_as_it_is_far_from_the_middle() -> None:

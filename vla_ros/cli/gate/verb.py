@@ -75,8 +75,8 @@ def add_parser(verbs: Any) -> None:
          " 0.05, float16 0.01, int8 0.1, int4 0.5)")  # fmt: skip
     most("--min-agreement", type=float, metavar="X", help="share of equal tokens (not"
          " judged)")  # fmt: skip
-    most("--max-margin", type=float, metavar="X", help="of a token that flips: by how much the"
-         " reference held its own for more probable (0.3)")  # fmt: skip
+    most("--max-margin", type=float, metavar="X", help="of a token that flips: how much surer the"
+         " reference was of its own, (p - q) / (p + q) of both probabilities (0.3)")  # fmt: skip
     most("--max-mm", type=float, metavar="X", help="displacement of an action (10)")
     most("--max-degrees", type=float, metavar="X", help="rotation of an action (10)")
     most("--max-gripper", type=float, metavar="X", help="opening of the gripper, 0 to 1,"
