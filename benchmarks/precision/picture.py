@@ -59,6 +59,8 @@ def panel(
     success_axis(axes)
     logarithmic(axes)
     dots = axes.figure.dpi_scale_trans
+    figures = [figure_of(one["gate"]) for one in found.values()]
+    axes.set_xlim(min(figures) / 1.6, 1.6 * max(figures))
     for place, (name, one) in enumerate(found.items()):
         gate, success = one["gate"], one["success"]
         rate, (low, high) = success["rate"], success["wilson95"]

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from vla_ros.precision.compare import Comparison, Flip
 
 #: The largest relative error of a stage, by dtype and formats: several times what rounding does
-#: (docs/how-to/check-precision.md has figures), and less than a wrong index does.
-ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05, "int8": 0.1, "int4": 0.5}
+#: (docs/how-to/check-precision.md has figures), and less than a wrong index does. Of int4 it lies
+#: between what cost nothing in closed loop, 0.12, and what lost every seventh episode, 0.19
+#: (benchmarks/precision).
+ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05, "int8": 0.1, "int4": 0.15}
 
 
 @dataclass(frozen=True, slots=True)
