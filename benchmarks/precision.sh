@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 runs=${RUNS:-runs/precision}
 episodes=${EPISODES:-20}
-all="float32 bfloat16 int8 decoder4head8 int4 bits3 bits2 positions_half positions_one_low"
+all="float32 bfloat16 int8 decoder4head8 int4 bits3 bits2 positions_half positions_one_low
+    late_float32 late_int4" # the last two: of shipped:tabletop-late
 precisions=${PRECISIONS:-$all}
 export OMP_NUM_THREADS=1
 mkdir -p "$runs/checkpoints" "$runs/gate"
@@ -21,6 +22,8 @@ options() { # of a precision, for gate and eval alike
     bfloat16) echo "--checkpoint shipped:tabletop --dtype bfloat16" ;;
     int8 | int4) echo "--checkpoint shipped:tabletop --dtype bfloat16 --weights vision=$1,decoder=$1,head=$1" ;;
     decoder4head8) echo "--checkpoint shipped:tabletop --dtype bfloat16 --weights decoder=int4,head=int8" ;;
+    late_float32) echo "--checkpoint shipped:tabletop-late --dtype float32" ;;
+    late_int4) echo "--checkpoint shipped:tabletop-late --dtype bfloat16 --weights vision=int4,decoder=int4,head=int4" ;;
     *) echo "--checkpoint $runs/checkpoints/$1 --dtype bfloat16" ;;
     esac
 }
@@ -37,9 +40,14 @@ for what in ${*:-checkpoints gate play summary}; do
         done ;;
     gate) # its figures; status 1, failed, is an answer too
         for name in $precisions; do
-            [ "$name" != float32 ] && [ ! -s "$runs/gate/$name.json" ] || continue
+            [ ! -s "$runs/gate/$name.json" ] || continue
+            case $name in
+            *float32) continue ;;
+            late*) reference=shipped:tabletop-late ;;
+            *) reference=shipped:tabletop ;;
+            esac
             # shellcheck disable=SC2046
-            "$python" -m vla_ros gate $(options "$name") --reference shipped:tabletop --threads 1 --json \
+            "$python" -m vla_ros gate $(options "$name") --reference "$reference" --threads 1 --json \
                 >"$runs/gate/$name.txt" || [ $? -eq 1 ]
             grep '^{' "$runs/gate/$name.txt" >"$runs/gate/$name.json"
         done ;;

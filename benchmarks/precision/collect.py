@@ -13,19 +13,20 @@ from typing import Any
 
 from vla_ros.evaluation.store import read_records
 
-#: in the order of the series; the first is what the others are held to
-PRECISIONS = (
-    *("float32", "bfloat16", "int8", "decoder4head8", "int4"),
-    *("bits3", "bits2", "positions_half", "positions_one_low"),
-)
+#: in the order of the series -> what it is held to
+REFERENCES = {
+    **dict.fromkeys(("float32", "bfloat16", "int8", "decoder4head8", "int4"), "float32"),
+    **dict.fromkeys(("bits3", "bits2", "positions_half", "positions_one_low"), "float32"),
+    **dict.fromkeys(("late_float32", "late_int4"), "late_float32"),
+}
 
 
 def collect(runs: Path, out: Path) -> None:
     """Write both into ``out``, of what there is in ``runs``."""
-    lines = [json.dumps(line) for name in PRECISIONS for line in episodes(runs, name)]
+    lines = [json.dumps(line) for name in REFERENCES for line in episodes(runs, name)]
     (out / "episodes.jsonl").write_text("\n".join(lines) + "\n")
     gates = {}
-    for name in PRECISIONS:
+    for name in REFERENCES:
         path = runs / "gate" / f"{name}.json"
         if path.is_file():
             gates[name] = gate(json.loads(path.read_text()))

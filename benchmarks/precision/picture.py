@@ -23,8 +23,9 @@ _ASIDE = 2.5  # pt between neighbours, so that intervals at one place are seen
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """``found``: what summary.py summarises, by precision; those that the gate looked at."""
-    shown = {name: one for name, one in found.items() if one["gate"]}
+    """``found``: what summary.py summarises, by precision. Shown are those of shipped:tabletop that
+    the gate looked at."""
+    shown = {n: one for n, one in found.items() if one["gate"] and not n.startswith("late")}
     look = styles(list(shown))
     figure, (left, right) = panels(2, width=12.4, height=4.2, same_rows=True)
     title(left, "Success and the largest error of a stage")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collect import PRECISIONS, collect
+from collect import REFERENCES, collect
 from picture import draw
 
 from vla_ros.console.streams import text_of
@@ -75,14 +75,14 @@ def summarise() -> dict[str, Any]:
     """All of it, by precision."""
     played = outcomes(HERE / "episodes.jsonl")
     gates = json.loads((HERE / "gate.json").read_text())
-    reference = played[PRECISIONS[0]]
     states = {key for own in played.values() for key in own}
     played[OTHER] = {key: solved for key, solved in elsewhere().items() if key in states}
     out = {}
-    for name in (PRECISIONS[0], OTHER, *PRECISIONS[1:]):
+    first, *others = REFERENCES
+    for name in (first, OTHER, *others):
         if name not in played:
             continue
-        own = played[name]
+        own, reference = played[name], played[REFERENCES.get(name, first)]
         out[name] = {
             "success": rate(list(own.values())),
             "families": families(own),
