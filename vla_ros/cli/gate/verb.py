@@ -77,6 +77,8 @@ def add_parser(verbs: Any) -> None:
          " judged)")  # fmt: skip
     most("--max-margin", type=float, metavar="X", help="of a token that flips: how much surer the"
          " reference was of its own, (p - q) / (p + q) of both probabilities (0.3)")  # fmt: skip
+    most("--max-clear", type=float, metavar="X", help="share of tokens that may flip by more (0,"
+         " int4 0.01)")  # fmt: skip
     most("--max-mm", type=float, metavar="X", help="displacement of an action (10)")
     most("--max-degrees", type=float, metavar="X", help="rotation of an action (10)")
     most("--max-gripper", type=float, metavar="X", help="opening of the gripper, 0 to 1,"
@@ -158,12 +160,14 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
 
 
 def _thresholds(args: argparse.Namespace) -> Thresholds:
-    from vla_ros.precision.judge import Thresholds, allowed_error
+    from vla_ros.precision.judge import Thresholds, allowed_clear, allowed_error
 
+    formats = f"{args.weights} {_origin(args.checkpoint)[0]}"
     error = args.max_error
     if error is None:
-        error = allowed_error(args.dtype, f"{args.weights} {_origin(args.checkpoint)[0]}")
+        error = allowed_error(args.dtype, formats)
     given = {
+        "clear": allowed_clear(formats) if args.max_clear is None else args.max_clear,
         "agreement": args.min_agreement,
         "margin": args.max_margin,
         "mm": args.max_mm,
