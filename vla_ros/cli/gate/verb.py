@@ -72,7 +72,7 @@ def add_parser(verbs: Any) -> None:
     seen("--seed", type=int, default=0, help="of the simulation, of random weights, of noise (0)")
     most = parser.add_argument_group("thresholds").add_argument
     most("--max-error", type=float, metavar="X", help="relative error of a stage (bfloat16"
-         " 0.05, float16 0.01, int8 0.1, int4 0.15)")  # fmt: skip
+         " 0.05, float16 0.01, int8 0.1, int4 0.16)")  # fmt: skip
     most("--min-agreement", type=float, metavar="X", help="share of equal tokens (not"
          " judged)")  # fmt: skip
     most("--max-margin", type=float, metavar="X", help="of a token that flips: how much surer the"
