@@ -1,7 +1,7 @@
-"""What benchmarks/precision.sh has played and measured, as two small files that are kept.
+"""What benchmarks/precision.sh has played and measured, as three small files that are kept.
 
 ``episodes.jsonl``: a line an episode, what a paired comparison needs. ``gate.json``: by precision
-the gate's figures, its flips counted instead of listed.
+the gate's figures, its flips counted instead of listed. ``draws.json``: verdicts on other frames.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFERENCES = {
 
 
 def collect(runs: Path, out: Path) -> None:
-    """Write both into ``out``, of what there is in ``runs``."""
+    """Write them into ``out``, of what there is in ``runs``."""
     lines = [json.dumps(line) for name in REFERENCES for line in episodes(runs, name)]
     (out / "episodes.jsonl").write_text("\n".join(lines) + "\n")
     gates = {}
@@ -31,6 +31,9 @@ def collect(runs: Path, out: Path) -> None:
         if path.is_file():
             gates[name] = gate(json.loads(path.read_text()))
     (out / "gate.json").write_text(json.dumps(gates, indent=1) + "\n")
+    paths = sorted((runs / "draws").glob("*.json"))
+    draws = [json.dumps(draw(path.stem, json.loads(path.read_text()))) for path in paths]
+    (out / "draws.json").write_text("[\n" + ",\n".join(draws) + "\n]\n")
 
 
 def episodes(runs: Path, name: str) -> Iterator[dict[str, Any]]:
@@ -65,4 +68,18 @@ def gate(found: Mapping[str, Any]) -> dict[str, Any]:
         "indices": sum(flip["exact"] for flip in flips),
         "displacement": found["displacement"],
         "apart": found["apart"],
+    }
+
+
+def draw(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a verdict what the limits are about. ``clear``: tokens that flipped in no close call."""
+    margin = found["thresholds"]["margin"]
+    tokens = [flip for flip in found["flips"] if flip["name"].startswith("tokens (")]
+    return {
+        "draw": name,
+        "passed": found["passed"],
+        "error": max(stage["worst"] for stage in found["stages"]),
+        "margin": max((flip["margin"] for flip in tokens), default=0.0),
+        "clear": sum(flip["margin"] > margin for flip in tokens),
+        "tokens": found["checked"]["tokens (argmax)"],
     }
