@@ -31,6 +31,19 @@ def wilson(successes: int, episodes: int, z: float = Z95) -> tuple[float, float]
     return max(0.0, low), min(1.0, high)
 
 
+def mcnemar(won: int, lost: int) -> float:
+    """Two-sided p of a paired comparison (McNemar 1947, the exact binomial form).
+
+    ``won``, ``lost``: episodes that ended differently from the same initial state, one way and the
+    other; those that end alike say nothing. 1.0 where there is none; ValueError for less than 0.
+    """
+    if won < 0 or lost < 0:
+        raise ValueError(f"{won} won, {lost} lost: give 0 or more")
+    count = won + lost
+    tail = sum(math.comb(count, k) for k in range(min(won, lost) + 1))
+    return min(1.0, 2 * tail / 2**count)
+
+
 def pooled(spreads: Iterable[Spread]) -> Spread:
     """The spread of all samples together: count, mean, least and most are exact, the other
     quantiles as near as 21 quantiles of each allow."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,9 +38,9 @@ class Flip:
     """A discrete choice that is another one than the reference's.
 
     ``exact``: it is an index that no rounding may move. ``margin`` says how clear the reference
-    was: of an argmax the difference of both choices in its probability, of an index how far the
-    row that was used is on the way to the other one, of a side that of the tokens behind it or,
-    without any, how far from the middle it was; all 0..1. ``gap``: of an argmax, in logits.
+    was: of an argmax :func:`surer`, of an index how far the row that was used is on the way to the
+    other one, of a side that of the tokens behind it or, without any, how far from the middle it
+    was; all 0..1. ``gap``: of an argmax, in logits.
     """
 
     frame: int
@@ -143,6 +144,16 @@ def compare(reference: Sequence[Told], measured: Sequence[Told], space: ActionSp
     return summed([compare_frame(n, right, told, space) for n, (right, told) in enumerate(pairs)])
 
 
+def surer(gap: float) -> float:
+    """Of two choices that lie ``gap`` apart in logits, (p - q) / (p + q): 0 alike, 1 no doubt.
+
+    Of two alone that is the difference of their probabilities. It is taken of these two, since
+    where neighbouring bins share the probability no difference of it is ever large: the surest
+    token of `shipped:tabletop` has 0.23 on the gate's frames, and no flip can lie further apart.
+    """
+    return math.tanh(gap / 2)
+
+
 def relative_error(measured: torch.Tensor, reference: torch.Tensor) -> float:
     """|a - r| / |r|; infinite where a value is not finite, 0 where both are nothing."""
     off = float((measured - reference).norm())
@@ -200,8 +211,7 @@ def _flipped(frame: int, right: Choices, told: Choices, before: Sequence[Flip]) 
         if right.logits is not None:
             row = right.logits[place]
             gap = float(row[one] - row[other])
-            chances = row.double().softmax(-1)
-            margin = float(chances[one] - chances[other])
+            margin = surer(gap)
         elif right.values is not None:
             margin = min(2 * abs(float(right.values[place]) - 0.5), 1.0)
             margin = max((flip.margin for flip in before if flip.gap is not None), default=margin)

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from vla_ros.precision.compare import Comparison, Flip
 
 #: The largest relative error of a stage, by dtype and formats: several times what rounding does
-#: (docs/how-to/check-precision.md has figures), and less than a wrong index does.
-ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05, "int8": 0.1, "fp8": 0.25,
-          "int4": 0.5}  # fmt: skip
+#: (docs/how-to/check-precision.md has figures), and less than a wrong index does. Of int4 it lies
+#: between what cost nothing in closed loop, 0.09 to 0.15 over draws of frames, and what lost every
+#: ninth episode that float32 solves, 0.18 to 0.32 (benchmarks/precision); fp8's is three times what
+#: it showed, and stays below that too.
+ERRORS = {"float32": 0.001, "float16": 0.01, "bfloat16": 0.05, "int8": 0.1, "fp8": 0.15,
+          "int4": 0.16}  # fmt: skip
+
+#: The share of tokens that may flip in no close call. Rounding to int4 turns one of some hundred
+#: where a policy is of two minds, which cost nothing (`shipped:tabletop-late`, 1 of 168); three
+#: bits turned up to 2 of 168, 13 of 672, and lost episodes. Other formats turn none.
+CLEAR = {"int4": 0.01}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +25,10 @@ class Thresholds:
     """The most that is let through.
 
     ``error``: relative error of any stage on any frame. ``margin`` 0..1: a token (or a gripper's
-    side) may be another one only where the reference preferred its own by no more: a close call.
+    side) may be another one only where the reference was no surer of its own: a close call.
     ``mm``, ``degrees``, ``gripper``: of any action, but on frames in which a close call flipped:
-    where a policy is of two minds, as whether to turn or not, that alone moves it far.
+    where a policy is of two minds, as whether to turn or not, that alone moves it far. ``clear``:
+    the share of each kind of choice that may flip in no close call.
     ``agreement``: the least share of tokens that are the reference's. By default it is shown and
     not judged: where a policy's bins are fine, neighbours win by a hair, and nothing comes of it.
     An index that moved is never let through.
@@ -28,6 +37,7 @@ class Thresholds:
     error: float
     agreement: float = 0.0
     margin: float = 0.3
+    clear: float = 0.0
     mm: float = 10.0
     degrees: float = 10.0
     gripper: float = 0.5
@@ -36,8 +46,9 @@ class Thresholds:
         for name in ("error", "margin", "mm", "degrees", "gripper"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give 0 or more")
-        if not 0 <= self.agreement <= 1:
-            raise ValueError(f"agreement is {self.agreement}: give 0 to 1")
+        for name in ("agreement", "clear"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,11 @@ def allowed_error(dtype: str, weights: str = "") -> float:
     return max(limit for name, limit in ERRORS.items() if name == dtype or name in weights)
 
 
+def allowed_clear(weights: str) -> float:
+    """The share of clear flips that goes with the formats of the weights."""
+    return max((share for name, share in CLEAR.items() if name in weights), default=0.0)
+
+
 def judge(found: Comparison, most: Thresholds) -> Verdict:
     """Hold a comparison to the thresholds."""
     reasons = [*_indices(found), *_margins(found, most)]
@@ -73,19 +89,33 @@ def judge(found: Comparison, most: Thresholds) -> Verdict:
             f"{100 * found.agreement:.1f} % of the tokens are the reference's,"
             f" {100 * most.agreement:g} % are wanted"
         )
-    close = {f.frame for f in _close(found, most) if f.gap is not None}
+    close = {f.frame for f in _let_through(found, most) if f.gap is not None}
     reasons += _displacements(found, most, close)
     return Verdict(tuple(reasons), found.frames - len(close))
 
 
-def _close(found: Comparison, most: Thresholds) -> list[Flip]:
-    return [f for f in found.flips if not f.exact and f.margin <= most.margin]
+def _let_through(found: Comparison, most: Thresholds) -> list[Flip]:
+    """Close calls, and the clear ones of kinds of which there are few enough."""
+    many = _too_many(found, most)
+    return [
+        f for f in found.flips if not f.exact and (f.margin <= most.margin or f.name not in many)
+    ]
+
+
+def _too_many(found: Comparison, most: Thresholds) -> dict[str, list[Flip]]:
+    """By kind of choice the clear flips, where they are more than may be."""
+    kinds: dict[str, list[Flip]] = {}
+    for flip in found.flips:
+        if not flip.exact and flip.margin > most.margin:
+            kinds.setdefault(flip.name, []).append(flip)
+    looked_at = dict(found.checked)
+    return {n: flips for n, flips in kinds.items() if len(flips) > most.clear * looked_at[n]}
 
 
 def _displacements(found: Comparison, most: Thresholds, close: set[int]) -> list[str]:
-    """But of frames in which a close call flipped: what follows from one is no fault. Where that
-    was a gripper's side by itself, its opening alone."""
-    sides = {flip.frame for flip in _close(found, most) if flip.gap is None}
+    """But of frames in which a token flipped that may: what follows from one is no fault. Where
+    that was a gripper's side by itself, its opening alone."""
+    sides = {flip.frame for flip in _let_through(found, most) if flip.gap is None}
     judged = {n: apart for n, apart in enumerate(found.apart) if n not in close}
     limits = (
         (most.mm, "mm"),
@@ -121,13 +151,12 @@ def _indices(found: Comparison) -> list[str]:
 
 def _margins(found: Comparison, most: Thresholds) -> list[str]:
     out = []
-    clear = [flip for flip in found.flips if not flip.exact and flip.margin > most.margin]
-    for name in dict.fromkeys(flip.name for flip in clear):
-        worst = max((f for f in clear if f.name == name), key=lambda f: f.margin)
-        count = sum(f.name == name for f in clear)
+    allowed = f", or {100 * most.clear:g} % of them" if most.clear else ""
+    for name, clear in _too_many(found, most).items():
+        worst = max(clear, key=lambda f: f.margin)
         out.append(
-            f"{name}: {count} flipped where the reference was sure, by up to {worst.margin:.2f}"
-            f" (frame {worst.frame}, place {worst.place}: {worst.reference} became"
-            f" {worst.measured}); {most.margin:g} is the most"
+            f"{name}: {len(clear)} flipped where the reference was sure, by up to"
+            f" {worst.margin:.2f} (frame {worst.frame}, place {worst.place}: {worst.reference}"
+            f" became {worst.measured}); {most.margin:g} is the most{allowed}"
         )
     return out

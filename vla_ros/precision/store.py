@@ -18,7 +18,7 @@ from vla_ros.engine.quantised.formats import parse_formats
 from vla_ros.errors import UserError
 
 FOLDER = "precision"
-_VERSION = 1  # of what is measured; a new one makes old verdicts void
+_VERSION = 2  # of what is measured; a new one makes old verdicts void
 
 
 @dataclass(frozen=True, slots=True)

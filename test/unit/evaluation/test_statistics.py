@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.evaluation.records import Spread
-from vla_ros.evaluation.statistics import pooled, wilson
+from vla_ros.evaluation.statistics import mcnemar, pooled, wilson
 
 COUNTS = st.integers(0, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -42,6 +42,19 @@ def test_an_interval_holds_the_share_and_turns_round(counts):
 def test_more_successes_than_episodes_are_refused():
     with pytest.raises(ValueError, match="3 successes of 2"):
         wilson(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("won", "lost", "p"),
+    [(0, 0, 1.0), (1, 0, 1.0), (0, 6, 0.03125), (5, 12, 0.14346), (9, 9, 1.0), (2, 25, 5.648e-06)],
+)  # scipy.stats.binomtest(won, won + lost).pvalue
+def test_a_paired_comparison_is_the_binomial_test(won, lost, p):
+    assert mcnemar(won, lost) == mcnemar(lost, won) == pytest.approx(p, rel=1e-3)
+
+
+def test_fewer_than_no_episodes_are_refused():
+    with pytest.raises(ValueError, match="-1 won, 3 lost"):
+        mcnemar(-1, 3)
 
 
 SAMPLES = st.lists(st.lists(st.floats(-100, 100), max_size=40), max_size=5)

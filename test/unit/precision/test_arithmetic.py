@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind, joints
-from vla_ros.precision.compare import compare, differences, relative_error
-from vla_ros.precision.judge import Thresholds, judge
+from vla_ros.precision.compare import compare, differences, relative_error, surer
+from vla_ros.precision.judge import Thresholds, allowed_clear, judge
 from vla_ros.precision.observed import Choices, Layout, Stage, Told
 from vla_ros.precision.sides import SIDE, gripper_choices
 from vla_ros.precision.tables import moved_rows
@@ -92,7 +92,8 @@ def test_a_close_call_may_flip_and_a_clear_one_may_not() -> None:
     found = compare(right, close, END_EFFECTOR_DELTA)
     flip, side = found.flips
     chances = torch.tensor([1.0, 1.02, 0.0]).softmax(0)
-    assert flip.margin == pytest.approx(float(chances[1] - chances[0]), abs=1e-6)
+    both = float(chances[1] + chances[0])
+    assert flip.margin == pytest.approx(float(chances[1] - chances[0]) / both, abs=1e-6)
     assert flip.gap == pytest.approx(0.02, abs=1e-6)
     assert side.name == SIDE
     assert side.margin == flip.margin  # as sure as the token behind it
@@ -104,7 +105,45 @@ def test_a_close_call_may_flip_and_a_clear_one_may_not() -> None:
     assert len(judge(found, replace(MOST, margin=0.0)).reasons) == 3  # token, side, opening
     clear = compare(right, [right[0], told([[0.0, 5.0, 0.0]], OPEN)], END_EFFECTOR_DELTA)
     (reason,) = judge(clear, MOST).reasons
-    assert "1 flipped where the reference was sure, by up to 0.98 (frame 1" in reason
+    assert "1 flipped where the reference was sure, by up to 0.99 (frame 1" in reason
+
+
+def test_a_flip_far_away_is_no_close_call_where_many_bins_share_the_probability() -> None:
+    """Soft bins: the surest of 256 has 0.07, so no difference of probabilities is ever above it.
+    A fault that turns the arm round is found all the same, and a neighbour may still win."""
+    bins = torch.arange(256.0)
+
+    def soft(middle: float) -> list[float]:
+        return (-((bins - middle) ** 2) / (2 * 5.7**2)).tolist()
+
+    right = told([soft(100.2)], OPEN)
+    assert float(torch.tensor(soft(100.2)).softmax(0).max()) < 0.08
+    near = told([soft(101.4)], OPEN)
+    assert judge(compare([right], [near], END_EFFECTOR_DELTA), MOST).passed
+    far = told([soft(130)], [0.05, 0, 0, 0, 0, 0, 1.0])
+    (reason,) = judge(compare([right], [far], END_EFFECTOR_DELTA), MOST).reasons[:1]
+    assert "flipped where the reference was sure, by up to 1.00" in reason
+
+
+def test_of_int4_a_clear_flip_in_a_hundred_may_be_and_two_may_not() -> None:
+    """What flips so is let through with the displacement that follows; other formats: none."""
+    int4 = replace(MOST, clear=allowed_clear("decoder=int4,head=int8"))
+    assert (int4.clear, allowed_clear("int8"), allowed_clear("")) == (0.01, 0.0, 0.0)
+    sure, turned = [[5.0, 0.0, 0.0]] * 10, [[5.0, 0.0, 0.0]] * 9 + [[0.0, 5.0, 0.0]]
+    right = [told(sure, OPEN)] * 10  # a hundred tokens
+    for count, passes in ((1, True), (2, False)):
+        one = told(turned, [0.05, 0, 0, 0, 0, 0, 1.0])
+        found = compare(right, [one] * count + right[count:], END_EFFECTOR_DELTA)
+        assert judge(found, int4).passed == passes
+        assert not judge(found, MOST).passed
+    assert "0.3 is the most, or 1 % of them" in judge(found, int4).reasons[0]
+    assert any("50 mm" in reason for reason in judge(found, int4).reasons)
+
+
+@given(st.lists(st.floats(-30, 30), min_size=2, max_size=2))
+def test_of_two_alone_the_margin_is_the_difference_of_their_probabilities(row: list[float]) -> None:
+    chances = torch.tensor(row, dtype=torch.float64).softmax(0)
+    assert surer(row[0] - row[1]) == pytest.approx(float(chances[0] - chances[1]), abs=1e-9)
 
 
 def test_a_side_without_a_token_behind_it_is_as_sure_as_it_is_far_from_the_middle() -> None:
@@ -136,7 +175,9 @@ def test_a_stage_over_its_limit_names_the_first() -> None:
     assert "2 of 2 stages are off by more than 0.05; the first is vision, by 0.08" in reason
 
 
-@pytest.mark.parametrize("wrong", [{"error": -1.0}, {"error": 1.0, "agreement": 2.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"error": -1.0}, {"error": 1, "agreement": 2.0}, {"error": 1, "clear": 1.5}]
+)
 def test_thresholds_that_cannot_be(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="give 0"):
         Thresholds(**wrong)

@@ -115,8 +115,7 @@ def test_a_fault_that_moves_no_index_is_found_by_its_stage() -> None:
         decoder._layers[0] = replace(decoder._layers[0], down=2 * plain(decoder._layers[0].down))
 
     found = compared(None, plant)
-    (reason, *_) = judge(found, MOST).reasons
-    assert "the first is layer 0" in reason
+    assert any("the first is layer 0" in reason for reason in judge(found, MOST).reasons)
     assert next(stage.worst for stage in found.stages if stage.name == "vision") < 0.05
 
 

@@ -49,7 +49,7 @@ def test_what_cannot_be_written_is_kept_in_the_cache(checkpoint: Path, tmp_path:
     assert tmp_path / "cache" in store(gate, None).parents
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 0}', '{"version": 1}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 0}', '{"version": 2}'])
 def test_a_damaged_file_is_no_verdict(checkpoint: Path, content: str) -> None:
     gate = passed(checkpoint)
     store(gate, checkpoint).write_text(content)

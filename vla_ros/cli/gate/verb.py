@@ -72,11 +72,13 @@ def add_parser(verbs: Any) -> None:
     seen("--seed", type=int, default=0, help="of the simulation, of random weights, of noise (0)")
     most = parser.add_argument_group("thresholds").add_argument
     most("--max-error", type=float, metavar="X", help="relative error of a stage (bfloat16"
-         " 0.05, float16 0.01, int8 0.1, fp8 0.25, int4 0.5)")  # fmt: skip
+         " 0.05, float16 0.01, int8 0.1, fp8 0.15, int4 0.16)")  # fmt: skip
     most("--min-agreement", type=float, metavar="X", help="share of equal tokens (not"
          " judged)")  # fmt: skip
-    most("--max-margin", type=float, metavar="X", help="of a token that flips: by how much the"
-         " reference held its own for more probable (0.3)")  # fmt: skip
+    most("--max-margin", type=float, metavar="X", help="of a token that flips: how much surer the"
+         " reference was of its own, (p - q) / (p + q) of both probabilities (0.3)")  # fmt: skip
+    most("--max-clear", type=float, metavar="X", help="share of tokens that may flip by more (0,"
+         " int4 0.01)")  # fmt: skip
     most("--max-mm", type=float, metavar="X", help="displacement of an action (10)")
     most("--max-degrees", type=float, metavar="X", help="rotation of an action (10)")
     most("--max-gripper", type=float, metavar="X", help="opening of the gripper, 0 to 1,"
@@ -160,12 +162,14 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
 
 
 def _thresholds(args: argparse.Namespace) -> Thresholds:
-    from vla_ros.precision.judge import Thresholds, allowed_error
+    from vla_ros.precision.judge import Thresholds, allowed_clear, allowed_error
 
+    formats = f"{args.weights} {_origin(args.checkpoint)[0]}"
     error = args.max_error
     if error is None:
-        error = allowed_error(args.dtype, f"{args.weights} {_origin(args.checkpoint)[0]}")
+        error = allowed_error(args.dtype, formats)
     given = {
+        "clear": allowed_clear(formats) if args.max_clear is None else args.max_clear,
         "agreement": args.min_agreement,
         "margin": args.max_margin,
         "mm": args.max_mm,
