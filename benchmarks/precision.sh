@@ -71,7 +71,7 @@ for what in ${*:-checkpoints gate draws play summary}; do
                 --out "$runs/$name"
         done ;;
     summary) # collects what is in RUNS, then the table and the picture
-        "$python" benchmarks/precision/summary.py --runs "$runs" ;;
+        "$python" benchmarks/precision/study.py --runs "$runs" ;;
     *) echo "no stage $what" >&2; exit 2 ;;
     esac
 done

@@ -18,9 +18,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.convert.copying import copy_beside
 from vla_ros.engine.checkpoints.convert.publish import publishing
 from vla_ros.engine.checkpoints.openvla import resolve
+from vla_ros.engine.checkpoints.parse import read_config
 from vla_ros.engine.checkpoints.quantised import format_of
 from vla_ros.engine.flow.tables import patch_positions
 from vla_ros.engine.quantised.formats import STORED, Formats
@@ -61,10 +63,12 @@ def rows_of(fault: str, side: int) -> torch.Tensor:
     return (axis[:, None] * side + axis).flatten()
 
 
-def rounded(tensors: Mapping[str, torch.Tensor], bits: int) -> dict[str, torch.Tensor]:
+def rounded(
+    tensors: Mapping[str, torch.Tensor], bits: int, config: ModelConfig
+) -> dict[str, torch.Tensor]:
     """All tensors, the matrices of vision, decoder and head with fewer bits."""
     return {
-        name: tensor if format_of(name, ALL) == STORED else coarse(tensor, bits)
+        name: tensor if format_of(name, ALL, config) == STORED else coarse(tensor, bits)
         for name, tensor in tensors.items()
     }
 
@@ -87,8 +91,9 @@ def main() -> int:
     args = parser.parse_args()
     try:
         source = resolve(args.checkpoint)
+        config, _ = read_config(source)
         before = load_file(source / "model.safetensors")
-        after = rounded(before, args.bits) if args.bits else moved(before, args.positions)
+        after = rounded(before, args.bits, config) if args.bits else moved(before, args.positions)
         with publishing(args.out) as scratch:
             copy_beside(source, scratch)
             save_file(after, str(scratch / "model.safetensors"), {"format": "pt"})

@@ -1,4 +1,4 @@
-"""The picture of summary.py: success against two figures of the gate, with its limits."""
+"""The picture of study.py: success against two figures of the gate, with its limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ASIDE = 2.5  # pt between neighbours, so that intervals at one place are seen
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """``found``: what summary.py summarises, by precision. Shown are those of shipped:tabletop that
+    """``found``: what study.py summarises, by precision. Shown are those of shipped:tabletop that
     the gate looked at."""
     shown = {n: one for n, one in found.items() if one["gate"] and not n.startswith("late")}
     look = styles(list(shown))

@@ -31,7 +31,7 @@ FOLDER = Path(__file__).resolve().parents[3] / "benchmarks" / "precision"
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
-    for other in ("collect", "picture", "summary", "damage"):
+    for other in ("collect", "picture", "study", "damage"):
         monkeypatch.delitem(sys.modules, other, raising=False)
     return importlib.import_module(name)
 
@@ -95,7 +95,7 @@ def test_the_limits_of_int4_lie_between_what_costs_nothing_and_what_loses_episod
 def test_episodes_are_paired_by_their_initial_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summary = program("summary", monkeypatch)
+    summary = program("study", monkeypatch)
     lines = [
         {"precision": name, "task": "push_it", "seed": 0, "initial_state": state, "success": done}
         for name, ends in (("float32", (1, 1, 0, 1)), ("int4", (1, 0, 1)))

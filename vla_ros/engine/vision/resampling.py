@@ -21,7 +21,7 @@ from PIL import Image as PILImage
 
 PRECISION = 22  # bits behind the point of a weight
 BYTES = 3  # that a weight has
-_TRIES = 32
+_TRIES, _PIXELS, _COLUMNS = 32, 20_000, 16  # pictures, pixels at least; columns of each
 
 Weights = npt.NDArray[np.int64]
 
@@ -113,14 +113,15 @@ def vertical_first(height: int, width: int, high: int, wide: int, interpolation:
     rows = pillow_weights(height, high, interpolation).astype(np.float64)
     columns = pillow_weights(width, wide, interpolation).astype(np.float64)
     random, wrong = np.random.default_rng(0), (0, 0)
-    for turn in range(_TRIES):  # of few pixels the order may make no difference
+    # Of few pixels the order may make no difference.
+    for turn in range(max(_TRIES, _PIXELS // (height * width))):
         levels, step = ((2, 255), (256, 1))[turn % 2]
         dots = random.integers(0, levels, (height, width), np.uint16).astype(np.uint8)
         dots *= np.uint8(step)
         # All three channels: a grey picture might be resized in another way.
         picture = PILImage.fromarray(np.repeat(dots[..., None], 3, axis=2))
         found = np.asarray(picture.resize((wide, high), kernel))[..., 0]
-        for at in {wide * part // 4 for part in range(4)}:
+        for at in {wide * part // _COLUMNS for part in range(_COLUMNS)}:
             seen = np.flatnonzero(columns[at])
             near, weights = dots[:, seen].astype(np.float64), columns[at, seen]
             across = _bytes(rows @ _bytes(near @ weights)) != found[:, at]

@@ -167,6 +167,7 @@ def test_the_gate_judges_it(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source, target = folder(tmp_path, "pi05-small"), str(tmp_path / "few")
     gate = ["gate", "--synthetic", "--frames", "1", "--threads", "1", "--json"]
+    gate += ["--max-error", "0.5"]  # random weights
     assert main([*gate, "--checkpoint", str(source), "--weights", weights]) == 0
     now = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert now["weights"] == f"decoder={weights},head={weights}"

@@ -47,7 +47,7 @@ class Cuda:
     def current_stream(self) -> Stream:
         return Stream(self, "current")
 
-    def Stream(self) -> Stream:
+    def Stream(self, priority: int = 0) -> Stream:
         return Stream(self, "own")
 
     def CUDAGraph(self) -> Graph:

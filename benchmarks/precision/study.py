@@ -1,4 +1,4 @@
-"""Success beside the gate's figures: python benchmarks/precision/summary.py [--runs DIR]
+"""Success beside the gate's figures: python benchmarks/precision/study.py [--runs DIR]
 
 Writes summary.json, table.txt and picture.png beside this file, of episodes.jsonl and gate.json;
 with --runs these are made anew first, of what precision.sh has played there.
