@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="torch is not installed")
+
 from vla_ros.cli.main import main
 
 RUN = ["--dtype", "float32", "--warm-up", "1", "--timed", "2"]

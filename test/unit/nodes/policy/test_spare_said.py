@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
 from vla_ros.core import PolicyInfo
 from vla_ros.executor import (
     Ready,
