@@ -137,6 +137,13 @@ def mapped(
     return Map(weight, bias)
 
 
+def mapped_all(
+    weights: Weights, names: Mapping[str, str], part: str, like: torch.Tensor
+) -> dict[str, Map]:
+    """Maps as they are in the checkpoint: own name -> its name there."""
+    return {own: mapped(weights, name, part, like, as_it_is(name)) for own, name in names.items()}
+
+
 def placed(module: torch.nn.Module, maps: Mapping[str, Map]) -> dict[str, torch.Tensor]:
     """Put those of few bits in the place of a module's maps; returns the tensors of the others,
     by their names in its state."""

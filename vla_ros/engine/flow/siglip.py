@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.engine.checkpoints.config import TowerConfig
-from vla_ros.engine.flow.matrices import VISION, Take, as_it_is, mapped, placed
+from vla_ros.engine.flow.matrices import VISION, Take, mapped, mapped_all, placed
 from vla_ros.engine.flow.suffix import Linear
 from vla_ros.engine.flow.weights import Shape, Weights
 from vla_ros.engine.vision.towers import Block, Mlp, PatchEmbed
@@ -110,8 +110,7 @@ def read_siglip(
     for number in range(tower.depth):
         block, theirs = f"blocks.{number}.", f"{base}encoder.layers.{number}."
         maps = {f"{block}{own}": f"{theirs}{other}" for own, other in _MAPS.items()}
-        made = {own: mapped(weights, name, VISION, like, as_it_is(name))
-                for own, name in maps.items()}  # fmt: skip
+        made = mapped_all(weights, maps, VISION, like)
         made[f"{block}attn.qkv"] = mapped(
             weights, f"{theirs}self_attn.qkv", VISION, like, stacked_qkv(f"{theirs}self_attn.")
         )

@@ -12,7 +12,7 @@ from torch import nn
 
 from vla_ros.engine.checkpoints.config import TowerConfig
 from vla_ros.engine.flow.evo1.config import Evo1Config
-from vla_ros.engine.flow.matrices import VISION, as_it_is, mapped, placed
+from vla_ros.engine.flow.matrices import VISION, as_it_is, mapped, mapped_all, placed
 from vla_ros.engine.flow.siglip import stacked_qkv
 from vla_ros.engine.flow.smolvla import shuffled
 from vla_ros.engine.flow.suffix import linear_shapes
@@ -113,8 +113,7 @@ def _read_tower(weights: Weights, tower: TowerConfig, like: torch.Tensor) -> Int
     for number in range(tower.depth):
         own, theirs = f"blocks.{number}.", f"{TOWER}encoder.layer.{number}."
         maps = {f"{own}{name}": f"{theirs}{other}" for name, other in _MAPS.items()}
-        made = {path: mapped(weights, name, VISION, like, as_it_is(name))
-                for path, name in maps.items()}  # fmt: skip
+        made = mapped_all(weights, maps, VISION, like)
         made[f"{own}attn.qkv"] = mapped(
             weights, f"{theirs}attention.qkv", VISION, like, stacked_qkv(f"{theirs}attention.")
         )
