@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.openvla import LANGUAGE, Tensors, text_shapes
+from vla_ros.engine.checkpoints.shapes import LANGUAGE, Tensors, text_shapes
 from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.heads import ParallelHeads
 from vla_ros.engine.packed.attention import Attention

@@ -18,8 +18,8 @@ from vla_ros.analysis.models import MODELS
 from vla_ros.analysis.shapes import DecoderShape
 from vla_ros.analysis.work import Precision, Segment, attention, linear, parse_precision
 from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig, text_json
-from vla_ros.engine.checkpoints.openvla import expected_shapes
 from vla_ros.engine.checkpoints.random import PRESETS, write_random
+from vla_ros.engine.checkpoints.shapes import expected_shapes
 from vla_ros.engine.flow.families import family_of
 from vla_ros.engine.flow.family import Choice, Place
 from vla_ros.engine.flow.random import PRESETS as FLOW_PRESETS

@@ -16,8 +16,8 @@ from vla_ros.analysis.models import MODELS
 from vla_ros.analysis.roofline import Roofline
 from vla_ros.analysis.work import Precision, parse_precision, precision_of_weights
 from vla_ros.cli.doctor.model import room_for
-from vla_ros.engine.checkpoints.openvla import expected_shapes
 from vla_ros.engine.checkpoints.random import PRESETS
+from vla_ros.engine.checkpoints.shapes import expected_shapes
 from vla_ros.engine.engine import load_engine
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.packed.pack import prefill_layout

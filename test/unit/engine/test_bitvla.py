@@ -26,9 +26,10 @@ from vla_ros.engine.checkpoints.bitvla.embedding import FileRows
 from vla_ros.engine.checkpoints.bitvla.names import EMBEDDING
 from vla_ros.engine.checkpoints.bitvla.random import PRESETS, write_folder
 from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.openvla import expected_shapes, load_checkpoint
+from vla_ros.engine.checkpoints.openvla import load_checkpoint
 from vla_ros.engine.checkpoints.parse import parse_config
 from vla_ros.engine.checkpoints.random import parameters
+from vla_ros.engine.checkpoints.shapes import expected_shapes
 from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.inspection import inspect
@@ -194,7 +195,7 @@ import torch
 from dataclasses import replace
 from vla_ros.benchmark.flow.memory import forget_peak, peak_bytes, resident_bytes
 from vla_ros.engine.checkpoints.bitvla.random import PRESETS, draw_parts
-from vla_ros.engine.checkpoints.openvla import expected_shapes
+from vla_ros.engine.checkpoints.shapes import expected_shapes
 
 torch.set_num_threads(1)
 torch.ones(64, 64) @ torch.ones(64, 64)

@@ -6,8 +6,9 @@ import torch
 from support.engine import engine_of, images, observation
 from support.train import SENTENCES
 from vla_ros.core import Timeline
-from vla_ros.engine.checkpoints.openvla import expected_shapes, load_checkpoint, save_checkpoint
+from vla_ros.engine.checkpoints.openvla import load_checkpoint, save_checkpoint
 from vla_ros.engine.checkpoints.random import random_tensors
+from vla_ros.engine.checkpoints.shapes import expected_shapes
 from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
 from vla_ros.timing import SystemClock
 from vla_ros.train.arch import ARCHITECTURES

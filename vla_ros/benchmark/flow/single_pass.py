@@ -13,14 +13,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from vla_ros.benchmark.flow.memory import Held, forget_peak, peak_bytes, resident_bytes
-from vla_ros.benchmark.flow.row import Inputs, Row, Spent, Stopwatch
-from vla_ros.benchmark.flow.suite import (
+from vla_ros.benchmark.flow.measure import (
     FlowBenchOptions,
     FlowBenchResult,
     measure_rows,
     summaries,
 )
+from vla_ros.benchmark.flow.memory import Held, forget_peak, peak_bytes, resident_bytes
+from vla_ros.benchmark.flow.row import Inputs, Row, Spent, Stopwatch
 from vla_ros.benchmark.measure import Report, silent
 from vla_ros.benchmark.suite import INSTRUCTION
 from vla_ros.core import Observation, Timeline

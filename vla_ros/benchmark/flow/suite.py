@@ -1,26 +1,23 @@
-"""One run of a flow policy: every row takes its turn, chunk by chunk, in the same inputs."""
+"""One run of a flow policy: the policy, the rows to compare it with, and what they measured."""
 
 from __future__ import annotations
 
-import gc
-import statistics
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from vla_ros.benchmark.flow.lerobot_row import LerobotRow
-from vla_ros.benchmark.flow.memory import (
-    Held,
-    forget_peak,
-    peak_bytes,
-    resident_bytes,
+from vla_ros.benchmark.flow.measure import (
+    FlowBenchOptions,
+    FlowBenchResult,
+    measure_rows,
+    summaries,
 )
+from vla_ros.benchmark.flow.memory import Held, forget_peak, peak_bytes, resident_bytes
 from vla_ros.benchmark.flow.ours import NaiveLerobotRow, NaiveRow, OwnRow, eager
-from vla_ros.benchmark.flow.row import Inputs, Row, Spent
+from vla_ros.benchmark.flow.row import Inputs, Row
 from vla_ros.benchmark.flow.transformers_pi0 import TransformersRow, of_weights
 from vla_ros.benchmark.measure import Report, silent
 from vla_ros.engine.checkpoints.quantised import read_origin
@@ -43,63 +40,6 @@ ROWS = ("flow", "flow_eager", "naive", "transformers", "lerobot")
 WORDS = 12  # of the prompt, in tokens
 OTHER_WEIGHTS = ", random weights of its own"
 SMALL = 100_000_000  # parameters up to which LeRobot gets the same random weights, in a file
-
-
-@dataclass(frozen=True, slots=True)
-class FlowBenchOptions:
-    """What to measure. ``lerobot``: its interpreter, None where there is none; ``weights``: their
-    formats."""
-
-    checkpoint: str
-    device: str = "cpu"
-    dtype: str = "bfloat16"
-    rows: tuple[str, ...] = ROWS
-    warm_up: int = 1
-    timed: int = 5
-    threads: int | None = 1
-    cpu_clock: bool = True
-    cuda_graphs: bool = True
-    lerobot: str | None = None
-    seed: int = 0
-    embodiment: str | None = None
-    weights: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FlowRow:
-    """One row: ms a chunk. ``stages_ms`` are medians by phase, ``step_ms`` one solver step.
-    ``speedup`` over each other row; ``difference``: the largest from the naive row's chunk."""
-
-    median_ms: float
-    p95_ms: float
-    wall_median_ms: float
-    rate_hz: float
-    latency_ms: float
-    stages_ms: dict[str, float]
-    step_ms: float
-    passes_per_action: float
-    actions_per_call: int
-    speedup: dict[str, float]
-    difference: float | None
-    lossless: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class FlowBenchResult:
-    """Rows by name; ``skipped`` says of the others why."""
-
-    rows: dict[str, FlowRow]
-    shapes: dict[str, int]
-    memory: Held
-    skipped: dict[str, str]
-    versions: dict[str, str]
-
-    def as_json(self) -> dict[str, Any]:
-        memory = {**asdict(self.memory), "within_20_percent": self.memory.good}
-        return {
-            "shapes": self.shapes, "memory": memory, "skipped": self.skipped,
-            "versions": self.versions, "schedules": {n: asdict(r) for n, r in self.rows.items()},
-        }  # fmt: skip
 
 
 def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBenchResult:
@@ -259,68 +199,6 @@ def _scratch() -> Any:
     import tempfile
 
     return tempfile.TemporaryDirectory()
-
-
-def measure_rows(
-    options: FlowBenchOptions, rows: dict[str, Row], inputs: Inputs, report: Report
-) -> tuple[dict[str, list[Spent]], dict[str, torch.Tensor]]:
-    """Chunk by chunk in turn, so that drift of the machine hits all rows alike; another row
-    begins each time, since the first finds the caches cold."""
-    spent: dict[str, list[Spent]] = {name: [] for name in rows}
-    chunks: dict[str, torch.Tensor] = {}
-    total, names = options.warm_up + options.timed, list(rows)
-    gc.collect()
-    gc.disable()
-    try:
-        for number in range(total):
-            report("warming up" if number < options.warm_up else "measuring", number, total)
-            for name in [*names[number % len(names) :], *names[: number % len(names)]]:
-                chunks[name], took = rows[name].chunk(inputs)
-                if number >= options.warm_up:
-                    spent[name].append(took)
-        report("measuring", total, total)
-    finally:
-        gc.enable()
-    return spent, chunks
-
-
-def summaries(
-    options: FlowBenchOptions,
-    steps: int,
-    horizon: int,
-    spent: dict[str, list[Spent]],
-    chunks: dict[str, torch.Tensor],
-) -> dict[str, FlowRow]:
-    """The rows of the table, by name, for a head of so many solver steps (0: a single pass)."""
-    cpu = options.cpu_clock
-    medians = {n: statistics.median(s.total(cpu) for s in each) for n, each in spent.items()}
-    out = {}
-    for name, each in spent.items():
-        took = [s.total(cpu) * 1e3 for s in each]
-        stages = {
-            phase: statistics.median((s.cpu if cpu else s.wall)[phase] for s in each) * 1e3
-            for phase in each[0].wall
-        }
-        median = medians[name]
-        comparable = {"naive", name} <= chunks.keys() and name != "naive"
-        out[name] = FlowRow(
-            median_ms=median * 1e3,
-            p95_ms=float(np.percentile(took, 95)),
-            wall_median_ms=statistics.median(s.total(False) for s in each) * 1e3,
-            rate_hz=1.0 / median,
-            latency_ms=median * 1e3,
-            stages_ms={n: stages[n] for n in ("vision", "prefill", "decode")},
-            step_ms=stages["decode"] / max(steps, 1),
-            passes_per_action=float(1 + steps),
-            actions_per_call=horizon,
-            speedup={o: m / median for o, m in medians.items() if o != name},
-            difference=_difference(chunks[name], chunks["naive"]) if comparable else None,
-        )
-    return out
-
-
-def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).abs().max())
 
 
 def _shapes(config: Config, options: FlowBenchOptions, own: OwnRow) -> dict[str, int]:

@@ -16,7 +16,7 @@ from vla_ros.console.tables import Table
 from vla_ros.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.benchmark.flow.suite import FlowBenchOptions, FlowBenchResult, FlowRow
+    from vla_ros.benchmark.flow.measure import FlowBenchOptions, FlowBenchResult, FlowRow
     from vla_ros.benchmark.measure import Report
 
 FILE_WIDTH = 160  # of bench.txt
@@ -91,7 +91,7 @@ def _run(
 
 
 def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> FlowBenchOptions:
-    from vla_ros.benchmark.flow.suite import FlowBenchOptions
+    from vla_ros.benchmark.flow.measure import FlowBenchOptions
     from vla_ros.policies.interpreter import lerobot_python
 
     given = [name for name in OF_TOKENS if getattr(args, name)]

@@ -30,14 +30,8 @@ from vla_ros.engine.checkpoints.config import (
     TowerConfig,
     config_json,
 )
-from vla_ros.engine.checkpoints.openvla import (
-    LANGUAGE,
-    Checkpoint,
-    Tensors,
-    expected_shapes,
-    load_checkpoint,
-    save_checkpoint,
-)
+from vla_ros.engine.checkpoints.openvla import Checkpoint, load_checkpoint, save_checkpoint
+from vla_ros.engine.checkpoints.shapes import LANGUAGE, Tensors, expected_shapes
 from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
 from vla_ros.engine.errors import CheckpointError
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.checkpoints.config import TextConfig, text_json
-from vla_ros.engine.checkpoints.openvla import LANGUAGE
+from vla_ros.engine.checkpoints.shapes import LANGUAGE
 from vla_ros.engine.packed.attention import Attention
 
 _NAME = "vla_ros_packed"

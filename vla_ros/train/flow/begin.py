@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.openvla import LANGUAGE, Checkpoint
+from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.checkpoints.shapes import LANGUAGE
 from vla_ros.engine.flow.config import read_flow_config
 from vla_ros.engine.flow.load import WEIGHTS, expected_tensors
 from vla_ros.engine.flow.pi import PROJECTOR, TEXT

@@ -13,7 +13,8 @@ from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.cli.main import main
 from vla_ros.core import Executing, Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.checkpoints.openvla import LANGUAGE, load_checkpoint
+from vla_ros.engine.checkpoints.openvla import load_checkpoint
+from vla_ros.engine.checkpoints.shapes import LANGUAGE
 from vla_ros.engine.decoders.llama import LlamaDecoder
 from vla_ros.engine.flow.load import WEIGHTS, expected_tensors, load_folder
 from vla_ros.engine.flow.weights import FileWeights, canonical

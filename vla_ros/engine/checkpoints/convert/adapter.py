@@ -19,7 +19,7 @@ from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.convert.unpickle import to_safetensors
 from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import open_tensors, read_json
-from vla_ros.engine.checkpoints.openvla import expected_shapes, unused_names
+from vla_ros.engine.checkpoints.shapes import expected_shapes, unused_names
 from vla_ros.engine.checkpoints.weights import (
     Stored,
     check_shapes,

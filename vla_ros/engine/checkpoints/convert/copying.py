@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.convert.adapter import adapter_in, merge
-from vla_ros.engine.checkpoints.openvla import expected_shapes, unused_names
+from vla_ros.engine.checkpoints.shapes import expected_shapes, unused_names
 from vla_ros.engine.checkpoints.weights import check_shapes, read_headers, weight_files
 from vla_ros.engine.errors import CheckpointError
 

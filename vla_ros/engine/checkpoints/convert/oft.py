@@ -19,9 +19,10 @@ from vla_ros.engine.checkpoints.config import ModelConfig
 from vla_ros.engine.checkpoints.convert.copying import base_of, copy_beside, refuse_baseless
 from vla_ros.engine.checkpoints.convert.unpickle import to_safetensors
 from vla_ros.engine.checkpoints.files import open_tensors, read_json
-from vla_ros.engine.checkpoints.openvla import expected_shapes, norm_stats_of
+from vla_ros.engine.checkpoints.openvla import norm_stats_of
 from vla_ros.engine.checkpoints.parse import parse_config
 from vla_ros.engine.checkpoints.preprocessor import read_preprocessor
+from vla_ros.engine.checkpoints.shapes import expected_shapes
 from vla_ros.engine.checkpoints.weights import HEADS, check_shapes, read_headers
 from vla_ros.engine.errors import CheckpointError
 

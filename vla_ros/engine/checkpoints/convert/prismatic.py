@@ -20,15 +20,9 @@ from vla_ros.engine.checkpoints.convert.unpickle import SEPARATOR, to_safetensor
 from vla_ros.engine.checkpoints.convert.vq import read_vq
 from vla_ros.engine.checkpoints.fields import Fields
 from vla_ros.engine.checkpoints.files import open_tensors, read_json
-from vla_ros.engine.checkpoints.openvla import (
-    LANGUAGE,
-    STATISTICS,
-    Tensors,
-    check_tensors,
-    save_checkpoint,
-    unused_names,
-)
+from vla_ros.engine.checkpoints.openvla import STATISTICS, save_checkpoint
 from vla_ros.engine.checkpoints.parse import LLAMA_EMPTY_TOKEN
+from vla_ros.engine.checkpoints.shapes import LANGUAGE, Tensors, check_tensors, unused_names
 from vla_ros.engine.errors import CheckpointError
 
 _PROJECTOR = {"projector.0": "fc1", "projector.2": "fc2", "projector.4": "fc3"}

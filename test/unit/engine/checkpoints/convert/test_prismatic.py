@@ -16,8 +16,9 @@ from vla_ros.engine import CheckpointError
 from vla_ros.engine.checkpoints.convert import ConvertOptions, convert
 from vla_ros.engine.checkpoints.convert.prismatic import convert_prismatic, describe
 from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.checkpoints.openvla import expected_shapes, load_checkpoint
+from vla_ros.engine.checkpoints.openvla import load_checkpoint
 from vla_ros.engine.checkpoints.random import PRESETS, write_random
+from vla_ros.engine.checkpoints.shapes import expected_shapes
 
 
 def converted(source: Path, target: Path, **options: object) -> Path:
