@@ -1,4 +1,4 @@
-"""What both ways to run the control loop share: task, epoch, state, what comes in.
+"""What both ways to run the control loop share: epoch, state, what comes in.
 
 Three threads call a loop: the node's executor (frames, instructions, services), the worker's
 reader (results) and the control tick. One lock makes each call atomic, publication included,
@@ -21,22 +21,15 @@ from vla_ros.control.intake import FrameCheck
 from vla_ros.control.lasting import Lasting
 from vla_ros.control.outlet import ControlOutlet
 from vla_ros.control.queue import ActionQueue, Answer
+from vla_ros.control.task_loop import TaskLoop
 from vla_ros.control.timeline import Chunking, refuse_unless_able
 from vla_ros.control.watch import ClockWatch
-from vla_ros.control.worker_loop import WorkerLoop
-from vla_ros.core import (
-    EPISODE_OVER,
-    Floats,
-    Instruction,
-    Observation,
-    PolicyInfo,
-    PolicyState,
-)
+from vla_ros.core import EPISODE_OVER, Floats, Observation, PolicyInfo, PolicyState
 from vla_ros.safety import Limits, Safety
 from vla_ros.timing import MS, Clock, Moment, moment
 
 
-class Control(WorkerLoop):
+class Control(TaskLoop):
     """Turns observations and inferences into commands; see the module's text for threads.
 
     :mod:`vla_ros.control.realtime` and :mod:`vla_ros.control.lockstep` say what a frame, an
@@ -121,26 +114,6 @@ class Control(WorkerLoop):
                 self._stop(now)
             self.deactivate()
 
-    def stop(self, why: str = "~/stop was called") -> bool:
-        """The robot stands still until :meth:`resume` or another instruction; the same one said
-        again does not start it. Returns whether there was a task. A goal ends, and says ``why``."""
-        with self.lock:
-            self.goals.end(Outcome.CANCELED, why)
-            self.lasting.latch.catch(self.instruction.text)
-            if not self.instruction.text:
-                return False
-            self._take_up("")
-            return True
-
-    def resume(self) -> bool:
-        """Go on with the task that was stopped. False: there is none, or a goal runs."""
-        with self.lock:
-            latch = self.lasting.latch
-            if not latch.holds or self.goals.current is not None:
-                return False
-            self._take_up(latch.release() or self.instruction.text)
-            return True
-
     def recover(self) -> None:
         """Leave FAULT and HOLD: wait for a fresh action as after activation."""
         with self.lock:
@@ -218,38 +191,7 @@ class Control(WorkerLoop):
     def _stop(self, now: Moment) -> None:
         self._gate.stop(now)
 
-    # ------------------------------------------------------------------ task and frames
-
-    def set_instruction(self, text: str) -> bool:
-        """A new task, or the empty text to :meth:`stop`. Returns whether it is another one.
-
-        After the return no action of the old task will be published. A task that was stopped is
-        not begun again.
-        """
-        with self.lock:
-            if not text:
-                return self.stop("an empty instruction was said")
-            if self._goal_outweighs(text):
-                return False
-            if self.lasting.latch.withholds(text):
-                self._outlet.warn("stopped", "stopped: resume, or give another instruction")
-                return False
-            if text == self.instruction.text:
-                return False
-            self.goals.end(Outcome.PREEMPTED, f"the topic said '{text}'")
-            self.lasting.latch.release()
-            self._take_up(text)
-            return True
-
-    def _take_up(self, text: str) -> None:
-        """This is the task from now on."""
-        self.instruction = Instruction(text, self.instruction.epoch)
-        self._flush()
-        before = self.safety
-        self._wait(self._lacks())
-        if self.safety == before:
-            self._outlet.changed(before, before)  # whoever asked waits for the new epoch
-        self._resubmit()
+    # ------------------------------------------------------------------ frames
 
     def drop(self, reason: str) -> None:
         """Count a frame that was refused; it refreshes no age."""
