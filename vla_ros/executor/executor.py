@@ -112,12 +112,12 @@ class Executor:
         """
         if not self._supervisor.is_alive():
             raise WorkerGone("the worker's supervisor has ended: clean up and configure again")
-        self._supervisor.restart()
+        self._supervisor.orders.restart()
 
     def halt(self) -> None:
         """Kill the worker and start no other before ``restart``; no event follows. Returns at
         once. Results that were on their way may still come."""
-        self._supervisor.halt()
+        self._supervisor.orders.halt()
 
     def set_hang_timeout(self, seconds: float) -> None:
         """A request unanswered for longer than this means that the worker hangs."""
@@ -128,7 +128,7 @@ class Executor:
     def close(self, timeout_s: float = 0.8) -> bool:
         """End the worker, by force if need be. True when it and the thread are gone in time."""
         supervisor = self._supervisor
-        supervisor.stop(timeout_s / 2)
+        supervisor.orders.stop(timeout_s / 2)
         if supervisor.is_alive():
             if supervisor is threading.current_thread():
                 return True
@@ -142,5 +142,5 @@ class Executor:
             self._closed = True
             self._mailbox.close()
         self._bell.close()
-        supervisor.release()
+        supervisor.orders.close()
         return True

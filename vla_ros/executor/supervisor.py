@@ -2,7 +2,7 @@
 a spare one stands by.
 
 One daemon thread does all of it and makes every callback. The other threads only leave
-notes (``stop``, ``restart``, the watchdog's numbers) and ring a bell.
+``orders`` and the watchdog's numbers.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from vla_ros.executor.messages import (
     WorkerReady,
     WorkerSwitched,
 )
+from vla_ros.executor.orders import Orders
 from vla_ros.executor.process import WorkerProcess
 from vla_ros.executor.spare import Spare
 from vla_ros.executor.watchdog import RespawnBudget, Watchdog
@@ -46,7 +47,8 @@ REAP_NS = 10 * SECOND  # a killed process that is still there after this is stuc
 
 
 class Supervisor(threading.Thread):
-    """See the module. ``first`` is resolved when the first worker is ready or refused."""
+    """See the module. ``first`` is resolved when the first worker is ready or refused; ``orders``
+    are taken from other threads."""
 
     def __init__(
         self,
@@ -68,11 +70,7 @@ class Supervisor(threading.Thread):
         self._load_timeout_ns = round(limits.load_timeout_s * SECOND)
         self.first: Future[Ready] = Future()
         self._budget = RespawnBudget(limits.max_respawns, limits.respawn_window_s)
-        self._wake = Doorbell()
-        self._stopping = False
-        self._restarting = False
-        self._halting = False
-        self._stop_timeout_s = 0.5
+        self.orders = Orders()
         self._worker: WorkerProcess | None = None
         self._serving: Ready | None = None  # what the worker said when it had loaded its policy
         self._after = 0  # requests up to this number were another worker's
@@ -82,43 +80,22 @@ class Supervisor(threading.Thread):
         self._since_ns = 0  # when the worker was started, or killed
         self._last_words = ""
 
-    # Notes from other threads.
-
-    def stop(self, timeout_s: float) -> None:
-        """End the worker and this thread. Does not wait."""
-        self._stop_timeout_s = timeout_s
-        self._stopping = True
-        self._wake.ring()
-
-    def restart(self) -> None:
-        """Replace the worker, whatever its state, and forget earlier losses. Does not wait."""
-        self._halting, self._restarting = False, True
-        self._wake.ring()
-
-    def halt(self) -> None:
-        """Kill the worker and start no other before ``restart``. Does not wait."""
-        self._restarting, self._halting = False, True
-        self._wake.ring()
-
     def kill(self) -> None:
-        """SIGKILL to whatever worker there is. The last resort of a stop that does not end."""
+        """SIGKILL to whatever worker there is, from any thread. The last resort of a stop that does
+        not end."""
         for worker in (self._worker, *self._dying, self._spare.process):
             if worker is not None:
                 worker.kill()
 
-    def release(self) -> None:
-        """Give back what the kernel has only so much of. The thread has ended."""
-        self._wake.close()
-
     # The thread.
 
     def run(self) -> None:
-        """Until ``stop``."""
+        """Until it is ordered to stop."""
         try:
-            if not self._stopping:
+            if not self.orders.stopping:
                 self._start_worker()
             last = self._clock.steady_ns()
-            while not self._stopping:
+            while not self.orders.stopping:
                 self._pause()
                 now = self._clock.steady_ns()
                 if now - last > LATE_NS:
@@ -133,27 +110,22 @@ class Supervisor(threading.Thread):
 
     def _pause(self) -> None:
         waiting = select.poll()
-        waiting.register(self._wake.fileno(), select.POLLIN)
+        waiting.register(self.orders.fileno(), select.POLLIN)
         for worker in (self._worker, self._spare.process):
             if worker is not None:
                 waiting.register(worker.channel.fileno(), select.POLLIN)
         # Nothing says that a killed process is gone; who waits for that looks often.
         pause_s = 0.0 if self._dying and self._replace else min(TURN_S, self.hang_timeout_s / 4)
         waiting.poll(1000 * max(0.005, pause_s))
-        self._wake.answer()
+        self.orders.heard()
 
     def _turn(self, now: int) -> None:
-        if self._halting:
-            self._halting = False
+        if (again := self.orders.take()) is not None:
             self._bury(now)
             self._spare.renew()
-            self._replace = False
-        if self._restarting:
-            self._restarting = False
-            self._budget.clear()
-            self._bury(now)
-            self._spare.renew()
-            self._replace = True
+            self._replace = again
+            if again:
+                self._budget.clear()
         self._reap(now)
         if self._worker is not None:
             self._read(self._worker, now)
@@ -289,7 +261,7 @@ class Supervisor(threading.Thread):
     def _end(self) -> None:
         self._spare.bury()  # killed now, it is gone by the time that the worker is
         for worker in (self._worker, *self._dying, *self._spare.dying):
-            if worker is not None and not worker.close(self._stop_timeout_s):
+            if worker is not None and not worker.close(self.orders.stop_timeout_s):
                 _log.error("worker %d does not end: it is stuck in a driver", worker.pid)
         self._worker = None
         if not self.first.done():
