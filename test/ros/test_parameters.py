@@ -1,5 +1,6 @@
 """The parameter files say what the nodes declare, with the nodes' own defaults."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import yaml
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or use its wheels")
 
+from vla_ros.engine.options import ATTENTIONS, IMAGE_STEPS, EngineOptions
 from vla_ros.nodes import describe
-from vla_ros.nodes.policy.parameters import TABLE
+from vla_ros.nodes.policy.parameters import ENGINE, TABLE
 from vla_ros.nodes.policy.settings import spec_of
 from vla_ros.resources import config_path
 
@@ -25,7 +27,7 @@ def test_every_parameter_is_described_and_its_default_allowed(row):
     descriptor = row.descriptor()
     assert descriptor.description
     if row.choices:
-        assert row.default in row.choices
+        assert row.default in row.choices or row.default == [""]
     if row.low is not None:
         assert row.low <= row.default <= row.high
 
@@ -58,7 +60,17 @@ def test_by_default_the_engine_picks_the_schedule_and_is_told_what_drafting_need
     assert (spec.schedule_options["gamma"], spec.schedule_options["draft_checkpoint"]) == (3, "y")
     drafting = spec_of(values | {"gamma": 3, "draft_checkpoint": "y", "schedule": "speculative"})
     assert spec.schedule_options == drafting.schedule_options
-    assert spec_of(values | {"schedule": "actionflow"}).schedule_options == {}
+    actionflow = spec_of(values | {"schedule": "actionflow"}).schedule_options
+    assert set(actionflow) == {*ENGINE, "compile"}
+
+
+def test_how_the_engine_runs_is_by_default_as_the_engine_says():
+    options = spec_of(DEFAULTS).schedule_options
+    fields = {field.name: field.default for field in dataclasses.fields(EngineOptions)}
+    for name in (*ENGINE, "compile"):
+        assert options[name] == fields[name], name
+    choices = {row.name: row.choices for row in TABLE}
+    assert (choices["attention"], choices["image_steps"]) == (ATTENTIONS, IMAGE_STEPS)
 
 
 def test_the_reference_page_is_the_tables():

@@ -25,6 +25,8 @@ BAD_AT_START = [
     ({"camera_roles": ["left", "Left arm"]}, "camera_roles has 'Left arm': small letters"),
     ({"camera_roles": ["wrist"]}, "each once, and none of main, wrist, none"),
     ({"schedule": "magic"}, "schedule is 'magic', must be one of auto"),
+    ({"image_steps": "gpu"}, "image_steps is 'gpu', must be one of auto, cpu, device"),
+    ({"compile": ["vision", "wheels"]}, "compile is 'wheels', must be one of vision, decoder"),
 ]
 
 
@@ -146,6 +148,53 @@ def test_a_policy_that_cannot_be_loaded_is_refused_at_configure(start_policy, tm
     assert refused.state == State.UNCONFIGURED
     assert not rig.ros.change_state("/policy", "activate")
     assert not len(rig.commands)
+
+
+def test_how_the_engine_runs_reaches_it(ros_env, monkeypatch):
+    """From the node's arguments to the options with which the worker loads."""
+    import threading
+
+    import rclpy
+
+    from vla_ros.nodes.policy import runtime
+    from vla_ros.nodes.policy.node import PolicyNode
+    from vla_ros.policies.conventions import settle
+    from vla_ros.policies.vla import engine_options
+
+    loaded = []
+
+    def executor(spec, *_):
+        loaded.append(spec)
+        raise RuntimeError("seen enough")
+
+    monkeypatch.setattr(runtime, "Executor", executor)
+    given = [
+        "policy:=vla", "checkpoint:=random:small", "schedule:=actionflow", "image_steps:=device",
+        "look_ahead:=false", "vision_streams:=false", "attention:=torch", "compile:=[vision]",
+    ]  # fmt: skip
+    rclpy.init(args=["--ros-args", *(word for value in given for word in ("-p", value))])
+    try:
+        node = PolicyNode(threading.Event())
+        node.on_configure(None)
+        node.destroy_node()
+    finally:
+        rclpy.try_shutdown()
+    options = engine_options(loaded[0], settle(loaded[0])[0])
+    assert (options.schedule, options.image_steps, options.attention) == (
+        "actionflow", "device", "torch",
+    )  # fmt: skip
+    assert not options.look_ahead and not options.vision_streams
+    assert options.compile == ("vision",)
+
+
+def test_a_flow_policy_is_not_told_how_a_token_policy_runs(start_policy):
+    """As it is, it loads; what is of token policies alone is refused with its name."""
+    rig = start_policy(
+        policy="vla", checkpoint="random:smolvla-small", image_steps="device", num_threads=1
+    )
+    assert not rig.ros.change_state("/policy", "configure")
+    refused = rig.expect(lambda s: "refused" in s.reason)
+    assert "image_steps: these options are for token policies" in refused.reason
 
 
 @pytest.mark.parametrize(

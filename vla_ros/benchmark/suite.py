@@ -60,6 +60,8 @@ class BenchOptions:
     compile: tuple[str, ...] = ()
     cuda_graphs: bool = True
     attention: str = "auto"
+    image_steps: str = "auto"
+    vision_streams: bool = True
     seed: int = 0
 
 
@@ -217,6 +219,8 @@ def _engine_options(options: BenchOptions) -> EngineOptions:
         seed=options.seed,
         cuda_graphs=options.cuda_graphs,
         attention=options.attention,
+        image_steps=options.image_steps,
+        vision_streams=options.vision_streams,
         compile=options.compile,
     )
 

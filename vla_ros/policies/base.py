@@ -92,7 +92,9 @@ class PolicySpec:
     name: str = "zero"
     checkpoint: str = ""
     schedule: str = "auto"
-    schedule_options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    schedule_options: Mapping[str, str | int | float | bool | tuple[str, ...]] = field(
+        default_factory=dict
+    )
     device: str = "cpu"
     dtype: str = "float32"
     unnorm_key: str = ""

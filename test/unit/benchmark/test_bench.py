@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from pathlib import Path
@@ -10,9 +11,13 @@ import numpy as np
 import pytest
 
 from support.calibrations import write_calibration
+from vla_ros.benchmark import suite
 from vla_ros.benchmark.frames import drifting_frames, load_frames
 from vla_ros.benchmark.rows import ROWS
+from vla_ros.cli.bench.verb import _options, add_parser
 from vla_ros.cli.main import main
+from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.engine.options import EngineOptions
 from vla_ros.errors import UserError
 
 KEYS = {
@@ -156,6 +161,37 @@ def test_json_alone_chosen_rows_and_recorded_frames(
     assert last_line(out)["shapes"]["action_tokens"] == 3
 
 
+def test_how_the_engine_runs_is_chosen_and_says_the_same(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images resized in torch are Pillow's to the byte, so every answer is."""
+    asked: list[EngineOptions] = []
+
+    class Noted(suite.Engine):
+        def __init__(self, checkpoint: Checkpoint, options: EngineOptions) -> None:
+            asked.append(options)
+            super().__init__(checkpoint, options)
+
+    monkeypatch.setattr(suite, "Engine", Noted)
+    words = ["--timed", "2", "--warm-up", "1", "--rows", "autoregressive", "--json"]
+    said = []
+    for steps in ("cpu", "device"):
+        assert main([*SMALL, *words, "--image-steps", steps, "--no-vision-streams"]) == 0
+        said.append(last_line(capsys.readouterr().out)["schedules"]["autoregressive"]["said"])
+    assert [options.image_steps for options in asked] == ["cpu", "device"]
+    assert not any(options.vision_streams for options in asked)
+    assert said[0] == said[1]
+
+
+def test_parts_to_compile_are_said_to_the_engine() -> None:
+    """Compiling itself takes minutes."""
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    words = ["--compile", "vision", "--compile", "decoder"]
+    options = _options(parser.parse_args([*SMALL, *words]))
+    assert suite._engine_options(options).compile == ("vision", "decoder")
+
+
 def test_the_sweep_covers_lengths(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +210,7 @@ def test_the_sweep_covers_lengths(
         (["--rows", "magic"], "rows magic are unknown"),
         (["--checkpoint", "/no/where"], "neither a directory nor a hub id"),
         (["--timed", "0"], "--timed and --tokens need at least 1"),
+        (["--compile", "vision", "--compile-ablation"], "leave out --compile"),
     ],
 )
 def test_wrong_wishes_are_one_line_and_status_2(

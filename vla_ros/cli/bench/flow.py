@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 FILE_WIDTH = 160  # of bench.txt
 WARM_UP, TIMED = 2, 5
 #: options that belong to token policies
-OF_TOKENS = ("draft", "unnorm_key", "frames", "tokens", "sweep", "passes", "compile_ablation")
+OF_TOKENS = (
+    "draft", "unnorm_key", "frames", "tokens", "sweep", "passes", "compile", "compile_ablation",
+    "no_vision_streams",
+)  # fmt: skip
 SPARE = ("p95\nms", "wall\nms", "differs\nby")
 
 
@@ -95,8 +98,7 @@ def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> Flow
     from vla_ros.policies.interpreter import lerobot_python
 
     given = [name for name in OF_TOKENS if getattr(args, name)]
-    if args.attention != "auto":
-        given.append("attention")
+    given += [name for name in ("attention", "image_steps") if getattr(args, name) != "auto"]
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for token policies, {args.checkpoint} {what}")

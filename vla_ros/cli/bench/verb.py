@@ -75,6 +75,15 @@ def add_parser(verbs: Any) -> None:
         default="auto",
         help="of a tail: Triton's kernel or torch (auto)",
     )
+    add(
+        "--image-steps",
+        choices=("auto", "cpu", "device"),
+        default="auto",
+        help="where images are resized (auto: on the GPU where there is one)",
+    )
+    add("--no-vision-streams", action="store_true", help="one vision tower after the other on CUDA")
+    add("--compile", action="append", choices=("vision", "decoder"), default=[],
+        help="by torch.compile; may be repeated")  # fmt: skip
     add("--sweep", action="store_true", help="over action lengths and prompt lengths")
     add("--passes", action="store_true", help="each pass by itself, beside the roofline of this"
         " machine")  # fmt: skip
@@ -128,6 +137,8 @@ def _options(args: argparse.Namespace) -> BenchOptions:
     tokens = TOKENS if args.tokens is None else args.tokens
     if args.lerobot_python:
         raise UserError("--lerobot-python is for flow policies: LeRobot has no token policy")
+    if args.compile and args.compile_ablation:
+        raise UserError("--compile-ablation compiles each part in turn: leave out --compile")
     if timed < 1 or warm_up < 0 or tokens < 1:
         raise UserError("--timed and --tokens need at least 1, --warm-up at least 0")
     return BenchOptions(
@@ -148,6 +159,9 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         unnorm_key=args.unnorm_key,
         cuda_graphs=not args.no_cuda_graphs,
         attention=args.attention,
+        image_steps=args.image_steps,
+        vision_streams=not args.no_vision_streams,
+        compile=tuple(args.compile),
     )
 
 

@@ -20,7 +20,8 @@ Value = bool | int | float | str | Sequence[int] | Sequence[float] | Sequence[st
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One row of a node's table. ``low`` and ``high`` are inclusive."""
+    """One row of a node's table. ``low`` and ``high`` are inclusive, ``choices`` the value's, or
+    those of every word of a list."""
 
     name: str
     default: Value
@@ -58,9 +59,11 @@ def check_values(table: Iterable[Parameter], values: dict[str, Any]) -> None:
         numbers = np.asarray(value if numeric else 0.0, float)
         if not np.isfinite(numbers).all():
             raise ValueError(f"{row.name} is {value}, must be finite")
-        if row.choices and row.name in values and values[row.name] not in row.choices:
-            allowed = ", ".join(row.choices)
-            raise ValueError(f"{row.name} is '{values[row.name]}', must be one of {allowed}")
+        given = values.get(row.name, row.default)
+        for word in filter(None, given) if texts else [given]:
+            if row.choices and word not in row.choices:
+                allowed = ", ".join(row.choices)
+                raise ValueError(f"{row.name} is '{word}', must be one of {allowed}")
 
 
 def check_fixed(

@@ -29,6 +29,8 @@ _SCHEDULES = (
 CROP = {"auto": None, "always": True, "never": False}
 _MORE_CAMERAS = MAX_ARRAYS - 2
 _RESERVED = ("main", "wrist", "none")
+#: Of token policies: how the engine runs, whatever its schedule; by the engine's own names.
+ENGINE = ("attention", "image_steps", "vision_streams", "look_ahead")
 #: Schedules that draft, or may come to.
 DRAFTING = ("auto", "speculative", "heterospec", "vanilla_speculative")
 HIGH = [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]
@@ -117,6 +119,16 @@ TABLE = (
         fixed=True,
     ),
     P("cuda_graphs", True, "vla: capture the packed passes on CUDA", fixed=True),
+    P("attention", "auto", "vla, token policies: the tail of a pack by Triton's kernel on CUDA"
+      " (auto), or by torch everywhere", choices=("auto", "torch"), fixed=True),
+    P("image_steps", "auto", "vla, token policies: where images are resized, to the same pixels;"
+      " auto: on the GPU where there is one", choices=("auto", "cpu", "device"), fixed=True),
+    P("vision_streams", True, "vla, token policies: on CUDA two vision towers run beside each"
+      " other", fixed=True),
+    P("look_ahead", True, "vla, schedule actionflow: on CUDA the next frame is seen while a pass"
+      " runs", fixed=True),
+    P("compile", [""], "vla, token policies: parts for torch.compile, which makes loading slow;"
+      " empty: none", choices=("vision", "decoder"), fixed=True),
     P("seed", 0, "vla: seed of random weights and of sampling", 0, 2**31 - 1, fixed=True),
     P("num_threads", 0, "Threads of the worker; 0: half of the CPUs, so that the control tick and"
       " the cameras have the others; on a GPU torch decides", 0, 256, fixed=True),

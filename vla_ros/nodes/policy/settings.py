@@ -10,7 +10,7 @@ from vla_ros.control import check_instruction
 from vla_ros.control.timeline import Chunking, Execution
 from vla_ros.core import StalePolicy
 from vla_ros.nodes.policy.outputs.choose import check_outputs
-from vla_ros.nodes.policy.parameters import CROP, DRAFTING, LOW, roles_of
+from vla_ros.nodes.policy.parameters import CROP, DRAFTING, ENGINE, LOW, roles_of
 from vla_ros.nodes.policy.space import space_of
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.safety import Limits
@@ -84,9 +84,9 @@ def pairs_of(values: Mapping[str, Any], name: str) -> dict[str, str]:
 
 def spec_of(values: dict[str, Any]) -> PolicySpec:
     """Which policy to load. Raises PolicyRefused with the reason."""
-    options: dict[str, str | int | float | bool] = {}
+    options: dict[str, str | int | float | bool | tuple[str, ...]] = {}
     if values["schedule"] in DRAFTING:
-        options = {
+        options |= {
             "drafter": values["drafter"],
             "draft_extrapolation": values["draft_extrapolation"],
             "adaptive_draft": values["adaptive_draft"],
@@ -103,6 +103,8 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
     for name in ("tokenizer", "flow_steps", "flow_cameras", "embodiment"):
         if values[name]:
             options[name] = values[name]
+    options |= {name: values[name] for name in ENGINE}
+    options["compile"] = tuple(filter(None, values["compile"]))
     if values["execution"] in ("rtc", "rtc_trained"):
         trained = values["execution"] == "rtc_trained"
         options["rtc"] = "trained" if trained else values["rtc_jacobian"]
