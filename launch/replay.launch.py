@@ -8,11 +8,15 @@
 `player:=vla_ros` (default) runs `vla-ros replay`: lock-step, in a ROS domain of its own, with a
 comparison and a report at the end. `player:=ros2bag` runs `ros2 bag play` beside the policy of
 policy.launch.py, in this domain, so that everything else of ROS can look on; the policy lives
-in the bag's time, and every argument of policy.launch.py can be given.
+in the bag's time, and every argument of policy.launch.py can be given. `vla-ros replay` takes those
+that set a parameter, and `parameters`; what means nothing to a player is refused.
 """
 
+import json
 from collections.abc import Callable, Mapping
+from typing import Any
 
+import yaml
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
@@ -33,14 +37,18 @@ from vla_ros.bringup.security import OVERRIDE, enclave_of
 
 SHARE = FindPackageShare("vla_ros")
 
-# Arguments of `vla-ros replay` that are handed on: name, description.
-OPTIONS = (
+# Of the policy, handed on by both players: name, description.
+OVERRIDES = (
     ("policy", "Which policy to run; empty: as recorded"),
     ("checkpoint", "vla: model"),
     ("schedule", "vla: decoding schedule"),
     ("device", "vla: torch device"),
     ("dtype", "vla: number format of the weights"),
+    ("weights", "vla: formats of the weights, such as int8 or decoder=int4,head=int8"),
     ("instruction", "The task, instead of the bag's own"),
+)
+# Of `vla-ros replay` alone.
+OPTIONS = (
     ("golden", "Compare with this file"),
     ("save", "Keep the actions as a golden file"),
     ("tolerance", "Largest difference that is none"),
@@ -50,6 +58,26 @@ OPTIONS = (
 # recorded commands must not come beside those of the policy.
 TOPICS = ("image", "wrist_image", "joint_states", "ground_truth", "instruction")
 START_S = 5.0  # for the policy to load before the first frame
+# The other arguments of policy.launch.py: those that are a parameter of the policy node, and those
+# that `vla-ros replay` cannot follow, with the values that ask for nothing.
+PARAMETERS = ("require_gate", "replay_file", "frame_id", "control_rate_hz", "max_age_s")
+ROS2BAG_ALONE = {
+    "params_file": "",
+    "extra_params_file": "",
+    "remappings": "{}",
+    "monitor_params_file": "",
+    "namespace": "",
+    "enclave": "",
+    "use_sim_time": "false",
+    "log_level": "info",
+    "monitor": "true",
+    "record": "",
+    "autostart": "true",
+    "mode": "",
+    "end_effector_pose": "end_effector_pose",
+    "measured_pose": "measured_pose",
+    "start_after_s": str(START_S),
+}
 
 
 def arguments() -> list[DeclareLaunchArgument]:
@@ -75,7 +103,7 @@ def arguments() -> list[DeclareLaunchArgument]:
         ),
         *(
             DeclareLaunchArgument(name, default_value="", description=text)
-            for name, text in OPTIONS
+            for name, text in (*OVERRIDES, *OPTIONS)
         ),
         *(
             DeclareLaunchArgument(
@@ -93,20 +121,46 @@ def play(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         return LaunchConfiguration(name).perform(context)
 
     if given("player") == "ros2bag":
+        for name, _ in OPTIONS:
+            if given(name):
+                raise RuntimeError(f"{name} is for player:=vla_ros: ros2 bag play has no report")
         return _ros2bag(given, context.environment)
-    return _vla_ros(given)
+    return _vla_ros(context.launch_configurations)
 
 
-def _vla_ros(given: Callable[[str], str]) -> list[LaunchDescriptionEntity]:
-    command = ["vla-ros", "replay", given("bag")]
-    for name in ("rate", *(name for name, _ in OPTIONS)):
-        if given(name):
-            command += [f"--{name}", given(name)]
+def _vla_ros(given: Mapping[str, str]) -> list[LaunchDescriptionEntity]:
+    """``given``: also what only policy.launch.py declares, where it was written."""
+    for name, nothing in ROS2BAG_ALONE.items():
+        if given.get(name, "") not in ("", nothing):
+            raise RuntimeError(
+                f"{name} is for player:=ros2bag: `vla-ros replay` brings up a policy node by itself"
+                " (its parameters: parameters:='{NAME: VALUE}')"
+            )
+    command = ["vla-ros", "replay", given["bag"]]
+    for name in ("rate", *(name for name, _ in (*OVERRIDES, *OPTIONS))):
+        if given[name]:
+            command += [f"--{name}", given[name]]
     for name in TOPICS[:3]:
-        if given(name) != name:
-            command += ["-r", f"{name}={given(name)}"]
+        if given[name] != name:
+            command += ["-r", f"{name}={given[name]}"]
+    for name in PARAMETERS:
+        if given.get(name):
+            command += ["-p", f"{name}={given[name]}"]
+    for name, value in mapping("parameters", given.get("parameters", "")).items():
+        command += ["-p", f"{name}={json.dumps(value, default=str)}"]
     replay = ExecuteProcess(cmd=command, name="replay", output="screen")
     return [replay, _end_with(replay)]
+
+
+def mapping(name: str, text: str) -> dict[str, Any]:
+    """The argument ``name``, which is YAML. RuntimeError: it is something else."""
+    try:
+        found = yaml.safe_load(text or "{}")
+    except yaml.YAMLError as error:
+        raise RuntimeError(f"{name}:={text}: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise RuntimeError(f"{name}:={text}: write '{{NAME: VALUE, NAME: VALUE}}'")
+    return found
 
 
 def _ros2bag(
@@ -114,7 +168,7 @@ def _ros2bag(
 ) -> list[LaunchDescriptionEntity]:
     # The bag's topics are renamed as they are played, so the policy keeps the usual names.
     handed_on = {"use_sim_time": "true"} | {name: name for name in TOPICS[:3]}
-    handed_on |= {name: given(name) for name, _ in OPTIONS[:6] if given(name)}
+    handed_on |= {name: given(name) for name, _ in OVERRIDES if given(name)}
     policy = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(PathJoinSubstitution([SHARE, "launch", "policy.launch.py"])),
         launch_arguments=handed_on.items(),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.launch_files import own_arguments, tree
 from vla_ros.bringup.graph_file import GraphSpec, node_names
 from vla_ros.policies.conventions import UNGATED
 from vla_ros.resources import config_path, share
@@ -28,10 +29,6 @@ INCLUDED = {
 }
 # Files of an included launch file's defaults, in whose place another one is given.
 REPLACED = {"libero.launch.py": {"policy_sim.yaml"}}
-
-
-def tree(name: str) -> ast.Module:
-    return ast.parse((share() / "launch" / name).read_text(encoding="utf-8"))
 
 
 def calls(name: str, *functions: str) -> list[dict[str, object]]:
@@ -107,28 +104,6 @@ def test_the_page_names_every_argument():
         named = {cell for line in section.splitlines() if line.startswith("| `")
                  for cell in re.findall(r"`(\w+)`", line.split("|")[1])}  # fmt: skip
         assert named == own_arguments(path.name), path.name
-
-
-def own_arguments(name: str) -> set[str]:
-    """What a launch file declares by itself, in its tables too."""
-    found = {
-        node.args[0].value
-        for node in ast.walk(tree(name))
-        if isinstance(node, ast.Call)
-        and getattr(node.func, "id", "") == "DeclareLaunchArgument"
-        and isinstance(node.args[0], ast.Constant)
-    }
-    for node in tree(name).body:
-        if not isinstance(node, ast.Assign):
-            continue
-        table = getattr(node.targets[0], "id", "")
-        if table in ("OVERRIDES", "OPTIONS"):
-            found |= {row.elts[0].value for row in node.value.elts}
-        elif table == "TOPICS" and isinstance(node.value, ast.Dict):
-            found |= {key.value for key in node.value.keys}
-        elif table == "TOPICS":
-            found |= {cell.value for cell in node.value.elts[:3]}
-    return found
 
 
 @pytest.mark.parametrize("launch", PAIRS)

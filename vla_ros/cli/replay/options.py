@@ -110,6 +110,7 @@ def _add_policy(add: Any) -> None:
     add("--schedule", metavar="NAME", help="vla: decoding schedule")
     add("--device", help="vla: torch device, such as cuda:0")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="vla: of the weights")
+    add("--weights", metavar="F", help="vla: formats of the weights, such as int8")
     add(
         "-p",
         "--param",
@@ -192,7 +193,7 @@ def graph_of(
     }
     if mode == CHUNKS:  # each is late by what the questions say, and by nothing else
         values |= {"delay_frames": 0}
-    own = ("policy", "checkpoint", "schedule", "device", "dtype")
+    own = ("policy", "checkpoint", "schedule", "device", "dtype", "weights")
     values |= {name: getattr(args, name) for name in own if getattr(args, name) is not None}
     node = NodeSpec("policy", "policy", (file,), values, lifecycle=True)
     given = parse_overrides([f"policy.{item}" for item in args.param]).get("policy", {})
