@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from vla_ros.engine.flow.matrices import Formatting, Made, Make, Take
 from vla_ros.engine.flow.quantise import quantise_flow
 from vla_ros.engine.inspection import inspect, refuse_weights
 from vla_ros.engine.quantised.formats import parse_formats
+from vla_ros.engine.quantised.fp8 import Fp8
 from vla_ros.engine.quantised.matrices import quantise
 
 SMALL = [name for name in all_presets() if name.endswith("-small")]
@@ -80,6 +82,60 @@ def test_products_are_those_of_the_matrices(preset: str, kind: str, tmp_path: Pa
     assert float((few - same).norm() / same.norm()) < rounding
     if kind == "int4":  # of other numbers it is further away
         assert float((few - chunk(source)).norm() / same.norm()) > 0.01
+
+
+class Beside:
+    """An fp8 matrix, and what it says by its definition: the floats that it stands for, in float64,
+    times inputs whose rows are rounded to e4m3 as on a GPU. ``off``: how far each product was from
+    that, and from the same with inputs as they came."""
+
+    def __init__(self, matrix: Fp8, off: list[tuple[float, float]]) -> None:
+        self._matrix, self._off = matrix.ready(), off
+        self._floats = matrix.values.double() * matrix.scale.double()[:, None]
+
+    def __len__(self) -> int:
+        return len(self._matrix)
+
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        factor = (x.float().abs().amax(1, keepdim=True) / 448.0).clamp_min(1e-30)
+        rounded = (x.float() / factor).to(torch.float8_e4m3fn).double() * factor
+        out = self._matrix.times(x)
+        right, other = (rows @ self._floats.T for rows in (rounded, x.double()))
+        if x.any():
+            far, further = (float((out - it).norm() / right.norm()) for it in (right, other))
+            self._off.append((far, further))
+        return out
+
+
+class BesidePlace(Place):
+    off: ClassVar[list[tuple[float, float]]] = []
+
+    def formatted(self, weights):  # type: ignore[no-untyped-def]
+        return BesideFormatting(weights, self.formats)
+
+
+class BesideFormatting(Formatting):
+    def made(self, name: str, part: str, like: torch.Tensor, make: Make, take: Take) -> Made:
+        weight, bias = make(take)
+        few = quantise(weight, getattr(self._formats, part))
+        assert isinstance(few, Fp8)
+        beside: Any = Beside(few, BesidePlace.off)
+        return beside, None if bias is None else bias.to(like)
+
+
+@pytest.mark.parametrize("preset", SMALL)
+def test_fp8_products_are_those_of_the_floats_and_of_rounded_inputs(
+    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every product of a chunk, each with the inputs that it gets there."""
+    source = folder(tmp_path, preset)
+    every = "vision=fp8,decoder=fp8,head=fp8"
+    off: list[tuple[float, float]] = []
+    monkeypatch.setattr(BesidePlace, "off", off)
+    assert torch.equal(chunk(source, every, BesidePlace), chunk(source, every))
+    assert len(off) > 50
+    assert max(right for right, _ in off) < 2**-8  # a rounding to bfloat16, and the order of sums
+    assert min(other for _, other in off) > 0.01  # without the inputs' rounding it is another
 
 
 def test_each_part_is_its_own(tmp_path: Path) -> None:
