@@ -184,6 +184,21 @@ def test_the_map_allows_nothing_that_nobody_uses(room):
     )
 
 
+def test_a_room_names_only_what_is_in_it():
+    """Double backticks in the docstring of a folder are names of its files and folders."""
+    maps = 0
+    for path in (path for path in files() if path.endswith("__init__.py")):
+        said = ast.get_docstring(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))) or ""
+        room = (PACKAGE / path).parent
+        names = re.findall(r"``([a-z0-9_]+)``", said)
+        missing = [
+            n for n in names if not any((room / n).with_suffix(s).exists() for s in ("", ".py"))
+        ]
+        assert not missing, f"{path} speaks of {', '.join(missing)}: there is no such file"
+        maps += bool(names)
+    assert maps > 10
+
+
 def test_the_inner_rooms_know_no_ros():
     inner = [path for path in files() if not path.startswith(MAY_KNOW_ROS)]
     assert len(inner) > 100

@@ -1,8 +1,9 @@
 """The control loop: from observations and inferences to gated commands. ROS-free.
 
 What comes in: ``assembling`` joins messages to observations, ``intake`` refuses what cannot be
-used, ``queue`` holds what is to be executed. :class:`Control` ties them together, ``realtime``
-and ``lockstep`` are its two ways to run, ``gate`` is the one way out.
+used, ``queue`` holds what is to be executed. :class:`Control` ties them together; each file below
+it adds what it knows of: ``state``, ``goal_loop``, ``worker_loop``, ``task_loop``, ``loop``.
+``realtime`` and ``lockstep`` are its two ways to run, ``gate`` is the one way out.
 """
 
 from vla_ros.control.intake import check_instruction

@@ -1,6 +1,11 @@
-"""The inference engine: one packed forward pass, every schedule. No ROS, no simulator here.
+"""The inference engine: one packed pass under every schedule, and flow policies. No ROS here.
 
 What needs torch is imported when it is asked for: options and errors are for everybody.
+
+``engine``: the face; ``options``, ``factory``: from what is asked for to its parts. ``model``:
+what a checkpoint becomes, of ``vision`` and ``decoders``. ``packed``: the one primitive, which
+``schedules`` fill, with guesses of ``drafters``. ``flow``: the other primitive, for policies with
+an action head. ``checkpoints``: what is on disk; ``quantised``: fewer bits.
 """
 
 from __future__ import annotations
