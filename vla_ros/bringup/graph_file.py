@@ -30,6 +30,7 @@ from vla_ros.bringup.names import check_namespace, remapping
 from vla_ros.bringup.security import enclave_of
 from vla_ros.bringup.shipped_graphs import find_graph_file
 from vla_ros.bringup.typed import of_type
+from vla_ros.bringup.yaml_files import flatten, known_keys, mapping, read_yaml
 from vla_ros.errors import UserError
 from vla_ros.resources import config_path
 
@@ -74,12 +75,12 @@ class NodeSpec:
         """Every parameter that its files set, flattened: {"limits.max_age_s": 0.3, ...}."""
         found: dict[str, Any] = {}
         for path in self.parameter_files:
-            content = _read_yaml(path)
+            content = read_yaml(path)
             for pattern, body in content.items():
                 names = ("/**", self.name, self.full_name, f"/**/{self.name}")
                 if pattern not in names or not isinstance(body, dict):
                     continue
-                found |= _flatten(body.get("ros__parameters") or {})
+                found |= flatten(body.get("ros__parameters") or {})
         return found
 
     def values(self) -> dict[str, Any]:
@@ -121,18 +122,16 @@ class GraphSpec:
         """
         check_namespace(namespace)
         file = find_graph_file(path)
-        content = _read_yaml(file)
-        _known_keys(content, ("nodes", "parameters", "log_level"), str(file))
-        nodes = _mapping(content.get("nodes"), f"{file}: nodes")
+        content = read_yaml(file)
+        known_keys(content, ("nodes", "parameters", "log_level"), str(file))
+        nodes = mapping(content.get("nodes"), f"{file}: nodes")
         if not nodes:
             raise UserError(f"{file}: 'nodes' is empty; name at least one node")
         nodes = {**(more or {}), **nodes}  # one that the file has already is the file's
-        shared = _flatten(_mapping(content.get("parameters"), f"{file}: parameters"))
+        shared = flatten(mapping(content.get("parameters"), f"{file}: parameters"))
         level = log_level or content.get("log_level", "info")
         specs = tuple(
-            _node(
-                str(name), _mapping(body, f"{file}: nodes.{name}"), file, shared, level, namespace
-            )
+            _node(str(name), mapping(body, f"{file}: nodes.{name}"), file, shared, level, namespace)
             for name, body in nodes.items()
         )
         specs = _with_overrides(specs, overrides or {}, file.name)
@@ -184,7 +183,7 @@ def _node(
     namespace: str,
 ) -> NodeSpec:
     place = f"{file}: nodes.{name}"
-    _known_keys(body, _NODE_KEYS, place)
+    known_keys(body, _NODE_KEYS, place)
     executable = str(body.get("executable", name))
     if executable not in (known := node_names()):
         raise UserError(f"{place}: no node {executable!r}; vla_ros has {', '.join(known)}")
@@ -200,14 +199,14 @@ def _node(
     files = body.get("parameter_files", [])
     if not isinstance(files, list):
         raise UserError(f"{place}: parameter_files must be a list of file names")
-    remappings = _mapping(body.get("remappings"), f"{place}.remappings")
+    remappings = mapping(body.get("remappings"), f"{place}.remappings")
     own = str(body.get("namespace", "") or "")
     check_namespace(own, f"{place}: namespace")
     return NodeSpec(
         name=name,
         executable=executable,
         parameter_files=tuple(_parameter_file(str(f), file, place) for f in files),
-        parameters={**shared, **_flatten(_mapping(body.get("parameters"), f"{place}.parameters"))},
+        parameters={**shared, **flatten(mapping(body.get("parameters"), f"{place}.parameters"))},
         remappings={str(old): str(new) for old, new in remappings.items()},
         namespace="/".join(part.strip("/") for part in (namespace, own) if part.strip("/")),
         lifecycle=lifecycle,
@@ -264,40 +263,3 @@ def _parameter_file(name: str, graph_file: Path, place: str) -> Path:
         return config_path(name)
     except FileNotFoundError as error:
         raise UserError(f"{place}: {error}") from None
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise UserError(f"{path}{line}: not YAML: {problem}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
-    return _mapping(content, str(path))
-
-
-def _mapping(value: object, place: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise UserError(f"{place} must be a mapping of names, not {type(value).__name__}")
-    return value
-
-
-def _known_keys(content: Mapping[str, Any], known: Iterable[str], place: str) -> None:
-    unknown = [str(key) for key in content if key not in known]
-    if unknown:
-        raise UserError(f"{place}: unknown key {unknown[0]!r}; known: {', '.join(known)}")
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
