@@ -95,8 +95,7 @@ def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> Flow
     from vla_ros.policies.interpreter import lerobot_python
 
     given = [name for name in OF_TOKENS if getattr(args, name)]
-    if args.attention != "auto":
-        given.append("attention")
+    given += [name for name in ("attention", "gemm") if getattr(args, name) != "auto"]
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for token policies, {args.checkpoint} {what}")

@@ -75,6 +75,8 @@ def add_parser(verbs: Any) -> None:
         default="auto",
         help="of a tail: Triton's kernel or torch (auto)",
     )
+    add("--gemm", choices=("auto", "torch"), default="auto", help="products of captured passes: the"
+        " fastest of Triton's and torch's, timed, or torch's (auto)")  # fmt: skip
     add("--sweep", action="store_true", help="over action lengths and prompt lengths")
     add("--passes", action="store_true", help="each pass by itself, beside the roofline of this"
         " machine")  # fmt: skip
@@ -148,6 +150,7 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         unnorm_key=args.unnorm_key,
         cuda_graphs=not args.no_cuda_graphs,
         attention=args.attention,
+        gemm=args.gemm,
     )
 
 
