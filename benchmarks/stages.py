@@ -125,6 +125,7 @@ def on_gpu() -> list[Stage]:
         *families(published, 60, True),
         passes("passes-eager", 60, *seven, "--no-cuda-graphs"),
         passes("passes-torch", 60, *seven, "--attention", "torch"),
+        passes("passes-cublas", 60, *seven, "--gemm", "torch"),
         passes("passes-minivla", 60, *mini, memory_gb=4),
         rows("openvla-7b-torch", 90, *few, *main, "--attention", "torch"),
         rows("openvla-7b-eager", 90, *few, *main, "--no-cuda-graphs"),

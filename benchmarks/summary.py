@@ -84,6 +84,24 @@ def passes_table(name: str, found: dict) -> list[str]:
             number(row["kernels"], "{}"),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    return lines + products_table(found)
+
+
+def products_table(found: dict) -> list[str]:
+    """Which way was taken for which product of these passes, beside torch's."""
+    if not found.get("products"):
+        return []
+    lines = [
+        "",
+        "| rows | N x K | way | us | torch us | times faster |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in found["products"]:
+        us, own = one["us"], one["torch_us"]
+        lines.append(
+            f"| {one['rows']} | {one['count']} x {one['width']} | {one['way']} | {us:.1f}"
+            f" | {own:.1f} | {own / us:.2f} |"
+        )
     return lines
 
 

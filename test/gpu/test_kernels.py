@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from vla_ros.engine.gemm.choose import choose_tuner
+from vla_ros.engine.gemm.stopwatch import stopwatch
+from vla_ros.engine.gemm.ways import check_product, ways
 from vla_ros.engine.packed.backends import (
     choose_backend,
     choose_between,
     choose_rope_write,
     choose_tail,
 )
+from vla_ros.engine.packed.graphs import CudaCapture
 from vla_ros.engine.packed.kernels.between import PLAIN, check_between
 from vla_ros.engine.packed.kernels.rope_write import (
     Heads,
@@ -18,6 +23,7 @@ from vla_ros.engine.packed.kernels.rope_write import (
     rope_write_reference,
 )
 from vla_ros.engine.packed.kernels.tail_attention import check_tail
+from vla_ros.engine.packed.probe import reason
 from vla_ros.engine.packed.tail import TorchTail
 
 HEADS = [Heads(32, 32), Heads(8, 2), Heads(14, 2)]
@@ -56,6 +62,57 @@ def test_what_lies_between_products(
     found = choose_between(where, dtype, width, middle)
     assert (found is PLAIN) == (where.type == "cpu"), "see the warning above"
     check_between(found, where, dtype, width, middle)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 3, 4, 7, 16, 17, 281, 470])
+@pytest.mark.parametrize("shape", [(4096, 4096), (4864, 896), (256, 1000)])
+def test_products(shape: tuple[int, int], rows: int, dtype: torch.dtype, device: str) -> None:
+    """Every way that may be chosen; what has no room in shared memory says so."""
+    where = torch.device(device)
+    generator = torch.Generator().manual_seed(0)
+    weight = (torch.randn(shape, generator=generator) * shape[1] ** -0.5).to(where, dtype)
+    x, bias = (
+        torch.randn(rows, shape[1], generator=generator).to(where, dtype),
+        weight[:, 0].clone(),
+    )
+    tuner = choose_tuner(where, dtype)
+    if tuner is None:
+        assert where.type == "cpu", "Triton does not run here: see the warning above"
+        check_product(F.linear, x, weight, bias)
+        return
+    ran = 0
+    for way in ways(rows, dtype):
+        try:
+            check_product(tuner._make(way), x, weight, bias)
+        except Exception as error:
+            assert "resource" in reason(error).lower(), f"{way}: {error}"
+        else:
+            ran += 1
+    assert ran or not ways(rows, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("shape", [(12288, 4096), (4096, 4096), (22016, 4096), (4096, 11008)])
+@pytest.mark.parametrize("rows", [1, 8, 297])
+def test_what_is_chosen_is_no_slower_than_torch(rows: int, shape: tuple[int, int]) -> None:
+    """Of OpenVLA-7B's four products, captured: what the choice is for. Printed with -s."""
+    where = torch.device("cuda:0")
+    tuner = choose_tuner(where, torch.bfloat16)
+    assert tuner is not None
+    weights = [torch.randn(shape, device=where, dtype=torch.bfloat16) / 64 for _ in range(8)]
+    tuned = [tuner.of(weight) for weight in weights]
+    x = torch.randn(rows, shape[1], device=where, dtype=torch.bfloat16)
+    capture = CudaCapture(where)
+    own = capture(lambda: tuple(F.linear(x, weight) for weight in weights))
+    ours = tuner.while_capturing(capture)(lambda: tuple(weight.times(x) for weight in tuned))
+    watch = stopwatch(where)
+    took, before = watch(ours), watch(own)
+    print(f"{tuner.choices[0]}; in a graph {took / 8 * 1e6:.1f} us, torch {before / 8 * 1e6:.1f}")
+    assert took <= 1.1 * before
+    for one, other in zip(ours(), own(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.02)
 
 
 def test_a_backend_is_chosen_whatever_is_missing(device: str) -> None:

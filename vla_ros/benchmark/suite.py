@@ -23,6 +23,7 @@ from vla_ros.engine.checkpoints.openvla import Checkpoint
 from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, in_memory
 from vla_ros.engine.drafters.acceptance import Exact
 from vla_ros.engine.engine import Engine, open_checkpoint
+from vla_ros.engine.gemm.tuner import Choice
 from vla_ros.engine.options import EngineOptions
 from vla_ros.engine.schedules.speculative import Speculative
 from vla_ros.engine.tokens import MAX_TEXT
@@ -62,6 +63,7 @@ class BenchOptions:
     attention: str = "auto"
     image_steps: str = "auto"
     vision_streams: bool = True
+    gemm: str = "auto"
     seed: int = 0
 
 
@@ -148,12 +150,14 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class PassesResult:
-    """Passes by name, behind a prompt of so many tokens, of actions of so many."""
+    """Passes by name, behind a prompt of so many tokens, of actions of so many; ``gemm``: which
+    products were taken, none where all are torch's."""
 
     passes: dict[str, PassTime]
     prompt: int
     tokens: int
     attention: str
+    gemm: tuple[Choice, ...] = ()
 
 
 def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResult:
@@ -164,7 +168,9 @@ def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResu
     with _refused():
         engine = Engine(open_for(options.checkpoint, options), _engine_options(options))
         found, prompt = time_passes(engine, options.instruction, options.timed, report)
-    return PassesResult(found, prompt, engine.info.max_tokens, engine.model.attention.name)
+    tuner = engine.model.tuner
+    chosen = () if tuner is None else tuple(tuner.choices)
+    return PassesResult(found, prompt, engine.info.max_tokens, engine.model.attention.name, chosen)
 
 
 @contextlib.contextmanager
@@ -221,6 +227,7 @@ def _engine_options(options: BenchOptions) -> EngineOptions:
         attention=options.attention,
         image_steps=options.image_steps,
         vision_streams=options.vision_streams,
+        gemm=options.gemm,
         compile=options.compile,
     )
 

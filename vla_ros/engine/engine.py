@@ -52,7 +52,7 @@ class Engine:
             ModelOptions(
                 options.backend, options.cuda_graphs, options.compile, options.attention, capture,
                 options.schedule != "generate",  # which is transformers' and takes them plain
-                options.vision_streams,
+                options.vision_streams, gemm=options.gemm,
             ),
         )  # fmt: skip
         config = self.model.config

@@ -19,6 +19,8 @@ from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
 from vla_ros.engine.decoders.bitnet import BitNetDecoder
 from vla_ros.engine.decoders.hugging_face import TransformersDecoder
 from vla_ros.engine.decoders.llama import LlamaDecoder
+from vla_ros.engine.gemm.choose import choose_tuner
+from vla_ros.engine.gemm.tuner import Tuner
 from vla_ros.engine.packed.backends import choose_backend, choose_between
 from vla_ros.engine.packed.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
 from vla_ros.engine.packed.kernels.between import PLAIN
@@ -46,7 +48,8 @@ class ModelOptions:
     """How a model is run. ``capture`` overrides the way graphs are captured (tests).
 
     ``prepack``: on a CPU the decoder's matrices are laid out for it once. ``vision_streams``: on
-    CUDA two towers run beside each other; ``both`` overrides the way in which (tests)."""
+    CUDA two towers run beside each other; ``both`` overrides the way in which (tests). ``gemm``:
+    who multiplies in captured passes."""
 
     backend: str = "own"
     cuda_graphs: bool = True
@@ -56,6 +59,7 @@ class ModelOptions:
     prepack: bool = True
     vision_streams: bool = True
     both: Both | None = None
+    gemm: str = "auto"
 
 
 class VLAModel:
@@ -86,8 +90,14 @@ class VLAModel:
         self.vision = _vision(self.config, checkpoint)
         self.parameters = self.quantised + sum(t.numel() for t in self.tensors.values())
         text = self.config.text
+        self.capture = _capture(device, options)
         # torch.compile lays weights out itself, and fuses.
         compiles = "decoder" in options.compile
+        #: what says how the decoder's products are done in captured passes; None: torch does them
+        self.tuner: Tuner | None = None
+        ours = options.backend == "own" and not (compiles or text.ternary)
+        if self.capture is not None and ours and options.gemm == "auto":
+            self.tuner = choose_tuner(device, dtype)
         prepack = options.prepack and not compiles and can_prepack(device, dtype)
         sizes = text.hidden_size, text.intermediate_size
         self.decoder: Decoder
@@ -97,12 +107,13 @@ class VLAModel:
             self.decoder = TransformersDecoder(text, self.tensors)
         else:
             self.decoder = LlamaDecoder(
-                text, self.tensors, quantised=checkpoint.quantised, prepack=prepack,
+                text, self.tensors, quantised=checkpoint.quantised,
+                prepack=prepack and self.tuner is None,
+                tuner=self.tuner,
                 between=PLAIN if compiles else choose_between(device, dtype, *sizes),
             )  # fmt: skip
         heads = Heads(text.heads, text.kv_heads)
         self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
-        self.capture = _capture(device, options)
         self._see = _eyes(self.vision, device, options)
         self._hidden: Hidden = self.decoder.hidden
         self._tapped: Tapped = self.decoder.tapped
@@ -121,6 +132,11 @@ class VLAModel:
         """All tensors that are not quantised, those that a CPU has packed made anew."""
         packed = self.decoder.unpacked() if isinstance(self.decoder, LlamaDecoder) else {}
         return {**self.tensors, **packed}
+
+    def _captures_passes(self) -> Capture | None:
+        if self.capture is None or self.tuner is None:
+            return self.capture
+        return self.tuner.while_capturing(self.capture)
 
     def features(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Pixels per tower [images, 3, s, s] -> features [patches, sum of widths]."""
@@ -161,8 +177,8 @@ class VLAModel:
             text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device
         )
         return Lane(
-            self.decoder, self._hidden, ring, self.attention, self.capture, window, taps,
-            self._tapped,
+            self.decoder, self._hidden, ring, self.attention, self._captures_passes(), window,
+            taps, self._tapped,
         )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ ACCEPTANCES = ("exact", "sampling", "relaxed")
 EXTRAPOLATIONS = ("repeat", "linear")
 BACKENDS = ("own", "transformers")
 ATTENTIONS = ("auto", "torch")
+GEMMS = ("auto", "torch")
 PREPROCESSINGS = ("default", "libero")
 IMAGE_STEPS = ("auto", "cpu", "device")
 RTC = ("", "identity", "true", "trained")
@@ -54,6 +55,9 @@ class EngineOptions:
     and sampling.
     ``attention`` "torch" leaves the tail of a pack to torch's products on every device; "auto" has
     a Triton kernel for it on CUDA, or says in one line why not.
+    ``gemm`` "auto": products of a decoder's captured passes are timed on CUDA, in Triton's ways and
+    torch's, and each is done in the fastest (:mod:`vla_ros.engine.gemm.tuner`); "torch" leaves
+    them to torch, whose sums are the same to the bit from one process to the next.
     ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
     "vision" (each tower), "decoder". ``vision_streams``: on CUDA two towers run beside each other;
     ``look_ahead``: ``actionflow`` has the next frame seen while a pass runs
@@ -82,6 +86,7 @@ class EngineOptions:
     image_steps: str = "auto"
     backend: str = "own"
     attention: str = "auto"
+    gemm: str = "auto"
     drafter: str = "temporal"
     draft_checkpoint: str | None = None
     draft_extrapolation: str = "repeat"
@@ -116,6 +121,7 @@ class EngineOptions:
         _one_of("preprocessing", self.preprocessing, PREPROCESSINGS)
         _one_of("image_steps", self.image_steps, IMAGE_STEPS)
         _one_of("attention", self.attention, ATTENTIONS)
+        _one_of("gemm", self.gemm, GEMMS)
         if self.schedule == AUTO:
             _changes_nothing(self)
         for component in self.compile:

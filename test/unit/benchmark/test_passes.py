@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from support.engine import Again
+from support.tuned import MadeUp
 from vla_ros.analysis.devices import Device, Rate
+from vla_ros.benchmark import suite
 from vla_ros.benchmark.passes import operators
 from vla_ros.cli.main import main
+from vla_ros.engine import Engine, model
+from vla_ros.engine.gemm.tuner import TORCH
 
 SMALL = ["bench", "--passes", "--checkpoint", "random:small", "--dtype", "float32", "--timed", "3"]
 
@@ -51,6 +57,27 @@ def test_every_pass_and_its_share(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert rows["prefill"]["bound"] == "compute"
     assert json.loads((tmp_path / "passes.json").read_text()) == found
     assert "packed pass" in (tmp_path / "passes.txt").read_text()
+
+
+def test_the_products_that_were_chosen_are_listed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where passes are captured; here a stand-in captures them, and the times are made up."""
+    made = MadeUp({TORCH: 5e-6, "GEMV 4x512": 2e-6})
+    monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: made.tuner)
+    monkeypatch.setattr(suite, "Engine", partial(Engine, capture=Again()))
+    assert main([*SMALL, "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out.splitlines()[-1])
+    decode = {
+        "rows": 1, "count": 768, "width": 256, "way": "GEMV 4x512", "us": 2.0, "torch_us": 5.0
+    }  # fmt: skip
+    assert found["gemm"] == "auto" and decode in found["products"]
+    assert "768 x 256" in out and "2.50" in out
+    assert "GEMV 4x512" in (tmp_path / "passes.txt").read_text()
+    assert main([*SMALL, "--gemm", "torch"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["gemm"], found["products"]) == ("torch", [])
 
 
 def test_a_replayed_graph_asks_for_few_operators() -> None:

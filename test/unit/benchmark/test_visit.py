@@ -37,7 +37,10 @@ PASS = {"tokens": 1, "median_ms": 2.0, "best_ms": 1.5, "operators": 9, "kernels"
 HEAD = {"checkpoint": "random:x", "dtype": "float32", "attention": "two products",
         "machine": {"cpu": "a processor"}}  # fmt: skip
 BENCH = {**HEAD, "schedules": {"autoregressive": ROW}, "captures": {"in_service": 0}}
-PASSES = {**HEAD, "passes": {"decode": PASS}, "prompt_tokens": 281, "reached_gb_s": 3000.0}
+CHOICE = {"rows": 1, "count": 4096, "width": 11008, "way": "GEMV 8x512", "us": 30.0,
+          "torch_us": 36.0}  # fmt: skip
+PASSES = {**HEAD, "passes": {"decode": PASS}, "prompt_tokens": 281, "reached_gb_s": 3000.0,
+          "products": [CHOICE]}  # fmt: skip
 
 
 def writes(name: str, content: object) -> str:
@@ -74,6 +77,7 @@ def test_stages_are_limited_resumed_and_reported(
 
     table = (out / "table.md").read_text()
     assert "| decode | 1 | 2.000 | 1.500 | 1.000 | memory | 50 | 9 | - |" in table
+    assert "| 1 | 4096 x 11008 | GEMV 8x512 | 30.0 | 36.0 | 1.20 |" in table
     assert "| autoregressive | 2.00 | 3.00 | 500.00 |" in table
     assert "CUDA graphs captured in service: 0." in table
     assert "a processor" in table

@@ -98,7 +98,8 @@ def _options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> Flow
     from vla_ros.policies.interpreter import lerobot_python
 
     given = [name for name in OF_TOKENS if getattr(args, name)]
-    given += [name for name in ("attention", "image_steps") if getattr(args, name) != "auto"]
+    choices = ("attention", "image_steps", "gemm")
+    given += [name for name in choices if getattr(args, name) != "auto"]
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for token policies, {args.checkpoint} {what}")

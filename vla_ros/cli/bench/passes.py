@@ -6,7 +6,8 @@ import argparse
 import json
 import shlex
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.console.progress import Progress
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from vla_ros.analysis.devices import Device
     from vla_ros.analysis.roofline import Roofline, StageTime
     from vla_ros.benchmark.passes import PassTime
-    from vla_ros.benchmark.suite import BenchOptions
+    from vla_ros.benchmark.suite import BenchOptions, PassesResult
+    from vla_ros.engine.gemm.tuner import Choice
 
 FILE_WIDTH = 160
 
@@ -50,7 +52,7 @@ def run_passes(args: argparse.Namespace, options: BenchOptions) -> int:
             rows = {n: _row(n, time, roof, result.tokens) for n, time in result.passes.items()}
         except ValueError as error:
             raise UserError(str(error)) from error
-    _print(args, options, rows, device, result.prompt, result.attention)
+    _print(args, options, rows, device, result)
     return 0
 
 
@@ -119,13 +121,24 @@ def _table(rows: dict[str, dict[str, Any]]) -> Table:
     )
 
 
+def _products(chosen: Sequence[Choice]) -> Table:
+    """Which way was taken for which product, and what torch's takes."""
+    return Table(
+        ["product\nrows", "N x K", "way", "us", "torch\nus", "times\nfaster"],
+        [
+            (str(c.rows), f"{c.count} x {c.width}", c.way, f"{c.us:.1f}", f"{c.torch_us:.1f}",
+             f"{c.torch_us / c.us:.2f}")
+            for c in chosen
+        ],
+    )  # fmt: skip
+
+
 def _print(
     args: argparse.Namespace,
     options: BenchOptions,
     rows: dict[str, dict[str, Any]],
     device: Device,
-    prompt: int,
-    attention: str,
+    result: PassesResult,
 ) -> None:
     import torch
 
@@ -137,21 +150,23 @@ def _print(
         "device": options.device,
         "dtype": options.dtype,
         "threads": torch.get_num_threads(),
-        "attention": attention,
+        "attention": result.attention,
+        "gemm": options.gemm,
         "cuda_graphs": options.cuda_graphs,
         "compile": options.compile,
-        "prompt_tokens": prompt,
+        "prompt_tokens": result.prompt,
         "machine": machine(torch.device(options.device)),
         "reached_gb_s": device.bandwidth() / 1e9,
         "reached_tflops": {name: rate.achieved / 1e12 for name, rate in device.compute.items()},
         "remark": device.notes,
     }
-    line = json_line({**head, "passes": rows})
+    line = json_line({**head, "passes": rows, "products": [asdict(c) for c in result.gemm]})
     text: list[str | Table] = [
         f"{options.checkpoint} on {device.title}",
-        f"{options.dtype}, {attention}; {prompt} prompt tokens; this machine reads"
+        f"{options.dtype}, {result.attention}; {result.prompt} prompt tokens; this machine reads"
         f" {head['reached_gb_s']:.0f} GB/s, measured now",
         _table(rows),
+        *([_products(result.gemm)] if result.gemm else ()),
         *filter(None, [device.notes]),
     ]
     if not args.json:

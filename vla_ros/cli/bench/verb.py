@@ -84,6 +84,8 @@ def add_parser(verbs: Any) -> None:
     add("--no-vision-streams", action="store_true", help="one vision tower after the other on CUDA")
     add("--compile", action="append", choices=("vision", "decoder"), default=[],
         help="by torch.compile; may be repeated")  # fmt: skip
+    add("--gemm", choices=("auto", "torch"), default="auto", help="products of captured passes: the"
+        " fastest of Triton's and torch's, timed, or torch's (auto)")  # fmt: skip
     add("--sweep", action="store_true", help="over action lengths and prompt lengths")
     add("--passes", action="store_true", help="each pass by itself, beside the roofline of this"
         " machine")  # fmt: skip
@@ -162,6 +164,7 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         image_steps=args.image_steps,
         vision_streams=not args.no_vision_streams,
         compile=tuple(args.compile),
+        gemm=args.gemm,
     )
 
 

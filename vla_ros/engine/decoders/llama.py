@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.checkpoints.config import TextConfig
+from vla_ros.engine.gemm.tuner import Tuner
 from vla_ros.engine.packed.attention import Attention
 from vla_ros.engine.packed.kernels.between import PLAIN, Between
 from vla_ros.engine.packed.kernels.rope_write import Heads, signed
@@ -44,10 +45,11 @@ class LlamaDecoder:
         max_positions: int = 4096,
         quantised: Mapping[str, Quantised] | None = None,
         prepack: bool = False,
+        tuner: Tuner | None = None,
         between: Between = PLAIN,
     ) -> None:
         """``prepack``: matrices leave ``tensors`` for the order that a CPU multiplies in.
-        ``between``: what runs between the products."""
+        ``tuner``: it says how they are multiplied. ``between``: what runs between the products."""
         self.config, self._between = config, between
         self._packed: list[tuple[list[str], list[int], Prepacked]] = []
         self.embedding = tensors[prefix + "model.embed_tokens.weight"]
@@ -61,13 +63,17 @@ class LlamaDecoder:
             self._head = self.embedding if config.tied else tensors[head]
             if prepack:
                 self._head = self._prepacked(tensors, [] if config.tied else [head], self._head)
+            elif tuner is not None:
+                self._head = tuner.of(self._head)
 
         def matrix(names: list[str]) -> Weight:
             """One weight of those that are multiplied together."""
             if names[0] in few:
                 return stacked([few[name] for name in names]).ready()
             whole = _fuse(tensors, names) if len(names) > 1 else tensors[names[0]]
-            return self._prepacked(tensors, names, whole) if prepack else whole
+            if prepack:
+                return self._prepacked(tensors, names, whole)
+            return whole if tuner is None else tuner.of(whole)
 
         self._layers = [_layer(config, tensors, matrix, prefix, i) for i in range(config.layers)]
         cos, sin = rope_tables(config, max_positions, self.embedding)

@@ -17,6 +17,7 @@ import torch
 
 from vla_ros.engine.flow.suffix import Linear
 from vla_ros.engine.flow.weights import Weights
+from vla_ros.engine.gemm.tuner import Tuned
 from vla_ros.engine.quantised.formats import STORED, Formats
 from vla_ros.engine.quantised.matrices import (
     QuantisedLinear,
@@ -152,7 +153,7 @@ def placed(module: torch.nn.Module, maps: Mapping[str, Map]) -> dict[str, torch.
         if isinstance(made.weight, torch.Tensor):
             state |= {f"{path}.weight": made.weight, f"{path}.bias": made.bias}
             continue
-        assert not isinstance(made.weight, Prepacked)
+        assert not isinstance(made.weight, Prepacked | Tuned)
         place, _, own = path.rpartition(".")
         setattr(module.get_submodule(place), own, QuantisedLinear(made.weight, made.bias))
     return state

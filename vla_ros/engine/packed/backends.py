@@ -13,12 +13,12 @@ from vla_ros.engine.packed.attention import (
     PackedAttention,
     RopeWrite,
 )
+from vla_ros.engine.packed.devices import triton_may_run
 from vla_ros.engine.packed.kernels.between import PLAIN, Between, check_between
 from vla_ros.engine.packed.kernels.rope_write import (
     Heads,
     check_rope_write,
     fits_triton,
-    triton_may_run,
 )
 from vla_ros.engine.packed.kernels.tail_attention import check_tail, fits_tail
 from vla_ros.engine.packed.probe import first_that_runs

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch.nn.functional as F
 
+from vla_ros.engine.gemm.tuner import Tuned
 from vla_ros.engine.quantised.fp8 import Fp8
 from vla_ros.engine.quantised.int4 import Int4
 from vla_ros.engine.quantised.int8 import Int8
@@ -26,7 +27,7 @@ Stored = Int8 | Int4 | Fp8
 KINDS: dict[str, type[Int8] | type[Int4] | type[Fp8]] = {"int8": Int8, "int4": Int4, "fp8": Fp8}
 
 Quantised = Stored | Ternary
-Weight = torch.Tensor | Prepacked | Quantised
+Weight = torch.Tensor | Prepacked | Tuned | Quantised
 
 
 def quantise(weight: torch.Tensor, kind: str) -> Stored:
@@ -71,7 +72,7 @@ def rows_of(weight: Weight, rows: range) -> Weight:
         return weight
     if isinstance(weight, Int4):
         raise ValueError("of a head in int4 some tokens cannot be had alone: give head=int8")
-    if isinstance(weight, Int8 | Fp8 | Ternary):
+    if isinstance(weight, Int8 | Fp8 | Ternary | Tuned):
         return weight.rows(rows.start, rows.stop)
     if isinstance(weight, Prepacked):
         return Prepacked.of(weight.whole()[rows.start : rows.stop])
@@ -89,9 +90,13 @@ def linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) ->
         return F.linear(x, weight, bias)
     if isinstance(weight, Prepacked):
         return weight.times(x, bias)
-    out = weight.times(x.reshape(-1, x.shape[-1]))
-    if bias is not None:
-        out = out + bias
+    rows = x.reshape(-1, x.shape[-1])
+    if isinstance(weight, Tuned):
+        out = weight.times(rows, bias)
+    else:
+        out = weight.times(rows)
+        if bias is not None:
+            out = out + bias
     return out.reshape(*x.shape[:-1], len(weight))
 
 

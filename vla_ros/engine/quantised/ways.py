@@ -7,13 +7,13 @@ promises nobody these calls (they begin with ``_``).
 
 from __future__ import annotations
 
-import time
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.packed.devices import on_device, synchronise
+from vla_ros.engine.gemm.stopwatch import stopwatch
+from vla_ros.engine.packed.devices import on_device
 from vla_ros.engine.packed.probe import first_that_runs
 
 GROUP = 32  # of int4
@@ -43,11 +43,11 @@ def _int8_kernel(device: torch.device) -> int:
         )
         values = torch.zeros(_TIMED, _TIMED, dtype=torch.int8, device=device)
         scale = _scales(_TIMED, device)
-        most = 0
+        most, seconds = 0, stopwatch(device)
         for count in (1, 2, 4, FEW):
             x = _inputs(count, _TIMED, device)
-            took = _seconds(lambda: torch._weight_int8pack_mm(x, values, scale), device)  # noqa: B023
-            other = _seconds(lambda: F.linear(x, values.to(x.dtype)).mul_(scale), device)  # noqa: B023
+            took = seconds(lambda: torch._weight_int8pack_mm(x, values, scale))  # noqa: B023
+            other = seconds(lambda: F.linear(x, values.to(x.dtype)).mul_(scale))  # noqa: B023
             if took > other:
                 break
             most = count
@@ -157,17 +157,3 @@ def _same(found: torch.Tensor, exact: torch.Tensor) -> None:
     off = float((found.float() - exact).norm() / exact.norm())
     if not off <= _TOLERANCE:
         raise RuntimeError(f"its result is off by {off:.3g}")
-
-
-def _seconds(run: object, device: torch.device) -> float:
-    """The best of a few, one by one."""
-    assert callable(run)
-    best = float("inf")
-    for _ in range(5):
-        synchronise(device)
-        begin = time.perf_counter()
-        for _ in range(10):
-            run()
-        synchronise(device)
-        best = min(best, time.perf_counter() - begin)
-    return best

@@ -6,13 +6,16 @@ import importlib.util
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.tails import Case, cases
+from vla_ros.engine.gemm.ways import ways
 from vla_ros.engine.packed.kernels.between import PLAIN, check_between
 from vla_ros.engine.packed.kernels.rope_write import (
     Heads,
@@ -101,6 +104,49 @@ def check_all_tails() -> None:
             check_tail(TritonTail, torch.device("cpu"), dtype, 64, heads)
 
 
+@settings(max_examples=EXAMPLES, deadline=None, database=None)
+@given(st.data())
+def compare_products(data: st.DataObject) -> None:
+    """Every way, of sizes that fit no block, of rows that lie apart, with and without a bias."""
+    from vla_ros.engine.gemm.triton_kernels import product
+
+    dtype = data.draw(st.sampled_from((torch.float32, torch.bfloat16, torch.float16)))
+    rows = data.draw(st.sampled_from((1, 2, 3, 4, 5, 16, 17, 130)))
+    count, width = data.draw(st.integers(1, 150)), data.draw(st.integers(1, 300))
+    gap = data.draw(st.sampled_from((0, 3)))
+    random = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    x = torch.randn(rows, width + gap, generator=random).to(dtype)[:, :width]
+    weight = torch.randn(count, width + gap, generator=random).to(dtype)[:, :width]
+    bias = data.draw(st.sampled_from((None, torch.randn(count, generator=random).to(dtype))))
+    exact = F.linear(x.float(), weight.float(), None if bias is None else bias.float())
+    way = data.draw(st.sampled_from(ways(rows, torch.bfloat16)))
+    got = product(x, weight, bias, way)
+    assert got.dtype == dtype and got.shape == (rows, count)
+    limit = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(got.float(), exact, atol=limit * width**0.5, rtol=limit)
+
+
+def tune_an_engine() -> None:
+    """Graphs whose products are Triton's say what torch's say."""
+    from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
+    from support.tuned import MadeUp
+    from vla_ros.engine import engine, factory, model
+    from vla_ros.engine.gemm.choose import choose_tuner
+    from vla_ros.engine.gemm.triton_kernels import product
+    from vla_ros.engine.gemm.tuner import TORCH
+
+    engine.MAX_TEXT = factory.MAX_TEXT = 48  # few lengths of prompts to prepare for
+    assert choose_tuner(CPU, torch.float32) is not None  # what is tried there is right
+    made = MadeUp({TORCH: 2.0, "GEMV 4x512": 1.0}, kernel=lambda way: partial(product, way=way))
+    model.choose_tuner = lambda device, dtype: made.tuner  # type: ignore[assignment]
+    checkpoint, events = tiny(tiny_config("llama_gqa"), dim=2, seed=1), stream(2, {0: TEXTS[0]})
+    tuned = play(engine_of(checkpoint, "autoregressive", Again()), events)
+    few = [choice.way for choice in made.tuner.choices if choice.rows == 1]
+    assert few and set(few) == {"GEMV 4x512"} and not made.tuner.unfit
+    plain = play(engine_of(checkpoint, "autoregressive", Again(), gemm="torch"), events)
+    assert [a.tokens for a in tuned.values()] == [a.tokens for a in plain.values()]
+
+
 def compare_engines() -> None:
     """The whole engine with the kernel in place says what it says without."""
     from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
@@ -152,5 +198,7 @@ if __name__ == "__main__":
         tried(shape)
     check_all_tails()
     compare_tails()
+    compare_products()
+    tune_an_engine()
     compare_engines()
     print("all equal")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
 import pytest
 
 triton = pytest.importorskip("triton")
 
+import torch
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from vla_ros.engine.gemm import triton_kernels as gemm
+from vla_ros.engine.gemm.ways import Gemv, Tile, Way, ways
 from vla_ros.engine.packed.kernels import (
     between_triton,
     rope_write_triton,
@@ -22,19 +30,27 @@ CAPABILITIES = (80, 89, 90, 120)
 SHAPES = [(32, 1, 1, 16, 128, 64), (2, 7, 9, 64, 64, 64), (8, 4, 16, 64, 128, 64)]
 TENSORS = {"slot": "*i64", "index": "*i64", "sees": "*i64", "sums": "*fp32", "weights": "*fp32",
            "scale": "fp32", "eps": "fp32"}  # fmt: skip
+LARGE = {80: 163, 89: 99, 90: 227, 120: 99}  # KiB that a program can have, by capability
+WAYS = tuple(dict.fromkeys(w for rows in (1, 16, 300) for w in ways(rows, torch.bfloat16)))
 POINTERS = ("q", "keys", "values", "out", "x", "added", "weight", "total", "normed", "gate_up",
-            "qkv", "cos", "sin")  # fmt: skip
+            "qkv", "cos", "sin", "bias")  # fmt: skip
 
 
-def shared(kernel, dtype: str, capability: int, **constants) -> int:  # type: ignore[no-untyped-def]
-    """Bytes of shared memory of the kernel as it is compiled."""
+def compiled(kernel, dtype: str, capability: int, options=None, aligned=(), **constants):  # type: ignore[no-untyped-def]
+    """The kernel; ``aligned`` names what is divisible by 16."""
     names = kernel.arg_names
     signature = {n: TENSORS.get(n, f"*{dtype}" if n in POINTERS else "i32") for n in names}
     signature |= dict.fromkeys(constants, "constexpr")
     values = {(names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=values)
+    hints = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=hints)
     target = GPUTarget("cuda", capability, 32)
-    return int(triton.compile(source, target=target, options={"num_stages": 2}).metadata.shared)
+    return triton.compile(source, target=target, options=options or {"num_stages": 2})
+
+
+def shared(kernel, dtype: str, capability: int, **constants) -> int:  # type: ignore[no-untyped-def]
+    """Bytes of shared memory of the kernel as it is compiled."""
+    return int(compiled(kernel, dtype, capability, **constants).metadata.shared)
 
 
 @pytest.mark.slow
@@ -59,3 +75,42 @@ def test_the_other_kernels(capability: int) -> None:
     shared(between_triton._add_norm, "bf16", capability, BLOCK=4096)
     shared(between_triton._silu_mul, "bf16", capability, BLOCK=1024)
     shared(rope_write_triton._kernel, "bf16", capability, QUERY=32, KV=32, HALF=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_products(way: Way, capability: int) -> None:
+    """None spills registers; weights come 16 bytes at a time, by way of shared memory where there
+    are tiles; what does not fit a small GPU is known, and something does."""
+    aligned = ("x", "weight", "out", "count", "width", "x_row", "weight_row")
+    if isinstance(way, Gemv):
+        made = compiled(
+            gemm._gemv, "bf16", capability, {"num_warps": way.warps}, aligned, ROWS=1,
+            COLUMNS=way.columns, DEPTH=way.depth, BIAS=False,
+        )  # fmt: skip
+        assert "ld.global" in made.asm["ptx"] and ".v4.b32" in made.asm["ptx"]
+    else:
+        made = compiled(
+            gemm._tile, "bf16", capability, {"num_warps": way.warps, "num_stages": way.stages},
+            aligned, ROWS=way.rows, COLUMNS=way.columns, DEPTH=way.depth, SPLIT=way.parts > 1,
+            BIAS=False, OPERAND=tl.bfloat16,
+        )  # fmt: skip
+        product = "wgmma.mma_async" if capability == 90 and way.rows >= 64 else "mma.sync"
+        assert product in made.asm["ptx"] and "cp.async.cg" in made.asm["ptx"]
+    fits = made.metadata.shared <= LARGE[capability] * 1024
+    assert fits or way in (Tile(64, 256, 64, warps=8), Tile(128, 256, 64, warps=8))
+    assert fits or LARGE[capability] == 99
+    assert spilled(made) <= 8
+
+
+def spilled(made) -> int:  # type: ignore[no-untyped-def]
+    """Bytes of registers that the assembler had to put into memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        code = Path(folder, "kernel.cubin")
+        code.write_bytes(made.asm["cubin"])
+        tool = triton.knobs.nvidia.cuobjdump.path
+        done = subprocess.run([tool, "-res-usage", code], capture_output=True, text=True)
+    found = re.findall(r"LOCAL:(\d+)|STACK:(\d+)", done.stdout)
+    assert found, done.stdout + done.stderr
+    return max(int(number) for pair in found for number in pair if number)

@@ -39,9 +39,9 @@ def test_a_kernel_that_says_something_else_is_found(
 
 def test_int8_that_is_slower_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     took = iter([1.0, 2.0, 1.0, 2.0, 3.0, 2.0])
-    monkeypatch.setattr(ways, "_seconds", lambda run, device: next(took))
+    monkeypatch.setattr(ways, "stopwatch", lambda device: lambda run: next(took))
     assert ways._int8_kernel(CPU) == 2  # for four rows it took 3, the other way 2
-    monkeypatch.setattr(ways, "_seconds", lambda run, device: next(took, 1.0))
+    monkeypatch.setattr(ways, "stopwatch", lambda device: lambda run: next(took, 1.0))
     took = iter([2.0, 1.0])
     with pytest.raises(RuntimeError, match="slower"):
         ways._int8_kernel(CPU)

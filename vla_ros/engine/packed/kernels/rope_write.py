@@ -5,7 +5,6 @@ Both rotate Q and K and put K and V into one layer's ring entries.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,11 +72,6 @@ def rope_write_reference(
     entries[0][where[0], :, where[1]] = k
     entries[1][where[0], :, where[1]] = v
     return q, k, v
-
-
-def triton_may_run(device: torch.device) -> bool:
-    """Whether Triton is for this device at all (its interpreter runs on a CPU)."""
-    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def check_rope_write(

@@ -9,13 +9,12 @@ device: one graph serves every place and tree.
 
 from __future__ import annotations
 
-import os
-
 import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
 from vla_ros.engine.packed.devices import on_device
+from vla_ros.engine.packed.kernels.operand_triton import operand
 from vla_ros.engine.packed.pack import Plan
 from vla_ros.engine.packed.ring import Ring
 
@@ -94,13 +93,6 @@ def _together(  # type: ignore[no-untyped-def]
     tl.store(out + place * DIM + dims, made.to(out.dtype.element_ty))
 
 
-def _operand(dtype: torch.dtype) -> tl.dtype:
-    """What blocks are multiplied in. The interpreter has no products in bfloat16."""
-    if dtype == torch.float32 or os.environ.get("TRITON_INTERPRET") == "1":
-        return tl.float32
-    return tl.bfloat16 if dtype == torch.bfloat16 else tl.float16
-
-
 class TritonTail:
     """As :class:`~vla_ros.engine.packed.tail.TorchTail`. ``parts``: of the entries; None: enough
     of them to fill a GPU."""
@@ -130,7 +122,7 @@ class TritonTail:
                 tail, entries, parts, plan.shape.words,
                 KV=kv, GROUP=group, TOKENS=tokens,
                 ROWS=max(triton.next_power_of_2(tokens * group), _ROWS), DIM=dim,
-                ENTRIES=block, OPERAND=_operand(q.dtype), num_stages=2,
+                ENTRIES=block, OPERAND=operand(q.dtype), num_stages=2,
             )  # fmt: skip
             _together[(tail * heads,)](
                 sums, weights, out, tail * heads,
