@@ -170,7 +170,8 @@ def test_how_the_engine_runs_reaches_it(ros_env, monkeypatch):
     monkeypatch.setattr(runtime, "Executor", executor)
     given = [
         "policy:=vla", "checkpoint:=random:small", "schedule:=actionflow", "image_steps:=device",
-        "look_ahead:=false", "vision_streams:=false", "attention:=torch", "compile:=[vision]",
+        "look_ahead:=false", "vision_streams:=false", "attention:=torch", "gemm:=torch",
+        "compile:=[vision]",
     ]  # fmt: skip
     rclpy.init(args=["--ros-args", *(word for value in given for word in ("-p", value))])
     try:
@@ -180,8 +181,8 @@ def test_how_the_engine_runs_reaches_it(ros_env, monkeypatch):
     finally:
         rclpy.try_shutdown()
     options = engine_options(loaded[0], settle(loaded[0])[0])
-    assert (options.schedule, options.image_steps, options.attention) == (
-        "actionflow", "device", "torch",
+    assert (options.schedule, options.image_steps, options.attention, options.gemm) == (
+        "actionflow", "device", "torch", "torch",
     )  # fmt: skip
     assert not options.look_ahead and not options.vision_streams
     assert options.compile == ("vision",)
