@@ -123,9 +123,10 @@ mutants: install ## small changes in what must not be wrong, each held against t
 	  $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(MUTMUT)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tested.pth"; }
 	@OMP_NUM_THREADS=1 nice $(MUTMUT)/python benchmarks/endurance/mutants.py $(ROOM) $(if $(ONLY),"$(ONLY)") $(ARGS)
 
+KERNEL_TESTS := unit/engine/packed/test_kernels.py unit/engine/packed/test_kernels_compile.py unit/engine/quantised/test_ternary.py
 kernels: install ## the Triton kernels in Triton's interpreter and its compiler, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.9"
-	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest unit/engine/packed/test_kernels.py unit/engine/packed/test_kernels_compile.py $(ARGS)
+	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest $(KERNEL_TESTS) $(ARGS)
 
 check: ## format, lint, types
 	@echo "==> ruff format, ruff check, mypy"
