@@ -77,6 +77,8 @@ test-humble: ## Python 3.10 and NumPy 1.26, as Humble and JetPack 6 have them: t
 	cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../.venv-humble/bin/python -m pytest \
 	-n $(JOBS) -m "not ros and not slow" $(or $(TESTS),$(HUMBLE_TESTS)) $(ARGS)
 
+# Some take a quarter of an hour alone, and a busy machine three times that.
+test-slow: TEST_SECONDS = 7200
 test-slow: install ## what test leaves out: models of their published size, whole episodes, LeRobot where it is set up
 	@$(PYTEST) -m slow $(TESTS) $(ARGS)
 
