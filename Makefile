@@ -77,6 +77,8 @@ test-humble: ## Python 3.10 and NumPy 1.26, as Humble and JetPack 6 have them: t
 	cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../.venv-humble/bin/python -m pytest \
 	-n $(JOBS) -m "not ros and not slow" $(or $(TESTS),$(HUMBLE_TESTS)) $(ARGS)
 
+# Some take a quarter of an hour alone, and a busy machine three times that.
+test-slow: TEST_SECONDS = 7200
 test-slow: install ## what test leaves out: models of their published size, whole episodes, LeRobot where it is set up
 	@$(PYTEST) -m slow $(TESTS) $(ARGS)
 
@@ -123,9 +125,10 @@ mutants: install ## small changes in what must not be wrong, each held against t
 	  $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(MUTMUT)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tested.pth"; }
 	@OMP_NUM_THREADS=1 nice $(MUTMUT)/python benchmarks/endurance/mutants.py $(ROOM) $(if $(ONLY),"$(ONLY)") $(ARGS)
 
+KERNEL_TESTS := unit/engine/packed/test_kernels.py unit/engine/packed/test_kernels_compile.py unit/engine/quantised/test_ternary.py
 kernels: install ## the Triton kernels in Triton's interpreter and its compiler, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.9"
-	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest unit/engine/packed/test_kernels.py unit/engine/packed/test_kernels_compile.py $(ARGS)
+	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest $(KERNEL_TESTS) $(ARGS)
 
 check: ## format, lint, types
 	@echo "==> ruff format, ruff check, mypy"

@@ -36,6 +36,10 @@ from vla_ros.executor.worker import Loader
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.timing import MS, SECOND, Clock
 
+NOT_GONE = (
+    "worker %d was killed and is not gone after %.1f s: a busy machine or a large model"
+    " takes longer; if it stays, its driver is stuck"
+)
 _log = logging.getLogger(__name__)
 
 TURN_S = 0.05  # longest pause between two looks at the worker
@@ -262,7 +266,7 @@ class Supervisor(threading.Thread):
         self._spare.bury()  # killed now, it is gone by the time that the worker is
         for worker in (self._worker, *self._dying, *self._spare.dying):
             if worker is not None and not worker.close(self.orders.stop_timeout_s):
-                _log.error("worker %d does not end: it is stuck in a driver", worker.pid)
+                _log.warning(NOT_GONE, worker.pid, self.orders.stop_timeout_s)
         self._worker = None
         if not self.first.done():
             self.first.set_exception(PolicyRefused("closed while the policy was loading"))

@@ -23,6 +23,8 @@ from vla_ros.monitoring.seen import (
 from vla_ros.monitoring.writers import Writers
 from vla_ros.timing import MS, Distribution
 
+PERCENTILES = ("p50", "p95", "p99", "max")
+UNSEEN = "no command with an observation in the window"
 STATE_LEVELS = {
     PolicyState.UNCONFIGURED: Level.WARN,
     PolicyState.INACTIVE: Level.OK,
@@ -122,7 +124,7 @@ def observation_age(facts: Facts) -> Diagnostic:
     if stale:
         found.add(Level.ERROR, f"{stale} actions published on evidence older than {limit:.0f} ms")
     if age.count == 0 and running(facts.status):
-        found.add(Level.STALE, "no command with an observation in the window")
+        found.add(Level.STALE, UNSEEN)
     if limit and not stale and age.p95 > 0.8 * limit:
         found.add(Level.WARN, f"p95 {age.p95:.0f} ms is close to the limit of {limit:.0f} ms")
     values = [
@@ -133,7 +135,8 @@ def observation_age(facts: Facts) -> Diagnostic:
         ("stale published", str(report.stale_published)),
     ]
     behind = f", staleness p99 {report.staleness.p99:.0f} ms" if report.staleness.count else ""
-    return found.conclude(f"p50 {age.p50:.0f} ms, p99 {age.p99:.0f} ms{behind}", values)
+    seen = f"p50 {age.p50:.0f} ms, p99 {age.p99:.0f} ms{behind}" if age.count else UNSEEN
+    return found.conclude(seen, values)
 
 
 def camera(facts: Facts) -> Diagnostic:
@@ -238,10 +241,13 @@ def latency(facts: Facts) -> Diagnostic:
     values = _percentiles("inference", report.inference)
     for name in ("transport", "queue", "preprocess", "vision", "prefill", "decode", "gate"):
         stage: Distribution = getattr(report, name)
-        values.append((f"{name} p50 / p99", f"{stage.p50:.2f} / {stage.p99:.2f} ms"))
+        spread = f"{stage.p50:.2f} / {stage.p99:.2f} ms" if stage.count else "-"
+        values.append((f"{name} p50 / p99", spread))
     if facts.latency is not None:
         values.append(("tick error p99 (policy)", _ms(facts.latency.tick_error_p99_ms)))
         values.append(("total p99 (policy)", _ms(facts.latency.total_p99_ms)))
+    if not report.inference.count:
+        return found.conclude("no inference in the window", values)
     return found.conclude(f"inference p99 {report.inference.p99:.0f} ms", values)
 
 
@@ -273,4 +279,6 @@ def _ms(value: float) -> str:
 
 
 def _percentiles(name: str, d: Distribution) -> list[tuple[str, str]]:
-    return [(f"{name} {p}", _ms(getattr(d, p))) for p in ("p50", "p95", "p99", "max")]
+    """A dash where nothing was seen: an age of 0 ms would be the best there is."""
+    shown = (_ms(getattr(d, p)) if d.count else "-" for p in PERCENTILES)
+    return [(f"{name} {p}", text) for p, text in zip(PERCENTILES, shown, strict=True)]

@@ -11,6 +11,7 @@ from support.wait import wait_until
 from unit.executor import faulty_policies as faulty
 from unit.executor.bench import MakeBench
 from vla_ros.executor import WorkerGone, WorkerReady
+from vla_ros.executor.process import WorkerProcess
 
 
 def test_halt_kills_the_worker_without_an_event_until_restart(make_bench: MakeBench) -> None:
@@ -49,3 +50,19 @@ def test_an_executor_without_a_supervisor_says_so(make_bench: MakeBench) -> None
     bench.executor.close()
     with pytest.raises(WorkerGone, match="configure again"):
         bench.executor.restart()
+
+
+def test_a_worker_that_takes_its_time_to_end_is_not_called_stuck(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A busy machine, or gigabytes to give back, take longer than a node may wait."""
+    bench = make_bench()
+    pid = bench.executor.start(10).pid
+    monkeypatch.setattr(WorkerProcess, "ended", lambda self: False)  # as slow as it gets
+    bench.executor.close(0.4)
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "WARNING",
+        f"worker {pid} was killed and is not gone after 0.2 s: a busy machine or a large model"
+        " takes longer; if it stays, its driver is stuck",
+    )

@@ -150,6 +150,18 @@ def test_an_action_that_rests_on_nothing_is_stale() -> None:
     assert graph.report.age_at_publish.count == 0
 
 
+def test_an_age_that_nobody_saw_is_not_zero() -> None:
+    """In HOLD without a command "p50 0 ms" would read as fresh evidence."""
+    graph = Graph()
+    graph.run(3, kind=CommandKind.POLICY, age_ms=80.0)
+    assert graph.diagnostic("observation age").message.startswith("p50 80 ms, p99 80 ms")
+    held = Graph(replace(RUNNING, state=PolicyState.HOLD))
+    assert held.diagnostic("latency").message == "no inference in the window"
+    said = held.diagnostic("observation age")
+    assert (said.level, said.message) == (Level.OK, "no command with an observation in the window")
+    assert dict(said.values)["at publish p50"] == "-"
+
+
 def test_staleness_is_that_of_new_actions() -> None:
     graph = Graph()
     graph.run(100, staleness_ms=30.0)

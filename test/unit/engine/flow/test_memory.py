@@ -151,6 +151,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # of gigabytes; on a busy machine more than any other test's limit
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_at_the_published_size_a_fifth_is_enough(dtype: str) -> None:
     words = ["--checkpoint", "random:smolvla", "--dtype", dtype, "--rows", "flow"]
