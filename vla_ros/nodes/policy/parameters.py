@@ -30,7 +30,7 @@ CROP = {"auto": None, "always": True, "never": False}
 _MORE_CAMERAS = MAX_ARRAYS - 2
 _RESERVED = ("main", "wrist", "none")
 #: Of token policies: how the engine runs, whatever its schedule; by the engine's own names.
-ENGINE = ("attention", "image_steps", "vision_streams", "look_ahead")
+ENGINE = ("attention", "gemm", "image_steps", "vision_streams", "look_ahead")
 #: Schedules that draft, or may come to.
 DRAFTING = ("auto", "speculative", "heterospec", "vanilla_speculative")
 HIGH = [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]
@@ -121,6 +121,9 @@ TABLE = (
     P("cuda_graphs", True, "vla: capture the packed passes on CUDA", fixed=True),
     P("attention", "auto", "vla, token policies: the tail of a pack by Triton's kernel on CUDA"
       " (auto), or by torch everywhere", choices=("auto", "torch"), fixed=True),
+    P("gemm", "auto", "vla, token policies: products of captured passes on CUDA; auto: the fastest"
+      " of Triton's and torch's, timed; torch: the same sums to the bit from run to run",
+      choices=("auto", "torch"), fixed=True),
     P("image_steps", "auto", "vla, token policies: where images are resized, to the same pixels;"
       " auto: on the GPU where there is one", choices=("auto", "cpu", "device"), fixed=True),
     P("vision_streams", True, "vla, token policies: on CUDA two vision towers run beside each"
