@@ -9,7 +9,7 @@ import yaml
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or use its wheels")
 
-from vla_ros.engine.options import ATTENTIONS, IMAGE_STEPS, EngineOptions
+from vla_ros.engine.options import ATTENTIONS, GEMMS, IMAGE_STEPS, EngineOptions
 from vla_ros.nodes import describe
 from vla_ros.nodes.policy.parameters import ENGINE, TABLE
 from vla_ros.nodes.policy.settings import spec_of
@@ -71,6 +71,7 @@ def test_how_the_engine_runs_is_by_default_as_the_engine_says():
         assert options[name] == fields[name], name
     choices = {row.name: row.choices for row in TABLE}
     assert (choices["attention"], choices["image_steps"]) == (ATTENTIONS, IMAGE_STEPS)
+    assert choices["gemm"] == GEMMS
 
 
 def test_the_reference_page_is_the_tables():
