@@ -43,6 +43,7 @@ class Inbox(Generic[Message]):
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
+        self.subscription: Any = None
         self.messages: list[Message] = []
         self.times: list[int] = []  # steady, of receipt
 
@@ -119,7 +120,7 @@ class RosPeer:
     def inbox(self, kind: type[Message], topic: str, qos: QoSProfile | int = 100) -> Inbox[Message]:
         """Subscribe; returns the growing list of all that arrives."""
         box: Inbox[Message] = Inbox(topic)
-        self.node.create_subscription(kind, topic, box.add, keeping_all(qos))
+        box.subscription = self.node.create_subscription(kind, topic, box.add, keeping_all(qos))
         self._executor.wake()
         return box
 
