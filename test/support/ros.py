@@ -102,6 +102,7 @@ class RosPeer:
         self.node = Node("test_peer", context=self.context, start_parameter_services=False)
         self._executor = SingleThreadedExecutor(context=self.context)
         self._executor.add_node(self.node)
+        self._clients: dict[str, Any] = {}  # of services, by name
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._spin, daemon=True)
         self._thread.start()
@@ -137,16 +138,19 @@ class RosPeer:
         )
 
     def call(self, kind: Any, name: str, request: Any = None, timeout: float = 10.0) -> Any:
-        """Call a service and return its response."""
-        client = self.node.create_client(kind, name)
+        """Call a service and return its response. One client a service: a server gives a client
+        that it does not know yet 0.1 s to become known, and then answers in vain."""
+        if name not in self._clients:
+            self._clients[name] = self.node.create_client(kind, name)
+        client = self._clients[name]
+        wait_until(client.service_is_ready, timeout, f"service {name}")
+        future = client.call_async(kind.Request() if request is None else request)
+        self._executor.wake()
         try:
-            wait_until(client.service_is_ready, timeout, f"service {name}")
-            future = client.call_async(kind.Request() if request is None else request)
-            self._executor.wake()
             wait_until(future.done, timeout, f"an answer of {name}")
-            return future.result()
         finally:
-            self.node.destroy_client(client)
+            client.remove_pending_request(future)
+        return future.result()
 
     def action_client(self, kind: Any, name: str) -> ActionClient:
         """Made where callbacks run: rclpy (9.1.2) lets a node that spins see it half-made."""
