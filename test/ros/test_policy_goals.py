@@ -38,7 +38,7 @@ class Sent:
         self.feedback = []
         goal = ExecuteInstruction.Goal(instruction=text, time_limit_s=limit, success_topic=topic)
         answer = client.send_goal_async(goal, lambda m: self.feedback.append(m.feedback))
-        wait_until(answer.done, 10.0, "an answer to the goal")
+        wait_until(answer.done, 5.0, "an answer to the goal")
         self.handle = answer.result()
         self.accepted = self.handle.accepted
         if self.accepted:

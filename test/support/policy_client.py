@@ -135,7 +135,7 @@ class PolicyRig:
             self.show(probe, topic)
             # Patient: a second probe would be dropped later, when drops are counted.
             with contextlib.suppress(AssertionError):
-                wait_until(lambda: self.now().frames_dropped, 3.0, every=0.05)
+                wait_until(lambda: self.now().frames_dropped, 1.0, every=0.05)
                 return
         raise AssertionError(f"nothing arrives on {topic}")
 
