@@ -41,6 +41,12 @@ def standing(ros: RosPeer, joints: dict[str, float]) -> Iterator[None]:
         yield
 
 
+def acts(rig) -> None:
+    """Wait for more than 20 commands with an action of their own: a busy machine holds some."""
+    rig.expect(State.RUNNING)
+    wait_until(lambda: rig.kinds().count(CommandKind.POLICY) > 20, 10.0, "21 actions")
+
+
 def test_positions_are_the_joints_of_every_command_and_grippers_in_their_own_unit(
     start_policy, ros, tmp_path
 ):
@@ -63,8 +69,7 @@ def test_positions_are_the_joints_of_every_command_and_grippers_in_their_own_uni
     with standing(ros, {"finger": 0.01, "elbow": -0.5, "shoulder": 0.5}):
         rig.bring_up("reach")
         with rig.filming():
-            rig.expect(State.RUNNING)
-            rig.wait_for(CommandKind.POLICY, len(rig.commands) + 20)
+            acts(rig)
         rig.call("stop")
         rig.wait_for(CommandKind.STOP, len(rig.commands))
     assert ros.change_state("/policy", "deactivate")
@@ -102,8 +107,7 @@ def test_two_arms_have_names_units_twists_and_grippers_of_their_own(start_policy
     grippers = [ros.inbox(Float64, f"policy/{arm}gripper", qos.ACTION) for arm in arms]
     rig.bring_up("reach")
     with rig.filming():
-        rig.expect(State.RUNNING)
-        rig.wait_for(CommandKind.POLICY, len(rig.commands) + 20)
+        acts(rig)
         rig.call("stop")
         rig.wait_for(CommandKind.STOP, len(rig.commands))
     names = ("x", "y", "z", "rx", "ry", "rz", "gripper")
