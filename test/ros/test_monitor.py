@@ -135,13 +135,15 @@ def _is(status: DiagnosticStatus, subject: str, level: bytes, text: str) -> bool
 def watched(ros, robot, spawn_node) -> Watched:
     watched = Watched(ros)
     spawn_node("monitor", {"window_s": 2.0, "camera_timeout_s": 0.5, "command_timeout_s": 0.5})
-    watched.wait("action rate", OK, timeout=60.0)
+    # Not a rate that is in order: on a busy machine the robot may be late for minutes.
+    watched.reports.wait(lambda m: m.commands > RATE_HZ and m.camera_rate_hz > 0, timeout=30.0)
     return watched
 
 
 @pytest.mark.timing
 def test_the_report_says_what_was_sent(watched: Watched, robot: Robot) -> None:
-    report = watched.reports.wait_new(lambda m: m.age_at_publish_s.count >= 35)
+    enough = 35 if QUIET else 20
+    report = watched.reports.wait_new(lambda m: m.age_at_publish_s.count >= enough)
     if QUIET:  # a robot that is late is one that has problems
         assert report.level == 0, report.problems
     near = bound(quiet=0.1, loaded=0.4)
