@@ -30,7 +30,7 @@ if not (ROOT / "vla_ros" / "msg").is_dir():
     # installed package.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
 
-from support import timing
+from support import timing, wait
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
 from support.without import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
@@ -46,6 +46,7 @@ with contextlib.suppress(NoRenderer):  # the tests that render say what to insta
 # An example that took 0.2 s says that the machine was busy; pytest-timeout ends what hangs.
 hypothesis.settings.register_profile("busy machine", deadline=None)
 hypothesis.settings.load_profile("busy machine")
+wait.patience = 1.0 if timing.QUIET else 3.0
 # Writing a core file delays the news of a worker's death, and some tests send SIGSEGV.
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 # A crash in native code says where every thread was: also behind pytest's own handler, which is off

@@ -20,6 +20,7 @@ from rcl_interfaces.srv import GetParameters
 from support.domain import leased_domain
 from support.nodes import ros_environment
 from support.ros import RosPeer
+from support.wait import wait_until
 from vla_ros.bringup.environment import PROFILES
 from vla_ros.msg import EpisodeStatus, PolicyStatus
 from vla_ros.nodes.common.qos import LATCHED
@@ -84,7 +85,7 @@ def test_policy_launch_brings_the_node_up_with_its_arguments(domain):
         ).values
         assert (silence.double_value, topic.string_value) == (0.3, "eye")
         assert list(joints.string_array_value) == ["b", "a"]
-        assert peer.node.count_publishers("/servo/action") == 1
+        wait_until(lambda: peer.node.count_publishers("/servo/action") == 1, 5.0, "its topic")
         for name in (*PROFILES, "ROS_AUTOMATIC_DISCOVERY_RANGE"):
             assert name not in os.environ, "only the nodes have it"
             assert {name in found for found in environments("vla_ros.nodes")} == {True}

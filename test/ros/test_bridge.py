@@ -14,7 +14,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from support.ros import RosPeer
+from support.processes import children
+from support.ros import Inbox, RosPeer
+from support.timing import bound, judge
 from support.wait import wait_until
 
 pytest.importorskip("rclpy")
@@ -32,6 +34,7 @@ from vla_ros.nodes.common.convert import stamp_of, to_time
 from vla_ros.srv import ResetEpisode
 
 LOCKSTEP = {"mode": "lockstep", "image_size": 32}
+ANSWER_S = 1.0  # answer_timeout_s: an answer of a test that has no processor is not a missing one
 REALTIME = {**LOCKSTEP, "mode": "realtime"}
 MS = 1_000_000
 
@@ -59,7 +62,6 @@ class Policy:
         self.answer = answer or (lambda number, stamp: command(stamp, number))
         self.actions = ros.publisher(ActionCommand, "/policy/action", qos.ACTION)
         self.own_status = ros.publisher(PolicyStatus, "/policy/status", qos.LATCHED)
-        self.status = ros.inbox(EpisodeStatus, "/bridge/episode", qos.LATCHED)
         self.clock = ros.inbox(Clock, "/clock")
         self.wrist = ros.inbox(Image, "/wrist_image")
         self.joints = ros.inbox(JointState, "/joint_states")
@@ -68,11 +70,20 @@ class Policy:
         self.frames: list[Image] = []
         self._image = ros.node.create_subscription(Image, "/image", self._on_image, 100)
         ros.node.create_subscription(String, "/instruction", self._on_instruction, qos.LATCHED)
+        # The last of the readers: a bridge that serves it knows those before it.
+        self.status = ros.inbox(EpisodeStatus, "/bridge/episode", qos.LATCHED)
 
-    def connect(self) -> None:
-        """Be active from now on."""
-        self.ros.wait_for_subscriber(self.actions)
-        wait_until(lambda: self._image.get_publisher_count() > 0, 10.0, "a publisher of /image")
+    def connect(self, *others: Inbox) -> None:
+        """Be active from now on. ``others``: what the test listens to beside this."""
+        self.ros.wait_for_subscriber(self.actions, 30.0)
+        boxes = (self.wrist, self.joints, self.truth, *others)
+        for reader in (self._image, *(box.subscription for box in boxes)):
+            wait_until(
+                lambda r=reader: r.get_publisher_count() > 0,
+                10.0,
+                f"a publisher of {reader.topic_name}",
+            )
+        self.status.wait(timeout=10.0)
         self.own_status.publish(PolicyStatus(state=PolicyStatus.STATE_WAITING))
 
     def _on_instruction(self, message: String) -> None:
@@ -102,9 +113,12 @@ class Policy:
 
 def sim_pid(bridge_pid: int) -> int:
     """The process that the bridge started."""
-    children = Path(f"/proc/{bridge_pid}/task/{bridge_pid}/children").read_text().split()
-    assert len(children) == 1
-    return int(children[0])
+    (child,) = children(bridge_pid)
+    return child
+
+
+def stamps_of(messages: list) -> list[int]:
+    return [stamp_of(m.header.stamp) for m in messages]
 
 
 # ------------------------------------------------------------------ lock-step
@@ -119,8 +133,8 @@ def test_lockstep_is_the_same_every_time(spawn_node, ros):
     assert policy.reset("", 0).success
     assert policy.ended(2).reason == first.reason == "not solved within 8 steps"
     assert (first.step, first.actions_applied, first.idle_steps) == (8, 8, 0)
-    wait_until(lambda: len(policy.truth) >= 18, 5.0, "18 ground truths")
-    wait_until(lambda: len(policy.frames) >= 18, 5.0, "18 frames")
+    for stream in (policy.truth, policy.joints, policy.wrist, policy.frames):
+        wait_until(lambda stream=stream: len(stream) >= 18, 5.0, "18 of each")
     for stream in (policy.frames, policy.wrist.messages):
         pixels = [bytes(message.data) for message in stream]
         assert pixels[:9] == pixels[9:18]
@@ -140,15 +154,20 @@ def test_one_step_one_stamp_and_a_clock_that_never_goes_back(spawn_node, ros):
     policy.ended(1)
     policy.reset()
     policy.ended(2)
-    stamps = [stamp_of(m.header.stamp) for m in policy.frames]
-    wait_until(lambda: len(policy.truth) == len(stamps) == 12, 5.0, "12 of each")
-    for inbox in (policy.wrist, policy.joints, policy.truth):
-        assert [stamp_of(m.header.stamp) for m in inbox.messages] == stamps
+    streams = (policy.frames, policy.wrist.messages, policy.joints.messages, policy.truth.messages)
+    wait_until(lambda: all(len(stream) >= 12 for stream in streams), 5.0, "12 of each")
+    stamps = stamps_of(policy.frames)
+    assert len(stamps) == 12
+    for stream in streams:
+        assert stamps_of(stream) == stamps
     assert stamps == sorted(set(stamps))
     assert {b - a for a, b in itertools.pairwise(stamps)} <= {50 * MS, 100 * MS}
-    clock = [stamp_of(m.clock) for m in policy.clock.messages]
-    assert clock == sorted(clock)
-    assert set(stamps) <= set(clock)
+
+    def clock() -> list[int]:
+        return [stamp_of(m.clock) for m in policy.clock.messages]
+
+    wait_until(lambda: set(stamps) <= set(clock()), 5.0, "the clock of every frame")
+    assert clock() == sorted(clock())
     assert policy.instructions[-1] == "pick up the red cube and put it on the plate"
     assert "gripper" in policy.truth.last.names
     assert len(policy.joints.last.name) == len(policy.joints.last.position) == 9
@@ -156,7 +175,6 @@ def test_one_step_one_stamp_and_a_clock_that_never_goes_back(spawn_node, ros):
 
 def test_every_picture_comes_with_its_camera_and_the_robot_describes_itself(spawn_node, ros):
     """By the names that other tools of ROS look for; what nobody listens to is not made."""
-    policy = Policy(ros)
     infos = {
         image: ros.inbox(CameraInfo, topic)
         for image, topic in (("image", "/camera_info"), ("wrist", "/wrist_camera_info"))
@@ -166,20 +184,23 @@ def test_every_picture_comes_with_its_camera_and_the_robot_describes_itself(spaw
     if tf2 := importlib.util.find_spec("tf2_msgs") and importlib.import_module("tf2_msgs.msg"):
         transforms = ros.inbox(tf2.TFMessage, "/tf").messages
         static = ros.inbox(tf2.TFMessage, "/tf_static", qos.LATCHED)
+    policy = Policy(ros)
     bridge = spawn_node("bridge", LOCKSTEP | {"max_steps": 5})
-    policy.connect()
+    policy.connect(*infos.values(), poses)
     policy.ended(1)
-    stamps = [stamp_of(m.header.stamp) for m in policy.frames]
+    wait_until(lambda: len(policy.frames) == 6, 5.0, "6 frames")
+    stamps = stamps_of(policy.frames)
     for image, pictures in (("image", policy.frames), ("wrist", policy.wrist.messages)):
         role = "main" if image == "image" else image
         for inbox in (pictures, infos[image].messages):
-            wait_until(lambda inbox=inbox: len(inbox) == len(stamps) == 6, 5.0, f"6 of {image}")
-            assert [stamp_of(m.header.stamp) for m in inbox] == stamps
+            wait_until(lambda inbox=inbox: len(inbox) == 6, 5.0, f"6 of {image}")
+            assert stamps_of(inbox) == stamps
             assert {m.header.frame_id for m in inbox} == {f"{role}_camera_optical_frame"}
         info = infos[image].messages[0]
         assert (info.width, info.height, info.k[2]) == (32, 32, 15.5)
+    wait_until(lambda: len(policy.truth) == len(poses) == 6, 5.0, "6 of both")
     truth = {stamp_of(m.header.stamp): m for m in policy.truth.messages}
-    assert [stamp_of(m.header.stamp) for m in poses.messages] == stamps
+    assert stamps_of(poses.messages) == stamps
     for pose in poses.messages:  # nobody has to know the ground truth for it
         seen = truth[stamp_of(pose.header.stamp)]
         assert pose.header.frame_id == seen.header.frame_id == "world"
@@ -194,6 +215,7 @@ def test_every_picture_comes_with_its_camera_and_the_robot_describes_itself(spaw
         assert "no transforms are published: tf2_msgs cannot be imported" in bridge.log
         return
     assert {t.header.frame_id for t in static.wait(timeout=5.0).transforms} >= {"base_link", "hand"}
+    wait_until(lambda: len(transforms) >= 6, 5.0, "6 transforms")
     assert [stamp_of(m.transforms[0].header.stamp) for m in transforms] == stamps
 
 
@@ -210,7 +232,7 @@ def test_bad_answers_are_refused_and_the_next_good_one_counts(spawn_node, ros):
         return command(stamp, number, **(bad[number] if number < len(bad) else {}))
 
     policy = Policy(ros, answer)
-    bridge = spawn_node("bridge", LOCKSTEP | {"max_steps": 2, "answer_timeout_s": 0.1})
+    bridge = spawn_node("bridge", LOCKSTEP | {"max_steps": 2, "answer_timeout_s": ANSWER_S})
     policy.connect()
     status = policy.ended(1)
     assert status.reason == "not solved within 2 steps"
@@ -222,13 +244,13 @@ def test_bad_answers_are_refused_and_the_next_good_one_counts(spawn_node, ros):
 
 def test_no_answer_ends_the_episode_and_the_next_one_is_free_of_it(spawn_node, ros):
     policy = Policy(ros, lambda number, stamp: None)
-    spawn_node("bridge", LOCKSTEP | {"max_steps": 2, "answer_timeout_s": 0.1})
+    spawn_node("bridge", LOCKSTEP | {"max_steps": 2, "answer_timeout_s": ANSWER_S})
     policy.connect()
     status = policy.ended(1)
     assert status.state == EpisodeStatus.STATE_FAILURE
     assert status.reason == "no answer to the frame of step 0 after 5 resends"
     assert status.step == 0
-    assert len(policy.frames) == 6
+    wait_until(lambda: len(policy.frames) == 6, 5.0, "a frame and five resends")
     policy.answer = lambda number, stamp: command(stamp, number)
     policy.reset()
     status = policy.ended(2)
@@ -238,6 +260,7 @@ def test_no_answer_ends_the_episode_and_the_next_one_is_free_of_it(spawn_node, r
 # ------------------------------------------------------------------ real time
 
 
+@pytest.mark.timing
 def test_real_time_executes_what_is_fresh_and_nothing_else(spawn_node, ros):
     policy = Policy(ros, lambda number, stamp: None)
     spawn_node("bridge", REALTIME | {"max_steps": 40})
@@ -249,19 +272,26 @@ def test_real_time_executes_what_is_fresh_and_nothing_else(spawn_node, ros):
     policy.actions.publish(command(now, 1, valid_until=to_time(now - 1)))
     policy.actions.publish(command(stamp_of(first.header.stamp) - 10**9, 2))
     policy.actions.publish(command(now, 3, action=[math.nan] * 7))
-    good = command(now, 4)
+    # Good for long: the world of a busy machine may come to it late.
+    good = command(now, 4, valid_until=to_time(now + 10**10))
     policy.actions.publish(good)
     policy.actions.publish(good)  # the same again
     status = policy.ended(1)
     assert (status.step, status.actions_applied, status.actions_rejected) == (40, 1, 4)
     assert status.idle_steps == 39
-    assert 15.0 < status.achieved_rate_hz < 21.0
+    keeps_pace(status)
     assert len(policy.clock) == 0
 
 
+def keeps_pace(status: EpisodeStatus) -> None:
+    """20 steps a second, or what a busy machine can; never more."""
+    assert status.achieved_rate_hz < 21.0
+    judge("time per step", 1 / status.achieved_rate_hz, quiet=1 / 15, loaded=1 / 3)
+
+
+@pytest.mark.timing
 def test_delayed_images_keep_their_stamps_and_the_world_its_pace(spawn_node, ros):
     """Everything seen is 300 ms old when it comes, in order, at the rate of the control steps."""
-    policy = Policy(ros, lambda number, stamp: None)
     receipts: list[tuple[int, int]] = []  # stamp, age on receipt
 
     def on_image(message: Image) -> None:
@@ -269,28 +299,30 @@ def test_delayed_images_keep_their_stamps_and_the_world_its_pace(spawn_node, ros
         receipts.append((stamp, time.time_ns() - stamp))
 
     ros.node.create_subscription(Image, "/image", on_image, 100)
+    policy = Policy(ros, lambda number, stamp: None)
     spawn_node("bridge", REALTIME | {"max_steps": 40, "image_delay_ms": 300.0})
     policy.connect()
     status = policy.ended(1)
-    assert 15.0 < status.achieved_rate_hz < 21.0
-    shown = len(receipts)
-    assert shown < 40  # the last ones are still under way when the episode ends
-    wait_until(lambda: len(receipts) > 41, 5.0, "the delayed images")
+    keeps_pace(status)
     end = stamp_of(status.header.stamp)
+    wait_until(lambda: receipts and receipts[-1][0] > end, 5.0, "the delayed images")
+    shown = sum(stamp + age <= end for stamp, age in receipts)
+    assert shown < 40  # the last ones are still under way when the episode ends
     episode = [(stamp, age) for stamp, age in receipts if stamp <= end]
     assert len(episode) == 41
     assert min(age for _, age in receipts) >= 300 * MS
-    assert sorted(age for _, age in episode)[20] < 400 * MS
+    median = sorted(age for _, age in episode)[20] / MS
+    judge("median age on receipt", median, quiet=400.0, loaded=800.0, unit="ms")
     stamps = [stamp for stamp, _ in receipts]
     assert stamps == sorted(stamps)
     wait_until(lambda: len(policy.joints) > 41, 5.0, "the states that belong to them")
     joints = [stamp_of(m.header.stamp) for m in policy.joints.messages]
     assert joints[:41] == stamps[:41]
     policy.reset()  # what is under way is not seen in the next episode
-    running = policy.running(2)
-    begin = len(receipts)
-    wait_until(lambda: len(receipts) > begin, 5.0, "an image of the next episode")
-    assert receipts[begin][0] >= stamp_of(running.header.stamp) - 25 * MS
+    began = stamp_of(policy.running(2).header.stamp)
+    wait_until(lambda: receipts[-1][0] >= began, 5.0, "an image of the next episode")
+    # By their stamps: what was shown before may reach a busy reader after the news of the episode.
+    assert not [s for s, _ in receipts if began - 300 * MS < s < began - 25 * MS]
 
 
 def test_an_end_is_one_line_and_the_next_episode_begins_by_itself(spawn_node, ros):
@@ -302,11 +334,11 @@ def test_an_end_is_one_line_and_the_next_episode_begins_by_itself(spawn_node, ro
         response.success = True
         return response
 
-    policy = Policy(ros, lambda number, stamp: None)
     ros.node.create_service(Trigger, "/policy/reset", reset)
     ros.node.create_subscription(
         String, "/instruction", lambda m: events.append(m.data), qos.LATCHED
     )
+    policy = Policy(ros, lambda number, stamp: None)
     every = {"max_steps": 4, "auto_reset": True, "reset_pause_s": 1.0}
     bridge = spawn_node("bridge", REALTIME | every)
     policy.connect()
@@ -317,8 +349,9 @@ def test_an_end_is_one_line_and_the_next_episode_begins_by_itself(spawn_node, ro
         " the next begins in 1 s"
     )
     task = "pick up the red cube and put it on the plate"
-    assert events == ["reset", task]
+    assert events[:2] == ["reset", task]
     begin = policy.running(2)
+    wait_until(lambda: len(events) >= 4, 5.0, "the instruction of the second")
     assert events == ["reset", task, "reset", task]
     assert begin.initial_state == 1
     ended, began = stamp_of(end.header.stamp), stamp_of(begin.header.stamp)
@@ -326,7 +359,7 @@ def test_an_end_is_one_line_and_the_next_episode_begins_by_itself(spawn_node, ro
     assert 0.9 < (began - ended) / 1e9 < 6.0
     frames = [(stamp_of(m.header.stamp), bytes(m.data)) for m in policy.frames]
     pause = [(stamp, seen) for stamp, seen in frames if ended < stamp < ended + 900 * MS]
-    assert 12 <= len(pause) <= 19
+    assert bound(quiet=-12, loaded=-3) >= -len(pause) >= -19
     assert {seen for _, seen in pause} == {frames[4][1]}
 
 
@@ -337,7 +370,7 @@ def test_without_auto_reset_the_end_says_how_to_go_on(spawn_node, ros):
     policy.ended(1)
     bridge.wait_for_log("(not solved within 2 steps); call /bridge/reset to begin another")
     before = len(policy.frames)
-    wait_until(lambda: len(policy.frames) > before + 20, 5.0, "a camera that goes on")
+    wait_until(lambda: len(policy.frames) > before + 20, 20.0, "a camera that goes on")
     assert policy.status.last.episode == 1
 
 
@@ -458,7 +491,7 @@ def test_sigterm_ends_it_with_its_simulation(spawn_node, ros, stopped):
     if stopped:
         os.kill(child, signal.SIGSTOP)
     bridge.signal(signal.SIGTERM)
-    assert bridge.wait(5.0) == 0
+    assert bridge.wait(bound(quiet=5.0, loaded=15.0)) == 0
     assert not Path(f"/proc/{child}").exists()
 
 
@@ -473,14 +506,14 @@ def test_sigterm_ends_it_with_its_simulation(spawn_node, ros, stopped):
 )
 def test_a_bad_parameter_is_one_line_and_exit_2(spawn_node, parameters, why):
     bridge = spawn_node("bridge", parameters)
-    assert bridge.wait(15.0) == 2
+    assert bridge.wait(60.0) == 2
     assert why in bridge.log
     assert "Traceback" not in bridge.log
 
 
 def test_without_opengl_it_says_what_to_do(spawn_node):
     bridge = spawn_node("bridge", LOCKSTEP, extra_env={"MUJOCO_GL": "vulkan"})
-    assert bridge.wait(15.0) == 1
+    assert bridge.wait(60.0) == 1
     assert "the simulation cannot be started: MUJOCO_GL is 'vulkan': unset it" in bridge.log
     assert "Traceback" not in bridge.log
 

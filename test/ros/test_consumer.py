@@ -25,6 +25,7 @@ from vla_ros.timing import MS
 
 CONSUMER = Path(__file__).parents[2] / "docs" / "how-to" / "consumer.py"
 T = 0.05
+PATIENT = 5.0  # max_age_s: a busy machine does not make the policy stop by itself
 
 
 @pytest.fixture
@@ -40,19 +41,23 @@ def test_the_consumer_of_the_how_to_executes_what_is_valid_once_and_stops(
     start_policy, consumer, ros
 ):
     driver = ros.inbox(Float64MultiArray, "arm/commands")
-    rig = start_policy()
+    rig = start_policy(max_age_s=PATIENT)
     own = ros.publisher(ActionCommand, "policy/action", qos.ACTION)
-    wait_until(lambda: own.get_subscription_count() >= 2, 10.0, "the consumer")
+    wait_until(lambda: own.get_subscription_count() >= 2, 30.0, "the consumer")
+    wait_until(lambda: driver.subscription.get_publisher_count() == 1, 10.0, "its arm's topic")
     rig.bring_up("reach")
     with rig.filming():
         rig.expect(State.RUNNING)
         wait_until(lambda: len(driver) > 20, 10.0, "commands of the consumer")
         rig.call("stop")
         first = rig.wait_for(CommandKind.STOP)
-        wait_until(lambda: not driver.last.data, 1.0, "the consumer's stop")
+        wait_until(lambda: not driver.last.data, 5.0, "the consumer's stop")
         moved = [m.data.tolist() for m in driver.messages if m.data]
         said = [m for m in rig.commands.messages[: first + 1] if m.kind == CommandKind.POLICY]
-        assert moved == [m.action.tolist() for m in said], "each once, in order"
+        left = iter([m.action.tolist() for m in said])
+        assert all(one in left for one in moved), "each once, in order"
+        # It keeps the newest ten: more are lost while it has no processor.
+        judge("commands left out", len(said) - len(moved), quiet=0, loaded=10, unit="")
         rig.call("resume")
         wait_until(lambda: driver.last.data, 5.0, "motion again")
         rig.node.signal(signal.SIGKILL)
@@ -62,16 +67,23 @@ def test_the_consumer_of_the_how_to_executes_what_is_valid_once_and_stops(
         judge("the consumer's own stop", stopped, quiet=3 * T + 0.06, loaded=3 * T + 1.0)
     rig.node.wait()
 
-    def say(sequence: int, published: int, valid_until: int) -> int:
-        """Publish a command by hand; how many the driver has been told since the beginning."""
-        command = ActionCommand(sequence=sequence, action=[0.01] * 7)
+    def say(sequence: int, published: int, valid_until: int, x: float) -> None:
+        """Publish a command by hand."""
+        command = ActionCommand(sequence=sequence, action=[x] * 7)
         command.header.stamp, command.valid_until = to_time(published), to_time(valid_until)
         own.publish(command)
-        time.sleep(0.3)
-        return sum(1 for m in driver.messages if m.data)
 
-    now, count = time.time_ns(), sum(1 for m in driver.messages if m.data)
-    assert say(10**6, now, now - MS) == count, "its evidence is too old"
-    assert say(10**6 + 1, now, now + 60_000 * MS) == count + 1
-    assert say(10**6 + 1, now, now + 60_000 * MS) == count + 1, "it came before"
-    assert say(10**6, now - MS, now + 60_000 * MS) == count + 1, "a newer one came before it"
+    now, begin = time.time_ns(), len(driver)
+    long = now + 60_000 * MS
+    say(10**6, now, now - MS, 1.0)  # its evidence is too old
+    say(10**6 + 1, now, long, 2.0)
+    say(10**6 + 1, now, long, 3.0)  # it came before
+    say(10**6, now - MS, long, 4.0)  # a newer one came before it
+    say(10**6 + 2, now, long, 5.0)
+
+    def told() -> list[float]:
+        return [m.data[0] for m in driver.messages[begin:] if m.data]
+
+    # In order: once the last is there, nothing else is to come.
+    wait_until(lambda: 5.0 in told(), 10.0, "the last of them")
+    assert told() == [2.0, 5.0]

@@ -161,6 +161,7 @@ def test_a_graph_that_does_not_come_up_says_why_and_leaves_nothing_behind(
     assert processes_with(str(tmp_path)) == []
 
 
+@pytest.mark.timing
 def test_an_installed_package_s_policy_is_shown_with_its_options(
     env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -171,7 +172,8 @@ def test_an_installed_package_s_policy_is_shown_with_its_options(
     assert code == 1, err
     result = result_of(out)
     assert (result["policy"], result["success"], result["stale_published"]) == ("nod", False, 0)
-    assert result["achieved_rate_hz"] == pytest.approx(20.0, rel=0.1)
+    near = bound(quiet=0.1, loaded=0.3)
+    assert result["achieved_rate_hz"] == pytest.approx(20.0, rel=near)
 
 
 def test_a_task_that_is_not_solved_in_time_is_status_1(env: dict[str, str]) -> None:

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ pytest.importorskip("mujoco", reason="mujoco is not installed: evaluations need 
 from PIL import Image as Pillow
 
 from support.engine import tiny_config
+from support.processes import children
 from support.releases import oft_statistics
 from support.timing import judge
 from support.wait import wait_until
@@ -301,7 +301,9 @@ def test_a_policy_that_hangs_is_a_failed_episode(graph):
 
     def hang() -> None:
         wait_until(lambda: runner.heard_steps >= 3, 60.0, "three steps")
-        for child in children(runner.pid("policy")):
+        workers = children(runner.pid("policy"))
+        assert workers
+        for child in workers:
             os.kill(child, signal.SIGSTOP)
 
     thread = threading.Thread(target=hang, daemon=True)
@@ -369,12 +371,3 @@ def test_two_graphs_side_by_side_do_not_hear_each_other(graph):
         thread.join(60.0)
     expected = directly(SCRIPTED, PLAIN, [job(PLAIN, 0), job(PLAIN, 1)])
     assert [figures(records[n]) for n in range(2)] == [figures(record) for record in expected]
-
-
-def children(pid: int) -> list[int]:
-    """Processes that it started."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    assert found
-    return found

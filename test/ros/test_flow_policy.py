@@ -22,6 +22,7 @@ from sensor_msgs.msg import JointState
 
 from support.nodes import run_cli
 from support.policy_client import PolicyRig
+from support.timing import QUIET
 from support.wait import wait_until
 from vla_ros.bringup.environment import PROFILES, python_path
 from vla_ros.core import CommandKind
@@ -92,22 +93,21 @@ def test_nan_is_a_fault_and_a_lost_worker_a_hold(start_policy, tmp_path: Path, a
     arm = arms[0]
     rig.expect(State.RUNNING, LOADING)
     rig.wait_for(CommandKind.POLICY)
-    chunk = rig.chunks.last
+    chunk = rig.chunks.wait()
     assert (chunk.length, chunk.schedule) == (10, "flow")
 
     rig.worker(signal.SIGKILL)
-    assert "killed by SIGKILL" in rig.expect(State.HOLD).reason
-    assert rig.expect(State.RUNNING, LOADING).worker_restarts == 1
+    rig.expect(lambda s: s.state == State.HOLD and "killed by SIGKILL" in s.reason)
+    rig.runs_again(1, LOADING)
     rig.wait_for(CommandKind.POLICY, len(rig.commands))
 
     arm.first_joint = TOO_FAR
     fault = rig.expect(State.FAULT)
     assert "3 invalid actions" in fault.reason
     assert "not finite" in fault.reason
-    begin, chunks = len(rig.commands), len(rig.chunks)
-    wait_until(lambda: len(rig.commands) > begin + 5, 5.0, "commands in FAULT")
-    assert set(rig.kinds(begin)) == {CommandKind.STOP}
-    assert len(rig.chunks) == chunks  # NaN was never published
+    assert {m.kind for m in rig.after(fault)} == {CommandKind.STOP}
+    since = stamp_of(fault.header.stamp)  # NaN was never published
+    assert not [c for c in rig.chunks.messages if stamp_of(c.header.stamp) > since]
     assert all(np.isfinite(c.actions).all() for c in rig.chunks.messages)
 
     arm.first_joint = 0.0
@@ -162,6 +162,7 @@ def test_a_flow_policy_runs_in_the_graph_and_replays_identically(tmp_path: Path)
     assert seen[0] == seen[1]
 
 
+@pytest.mark.timing
 def test_a_late_chunk_begins_behind_what_was_executed_and_continues_it(
     start_policy, tmp_path: Path, arms
 ) -> None:
@@ -186,7 +187,8 @@ def test_a_late_chunk_begins_behind_what_was_executed_and_continues_it(
         if before.observation_stamp == after.observation_stamp:
             continue
         executed = sum(observed <= stamp_of(m.header.stamp) < published for m in acted)
-        assert after.chunk_index == executed >= late
+        # The delay is one of frames: a busy machine leaves out control ticks between them.
+        assert after.chunk_index == executed >= (late if QUIET else 1)
         begun += 1
     assert begun >= 3
     first, *others = rig.chunks.messages

@@ -28,7 +28,7 @@ from vla_ros.nodes.common.convert import BadMessage, stamp_of, to_time
 from vla_ros.nodes.common.serialized import header_stamp
 from vla_ros.nodes.monitor.node import TABLE
 from vla_ros.resources import config_path
-from vla_ros.timing import MS
+from vla_ros.timing import MS, SECOND
 
 RATE_HZ = 20.0
 OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
@@ -135,13 +135,15 @@ def _is(status: DiagnosticStatus, subject: str, level: bytes, text: str) -> bool
 def watched(ros, robot, spawn_node) -> Watched:
     watched = Watched(ros)
     spawn_node("monitor", {"window_s": 2.0, "camera_timeout_s": 0.5, "command_timeout_s": 0.5})
-    watched.wait("action rate", OK, timeout=15.0)
+    # Not a rate that is in order: on a busy machine the robot may be late for minutes.
+    watched.reports.wait(lambda m: m.commands > RATE_HZ and m.camera_rate_hz > 0, timeout=30.0)
     return watched
 
 
 @pytest.mark.timing
 def test_the_report_says_what_was_sent(watched: Watched, robot: Robot) -> None:
-    report = watched.reports.wait_new(lambda m: m.age_at_publish_s.count >= 35)
+    enough = 35 if QUIET else 20
+    report = watched.reports.wait_new(lambda m: m.age_at_publish_s.count >= enough)
     if QUIET:  # a robot that is late is one that has problems
         assert report.level == 0, report.problems
     near = bound(quiet=0.1, loaded=0.4)
@@ -180,8 +182,9 @@ def test_report_and_diagnostics_come_once_a_second(watched: Watched) -> None:
 
 
 def test_lost_held_and_stale_commands_are_counted(watched: Watched, robot: Robot) -> None:
+    lost = watched.reports.wait_new().lost_commands  # a monitor without a processor loses some too
     robot.skip = 3
-    watched.reports.wait_new(lambda m: m.lost_commands == 3)
+    watched.reports.wait_new(lambda m: m.lost_commands >= lost + 3)
     robot.kind = ActionCommand.KIND_HELD
     watched.wait("action rate", WARN, "periods without a new action")
     robot.kind = ActionCommand.KIND_POLICY
@@ -241,8 +244,10 @@ def test_hold_is_an_error_and_its_zero_commands_miss_no_deadline(
     robot.state, robot.kind = PolicyStatus.STATE_HOLD, ActionCommand.KIND_STOP
     robot.publish_status()
     watched.wait("policy", ERROR, "HOLD")
-    report = watched.reports.wait_new()
-    # The status and the commands are two topics: one period may fall between them.
+    # The status and the commands are two topics: one period may fall between them. What a busy
+    # machine brought late before is over after a window.
+    since = time.time_ns() + round(2.5 * SECOND)
+    report = watched.reports.wait_new(lambda m: stamp_of(m.header.stamp) > since, timeout=10.0)
     assert report.missed_deadlines <= 1
 
 
@@ -272,15 +277,15 @@ def test_a_bad_parameter_at_start_ends_the_node_with_the_reason(
     spawn_node, name: str, value: object
 ) -> None:
     monitor = spawn_node("monitor", {name: value})
-    assert monitor.wait(timeout=15.0) == 2
+    assert monitor.wait(timeout=60.0) == 2
     assert name in monitor.log
 
 
 def test_it_ends_on_sigterm(spawn_node) -> None:
     monitor = spawn_node("monitor")
-    monitor.wait_for_log("no image yet", timeout=15.0)
+    monitor.wait_for_log("no image yet", timeout=60.0)
     monitor.signal(signal.SIGTERM)
-    assert monitor.wait(timeout=3.0) == 0
+    assert monitor.wait(timeout=bound(quiet=3.0, loaded=10.0)) == 0
 
 
 def test_compressed_images_are_watched_in_a_namespace(ros, spawn_node) -> None:
@@ -290,7 +295,7 @@ def test_compressed_images_are_watched_in_a_namespace(ros, spawn_node) -> None:
     try:
         reports = ros.inbox(MonitorReport, "/arm/monitor/report")
         spawn_node("monitor", {"image_transport": "compressed"}, namespace="arm")
-        report = reports.wait(lambda m: m.camera_rate_hz > 0 and m.commands > 0, timeout=15.0)
+        report = reports.wait(lambda m: m.camera_rate_hz > 0 and m.commands > 0, timeout=60.0)
         assert list(report.action_publishers) == ["/arm/camera"]
     finally:
         robot.stop()
@@ -335,5 +340,5 @@ def test_garbage_on_the_image_topic_does_not_end_the_monitor(
     for raw in (b"\x00\x01\x00\x00", b"\x00\x03" + bytes(20), b"\x00\x01\x00\x00" + b"\xff" * 64):
         noise.publish(raw)
     before = len(watched.reports)
-    wait_until(lambda: len(watched.reports) > before + 1, 5.0, "reports go on")
-    assert watched.reports.last.camera_rate_hz > 10.0
+    wait_until(lambda: len(watched.reports) > before + 1, 10.0, "reports go on")
+    watched.reports.wait_new(lambda m: m.camera_rate_hz > 10.0)

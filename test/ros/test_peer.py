@@ -31,6 +31,12 @@ def participants() -> int:
     return found
 
 
+def settled(count: int) -> None:
+    """Wait for that many: a thread names itself a moment after it was started, and a joined one
+    leaves /proc a moment after it ended."""
+    wait_until(lambda: participants() == count, 5.0, f"{count} participants")
+
+
 def test_a_peer_that_is_closed_leaves_the_graph_at_once(ros_domain, ros_env):
     """With an action client too: it kept node and participant until it was collected, in whatever
     thread, long after their context had ended."""
@@ -38,9 +44,9 @@ def test_a_peer_that_is_closed_leaves_the_graph_at_once(ros_domain, ros_env):
     peer = RosPeer(ros_domain)
     peer.publisher(String, "said").publish(String(data="x"))
     client = peer.action_client(ExecuteInstruction, "go")
-    wait_until(lambda: participants() == before + 1, 5.0, "its participant")  # names itself late
+    settled(before + 1)
     peer.close()
-    assert participants() == before
+    settled(before)
     peer.close()  # the same twice
     del client
 
@@ -78,14 +84,15 @@ def test_nothing_is_taken_down_under_a_callback(ros_domain, ros_env):
 
 def test_a_callback_that_never_ends_is_said_and_nothing_is_taken_from_it(ros_domain, ros_env):
     entered, release = threading.Event(), threading.Event()
+    before = participants()
     peer = RosPeer(ros_domain)
     peer.node.create_timer(0.01, lambda: (entered.set(), release.wait()))
     peer._executor.wake()
     wait_until(entered.is_set, 5.0, "the callback")
-    before = participants()
+    settled(before + 1)
     with pytest.raises(AssertionError, match="callback"):
         peer.close(timeout=0.2)
-    assert participants() == before, "its node is still whole"
+    assert participants() == before + 1, "its node is still whole"
     release.set()
     peer.close()
-    assert participants() == before - 1
+    settled(before)

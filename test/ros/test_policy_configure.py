@@ -13,12 +13,14 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from std_srvs.srv import Trigger
 
 from support.policy_client import moves
+from support.processes import children
 from support.timing import judge
 from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
 
 
+@pytest.mark.timing
 def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
     start_policy, tmp_path
 ):
@@ -37,11 +39,11 @@ def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
     future = client.call_async(configure)
     rig.node.wait_for_log("loading policy")
     began = time.monotonic()
-    state = rig.ros.call(GetState, "/policy/get_state", GetState.Request(), 2.0).current_state
+    state = rig.ros.call(GetState, "/policy/get_state").current_state
     assert state.label == "configuring"
-    assert rig.ros.call(Trigger, "/policy/stop", timeout=2.0).success
-    rig.expect(lambda s: s.reason == "loads its policy", timeout=2.0)
-    assert not rig.ros.change_state("/policy", "configure", 2.0), "one at a time"
+    assert rig.ros.call(Trigger, "/policy/stop").success
+    rig.expect(lambda s: s.reason == "loads its policy")
+    assert not rig.ros.change_state("/policy", "configure", 10.0), "one at a time"
     accepted, why = rig.ros.set_parameter("/policy", "max_age_s", 4.0)
     assert not accepted and "loading" in why
     judge("five answers meanwhile", time.monotonic() - began, quiet=2.0, loaded=10.0)
@@ -85,10 +87,7 @@ def test_what_goes_wrong_after_loading_leaves_no_worker(ros_env, monkeypatch):
         before = set(os.listdir(f"/proc/{os.getpid()}/task"))
         assert node.on_configure(None) == TransitionCallbackReturn.FAILURE
         assert node.runtime is None and "no room" in node._idle.reason
-        children = f"/proc/{os.getpid()}/task/{{}}/children"
-        for task in os.listdir(f"/proc/{os.getpid()}/task"):
-            with open(children.format(task)) as listed:
-                assert listed.read() == ""
+        assert children(os.getpid()) == []
         # The system's thread ends a moment after Python's.
         tasks = f"/proc/{os.getpid()}/task"
         wait_until(lambda: not set(os.listdir(tasks)) - before, 5.0, "the end of all new threads")

@@ -50,6 +50,8 @@ class Stage:
 
     def rest(self) -> PolicyStatus:
         """A while after the end: what the policy says then."""
+        over = "the episode is over"
+        wait_until(lambda: self.status.last.reason.startswith(over), 5.0, "the policy's rest")
         time.sleep(REST_S)
         return self.status.last
 

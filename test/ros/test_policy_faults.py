@@ -11,7 +11,6 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.policy_client import GRIPPER
 from support.timing import judge
-from support.wait import wait_until
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
 from vla_ros.nodes.common.convert import stamp_of
@@ -40,11 +39,13 @@ def test_a_camera_that_stops_stops_the_robot_and_one_that_comes_back_ends_the_ho
     rig, camera = running(start_policy)
     camera.signal(number)
     lost_at, lost_stamp = time.monotonic_ns(), time.time_ns()
-    held = rig.expect(State.HOLD, timeout=2.0)
+    held = rig.expect(lambda s: s.state == State.HOLD and stamp_of(s.header.stamp) > lost_stamp)
     assert "observation age" in held.reason
     assert "max_age 500 ms" in held.reason
 
-    first = rig.wait_for(CommandKind.STOP)
+    # A busy machine may have stopped before for a while.
+    before = sum(stamp_of(m.header.stamp) <= lost_stamp for m in list(rig.commands.messages))
+    first = rig.wait_for(CommandKind.STOP, before)
     # The first tick after A stops, by the node's own stamps: a tick that the machine brings late is
     # judged as a late tick.
     tick = rig.largest_tick_gap_s(first - 1)
@@ -75,6 +76,7 @@ def test_a_camera_that_stops_stops_the_robot_and_one_that_comes_back_ends_the_ho
     rig.expect(State.RUNNING)
     moved = rig.commands.messages[rig.wait_for(CommandKind.POLICY, begin)]
     # Two fresh actions were held back; the third is published.
+    rig.chunks.wait(lambda m: m.observation_stamp == moved.observation_stamp)
     fresh = [stamp_of(m.observation_stamp) for m in rig.chunks.messages[chunks:]]
     assert fresh.index(stamp_of(moved.observation_stamp)) >= 2
     rig.check_commands(A)
@@ -92,10 +94,8 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_the_ticks_go_on(start_polic
         (signal.SIGSEGV, "killed by SIGSEGV"),
     ):
         pids.append(rig.worker(number))
-        held = rig.expect(State.HOLD)
-        assert reason in held.reason
-        back = rig.expect(State.RUNNING)
-        assert back.worker_restarts == len(pids)
+        rig.expect(lambda s, r=reason: s.state == State.HOLD and r in s.reason)
+        back = rig.runs_again(len(pids))
         assert back.worker_pid not in (0, *pids)
         begin = len(rig.commands)
         rig.wait_for(CommandKind.POLICY, begin)
@@ -106,9 +106,7 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_the_ticks_go_on(start_polic
     fault = rig.expect(State.FAULT)
     assert "3 replacements" in fault.reason
     assert fault.worker_pid == 0
-    begin = len(rig.commands)
-    wait_until(lambda: len(rig.commands) > begin + 20, 5.0, "20 commands in FAULT")
-    assert set(rig.kinds(begin)) == {CommandKind.STOP}
+    assert {m.kind for m in rig.after(fault, 20)} == {CommandKind.STOP}
     judge("largest gap between ticks", rig.largest_tick_gap_s(began), quiet=LATEST, loaded=BUSY)
 
     assert rig.call("recover")
@@ -120,10 +118,9 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_the_ticks_go_on(start_polic
 
 def test_activation_starts_a_worker_where_a_fault_left_none(start_policy):
     rig, _ = running(start_policy)
-    for _ in range(3):
+    for number in range(1, 4):
         rig.worker(signal.SIGKILL)
-        rig.expect(State.HOLD)
-        rig.expect(State.RUNNING)
+        rig.runs_again(number)
     rig.worker(signal.SIGKILL)
     assert rig.expect(State.FAULT).worker_pid == 0
     assert rig.ros.change_state("/policy", "deactivate")

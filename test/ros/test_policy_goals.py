@@ -16,8 +16,8 @@ from action_msgs.msg import GoalStatus
 from std_msgs.msg import Bool
 
 from support.nodes import Program
-from support.timing import judge
-from support.wait import wait_until
+from support.timing import bound, judge
+from support.wait import repeating, wait_until
 from vla_ros.action import ExecuteInstruction
 from vla_ros.core import CommandKind
 from vla_ros.core import PolicyState as State
@@ -38,7 +38,7 @@ class Sent:
         self.feedback = []
         goal = ExecuteInstruction.Goal(instruction=text, time_limit_s=limit, success_topic=topic)
         answer = client.send_goal_async(goal, lambda m: self.feedback.append(m.feedback))
-        wait_until(answer.done, 2.0, "an answer to the goal")
+        wait_until(answer.done, 5.0, "an answer to the goal")
         self.handle = answer.result()
         self.accepted = self.handle.accepted
         if self.accepted:
@@ -93,9 +93,12 @@ class Caller:
 def caller(start_policy):
     rig = start_policy(silence_after_s=60.0)
     caller = Caller(rig)
-    with contextlib.suppress(AssertionError):
-        caller.send("hello?")  # a server that does not know its client yet answers in vain
-    assert not caller.send("too early").accepted
+    early = None
+    for _ in range(5):  # a server that does not know its client yet answers in vain
+        with contextlib.suppress(AssertionError):
+            early = caller.send("too early")
+            break
+    assert early is not None and not early.accepted
     rig.node.wait_for_log("goal 'too early' rejected: not active")
     rig.bring_up()
     rig.camera()
@@ -104,6 +107,7 @@ def caller(start_policy):
     caller.client.destroy()
 
 
+@pytest.mark.timing
 def test_a_goal_ends_by_success_limit_cancel_or_stop_and_then_nothing_moves(caller):
     rig = caller.rig
     done = rig.ros.publisher(Bool, "/task_done", qos.LATCHED)
@@ -118,7 +122,8 @@ def test_a_goal_ends_by_success_limit_cancel_or_stop_and_then_nothing_moves(call
     done.publish(Bool(data=False))
     begin = len(goal.feedback)
     wait_until(lambda: len(goal.feedback) > begin + 5, 5.0, "feedback five times a second")
-    assert goal.feedback[-1].elapsed_s - goal.feedback[begin].elapsed_s < 2.0
+    took = goal.feedback[begin + 5].elapsed_s - goal.feedback[begin].elapsed_s
+    judge("five feedbacks", took, quiet=2.0, loaded=4.0)
     done.publish(Bool(data=True))
     result = goal.ended(Result.OUTCOME_SUCCESS, SUCCEEDED, "/task_done says so")
     caller.nothing_moves(time.time_ns())
@@ -130,14 +135,16 @@ def test_a_goal_ends_by_success_limit_cancel_or_stop_and_then_nothing_moves(call
     goal = caller.send("reach", topic="done")
     goal.runs()
     rig.ros.wait_for_subscriber(best_effort)
-    best_effort.publish(Bool(data=True))
-    goal.ended(Result.OUTCOME_SUCCESS, SUCCEEDED, "done says so")
+    # Again and again: a reader that does not know its writer yet loses what is best effort.
+    with repeating(lambda: best_effort.publish(Bool(data=True)), 0.1):
+        goal.ended(Result.OUTCOME_SUCCESS, SUCCEEDED, "done says so")
 
-    goal = caller.send("reach", limit=0.6)
+    limit = bound(quiet=0.6, loaded=2.0)  # time enough to move
+    goal = caller.send("reach", limit=limit)
     goal.runs()
-    result = goal.ended(Result.OUTCOME_TIME_LIMIT, ABORTED, "limit of 0.6 s has passed")
-    assert result.duration_s >= 0.6  # until a tick finds that the limit has passed
-    judge("a goal limited to 0.6 s", result.duration_s, quiet=0.75, loaded=1.6)
+    result = goal.ended(Result.OUTCOME_TIME_LIMIT, ABORTED, f"limit of {limit:g} s has passed")
+    assert result.duration_s >= limit  # until a tick finds that the limit has passed
+    judge("a limited goal, beyond it", result.duration_s - limit, quiet=0.15, loaded=1.0)
     caller.nothing_moves(time.time_ns())
     assert not goal.cancel(), "it has ended"
 
@@ -213,12 +220,12 @@ def test_another_goal_preempts_and_the_topic_does_where_it_may(caller):
 def test_a_fault_deactivation_and_the_node_s_end_fail_it_and_a_lost_worker_does_not(caller):
     rig = caller.rig
     goal = caller.send("reach")
-    for _ in range(3):
-        goal.runs()
-        rig.worker(signal.SIGKILL)
-        rig.expect(State.HOLD)
-        rig.expect(State.RUNNING)
-    assert State.HOLD in {f.state for f in goal.feedback}
+    goal.runs()
+    # One that hangs is held for longer than feedback takes to come by.
+    for number, lost_by in enumerate((signal.SIGSTOP, signal.SIGKILL, signal.SIGKILL), 1):
+        rig.worker(lost_by)
+        rig.runs_again(number)
+    wait_until(lambda: State.HOLD in {f.state for f in goal.feedback}, 5.0, "HOLD in the feedback")
     rig.worker(signal.SIGKILL)
     goal.ended(Result.OUTCOME_FAILED, ABORTED, "FAULT: ")
     caller.send("reach").ended(Result.OUTCOME_FAILED, ABORTED, "in FAULT, call ~/recover")

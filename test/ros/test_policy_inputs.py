@@ -24,6 +24,7 @@ from support.nodes import Program
 from support.policy_client import PolicyRig, moves
 from support.releases import oft_statistics
 from support.ros import RosPeer
+from support.timing import judge
 from support.wait import repeating, wait_until
 from vla_ros.core import PolicyState as State
 from vla_ros.engine.checkpoints.random import write_random
@@ -107,6 +108,7 @@ def meet(
         print(f"----- {program.name}\n{program.log}")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("drop", [0.0, 0.2])
 def test_every_image_of_another_robot_that_can_be_answered_is(meet, drop, capsys):
     meeting = meet({"drop": drop})
@@ -119,8 +121,11 @@ def test_every_image_of_another_robot_that_can_be_answered_is(meet, drop, capsys
             f" dropped in all {status.frames_dropped}, last: {status.last_drop}"
         )
     assert offered >= 100 * (1 - drop)
-    assert paired >= (0.65 if drop else 0.85) * offered  # the cameras are on this machine too
-    assert answered >= 0.95 * paired  # the rest: a busy machine's late threads
+    # The cameras are on this machine too, and the node keeps the newest of each: what comes while
+    # it has no processor is lost.
+    alone, silent = 1 - paired / offered, 1 - answered / max(1, paired)
+    judge("share without a pair", alone, quiet=0.35 if drop else 0.15, loaded=0.95, unit="")
+    judge("share of pairs without an answer", silent, quiet=0.05, loaded=0.4, unit="")
     meeting.rig.check_commands()
 
 
@@ -132,15 +137,17 @@ def test_a_joint_that_nobody_publishes_is_named_in_status_and_log(meet):
         " 'thumb'; offered 'elbow', 'shoulder_lift', 'shoulder_pan', 'wrist_1', 'wrist_2',"
         " 'wrist_3', 'finger_joint'"
     )
-    status = meeting.rig.expect(lambda s: s.frames_dropped > 20)
-    assert status.last_drop == told
+    # On a busy machine some are dropped for another reason: their pictures are too far apart.
+    status = meeting.rig.expect(lambda s: s.frames_dropped > 20 and s.last_drop == told)
     assert status.state == State.WAITING
+    meeting.rig.node.wait_for_log(told)
     assert meeting.rig.node.log.count(told) == 1
 
 
 def test_joints_that_are_left_out_are_told_once(meet):
     meeting = meet({}, joint_names=JOINTS[:6])
     meeting.rig.expect(State.RUNNING)
+    meeting.rig.node.wait_for_log("joint_states offers more than is wanted")
     time.sleep(2.0)
     assert meeting.rig.node.log.count("joint_states offers more than is wanted") == 1
     assert "offered 'elbow'" in meeting.rig.node.log
@@ -218,7 +225,7 @@ def test_an_oft_checkpoint_with_robot_state_runs_through_the_node(meet, ros, tmp
 
 
 def subscribed(ros: RosPeer, topic: str) -> None:
-    wait_until(lambda: ros.node.count_subscribers(topic) > 0, 10.0, f"a subscriber of {topic}")
+    wait_until(lambda: ros.node.count_subscribers(topic) > 0, 30.0, f"a subscriber of {topic}")
 
 
 @pytest.mark.parametrize("executable", ["policy", "monitor"])

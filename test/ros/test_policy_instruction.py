@@ -29,21 +29,11 @@ REJECTED = {
 
 
 LITTLE_ENDIAN = b"\0\1\0\0"  # how a serialized message begins
+PATIENT = 5.0  # max_age_s: a machine that stands still for seconds holds nothing
 
 
 def digest(text):
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-def settled(rig, status):
-    """Commands published after this status, once there are ten of them."""
-    since = stamp_of(status.header.stamp)
-
-    def later():
-        return [m for m in rig.commands.messages if stamp_of(m.header.stamp) > since]
-
-    wait_until(lambda: len(later()) >= 10, 5.0, "ten commands after the status")
-    return later()
 
 
 def test_after_a_change_of_task_nothing_of_the_old_one_is_published(start_policy):
@@ -57,20 +47,18 @@ def test_after_a_change_of_task_nothing_of_the_old_one_is_published(start_policy
     changed = rig.expect(lambda s: s.instruction == "push")
     assert changed.epoch == first.epoch + 1
     assert changed.state == State.WAITING
-    arrived = len(rig.commands)
-    for command in settled(rig, changed):
+    for command in rig.after(changed):
         assert command.epoch == changed.epoch
         assert command.instruction_hash == digest("push")
-    # By arrival as well: what was on its way when the status came may come before the rest.
-    epochs = [m.epoch for m in rig.commands.messages[arrived:]]
+    # By arrival as well: whatever was on its way when the status came, the old ones come first.
+    epochs = [m.epoch for m in rig.commands.messages]
     assert epochs == sorted(epochs)
-    assert epochs[1:] == [changed.epoch] * (len(epochs) - 1)
 
     # Rapid flips: the newest wins, and a status says so at once.
     for i in range(20):
         rig.instruct(f"task {i}")
-    last = rig.expect(lambda s: s.instruction == "task 19", timeout=2.0)
-    for command in settled(rig, last):
+    last = rig.expect(lambda s: s.instruction == "task 19")
+    for command in rig.after(last):
         assert (command.epoch, command.instruction_hash) == (last.epoch, digest("task 19"))
     rig.expect(State.RUNNING)
     rig.check_commands()
@@ -90,11 +78,14 @@ def test_an_inference_that_was_under_way_is_void_after_a_change_of_task(start_po
             epoch = rig.expect(lambda s, i=i: s.instruction == f"move {i}").epoch
         rig.expect(State.RUNNING, timeout=20.0)
         rig.wait_for(CommandKind.POLICY, len(rig.commands))
-    inferred = {(stamp_of(m.observation_stamp), m.epoch) for m in rig.chunks.messages}
     moved = [m for m in rig.commands.messages if m.kind == CommandKind.POLICY]
     assert {m.epoch for m in moved} == set(range(epoch - 6, epoch + 1))
-    for m in moved:
-        assert (stamp_of(m.observation_stamp), m.epoch) in inferred, m
+
+    def keys(messages):
+        return {(stamp_of(m.observation_stamp), m.epoch) for m in list(messages)}
+
+    wait_until(lambda: keys(moved) <= keys(rig.chunks.messages), 5.0, "the chunk of every action")
+    inferred = keys(rig.chunks.messages)
     under_way = [
         key
         for key in inferred
@@ -116,11 +107,11 @@ def test_every_change_of_task_is_acknowledged_at_once(start_policy):
 
 
 def test_what_no_person_would_mean_is_rejected_and_the_task_stays(start_policy):
-    rig = start_policy()
+    rig = start_policy(max_age_s=PATIENT)
     rig.bring_up("reach")
     with rig.filming():
         reject_all(rig)
-    rig.check_commands()
+    rig.check_commands(PATIENT)
 
 
 def reject_all(rig):
@@ -142,7 +133,7 @@ def reject_all(rig):
     assert State.HOLD not in {s.state for s in rig.status.messages}
 
     # Stopped: zero commands, no action, until there is a task again.
-    kinds = {CommandKind(m.kind) for m in settled(rig, stopped)}
+    kinds = {CommandKind(m.kind) for m in rig.after(stopped)}
     assert kinds == {CommandKind.STOP}
     begin = len(rig.commands)
     for _ in range(3):

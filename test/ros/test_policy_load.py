@@ -23,6 +23,7 @@ from vla_ros.nodes.common.spin import spin
 
 T = 0.05
 WINDOW_S = 3.0
+PATIENT = 5.0  # max_age_s: a machine that stands still for seconds holds nothing
 
 
 @pytest.mark.timing
@@ -33,8 +34,9 @@ def test_640_by_480_at_30_hz_arrives_whole(start_policy):
     rig.expect(State.RUNNING)
     camera.wait_for_log("sent 120", timeout=20.0)
     after = rig.now()
-    assert after.frames_received >= 0.95 * 120
-    assert after.frames_dropped == 0
+    # The node keeps the newest alone: what comes while it has no processor is lost.
+    judge("frames lost", 120 - after.frames_received, quiet=6, loaded=60, unit="of 120")
+    assert after.frames_dropped == 0, after.last_drop
     transport = [
         1e3 * m.stages.transport_s for m in rig.commands.messages if m.kind == CommandKind.POLICY
     ]
@@ -88,6 +90,7 @@ def window(rig):
     return frames, 1e3 * error.p50, 1e3 * error.max, gap_ms, error.count
 
 
+@pytest.mark.timing
 def test_after_deactivate_nothing_is_published_also_under_load(start_policy):
     rig = start_policy()
     rig.bring_up("reach")
@@ -100,22 +103,16 @@ def test_after_deactivate_nothing_is_published_also_under_load(start_policy):
         assert rig.ros.change_state("/policy", "deactivate")
         judge("deactivate under load", time.monotonic() - began, quiet=2.0, loaded=10.0)
         inactive = rig.expect(State.INACTIVE)
-        time.sleep(4 * T)
-        stamp = inactive.header.stamp
-        late = [
-            m
-            for m in rig.commands.messages[begin:]
-            if (m.header.stamp.sec, m.header.stamp.nanosec) > (stamp.sec, stamp.nanosec)
-        ]
-        assert not late
-        silent = len(rig.commands)
-        time.sleep(6 * T)
-        assert len(rig.commands) == silent
+        time.sleep(10 * T)
+        # By the node's own stamps: what was published before may be read late.
+        since = stamp_of(inactive.header.stamp)
+        assert not [m for m in rig.commands.messages[begin:] if stamp_of(m.header.stamp) > since]
         assert rig.ros.change_state("/policy", "activate")
         rig.call("resume")
     rig.check_commands()
 
 
+@pytest.mark.timing
 def test_transitions_under_load_do_not_deadlock(start_policy):
     rig = start_policy()
     rig.bring_up("reach")
@@ -137,11 +134,11 @@ def test_transitions_under_load_do_not_deadlock(start_policy):
         assert not rig.ros.change_state("/policy", transition)
     rig.wait_for(CommandKind.POLICY, len(rig.commands))
     assert rig.ros.change_state("/policy", "active_shutdown")
-    wait_until(lambda: rig.commands.last.kind == CommandKind.STOP, 2.0, "the last word")
+    wait_until(lambda: rig.commands.last.kind == CommandKind.STOP, 10.0, "the last word")
 
 
 def test_messages_that_cannot_be_read_do_not_end_the_node(start_policy):
-    rig = start_policy()
+    rig = start_policy(max_age_s=PATIENT)
     rig.bring_up("reach")
     with rig.filming():
         rig.expect(State.RUNNING)
@@ -161,7 +158,7 @@ def test_messages_that_cannot_be_read_do_not_end_the_node(start_policy):
         assert rig.status.last.state == State.RUNNING
         assert rig.status.last.instruction == "reach"
     assert rig.node.returncode is None
-    rig.check_commands()
+    rig.check_commands(PATIENT)
 
 
 def test_an_exception_in_a_callback_does_not_end_the_node(ros_env, capfd):

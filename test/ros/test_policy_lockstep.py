@@ -101,6 +101,7 @@ def test_a_frame_that_comes_again_gets_the_same_answer_again(world):
         assert m.observation_stamp == answers[0].observation_stamp
     following = world.step()
     assert following.action[0] == pytest.approx(0.003)  # sent thrice, taken once
+    world.rig.expect(State.RUNNING)
     assert world.rig.status.last.state == State.RUNNING
 
 

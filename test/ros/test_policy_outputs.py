@@ -41,6 +41,12 @@ def standing(ros: RosPeer, joints: dict[str, float]) -> Iterator[None]:
         yield
 
 
+def acts(rig) -> None:
+    """Wait for more than 20 commands with an action of their own: a busy machine holds some."""
+    rig.expect(State.RUNNING)
+    wait_until(lambda: rig.kinds().count(CommandKind.POLICY) > 20, 10.0, "21 actions")
+
+
 def test_positions_are_the_joints_of_every_command_and_grippers_in_their_own_unit(
     start_policy, ros, tmp_path
 ):
@@ -63,8 +69,7 @@ def test_positions_are_the_joints_of_every_command_and_grippers_in_their_own_uni
     with standing(ros, {"finger": 0.01, "elbow": -0.5, "shoulder": 0.5}):
         rig.bring_up("reach")
         with rig.filming():
-            rig.expect(State.RUNNING)
-            rig.wait_for(CommandKind.POLICY, len(rig.commands) + 20)
+            acts(rig)
         rig.call("stop")
         rig.wait_for(CommandKind.STOP, len(rig.commands))
     assert ros.change_state("/policy", "deactivate")
@@ -74,12 +79,13 @@ def test_positions_are_the_joints_of_every_command_and_grippers_in_their_own_uni
         wanted = [m.action[:2].tolist() for m in rig.commands.messages[begin:]]
         return [m.data.tolist() for m in arm.messages][-len(wanted) :] == wanted
 
-    wait_until(as_commanded, 2.0, "each command's joints, in order")
+    wait_until(as_commanded, 5.0, "each command's joints, in order")
     said = [m for m in rig.commands.messages if m.kind == CommandKind.POLICY]
     assert len(said) > 20
     assert {tuple(m.action) for m in said} <= {tuple(row) for row in rows}
     assert list(said[0].names) == ["shoulder", "elbow", "finger"]
     assert list(said[0].units) == ["rad", "rad", "1"]
+    wait_until(lambda: len(hand) >= len(said), 5.0, "the gripper of each")
     assert {m.data[0] for m in hand.messages[-len(said) :]} == {0.25 * OPEN_M}
 
 
@@ -101,8 +107,7 @@ def test_two_arms_have_names_units_twists_and_grippers_of_their_own(start_policy
     grippers = [ros.inbox(Float64, f"policy/{arm}gripper", qos.ACTION) for arm in arms]
     rig.bring_up("reach")
     with rig.filming():
-        rig.expect(State.RUNNING)
-        rig.wait_for(CommandKind.POLICY, len(rig.commands) + 20)
+        acts(rig)
         rig.call("stop")
         rig.wait_for(CommandKind.STOP, len(rig.commands))
     names = ("x", "y", "z", "rx", "ry", "rz", "gripper")
@@ -112,16 +117,19 @@ def test_two_arms_have_names_units_twists_and_grippers_of_their_own(start_policy
     said = {stamp_of(m.header.stamp): m for m in rig.commands.messages}
     moved = {tuple(m.action) for m in said.values() if m.kind == CommandKind.POLICY}
     assert len(moved) > 10 and moved <= {tuple(row) for row in rows}
+
+    def heard_of(twist):
+        messages = list(twist.messages)
+        return [(m.twist, said[s]) for m in messages if (s := stamp_of(m.header.stamp)) in said]
+
     for twist, places in zip(twists, (slice(0, 6), slice(7, 13)), strict=True):
-        heard = [
-            (m.twist, said[s]) for m in twist.messages if (s := stamp_of(m.header.stamp)) in said
-        ]
-        assert len(heard) > 20
-        for velocity, command in heard:
+        wait_until(lambda t=twist: len(heard_of(t)) > 20, 5.0, "the twists of the commands")
+        for velocity, command in heard_of(twist):
             linear, angular = velocity.linear, velocity.angular
             six = [linear.x, linear.y, linear.z, angular.x, angular.y, angular.z]
             assert six == pytest.approx((np.asarray(command.action[places]) / T).tolist())
         wait_until(
-            lambda t=twist: t.last.twist.linear.x == t.last.twist.linear.y == 0.0, 2.0, "rest"
+            lambda t=twist: t.last.twist.linear.x == t.last.twist.linear.y == 0.0, 5.0, "rest"
         )
+    wait_until(lambda: all(map(len, grippers)), 5.0, "both grippers")
     assert [gripper.last.data for gripper in grippers] == [0.25, 1.0]

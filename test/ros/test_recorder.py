@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import sys
@@ -20,6 +21,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from support.nodes import Program
+from support.ros import keeping_all
 from support.timing import judge
 from support.wait import wait_until
 from vla_ros.bringup.graph_file import NodeSpec
@@ -32,6 +34,12 @@ from vla_ros.replay.recorded import stamp_ns
 
 T = 0.05
 OPTIONS = {"min_free_mb": 0, "flush_s": 0.1, "flight_seconds": 3.0, "flight_after_s": 0.3}
+
+
+def written(health):
+    """Messages in the bag, as the recorder says once a second."""
+    found = [re.search(r"records: (\d+) messages", m.status[0].message) for m in health.messages]
+    return max((int(number[1]) for number in found if number), default=0)
 
 
 def decoded(bag, topic):
@@ -107,7 +115,7 @@ def test_neither_a_full_disk_nor_a_kill_reaches_the_control_tick(
     recorder.wait_for_log("recording ended: OSError", timeout=20.0)
     wait_until(lambda: len(rig.commands) > begin + 40, 10.0, "commands after the disk was full")
     assert recorder.returncode is None
-    assert "messages not recorded so far" in recorder.log
+    recorder.wait_for_log("messages not recorded so far")
     recorder.signal(signal.SIGKILL)
     begin_2 = len(rig.commands)
     wait_until(lambda: len(rig.commands) > begin_2 + 20, 10.0, "commands after the kill")
@@ -125,15 +133,16 @@ def test_a_camera_that_offers_best_effort_only_is_recorded_too(spawn_node, ros, 
     recorder.wait_for_log("recording:")
     camera = ros.publisher(Image, "image", qos.IMAGE_SUB)
     ros.wait_for_subscriber(camera)
+    health = ros.inbox(DiagnosticArray, "/diagnostics")
     message = Image(height=2, width=2, step=6, encoding="rgb8")
     message.data.frombytes(memoryview(np.arange(12, dtype=np.uint8)))
 
     def shown() -> bool:
         message.header.stamp.sec += 1
         camera.publish(message)
-        return message.header.stamp.sec > 20
+        return written(health) > 10
 
-    wait_until(shown, 10.0, every=0.02)
+    wait_until(shown, 30.0, "the images in the bag", every=0.02)
     recorder.signal(signal.SIGINT)
     assert recorder.wait() == 0
     with Bag(tmp_path / "bag") as bag:
@@ -153,43 +162,55 @@ def test_what_cannot_be_recorded_is_refused_at_the_start(spawn_node, tmp_path):
         assert said in node.log.splitlines()[-1]
 
 
+# It stands still until it is told to end, and is slow from then on.
 SLOW = """
 import sys, time
+from pathlib import Path
 from vla_ros.nodes.recorder.node import main
 from vla_ros.recording.bag_file import BagFile
+from vla_ros.recording.sink import BagSink
 
-write = BagFile.write
+goes = Path(sys.argv.pop(1))
+write, put, taken = BagFile.write, BagSink.put, []
 
 def slow(self, record):
-    time.sleep(0.04)
+    while not goes.exists():
+        time.sleep(0.01)
+    time.sleep(0.07)
     write(self, record)
 
-BagFile.write = slow
+def counted(self, record):
+    put(self, record)
+    taken.append(record)
+    print("taken", len(taken), flush=True)
+
+BagFile.write, BagSink.put = slow, counted
 sys.exit(main())
 """
 
 
 def test_a_slow_disk_gets_the_time_that_the_index_needs(spawn_node, ros, ros_env, tmp_path):
-    """7 s of writing wait for the disk at the end: longer than a node is usually given."""
+    """6 s of writing wait for the disk at the end: longer than a node is usually given."""
     values = {"output": str(tmp_path / "bag"), "flight": False, "min_free_mb": 0}
     spec = NodeSpec("recorder", "recorder", (), values)
     arguments = command_line(spec)
     arguments = arguments[arguments.index("--ros-args") :]
-    recorder = Program("recorder", [sys.executable, "-c", SLOW, *arguments], ros_env)
+    goes = tmp_path / "goes"
+    recorder = Program("recorder", [sys.executable, "-c", SLOW, str(goes), *arguments], ros_env)
+    count = 90  # fewer than its reader keeps, whenever it comes to read them
     try:
-        publisher = ros.publisher(String, "instruction", qos.EVERY_CHANGE)
+        publisher = ros.publisher(String, "instruction", keeping_all(qos.EVERY_CHANGE))
         ros.wait_for_subscriber(publisher)
         recorder.wait_for_log("recording: ")
         health = ros.inbox(DiagnosticArray, "/diagnostics").wait(timeout=5.0).status[0]
         assert health.name == "/recorder: bag" and health.message.startswith("records: ")
-        count = 190
         for number in range(count):
             publisher.publish(String(data=str(number)))
-            time.sleep(0.002)
-        time.sleep(0.3)
+        recorder.wait_for_log(f"taken {count}")
+        goes.touch()
         recorder.signal(signal.SIGINT)
         began = time.monotonic()
-        assert recorder.wait(20.0) == 0, recorder.log
+        assert recorder.wait(30.0) == 0, recorder.log
         assert time.monotonic() - began > 5.0, "it had to wait for the disk"
     finally:
         recorder.kill()

@@ -37,12 +37,14 @@ def test_a_running_graph_is_written_until_it_is_interrupted(ros, ros_env, tmp_pa
             program.wait_for_log(f"shows {topic}", timeout=90)
         ros.wait_for_subscriber(camera, 30)
         said.publish(String(data="push the cube"))
+        began = time.monotonic()
         for i in range(20):
             header = Header(stamp=to_time((100 + i) * 10**9))
             camera.publish(Image(header=header, height=2, width=2, step=6, encoding="rgb8",
                                  data=bytes(12)))  # fmt: skip
             time.sleep(0.02)
         time.sleep(1.0)
+        took = time.monotonic() - began  # 20 sleeps of a busy machine last longer than 0.4 s
         program.signal(signal.SIGINT)
         assert program.wait(30) == 0
     finally:
@@ -54,5 +56,5 @@ def test_a_running_graph_is_written_until_it_is_interrupted(ros, ros_env, tmp_pa
             rows[chunk.entity_path] = rows.get(chunk.entity_path, 0) + chunk.num_rows
     assert rows["/policy/status/state"] == 1
     assert rows["/instruction"] >= 1
-    assert 1 <= rows["/image"] < 20  # 50 Hz came, at most 10 are shown
+    assert 1 <= rows["/image"] < 10 * took + 2  # 50 Hz came, at most 10 are shown
     assert len(RrdReader(out).blueprints()) >= 1

@@ -39,7 +39,7 @@ def test_the_other_robot_is_driven_to_a_goal_pose(meet, tmp_path):
     session.begin("reach")
     session.wait_for(GOAL)
     near = (HYSTERESIS + 0.001) * OPEN_M  # smaller changes of the gripper are ignored
-    wait_until(lambda: abs(session.finger - OPEN_M / 2) < near, 2.0, "the gripper half open")
+    wait_until(lambda: abs(session.finger - OPEN_M / 2) < near, 10.0, "the gripper half open")
     time.sleep(0.5)
     assert np.abs(session.positions[-1] - GOAL).max() < 0.01, "it stays there"
     command = session.rig.commands.last
@@ -68,8 +68,7 @@ def test_the_other_robot_stops_when_told_or_left_alone_and_goes_on(meet, tmp_pat
 
     killed = session.pause_after_s(session.kill_worker())
     judge("rest after a killed worker", killed, quiet=2 * T + MARGIN, loaded=2 * T + BUSY)
-    session.rig.expect(lambda s: s.worker_restarts == 1 and s.worker_pid)
-    session.rig.expect(State.RUNNING)
+    session.rig.runs_again(1)
     session.wait_for_motion()
 
     assert session.ros.change_state("/policy", "deactivate")

@@ -75,7 +75,12 @@ def test_damaged_joint_states_do_not_end_the_policy(start_policy):
     good = JointState(name=[f"j{i}" for i in range(7)], position=[0.0] * 7)
     raw = bytes(serialize_message(good))
     before = rig.now().frames_dropped
-    for length in range(len(raw) - 5, 0, -1):
-        publisher.publish(raw[:length])
-    dropped = wait_until(lambda: (s := rig.now()).frames_dropped > before and s, 5.0)
+
+    def dropped_one():
+        """A reader that does not know its writer yet hears none of them: said again."""
+        for length in range(len(raw) - 5, 0, -1):
+            publisher.publish(raw[:length])
+        return (status := rig.now()).frames_dropped > before and status
+
+    dropped = wait_until(dropped_one, 10.0, "a drop", every=0.1)
     assert "cut short" in dropped.last_drop or "not plain CDR" in dropped.last_drop

@@ -1,4 +1,4 @@
-"""ROS domain ids that no other test on this machine uses at the same time."""
+"""ROS domain ids that nobody else on this machine uses at the same time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from vla_ros.bringup.domain import _unused
+
 # Above 101 the ports of a domain lie in Linux's range of ephemeral ports; 0 is the user's own.
-FIRST, LAST = 1, 101
+FIRST, LAST = 1, 100
 _next = itertools.count(os.getpid())
 
 
 @contextlib.contextmanager
 def leased_domain() -> Iterator[int]:
-    """A domain id held by a file lock, so other workers and other test runs choose another."""
-    folder = Path(tempfile.gettempdir()) / "vla_ros_test_domains"
-    folder.mkdir(exist_ok=True)
+    """A domain id held by a file lock, so other workers and other test runs choose another; so do
+    evaluations, whose locks these are, and a demo that runs already is in none of them. Each is
+    another than the last: whoever was in that one may still be leaving."""
+    folder = Path(tempfile.gettempdir()) / f"vla_ros_domains_{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
     for _ in range(LAST):
         domain = FIRST + next(_next) % (LAST - FIRST + 1)
         with open(folder / str(domain), "w") as lock:
@@ -27,6 +31,7 @@ def leased_domain() -> Iterator[int]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
-            yield domain
-            return
+            if _unused(domain):
+                yield domain
+                return
     raise RuntimeError(f"all ROS domains {FIRST}..{LAST} are taken; see {folder}")

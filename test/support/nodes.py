@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support import wait
 from support.wait import wait_until
 from vla_ros.bringup.environment import defaults, python_path
 from vla_ros.bringup.graph_file import NodeSpec
@@ -72,11 +73,12 @@ class Program:
         self.process.send_signal(number)
 
     def wait(self, timeout: float = 10.0) -> int:
-        """Its exit status; fails the test if it does not end in time."""
+        """Its exit status; fails the test if it does not end in time, as a wait does."""
+        limit = timeout * wait.patience
         try:
-            code = self.process.wait(timeout)
+            code = self.process.wait(limit)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} did not end within {timeout:g} s") from None
+            raise AssertionError(f"{self.name} did not end within {limit:g} s") from None
         self._reader.join(timeout=1.0)
         return code
 

@@ -133,8 +133,9 @@ class PolicyRig:
         probe = kind(header=self.frame().header)  # dropped: it is empty
         for _ in range(20):
             self.show(probe, topic)
+            # Patient: a second probe would be dropped later, when drops are counted.
             with contextlib.suppress(AssertionError):
-                wait_until(lambda: self.now().frames_dropped, 0.5, every=0.05)
+                wait_until(lambda: self.now().frames_dropped, 1.0, every=0.05)
                 return
         raise AssertionError(f"nothing arrives on {topic}")
 
@@ -180,12 +181,31 @@ class PolicyRig:
         wait_until(look, timeout, last)
         return found[0]
 
+    def runs_again(self, restarts: int, timeout: float = 10.0) -> PolicyStatus:
+        """The next status in RUNNING with the worker that so many losses led to. A busy machine may
+        hold and go on in between for reasons of its own."""
+        return self.expect(
+            lambda s: s.state == State.RUNNING and s.worker_pid and s.worker_restarts == restarts,
+            timeout,
+        )
+
     def now(self) -> PolicyStatus:
         """A status of this very moment (~/stop of a stopped policy changes nothing)."""
         begin = len(self.status)
         self.call("stop")
         wait_until(lambda: len(self.status) > begin, 5.0, "the status after a service call")
         return self.status.last
+
+    def after(self, status: PolicyStatus, count: int = 10) -> list[ActionCommand]:
+        """Commands published after this status, once there are so many of them. By their stamps:
+        those of before may be read after it."""
+        since = stamp_of(status.header.stamp)
+
+        def later() -> list[ActionCommand]:
+            return [m for m in list(self.commands.messages) if stamp_of(m.header.stamp) > since]
+
+        wait_until(lambda: len(later()) >= count, 10.0, f"{count} commands after the status")
+        return later()
 
     def kinds(self, begin: int = 0) -> list[CommandKind]:
         """Kinds of the commands from number ``begin`` on, as they arrived."""

@@ -14,6 +14,16 @@ def alive(pid: int) -> bool:
     return bool(fields) and fields[0] not in "ZX"
 
 
+def children(pid: int) -> list[int]:
+    """Processes that one of its threads started and that are still its own; none where it ended."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in (PROC / str(pid) / "task").iterdir():
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
 def session(leader: int) -> list[int]:
     """The processes of a session: whatever its leader started."""
     return [pid for pid in _pids() if _fields(pid)[3:4] == [str(leader)]]

@@ -43,6 +43,7 @@ class Inbox(Generic[Message]):
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
+        self.subscription: Any = None
         self.messages: list[Message] = []
         self.times: list[int] = []  # steady, of receipt
 
@@ -101,6 +102,7 @@ class RosPeer:
         self.node = Node("test_peer", context=self.context, start_parameter_services=False)
         self._executor = SingleThreadedExecutor(context=self.context)
         self._executor.add_node(self.node)
+        self._clients: dict[str, Any] = {}  # of services, by name
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._spin, daemon=True)
         self._thread.start()
@@ -119,7 +121,7 @@ class RosPeer:
     def inbox(self, kind: type[Message], topic: str, qos: QoSProfile | int = 100) -> Inbox[Message]:
         """Subscribe; returns the growing list of all that arrives."""
         box: Inbox[Message] = Inbox(topic)
-        self.node.create_subscription(kind, topic, box.add, keeping_all(qos))
+        box.subscription = self.node.create_subscription(kind, topic, box.add, keeping_all(qos))
         self._executor.wake()
         return box
 
@@ -136,16 +138,19 @@ class RosPeer:
         )
 
     def call(self, kind: Any, name: str, request: Any = None, timeout: float = 10.0) -> Any:
-        """Call a service and return its response."""
-        client = self.node.create_client(kind, name)
+        """Call a service and return its response. One client a service: a server gives a client
+        that it does not know yet 0.1 s to become known, and then answers in vain."""
+        if name not in self._clients:
+            self._clients[name] = self.node.create_client(kind, name)
+        client = self._clients[name]
+        wait_until(client.service_is_ready, timeout, f"service {name}")
+        future = client.call_async(kind.Request() if request is None else request)
+        self._executor.wake()
         try:
-            wait_until(client.service_is_ready, timeout, f"service {name}")
-            future = client.call_async(kind.Request() if request is None else request)
-            self._executor.wake()
             wait_until(future.done, timeout, f"an answer of {name}")
-            return future.result()
         finally:
-            self.node.destroy_client(client)
+            client.remove_pending_request(future)
+        return future.result()
 
     def action_client(self, kind: Any, name: str) -> ActionClient:
         """Made where callbacks run: rclpy (9.1.2) lets a node that spins see it half-made."""

@@ -78,7 +78,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     add("--namespace", default="", help="namespace of the graph, such as arm_left")
     add("--enclave", default="", metavar="FOLDER", help="use the keys of FOLDER/recorder (SROS 2)")
-    add("--for", dest="seconds", type=float, metavar="SECONDS", help="end by itself after this")
+    add(
+        "--for",
+        dest="seconds",
+        type=float,
+        metavar="SECONDS",
+        help="end by itself after recording for this long",
+    )
     add("--log-level", choices=LOG_LEVELS, default="info")
 
 
@@ -101,15 +107,15 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.nodes.recorder.node import RecorderNode, main
     except ImportError as error:
         raise UserError(f"{error}; `vla-ros doctor` says what to install") from None
-    if args.seconds is not None:
-        end = threading.Timer(args.seconds, os.kill, (os.getpid(), signal.SIGINT))
-        end.daemon = True
-        end.start()
     with Progress() as progress:
 
         def make() -> RecorderNode:
             node = RecorderNode(progress.say)
             node.every(0.5, lambda: progress.update("", f"{node.said}, {node.seconds:.0f} s"))
+            if args.seconds is not None:  # from now on: the start may have taken seconds
+                end = threading.Timer(args.seconds, os.kill, (os.getpid(), signal.SIGINT))
+                end.daemon = True
+                end.start()
             return node
 
         def close(node: RecorderNode) -> None:

@@ -44,10 +44,12 @@ class PairingWindow:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An image that found no partner: the stream it lacked, and a line that says so."""
+    """An image that found no partner: the stream it lacked, a line that says so, and in which way
+    it was lacking: the words before the figures and names, such as "is" or "has no"."""
 
     stream: str
     reason: str
+    way: str = ""
 
 
 class Assembler:
@@ -135,8 +137,9 @@ class Assembler:
         del self._waiting[stamp_ns]
         for name, part in self._parts.items():
             if part.at(stamp_ns, slop_ns) is None:
-                within = f"no {name} within {slop_ns / MS:.1f} ms of the image"
-                self._lost.append(Lost(name, f"{within}: {name} {part.lacks(stamp_ns)}"))
+                within, lacks = f"within {slop_ns / MS:.1f} ms of the image", part.lacks(stamp_ns)
+                way = " ".join(word for word in lacks.split()[:2] if word.isalpha())
+                self._lost.append(Lost(name, f"no {name} {within}: {name} {lacks}", way))
                 return
 
     def _observation(self, image: Stamped[Image], found: Mapping[str, Sample[Any]]) -> Observation:

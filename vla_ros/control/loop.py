@@ -193,12 +193,12 @@ class Control(TaskLoop):
 
     # ------------------------------------------------------------------ frames
 
-    def drop(self, reason: str) -> None:
-        """Count a frame that was refused; it refreshes no age."""
+    def drop(self, reason: str, of: str = "frame") -> None:
+        """Count a frame that was refused; it refreshes no age. ``of``: the kind of its warning."""
         with self.lock:
             self.counters.frames_dropped += 1
             self.counters.last_drop = reason
-            self._outlet.warn("frame", f"frame dropped: {reason}")
+            self._outlet.warn(of, f"frame dropped: {reason}")
 
     def measure(
         self, values: Floats, stamp_ns: int, received: Moment, places: Sequence[int] | None = None

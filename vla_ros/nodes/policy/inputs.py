@@ -59,7 +59,7 @@ class PolicyInputs:
         self._joints = Joints(needs.joint_names, needs.size)
         self._frames: FramePoses | None = None
         self._names_told = 0
-        self._lost_ns: dict[str, int] = {}  # stream -> steady time of its last loss
+        self._lost_ns: dict[str, int] = {}  # stream and way -> steady time of its last loss
         self._open: list[Any] = []
         more = {f"{role}_image": role for role in needs.more}
         parts: dict[str, Part] = {name: Nearest(PICTURES) for name in more}
@@ -186,11 +186,13 @@ class PolicyInputs:
             self._node.get_logger().info(line)
 
     def _lose(self, lost: Lost, steady_ns: int) -> None:
-        """Count an image without a partner. The log says it once a stream, the status always."""
-        last = self._lost_ns.get(lost.stream)
-        self._lost_ns[lost.stream] = steady_ns
+        """Count an image without a partner. The log says it once a stream and way, however soon
+        another one was said; the status always."""
+        kind = f"{lost.stream} {lost.way}"
+        last = self._lost_ns.get(kind)
+        self._lost_ns[kind] = steady_ns
         if last is None or steady_ns - last > _SAY_AGAIN_NS:
-            self._control.drop(lost.reason)
+            self._control.drop(lost.reason, kind)
             return
         with self._control.lock:
             self._control.counters.frames_dropped += 1

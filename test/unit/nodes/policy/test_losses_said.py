@@ -1,0 +1,69 @@
+"""Images without a partner are said in the log: once a stream and way, however soon one of another
+stream was, and not for every image."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from unit.control.bench import Bench, Recorder
+from vla_ros.control.assembling import Lost
+from vla_ros.nodes.policy.inputs import PolicyInputs
+from vla_ros.nodes.policy.throttle import Throttle
+from vla_ros.timing import MS, SECOND
+
+
+class Throttled(Recorder):
+    """Warnings as the node logs them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._throttle = Throttle()
+
+    def warn(self, kind: str, text: str) -> None:
+        if line := self._throttle.text(kind, text):
+            super().warn(kind, line)
+
+
+class Inputs:
+    """As much of them as counts what is lost."""
+
+    def __init__(self) -> None:
+        self.bench = Bench(out=Throttled())
+        self._self: Any = SimpleNamespace(_lost_ns={}, _control=self.bench.control)
+
+    def lose(self, lost: Lost, at_ns: int = 0) -> None:
+        PolicyInputs._lose(self._self, lost, at_ns)
+
+    @property
+    def said(self) -> list[str]:
+        return [text for _, text in self.bench.out.warnings]
+
+
+LATE = Lost("wrist_image", "no wrist_image: wrist_image is 29.6 ms newer", "is")
+MUTE = Lost("joint_states", "no joint_states: joint_states has said nothing yet", "has said")
+NAMELESS = Lost("joint_states", "no joint_states: joint_states has no 'thumb'", "has no")
+
+
+def test_each_stream_and_way_is_said_however_soon_after_another() -> None:
+    inputs = Inputs()
+    for lost in (LATE, MUTE, NAMELESS):
+        inputs.lose(lost)
+    assert inputs.said == [f"frame dropped: {lost.reason}" for lost in (LATE, MUTE, NAMELESS)]
+    assert inputs.bench.control.counters.frames_dropped == 3
+
+
+def test_the_same_is_said_once_until_it_is_news_again() -> None:
+    inputs = Inputs()
+    for i in range(50):
+        inputs.lose(LATE, i * 50 * MS)
+    assert inputs.said == [f"frame dropped: {LATE.reason}"]
+    assert inputs.bench.control.counters.frames_dropped == 50
+    assert inputs.bench.control.counters.last_drop == LATE.reason
+    inputs.bench.out._throttle = Throttle()  # a while later by its own clock
+    inputs.lose(LATE, 120 * SECOND)
+    assert len(inputs.said) == 2
