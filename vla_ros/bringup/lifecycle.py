@@ -1,6 +1,10 @@
 """Bring lifecycle nodes up: configure, then activate, through their lifecycle services.
 
 Uses a context of its own, so it neither disturbs nor needs the caller's rclpy.init.
+
+A server answers whoever it knows. One that hears a request before it has heard of who asks, as on a
+busy machine just after a start, does what it was asked and says so to nobody. So a node that says
+nothing is looked at, and asked again.
 """
 
 from __future__ import annotations
@@ -20,6 +24,13 @@ TRANSITIONS = {
     "activate": Transition.TRANSITION_ACTIVATE,
     "deactivate": Transition.TRANSITION_DEACTIVATE,
 }
+#: of each: the state that it is made in, and the one that it leads to
+STATES = {
+    "configure": ("unconfigured", "inactive"),
+    "activate": ("inactive", "active"),
+    "deactivate": ("active", "inactive"),
+}
+LOOK_S = 3.0  # without an answer; loading takes longer, and then the look says "configuring"
 
 
 class LifecycleClient:
@@ -31,6 +42,7 @@ class LifecycleClient:
         self._node = Node("vla_ros_up", context=self._context, start_parameter_services=False)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
+        self._clients: dict[str, Any] = {}
 
     def __enter__(self) -> LifecycleClient:
         return self
@@ -50,8 +62,13 @@ class LifecycleClient:
         Raises:
             TimeoutError: nobody answered in time, or ``alive`` became false.
         """
-        answer = self._call(GetState, f"{node}/get_state", GetState.Request(), timeout_s, alive)
-        return str(answer.current_state.label)
+        until = time.monotonic() + timeout_s
+        client = self._client(GetState, f"{node}/get_state", until, alive)
+        while True:
+            answer = client.call_async(GetState.Request())
+            if self._answered(answer, client, until, alive):
+                return str(answer.result().current_state.label)
+            client.remove_pending_request(answer)
 
     def change(
         self, node: str, transition: str, timeout_s: float, alive: Callable[[], bool]
@@ -61,27 +78,41 @@ class LifecycleClient:
         Raises:
             TimeoutError: nobody answered in time, or ``alive`` became false.
         """
-        number = TRANSITIONS[transition]
-        request = ChangeState.Request(transition=Transition(id=number))
-        answer = self._call(ChangeState, f"{node}/change_state", request, timeout_s, alive)
-        return bool(answer.success)
-
-    def _call(
-        self, kind: Any, name: str, request: Any, timeout_s: float, alive: Callable[[], bool]
-    ) -> Any:
         until = time.monotonic() + timeout_s
-        client = self._node.create_client(kind, name)
-        try:
-            while not client.service_is_ready():
-                self._check(until, alive, f"{name} did not appear")
-                self._executor.spin_once(timeout_sec=0.05)
-            future = client.call_async(request)
-            while not future.done():
-                self._check(until, alive, f"{name} did not answer")
-                self._executor.spin_once(timeout_sec=0.05)
-            return future.result()
-        finally:
-            self._node.destroy_client(client)
+        before, behind = STATES[transition]
+        client = self._client(ChangeState, f"{node}/change_state", until, alive)
+        request = ChangeState.Request(transition=Transition(id=TRANSITIONS[transition]))
+        answer, asked = client.call_async(request), 1
+        while not self._answered(answer, client, until, alive):
+            label = self.state(node, until - time.monotonic(), alive)
+            if label == behind:
+                return True
+            if label == before:
+                answer, asked = client.call_async(request), asked + 1
+        if answer.result().success or asked == 1:
+            return bool(answer.result().success)
+        # The first request was late, not lost: there was nothing left to do for the second.
+        return self.state(node, until - time.monotonic(), alive) == behind
+
+    def _client(self, kind: Any, name: str, until: float, alive: Callable[[], bool]) -> Any:
+        """One for each service: a new one for each call would be unknown each time."""
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = self._node.create_client(kind, name)
+        while not client.service_is_ready():
+            self._check(until, alive, f"{name} did not appear")
+            self._executor.spin_once(timeout_sec=0.05)
+        return client
+
+    def _answered(self, answer: Any, client: Any, until: float, alive: Callable[[], bool]) -> bool:
+        """Wait for an answer; False when it is time to look whether one went astray."""
+        look = time.monotonic() + LOOK_S
+        while not answer.done():
+            if time.monotonic() > look:
+                return False
+            self._check(until, alive, f"{client.srv_name} did not answer")
+            self._executor.spin_once(timeout_sec=0.05)
+        return True
 
     @staticmethod
     def _check(until: float, alive: Callable[[], bool], problem: str) -> None:

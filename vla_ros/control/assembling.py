@@ -44,12 +44,12 @@ class PairingWindow:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An image that found no partner: the stream it lacked, a line that says so, and in which way
-    it was lacking: the words before the figures and names, such as "is" or "has no"."""
+    """An image that found no partner: the stream it lacked, a line that says so, and its kind:
+    that of the :class:`~vla_ros.control.parts.Lack`, or "order" where it came too late itself."""
 
     stream: str
     reason: str
-    way: str = ""
+    kind: str
 
 
 class Assembler:
@@ -88,7 +88,7 @@ class Assembler:
         newest_ns, came_ns = self._newest
         late_ns = newest_ns - part.stamp_ns
         if late_ns > 0 and part.stamp_ns > 0 and part.received.now_ns >= came_ns:
-            self._lost.append(Lost("image", f"out of order by {late_ns / MS:.1f} ms"))
+            self._lost.append(Lost("image", f"out of order by {late_ns / MS:.1f} ms", "order"))
             return None
         self._waiting[part.stamp_ns] = part
         while len(self._waiting) > WAITING:
@@ -137,9 +137,9 @@ class Assembler:
         del self._waiting[stamp_ns]
         for name, part in self._parts.items():
             if part.at(stamp_ns, slop_ns) is None:
-                within, lacks = f"within {slop_ns / MS:.1f} ms of the image", part.lacks(stamp_ns)
-                way = " ".join(word for word in lacks.split()[:2] if word.isalpha())
-                self._lost.append(Lost(name, f"no {name} {within}: {name} {lacks}", way))
+                kind, text = part.lacks(stamp_ns)
+                within = f"within {slop_ns / MS:.1f} ms of the image"
+                self._lost.append(Lost(name, f"no {name} {within}: {name} {text}", kind))
                 return
 
     def _observation(self, image: Stamped[Image], found: Mapping[str, Sample[Any]]) -> Observation:

@@ -8,7 +8,7 @@ interpolated linearly, poses linearly and along the shorter arc.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,14 @@ STATES = 4096  # 20 s at 200 Hz
 _HALF_TURN = np.pi
 
 
+class Lack(NamedTuple):
+    """Why a stream has nothing for an image: silent, apart, names or size, and the end of a
+    sentence that names the stream."""
+
+    kind: str
+    text: str
+
+
 class Part(Protocol):
     """One stream. Not thread-safe."""
 
@@ -35,8 +43,8 @@ class Part(Protocol):
         None where there is none."""
         ...
 
-    def lacks(self, stamp_ns: int) -> str:
-        """Why there is none, as the end of a sentence that names the stream."""
+    def lacks(self, stamp_ns: int) -> Lack:
+        """Why there is none."""
         ...
 
     def forget(self, before_ns: int) -> None:
@@ -56,7 +64,7 @@ class Nearest(Generic[T]):
     def at(self, stamp_ns: int, slop_ns: int) -> Sample[T] | None:
         return _within(self._history.nearest(stamp_ns), stamp_ns, slop_ns)
 
-    def lacks(self, stamp_ns: int) -> str:
+    def lacks(self, stamp_ns: int) -> Lack:
         return gap(self._history.nearest(stamp_ns), stamp_ns)
 
     def forget(self, before_ns: int) -> None:
@@ -129,14 +137,15 @@ class Joints:
         )
         return Sample(found.stamp_ns, mixed)
 
-    def lacks(self, stamp_ns: int) -> str:
+    def lacks(self, stamp_ns: int) -> Lack:
         if not self.names:
             nearest = self._whole.nearest(stamp_ns)
             if nearest is not None and self._size and len(nearest.value[1]) != self._size:
-                return f"has {len(nearest.value[1])} values, the checkpoint needs {self._size}"
+                text = f"has {len(nearest.value[1])} values, the checkpoint needs {self._size}"
+                return Lack("size", text)
             return gap(nearest, stamp_ns)
         if self.offered and (silent := [n for n, h in self._by_name.items() if not h]):
-            return f"has no {_listed(silent)}: {self.wanted_and_offered}"
+            return Lack("names", f"has no {_listed(silent)}: {self.wanted_and_offered}")
         worst = max(
             (h.nearest(stamp_ns) for h in self._by_name.values()),
             key=lambda s: abs(s.stamp_ns - stamp_ns) if s is not None else -1,
@@ -178,13 +187,13 @@ def between(low: Pose, high: Pose, share: float) -> Pose:
     return Pose((x, y, z), (qx, qy, qz, qw))
 
 
-def gap(nearest: Sample[Any] | None, stamp_ns: int) -> str:
+def gap(nearest: Sample[Any] | None, stamp_ns: int) -> Lack:
     """How far the nearest sample of a stream is from an image, in words."""
     if nearest is None:
-        return "has said nothing yet"
+        return Lack("silent", "has said nothing yet")
     apart = nearest.stamp_ns - stamp_ns
     side = "newer" if apart > 0 else "older"
-    return f"is {abs(apart) / MS:.1f} ms {side} than the image at its nearest"
+    return Lack("apart", f"is {abs(apart) / MS:.1f} ms {side} than the image at its nearest")
 
 
 def _within(sample: Sample[T] | None, stamp_ns: int, slop_ns: int) -> Sample[T] | None:

@@ -371,7 +371,7 @@ def test_without_names_a_message_is_the_state_and_its_size_is_checked() -> None:
     whole = Joints(size=3)
     whole.add(START, (("x", "y"), np.array([1.0, 2.0])))
     assert whole.at(START, MS) is None
-    assert whole.lacks(START) == "has 2 values, the checkpoint needs 3"
+    assert whole.lacks(START).text == "has 2 values, the checkpoint needs 3"
     whole.add(START, ((), np.array([1.0, 2.0, 3.0])))
     found = whole.at(START, MS)
     assert found is not None

@@ -102,14 +102,14 @@ def test_a_pose_is_where_a_steady_motion_has_it_and_its_stamp_the_nearest():
 
 
 def test_the_gap_is_in_words():
-    assert gap(None, 5) == "has said nothing yet"
+    assert gap(None, 5).text == "has said nothing yet"
     sample = Sample(7 * MS, "x")
-    assert gap(sample, 5 * MS) == "is 2.0 ms newer than the image at its nearest"
-    assert gap(sample, 9_500_000) == "is 2.5 ms older than the image at its nearest"
-    assert gap(sample, 7 * MS) == "is 0.0 ms older than the image at its nearest"
+    assert gap(sample, 5 * MS).text == "is 2.0 ms newer than the image at its nearest"
+    assert gap(sample, 9_500_000).text == "is 2.5 ms older than the image at its nearest"
+    assert gap(sample, 7 * MS).text == "is 0.0 ms older than the image at its nearest"
     pictures = Nearest(4)
     pictures.add(7 * MS, "x")
-    assert pictures.lacks(9 * MS) == "is 2.0 ms older than the image at its nearest"
+    assert pictures.lacks(9 * MS).text == "is 2.0 ms older than the image at its nearest"
 
 
 def named(*said, names=("a", "b")):
@@ -140,11 +140,11 @@ def test_half_a_turn_is_a_way_and_more_is_a_joint_that_came_round():
 def test_joints_are_there_only_if_all_of_them_are():
     found = named((0, {"a": 0.0}), (50, {"b": 1.0}))
     assert found.at(0, 49) is None and found.at(0, 50).stamp_ns == 0
-    assert found.lacks(0) == "is 0.0 ms newer than the image at its nearest"
+    assert found.lacks(0).text == "is 0.0 ms newer than the image at its nearest"
     found = named((0, {"a": 0.0}), (3 * MS, {"b": 1.0}))
-    assert found.lacks(0) == "is 3.0 ms newer than the image at its nearest", "the worst"
-    assert found.lacks(5 * MS) == "is 5.0 ms older than the image at its nearest"
-    assert Joints(("a",)).lacks(0) == "has said nothing yet"
+    assert found.lacks(0).text == "is 3.0 ms newer than the image at its nearest", "the worst"
+    assert found.lacks(5 * MS).text == "is 5.0 ms older than the image at its nearest"
+    assert Joints(("a",)).lacks(0).text == "has said nothing yet"
 
 
 def test_what_a_message_says_of_joints_nobody_wants_is_left_out_and_listed():

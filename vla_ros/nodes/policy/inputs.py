@@ -59,7 +59,7 @@ class PolicyInputs:
         self._joints = Joints(needs.joint_names, needs.size)
         self._frames: FramePoses | None = None
         self._names_told = 0
-        self._lost_ns: dict[str, int] = {}  # stream and way -> steady time of its last loss
+        self._lost_ns: dict[str, int] = {}  # stream and kind -> steady time of its last loss
         self._open: list[Any] = []
         more = {f"{role}_image": role for role in needs.more}
         parts: dict[str, Part] = {name: Nearest(PICTURES) for name in more}
@@ -186,9 +186,9 @@ class PolicyInputs:
             self._node.get_logger().info(line)
 
     def _lose(self, lost: Lost, steady_ns: int) -> None:
-        """Count an image without a partner. The log says it once a stream and way, however soon
+        """Count an image without a partner. The log says it once a stream and kind, however soon
         another one was said; the status always."""
-        kind = f"{lost.stream} {lost.way}"
+        kind = f"{lost.stream} {lost.kind}"
         last = self._lost_ns.get(kind)
         self._lost_ns[kind] = steady_ns
         if last is None or steady_ns - last > _SAY_AGAIN_NS:

@@ -1,4 +1,4 @@
-"""Images without a partner are said in the log: once a stream and way, however soon one of another
+"""Images without a partner are said in the log: once a stream and kind, however soon one of another
 stream was, and not for every image."""
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Inputs:
         return [text for _, text in self.bench.out.warnings]
 
 
-LATE = Lost("wrist_image", "no wrist_image: wrist_image is 29.6 ms newer", "is")
-MUTE = Lost("joint_states", "no joint_states: joint_states has said nothing yet", "has said")
-NAMELESS = Lost("joint_states", "no joint_states: joint_states has no 'thumb'", "has no")
+LATE = Lost("wrist_image", "no wrist_image: wrist_image is 29.6 ms newer", "apart")
+MUTE = Lost("joint_states", "no joint_states: joint_states has said nothing yet", "silent")
+NAMELESS = Lost("joint_states", "no joint_states: joint_states has no 'thumb'", "names")
 
 
-def test_each_stream_and_way_is_said_however_soon_after_another() -> None:
+def test_each_stream_and_kind_is_said_however_soon_after_another() -> None:
     inputs = Inputs()
     for lost in (LATE, MUTE, NAMELESS):
         inputs.lose(lost)
