@@ -6,6 +6,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +150,18 @@ def test_the_stages_are_the_age_s_and_four_of_them_are_the_model_s() -> None:
         *("  transport", "  queue", "  inference", "    preprocess", "    vision"),
         *("    prefill", "    decode", "  gate"),
     ]
+
+
+def test_the_readme_shows_the_card_as_it_is() -> None:
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"```text\n(\+-+\+\n\| vla-ros demo .*?)```", readme, re.DOTALL)
+    assert shown
+
+    def labels(card: str) -> list[str]:
+        found = [line[2:20].rstrip() for line in card.splitlines() if line.startswith("| ")]
+        return [label for label in found if label not in ("", "note")]
+
+    assert labels(shown[1]) == labels(text_of(Card(SOLVED)))
 
 
 def test_the_card_has_a_dash_where_nothing_was_measured() -> None:
