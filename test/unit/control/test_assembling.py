@@ -351,7 +351,7 @@ def test_a_name_that_has_fallen_silent_is_not_taken_from_the_past() -> None:
     assert deliver(join, "image", later + SECOND, later + SECOND) is None
     (lost,) = join.lost()
     assert lost.reason.endswith("is 200.0 ms older than the image at its nearest")
-    assert lost.way == "is", "no figure is in it: there are few ways"
+    assert lost.kind == "apart"
 
 
 def test_missing_names_are_told_with_what_was_wanted_and_offered() -> None:
