@@ -104,6 +104,7 @@ def product(
             _gemv[(triton.cdiv(count, way.columns),)](
                 x, weight, bias, out, *given, ROWS=triton.next_power_of_2(rows),
                 COLUMNS=way.columns, DEPTH=way.depth, BIAS=biased, num_warps=way.warps,
+                enable_fp_fusion=True,  # one instruction a number, whatever Triton's default
             )  # fmt: skip
             return out
         split, tiles = way.parts > 1, triton.cdiv(rows, way.rows) * triton.cdiv(count, way.columns)

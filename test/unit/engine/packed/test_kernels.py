@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.tails import Case, cases
-from vla_ros.engine.gemm.ways import ways
+from vla_ros.engine.gemm.ways import check_product, ways
 from vla_ros.engine.packed.kernels.between import PLAIN, check_between
 from vla_ros.engine.packed.kernels.rope_write import (
     Heads,
@@ -126,6 +126,18 @@ def compare_products(data: st.DataObject) -> None:
     torch.testing.assert_close(got.float(), exact, atol=limit * width**0.5, rtol=limit)
 
 
+def check_all_products() -> None:
+    from vla_ros.engine.gemm.triton_kernels import product
+
+    random = torch.Generator().manual_seed(0)
+    numbers = torch.randn(200, 328, generator=random).bfloat16()
+    for rows in (1, 3, 16, 130):
+        x, weight = numbers[:rows], numbers[130:]
+        for way in ways(rows, torch.bfloat16):
+            for bias in (None, weight[:, 0].contiguous()):
+                check_product(partial(product, way=way), x, weight, bias)
+
+
 def tune_an_engine() -> None:
     """Graphs whose products are Triton's say what torch's say."""
     from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
@@ -199,6 +211,7 @@ if __name__ == "__main__":
         tried(shape)
     check_all_tails()
     compare_tails()
+    check_all_products()
     compare_products()
     tune_an_engine()
     compare_engines()
