@@ -20,10 +20,12 @@ import argparse
 import contextlib
 import fnmatch
 import gc
+import importlib.util
 import json
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -126,6 +128,8 @@ class Runner:
             if number % 50 == 0:
                 told(f"{number} of {len(self.items)} tests watched")
         under_test = ""
+        if not self.tests:
+            raise SystemExit("no test runs any function of this room: nothing can be said of it")
         gc.collect()
         gc.freeze()
         whole = sum(self.seconds.values())
@@ -222,6 +226,21 @@ def files_of(patterns: list[str]) -> list[Path]:
     return [path for path in every if any(fnmatch.fnmatch(str(path), p) for p in patterns)]
 
 
+def borrow_messages(package: Path) -> None:
+    """Messages that were built and installed, where the checkout has none: without them the tests
+    would turn to the installed package, whose code no mutant is in."""
+    spec = importlib.util.find_spec("vla_ros")
+    if spec is None or spec.origin is None:
+        raise SystemExit("vla_ros is not installed for this interpreter: run make mutants")
+    installed = Path(spec.origin).parent
+    for kind in ("msg", "srv", "action"):
+        if not (package / kind).is_dir():
+            shutil.copytree(installed / kind, package / kind)
+    for library in installed.glob("*.so"):
+        if not (package / library.name).exists():
+            shutil.copy(library, package)
+
+
 def fewer_examples(item: pytest.Item, most: int) -> None:
     """The same examples for every mutant, and not too many; the first failure will do."""
     test = getattr(item, "obj", None)
@@ -272,6 +291,7 @@ def main() -> int:
             result = tool.create_file_mutants(path)
             if result.error:
                 raise result.error
+    borrow_messages(Path("mutants", "vla_ros"))
     selection = [*room["tests"], *(f"--deselect={test}" for test in room.get("without", []))]
     os.chdir("mutants")
     sys.path[:0] = [os.getcwd(), os.path.join(os.getcwd(), "test")]
