@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.engine import CPU
-from vla_ros.engine.packed.devices import cache_bytes
+from vla_ros.engine.packed.devices import cache_bytes, triton_may_run
 
 
 def test_a_gpus_cache_is_its_own_and_a_cpu_has_none_to_clear(
@@ -22,3 +22,12 @@ def test_a_gpus_cache_is_its_own_and_a_cpu_has_none_to_clear(
     )
     assert cache_bytes(torch.device("cuda:1")) == 50 * 2**20
     assert cache_bytes(CPU) == 0
+
+
+def test_triton_is_for_gpus_and_its_interpreter_for_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert triton_may_run(torch.device("cuda:1")) and not triton_may_run(CPU)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    assert not triton_may_run(CPU)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert triton_may_run(CPU)

@@ -12,7 +12,7 @@ import torch
 from support.engine import CPU, Again, tiny, tiny_config
 from vla_ros.engine.model import ModelOptions, VLAModel
 from vla_ros.engine.packed.graphs import CountedCapture, CudaCapture
-from vla_ros.engine.packed.streams import SideBySide, in_turn
+from vla_ros.engine.packed.streams import Apart, SideBySide, in_turn
 
 
 class Stream:
@@ -145,3 +145,28 @@ def test_vision_is_captured_apart_from_the_passes_and_counted_with_them(
     assert [owner for owner, _ in asked] == made
     assert len(made) == 2
     assert counted.count == 2
+
+
+class Kept:
+    """A tensor that says on which stream its memory is still in use."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._cuda = cuda
+
+    def record_stream(self, stream: Stream) -> None:
+        self._cuda.log.append(f"kept for {stream.name}")
+
+
+def test_work_apart_waits_where_it_must_and_is_joined_before_it_is_used(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, asked = torch.device("cuda:1"), []
+    monkeypatch.setattr(torch.cuda, "device", lambda one: asked.append(one) or nullcontext())
+    apart = Apart(device)
+    assert apart.run(cuda.work("seeing"), behind=False) == "seeing"
+    assert cuda.log == ["seeing on side"]
+    assert apart.run(cuda.work("looking"), behind=True) == "looking"
+    assert cuda.log[1:] == ["side waits for main", "looking on side"]
+    apart.join([Kept(cuda), Kept(cuda)])  # type: ignore[list-item]
+    assert cuda.log[3:] == ["main waits for side", "kept for main", "kept for main"]
+    assert asked == [device] * 4
