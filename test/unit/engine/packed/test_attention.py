@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.engine import CPU
 from support.tails import own_entries
-from vla_ros.engine.packed.attention import Attention, CpuAttention, PackedAttention, prefill
+from vla_ros.engine.packed.attention import Attention, CpuAttention, PackedAttention, _runs, prefill
 from vla_ros.engine.packed.kernels.rope_write import (
     Heads,
     rope_write_reference,
@@ -185,3 +188,19 @@ def test_a_compiled_pass_has_no_slot_or_entry_of_its_plan_in_its_code(
             patch.setattr(torch.Tensor, read, lambda self: pytest.fail("the plan was read"))
         got = CpuAttention(ring, plan)(1, q, k, v, SCALE)
     torch.testing.assert_close(got, wanted)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=8))
+def test_runs_are_the_tokens_in_as_few_pieces_as_there_are(
+    places: list[tuple[int, int]],
+) -> None:
+    """Written piece by piece, every token lies where it would lie if it were written alone."""
+    runs = _runs([slot for slot, _ in places], [entry for _, entry in places])
+    assert [
+        (slot, entry + token - first)
+        for first, behind, slot, entry in runs
+        for token in range(first, behind)
+    ] == places
+    assert [first for first, *_ in runs[1:]] == [behind for _, behind, *_ in runs[:-1]]
+    for (first, behind, slot, entry), (_, _, other, begin) in pairwise(runs):
+        assert (other, begin) != (slot, entry + behind - first), "one piece was enough"
