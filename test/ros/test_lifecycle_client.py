@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -24,7 +25,7 @@ class Astray(Exception):
 
 class Server:
     """A node of its own with the two services. ``change``: what it makes of each request in turn,
-    of make, refuse; with "!" nobody hears the answer. ``looks``: answers of get_state that nobody
+    of make, refuse; with "slowly " it takes a second, with "!" nobody hears the answer. ``looks``: answers of get_state that nobody
     hears, at first."""
 
     def __init__(self, domain: int, change: list[str], looks: int = 0) -> None:
@@ -52,6 +53,8 @@ class Server:
     ) -> ChangeState.Response:
         how = self._change[min(self.asked, len(self._change) - 1)]
         self.asked += 1
+        if "slowly" in how:
+            time.sleep(1.0)  # as a node that loads: three looks long
         response.success = "make" in how and self.state == "unconfigured"
         if response.success:
             self.state = "inactive"
@@ -97,6 +100,8 @@ def serve(ros_domain, ros_env, monkeypatch):
         (["refuse"], 0, False, 1),
         (["make!"], 0, True, 1),  # it is looked at, and is what it should be
         (["make!"], 2, True, 1),
+        (["slowly make"], 0, True, 1),
+        (["slowly refuse"], 0, False, 1),  # nothing is loaded twice to be refused twice
         (["refuse!", "make"], 0, True, 2),  # a request that came to nothing
         (["refuse!", "refuse"], 0, False, 2),
         (["refuse!", "refuse!", "make!"], 1, True, 3),

@@ -87,7 +87,8 @@ class LifecycleClient:
             label = self.state(node, until - time.monotonic(), alive)
             if label == behind:
                 return True
-            if label == before:
+            # A refusal may be on its way, and what is asked twice is loaded twice.
+            if label == before and not self._answered(answer, client, until, alive):
                 answer, asked = client.call_async(request), asked + 1
         if answer.result().success or asked == 1:
             return bool(answer.result().success)
