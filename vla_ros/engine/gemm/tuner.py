@@ -4,7 +4,7 @@ cuBLAS chooses among its kernels by rules; which one it takes for one row, or fo
 pass, is often not the best that the device can do, and no rule of ours would be better. So the ways
 of :mod:`vla_ros.engine.gemm.ways` are timed beside torch's own product, once for every
 number of rows that a pass has, when that pass is captured; what is faster, and gives the same, is
-taken from then on. Nothing is ever timed in service.
+taken from then on. So nothing is timed in service, unless a graph is captured in service.
 
 The sums of another way are rounded otherwise. Where to the bit the same is wanted from one process
 to the next, ``gemm: torch`` leaves all products to torch.
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 from vla_ros.engine.gemm.stopwatch import Stopwatch
 from vla_ros.engine.gemm.ways import FEW, Product, Way, check_product, ways
-from vla_ros.engine.packed.probe import reason
+from vla_ros.engine.packed.probe import reason, say
 
 Function = TypeVar("Function")
 Captured = TypeVar("Captured")
@@ -66,8 +66,8 @@ class Tuner:
         self._choosing = False
         #: what was found, in the order in which it was
         self.choices: list[Choice] = []
-        #: ways that do not run here, or give something else, and why
-        self.unfit: dict[Way, str] = {}
+        #: ways that do not run here, or give something else
+        self.unfit: set[Way] = set()
 
     def of(self, weight: torch.Tensor) -> Tuned:
         """That weight, which stays where it is."""
@@ -124,7 +124,8 @@ class Tuner:
                 check_product(product, x, first)
                 took = seconds(product)
             except Exception as error:  # too little shared memory, say: others are tried
-                self.unfit[way] = reason(error)
+                self.unfit.add(way)
+                say(f"GEMM: {way} is left out ({reason(error)})")
                 continue
             if took < best:
                 best, name, taken = took, str(way), product
