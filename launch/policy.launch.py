@@ -11,7 +11,6 @@ parameter of the policy node can be given, and with `remappings` each topic be c
 from collections.abc import Callable
 from typing import Any
 
-import yaml
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
@@ -33,6 +32,7 @@ from lifecycle_msgs.msg import Transition
 
 from vla_ros.bringup.environment import defaults
 from vla_ros.bringup.security import OVERRIDE, check_enclave, enclave_of
+from vla_ros.bringup.yaml_files import argument
 
 CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
 
@@ -140,15 +140,8 @@ def arguments() -> list[DeclareLaunchArgument]:
 
 
 def mapping(context: LaunchContext, name: str) -> dict[str, Any]:
-    """The argument ``name``, which is YAML. RuntimeError: it is something else."""
-    text = LaunchConfiguration(name).perform(context)
-    try:
-        found = yaml.safe_load(text or "{}")
-    except yaml.YAMLError as error:
-        raise RuntimeError(f"{name}:={text}: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict):
-        raise RuntimeError(f"{name}:={text}: write '{{NAME: VALUE, NAME: VALUE}}'")
-    return found
+    """The argument ``name``, which is YAML. UserError: it is something else."""
+    return argument(name, LaunchConfiguration(name).perform(context))
 
 
 def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:

@@ -14,9 +14,7 @@ that set a parameter, and `parameters`; what means nothing to a player is refuse
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import yaml
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
@@ -34,6 +32,7 @@ from launch_ros.substitutions import FindPackageShare
 
 from vla_ros.bringup.environment import defaults
 from vla_ros.bringup.security import OVERRIDE, enclave_of
+from vla_ros.bringup.yaml_files import argument
 
 SHARE = FindPackageShare("vla_ros")
 
@@ -146,21 +145,10 @@ def _vla_ros(given: Mapping[str, str]) -> list[LaunchDescriptionEntity]:
     for name in PARAMETERS:
         if given.get(name):
             command += ["-p", f"{name}={given[name]}"]
-    for name, value in mapping("parameters", given.get("parameters", "")).items():
+    for name, value in argument("parameters", given.get("parameters", "")).items():
         command += ["-p", f"{name}={json.dumps(value, default=str)}"]
     replay = ExecuteProcess(cmd=command, name="replay", output="screen")
     return [replay, _end_with(replay)]
-
-
-def mapping(name: str, text: str) -> dict[str, Any]:
-    """The argument ``name``, which is YAML. RuntimeError: it is something else."""
-    try:
-        found = yaml.safe_load(text or "{}")
-    except yaml.YAMLError as error:
-        raise RuntimeError(f"{name}:={text}: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict):
-        raise RuntimeError(f"{name}:={text}: write '{{NAME: VALUE, NAME: VALUE}}'")
-    return found
 
 
 def _ros2bag(

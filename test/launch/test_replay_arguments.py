@@ -16,6 +16,7 @@ import pytest
 from support.launch_files import own_arguments
 from vla_ros.cli.main import make_parser
 from vla_ros.cli.replay.options import check, graph_of
+from vla_ros.errors import UserError
 from vla_ros.resources import share
 
 MODULES = (
@@ -118,7 +119,7 @@ def test_every_argument_of_the_policy_s_file_is_handed_on_or_refused(launched):
 
 @pytest.mark.parametrize("text", ["{a: [", "3"])
 def test_parameters_that_are_no_mapping_are_refused(launched, text):
-    with pytest.raises(RuntimeError, match=r"^parameters:=[^\n]*$"):
+    with pytest.raises(UserError, match=r"^parameters:=[^\n]*$"):
         launched.play(parameters=text)
 
 

@@ -34,6 +34,17 @@ def mapping(value: object, place: str) -> dict[str, Any]:
     return value
 
 
+def argument(name: str, text: str) -> dict[str, Any]:
+    """The launch argument ``name:=text``, a mapping or nothing. UserError in one line."""
+    try:
+        found = yaml.safe_load(text or "{}")
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}:={text}: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{name}:={text}: write '{{NAME: VALUE, NAME: VALUE}}'")
+    return found
+
+
 def known_keys(content: Mapping[str, Any], known: Iterable[str], place: str) -> None:
     """UserError with the first key that is none of these."""
     unknown = [str(key) for key in content if key not in known]
