@@ -22,7 +22,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cycles fuzz fuzz-pure mutants dds-hang kernels check lint dev
+.PHONY: help install weights libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cycles fuzz fuzz-pure mutants dds-hang kernels check house lint dev
 .PHONY: docs audit sbom dist docker lock clean distclean
 
 help: ## this list
@@ -31,6 +31,9 @@ help: ## this list
 
 install: ## set up .venv: ROS 2 wheels, torch, simulation, vla_ros
 	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS))
+
+weights: ## bring back the weights of the studies' checkpoints from git's history (`make install` does it too)
+	@$(PYTHON) requirements/weights.py
 
 libero: ## install the LIBERO benchmark too (1.3 GB); `vla-ros libero setup` then finds its assets
 	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --libero
@@ -120,21 +123,26 @@ dds-hang: install ## provoke the rare hang of Fast DDS in CYCLES (3000) and say 
 ROOM ?= safety
 ONLY ?=
 MUTMUT := build/mutmut/bin
-mutants: install ## small changes in what must not be wrong, each held against the tests: ROOM=safety|control|acceptance|packed, ONLY="*ring*", ARGS="--again"
+mutants: install ## small changes in what must not be wrong, each held against the tests: ROOM=safety|control|acceptance|packed, ONLY="*kv_cache*", ARGS="--again"
 	@test -x $(MUTMUT)/mutmut || { $(BIN)/python -m venv build/mutmut && $(MUTMUT)/python -m pip install --quiet "mutmut==3.8.1" && \
 	  $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(MUTMUT)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tested.pth"; }
 	@OMP_NUM_THREADS=1 nice $(MUTMUT)/python benchmarks/endurance/mutants.py $(ROOM) $(if $(ONLY),"$(ONLY)") $(ARGS)
 
-KERNEL_TESTS := unit/engine/packed/test_kernels.py unit/engine/packed/test_kernels_compile.py unit/engine/quantised/test_ternary.py
+KERNEL_TESTS := unit/engine/layers/test_kernels.py unit/engine/layers/test_kernels_compile.py unit/engine/layers/test_ternary.py
 kernels: install ## the Triton kernels in Triton's interpreter and its compiler, on a CPU (downloads Triton, 200 MB)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/triton --no-deps "triton>=3.9"
 	@cd test && PYTHONPATH=$(CURDIR)/build/triton ../$(BIN)/python -m pytest $(KERNEL_TESTS) $(ARGS)
 
-check: ## format, lint, types
-	@echo "==> ruff format, ruff check, mypy"
+check: ## format, lint, types, who may import whom, that nothing large is tracked
+	@echo "==> ruff format, ruff check, mypy, import-linter, tracked files"
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make lint"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
+	@mkdir -p build; $(BIN)/lint-imports --no-cache >build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
+	@$(BIN)/python requirements/tracked.py
+
+house: ## lines, files, classes, functions and imports of every room (ARGS="--against REVISION")
+	@$(PYTHON) requirements/house.py $(ARGS)
 
 lint: install ## format the code, mend what can be mended, show the rest
 	@$(BIN)/ruff format .
@@ -174,6 +182,7 @@ TORCH_INDEX_cuda := https://download.pytorch.org/whl/cu128
 VARIANT ?= cpu
 docker: ## build the images of docker/compose.yaml, where Docker is (VARIANT=cuda: for an NVIDIA GPU)
 	@$(if $(TORCH_INDEX_$(VARIANT)),,echo "VARIANT=$(VARIANT): must be cpu or cuda"; exit 2)
+	@-$(PYTHON) requirements/weights.py
 	docker build -f docker/Dockerfile --build-arg TORCH_INDEX=$(TORCH_INDEX_$(VARIANT)) -t vla_ros:jazzy-$(VARIANT) .
 	docker build -f docker/Dockerfile --build-arg TORCH_INDEX=$(TORCH_INDEX_$(VARIANT)) --target camera -t vla_ros:jazzy-camera .
 

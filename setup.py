@@ -21,7 +21,7 @@ from rosidl_build import BuildInterfaces, Interfaces, generators_found  # noqa: 
 PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of the version
 NAME = PACKAGE.findtext("name")
 # Every folder of nodes/ with a node.py is a program.
-NODES = sorted(p.parent.name for p in ROOT.glob("vla_ros/nodes/*/node.py"))
+NODES = sorted(p.parent.name for p in ROOT.glob("vla_ros/ros/nodes/*/node.py"))
 KINDS = (
     "xml",
     "json",
@@ -70,7 +70,7 @@ exec "$python" "$0" "$@"
 '''
 import sys
 
-from {package}.nodes.{node}.node import main
+from {package}.ros.nodes.{node}.node import main
 
 sys.exit(main())
 """
@@ -147,21 +147,20 @@ setup(
         ],
         # backports.zstd is rosbags' own; bags are compressed with it.
         "replay": ["rosbags>=0.11,<0.12", "backports.zstd>=1.0; python_version < '3.14'"],
-        "train": ["h5py>=3.10", "Pillow>=11.3"],
-        "plots": ["matplotlib>=3.8"],
+        # What vla_ros.lab needs: training, studies, figures. No node and no demo imports it.
+        "lab": ["h5py>=3.10", "Pillow>=11.3", "matplotlib>=3.8"],
         # The page in the browser, see docs/how-to/watch.md. viser 1.1 asks for rich below 15; its
         # test opens it in Chromium where that is installed, over websockets.
         "view": ["viser>=1.1,<1.2", "msgspec>=0.18", "websockets>=13.1", "Pillow>=10.1"],
-        # Other people's windows, see docs/how-to/other-windows.md: 670 MB with pyarrow, and 54 MB.
+        # See docs/how-to/other-windows.md: 670 MB with pyarrow.
         "rerun": ["rerun-sdk>=0.41,<0.42; python_version >= '3.11'", "rosbags>=0.11,<0.12"],
-        "foxglove": ["foxglove-sdk>=0.30,<0.31", "rosbags>=0.11,<0.12"],
         "test": TEST,
-        "dev": [*TEST, "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],
+        "dev": [*TEST, "ruff>=0.6", "mypy>=1.11", "types-PyYAML", "import-linter>=2.0"],
     },
     entry_points={
         "console_scripts": [
             f"vla-ros = {NAME}.cli.main:main",
-            *(f"{node}_node = {NAME}.nodes.{node}.node:main" for node in NODES),
+            *(f"{node}_node = {NAME}.ros.nodes.{node}.node:main" for node in NODES),
         ]
     },
 )

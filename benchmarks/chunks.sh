@@ -23,14 +23,14 @@ keep() { # the text and the figures of a command that ends with a line of JSON
 for what in ${*:-closed_loop coverage head calibrate times}; do
     case $what in
     closed_loop) # passes a chunk while the policy acts: none, chain, tree; the same success?
-        play --schedule autoregressive,speculative --drafter temporal,temporal_tree --keep-tokens \
+        play --decoding autoregressive,speculative --drafter temporal,temporal_tree --keep-tokens \
             --out "$runs/closed_loop"
         mkdir -p "$out/closed_loop"
         (cd "$runs/closed_loop" && cp run.json episodes.jsonl summary.json report.html "$OLDPWD/$out/closed_loop") ;;
     coverage) # what its tokens would allow
         keep "$python" -m vla_ros coverage "$runs/closed_loop" --variant autoregressive,S=4 ;;
     head) # the same episodes with the draft head, and with trees that follow its uncertainty
-        play --schedule speculative,heterospec --drafter head --out "$runs/head"
+        play --decoding speculative,heterospec --drafter head --out "$runs/head"
         mkdir -p "$out/head"
         (cd "$runs/head" && cp run.json episodes.jsonl summary.json report.html "$OLDPWD/$out/head") ;;
     calibrate) # bins of the head's uncertainty; rollouts of: train --head --target C --out DIR --executed 4

@@ -13,10 +13,10 @@ mkdir -p "$out" "$(dirname "$tokens")"
 for what in ${*:-calibrate times}; do
     case $what in
     calibrate) # fitted on every second episode, judged by the others; what the package comes with
-        "$python" -m vla_ros eval --no-ros --schedule autoregressive --episodes 2 --seed 0 \
+        "$python" -m vla_ros eval --no-ros --decoding autoregressive --episodes 2 --seed 0 \
             --workers "$workers" --keep-tokens --out "$tokens"
         {
-            echo "vla-ros eval --no-ros --schedule autoregressive --episodes 2 --seed 0 --keep-tokens --out DIR"
+            echo "vla-ros eval --no-ros --decoding autoregressive --episodes 2 --seed 0 --keep-tokens --out DIR"
             echo "vla-ros calibrate --checkpoint shipped:tabletop --tokens DIR --output heterospec.json"
             echo
             "$python" -m vla_ros calibrate --checkpoint shipped:tabletop --tokens "$tokens" \

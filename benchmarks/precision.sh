@@ -50,7 +50,7 @@ for what in ${*:-checkpoints gate draws play summary}; do
             [ ! -s "$runs/gate/$name.json" ] && [ "${name%float32}" = "$name" ] || continue
             # shellcheck disable=SC2046
             "$python" -m vla_ros gate $(options "$name") --reference "$(reference "$name")" \
-                --threads 1 --json >"$runs/gate/$name.txt" || [ $? -eq 1 ]
+                --num-threads 1 --json >"$runs/gate/$name.txt" || [ $? -eq 1 ]
             grep '^{' "$runs/gate/$name.txt" >"$runs/gate/$name.json"
         done ;;
     draws) # the same verdict on other frames? All by the limits of int4
@@ -59,7 +59,7 @@ for what in ${*:-checkpoints gate draws play summary}; do
                 [ ! -s "$runs/draws/$name-$seed.json" ] || continue
                 # shellcheck disable=SC2046
                 "$python" -m vla_ros gate $(options "$name") --reference "$(reference "$name")" \
-                    --max-error 0.16 --max-clear 0.01 --seed "$seed" --threads 1 --json \
+                    --max-error 0.16 --max-clear 0.01 --seed "$seed" --num-threads 1 --json \
                     >"$runs/draws/all.txt" || [ $? -eq 1 ]
                 grep '^{' "$runs/draws/all.txt" >"$runs/draws/$name-$seed.json"
             done

@@ -175,12 +175,12 @@ def plot(out: Path) -> bool:
         return False
     tall = 0.25 * max(len(passes), len(rates)) + 1.5
     figure = Figure(figsize=(15, tall), layout="constrained")
-    for axis, values, label, colour in zip(
+    for axis, values, label, color in zip(
         figure.subplots(1, 2), (passes, rates),
         ("% of the roofline that a pass reaches", "actions per second"), ("#2a6f97", "#bc4749"),
         strict=True,
     ):  # fmt: skip
-        bars = axis.barh(range(len(values)), list(values.values()), color=colour)
+        bars = axis.barh(range(len(values)), list(values.values()), color=color)
         axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
         axis.set_yticks(range(len(values)), list(values), fontsize=8)
         axis.set_xlabel(label)

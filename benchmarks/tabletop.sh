@@ -18,24 +18,24 @@ for what in ${*:-success schedules relaxed delay realtime slower replan}; do
     case $what in
     success) # lock-step, every task, initial states that training never drew; drafted, the same
         study success --episodes 20 --no-ros --workers "$workers" \
-            --schedule autoregressive,speculative ;;
+            --decoding autoregressive,speculative ;;
     schedules) # lossless schedules act identically; ActionFlow as autoregressive 6 frames later
         study schedules --episodes 1 --no-ros --workers "$workers" \
-            --schedule autoregressive,speculative,vanilla_speculative,generate,actionflow \
+            --decoding autoregressive,speculative,vanilla_speculative,generate,actionflow \
             --drafter temporal,model ;;
     relaxed) # acceptance per dimension and success, exact and for every r
-        study relaxed --episodes 1 --no-ros --workers "$workers" --schedule speculative \
-            --relaxed 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 ;;
+        study relaxed --episodes 1 --no-ros --workers "$workers" --decoding speculative \
+            --relaxed-distance 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 ;;
     delay) # what old evidence costs, free of any machine's speed
         study delay --episodes 1 --no-ros --workers "$workers" --delay-frames 0,1,2,4,6,8 ;;
     realtime) # the world does not wait: every schedule through the ROS graph
         study realtime --tasks $some --episodes 5 --mode realtime \
-            --schedule autoregressive,speculative,actionflow ;;
+            --decoding autoregressive,speculative,actionflow ;;
     slower) # the same with late images
-        study slower --tasks $some --episodes 3 --mode realtime --schedule speculative \
+        study slower --tasks $some --episodes 3 --mode realtime --decoding speculative \
             --image-delay-ms 0,50,100,200,400 ;;
     replan) # a chunk policy that looks again after S of its 8 actions
-        study replan --checkpoint shipped:tabletop-oft --schedule parallel --episodes 1 \
+        study replan --checkpoint shipped:tabletop-oft --decoding parallel --episodes 1 \
             --no-ros --workers "$workers" --replan-interval 1,2,4,8 ;;
     *) echo "no study $what" >&2; exit 2 ;;
     esac

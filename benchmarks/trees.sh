@@ -13,10 +13,10 @@ mkdir -p "$out" "$(dirname "$tokens")"
 for what in ${*:-coverage closed_loop times}; do
     case $what in
     coverage) # what the tokens of the shipped policy would allow, nothing drafted yet
-        "$python" -m vla_ros eval --no-ros --schedule autoregressive --episodes 2 --seed 0 \
+        "$python" -m vla_ros eval --no-ros --decoding autoregressive --episodes 2 --seed 0 \
             --workers "$workers" --keep-tokens --out "$tokens"
         {
-            echo "vla-ros eval --no-ros --schedule autoregressive --episodes 2 --seed 0 --keep-tokens"
+            echo "vla-ros eval --no-ros --decoding autoregressive --episodes 2 --seed 0 --keep-tokens"
             echo "vla-ros coverage; $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | xargs), $(getconf _NPROCESSORS_ONLN) cores, fp32"
             echo
             "$python" -m vla_ros coverage "$tokens" --json
@@ -25,7 +25,7 @@ for what in ${*:-coverage closed_loop times}; do
         grep '^{' "$out/coverage.all" >"$out/coverage.json"
         rm "$out/coverage.all" ;;
     closed_loop) # passes an action while the policy acts, by every drafter; the same success?
-        "$python" -m vla_ros eval --no-ros --schedule autoregressive,speculative,heterospec \
+        "$python" -m vla_ros eval --no-ros --decoding autoregressive,speculative,heterospec \
             --drafter temporal,temporal_tree,head --episodes 5 --seed 1 --workers "$workers" \
             --out "$out/closed_loop" ;;
     times) # where the time goes, on frames of a task that is being solved

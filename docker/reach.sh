@@ -1,7 +1,7 @@
 # How far the graph of this container reaches: to be sourced. As `vla-ros up` and the launch files do,
 # for what is started without them (`ros2 run`): this machine alone, unless the user said otherwise.
 # With the host's network the container's 127.0.0.1 is the host's. The same choice as
-# vla_ros.bringup.environment makes; test/package/test_docker.py holds one against the other.
+# vla_ros.ros.bringup.environment makes; test/package/test_docker.py holds one against the other.
 if [ "${ROS_DISTRO:-}" = humble ]; then # it binds to the loopback by itself
     export ROS_LOCALHOST_ONLY="${ROS_LOCALHOST_ONLY:-1}"
 elif [ -z "${ROS_LOCALHOST_ONLY+set}" ]; then

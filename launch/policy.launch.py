@@ -30,9 +30,8 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 from lifecycle_msgs.msg import Transition
 
-from vla_ros.bringup.environment import defaults
-from vla_ros.bringup.security import OVERRIDE, check_enclave, enclave_of
-from vla_ros.bringup.yaml_files import argument
+from vla_ros.ros.bringup.environment import OVERRIDE, check_enclave, defaults, enclave_of
+from vla_ros.ros.bringup.graph_file import argument
 
 CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
 
@@ -41,7 +40,8 @@ CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
 OVERRIDES = (
     ("policy", str, "Which policy to run", ("zero", "scripted", "replay", "vla")),
     ("checkpoint", str, "vla: directory in OpenVLA's layout, hub id, or shipped:tabletop", None),
-    ("schedule", str, "vla: decoding schedule, such as autoregressive or actionflow", None),
+    ("decoding", str, "vla: such as autoregressive or actionflow", None),
+    ("schedule", str, "decoding, by its name of the last release", None),
     ("device", str, "vla: torch device, such as cpu or cuda:0", None),
     ("dtype", str, "vla: number format of the weights", ("float32", "bfloat16", "float16")),
     ("weights", str, "vla: formats of the weights, such as int8 or decoder=int4,head=int8", None),

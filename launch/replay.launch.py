@@ -1,7 +1,7 @@
 """A bag, played into a policy.
 
     ros2 launch vla_ros replay.launch.py bag:=run1
-    ros2 launch vla_ros replay.launch.py bag:=run1 schedule:=speculative html:=report.html
+    ros2 launch vla_ros replay.launch.py bag:=run1 decoding:=speculative html:=report.html
     ros2 launch vla_ros replay.launch.py bag:=cam player:=ros2bag image:=/cam/color policy:=vla \\
         checkpoint:=/models/openvla-7b instruction:="pick up the red cube"
 
@@ -30,9 +30,8 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.substitutions import FindPackageShare
 
-from vla_ros.bringup.environment import defaults
-from vla_ros.bringup.security import OVERRIDE, enclave_of
-from vla_ros.bringup.yaml_files import argument
+from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of
+from vla_ros.ros.bringup.graph_file import argument
 
 SHARE = FindPackageShare("vla_ros")
 
@@ -40,7 +39,8 @@ SHARE = FindPackageShare("vla_ros")
 OVERRIDES = (
     ("policy", "Which policy to run; empty: as recorded"),
     ("checkpoint", "vla: model"),
-    ("schedule", "vla: decoding schedule"),
+    ("decoding", "vla: how tokens are decoded"),
+    ("schedule", "decoding, by its name of the last release"),
     ("device", "vla: torch device"),
     ("dtype", "vla: number format of the weights"),
     ("weights", "vla: formats of the weights, such as int8 or decoder=int4,head=int8"),

@@ -20,8 +20,7 @@ from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
-from vla_ros.bringup.environment import defaults
-from vla_ros.bringup.security import OVERRIDE, enclave_of
+from vla_ros.ros.bringup.environment import OVERRIDE, defaults, enclave_of
 
 SHARE = FindPackageShare("vla_ros")
 

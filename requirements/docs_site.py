@@ -1,6 +1,7 @@
 """The pages of the documentation site, made of the Markdown that people read on GitHub.
 
-README.md becomes the home page. A link to a file outside docs/ leads to a copy of it in the site,
+README.md becomes the home page; the table in docs/README.md is the navigation. A link to a file
+outside docs/ leads to a copy of it in the site,
 so that the site is whole without any repository beside it; a link to a folder leads to a list of
 what is in it. What GitHub's Markdown allows and Zensical's (Python-Markdown) does not is written
 as both read it: blank lines before lists and tables, four columns for what is inside a list.
@@ -19,16 +20,19 @@ from pathlib import Path
 from docs_markdown import outside_code, plain
 from sources import ROOT
 
-#: pages that do not stand in docs/: place in the checkout → place on the site
+TABLE = "docs/README.md"  # the page with the table of all pages
+#: pages that do not stand in docs/ or have another name: place in the checkout → place on the site
 BROUGHT = {
     "README.md": "index.md",
+    TABLE: "pages.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
     "vla_ros/shipped/README.md": "model-card.md",
     "test/golden/README.md": "golden-references.md",
 }
-#: those of them that have no place in README's table
+#: those of them that have no place in that table
 MORE = {
+    "All pages and commands": "pages.md",
     "Benchmarks": "benchmarks.md",
     "Model card": "model-card.md",
     "Golden references": "golden-references.md",
@@ -46,15 +50,15 @@ class PageError(Exception):
 
 
 def sections(readme: str) -> dict[str, list[tuple[str, str]]]:
-    """The table at the end of README.md: kind → (title, place in the checkout) of each page.
+    """The table of docs/README.md: kind → (title, path from docs/) of each page.
 
     Raises PageError where there is no such table.
     """
-    table = readme.partition("\n## Documentation\n")[2].partition("\n## ")[0]
+    table = readme.partition("\n## Pages\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([a-z-]+) \| (.*) \|$", table, re.MULTILINE)
     found = {kind: re.findall(r"\[([^\]]+)\]\(([^)]+)\)", cells) for kind, cells in rows}
     if not found:
-        raise PageError("README.md has no table of pages under '## Documentation'")
+        raise PageError(f"{TABLE} has no table of pages under '## Pages'")
     return found
 
 
@@ -104,7 +108,7 @@ def page_text(page: str, text: str) -> str:
 def pages() -> list[str]:
     """Every Markdown page of the site, relative to the checkout."""
     inside = (path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))
-    return [*BROUGHT, *inside]
+    return [*BROUGHT, *(page for page in inside if page not in BROUGHT)]
 
 
 def folder_page(path: str, out: Path) -> None:
@@ -131,11 +135,11 @@ def copied(file: Path, target: Path) -> None:
 
 
 def navigation() -> list[dict[str, object]]:
-    """Zensical's `nav`: the home page, the kinds of README's table, and what else there is."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    """Zensical's `nav`: the home page, the kinds of the table of pages, and what else there is."""
+    readme = (ROOT / TABLE).read_text(encoding="utf-8")
     nav: list[dict[str, object]] = [{"Home": "index.md"}]
     for kind, rows in sections(readme).items():
-        listed = [{_capital(title): place(resolved(path, "README.md"))} for title, path in rows]
+        listed = [{_capital(title): place(resolved(path, TABLE))} for title, path in rows]
         nav.append({_capital(kind): listed})
     nav.append({"More": [{title: page} for title, page in MORE.items()]})
     return nav

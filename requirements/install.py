@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import over_ros
+import weights
 from environment import Venv
 from over_ros import SetupError, say
 from sources import DEFAULT_ROS, ROOT, ROS_EXTRAS, WHEEL_PYTHONS
@@ -62,6 +63,7 @@ def main() -> int:
     start = time.monotonic()
     try:
         check_python()
+        weights.main()  # without them all but the studies works
         install_compilers()
         venv = Venv(args.venv.absolute(), args.ros)
         venv.create()

@@ -33,9 +33,9 @@ if not (ROOT / "vla_ros" / "msg").is_dir():
 from support import timing, wait
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
+from support.weights import bring_back
 from support.without import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
-from vla_ros.bringup.environment import PROFILES
-from vla_ros.bringup.shared_memory import find_leftovers, remove
+from vla_ros.ros.bringup.environment import PROFILES, find_leftovers, remove
 from vla_ros.sim.gl import NoRenderer, choose_renderer
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_
 faulthandler.enable(sys.__stderr__)
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch in many test processes on few cores
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # one process for all
+    with pytest.MonkeyPatch.context() as patched:
+        bring_back(patched)
 
 NEEDS_ROS = {"ros", "ros_env", "ros_domain", "spawn_node"}
 

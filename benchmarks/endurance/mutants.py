@@ -5,7 +5,7 @@ collected once, and a fork of that process tries one mutant: of the tests that t
 function the quickest first, until one fails. Results lie where mutmut keeps its own, so that
 ``mutmut results`` and ``mutmut show NAME`` tell of them, and a run that was cut off goes on.
 
-    python benchmarks/endurance/mutants.py packed "*ring*"
+    python benchmarks/endurance/mutants.py packed "*kv_cache*"
 
 The first word is a room: a table of pyproject.toml ([tool.mutmut.rooms]) that names its files, its
 tests, and those that are left out for what they cost. Run it in the repository's root with an
@@ -272,7 +272,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Does a test see each small change of the code?")
     rooms = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["mutmut"]["rooms"]
     parser.add_argument("room", choices=sorted(rooms))
-    parser.add_argument("only", nargs="*", help='patterns of mutants: "*ring*"')
+    parser.add_argument("only", nargs="*", help='patterns of mutants: "*kv_cache*"')
     parser.add_argument("--again", action="store_true", help="those that no test saw, once more")
     parser.add_argument("--sample", type=int, help="so many of those not tried yet, at random")
     parser.add_argument("--seed", type=int, default=0)

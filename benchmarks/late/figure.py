@@ -1,7 +1,8 @@
 """Success against delay, as a picture: python benchmarks/late/figure.py OUT.png
 
 Left: policies of single actions that know their age and that do not; right: the executions of
-chunks. Reads the studies beside this file, as benchmarks/late/run.sh and tokens.sh write them.
+chunks. Reads the episodes beside this file, which benchmarks/late/run.sh, tokens.sh and
+benchmarks/tabletop.sh play (they are not tracked).
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vla_ros.evaluation.report.figures.canvas import INK, SIZE, panels, styles, success_axis, title
-from vla_ros.evaluation.report.figures.late import late_lines
-from vla_ros.evaluation.rows import Row, rows_of
-from vla_ros.evaluation.store import read_records, read_run
+from vla_ros.data.episodes.store import read_records, read_run
+from vla_ros.lab.report.figures import INK, SIZE, late_lines, panels, styles, success_axis, title
+from vla_ros.lab.report.rows import Row, rows_of
 
 HERE = Path(__file__).parent
 SINGLE = {
@@ -58,7 +58,7 @@ def panel(axes: Any, lines: Mapping[str, Sequence[tuple[int, Row]]]) -> None:
         high = [row.all.interval[1] - row.all.rate for _, row in ordered]
         at = [PERIOD_MS * (steps + aside) for steps, _ in ordered]
         axes.errorbar(
-            at, rates, (low, high), fmt=f"-{look[name].marker}", color=look[name].colour, lw=1.5,
+            at, rates, (low, high), fmt=f"-{look[name].marker}", color=look[name].color, lw=1.5,
             ms=4.5, elinewidth=0.8, capsize=2, label=name,
         )  # fmt: skip
     axes.set_xlabel(

@@ -23,5 +23,5 @@ for d in ${DELAYS:-0 2 4 6 8}; do
     s=$((d > 4 ? d : 4))
     echo "== d = $d, S = $s"
     play --delay-frames "$d" --replan-interval "$s" --execution "${EXECUTIONS:-sync,async,ensemble,rtc,rtc_trained}" \
-        --rtc-jacobian "${JACOBIANS:-identity,true}"
+        --rtc-mode "${RTC_MODES:-guided,guided_vjp}"
 done

@@ -12,8 +12,8 @@ play() {
         --device "${DEVICE:-cpu}" "$@"
 }
 for name in tabletop-late tabletop; do
-    play --checkpoint "shipped:$name" --schedule autoregressive --delay-frames "${DELAYS:-0,1,2,4,6,8}" \
+    play --checkpoint "shipped:$name" --decoding autoregressive --delay-frames "${DELAYS:-0,1,2,4,6,8}" \
         --out "benchmarks/late/$name"
 done
-play --checkpoint shipped:tabletop-late --schedule actionflow --out benchmarks/late/actionflow-late
-play --checkpoint shipped:tabletop --schedule actionflow --out benchmarks/late/actionflow
+play --checkpoint shipped:tabletop-late --decoding actionflow --out benchmarks/late/actionflow-late
+play --checkpoint shipped:tabletop --decoding actionflow --out benchmarks/late/actionflow

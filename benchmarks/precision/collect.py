@@ -1,4 +1,4 @@
-"""What benchmarks/precision.sh has played and measured, as three small files that are kept.
+"""What benchmarks/precision.sh has played and measured, as three files that study.py reads.
 
 ``episodes.jsonl``: a line an episode, what a paired comparison needs. ``gate.json``: by precision
 the gate's figures, its flips counted instead of listed. ``draws.json``: verdicts on other frames.
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vla_ros.evaluation.store import read_records
+from vla_ros.data.episodes.store import read_records
 
 #: in the order of the series -> what it is held to
 REFERENCES = {

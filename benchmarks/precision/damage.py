@@ -18,16 +18,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.convert.copying import copy_beside
-from vla_ros.engine.checkpoints.convert.publish import publishing
-from vla_ros.engine.checkpoints.openvla import resolve
-from vla_ros.engine.checkpoints.parse import read_config
-from vla_ros.engine.checkpoints.quantised import format_of
-from vla_ros.engine.flow.tables import patch_positions
-from vla_ros.engine.quantised.formats import STORED, Formats
-from vla_ros.engine.quantised.matrices import GROUP
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.files import copy_beside, publishing
+from vla_ros.engine.io.openvla import read_config, resolve
+from vla_ros.engine.io.quantize import format_of
+from vla_ros.engine.layers.formats import STORED, Formats
+from vla_ros.engine.layers.linear import GROUP
+from vla_ros.engine.models.golden_ints import patch_positions
 
 #: every matrix that `--weights vision=int4,decoder=int4,head=int4` would quantise
 ALL = Formats("int4", "int4", "int4")

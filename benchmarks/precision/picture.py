@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vla_ros.evaluation.report.figures.canvas import (
+from vla_ros.lab.report.figures import (
     INK,
     SIZE,
     SOFT,
@@ -68,7 +68,7 @@ def panel(
         aside = ScaledTranslation(_ASIDE * (place % 3 - 1) / 72, 0, dots)
         axes.errorbar(
             [figure_of(gate)], [rate], ([rate - low], [high - rate]), fmt=look[name].marker,
-            color=look[name].colour, mfc=look[name].colour if gate["passed"] else "white",
+            color=look[name].color, mfc=look[name].color if gate["passed"] else "white",
             ms=6, elinewidth=1, capsize=3, transform=axes.transData + aside,
             label=f"{name}, {'passed' if gate['passed'] else 'failed'}",
         )  # fmt: skip

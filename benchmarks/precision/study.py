@@ -1,7 +1,7 @@
 """Success beside the gate's figures: python benchmarks/precision/study.py [--runs DIR]
 
-Writes summary.json, table.txt and picture.png beside this file, of episodes.jsonl and gate.json;
-with --runs these are made anew first, of what precision.sh has played there.
+Writes summary.json, table.txt and picture.png beside this file, of episodes.jsonl, gate.json and
+draws.json; with --runs these are made anew first, of what precision.sh has played there.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from collect import REFERENCES, collect
 from picture import draw
 
-from vla_ros.console.streams import text_of
-from vla_ros.console.tables import Table
-from vla_ros.evaluation.statistics import mcnemar, wilson
+from vla_ros.core.console import Table, text_of
+from vla_ros.lab.report.rows import mcnemar, wilson
 
 HERE = Path(__file__).parent
-#: the same policy in float32 on another CPU: what rounding alone does to single episodes
+#: the same policy in float32 on another CPU, if benchmarks/tabletop.sh has played it: what rounding
+#: alone does to single episodes
 ELSEWHERE = HERE.parent / "tabletop" / "success" / "episodes.jsonl"
 OTHER = "float32, another CPU"
 Episodes = Mapping[tuple[str, int, int], bool]  # (task, seed, initial state) -> solved
@@ -71,12 +71,13 @@ def families(own: Episodes) -> dict[str, Any]:
     return {name: rate([own[key] for key in own if key[0].split("_")[0] == name]) for name in names}
 
 
-def summarise() -> dict[str, Any]:
+def summarize() -> dict[str, Any]:
     """All of it, by precision."""
     played = outcomes(HERE / "episodes.jsonl")
     gates = json.loads((HERE / "gate.json").read_text())
     states = {key for own in played.values() for key in own}
-    played[OTHER] = {key: solved for key, solved in elsewhere().items() if key in states}
+    if ELSEWHERE.is_file():
+        played[OTHER] = {key: solved for key, solved in elsewhere().items() if key in states}
     out = {}
     first, *others = REFERENCES
     for name in (first, OTHER, *others):
@@ -132,8 +133,10 @@ def main() -> int:
     args = parser.parse_args()
     if args.runs:
         collect(args.runs, HERE)
-    found = summarise()
-    (HERE / "summary.json").write_text(json.dumps(found, indent=1) + "\n")
+    found = summarize()
+    draws = json.loads((HERE / "draws.json").read_text())
+    summary = {"precisions": found, "draws": draws}
+    (HERE / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     text = table(found)
     (HERE / "table.txt").write_text(text)
     print(text)

@@ -1,4 +1,4 @@
-"""Every link of the documentation leads somewhere, every page stands in README's table, and the
+"""Every link of the documentation leads somewhere, every page stands in the table of pages, and the
 site is made of the same text."""
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ def test_every_link_stays_in_the_checkout(page):
     assert not [target for target in links(read(page)) if target.startswith(("/", "~"))]
 
 
-def test_the_table_of_readme_has_every_page_and_no_other():
-    listed = [path for rows in docs_site.sections(read("README.md")).values() for _, path in rows]
-    pages = [page for page in PAGES if page.startswith("docs/")]
+def test_the_table_of_pages_has_every_page_and_no_other():
+    table = docs_site.sections(read(docs_site.TABLE))
+    listed = [f"docs/{path}" for rows in table.values() for _, path in rows]
+    pages = [page for page in PAGES if page.startswith("docs/") and page != docs_site.TABLE]
     assert sorted(listed) == sorted(set(listed))
     missing = sorted(set(pages) - set(listed))
-    assert not missing, f"put {', '.join(missing)} into the table at the end of README.md"
+    assert not missing, f"put {', '.join(missing)} into the table of {docs_site.TABLE}"
     assert not set(listed) - set(pages)
 
 
 def test_a_page_stands_under_its_kind():
-    for kind, rows in docs_site.sections(read("README.md")).items():
-        assert [path for _, path in rows if not path.startswith(f"docs/{kind}/")] == []
+    for kind, rows in docs_site.sections(read(docs_site.TABLE)).items():
+        assert [path for _, path in rows if not path.startswith(f"{kind}/")] == []
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +145,9 @@ def test_the_glossary_is_in_order_and_leads_on():
     words: list[str] = []
     for part in re.split(r"^## .*$", text, flags=re.MULTILINE)[1:]:
         rows = [row.strip("| ").split(" | ") for row in part.splitlines() if row.startswith("| ")]
-        listed = [row[0].strip("`").lower() for row in rows[1:]]
+        linked = [re.fullmatch(r"\[(.+)\]\(.+\)", row[0]) for row in rows[1:]]
+        assert all(linked)
+        listed = [word[1].strip("`").lower() for word in linked if word]
         assert listed == sorted(listed)
-        assert all(re.fullmatch(r"\[.+\]\(.+\)", row[2]) for row in rows[1:])
         words += listed
     assert len(words) == len(set(words)) > 40

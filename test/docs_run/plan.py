@@ -44,7 +44,7 @@ class Step:
 FIRST, RECORD = "docs/tutorial/first-run.md", "docs/how-to/record-and-replay.md"
 PRECISION, EVALUATE = "docs/how-to/check-precision.md", "docs/how-to/evaluate-a-policy.md"
 ROOFLINE, TRAIN = "docs/reference/roofline.md", "docs/how-to/train-a-policy.md"
-SCHEDULES, CHUNKS = "docs/explanation/schedules.md", "docs/explanation/chunks.md"
+DECODING, CHUNKS = "docs/explanation/decoding.md", "docs/explanation/chunks.md"
 CONVERT = "docs/how-to/convert-a-checkpoint.md"
 
 #: a chain stands in a folder of its own
@@ -52,13 +52,13 @@ CHAINS: dict[str, tuple[Step, ...]] = {
     "demo": (
         Step("README.md", "make demo", instead="vla-ros demo", shows=CARD),
         Step(
-            "README.md",
+            FIRST,
             "make demo POLICY=scripted",
             instead="vla-ros demo --policy scripted",
             shows=CARD,
         ),
         Step(
-            "README.md",
+            FIRST,
             "vla-ros demo --mode lockstep --task stack_green_on_red --gif FILE",
             words={"FILE": "stack.gif"},
         ),
@@ -68,7 +68,7 @@ CHAINS: dict[str, tuple[Step, ...]] = {
             instead="vla-ros demo --task stack_green_on_red --policy scripted",
             shows=CARD,
         ),
-        Step("README.md", "vla-ros doctor"),
+        Step("docs/README.md", "vla-ros doctor"),
         Step(CONVERT, "vla-ros doctor --checkpoint TARGET", words={"TARGET": "shipped:tabletop"}),
     ),
     "up": (
@@ -86,7 +86,7 @@ CHAINS: dict[str, tuple[Step, ...]] = {
         ),
         Step(RECORD, "vla-ros record -o run1", seconds=25),
         Step(RECORD, "vla-ros replay run1", shows=REPORT),
-        Step(RECORD, "vla-ros replay run1 --schedule speculative", shows=REPORT),
+        Step(RECORD, "vla-ros replay run1 --decoding speculative", shows=REPORT),
         Step(RECORD, "vla-ros replay run1 --rate 1 --device cuda:0", "--device cpu", shows=REPORT),
         Step(RECORD, "vla-ros replay run1 --html report.html --json", shows=REPORT),
         Step(CHUNKS, "vla-ros replay BAG --mode chunks", words={"BAG": "run1"}),
@@ -118,8 +118,8 @@ CHAINS: dict[str, tuple[Step, ...]] = {
             ROOFLINE,
             "vla-ros advise --camera-hz 30 --control-hz 20 --max-age-ms 200 --bench bench.json",
         ),
-        Step(SCHEDULES, "vla-ros roofline --alpha 0.55 --device NAME", words={"NAME": "orin-64"}),
-        Step(SCHEDULES, "vla-ros roofline --device h200 --head"),
+        Step(DECODING, "vla-ros roofline --alpha 0.55 --device NAME", words={"NAME": "orin-64"}),
+        Step("docs/explanation/decoding-measured.md", "vla-ros roofline --device h200 --head"),
     ),
     "precision": (
         Step(
@@ -160,18 +160,18 @@ CHAINS: dict[str, tuple[Step, ...]] = {
         *(
             Step(EVALUATE, f"vla-ros eval --no-ros --workers 2 {options}", f"{EVAL} --workers 1")
             for options in (
-                "--schedule autoregressive,speculative,actionflow",
-                "--schedule speculative --relaxed 1,2,3,5,8,15",
+                "--decoding autoregressive,speculative,actionflow",
+                "--decoding speculative --relaxed-distance 1,2,3,5,8,15",
                 "--delay-frames 0,1,2,4,8",
                 "--delay-frames 0,1,2,4,8 --nudge 0.05",
-                "--schedule speculative --drafter temporal,temporal_tree,head,model",
-                "--schedule heterospec",
-                "--schedule parallel --replan-interval 1,2,4,8",
+                "--decoding speculative --drafter temporal,temporal_tree,head,model",
+                "--decoding heterospec",
+                "--decoding parallel --replan-interval 1,2,4,8",
             )
         ),
         Step(
             EVALUATE,
-            "vla-ros eval --mode realtime --schedule parallel --replan-interval 1,2,4,8",
+            "vla-ros eval --mode realtime --decoding parallel --replan-interval 1,2,4,8",
             f"{EVAL} --replan-interval 4",
         ),
         Step(

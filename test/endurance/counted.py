@@ -76,7 +76,7 @@ def main() -> int:
     counts, executable = Path(sys.argv[1]), sys.argv[2]
     Node.create_subscription = Counts(counts).wrapped(Node.create_subscription)  # type: ignore
     sys.argv = [executable, *sys.argv[3:]]
-    node = importlib.import_module(f"vla_ros.nodes.{executable}.node")
+    node = importlib.import_module(f"vla_ros.ros.nodes.{executable}.node")
     return int(node.main() or 0)
 
 

@@ -35,10 +35,10 @@ from support.nodes import Program, ros_environment, start_node
 from support.processes import alive, session
 from support.ros import RosPeer
 from support.wait import wait_until
-from vla_ros.bringup.shared_memory import find_leftovers, remove
-from vla_ros.core import PolicyState
+from vla_ros.core.types import PolicyState
 from vla_ros.msg import PolicyStatus
-from vla_ros.nodes.common import qos
+from vla_ros.ros.bringup.environment import find_leftovers, remove
+from vla_ros.ros.common import qos
 
 HANG_S = 60.0  # an answer that takes longer is none
 END_S = 10.0  # of a process that was asked to end, and of children whose parent is gone

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from support.domain import leased_domain
 from support.nodes import ros_environment
-from vla_ros.bringup.environment import PROFILES, profile_name
-from vla_ros.bringup.shared_memory import find_leftovers, remove
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.ros.bringup.environment import PROFILES, find_leftovers, profile_name, remove
 
 SPACE = "http://www.eprosima.com"
 NEVER = float("inf")

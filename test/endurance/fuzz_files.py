@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from endurance.mutate import spoilt_bytes, spoilt_text, spoilt_value
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
 
 BATCH = 50
 MEMORY = 6 * 2**30  # bytes of address space of a child; torch alone maps three
@@ -57,10 +57,10 @@ def _used(copy: Path, rng: random.Random) -> None:
     """Looked at, as `vla-ros doctor` does, or loaded and asked once, as the worker does."""
     import numpy as np
 
-    from vla_ros.core import Observation, Timeline
+    from vla_ros.core.clock import SystemClock
+    from vla_ros.core.types import Observation, Timeline
     from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-    from vla_ros.engine.inspection import inspect
-    from vla_ros.timing import SystemClock
+    from vla_ros.engine.engine import inspect
 
     if rng.random() < 0.3:
         inspect(str(copy))
@@ -77,7 +77,7 @@ def _used(copy: Path, rng: random.Random) -> None:
 
 def bag(folder: Path, rng: random.Random) -> None:
     """A bag, MCAP or SQLite, with a file spoilt: all of its messages are read."""
-    from vla_ros.replay.bag import Bag
+    from vla_ros.data.bags import Bag
 
     copy = _spoilt_copy(folder / "bags", folder, rng)
     with Bag(copy) as opened:
@@ -87,7 +87,7 @@ def bag(folder: Path, rng: random.Random) -> None:
 
 def graph_file(folder: Path, rng: random.Random) -> None:
     """A file of `vla-ros up`."""
-    from vla_ros.bringup.graph_file import GraphSpec
+    from vla_ros.ros.bringup.graph_file import GraphSpec
 
     path = folder / "spoilt.up.yaml"
     path.write_bytes(spoilt_text((folder / "good.up.yaml").read_text(), rng))
@@ -155,21 +155,21 @@ def _token_policies(folder: Path) -> None:
     """Every layout of them; what is quantised is the small one's."""
     import torch
 
-    from vla_ros.engine.checkpoints.quantise import quantise_checkpoint
-    from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, load_random
-    from vla_ros.engine.quantised.formats import parse_formats
+    from vla_ros.engine.io.quantize import quantize_checkpoint
+    from vla_ros.engine.io.random import PREFIX, PRESETS, load_random
+    from vla_ros.engine.layers.formats import parse_formats
 
     made = folder / "checkpoints"
     for name in [n for n in PRESETS if "small" in n]:
         whole = load_random(PREFIX + name, 0, torch.device("cpu"), torch.float32)
         shutil.copytree(whole.directory, made / name)
     for kind in ("int8", "int4"):
-        quantise_checkpoint(str(made / "small"), parse_formats(kind), made / kind)
+        quantize_checkpoint(str(made / "small"), parse_formats(kind), made / kind)
 
 
 def _flow_policies(folder: Path) -> None:
     """The small one of every family, in its authors' layout."""
-    from vla_ros.engine.flow.families import all_presets, family_of
+    from vla_ros.engine.models.registry import all_presets, family_of
 
     for name in [n for n in all_presets() if n.endswith("-small")]:
         (folder / "flows" / name).mkdir(parents=True)
@@ -232,8 +232,8 @@ def run_stage(
 
 
 def _batch(stage: str, first: int, end: int, folder: str, pipe: object) -> None:
-    from vla_ros.errors import UserError
-    from vla_ros.replay.errors import BagError
+    from vla_ros.core.errors import UserError
+    from vla_ros.data.bags import BagError
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     os.environ["HF_HUB_OFFLINE"] = "1"

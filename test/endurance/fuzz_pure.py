@@ -30,7 +30,7 @@ Part = Callable[[bytes], None]
 
 def image() -> Part:
     """Raw pictures of any encoding, size and step, and compressed ones."""
-    from vla_ros.pixels import ENCODINGS, BadMessage, decompressed, image_of
+    from vla_ros.core.pixels import ENCODINGS, BadMessage, decompressed, image_of
 
     names = (*ENCODINGS, "", "bayer_rggb8")
 
@@ -55,15 +55,15 @@ def cdr() -> Part:
     from sensor_msgs.msg import JointState
     from trajectory_msgs.msg import JointTrajectory
 
+    from vla_ros.core.pixels import BadMessage
     from vla_ros.msg import PolicyStatus
-    from vla_ros.nodes.common.serialized import (
+    from vla_ros.ros.common.serialized import (
+        check,
         header_stamp,
         read_compressed,
         read_image,
         read_text,
     )
-    from vla_ros.nodes.common.structure import check
-    from vla_ros.pixels import BadMessage
 
     kinds = (JointState, JointTrajectory, PolicyStatus)
     readers: list[Callable[[bytes], object]] = [
@@ -81,7 +81,7 @@ def cdr() -> Part:
 
 def wire() -> Part:
     """What a worker says: reports, however they are cut; garbage is a ValueError."""
-    from vla_ros.executor.wire import ReportStream
+    from vla_ros.runtime.worker.wire import ReportStream
 
     def run(data: bytes) -> None:
         whole = _reports(ReportStream(), [data])
@@ -100,7 +100,7 @@ def mailbox() -> Part:
     """Letters of any number and size: the newest comes out as it went in."""
     import numpy as np
 
-    from vla_ros.executor.mailbox import MAX_ARRAYS, MailboxReader, MailboxWriter
+    from vla_ros.runtime.worker.mailbox import MAX_ARRAYS, MailboxReader, MailboxWriter
 
     writer = MailboxWriter(64, 256)
     reader = MailboxReader(writer.fileno(), writer.head_room, writer.array_room)
@@ -124,8 +124,7 @@ def mailbox() -> Part:
 
 def bag() -> Part:
     """MCAP files, whole, damaged or cut short."""
-    from vla_ros.replay.bag import Bag
-    from vla_ros.replay.errors import BagError
+    from vla_ros.data.bags import Bag, BagError
 
     folder = Path(tempfile.mkdtemp())
 
@@ -152,9 +151,8 @@ def _seeds(part: str) -> list[bytes]:
             write_bag(Path(folder) / "b", [task(START, "reach"), *film(1)], "mcap")
             return [next((Path(folder) / "b").glob("*.mcap")).read_bytes()]
     if part == "wire":
-        from vla_ros.core import PolicyInfo
-        from vla_ros.executor.messages import Ready
-        from vla_ros.executor.wire import encode_report
+        from vla_ros.core.types import PolicyInfo
+        from vla_ros.runtime.worker.wire import Ready, encode_report
 
         return [encode_report(Ready(PolicyInfo("zero"), 8))]
     if part == "cdr":  # a message of nothing, and one with a name and a number

@@ -32,11 +32,11 @@ from support.nodes import Program, ros_environment
 from support.policy_client import CAMERA, moves
 from support.ros import RosPeer, keeping_all
 from support.wait import wait_until
-from vla_ros.bringup.graph_file import NodeSpec
-from vla_ros.bringup.process import command_line
+from vla_ros.core.resources import config_path
 from vla_ros.msg import ActionCommand, PolicyStatus
-from vla_ros.nodes.common import qos
-from vla_ros.resources import config_path
+from vla_ros.ros.bringup.graph import command_line
+from vla_ros.ros.bringup.graph_file import NodeSpec
+from vla_ros.ros.common import qos
 
 ALIVE_S = 20.0  # for an answer of a service
 PAUSE_S = 0.05  # after which those on their way are given up: the middleware took them for nonsense

@@ -11,8 +11,8 @@ import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from vla_ros.core import CommandKind, PolicyState
-from vla_ros.timing import MS, SECOND
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import CommandKind, PolicyState
 
 RULES = {
     "old": "no command that acts on evidence older than max_age_s",

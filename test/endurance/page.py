@@ -11,11 +11,10 @@ from markupsafe import Markup
 from endurance.judge import RULES
 from endurance.record import Record
 from endurance.verdict import GROWTH_MB, Process, Verdict
-from vla_ros.core import CommandKind, PolicyState
-from vla_ros.evaluation.report.figures.canvas import SIZE, panels, styles, svg, title
-from vla_ros.pages import render
-from vla_ros.pages.table import Cell, Line, Table, cell
-from vla_ros.timing import SECOND
+from vla_ros.core.clock import SECOND
+from vla_ros.core.types import CommandKind, PolicyState
+from vla_ros.lab.report.figures import SIZE, panels, styles, svg, title
+from vla_ros.viz.pages import Cell, Line, Table, cell, render
 
 PAGE = "soak.html"
 _MOST = 200  # of broken rules that are listed
@@ -111,8 +110,8 @@ def _memory(record: Record) -> Markup:
         for number, points in enumerate(lives.values()):
             x, memory, files = zip(*points, strict=True)
             words = name if not number else None
-            left.plot(x, memory, color=look[name].colour, lw=1.2, label=words)
-            right.plot(x, files, color=look[name].colour, lw=1.2)
+            left.plot(x, memory, color=look[name].color, lw=1.2, label=words)
+            right.plot(x, files, color=look[name].color, lw=1.2)
     title(left, "Resident memory, MB")
     title(right, "Open files")
     for axes in (left, right):

@@ -12,7 +12,7 @@ from typing import Any
 
 from endurance.growth import Sample
 from endurance.judge import Hold, Violation
-from vla_ros.core import CommandKind, PolicyState
+from vla_ros.core.types import CommandKind, PolicyState
 
 FILE = "soak.json"
 

@@ -23,9 +23,9 @@ from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from sensor_msgs.msg import Image
 
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import stamp_of, to_time
-from vla_ros.timing import SECOND
+from vla_ros.core.clock import SECOND
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import stamp_of, to_time
 
 
 class RoughCamera:

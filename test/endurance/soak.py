@@ -34,7 +34,7 @@ from endurance.troubles import END_A_WORKER, Trouble, draw
 from endurance.verdict import Verdict, verdict
 from support.domain import leased_domain
 from support.nodes import ros_environment
-from vla_ros.core import PolicyState
+from vla_ros.core.types import PolicyState
 
 #: what a policy needs to know beside its name
 CHECKPOINT = {"vla": {"checkpoint": "shipped:tabletop"}}

@@ -25,16 +25,15 @@ from std_srvs.srv import Trigger
 from endurance.judge import Heard, Judge, Told
 from endurance.troubles import Trouble
 from support.ros import RosPeer, keeping_all
-from vla_ros.bringup.graph import Graph
-from vla_ros.bringup.graph_file import GraphSpec
-from vla_ros.core import CommandKind, Instruction, PolicyState
+from vla_ros.core.clock import SECOND
+from vla_ros.core.types import CommandKind, Instruction, PolicyState
 from vla_ros.msg import ActionCommand, EpisodeStatus, PolicyStatus
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import stamp_of
-from vla_ros.sim.goals import instruction_of
-from vla_ros.sim.tasks import all_goals, task_name
+from vla_ros.ros.bringup.graph import Graph
+from vla_ros.ros.bringup.graph_file import GraphSpec
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import stamp_of
+from vla_ros.sim.tasks import all_goals, instruction_of, task_name
 from vla_ros.srv import ResetEpisode
-from vla_ros.timing import SECOND
 
 CAMERA = Path(__file__).with_name("rough_camera.py")
 ANSWER_S = 20.0  # of a service

@@ -11,7 +11,7 @@ import numpy as np
 from endurance.growth import Slope, daily, slope
 from endurance.judge import RULES
 from endurance.record import Record
-from vla_ros.core import CommandKind
+from vla_ros.core.types import CommandKind
 
 GROWTH_MB = 5.0  # an hour
 FALSE_HOLDS = 1.0  # a day

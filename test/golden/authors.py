@@ -64,7 +64,7 @@ def coarse(shape: tuple[int, ...], scale: float, rng: np.random.Generator) -> to
     return torch.from_numpy(rng.integers(-7, 8, shape) * (scale / 4)).float()
 
 
-def randomise(model: torch.nn.Module, seed: int) -> None:
+def randomize(model: torch.nn.Module, seed: int) -> None:
     """Weights under which picture, words and state all move the answer."""
     rng = np.random.default_rng(seed)
     for name, parameter in sorted(model.named_parameters()):

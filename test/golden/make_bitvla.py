@@ -1,9 +1,7 @@
-"""Writes data/bitvla.tar.xz with BitVLA's own classes, in an environment of its own (README.md).
+"""A small checkpoint by BitVLA's own classes, and what they say with it (see make.py).
 
-    python make_bitvla.py CLONE        a clone of github.com/ustcwhy/BitVLA at 3738a94
-
-Not one of make.py's cases: the authors' fork of transformers wants newer packages than theirs.
-Their constants module takes LIBERO where nothing else is said.
+The authors' fork of transformers wants newer packages than OpenVLA's. Their constants module takes
+LIBERO where nothing else is said.
 """
 
 from __future__ import annotations
@@ -11,14 +9,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from authors import packages, randomise, save, statistics
-from make import pack
+from authors import packages, randomize, save, statistics
 from PIL import Image
 from scenes import INSTRUCTIONS, STATE, pairs, pictures
 
@@ -125,7 +121,7 @@ def case(out: Path, seed: int) -> None:
     config.vision_config._attn_implementation = "eager"
     torch.manual_seed(seed)
     model = BitVLAForActionPrediction(config).eval()
-    randomise(model, seed)
+    randomize(model, seed)
     words = tokenizer()
     for extra in ("<|image_pad|>", "<proprio_pad>"):
         words.add_special_tokens({"additional_special_tokens": [extra]})
@@ -138,8 +134,8 @@ def case(out: Path, seed: int) -> None:
     hidden = TEXT["hidden_size"]
     head = L1RegressionActionHead(hidden, hidden, ACTION_DIM)
     projector = ProprioProjector(hidden, PROPRIO_DIM)
-    randomise(head, seed + 1)
-    randomise(projector, seed + 2)
+    randomize(head, seed + 1)
+    randomize(projector, seed + 2)
     processor = SiglipImageProcessor(size={"height": SIDE, "width": SIDE})
     model.save_pretrained(out, safe_serialization=True)
     processor.save_pretrained(out)
@@ -228,15 +224,9 @@ def case(out: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    CLONE = Path(sys.argv[1]).resolve()
+    OUT, CLONE = (Path(word).resolve() for word in sys.argv[1:3])
     oft = CLONE / "openvla-oft"
     packages(oft, "prismatic", "prismatic.models", "prismatic.vla", "prismatic.training", "bitvla",
              "bitvla.model")  # fmt: skip
     sys.path.insert(0, str(oft / "bitvla"))
-    target = Path(__file__).resolve().parent / "data" / "bitvla.tar.xz"
-    with tempfile.TemporaryDirectory() as scratch:
-        case(Path(scratch) / "bitvla", 31)
-        pack(Path(scratch) / "bitvla", target)
-    print(f"{target.name}: {target.stat().st_size / 1e3:.0f} kB")
+    case(OUT / "bitvla", 31)

@@ -1,20 +1,20 @@
 """What the gate made of random actions of seven numbers when seven was all it knew.
 
-cd test && PYTHONPATH=.. python golden/make_gate.py   # writes golden/gate7.npz
+python golden/make.py safety-gate .   # writes golden/gate7.npz
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from vla_ros import safety
-from vla_ros.action_space import ActionKind, end_effectors
-from vla_ros.core import StalePolicy
-from vla_ros.safety import Limits
+from vla_ros.core.action_space import ActionKind, end_effectors
+from vla_ros.core.types import StalePolicy
+from vla_ros.runtime import safety
+from vla_ros.runtime.safety import Limits
 
-HERE = Path(__file__).parent
 COUNT = 400
 NARROW = Limits(
     low=(-0.05, -0.04, -0.03, -0.5, -0.4, -0.3),
@@ -54,12 +54,12 @@ def gated(rows: np.ndarray, limits: Limits) -> tuple[np.ndarray, list[str], list
     return np.array(out), clamped, far
 
 
-def main() -> None:
+def main(target: Path) -> None:
     narrow, clamped, far = gated(actions(1, 0.06), NARROW)
     wide, _, _ = gated(actions(2, 0.06), Limits())
     poses, poses_clamped, _ = gated(actions(3, 0.5), POSES)
     np.savez_compressed(
-        HERE / "gate7.npz",
+        target,
         narrow=narrow,
         clamped=clamped,
         far=far,
@@ -70,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from authors import SIDE, packages, randomise, save, small_towers, speak_actions, statistics
+from authors import SIDE, packages, randomize, save, small_towers, speak_actions, statistics
 from PIL import Image
 from scenes import INSTRUCTIONS, pairs, pictures
 
@@ -55,7 +55,7 @@ def vq_vae(directory: Path, seed: int) -> Path:
 
     torch.manual_seed(seed)  # of the encoder, which is not randomised
     model = VqVae(**VQ, eval=False, device="cpu", load_dir=None)
-    randomise(model.decoder, seed)
+    randomize(model.decoder, seed)
     rng = np.random.default_rng(seed + 1)
     for layer in model.vq_layer.layers:
         shape = tuple(layer._codebook.embed.shape)
@@ -85,7 +85,7 @@ def case(out: Path, hub: Path, action_tokenizer: str, images: int, seed: int, co
         action_tokenizer=actions,
     ).eval()  # fmt: skip
     last = len(language.tokenizer)
-    randomise(model, seed)
+    randomize(model, seed)
     speak_actions(language.llm, last, last - codes, codes)
     (out / "checkpoints").mkdir(parents=True)
     parts = {name: getattr(model, name).state_dict() for name in model.all_module_keys}

@@ -14,7 +14,7 @@ import torch
 from authors import (
     llama_tokenizer,
     packages,
-    randomise,
+    randomize,
     save,
     small_towers,
     speak_actions,
@@ -28,7 +28,7 @@ PROMPT = PROMPTS["llama2-7b-pure"]
 KEYS = {"libero": "libero_spatial_no_noops", "aloha": "aloha_fold"}
 
 
-def normalised(state: np.ndarray, stats: dict[str, Any]) -> np.ndarray:
+def normalized(state: np.ndarray, stats: dict[str, Any]) -> np.ndarray:
     """What experiments/robot/openvla_utils.py does; that file needs TensorFlow to be imported."""
     source = CLONE / "experiments" / "robot" / "openvla_utils.py"
     code = source.read_text()
@@ -55,13 +55,13 @@ def case(out: Path, fixtures: Path, robot: str, seed: int) -> None:
     images, key = (2, KEYS[robot])
     stats = statistics(ACTION_DIM, PROPRIO_DIM, key, gripper=robot == "libero")
     model = model_of("dinosiglip-vit-so-224px", "llama2-7b-pure", stats, {})
-    randomise(model, seed)
+    randomize(model, seed)
     speak_actions(model.language_model, 32000, 1000)
     hidden = model.config.text_config.hidden_size
     head = L1RegressionActionHead(hidden, hidden, ACTION_DIM)
     projector = ProprioProjector(hidden, PROPRIO_DIM)
-    randomise(head, seed + 1)
-    randomise(projector, seed + 2)
+    randomize(head, seed + 1)
+    randomize(projector, seed + 2)
     processor = processor_of("dinosiglip-vit-so-224px", "resize-naive", llama_tokenizer(fixtures))
     write(model, processor, out, fused=True)
     (out / "dataset_statistics.json").write_text(json.dumps(stats))
@@ -85,7 +85,7 @@ def case(out: Path, fixtures: Path, robot: str, seed: int) -> None:
                 input_ids=inputs[0]["input_ids"], attention_mask=inputs[0]["attention_mask"],
                 pixel_values=pixels, unnorm_key=key, do_sample=False, action_head=head,
                 proprio_projector=projector,
-                proprio=normalised(state, stats[key]["proprio"]),
+                proprio=normalized(state, stats[key]["proprio"]),
             )  # fmt: skip
             actions.append(answer)
     assert np.stack(actions).shape[1:] == (NUM_ACTIONS_CHUNK, ACTION_DIM)

@@ -13,7 +13,7 @@ from authors import (
     SIDE,
     llama_tokenizer,
     packages,
-    randomise,
+    randomize,
     save,
     small_towers,
     speak_actions,
@@ -89,7 +89,7 @@ def case(out: Path, fixtures: Path, backbone: str, llm: str, seed: int, **text: 
     fused = backbone.startswith("dinosiglip")
     stats = statistics(7, 0, "bridge_orig") | statistics(5, 2, "five", gripper=False)
     model = model_of(backbone, llm, stats, text)
-    randomise(model, seed)
+    randomize(model, seed)
     speak_actions(model.language_model, 32000, 1000)
     processor = processor_of(
         backbone, model.config.image_resize_strategy, llama_tokenizer(fixtures)
@@ -143,7 +143,7 @@ def adapter(out: Path, base: Path, fixtures: Path) -> None:
     factors = torch.nn.ParameterDict(
         {n.replace(".", "/"): p for n, p in tuned.named_parameters() if "lora_" in n}
     )
-    randomise(factors, 5)
+    randomize(factors, 5)
     tuned.save_pretrained(out)
     images = PrismaticImageProcessor.from_pretrained(base)
     processor = PrismaticProcessor(images, llama_tokenizer(fixtures))
@@ -172,6 +172,7 @@ def main(out: Path, clone: Path, fixtures: Path) -> None:
     case(out / "openvla-v01", fixtures, "siglip-vit-so400m", "vicuna-v15-7b", 2,
          num_key_value_heads=2, rope_theta=5e5)  # fmt: skip
     adapter(out / "openvla-lora", out / "openvla", fixtures)
+    (out / "squares").mkdir()
     squares(out / "squares", fixtures)
 
 

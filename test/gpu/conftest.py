@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 from support.gpu import DEVICES
 from vla_ros.engine import Engine
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.random import in_memory
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.random import in_memory
 
 
 @pytest.fixture(params=DEVICES)
@@ -39,7 +39,7 @@ def plain_arithmetic() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer lengths of prompts to prepare for."""
-    for module in ("engine", "factory"):
+    for module in ("engine", "decoding.factory"):
         monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 64)
 
 

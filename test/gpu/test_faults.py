@@ -11,7 +11,7 @@ from support.engine import TEXTS, play, stream, tiny_config
 from support.gpu import PAIRS
 from vla_ros.cli.main import main
 from vla_ros.engine import InvalidAction
-from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.io.random import write_random
 
 EVENTS = stream(12, {0: TEXTS[0]}, seed=4)
 
@@ -29,7 +29,7 @@ def test_nan_in_target_and_draft_ends_with_its_frames(
     play(engine, EVENTS[:4])
     eyes = [
         model.vision.vision_backbone.featurizer.pos_embed
-        for model in (engine.model, engine.schedule.drafter._draft)
+        for model in (engine.model, engine.decoding.drafter._draft)
     ]
     good = [eye.clone() for eye in eyes]
     for eye in eyes:

@@ -6,25 +6,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.gemm.choose import choose_tuner
-from vla_ros.engine.gemm.stopwatch import stopwatch
-from vla_ros.engine.gemm.ways import check_product, ways
-from vla_ros.engine.packed.backends import (
+from vla_ros.engine.layers.attention import TorchTail
+from vla_ros.engine.layers.backends import (
+    check_tail,
     choose_backend,
     choose_between,
     choose_rope_write,
     choose_tail,
 )
-from vla_ros.engine.packed.graphs import CudaCapture
-from vla_ros.engine.packed.kernels.between import PLAIN, check_between
-from vla_ros.engine.packed.kernels.rope_write import (
+from vla_ros.engine.layers.devices import reason
+from vla_ros.engine.layers.gemm import check_product, choose_tuner, stopwatch, ways
+from vla_ros.engine.layers.graphs import CudaCapture
+from vla_ros.engine.layers.kernels.fused import (
+    PLAIN,
     Heads,
+    check_between,
     check_rope_write,
     rope_write_reference,
 )
-from vla_ros.engine.packed.kernels.tail_attention import check_tail
-from vla_ros.engine.packed.probe import reason
-from vla_ros.engine.packed.tail import TorchTail
 
 HEADS = [Heads(32, 32), Heads(8, 2), Heads(14, 2)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

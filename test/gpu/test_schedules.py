@@ -10,8 +10,8 @@ import torch
 from support.engine import LANGUAGE, Event, play, stream, tiny_config
 from support.gpu import DEVICES
 from support.heads import random_head, recursive_head
-from vla_ros.engine.checkpoints.draft_head import save_head
-from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.io.draft_head import save_head
+from vla_ros.engine.io.random import write_random
 
 SCHEDULES = {
     "autoregressive": {},
@@ -90,23 +90,23 @@ def test_graphs_say_what_eager_passes_say(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_graphs_logits_are_those_of_the_eager_pass(dtype: str, device: str, make_engine) -> None:
     """The same kernels of the same shapes: to the bit, padding and static buffers and all."""
-    from vla_ros.engine.packed.lane import BUCKET
-    from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
+    from vla_ros.engine.decoding.runner import BUCKET
+    from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 
     length, tokens = 2 * BUCKET, torch.arange(5, device=device)
     found = []
     for graphs in (True, False):
         engine = make_engine(tiny_config("llama_gqa"), device, "autoregressive", graphs, 3, dtype)
-        lane = engine.model.lane(1, 3 * BUCKET)
-        lane.fit(3 * BUCKET)
+        runner = engine.model.runner(1, 3 * BUCKET)
+        runner.fit(3 * BUCKET)
         torch.manual_seed(0)
         prompt = torch.randn(length, 64).to(device, engine.model.dtype)
         rows = []
         for _ in range(2):  # the second time a graph is replayed
             layout = prefill_layout(length, tuple(range(length - 4, length)))
-            rows.append(lane.logits(layout, prompt, None))
+            rows.append(runner.logits(layout, prompt, None))
             layout = PackLayout(rows=tuple(range(5)), tail=chain(0, length, 5))
-            rows.append(lane.logits(layout, None, tokens))
+            rows.append(runner.logits(layout, None, tokens))
         found.append(torch.cat(rows).float().cpu())
     torch.testing.assert_close(*found, atol=0 if device == "cpu" else 1e-5, rtol=0)
 

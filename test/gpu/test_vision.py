@@ -8,15 +8,16 @@ import torch
 
 from support.engine import CLOCK, TEXTS, Again, observation, stream, tiny_config
 from support.gpu import DEVICES
-from vla_ros.core import Observation, Timeline
+from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import Engine
-from vla_ros.engine.ahead import Ahead
-from vla_ros.engine.checkpoints.random import in_memory
-from vla_ros.engine.flow.evo1.preparation import square_of
-from vla_ros.engine.flow.images import padded_square
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.request import Underway
-from vla_ros.engine.vision.images import Preprocessor
+from vla_ros.engine.decoding.prefetch import Prefetcher
+from vla_ros.engine.decoding.request import Underway
+from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.random import in_memory
+from vla_ros.engine.models.evo1_config import square_of
+from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.models.preparation import padded_square
+from vla_ros.engine.options import EngineOptions
 
 GPU_ONLY = pytest.mark.parametrize("device", [DEVICES[1]])
 SHAPES = ((480, 640), (300, 200), (32, 32), (40, 32))
@@ -80,11 +81,10 @@ def test_two_streams_see_what_one_sees(compiled: bool, graphs: bool, device: str
     weights = in_memory(tiny_config("llama_gqa", "fused"), 0, where, torch.float32, 7)
     for streams in (False, True):
         capture = Again() if graphs and device == "cpu" else None
-        options = ModelOptions(
-            cuda_graphs=graphs, compile=("vision",) if compiled else (), capture=capture,
-            vision_streams=streams,
-        )  # fmt: skip
-        model = VLAModel(weights, where, torch.float32, options)
+        options = EngineOptions(
+            cuda_graphs=graphs, compile=("vision",) if compiled else (), vision_streams=streams
+        )
+        model = VLAModel(weights, where, torch.float32, options, capture)
         torch.manual_seed(0)
         given = [torch.randn(2, 1, 3, 32, 32).to(where) for _ in range(20)]
         found.append([model.features((first, second)) for first, second in given])
@@ -115,7 +115,7 @@ def test_frames_seen_ahead_give_the_tokens_of_frames_seen_in_turn(
     """Where the two streams touched the same memory, tokens would differ now and then."""
     frames = [observation(event.stamp, event.image) for event in stream(60, {}, seed=2)]
     config = tiny_config("llama_gqa", "fused")
-    plain = make_engine(config, device, "actionflow", graphs, look_ahead=False)
+    plain = make_engine(config, device, "actionflow", graphs, prefetch=False)
     expected = answers_of(plain, frames, ahead=False)
     arrived, looks = Underway.arrived, [0]
 
@@ -124,12 +124,12 @@ def test_frames_seen_ahead_give_the_tokens_of_frames_seen_in_turn(
         return looks[0] % 4 == 0 and arrived(underway)
 
     monkeypatch.setattr(Underway, "arrived", slow)
-    monkeypatch.setattr(Ahead, "_window", lambda ahead: (0, 1 << 60))
+    monkeypatch.setattr(Prefetcher, "_window", lambda ahead: (0, 1 << 60))
     engine = make_engine(config, device, "actionflow", graphs)
     seen: list[int] = []
-    look = engine.sight.look_ahead
+    look = engine.encoder.prefetch
     monkeypatch.setattr(
-        engine.sight, "look_ahead", lambda frame, clock: (seen.append(1), look(frame, clock))
+        engine.encoder, "prefetch", lambda frame, clock: (seen.append(1), look(frame, clock))
     )
     assert answers_of(engine, frames, ahead=True) == expected
     assert (len(seen) > 40) is (device != "cpu")  # there is no second stream on a CPU
@@ -142,13 +142,13 @@ def test_vision_ends_while_the_language_models_stream_is_still_busy(
     engine = make_engine(tiny_config("llama_gqa", "fused"), device, "actionflow")
     frames = [observation(event.stamp, event.image) for event in stream(12, {}, seed=2)]
     answers_of(engine, frames[:10], ahead=False)  # memory and graphs are there
-    engine.sight.look_ahead(frames[10], CLOCK)
+    engine.encoder.prefetch(frames[10], CLOCK)
     torch.cuda.synchronize()
     with torch.cuda.device(device):
         torch.cuda._sleep(2_000_000_000)  # about a second
         busy = torch.cuda.Event()
         busy.record()
-        engine.sight.look_ahead(frames[11], CLOCK)
-        engine.sight.apart._stream.synchronize()
+        engine.encoder.prefetch(frames[11], CLOCK)
+        engine.encoder.apart._stream.synchronize()
         assert not busy.query()
         torch.cuda.synchronize()

@@ -7,15 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from support.engine import engine_of, play, stream, tiny_config
-from vla_ros.engine.checkpoints.openvla import quantised
-from vla_ros.engine.checkpoints.random import in_memory
-from vla_ros.engine.flow.families import family_of
-from vla_ros.engine.flow.family import Choice, Place
-from vla_ros.engine.packed.graphs import CudaCapture
-from vla_ros.engine.quantised import ways
-from vla_ros.engine.quantised.formats import parse_formats
-from vla_ros.engine.quantised.fp8 import Fp8, rounded_rows
-from vla_ros.engine.quantised.matrices import linear, quantise
+from vla_ros.engine.io.openvla import quantized
+from vla_ros.engine.io.random import in_memory
+from vla_ros.engine.layers import linear as low_bit
+from vla_ros.engine.layers.formats import parse_formats
+from vla_ros.engine.layers.graphs import CudaCapture
+from vla_ros.engine.layers.linear import Fp8, linear, quantize, rounded_rows
+from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.registry import family_of
 
 KINDS = ["int8", "int4", "fp8"]
 
@@ -27,13 +26,13 @@ def test_a_product(kind: str, rows: int, shape: tuple[int, int], device: str) ->
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(shape, generator=generator) * shape[1] ** -0.5
     x = torch.randn(rows, shape[1], generator=generator).bfloat16()
-    made = quantise(weight, kind)
+    made = quantize(weight, kind)
     given = x.float()
     if kind == "fp8":
         small, factor = rounded_rows(x)
         given = small.float() * factor[:, None]
     exact = F.linear(given, made.whole().float())
-    there = quantise(weight.to(device), kind).ready()
+    there = quantize(weight.to(device), kind).ready()
     out = linear(x.to(device), there).float().cpu()
     assert float((out - exact).norm() / exact.norm()) < 0.01
 
@@ -44,8 +43,8 @@ def test_the_kernels_run() -> None:
     """What this generation of GPU should have: otherwise a line above says why it has not."""
     device = torch.device("cuda:0")
     capability = torch.cuda.get_device_capability(device)
-    assert ways.int4_on_cuda(device) == (capability >= (8, 0))
-    assert ways.fp8_on_cuda(device) == (capability >= (8, 9))
+    assert low_bit.int4_on_cuda(device) == (capability >= (8, 0))
+    assert low_bit.fp8_on_cuda(device) == (capability >= (8, 9))
     assert Fp8.of(torch.ones(16, 16, device=device)).ready().fast == (capability >= (8, 9))
 
 
@@ -54,7 +53,7 @@ def test_a_token_policy(kind: str, device: str) -> None:
     """Graphs over these products give what they give without graphs."""
     where = torch.device(device)
     checkpoint = in_memory(tiny_config("llama_gqa"), 0, where, torch.bfloat16, 7)
-    few = quantised(checkpoint, parse_formats(kind))
+    few = quantized(checkpoint, parse_formats(kind))
     events = stream(3, {0: "pick up the red cube"})
     graphs, plain = (
         play(engine_of(few, device=device, dtype="bfloat16", cuda_graphs=on), events)
@@ -71,13 +70,13 @@ def test_a_flow_policy(preset: str, kind: str, device: str) -> None:
     for name in ("cpu", device):
         where = torch.device(name)
         capture = CudaCapture(where) if where.type == "cuda" else None
-        place = Place(where, torch.bfloat16, capture, parse_formats(kind))
+        place = Placement(where, torch.bfloat16, capture, parse_formats(kind))
         source = f"random:{preset}"
-        model = family_of(source).load(source, Choice(), place).model
+        model = family_of(source).load(source, LoadOptions(), place).model
         generator = torch.Generator().manual_seed(2)
         given = model.example(5, generator)
-        features = model.see(given.pixels.to(where))
+        features = model.image_features(given.pixels.to(where))
         prefix = model.prefill(features, given.ids.to(where), given.state)
-        chunks.append(model.integrate(prefix, None, model.noise(generator)).cpu())
+        chunks.append(model.sample_actions(prefix, None, model.noise(generator)).cpu())
     off = float((chunks[1] - chunks[0]).norm() / chunks[0].norm())
     assert off < 0.1

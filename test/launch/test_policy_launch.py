@@ -21,10 +21,10 @@ from support.domain import leased_domain
 from support.nodes import ros_environment
 from support.ros import RosPeer
 from support.wait import wait_until
-from vla_ros.bringup.environment import PROFILES
+from vla_ros.core.resources import share
 from vla_ros.msg import EpisodeStatus, PolicyStatus
-from vla_ros.nodes.common.qos import LATCHED
-from vla_ros.resources import share
+from vla_ros.ros.bringup.environment import PROFILES
+from vla_ros.ros.common.qos import LATCHED
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_policy_launch_brings_the_node_up_with_its_arguments(domain):
         wait_until(lambda: peer.node.count_publishers("/servo/action") == 1, 5.0, "its topic")
         for name in (*PROFILES, "ROS_AUTOMATIC_DISCOVERY_RANGE"):
             assert name not in os.environ, "only the nodes have it"
-            assert {name in found for found in environments("vla_ros.nodes")} == {True}
+            assert {name in found for found in environments("vla_ros.ros.nodes")} == {True}
     finally:
         peer.close()
 

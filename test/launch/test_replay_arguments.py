@@ -15,9 +15,10 @@ import pytest
 
 from support.launch_files import own_arguments
 from vla_ros.cli.main import make_parser
-from vla_ros.cli.replay.options import check, graph_of
-from vla_ros.errors import UserError
-from vla_ros.resources import share
+from vla_ros.cli.replay import check
+from vla_ros.core.errors import UserError
+from vla_ros.core.resources import share
+from vla_ros.ros.nodes.replay.prepare import graph_of
 
 MODULES = (
     "launch", "launch.actions", "launch.event_handlers", "launch.launch_description_sources",
@@ -83,7 +84,7 @@ def test_what_is_not_given_is_not_said(launched):
 
 def test_every_parameter_reaches_the_policy_node(launched):
     given = {
-        "policy": "vla", "checkpoint": "shipped:tabletop", "schedule": "speculative",
+        "policy": "vla", "checkpoint": "shipped:tabletop", "decoding": "speculative",
         "device": "cuda:0", "dtype": "bfloat16", "weights": "decoder=int4,head=int8",
         "require_gate": "true", "frame_id": "base", "control_rate_hz": "10", "max_age_s": "0.3",
         "replay_file": "rows.npy",
@@ -92,7 +93,7 @@ def test_every_parameter_reaches_the_policy_node(launched):
     found = parameters(launched.play(**given, parameters=more))
     typed = {"require_gate": True, "control_rate_hz": 10.0, "max_age_s": 0.3}
     assert {name: found[name] for name in given} == {**given, **typed}
-    assert found["joint_names"] == ["b", "a"] and found["gamma"] == 3
+    assert found["joint_names"] == ["b", "a"] and "gamma=3" in found["engine_options"]
     assert (found["unnorm_key"], found["cameras.main.topic"]) == ("grün", "eye")
 
 

@@ -14,10 +14,10 @@ from support.nodes import Program, run_cli
 from support.processes import alive, children
 from support.timing import QUIET, judge
 from support.wait import wait_until
-from vla_ros.bringup.graph import Graph, GraphFailed
-from vla_ros.bringup.graph_file import GraphSpec
 from vla_ros.msg import EpisodeStatus, PolicyStatus
-from vla_ros.nodes.common.qos import LATCHED
+from vla_ros.ros.bringup.graph import Graph, GraphFailed
+from vla_ros.ros.bringup.graph_file import GraphSpec
+from vla_ros.ros.common.qos import LATCHED
 
 MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
 
@@ -119,7 +119,7 @@ def test_the_death_of_a_node_ends_the_graph(ros_env):
 
 
 def test_a_node_that_ignores_signals_is_killed(ros_env, monkeypatch):
-    from vla_ros.bringup import graph as module
+    from vla_ros.ros.bringup import graph as module
 
     monkeypatch.setattr(
         module, "ENDING", ((signal.SIGINT, 5.0), (signal.SIGTERM, 0.3), (signal.SIGKILL, 5.0))
@@ -148,5 +148,5 @@ def test_killing_up_itself_ends_its_nodes(up):
 def test_list_shows_parameters_and_starts_nothing(ros_env):
     status, out, _ = run_cli("up", "sim", "--list", "-p", "policy.max_age_s=1", env=ros_env)
     assert status == 0
-    assert "/policy: lifecycle node vla_ros.nodes.policy.node" in out
+    assert "/policy: lifecycle node vla_ros.ros.nodes.policy.node" in out
     assert "  max_age_s: 1.0" in out

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LISTENER = ROOT / "docs" / "how-to" / "listener"
 INTERFACES = [(k, p.stem) for k in ("msg", "srv", "action") for p in (ROOT / k).glob(f"*.{k}")]
 SUPPORTS = ("rosidl_typesupport", "rosidl_typesupport_introspection", "rosidl_typesupport_fastrtps")
-NODES = sorted(p.parent.name for p in ROOT.glob("vla_ros/nodes/*/node.py"))
+NODES = sorted(p.parent.name for p in ROOT.glob("vla_ros/ros/nodes/*/node.py"))
 
 
 def prefixes() -> list[Path]:
@@ -112,7 +112,7 @@ def test_programs_and_files_are_where_ros2_looks(workspace):
 
 def test_python_finds_the_package_and_its_messages_together(workspace):
     code = (
-        "import vla_ros, vla_ros.msg as m, vla_ros.cli.main as c, vla_ros.resources as r;"
+        "import vla_ros, vla_ros.msg as m, vla_ros.cli.main as c, vla_ros.core.resources as r;"
         "print(vla_ros.__version__, m.ActionCommand(schedule='K=1').schedule);"
         "print(vla_ros.__path__[0]); print(r.config_path('policy.yaml'))"
     )

@@ -26,8 +26,7 @@ ROSDEP = {
     "setuptools": "python3-setuptools",
     "yaml": "python3-yaml",
 }
-PIP = {"PIL": "Pillow", "yaml": "PyYAML", "backports": "backports.zstd",
-       "rerun": "rerun-sdk", "foxglove": "foxglove-sdk"}  # fmt: skip
+PIP = {"PIL": "Pillow", "yaml": "PyYAML", "backports": "backports.zstd", "rerun": "rerun-sdk"}
 ROS = {  # packages of the three distributions that this repository may ask for
     *("ament_cmake", "ament_cmake_python"),
     *("action_msgs", "builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "lifecycle_msgs"),

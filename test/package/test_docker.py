@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vla_ros.bringup.environment import PROFILES, defaults, profile, shipped_profile
-from vla_ros.bringup.graph_file import GraphSpec
+from vla_ros.ros.bringup.environment import PROFILES, defaults, profile, shipped_profile
+from vla_ros.ros.bringup.graph_file import GraphSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"

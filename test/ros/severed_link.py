@@ -25,9 +25,9 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from support.nodes import Program
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.bringup.environment import PROFILES
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.bringup.environment import PROFILES
 
 HERE = Path(__file__)
 CONSUMER = HERE.parents[2] / "docs" / "how-to" / "consumer.py"

@@ -29,8 +29,8 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import stamp_of, to_time
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import stamp_of, to_time
 from vla_ros.srv import ResetEpisode
 
 LOCKSTEP = {"mode": "lockstep", "image_size": 32}
@@ -521,8 +521,8 @@ def test_without_opengl_it_says_what_to_do(spawn_node):
 def test_the_shipped_file_names_every_parameter_with_its_default():
     import yaml
 
-    from vla_ros.nodes.bridge.parameters import TABLE
-    from vla_ros.resources import config_path
+    from vla_ros.core.resources import config_path
+    from vla_ros.ros.nodes.bridge.node import TABLE
 
     shipped = yaml.safe_load(config_path("bridge.yaml").read_text())["/**"]["ros__parameters"]
     assert shipped == {row.name: row.default for row in TABLE}

@@ -16,12 +16,12 @@ from std_msgs.msg import Float64MultiArray
 from support.nodes import Program
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
+from vla_ros.core.clock import MS
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
 from vla_ros.msg import ActionCommand
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import to_time
-from vla_ros.timing import MS
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import to_time
 
 CONSUMER = Path(__file__).parents[2] / "docs" / "how-to" / "consumer.py"
 T = 0.05

@@ -17,11 +17,12 @@ pytest.importorskip("mujoco", reason="mujoco is not installed: the demo needs th
 
 from PIL import Image as Pillow
 
+from support.missing import LAB, without
 from support.nodes import run_cli
 from support.plugins import EXAMPLE, install
 from support.timing import QUIET, bound, judge
-from vla_ros.bringup.environment import PROFILES, python_path
-from vla_ros.console.streams import WIDTH
+from vla_ros.core.console import WIDTH
+from vla_ros.ros.bringup.environment import PROFILES, python_path
 
 pytestmark = pytest.mark.ros
 TIMEOUT_S = 150.0
@@ -98,9 +99,13 @@ def test_lock_step_answers_every_frame_and_counts_simulated_ages(env: dict[str, 
 
 
 @pytest.mark.timing
-def test_the_trained_policy_does_what_the_sentence_says(env: dict[str, str]) -> None:
+def test_the_trained_policy_does_what_the_sentence_says(
+    env: dict[str, str], tmp_path: Path
+) -> None:
     """In real time where the machine does nothing else; where it does, in a world that waits: how
-    late its actions come there says nothing about the policy."""
+    late its actions come there says nothing about the policy. A robot has no lab: here it is not
+    to be found."""
+    env = without(tmp_path, LAB, env)
     mode = () if QUIET else ("--mode", "lockstep")
     code, out, err = run_demo(env, *mode, "--task", TASK, "--json")
     assert code == 0, err
@@ -117,7 +122,7 @@ def test_actions_that_were_all_blocked_are_named_and_what_was_not_measured_is_nu
 ) -> None:
     # A second, and 350 ms of pipeline; a machine may take 800 ms for an inference.
     late = ("-p", "bridge.image_delay_ms=1000", "-p", "policy.max_age_s=1.2",
-            "--schedule", "actionflow")  # fmt: skip
+            "--decoding", "actionflow")  # fmt: skip
     code, out, err = run_demo(env, *late, "--task", TASK, "--json")
     assert code == 1, err
     result = result_of(out)
@@ -152,7 +157,7 @@ def test_a_graph_that_does_not_come_up_says_why_and_leaves_nothing_behind(
     env: dict[str, str], tmp_path: Path
 ) -> None:
     mark = f"policy.replay_file={tmp_path}"  # to find the processes by
-    words = ("--checkpoint", "random:small", "--schedule", "parallel", "-p", mark)
+    words = ("--checkpoint", "random:small", "--decoding", "parallel", "-p", mark)
     code, out, err = run_demo(env, *words)
     assert code == 3
     assert out == ""

@@ -21,25 +21,23 @@ from support.processes import children
 from support.releases import oft_statistics
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.cli.eval.graph import GraphRunner
-from vla_ros.cli.eval.options import setup_of
+from vla_ros.cli.eval import setup_of
 from vla_ros.cli.main import make_parser
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.evaluation import direct
-from vla_ros.evaluation.direct import DirectRunner
-from vla_ros.evaluation.records import Job, Record, Setup, Variant
-from vla_ros.evaluation.robot_state import robot_state
-from vla_ros.evaluation.runner import RunnerFailed
-from vla_ros.evaluation.strips import Strip
+from vla_ros.data.episodes import play as direct
+from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
+from vla_ros.data.episodes.records import Job, Record, Setup, Variant
+from vla_ros.data.episodes.store import Strip
+from vla_ros.engine.io.random import write_random
+from vla_ros.ros.listeners.graph_runner import GraphRunner
 from vla_ros.sim.env import SimObservation
-from vla_ros.sim.episode.state import Mode
+from vla_ros.sim.episode import Mode
 
 TASK = "reach_red_cube"  # the shortest
 SCRIPTED = Setup(policy="scripted", image_size=64)
 REALTIME = replace(SCRIPTED, mode=Mode.REALTIME)
 RANDOM = Setup(checkpoint="random:small", image_size=64, max_steps=10)
 PLAIN = Variant("plain")
-AUTOREGRESSIVE = Variant("autoregressive", schedule="autoregressive")
+AUTOREGRESSIVE = Variant("autoregressive", decoding="autoregressive")
 
 #: What must be the same through the graph and without it, to the last bit.
 SAME = (
@@ -86,6 +84,10 @@ def figures(record: Record) -> dict[str, object]:
 
 
 def directly(setup: Setup, variant: Variant, jobs: list[Job]) -> list[Record]:
+    if variant.decoding == "generate":
+        from vla_ros.lab import reference
+
+        reference.register()
     with DirectRunner(replace(setup, route="direct"), (variant,)) as runner:
         return [runner.play(job, variant) for job in jobs]
 
@@ -116,13 +118,13 @@ def test_episodes_of_the_expert_are_the_same_with_and_without_ros(graph, tmp_pat
 
 
 def test_lossless_schedules_do_the_same_with_and_without_ros(graph):
-    drafting = Variant("speculative", schedule="speculative", adaptive_draft=False)
+    drafting = Variant("speculative", decoding="speculative", adaptive_draft=False)
     variants = [
         AUTOREGRESSIVE,
         drafting,
         replace(drafting, label="linear", draft_extrapolation="linear"),
         replace(drafting, label="model", drafter="model", draft_checkpoint="random:small"),
-        Variant("generate", schedule="generate"),
+        Variant("generate", decoding="generate"),
     ]
     direct = {v.label: directly(RANDOM, v, [job(v)])[0] for v in variants}
     assert len({record.action_digest for record in direct.values()}) == 1
@@ -144,12 +146,12 @@ def test_lossless_schedules_do_the_same_with_and_without_ros(graph):
     ("setup", "variant", "age_ms", "held"),
     [
         pytest.param(
-            RANDOM, Variant("actionflow", schedule="actionflow"), 300.0, 6, id="a pipeline"
+            RANDOM, Variant("actionflow", decoding="actionflow"), 300.0, 6, id="a pipeline"
         ),
         pytest.param(SCRIPTED, Variant("old", delay_frames=2), 100.0, 2, id="a delay"),
         pytest.param(
             replace(RANDOM, checkpoint="random:small-oft"),
-            Variant("chunks", schedule="parallel", replan_interval=4),
+            Variant("chunks", decoding="parallel", replan_interval=4),
             150.0,
             0,
             id="chunks",
@@ -173,7 +175,7 @@ def test_the_state_that_a_checkpoint_takes_comes_through_the_graph(graph, tmp_pa
     write_random(folder, config, seed=3, stats=oft_statistics(7, 8))
     words = ["eval", "--checkpoint", str(folder), "--image-size", "64", "--max-steps", "10"]
     setup = setup_of(make_parser("eval")[0].parse_args(words), "")
-    variant = Variant("oft", schedule="parallel")
+    variant = Variant("oft", decoding="parallel")
     record = graph(setup).play(job(variant), variant)
     assert (record.steps, record.held, record.frames, record.error) == (10, 0, 2, "")
     (expected,) = directly(setup, variant, [job(variant)])

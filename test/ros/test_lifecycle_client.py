@@ -15,8 +15,8 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
-from vla_ros.bringup import lifecycle
-from vla_ros.bringup.lifecycle import LifecycleClient
+from vla_ros.ros.bringup import lifecycle
+from vla_ros.ros.bringup.lifecycle import LifecycleClient
 
 
 class Astray(Exception):

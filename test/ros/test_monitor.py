@@ -21,14 +21,14 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from support.timing import QUIET, bound, judge
 from support.wait import wait_until
-from vla_ros.core import STAGES
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.resources import config_path
+from vla_ros.core.types import STAGES
 from vla_ros.msg import ActionCommand, MonitorReport, PolicyStatus
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import BadMessage, stamp_of, to_time
-from vla_ros.nodes.common.serialized import header_stamp
-from vla_ros.nodes.monitor.node import TABLE
-from vla_ros.resources import config_path
-from vla_ros.timing import MS, SECOND
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import BadMessage, stamp_of, to_time
+from vla_ros.ros.common.serialized import header_stamp
+from vla_ros.ros.nodes.monitor.node import TABLE
 
 RATE_HZ = 20.0
 OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
@@ -221,7 +221,7 @@ def test_frozen_stamps_are_found_within_the_timeout(watched: Watched, robot: Rob
     watched.wait("camera", OK)
 
 
-def test_stamps_from_the_future_are_clocks_not_synchronised(watched: Watched, robot: Robot) -> None:
+def test_stamps_from_the_future_are_clocks_not_synchronized(watched: Watched, robot: Robot) -> None:
     robot.image_delay_ms = -50.0
     watched.wait("camera", ERROR, "clocks not synchronised")
     report = watched.reports.wait_new(lambda m: m.clock_offset_s < -0.04)
@@ -308,7 +308,7 @@ def test_monitor_yaml_lists_every_parameter_with_its_default() -> None:
     assert written == {row.name: row.default for row in TABLE}
 
 
-def test_the_stamp_is_read_from_the_serialised_message() -> None:
+def test_the_stamp_is_read_from_the_serialized_message() -> None:
     image = Image()
     image.header.stamp = to_time(1_795_209_135_384_057_205)
     raw = bytes(serialize_message(image))

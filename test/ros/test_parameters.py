@@ -9,11 +9,13 @@ import yaml
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: source a ROS 2 or use its wheels")
 
-from vla_ros.engine.options import ATTENTIONS, GEMMS, IMAGE_STEPS, EngineOptions
-from vla_ros.nodes import describe
-from vla_ros.nodes.policy.parameters import ENGINE, TABLE
-from vla_ros.nodes.policy.settings import spec_of
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.engine.options import EngineOptions
+from vla_ros.policies import PolicyRefused
+from vla_ros.ros import describe
+from vla_ros.ros.nodes.policy.old_names import OLD, renamed
+from vla_ros.ros.nodes.policy.parameters import ENGINE, IN_ENGINE_OPTIONS, TABLE
+from vla_ros.ros.nodes.policy.settings import spec_of
 
 
 def test_policy_yaml_lists_every_parameter_with_its_default():
@@ -46,34 +48,91 @@ def test_a_model_on_the_cpu_leaves_half_of_it_to_the_others(monkeypatch, device,
 
 def test_what_a_checkpoint_says_is_only_overridden_by_what_is_given():
     spec = spec_of(DEFAULTS)
-    assert (spec.action_scale, spec.center_crop, spec.preprocessing) == (None, None, None)
+    assert (spec.action_scale, spec.engine.center_crop, spec.engine.preprocessing) == (
+        None,
+        "auto",
+        "auto",
+    )
     given = {"action_scale": [0.1] * 6, "center_crop": "never", "preprocessing": "libero"}
     spec = spec_of({**DEFAULTS, **given})
-    assert (spec.action_scale, spec.center_crop) == ((0.1,) * 6, False)
-    assert spec.preprocessing == "libero"
+    assert (spec.action_scale, spec.engine.center_crop) == ((0.1,) * 6, "never")
+    assert spec.engine.preprocessing == "libero"
 
 
-def test_by_default_the_engine_picks_the_schedule_and_is_told_what_drafting_needs():
-    values = {row.name: row.default for row in TABLE} | {"policy": "vla", "checkpoint": "x"}
-    spec = spec_of(values | {"gamma": 3, "draft_checkpoint": "y"})
-    assert spec.schedule == "auto"
-    assert (spec.schedule_options["gamma"], spec.schedule_options["draft_checkpoint"]) == (3, "y")
-    drafting = spec_of(values | {"gamma": 3, "draft_checkpoint": "y", "schedule": "speculative"})
-    assert spec.schedule_options == drafting.schedule_options
-    actionflow = spec_of(values | {"schedule": "actionflow"}).schedule_options
-    assert set(actionflow) == {*ENGINE, "compile"}
+def test_every_option_of_the_engine_has_one_way_in_and_its_own_default():
+    ways = [*ENGINE, *IN_ENGINE_OPTIONS, "camera_roles", "action_dim"]
+    assert sorted(ways) == sorted(field.name for field in dataclasses.fields(EngineOptions))
+    spec = spec_of({**DEFAULTS, "device": "cuda:0", "policy": "vla", "checkpoint": "x"})
+    assert spec.engine.changed() == {"checkpoint": "x", "device": "cuda:0"}
+    words = ["gamma=3", "adaptive_draft=false", "compile=vision,decoder", "temperature=0.5"]
+    engine = spec_of({**DEFAULTS, "engine_options": words}).engine
+    assert (engine.gamma, engine.adaptive_draft, engine.temperature) == (3, False, 0.5)
+    assert engine.compile == ("vision", "decoder")
 
 
-def test_how_the_engine_runs_is_by_default_as_the_engine_says():
-    options = spec_of(DEFAULTS).schedule_options
-    fields = {field.name: field.default for field in dataclasses.fields(EngineOptions)}
-    for name in (*ENGINE, "compile"):
-        assert options[name] == fields[name], name
-    choices = {row.name: row.choices for row in TABLE}
-    assert (choices["attention"], choices["image_steps"]) == (ATTENTIONS, IMAGE_STEPS)
-    assert choices["gemm"] == GEMMS
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"engine_options": ["color=1"]}, "no engine option color"),
+        ({"engine_options": ["device=cpu"]}, "a parameter of that name"),
+        ({"engine_options": ["gamma=many"]}, "gamma is 'many': give a whole number"),
+        ({"engine_options": ["gamma=65"]}, "gamma is 65: give 0 to 64"),
+        ({"engine_options": ["adaptive_draft=1"]}, "give true or false"),
+        ({"engine_options": ["gamma"]}, "each entry is name=value"),
+        ({"engine_options": ["drafter=head"]}, "decoding 'auto' changes nothing"),
+        (
+            {"execution": "rtc", "engine_options": ["rtc_mode=conditioned"]},
+            "execution 'rtc_trained'",
+        ),
+    ],
+)
+def test_what_cannot_be_an_option_is_refused_by_name(given, says):
+    with pytest.raises(PolicyRefused, match=says):
+        spec_of({**DEFAULTS, **given})
 
 
-def test_the_reference_page_is_the_tables():
-    page = Path(__file__).parents[2] / "docs" / "reference" / "parameters.md"
-    assert page.read_text() == describe.document()
+def test_how_chunks_continue_follows_from_their_execution():
+    modes = {
+        execution: spec_of({**DEFAULTS, "execution": execution}).engine.rtc_mode
+        for execution in ("async", "rtc", "rtc_trained")
+    }
+    assert modes == {"async": "", "rtc": "guided", "rtc_trained": "conditioned"}
+    vjp = {"execution": "rtc", "engine_options": ["rtc_mode=guided_vjp"]}
+    assert spec_of({**DEFAULTS, **vjp}).engine.rtc_mode == "guided_vjp"
+    assert spec_of({**DEFAULTS, **vjp, "execution": "async"}).engine.rtc_mode == ""
+
+
+def test_parameters_of_the_last_release_mean_what_they_meant():
+    old = {
+        "schedule": "speculative", "drafter": "temporal_tree", "relaxed_distance": 2, "seed": 4,
+        "rtc_jacobian": "true", "look_ahead": True, "gamma": 0, "draft_checkpoint": "",
+        "told_delay": 3, "publish_twist": True, "compile": ["vision", "decoder"],
+    }  # fmt: skip
+    found, line = renamed(old, DEFAULTS | {"engine_options": ["seed=5"]})
+    assert found == {
+        "decoding": "speculative",
+        "conditioning_delay_steps": 3,
+        "outputs": ["twist"],
+        "engine_options": [
+            "seed=5", "drafter=temporal_tree", "relaxed_distance=2", "rtc_mode=guided_vjp",
+            "prefetch=true", "compile=vision,decoder",
+        ],
+    }  # fmt: skip
+    assert "\n" not in line
+    assert all(name in line for name in old)
+    engine = spec_of({**DEFAULTS, **found, "execution": "rtc"}).engine
+    assert (engine.seed, engine.rtc_mode, engine.prefetch) == (5, "guided_vjp", True)
+
+
+def test_the_parameters_are_grouped_and_few():
+    assert len(TABLE) <= 75
+    assert len({row.name for row in TABLE}) == len(TABLE)
+    assert not {row.name for row in TABLE} & set(OLD)
+
+
+def test_the_reference_page_and_the_parameter_file_are_the_tables():
+    root, stale = Path(__file__).resolve().parents[2], "run python -m vla_ros.ros.describe"
+    page = (root / "docs" / "reference" / "parameters.md").read_text(encoding="utf-8")
+    assert page == describe.document(), stale
+    config = (root / "config" / "policy.yaml").read_text(encoding="utf-8")
+    assert config == describe.policy_yaml(), stale

@@ -20,10 +20,10 @@ from support.policy_client import GRIPPER, moves
 from support.processes import alive, children
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.core import STAGES, CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.core.types import STAGES, CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import stamp_of
 
 T = 0.05
 SLOW = 5.0  # Hz: every action finds a control tick of its own, also where ticks come late
@@ -123,7 +123,7 @@ def test_stage_durations_sum_to_the_total_and_the_total_is_the_age_of_the_eviden
 
 
 def test_twist_and_gripper_say_what_the_action_says(start_policy):
-    rig = start_policy(publish_twist=True, stale_policy="zero", silence_after_s=60.0)
+    rig = start_policy(outputs=["twist"], stale_policy="zero", silence_after_s=60.0)
     twists = rig.ros.inbox(TwistStamped, "policy/twist", qos.ACTION)
     grippers = rig.ros.inbox(Float64, "policy/gripper", qos.ACTION)
     rig.bring_up("reach")

@@ -16,8 +16,8 @@ from support.policy_client import moves
 from support.processes import children
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
 
 
 @pytest.mark.timing
@@ -27,7 +27,7 @@ def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
     rig = start_policy(
         policy="vla",
         checkpoint="random:small",
-        schedule="autoregressive",
+        decoding="autoregressive",
         warmup_count=100,  # some seconds
         num_threads=1,
         max_age_s=5.0,
@@ -74,8 +74,8 @@ def test_what_goes_wrong_after_loading_leaves_no_worker(ros_env, monkeypatch):
     import rclpy
     from rclpy.lifecycle import TransitionCallbackReturn
 
-    from vla_ros.nodes.policy import runtime
-    from vla_ros.nodes.policy.node import PolicyNode
+    from vla_ros.ros.nodes.policy import runtime
+    from vla_ros.ros.nodes.policy.node import PolicyNode
 
     def fails(*_, **__):
         raise RuntimeError("no room for another reader")
@@ -102,8 +102,8 @@ def test_a_worker_in_another_s_place_is_held_to_the_limits_again(ros_env):
 
     import rclpy
 
-    from vla_ros.executor import WorkerReady
-    from vla_ros.nodes.policy.node import PolicyNode
+    from vla_ros.ros.nodes.policy.node import PolicyNode
+    from vla_ros.runtime.worker.wire import WorkerReady
 
     rclpy.init(args=["--ros-args", "-p", "policy:=zero"])
     try:
@@ -112,10 +112,10 @@ def test_a_worker_in_another_s_place_is_held_to_the_limits_again(ros_env):
         runtime = node.runtime
         runtime.activate()
         link, control = runtime._link, runtime.control
-        supervisor = runtime._executor._supervisor
-        before = supervisor.hang_timeout_s
+        executor = runtime._executor
+        before = executor._hang_timeout_s
         link.on_event(WorkerReady(replace(link.ready, inference_p99_ms=300.0)))
-        assert supervisor.hang_timeout_s == pytest.approx(0.95) != before
+        assert executor._hang_timeout_s == pytest.approx(0.95) != before
         assert control.safety.state is State.WAITING
         link.on_event(WorkerReady(replace(link.ready, inference_p99_ms=2000.0)))
         assert control.safety.state is State.FAULT

@@ -11,10 +11,10 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 pytest.importorskip("mujoco", reason="mujoco is not installed: the bridge needs the simulation")
 
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
 from vla_ros.msg import ActionCommand, EpisodeStatus, PolicyStatus
-from vla_ros.nodes.common import qos
+from vla_ros.ros.common import qos
 from vla_ros.srv import ResetEpisode
 
 TASK = "reach_blue_cube"

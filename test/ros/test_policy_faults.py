@@ -11,9 +11,9 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.policy_client import GRIPPER
 from support.timing import judge
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common.convert import stamp_of
 
 A, T = 0.5, 0.05  # max_age_s and the control period of the shipped configuration
 SILENCE = 1.0

@@ -19,11 +19,11 @@ from support.nodes import Program
 from support.timing import bound, judge
 from support.wait import repeating, wait_until
 from vla_ros.action import ExecuteInstruction
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
 from vla_ros.msg import EpisodeStatus
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import stamp_of
 
 CLIENT = Path(__file__).parents[2] / "docs" / "how-to" / "execute_instruction.py"
 Result = ExecuteInstruction.Result

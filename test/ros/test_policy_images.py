@@ -14,9 +14,9 @@ from PIL import Image as Pillow
 from sensor_msgs.msg import CompressedImage
 
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common.convert import stamp_of, to_time
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common.convert import stamp_of, to_time
 
 SUPPORTED = ("rgb8", "bgr8", "rgba8", "bgra8", "mono8")
 
@@ -147,8 +147,8 @@ def test_stamps_that_cannot_be_are_dropped(start_policy):
 
 
 @pytest.mark.parametrize("encoding", SUPPORTED)
-def test_supported_encodings_come_through_with_their_colours(encoding):
-    from vla_ros.nodes.common.convert import image_of
+def test_supported_encodings_come_through_with_their_colors(encoding):
+    from vla_ros.ros.common.convert import image_of
 
     rgb = np.random.default_rng(3).integers(0, 256, (5, 7, 3), np.uint8)
     alpha = np.full((5, 7, 1), 9, np.uint8)
@@ -195,8 +195,8 @@ def test_supported_encodings_are_taken_in_by_the_node(start_policy):
 
 def encoded(rig, kind="JPEG", size=(8, 6), mode="RGB"):
     stream = io.BytesIO()
-    colour = int(stamp_of(rig.frame().header.stamp)) % 250
-    Pillow.new(mode, size, colour).save(stream, kind)
+    color = int(stamp_of(rig.frame().header.stamp)) % 250
+    Pillow.new(mode, size, color).save(stream, kind)
     return stream.getvalue()
 
 
@@ -240,8 +240,8 @@ def test_compressed_images_are_decoded_and_corrupt_ones_dropped(start_policy):
             wait_until(lambda n=received: rig.now().frames_received == n + 1, 5.0, kind)
 
 
-def test_decompressed_images_have_the_right_colours_and_garbage_is_a_bad_message():
-    from vla_ros.nodes.common.convert import BadMessage, decompressed
+def test_decompressed_images_have_the_right_colors_and_garbage_is_a_bad_message():
+    from vla_ros.ros.common.convert import BadMessage, decompressed
 
     rgb = np.random.default_rng(4).integers(0, 256, (48, 64, 3), np.uint8)
     rgb[:, :32] = (200, 40, 10)  # flat: JPEG keeps it

@@ -26,10 +26,10 @@ from support.releases import oft_statistics
 from support.ros import RosPeer
 from support.timing import judge
 from support.wait import repeating, wait_until
-from vla_ros.core import PolicyState as State
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.nodes.common.convert import stamp_of, to_time
-from vla_ros.timing import MS, SECOND
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import PolicyState as State
+from vla_ros.engine.io.random import write_random
+from vla_ros.ros.common.convert import stamp_of, to_time
 
 if TYPE_CHECKING:
     from sensor_msgs.msg import Image as ImageMessage
@@ -199,7 +199,7 @@ def test_an_oft_checkpoint_with_robot_state_runs_through_the_node(meet, ros, tmp
     given = {
         "policy": "vla",
         "checkpoint": str(tmp_path / "oft"),
-        "schedule": "parallel",
+        "decoding": "parallel",
         "warmup_count": 2,
         "proprio_layout": "libero_oft",
         "joint_names": ["finger_joint"],

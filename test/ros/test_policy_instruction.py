@@ -14,9 +14,9 @@ from std_srvs.srv import Trigger
 
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common.convert import stamp_of
 
 REJECTED = {
     "100,000 characters": ("a" * 100_000, "has 100000 characters"),

@@ -12,9 +12,9 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from sensor_msgs.msg import Image, JointState
 
 from support.lerobot import interpreter, make_checkpoints
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common import qos
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common import qos
 
 ARM = ["shoulder_pan", "shoulder_lift", "elbow", "wrist_flex", "wrist_roll", "gripper"]
 NODE = {

@@ -16,11 +16,11 @@ from rclpy.event_handler import SubscriptionEventCallbacks
 from support.engine import tiny_config
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.engine.io.random import write_random
 from vla_ros.msg import PolicyStatus
-from vla_ros.nodes.common import qos
+from vla_ros.ros.common import qos
 
 #: what only configure can judge: parameters, the reason, what mends it
 BAD_TOGETHER = [
@@ -52,9 +52,9 @@ BAD_TOGETHER = [
         {"stale_policy": "zero"},
     ),
     (
-        {"action_space": "absolute", "stale_policy": "hold", "publish_twist": True},
+        {"action_space": "absolute", "stale_policy": "hold", "outputs": ["twist"]},
         "the twist output needs action_space end_effector_delta",
-        {"action_space": "delta", "stale_policy": "zero", "publish_twist": False},
+        {"action_space": "delta", "stale_policy": "zero", "outputs": [""]},
     ),
     (
         {"outputs": ["twist", "gripper"]},
@@ -108,7 +108,7 @@ def test_what_configure_refuses_is_said_with_its_reason_and_can_be_mended(start_
         rig.node.wait_for_log(f"configure refused: {says}")
         set_all(rig, better)
     # One value by itself is judged where it is set.
-    accepted, why = rig.ros.set_parameter("/policy", "schedule", "magic")
+    accepted, why = rig.ros.set_parameter("/policy", "decoding", "magic")
     assert not accepted and "must be one of" in why
     rig.bring_up()
     assert rig.expect(State.WAITING).policy == "zero"
@@ -184,7 +184,7 @@ def test_cleanup_set_configure_answers_with_another_checkpoint(start_policy, tmp
         return str(tmp_path / str(number))
 
     rig = start_policy(
-        policy="vla", checkpoint=file(1), schedule="autoregressive", max_age_s=2.0, num_threads=1
+        policy="vla", checkpoint=file(1), decoding="autoregressive", max_age_s=2.0, num_threads=1
     )
     rig.bring_up("reach")
     with rig.filming():

@@ -16,10 +16,10 @@ from std_msgs.msg import String
 
 from support.timing import QUIET, judge
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common.convert import stamp_of
-from vla_ros.nodes.common.spin import spin
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common.convert import stamp_of
+from vla_ros.ros.common.spin import spin
 
 T = 0.05
 WINDOW_S = 3.0

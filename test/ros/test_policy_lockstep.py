@@ -12,10 +12,10 @@ from rosgraph_msgs.msg import Clock
 
 from support.policy_client import PolicyRig
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common.convert import stamp_of, to_time
-from vla_ros.timing import MS, SECOND
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common.convert import stamp_of, to_time
 
 PERIOD = 50 * MS
 

@@ -18,10 +18,10 @@ from std_msgs.msg import Float64, Float64MultiArray
 from support.policy_client import moves
 from support.ros import RosPeer
 from support.wait import repeating, wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import stamp_of, to_time
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import stamp_of, to_time
 
 T = 0.05
 OPEN_M = 0.04

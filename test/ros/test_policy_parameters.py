@@ -16,18 +16,19 @@ from std_msgs.msg import String
 
 from support.timing import bound
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import stamp_of
 
 BAD_AT_START = [
     ({"control_rate_hz": 500.0}, "control_rate_hz"),
     ({"control_rate_hz": "fast"}, "control_rate_hz"),
     ({"camera_roles": ["left", "Left arm"]}, "camera_roles has 'Left arm': small letters"),
     ({"camera_roles": ["wrist"]}, "each once, and none of main, wrist, none"),
-    ({"schedule": "magic"}, "schedule is 'magic', must be one of auto"),
-    ({"compile": ["vision", "wheels"]}, "compile is 'wheels', must be one of vision, decoder"),
+    ({"decoding": "magic"}, "decoding is 'magic', must be one of auto"),
+    ({"engine_options": ["gamma=many"]}, "gamma is 'many': give a whole number"),
+    ({"engine_options": ["compile=vision,wheels"]}, "compile is 'wheels': give one of vision"),
 ]
 
 
@@ -158,10 +159,10 @@ def test_how_the_engine_runs_reaches_it(ros_env, monkeypatch):
 
     import rclpy
 
-    from vla_ros.nodes.policy import runtime
-    from vla_ros.nodes.policy.node import PolicyNode
     from vla_ros.policies.conventions import settle
     from vla_ros.policies.vla import engine_options
+    from vla_ros.ros.nodes.policy import runtime
+    from vla_ros.ros.nodes.policy.node import PolicyNode
 
     loaded = []
 
@@ -171,9 +172,9 @@ def test_how_the_engine_runs_reaches_it(ros_env, monkeypatch):
 
     monkeypatch.setattr(runtime, "Executor", executor)
     given = [
-        "policy:=vla", "checkpoint:=random:small", "schedule:=actionflow", "image_steps:=device",
-        "look_ahead:=false", "vision_streams:=false", "attention:=torch", "gemm:=torch",
-        "compile:=[vision]",
+        "policy:=vla", "checkpoint:=random:small", "decoding:=actionflow",
+        "engine_options:=[image_steps=device, prefetch=true, attention=torch, compile=vision]",
+        "vision_streams:=true", "gemm:=auto",  # by the last release's names
     ]  # fmt: skip
     rclpy.init(args=["--ros-args", *(word for value in given for word in ("-p", value))])
     try:
@@ -183,17 +184,20 @@ def test_how_the_engine_runs_reaches_it(ros_env, monkeypatch):
     finally:
         rclpy.try_shutdown()
     options = engine_options(loaded[0], settle(loaded[0])[0])
-    assert (options.schedule, options.image_steps, options.attention, options.gemm) == (
-        "actionflow", "device", "torch", "torch",
+    assert (options.decoding, options.image_steps, options.attention, options.gemm) == (
+        "actionflow", "device", "torch", "auto",
     )  # fmt: skip
-    assert not options.look_ahead and not options.vision_streams
+    assert options.prefetch and options.vision_streams
     assert options.compile == ("vision",)
 
 
 def test_a_flow_policy_is_not_told_how_a_token_policy_runs(start_policy):
     """As it is, it loads; what is of token policies alone is refused with its name."""
     rig = start_policy(
-        policy="vla", checkpoint="random:smolvla-small", image_steps="device", num_threads=1
+        policy="vla",
+        checkpoint="random:smolvla-small",
+        engine_options=["image_steps=device"],
+        num_threads=1,
     )
     assert not rig.ros.change_state("/policy", "configure")
     refused = rig.expect(lambda s: "refused" in s.reason)
@@ -208,7 +212,7 @@ def test_a_flow_policy_is_not_told_how_a_token_policy_runs(start_policy):
     ],
 )
 def test_an_unreadable_parameter_is_one_clear_line(ros_env, words, says):
-    command = [sys.executable, "-m", "vla_ros.nodes.policy.node", "--ros-args", *words]
+    command = [sys.executable, "-m", "vla_ros.ros.nodes.policy.node", "--ros-args", *words]
     ended = subprocess.run(command, env=ros_env, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("bad parameter: ")]

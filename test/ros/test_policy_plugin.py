@@ -10,8 +10,8 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.plugins import EXAMPLE, install
 from support.policy_client import PolicyRig
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
 
 
 def test_an_installed_package_s_policy_runs_in_the_node(spawn_node, ros, ros_env, tmp_path):

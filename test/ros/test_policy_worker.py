@@ -20,9 +20,9 @@ from diagnostic_msgs.msg import DiagnosticArray
 from support.processes import alive
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common.convert import stamp_of
 
 T = 0.05
 MARGIN = 0.06  # s: a process to reap and one to start

@@ -11,8 +11,8 @@ pytest.importorskip("rosbags", reason="rosbags is not installed")
 
 from support.nodes import run_cli
 from support.timing import bound
-from vla_ros.core import PolicyState
-from vla_ros.replay.bag import Bag
+from vla_ros.core.types import PolicyState
+from vla_ros.data.bags import Bag
 
 
 @pytest.mark.timing

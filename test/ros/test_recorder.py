@@ -24,13 +24,13 @@ from support.nodes import Program
 from support.ros import keeping_all
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.bringup.graph_file import NodeSpec
-from vla_ros.bringup.process import command_line
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common import qos
-from vla_ros.replay.bag import Bag
-from vla_ros.replay.recorded import stamp_ns
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.data.bags import Bag
+from vla_ros.data.replay import stamp_ns
+from vla_ros.ros.bringup.graph import command_line
+from vla_ros.ros.bringup.graph_file import NodeSpec
+from vla_ros.ros.common import qos
 
 T = 0.05
 OPTIONS = {"min_free_mb": 0, "flush_s": 0.1, "flight_seconds": 3.0, "flight_after_s": 0.3}
@@ -166,9 +166,8 @@ def test_what_cannot_be_recorded_is_refused_at_the_start(spawn_node, tmp_path):
 SLOW = """
 import sys, time
 from pathlib import Path
-from vla_ros.nodes.recorder.node import main
-from vla_ros.recording.bag_file import BagFile
-from vla_ros.recording.sink import BagSink
+from vla_ros.ros.nodes.recorder.node import main
+from vla_ros.data.bag_writer import BagFile, BagSink
 
 goes = Path(sys.argv.pop(1))
 write, put, taken = BagFile.write, BagSink.put, []

@@ -83,7 +83,7 @@ def vla_bag(env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A few steps of a very small VLA with random weights, autoregressive."""
     pytest.importorskip("mujoco", reason="mujoco is not installed")
     from support.engine import tiny_config
-    from vla_ros.engine.checkpoints.random import write_random
+    from vla_ros.engine.io.random import write_random
 
     folder = tmp_path_factory.mktemp("vla")
     write_random(folder / "checkpoint", tiny_config(), 3)
@@ -123,7 +123,7 @@ def test_a_recorded_run_gives_the_same_actions_again(
 def test_every_lossless_schedule_says_the_same(
     replay: Replay, vla_bag: Path, schedule: str
 ) -> None:
-    code, said, err = replay(vla_bag, "--schedule", schedule)
+    code, said, err = replay(vla_bag, "--decoding", schedule)
     assert code == 0, err
     assert said["identical"] is True
     assert said["token_match_rate"] == 1.0

@@ -16,8 +16,8 @@ from std_msgs.msg import Header, String
 
 from support.nodes import Program
 from vla_ros.msg import PolicyStatus
-from vla_ros.nodes.common.convert import to_time
-from vla_ros.nodes.common.qos import IMAGE_PUB, LATCHED
+from vla_ros.ros.common.convert import to_time
+from vla_ros.ros.common.qos import IMAGE_PUB, LATCHED
 
 MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
 

@@ -12,7 +12,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from second_robot.session import GOAL, OPEN_M, Session, T, to_and_fro, to_goal
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.core import PolicyState as State
+from vla_ros.core.types import PolicyState as State
 
 A = 0.5  # max_age_s
 HYSTERESIS = 0.05  # gripper_hysteresis

@@ -15,10 +15,10 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
 from endurance.mutate import spoilt_bytes
-from vla_ros.core import CommandKind
-from vla_ros.core import PolicyState as State
-from vla_ros.nodes.common.convert import BadMessage, image_of, to_time
-from vla_ros.nodes.common.serialized import read_compressed, read_image, read_text
+from vla_ros.core.types import CommandKind
+from vla_ros.core.types import PolicyState as State
+from vla_ros.ros.common.convert import BadMessage, image_of, to_time
+from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9)
 STAMPS = st.integers(0, 2**31 * 10**9 - 1)

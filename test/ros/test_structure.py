@@ -14,8 +14,8 @@ from sensor_msgs.msg import JointState
 
 from endurance.mutate import spoilt_bytes, spoilt_message
 from support.wait import wait_until
-from vla_ros.nodes.common.convert import BadMessage
-from vla_ros.nodes.common.listening import message_of
+from vla_ros.ros.common.convert import BadMessage
+from vla_ros.ros.common.listening import message_of
 
 KINDS = (
     "sensor_msgs/JointState", "sensor_msgs/Image", "sensor_msgs/CompressedImage", "std_msgs/String",

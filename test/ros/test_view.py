@@ -21,7 +21,7 @@ from support.nodes import Program
 from support.policy_client import moves
 from support.wait import wait_until
 from vla_ros.msg import ActionCommand, PolicyStatus
-from vla_ros.nodes.common.qos import ACTION, LATCHED
+from vla_ros.ros.common.qos import ACTION, LATCHED
 
 MAIN = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
 SENTENCE = "push the blue cube to the left"

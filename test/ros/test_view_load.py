@@ -13,7 +13,7 @@ pytest.importorskip("viser", reason="viser is not installed: make view")
 from support.timing import judge
 from support.wait import wait_until
 from support.watchers import watchers
-from vla_ros.core import PolicyState as State
+from vla_ros.core.types import PolicyState as State
 
 ROUNDS = 3
 WINDOW_S = 3.0

@@ -23,8 +23,8 @@ from second_robot.session import GOAL, Answers, Session, to_and_fro, to_goal
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
 from support.ros import RosPeer
-from vla_ros.core import PolicyState as State
-from vla_ros.executor import WorkerLimits
+from vla_ros.core.types import PolicyState as State
+from vla_ros.runtime.worker.wire import WorkerLimits
 
 
 def main() -> int:

@@ -13,9 +13,9 @@ from PIL import Image as Pillow
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys.store import Typestore
 
-from vla_ros.action_space import END_EFFECTOR_DELTA, ActionSpace
-from vla_ros.core import Image, Instruction
-from vla_ros.recording.typestore import typestore
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.types import Image, Instruction
+from vla_ros.data.bag_writer import typestore
 
 STORE = typestore()
 SECOND = 1_000_000_000

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_ros.analysis.calibration import Fitted, fit
-from vla_ros.engine.trees.expected import Budget
-from vla_ros.engine.trees.rounds import Episode, shown
+from vla_ros.engine.decoding.draft_tree import Budget
+from vla_ros.lab.heterospec import Episode, shown, to_json
+from vla_ros.lab.roofline.calibration import Fitted, fit
 
 WINDOW = range(100, 356)
 MOODS: tuple[tuple[int, ...], ...] = ((0,), (0, 0, 1, -1), (-9, -5, 0, 4, 8))
@@ -40,5 +40,5 @@ def fitted(tokens: int, prompt: int = 24, alone: int = 64) -> Fitted:
 def write_calibration(folder: Path, tokens: int = 7) -> str:
     """The file of a fit, for the option ``calibration``."""
     path = folder / f"heterospec-{tokens}.json"
-    path.write_text(json.dumps(fitted(tokens).calibration.as_json()))
+    path.write_text(json.dumps(to_json(fitted(tokens).calibration)))
     return str(path)

@@ -17,7 +17,7 @@ import rclpy
 from rclpy.node import Node
 from sensor_msgs.msg import Image
 
-from vla_ros.nodes.common import qos
+from vla_ros.ros.common import qos
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from vla_ros.bringup.domain import _unused
+from vla_ros.ros.bringup.environment import _unused
 
 # Above 101 the ports of a domain lie in Linux's range of ephemeral ports; 0 is the user's own.
 FIRST, LAST = 1, 100

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vla_ros.core import Image, Inference, Observation, Timeline
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Image, Inference, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions
-from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig
-from vla_ros.engine.checkpoints.openvla import Checkpoint
-from vla_ros.engine.checkpoints.random import SMALL_VOCAB, in_memory
-from vla_ros.engine.packed.graphs import Capture, Outputs
-from vla_ros.timing import SystemClock
+from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
+from vla_ros.engine.io.openvla import Checkpoint
+from vla_ros.engine.io.random import SMALL_VOCAB, in_memory
+from vla_ros.engine.layers.graphs import Capture, Outputs
+from vla_ros.lab import reference
 
 CPU = torch.device("cpu")
 CLOCK = SystemClock()
@@ -74,13 +76,14 @@ class Again:
 
 def engine_of(
     checkpoint: Checkpoint,
-    schedule: str = "autoregressive",
+    decoding: str = "autoregressive",
     capture: Capture | None = None,
     **options: object,
-) -> Engine:
+) -> TokenEngine:
     """An engine of a checkpoint in memory; takes actions of any size."""
-    asked = EngineOptions("memory", schedule=schedule, **options)  # type: ignore[arg-type]
-    return Engine(checkpoint, asked, capture)
+    reference.register()
+    asked = EngineOptions("memory", decoding=decoding, **options)  # type: ignore[arg-type]
+    return TokenEngine(checkpoint, asked, capture)
 
 
 def images(count: int, seed: int = 0, still: float = 0.3) -> Iterator[Image]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vla_ros.evaluation.plan import group_of
-from vla_ros.evaluation.records import Job, Record, Spread, Variant
+from vla_ros.data.episodes.plan import group_of
+from vla_ros.data.episodes.records import Job, Record, Spread, Variant
 
 _BASE = {"reach": 0.98, "push": 0.9, "pick": 0.85, "stack": 0.6}
 _ACCEPTANCE = (0.55, 0.52, 0.48, 0.9, 0.92, 0.8, 0.97)
@@ -34,12 +34,12 @@ def evaluation(
 def _record(variant: Variant, job: Job, realtime: bool) -> Record:
     episode = np.random.default_rng([job.initial_state, job.seed, *job.task.encode()])
     noise = np.random.default_rng([len(variant.label), *variant.label.encode(), job.number])
-    drafts = variant.schedule in ("speculative", "heterospec")
+    drafts = variant.decoding in ("speculative", "heterospec")
     relaxed = variant.relaxed_distance if variant.acceptance == "relaxed" else 0
     accepted = 1 - (1 - np.array(_ACCEPTANCE)) * 0.8**relaxed
-    inference = _MS.get(variant.schedule, 5.0) * (1 - 0.03 * relaxed)
+    inference = _MS.get(variant.decoding, 5.0) * (1 - 0.03 * relaxed)
     age = (inference if realtime else 0.0) + 50.0 * variant.delay_frames + variant.image_delay_ms
-    age += 300.0 if variant.schedule == "actionflow" else 0.0
+    age += 300.0 if variant.decoding == "actionflow" else 0.0
     age += 25.0 * max(0, variant.replan_interval - 1)
     chance = _BASE.get(group_of(job.task), 0.7) - 0.0016 * age - 0.012 * max(0, relaxed - 3)
     success = bool(episode.random() < chance)

@@ -10,15 +10,18 @@ from typing import Any
 import torch
 
 from golden.flow.seeded import draw, weight
-from vla_ros.benchmark.flow.transformers_pi0 import transformers_pi0
-from vla_ros.engine.checkpoints.config import TextConfig, TowerConfig
-from vla_ros.engine.flow.config import FlowConfig, Shapes
-from vla_ros.engine.flow.gate import position_ids
-from vla_ros.engine.flow.model import FlowModel
-from vla_ros.engine.flow.pi import PiModel, pi_expected
-from vla_ros.engine.flow.smolvla import SmolVlaModel, smolvla_expected
-from vla_ros.engine.flow.weights import Expected, MemoryWeights
-from vla_ros.engine.packed.graphs import Capture
+from vla_ros.engine.decoding.flow_matching import generator_for
+from vla_ros.engine.io.config import TextConfig, TowerConfig
+from vla_ros.engine.io.flow_config import FlowConfig, Shapes
+from vla_ros.engine.io.lerobot import LerobotFamily
+from vla_ros.engine.io.weights import Expected
+from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.models.golden_ints import position_ids
+from vla_ros.engine.models.pi0 import Pi0, pi0_expected
+from vla_ros.engine.models.smolvla import SmolVLA, smolvla_expected
+from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
+from vla_ros.lab.bench.flow_rivals import transformers_pi0
 
 LIKE = torch.zeros(0)
 _TOWER = TowerConfig(30, 2, 3, 44, image_size=28, patch=7)
@@ -51,7 +54,17 @@ def tiny_flow(kind: str, **changes: Any) -> FlowConfig:
 
 
 def expected_of(config: FlowConfig) -> Expected:
-    return smolvla_expected(config) if config.kind == "smolvla" else pi_expected(config)
+    return smolvla_expected(config) if config.kind == "smolvla" else pi0_expected(config)
+
+
+class MemoryWeights:
+    """Tensors that are in memory already; each is given away once."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def take(self, name: str) -> torch.Tensor:
+        return self._tensors.pop(name).float()
 
 
 def tensors_of(config: FlowConfig) -> dict[str, torch.Tensor]:
@@ -66,9 +79,9 @@ def model_of(
     capture: Capture | None = None,
     dtype: torch.dtype = torch.float32,
     table: str = "exact",
-) -> FlowModel:
+) -> VLMWithExpert:
     """A model with the weights of :func:`tensors_of`."""
-    family = SmolVlaModel if config.kind == "smolvla" else PiModel
+    family = SmolVLA if config.kind == "smolvla" else Pi0
     weights = MemoryWeights(tensors_of(config))
     return family(config, weights, position_ids(config, table), LIKE.to(dtype), capture)
 
@@ -94,6 +107,18 @@ def hugging_face_pi0(config: FlowConfig) -> Any:
     """transformers' PI0ForConditionalGeneration with the weights of :func:`tensors_of`."""
     tensors = tensors_of(config)
     return transformers_pi0(config, tensors.__getitem__, list(tensors))
+
+
+def load_folder(
+    directory: Path, placement: Placement, options: LoadOptions = LoadOptions()
+) -> LoadedPolicy:
+    """A folder of pi0, pi0.5 or SmolVLA, as the engine loads it."""
+    return LerobotFamily("pi0", "pi05", "smolvla").load(directory, options, placement)
+
+
+def noise_for(seed: int, stamp_ns: int, horizon: int, width: int) -> torch.Tensor:
+    """The noise [H, D] of one request to pi0, pi0.5 or SmolVLA."""
+    return torch.randn(horizon, width, generator=generator_for(seed, stamp_ns))
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -2,7 +2,7 @@
 
 import ast
 
-from vla_ros.resources import share
+from vla_ros.core.resources import share
 
 
 def tree(name: str) -> ast.Module:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vla_ros.policies.interpreter import VARIABLE, lerobot_python
+from vla_ros.policies.load import VARIABLE, lerobot_python
 
 MAKER = Path(__file__).with_name("lerobot_checkpoints.py")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from vla_ros.benchmark.apart import Report
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.lab.bench.apart import Report
 
 
 def whose(options: str, report: Report) -> int:

@@ -14,10 +14,10 @@ from typing import Any
 
 from support import wait
 from support.wait import wait_until
-from vla_ros.bringup.environment import defaults, python_path
-from vla_ros.bringup.graph_file import NodeSpec
-from vla_ros.bringup.process import command_line
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.ros.bringup.environment import defaults, python_path
+from vla_ros.ros.bringup.graph import command_line
+from vla_ros.ros.bringup.graph_file import NodeSpec
 
 
 def ros_environment(domain: int) -> dict[str, str]:
@@ -111,7 +111,7 @@ def start_node(
     log_level: str = "info",
     extra_env: Mapping[str, str] | None = None,
 ) -> Program:
-    """Start `python -m vla_ros.nodes.<executable> --ros-args ...`.
+    """Start `python -m vla_ros.ros.nodes.<executable> --ros-args ...`.
 
     ``files`` defaults to the shipped config/<executable>.yaml, then ``parameters`` apply.
     """

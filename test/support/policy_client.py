@@ -25,12 +25,12 @@ from std_srvs.srv import Trigger
 from support.nodes import Program
 from support.ros import Inbox, RosPeer, keeping_all
 from support.wait import repeating, wait_until
-from vla_ros.core import CommandKind, Floats
-from vla_ros.core import PolicyState as State
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import CommandKind, Floats
+from vla_ros.core.types import PolicyState as State
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import stamp_of
-from vla_ros.timing import MS, SECOND
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import stamp_of
 
 if TYPE_CHECKING:
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it

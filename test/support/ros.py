@@ -22,7 +22,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
 from support.wait import wait_until
-from vla_ros.nodes.common.leaving import leave
+from vla_ros.ros.common.spin import leave
 
 Message = TypeVar("Message")
 DEPTH = 200  # ten seconds of commands

@@ -9,9 +9,9 @@ from types import TracebackType
 
 import numpy as np
 
-from vla_ros.evaluation.records import Job, Record, Setup, Variant
-from vla_ros.evaluation.runner import RunnerFailed
-from vla_ros.evaluation.strips import Strip
+from vla_ros.data.episodes.play import RunnerFailed
+from vla_ros.data.episodes.records import Job, Record, Setup, Variant
+from vla_ros.data.episodes.store import Strip
 
 
 class NamedRunner:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.core import Floats
+from vla_ros.core.types import Floats
 from vla_ros.sim.env import (
     AGENTVIEW,
     EnvSpec,

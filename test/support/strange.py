@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from support.engine import tiny_config
 from support.releases import Trap, adapter, oft_release, plain_config, prismatic_run
-from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.io.random import write_random
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 6965\n"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -191,7 +191,7 @@ def converted_and_its_config_lost(d: Path) -> None:
         path.unlink()
 
 
-def quantised(found: dict[str, torch.Tensor]) -> None:
+def quantized(found: dict[str, torch.Tensor]) -> None:
     found[NORM] = found[NORM].to(torch.int8)
 
 
@@ -272,7 +272,7 @@ CASES: dict[str, tuple[Change, str]] = {
     "two of them": (two_files, "b.safetensors and a.safetensors both hold .*two checkpoints"),
     "NaN": (tensors(of_nan(float("nan"))), "model.safetensors: projector.fc1.weight holds NaN"),
     "infinity": (tensors(of_nan(float("inf"))), "projector.fc1.weight holds NaN or infinity"),
-    "whole numbers": (tensors(quantised), rf"{NORM} is I8"),
+    "whole numbers": (tensors(quantized), rf"{NORM} is I8"),
     "a tensor is missing": (tensors(lambda t: t.pop(NORM)), f"1 missing: {NORM}"),
     "a tensor too many": (tensors(lambda t: t.update(x=torch.ones(1))), "1 extra: x"),
     "another shape": (tensors(lambda t: t.update({NORM: torch.ones(3)})), r"is \[3\], wanted"),

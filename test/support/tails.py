@@ -1,4 +1,4 @@
-"""Tails of packs as hypothesis draws them: chains and trees in some slots of a ring."""
+"""Tails of packs as hypothesis draws them: chains and trees in some slots of a KV cache."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import dataclass
 import torch
 from hypothesis import strategies as st
 
-from vla_ros.engine.packed.kernels.rope_write import Heads
-from vla_ros.engine.packed.pack import PackLayout, Plan, TailToken, branching, chain
-from vla_ros.engine.packed.planner import Planner
-from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.trees.shape import ROOT, branches
+from vla_ros.engine.decoding.draft_tree import ROOT, branches
+from vla_ros.engine.layers.kernels.fused import Heads
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import PackLayout, Plan, Planner, TailToken, branching, chain
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A layout over a ring of so many slots and entries."""
+    """A layout over a KV cache of so many slots and entries."""
 
     layout: PackLayout
     slots: int
@@ -25,27 +24,27 @@ class Case:
     dim: int
     seed: int
 
-    def made(self, dtype: torch.dtype) -> tuple[Ring, Plan, torch.Tensor]:
-        """The ring with something in every entry, the plan, and queries [tail, H, D]: a part of
+    def made(self, dtype: torch.dtype) -> tuple[KVCache, Plan, torch.Tensor]:
+        """The KV cache with something in every entry, the plan, and queries [tail, H, D]: a part of
         something wider, as behind a fused projection."""
         random = torch.Generator().manual_seed(self.seed)
-        ring = Ring(
+        kv_cache = KVCache(
             2, self.slots, self.entries, self.heads.kv, self.dim, dtype, torch.device("cpu")
         )
-        for both in ring.both:
+        for both in kv_cache.both:
             both.copy_(torch.randn(both.shape, generator=random))
         total = self.heads.query + 2 * self.heads.kv
         qkv = torch.randn(len(self.layout.tail), total, self.dim, generator=random).to(dtype)
-        return ring, Planner(ring).plan(self.layout), qkv[:, : self.heads.query]
+        return kv_cache, Planner(kv_cache).plan(self.layout), qkv[:, : self.heads.query]
 
-    def token_by_token(self, ring: Ring, q: torch.Tensor, scale: float) -> torch.Tensor:
+    def token_by_token(self, kv_cache: KVCache, q: torch.Tensor, scale: float) -> torch.Tensor:
         """By the layout alone, in the plainest way."""
         group, out = self.heads.query // self.heads.kv, []
         for token, mine in zip(self.layout.tail, q, strict=True):
             entries = sorted(own_entries(token))
             k, v = (
                 part[token.slot][:, entries].to(q).repeat_interleave(group, 0)
-                for part in (ring.keys[0], ring.values[0])
+                for part in (kv_cache.keys[0], kv_cache.values[0])
             )
             scores = torch.einsum("hd,hed->he", mine, k) * scale
             out.append(torch.einsum("he,hed->hd", scores.softmax(-1), v))

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from vla_ros.engine.gemm.tuner import TORCH, Tuner
-from vla_ros.engine.gemm.ways import Product, Way
+from vla_ros.engine.layers.gemm import TORCH, Product, Tuner, Way
 
 
 class MadeUp:

@@ -7,9 +7,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("mujoco")
 
-from vla_ros.evaluation.direct import DirectRunner
-from vla_ros.evaluation.records import Job, Record, Setup, Variant
-from vla_ros.sim.goals import COLOURS
+from support.weights import needs_weights
+from vla_ros.data.episodes.play import DirectRunner
+from vla_ros.data.episodes.records import Job, Record, Setup, Variant
+from vla_ros.sim.tasks import COLORS
 
 TRAINED = Setup(checkpoint="shipped:tabletop", route="direct", max_steps=60)
 EXACT = Variant("autoregressive", "autoregressive")
@@ -26,12 +27,12 @@ def play(runner: DirectRunner, task: str, instruction: str = "") -> Record:
     return runner.play(Job(EXACT.label, task, STATE, 0, instruction), EXACT)
 
 
-@pytest.mark.parametrize("wanted", COLOURS)
+@pytest.mark.parametrize("wanted", COLORS)
 def test_of_four_cubes_it_goes_to_the_one_that_is_named(runner, wanted):
     """One scene, one goal, four sentences: only the one that names it meets the goal."""
     met = [
         named
-        for named in COLOURS
+        for named in COLORS
         if play(runner, f"reach_{wanted}_cube", f"move the gripper above the {named} cube").success
     ]
     assert met == [wanted]
@@ -42,7 +43,7 @@ def test_it_takes_other_words_for_the_same(runner):
         assert play(runner, "reach_green_cube", said).success
 
 
-def test_a_colour_that_is_not_on_the_table_is_no_licence(runner):
+def test_a_color_that_is_not_on_the_table_is_no_licence(runner):
     """The policy cannot know; the gate bounds what it does, and no action is old or invalid."""
     record = play(runner, "pick_red_cube", "pick up the purple cube and put it on the plate")
     assert (record.success, record.reason) == (False, "step limit")
@@ -62,6 +63,7 @@ LATE = Setup(checkpoint="shipped:tabletop-late", route="direct")
 DELAY = 6  # control steps of 50 ms
 
 
+@needs_weights("tabletop-late")
 @pytest.mark.parametrize("task", ["reach_green_cube", "push_blue_cube_left"])
 def test_one_that_is_told_its_delay_acts_for_the_moment_it_acts_in(task):
     variant = Variant("late", "autoregressive", delay_frames=DELAY)

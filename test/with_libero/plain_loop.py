@@ -13,7 +13,7 @@ from pathlib import Path
 import libero.libero
 import numpy as np
 
-from vla_ros.sim.libero.arrays import load_states
+from vla_ros.sim.libero.environment import load_states
 
 KEYS = (
     "agentview_image",

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from support.wait import wait_until
+from vla_ros.core.clock import SystemClock
 from vla_ros.sim.env import AGENTVIEW, RefusedAction, UnknownTask
-from vla_ros.sim.episode import EpisodeRunner
-from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
+from vla_ros.sim.episode import EpisodeOptions, EpisodeRequest, EpisodeRunner, EpisodeState, Mode
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.timing import SystemClock
 
 STILL = [0, 0, 0, 0, 0, 0, -1]
 

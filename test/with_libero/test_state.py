@@ -12,14 +12,13 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from support.engine import tiny_config
 from support.releases import oft_statistics
-from vla_ros.cli.eval.graph import GraphRunner
-from vla_ros.cli.eval.options import setup_of
+from vla_ros.cli.eval import setup_of
 from vla_ros.cli.main import make_parser
-from vla_ros.control.proprio import axis_angle
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.evaluation.direct import DirectRunner
-from vla_ros.evaluation.records import Job, Variant
-from vla_ros.evaluation.robot_state import robot_state
+from vla_ros.data.episodes.play import DirectRunner, robot_state
+from vla_ros.data.episodes.records import Job, Variant
+from vla_ros.engine.io.random import write_random
+from vla_ros.ros.listeners.graph_runner import GraphRunner
+from vla_ros.runtime.control.observation import axis_angle
 from vla_ros.sim.factory import EnvConfig
 
 
@@ -32,7 +31,7 @@ def test_the_state_is_liberos_own_and_the_same_through_the_graph(
     words += ["--image-size", "64", "--max-steps", "10"]
     setup = setup_of(make_parser("eval")[0].parse_args(words), "")
     assert (setup.state, setup.unnorm_key) == (8, "libero_spatial_no_noops")
-    variant = Variant("oft", schedule="parallel")
+    variant = Variant("oft", decoding="parallel")
     job = Job(variant.label, "libero_spatial/0", 0, 0)
     with DirectRunner(replace(setup, route="direct"), (variant,)) as direct:
         expected = direct.play(job, variant)

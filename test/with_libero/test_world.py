@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vla_ros.core import Pose
+from vla_ros.core.types import Pose
 from vla_ros.sim.env import AGENTVIEW, WRIST, SimError
-from vla_ros.sim.libero.assets import cache_folder, find_assets
-from vla_ros.sim.libero.config import write_config
+from vla_ros.sim.libero.assets import cache_folder, find_assets, write_config
 from vla_ros.sim.libero.suites import SUITES, find_package, tasks_of
 
 PLAIN_LOOP = Path(__file__).with_name("plain_loop.py")

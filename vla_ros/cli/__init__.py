@@ -2,5 +2,5 @@
 `run(args) -> int`.
 
 Importing a verb must be cheap and must not need ROS, torch or mujoco: import those inside
-`run`. A problem the user can fix is raised as :class:`~vla_ros.errors.UserError`.
+`run`. A problem the user can fix is raised as :class:`~vla_ros.core.types.errors.UserError`.
 """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.cli.roofline.options import (
+from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.cli.roofline import (
     add_model_options,
     bench_of,
     check_draft_options,
@@ -16,10 +16,11 @@ from vla_ros.cli.roofline.options import (
     model_of,
     roofline_of,
 )
-from vla_ros.errors import UserError
+from vla_ros.core.console import print_json, rounded
+from vla_ros.core.errors import UserError, user_errors
 
 if TYPE_CHECKING:
-    from vla_ros.analysis.advice import Candidate, Requirements, Verdict
+    from vla_ros.lab.roofline.schedules import Candidate, Requirements, Verdict
 
 DESCRIPTION = """\
 Name the schedules that give a command for every control tick on evidence young enough: the
@@ -42,15 +43,9 @@ CALCULATED = (
 )  # fmt: skip
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser = verbs.add_parser(
-        "advise",
-        help="which schedules meet a control rate and an age limit",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "advise", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--camera-hz", type=float, required=True, help="frames a second")
     add("--control-hz", type=float, required=True, help="commands a second")
@@ -63,25 +58,23 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(args: argparse.Namespace) -> int:
     """Judge and print. Returns the exit status."""
-    from vla_ros.analysis import report, tables
-    from vla_ros.analysis.advice import Requirements, advise, by_executed
+    from vla_ros.lab.roofline import report
+    from vla_ros.lab.roofline.schedules import Requirements, advise, by_executed
 
     check_draft_options(args)
-    try:
+    with user_errors(ValueError):
         limits = Requirements(args.camera_hz, args.control_hz, args.max_age_ms / 1e3)
-    except ValueError as error:
-        raise UserError(str(error)) from None
     source, candidates = _candidates(args)
     verdicts = advise(candidates, limits, args.executed)
     if not verdicts:
         raise UserError(f"{source}: there is no schedule to choose from")
-    print(f"{source}\n{tables.verdict_table(verdicts, limits)}\n")
+    print(f"{source}\n{report.verdict_table(verdicts, limits)}\n")
     best = verdicts[0]
     by_part = by_executed(best.candidate, limits)
     if by_part:
         ms = best.candidate.seconds * 1e3
         print(f"{best.candidate.name}: a chunk of {best.candidate.chunk} actions in {ms:.1f} ms")
-        print(f"{tables.executed_table(by_part)}\n")
+        print(f"{report.executed_table(by_part)}\n")
     print(_conclusion(best, limits) if best.meets else _nothing(limits))
     if args.json:
         result: dict[str, Any] = {
@@ -96,13 +89,12 @@ def run(args: argparse.Namespace) -> int:
             "schedules": report.verdicts(verdicts),
             "executed": report.verdicts(by_part),
         }
-        print(json.dumps(report.rounded(result)))
+        print_json(rounded(result))
     return int(not best.meets)
 
 
 def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
-    from vla_ros.analysis.advice import from_bench, from_roofline
-    from vla_ros.analysis.schedules import refused, schedules
+    from vla_ros.lab.roofline.schedules import from_bench, from_roofline, refused, schedules
 
     bench = bench_of(args.bench)
     if bench is not None:

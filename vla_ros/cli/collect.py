@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from vla_ros.console.progress import Progress
-from vla_ros.errors import UserError
+from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.core.console import Progress
+from vla_ros.core.errors import UserError, user_errors
 
 DESCRIPTION = """\
 Let the scripted expert solve the tabletop's tasks and record what it sees and does: images,
@@ -28,15 +28,9 @@ Initial states are drawn from seeds of a million and more; the evaluation's are 
 FAMILIES = ("reach", "push", "pick", "stack")
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "collect",
-        help="record demonstrations of the scripted expert",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "collect", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="directory of the shards")
     add("--demos", type=int, default=1000, help="episodes, spread over families (1000)")
@@ -62,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
     if not 16 <= args.image_size <= 256:
         raise UserError(f"--image-size {args.image_size}: give 16 to 256 pixels")
     try:
-        from vla_ros.engine.checkpoints.openvla import resolve
-        from vla_ros.train.data.collection import CollectOptions, collect, episode_seed, totals
-        from vla_ros.train.data.shards import SUFFIX
+        from vla_ros.data.demonstrations import SUFFIX
+        from vla_ros.engine.io.openvla import resolve
+        from vla_ros.lab.train.collect import CollectOptions, collect, episode_seed, totals
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim,train]' in the checkout") from error
     options = CollectOptions(
@@ -77,10 +71,8 @@ def run(args: argparse.Namespace) -> int:
         interpolation=args.interpolation,
         two_ways=args.two_ways,
     )
-    try:
+    with user_errors(ValueError):
         episode_seed(options, args.demos - 1)
-    except ValueError as error:
-        raise UserError(str(error)) from error
     if args.policy:
         resolve(args.policy)
     args.out.mkdir(parents=True, exist_ok=True)

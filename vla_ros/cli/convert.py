@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from vla_ros.errors import UserError
+from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.core.errors import UserError
 
 DESCRIPTION = """\
 Make a checkpoint that the engine reads of one as it was released. SOURCE is
@@ -19,14 +19,9 @@ of its own: none can run code. TARGET appears when it is complete and has been r
 """
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: Verbs) -> None:
     """Declare the verb's options."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "convert",
-        help="make a checkpoint that the engine reads of a released one",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "convert", DESCRIPTION)
     add = parser.add_argument
     add("source", type=Path, metavar="SOURCE", help="a directory on this machine")
     add("target", type=Path, metavar="TARGET", help="the directory to write; it must not exist")
@@ -41,8 +36,8 @@ def add_parser(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Convert and say what came of it."""
     try:
-        from vla_ros.engine.checkpoints.convert import ConvertOptions, convert
-        from vla_ros.engine.flow.families import is_flow
+        from vla_ros.engine.io.convert import ConvertOptions, convert
+        from vla_ros.engine.models.registry import is_flow
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[model]' in the checkout") from error
     if args.chunk is not None and args.chunk < 1:

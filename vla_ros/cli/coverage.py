@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.errors import UserError
+from vla_ros.cli.arguments import Verbs, add_flag, add_verb
+from vla_ros.core.console import print_json
+from vla_ros.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.analysis.coverage.alternatives import Covered
-    from vla_ros.analysis.coverage.episodes import Chunks, Tokens
-    from vla_ros.analysis.coverage.passes import Replayed
+    from vla_ros.lab.roofline.coverage.alternatives import Covered
+    from vla_ros.lab.roofline.coverage.episodes import Chunks, Tokens
+    from vla_ros.lab.roofline.coverage.passes import Replayed
 
 NODES = (8, 16, 24, 64)
 LEAST = 500  # frames that a figure may rest on
@@ -29,19 +30,13 @@ between, and the step before in the same chunk; shares are shown for each step a
 
 EPILOG = """\
 example:
-  vla-ros eval --no-ros --schedule autoregressive --episodes 2 --keep-tokens --out runs/tokens
+  vla-ros eval --no-ros --decoding autoregressive --episodes 2 --keep-tokens --out runs/tokens
   vla-ros coverage runs/tokens"""
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser = verbs.add_parser(
-        "coverage",
-        help="what drafts recorded tokens would allow",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "coverage", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("directory", type=Path, metavar="DIR", help="of an evaluation with --keep-tokens")
     add("--variant", default="", metavar="LABEL", help="of several (all)")
@@ -49,14 +44,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--chunk", type=int, metavar="C", help="actions of an answer (as the evaluation says)")
     add("--executed", type=int, metavar="S", help="of them carried out before the next answer (as"
         " the evaluation says)")  # fmt: skip
-    add("--json", action="store_true", help="end with one line of JSON on stdout")
+    add_flag(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Count and print; returns the exit status."""
-    from vla_ros.analysis.coverage.alternatives import coverage
-    from vla_ros.console.streams import show
-    from vla_ros.console.tables import Table
+    from vla_ros.core.console import Table, show
+    from vla_ros.lab.roofline.coverage.alternatives import coverage
 
     episodes = _episodes(args)
     chunks = _chunks(args, episodes[0].shape[1])
@@ -78,12 +72,12 @@ def run(args: argparse.Namespace) -> int:
               map(_passes, replayed)),
     )  # fmt: skip
     if args.json:
-        print(json.dumps(_as_json(frames, episodes, covered, replayed)), flush=True)
+        print_json(_as_json(frames, episodes, covered, replayed))
     return 0
 
 
 def _episodes(args: argparse.Namespace) -> list[Tokens]:
-    from vla_ros.evaluation.spoken import read_spoken
+    from vla_ros.data.episodes.store import read_spoken
 
     spoken = read_spoken(args.directory, args.variant)
     found = [one.tokens for one in spoken if one.success or not args.solved]
@@ -99,8 +93,8 @@ def _episodes(args: argparse.Namespace) -> list[Tokens]:
 def _chunks(args: argparse.Namespace, width: int) -> Chunks:
     """How many actions an answer has and how many of them were executed: as said, else as the
     evaluation's run.json has it. UserError."""
-    from vla_ros.analysis.coverage.episodes import Chunks
-    from vla_ros.evaluation.store import RUN, read_run
+    from vla_ros.data.episodes.store import RUN, read_run
+    from vla_ros.lab.roofline.coverage.episodes import Chunks
 
     steps, executed = args.chunk, args.executed
     if (steps is None or executed is None) and (args.directory / RUN).is_file():
@@ -129,8 +123,8 @@ def _groups(width: int, steps: int) -> dict[str, list[list[int]]]:
 
 
 def _replayed(episodes: list[Tokens], chunks: Chunks) -> list[Replayed]:
-    from vla_ros.analysis.coverage.passes import chain, learning, trees
-    from vla_ros.engine.trees.expected import Budget
+    from vla_ros.engine.decoding.draft_tree import Budget
+    from vla_ros.lab.roofline.coverage.passes import chain, learning, trees
 
     found = [chain(episodes, chunks)]
     budgets = {f"{n}": Budget(n, n) for n in NODES} | {"24, then 64": Budget()}

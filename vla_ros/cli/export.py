@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.console.progress import Progress
-from vla_ros.errors import UserError
+from vla_ros.cli.arguments import Verbs, add_flag, add_verb, require_rosbags
+from vla_ros.core.console import Progress, print_json
+from vla_ros.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.lerobot_data.bag import BagOptions
-    from vla_ros.lerobot_data.shards_in import ImportOptions
+    from vla_ros.data.lerobot.from_bags import BagOptions
+    from vla_ros.data.lerobot.shards import ImportOptions
 
 DESCRIPTION = """\
 --lerobot SOURCE ... makes a LeRobotDataset (v3.0) of bags, or of the demonstrations of `vla-ros
@@ -47,15 +47,9 @@ exit status: 0 done, 2 wrong usage, unusable data, or LeRobot is missing"""
 _RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)")
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "export",
-        help="make a LeRobotDataset of bags or demonstrations",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "export", DESCRIPTION, EPILOG)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--lerobot", type=Path, nargs="+", metavar="SOURCE",
                       help="bags, or one folder of `vla-ros collect`")  # fmt: skip
@@ -87,13 +81,12 @@ def add_parser(verbs: Any) -> None:
         help="--shards: an action of 1, where actions are in a controller's units")  # fmt: skip
     add("--image-size", type=int, default=128, help="--shards: pixels a side (128)")
     add("--python", default="", help="LeRobot's interpreter (that of `vla-ros lerobot setup`)")
-    add("--json", action="store_true", help="end with one line of JSON on stdout")
+    add_flag(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Export; returns the exit status."""
-    from vla_ros.lerobot_data.process import python_of
-    from vla_ros.lerobot_data.write import refuse_existing
+    from vla_ros.data.lerobot.dataset import python_of, refuse_existing
 
     _check(args)
     refuse_existing(args.out)
@@ -112,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.out}: {said['episodes']} episodes, {said['frames']} frames{said['what']}")
     del said["what"]
     if args.json:
-        print(json.dumps(said, sort_keys=True))
+        print_json(dict(sorted(said.items())))
     return 0
 
 
@@ -149,11 +142,11 @@ def _are_shards(sources: list[Path]) -> bool:
 
 def _demonstrations(args: argparse.Namespace, python: str, progress: Progress) -> dict[str, Any]:
     try:
-        from vla_ros.lerobot_data.shards_out import ShardRows
-        from vla_ros.train.data.shards import shards
+        from vla_ros.data.demonstrations import shards
+        from vla_ros.data.lerobot.shards import ShardRows
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[sim,train]' in the checkout") from error
-    from vla_ros.lerobot_data.write import write
+    from vla_ros.data.lerobot.dataset import write
 
     source = ShardRows([path for folder in args.lerobot for path in shards(folder)])
     written = write(
@@ -174,39 +167,29 @@ def _demonstrations(args: argparse.Namespace, python: str, progress: Progress) -
 
 
 def _bags(args: argparse.Namespace, python: str, progress: Progress) -> dict[str, Any]:
-    try:
-        import rosbags  # noqa: F401
-    except ImportError:
-        raise UserError("rosbags is missing: pip install '.[replay]' in the checkout") from None
-    from vla_ros.lerobot_data.bags import Bags
-    from vla_ros.lerobot_data.write import write
-    from vla_ros.replay.errors import BagError
+    require_rosbags()
+    from vla_ros.data.lerobot.dataset import write
+    from vla_ros.data.lerobot.from_bags import Bags
 
-    try:
-        with Bags(args.lerobot, _bag_options(args)) as bags:
-            progress.say(
-                f"{len(bags)} rows in {bags.episodes} episodes of {len(args.lerobot)} bags"
-            )
-            written = write(
-                python,
-                args.out,
-                _repo_id(args),
-                "unknown",
-                bags.columns(),
-                bags.rows(),
-                args.images == "video",
-                lambda: {"bags": [str(path) for path in args.lerobot], "pairing": args.pairing},
-                _shower(progress, "export", "bags", len(bags)),
-            )
-            return _said(written, bags.notes()) | {"dropped": dict(bags.dropped)}
-    except BagError as error:
-        raise UserError(str(error)) from None
+    with Bags(args.lerobot, _bag_options(args)) as bags:
+        progress.say(f"{len(bags)} rows in {bags.episodes} episodes of {len(args.lerobot)} bags")
+        written = write(
+            python,
+            args.out,
+            _repo_id(args),
+            "unknown",
+            bags.columns(),
+            bags.rows(),
+            args.images == "video",
+            lambda: {"bags": [str(path) for path in args.lerobot], "pairing": args.pairing},
+            _shower(progress, "export", "bags", len(bags)),
+        )
+        return _said(written, bags.notes()) | {"dropped": dict(bags.dropped)}
 
 
 def _bag_options(args: argparse.Namespace) -> BagOptions:
-    from vla_ros.lerobot_data.bag import BagOptions
-    from vla_ros.lerobot_data.streams import ROLES
-    from vla_ros.replay.topics import parse_remaps
+    from vla_ros.data.bag_frames import parse_remaps
+    from vla_ros.data.lerobot.from_bags import ROLES, BagOptions
 
     cameras = {}
     for item in args.camera:
@@ -241,7 +224,7 @@ def _said(written: Any, notes: list[str]) -> dict[str, Any]:
 
 def _shards(args: argparse.Namespace, python: str, progress: Progress) -> dict[str, Any]:
     try:
-        from vla_ros.lerobot_data.shards_in import import_shards
+        from vla_ros.data.lerobot.shards import import_shards
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[model,train]' in the checkout") from error
 
@@ -258,7 +241,7 @@ def _shards(args: argparse.Namespace, python: str, progress: Progress) -> dict[s
 
 
 def _import_options(args: argparse.Namespace) -> ImportOptions:
-    from vla_ros.lerobot_data.shards_in import ROLES, ImportOptions
+    from vla_ros.data.lerobot.shards import ROLES, ImportOptions
 
     features = {}
     for item in args.remap:

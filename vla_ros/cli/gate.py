@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from vla_ros.cli.arguments import Verbs, add_flag, add_verb
 from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
-from vla_ros.errors import UserError
+from vla_ros.cli.engine_flags import add_engine_flags
+from vla_ros.core.console import Table, print_json, show
+from vla_ros.core.errors import UserError, user_errors
+from vla_ros.lab.precision.run import Result
 
 if TYPE_CHECKING:
+    from vla_ros.lab.precision.compare import Thresholds
+    from vla_ros.lab.precision.run import Broken, Result
     from vla_ros.policies.base import PolicySpec
-    from vla_ros.precision.judge import Thresholds
-    from vla_ros.precision.result import Result
-    from vla_ros.precision.run import Broken
+
+
+def folder_of(path: Path) -> Path:
+    """Where a page may be written. UserError."""
+    if not path.parent.is_dir():
+        raise UserError(f"--html {path}: {path.parent} is no folder")
+    return path
+
 
 FRAMES = 24
 DESCRIPTION = """\
@@ -37,29 +47,19 @@ examples:
   vla-ros gate --checkpoint DIR --dtype bfloat16 --device cuda --bag run.mcap --html gate.html"""
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "gate",
-        help="is a policy in a lower precision still the same policy?",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "gate", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--checkpoint", default=CHECKPOINT, metavar="C", help=f"({CHECKPOINT})")
-    add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16",
-        help="of what is measured (bfloat16)")  # fmt: skip
-    add("--weights", default="", metavar="F", help="formats of the weights: int8, int4, fp8, or"
-        " such as decoder=int4,head=int8 (as stored)")  # fmt: skip
+    add_engine_flags(
+        parser, "device", "dtype", "weights", "unnorm_key", "tokenizer", "num_threads",
+        dtype="bfloat16",
+    )  # fmt: skip
     add("--reference", default="", metavar="C", help="what it is held to (the same checkpoint; of"
         " one that `vla-ros quantize` made, the one that it was made of)")  # fmt: skip
-    add("--device", default="cpu", help="torch device, of both (cpu)")
-    add("--unnorm-key", default="", metavar="KEY", help="whose action statistics")
-    add("--tokenizer", default="", metavar="DIR", help="flow policies: of the language model")
-    add("--threads", type=int, default=0, metavar="N", help="compute threads (torch's choice)")
     add("--html", type=Path, metavar="FILE", help="write a page with a picture of every stage")
-    add("--json", action="store_true", help="end with one line of JSON on stdout")
+    add_flag(parser, "--json")
     seen = parser.add_argument_group("frames, the tabletop's where none are given").add_argument
     seen("--frames", type=int, default=FRAMES, metavar="N", help=f"how many ({FRAMES})")
     seen("--bag", type=Path, metavar="BAG", help="evenly of a recording")
@@ -87,11 +87,8 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, judge, keep, print; returns the exit status."""
-    from vla_ros.cli.gate.frames import folder_of
-    from vla_ros.cli.gate.table import show_result
-    from vla_ros.precision.page import page
-    from vla_ros.precision.run import Broken
-    from vla_ros.precision.store import directory_of, store
+    from vla_ros.engine.io.verdicts import directory_of, store
+    from vla_ros.lab.precision.run import Broken, page
 
     spec = _spec(args)
     most = _thresholds(args)
@@ -108,15 +105,15 @@ def run(args: argparse.Namespace) -> int:
     kept = store(result.stored(), directory_of(args.checkpoint))
     print(f"kept in {kept}", flush=True)
     if args.json:
-        print(json.dumps({**result.as_json(), "kept": str(kept)}), flush=True)
+        print_json({**result.as_json(), "kept": str(kept)})
     return 0 if result.verdict.passed else 1
 
 
 def _broken(args: argparse.Namespace, spec: PolicySpec, broken: Broken) -> int:
     """Keep and say that there was nothing to compare."""
-    from vla_ros.precision.store import Precision, StoredGate, directory_of, store
+    from vla_ros.engine.io.verdicts import Precision, StoredGate, directory_of, store
 
-    precision = Precision(args.dtype, spec.weights, args.device)
+    precision = Precision(args.dtype, spec.engine.weights, args.device)
     reasons = (f"it says no action: {broken}",)
     kept = store(
         StoredGate(broken.sha256, precision, False, reasons), directory_of(args.checkpoint)
@@ -124,45 +121,46 @@ def _broken(args: argparse.Namespace, spec: PolicySpec, broken: Broken) -> int:
     print(f"- {reasons[0]}\nFAILED\nkept in {kept}", flush=True)
     if args.json:
         found = {"passed": False, "reasons": reasons, "checkpoint_sha256": broken.sha256}
-        print(json.dumps({**found, "kept": str(kept)}), flush=True)
+        print_json({**found, "kept": str(kept)})
     return 1
 
 
 def _spec(args: argparse.Namespace) -> PolicySpec:
     """What is measured. UserError for what can be told before anything is loaded."""
-    if args.frames < 1 or args.threads < 0:
-        raise UserError("--frames must be at least 1, --threads 0 or more")
+    if args.frames < 1 or args.num_threads < 0:
+        raise UserError("--frames must be at least 1, --num-threads 0 or more")
     if sum((args.bag is not None, args.images is not None, args.synthetic)) > 1:
         raise UserError("--bag, --images or --synthetic: one of them")
     if args.dtype == "float32" and not args.reference:
         raise UserError("float32 is the reference itself: give --dtype bfloat16 or float16")
-    from vla_ros.engine.device import usable_device
-    from vla_ros.engine.inspection import refuse_weights
-    from vla_ros.engine.quantised.formats import parse_formats
+    from vla_ros.engine.engine import refuse_weights
+    from vla_ros.engine.layers.devices import usable_device
+    from vla_ros.engine.layers.formats import parse_formats
+    from vla_ros.engine.options import EngineOptions
     from vla_ros.policies.base import PolicySpec
 
     usable_device(args.device)
-    try:
+    with user_errors(ValueError):
         weights = str(parse_formats(args.weights))
         refuse_weights(args.checkpoint, weights, args.device, args.dtype)
-    except ValueError as wrong:
-        raise UserError(str(wrong)) from None
     refuse_unreadable(args.checkpoint, args.tokenizer)
     return PolicySpec(
         name="vla",
-        checkpoint=args.checkpoint,
-        device=args.device,
-        dtype=args.dtype,
-        weights=weights,
-        unnorm_key=args.unnorm_key,
-        seed=args.seed,
-        num_threads=args.threads,
-        schedule_options={"tokenizer": args.tokenizer} if args.tokenizer else {},
+        engine=EngineOptions(
+            checkpoint=args.checkpoint,
+            device=args.device,
+            dtype=args.dtype,
+            weights=weights,
+            unnorm_key=args.unnorm_key,
+            seed=args.seed,
+            num_threads=args.num_threads,
+            tokenizer=args.tokenizer,
+        ),
     )
 
 
 def _thresholds(args: argparse.Namespace) -> Thresholds:
-    from vla_ros.precision.judge import Thresholds, allowed_clear, allowed_error
+    from vla_ros.lab.precision.compare import Thresholds, allowed_clear, allowed_error
 
     formats = f"{args.weights} {_origin(args.checkpoint)[0]}"
     error = args.max_error
@@ -176,17 +174,15 @@ def _thresholds(args: argparse.Namespace) -> Thresholds:
         "degrees": args.max_degrees,
         "gripper": args.max_gripper,
     }
-    try:
+    with user_errors(ValueError):
         return Thresholds(error, **{n: v for n, v in given.items() if v is not None})
-    except ValueError as wrong:
-        raise UserError(str(wrong)) from None
 
 
 def _origin(checkpoint: str) -> tuple[str, str]:
     """Of a quantised directory its formats and what it was made of; "" for any other."""
-    from vla_ros.engine.checkpoints.openvla import resolve
-    from vla_ros.engine.checkpoints.quantised import read_origin
-    from vla_ros.engine.checkpoints.random import PREFIX
+    from vla_ros.engine.io.openvla import resolve
+    from vla_ros.engine.io.quantize import read_origin
+    from vla_ros.engine.io.random import PREFIX
 
     found = None if checkpoint.startswith(PREFIX) else read_origin(resolve(checkpoint))
     return ("", "") if found is None else (str(found.formats), found.source)
@@ -209,24 +205,27 @@ def _reference(args: argparse.Namespace) -> str:
 
 
 def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> Result:
-    from vla_ros.cli.gate.frames import frames_of
-    from vla_ros.console.progress import Progress
+    from vla_ros.core.console import Progress
     from vla_ros.engine.errors import InvalidAction
+    from vla_ros.engine.io.verdicts import Precision
+    from vla_ros.lab.precision.compare import judge
+    from vla_ros.lab.precision.frames import FrameSource, frames_of
+    from vla_ros.lab.precision.run import Result, measure
     from vla_ros.policies.conventions import settle
-    from vla_ros.precision.judge import judge
-    from vla_ros.precision.result import Result
-    from vla_ros.precision.run import measure
-    from vla_ros.precision.store import Precision
 
     used, _ = settle(spec)
+    source = FrameSource(
+        args.frames, args.seed, args.bag, args.remap, args.images, args.synthetic, args.instruction
+    )
     named = _reference(args)
-    reference = replace(spec, checkpoint=named, dtype="float32", weights="")
+    exact = replace(spec.engine, checkpoint=named, dtype="float32", weights="")
+    reference = replace(spec, engine=exact)
     with Progress() as progress:
 
         def report(what: str, done: int, total: int) -> None:
             progress.update(what, what, done, total)
 
-        frames, source = frames_of(args, used, report)
+        frames, frames_from = frames_of(source, used, report)
         try:
             measured = measure(spec, frames, report, reference)
         except (InvalidAction, ValueError) as error:
@@ -235,9 +234,52 @@ def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> R
         checkpoint=args.checkpoint,
         reference=named,
         sha256=measured.sha256,
-        precision=Precision(args.dtype, spec.weights, args.device),
-        frames_from=source,
+        precision=Precision(args.dtype, spec.engine.weights, args.device),
+        frames_from=frames_from,
         comparison=measured.comparison,
         thresholds=most,
         verdict=judge(measured.comparison, most),
     )
+
+
+_FEW = 12  # stages or flips in a table; the page has all
+
+
+def show_result(result: Result) -> None:
+    """Stages, choices, figures, and the verdict last."""
+    found, most = result.comparison, result.thresholds
+    print(f"{result.precision} against float32, {found.frames} frames of {result.frames_from}\n")
+    stages = [
+        (one.name, f"{one.worst:.2g}", f"{one.mean:.2g}", "" if one.worst <= most.error else "over")
+        for one in found.stages
+    ]
+    if len(stages) > 2 * _FEW:
+        left = len(stages) - 2 * _FEW
+        stages[_FEW:-_FEW] = [(f"... {left} more", "", "", "")]
+    choices = []
+    for name, count in found.checked:
+        flips = [flip for flip in found.flips if flip.name == name]
+        margin = f"{max(f.margin for f in flips):.3f}" if flips else "-"
+        choices.append((name, str(count), str(len(flips)), margin))
+    moved = found.displacement
+    figures = [
+        ("displacement of an action, mm", f"{moved.mm:.2f}", f"{most.mm:g}"),
+        ("rotation of an action, degrees", f"{moved.degrees:.2f}", f"{most.degrees:g}"),
+        ("opening of the gripper", f"{moved.gripper:.2f}", f"{most.gripper:g}"),
+    ]
+    if found.agreement is not None:
+        share, least = (
+            f"{100 * found.agreement:.1f}",
+            f"at least {100 * most.agreement:g}" if most.agreement else "-",
+        )
+        figures.insert(0, ("equal tokens, %", share, least))
+    show(
+        Table(("stage", "relative error\nworst", "mean", ""), stages), "",
+        Table(("discrete choice", "looked at", "flipped", "largest margin"), choices), "",
+        Table(("largest", "measured", "threshold"), figures),
+        f"judged on {result.verdict.judged} frames, those without a token that flipped in a close"
+        " call" if result.verdict.judged < found.frames else "", "",
+    )  # fmt: skip
+    for reason in result.verdict.reasons:
+        print(f"- {reason}")
+    print("passed" if result.verdict.passed else "FAILED")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vla_ros.cli.arguments import Verbs, add_verb
 
 if TYPE_CHECKING:
-    from vla_ros.cli.doctor.checks import Check
-    from vla_ros.policies.lerobot.folder import Features
+    from vla_ros.cli.doctor import Check
+    from vla_ros.policies.lerobot.checkpoint import Features
 
 DESCRIPTION = """\
 Run LeRobot's own policies: set up its environment, look at a checkpoint.
@@ -29,15 +31,9 @@ examples:
 exit status: 0 it runs, 1 it does not, 2 wrong usage, or something is missing"""
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "lerobot",
-        help="set up LeRobot's environment, check its checkpoints",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "lerobot", DESCRIPTION, EPILOG)
     what = parser.add_subparsers(dest="what", metavar="setup|check", required=True)
     add = what.add_parser("setup", help="make the environment and try it").add_argument
     add("--dir", type=Path, help="where (~/.cache/vla_ros/lerobot)")
@@ -56,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _setup(args: argparse.Namespace) -> int:
-    from vla_ros.cli.doctor.checks import line
+    from vla_ros.cli.doctor import line
 
     for check in _steps(args):
         print(line(check), flush=True)
@@ -64,9 +60,9 @@ def _setup(args: argparse.Namespace) -> int:
 
 
 def _steps(args: argparse.Namespace) -> Iterator[Check]:
-    from vla_ros.cli.doctor.checks import ok
-    from vla_ros.policies.interpreter import lerobot_folder
+    from vla_ros.cli.doctor import ok
     from vla_ros.policies.lerobot import environment
+    from vla_ros.policies.load import lerobot_folder
 
     folder = (args.dir or lerobot_folder()).expanduser().absolute()
     python = str(environment.interpreter_of(folder))
@@ -83,23 +79,22 @@ def _steps(args: argparse.Namespace) -> Iterator[Check]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from vla_ros.cli.doctor.checks import fail, line, ok
-    from vla_ros.console.streams import show
-    from vla_ros.console.tables import Table
-    from vla_ros.executor import Executor, WorkerLimits
+    from vla_ros.cli.doctor import fail, line, ok
+    from vla_ros.core.clock import SystemClock
+    from vla_ros.core.console import Table, show
+    from vla_ros.engine.options import EngineOptions
     from vla_ros.policies import PolicyRefused, PolicySpec
-    from vla_ros.policies.lerobot.folder import read_features
-    from vla_ros.timing import SystemClock
+    from vla_ros.policies.lerobot.checkpoint import read_features
+    from vla_ros.runtime.worker.executor import Executor
+    from vla_ros.runtime.worker.wire import WorkerLimits
 
     folder = args.folder.expanduser()
     try:
         show(Table(("wanted", "offered", "parameter"), _rows(read_features(folder), args.cameras)))
         spec = PolicySpec(
             "lerobot",
-            checkpoint=str(folder),
+            EngineOptions(str(folder), device=args.device, flow_cameras=args.cameras),
             worker_python=args.python,
-            device=args.device,
-            schedule_options={"flow_cameras": args.cameras} if args.cameras else {},
         )
         executor = Executor(spec, SystemClock(), WorkerLimits(), lambda _: None, lambda _: None)
         ready = executor.start(timeout_s=1800.0)
@@ -111,7 +106,7 @@ def _check(args: argparse.Namespace) -> int:
     print(line(ok("load", f"{info.schedule}, {info.dtype}, every weight is the file's")))
     print(line(ok("act", f"{info.chunk_length} actions in {ready.inference_p50_ms:.0f} ms (p50)")))
     if info.contradiction:
-        from vla_ros.cli.doctor.checks import warn
+        from vla_ros.cli.doctor import warn
 
         print(line(warn("actions", info.contradiction, "")))
     return 0
@@ -119,8 +114,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _rows(features: Features, cameras: str) -> Iterator[tuple[str, str, str]]:
     """What the checkpoint wants or gives, what it is here, and which parameter says so."""
-    from vla_ros.policies.lerobot.folder import ACTION, STATE
-    from vla_ros.policies.lerobot.layout import cameras_of
+    from vla_ros.policies.lerobot.checkpoint import ACTION, STATE, cameras_of
 
     roles = {camera: role for role, camera in cameras_of(features, cameras).items()}
     for camera in features.cameras:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vla_ros.cli.arguments import Verbs, add_verb
 
 if TYPE_CHECKING:
-    from vla_ros.cli.doctor.checks import Check
+    from vla_ros.cli.doctor import Check
 
 DESCRIPTION = """\
 Prepare the LIBERO benchmark and list its tasks.
@@ -30,15 +32,9 @@ exit status: 0 every suite can run, 1 something is missing, 2 wrong usage"""
 HUB = "lerobot/libero-assets"
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "libero",
-        help="prepare the LIBERO benchmark, list its tasks",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "libero", DESCRIPTION, EPILOG)
     parser.add_argument("what", choices=("setup", "tasks"), help="prepare, or list the tasks")
     parser.add_argument(
         "--assets",
@@ -62,7 +58,7 @@ def _tasks(suite: str) -> int:
 
 
 def _setup(given: str | None) -> int:
-    from vla_ros.cli.doctor.checks import Level, line
+    from vla_ros.cli.doctor import Level, line
 
     failed = False
     for check in _checks(given):
@@ -72,14 +68,12 @@ def _setup(given: str | None) -> int:
 
 
 def _checks(given: str | None) -> Iterator[Check]:
-    from vla_ros.cli.doctor import checks
-    from vla_ros.cli.doctor import libero as libero_checks
+    from vla_ros.cli import doctor as checks
     from vla_ros.sim.env import SimError
-    from vla_ros.sim.libero.assets import find_assets, placeholder_note
-    from vla_ros.sim.libero.config import config_file, write_config
+    from vla_ros.sim.libero.assets import config_file, find_assets, placeholder_note, write_config
     from vla_ros.sim.libero.suites import find_package
 
-    packages = libero_checks.libero_packages()
+    packages = checks.check_libero_packages()
     yield packages
     if packages.level is checks.Level.FAIL:
         return
@@ -96,22 +90,22 @@ def _checks(given: str | None) -> Iterator[Check]:
     yield from _suites(package, assets)
     task = _first_that_runs(package, assets)
     if task:
-        yield libero_checks.trial(task)
+        yield checks.check_trial(task)
 
 
 def _first_that_runs(package: Path, assets: Path) -> str:
     """A task whose models are all there, or ''."""
+    from vla_ros.sim.libero.assets import missing_objects
     from vla_ros.sim.libero.suites import tasks_of
-    from vla_ros.sim.libero.survey import missing_objects
 
     tasks = tasks_of("", package)
     return next((t.key for t in tasks if not missing_objects([t], package, assets)), "")
 
 
 def _suites(package: Path, assets: Path) -> Iterator[Check]:
-    from vla_ros.cli.doctor import checks
+    from vla_ros.cli import doctor as checks
+    from vla_ros.sim.libero.assets import missing_objects
     from vla_ros.sim.libero.suites import SUITES, tasks_of
-    from vla_ros.sim.libero.survey import missing_objects
 
     for suite in SUITES:
         tasks = tasks_of(suite, package)

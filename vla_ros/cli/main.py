@@ -3,7 +3,7 @@
 Exit status: 0 done, 1 it ran and failed, 2 wrong usage or a bad file, 130 interrupted.
 
 What the user can put right ends every verb with one line, here and nowhere else: a
-:class:`~vla_ros.errors.UserError`, and an OSError about a file (not there, not a folder, no
+:class:`~vla_ros.core.errors.UserError`, and an OSError about a file (not there, not a folder, no
 permission, disk full). Everything else is an error of the program and keeps its traceback.
 """
 
@@ -17,33 +17,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from vla_ros.console import streams
-from vla_ros.errors import UserError
-
-#: verb → one line for `vla-ros --help`; in vla_ros/cli/<verb>.py or vla_ros/cli/<verb>/
-VERBS = {
-    "demo": "run one simulated task through the whole graph and print a card",
-    "up": "start a graph of nodes from a file, where ros2 launch is not installed",
-    "doctor": "check this machine: every line ok, or what to do about it",
-    "record": "record a running policy into a bag",
-    "replay": "play a bag into a policy and compare what it says",
-    "rerun": "a bag as a recording of the Rerun viewer",
-    "foxglove": "a running graph's topics for the Foxglove app",
-    "export": "make a LeRobotDataset of bags or demonstrations",
-    "convert": "make a checkpoint that the engine reads of a released one",
-    "bench": "measure the inference engine, without ROS",
-    "eval": "measure success over many episodes",
-    "coverage": "what drafts an evaluation's recorded tokens would allow",
-    "quantize": "write a checkpoint with weights of fewer bits",
-    "gate": "is a policy in a lower precision still the same policy?",
-    "calibrate": "fit the bins of uncertainty that schedule heterospec goes by",
-    "libero": "prepare the LIBERO benchmark, list its tasks",
-    "lerobot": "set up LeRobot's environment, check its checkpoints",
-    "collect": "record demonstrations of the scripted expert",
-    "train": "train the small policy on simulated demonstrations",
-    "roofline": "what a model can reach on a device, calculated",
-    "advise": "which schedules meet a control rate and an age limit",
-}
+from vla_ros.cli.arguments import VERBS
+from vla_ros.core.console import error
+from vla_ros.core.errors import UserError
 
 EPILOG = "`vla-ros VERB --help` explains each. Parameters of the nodes are described in config/."
 
@@ -52,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     """Wrong usage is one line on stderr and exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        streams.error(self.prog, f"{message} (see {self.prog} --help)")
+        error(self.prog, f"{message} (see {self.prog} --help)")
         self.exit(2)
 
 
@@ -94,10 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = module.run(args)
         return status
     except UserError as wrong:
-        streams.error(who, wrong)
+        error(who, wrong)
         return 2
     except KeyboardInterrupt:
-        streams.error(who, "interrupted")
+        error(who, "interrupted")
         return 130
     except BrokenPipeError:  # the reader of our output (head, less) went away
         sys.stderr.close()
@@ -105,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as wrong:
         if wrong.filename is None:
             raise
-        streams.error(who, f"{wrong.filename}: {_said(wrong)}")
+        error(who, f"{wrong.filename}: {_said(wrong)}")
         return 2
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
+from vla_ros.cli.arguments import Verbs, add_flag, add_verb
 from vla_ros.cli.defaults import refuse_unreadable
-from vla_ros.errors import UserError
+from vla_ros.cli.engine_flags import add_engine_flags
+from vla_ros.core.console import print_json
+from vla_ros.core.errors import UserError, user_errors
 
 DESCRIPTION = """\
 Write a policy with its weights in int8, int4 or fp8, and read it back: what `--weights` of eval,
@@ -23,57 +24,41 @@ examples:
   vla-ros eval --checkpoint tabletop-int8 --dtype bfloat16 --no-ros"""
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "quantize",
-        help="write a checkpoint with weights of fewer bits",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "quantize", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--checkpoint", required=True, metavar="C", help="a directory, a hub id or shipped:NAME")
     add("--weights", required=True, metavar="F", help="int8, int4 or fp8 (of all but vision), or"
         " by part, such as vision=int8,decoder=int4,head=int8")  # fmt: skip
-    add("--tokenizer", default="", metavar="DIR", help="flow policies: of the language model")
-    add("--embodiment", default="", metavar="TAG", help="GR00T: which robot's file is read; the"
-        " weights of all robots are kept")  # fmt: skip
+    add_engine_flags(parser, "tokenizer", "embodiment")
     add("--out", required=True, type=Path, metavar="DIR", help="to write; it must not exist")
-    add("--json", action="store_true", help="end with one line of JSON on stdout")
+    add_flag(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Quantise and say what came of it."""
-    from vla_ros.engine.checkpoints.openvla import resolve
-    from vla_ros.engine.checkpoints.quantise import quantise_checkpoint
-    from vla_ros.engine.checkpoints.random import PREFIX
-    from vla_ros.engine.flow.families import is_flow
-    from vla_ros.engine.flow.family import Choice
-    from vla_ros.engine.flow.quantise import quantise_flow
-    from vla_ros.engine.inspection import refuse_weights
-    from vla_ros.engine.quantised.formats import parse_formats
+    from vla_ros.engine.engine import refuse_weights
+    from vla_ros.engine.io.quantize import quantize_checkpoint
+    from vla_ros.engine.io.random import PREFIX
+    from vla_ros.engine.layers.formats import parse_formats
+    from vla_ros.engine.models.family import LoadOptions
 
-    try:
+    with user_errors(ValueError):
         formats = parse_formats(args.weights)
-    except ValueError as wrong:
-        raise UserError(str(wrong)) from None
     if not formats:
         raise UserError(f"--weights {args.weights}: that quantises nothing")
     if args.checkpoint.startswith(PREFIX):
         raise UserError("random weights are made anew each time: give --weights to the verb itself")
     refuse_weights(args.checkpoint, args.weights, "cpu", "bfloat16")
     refuse_unreadable(args.checkpoint, args.tokenizer)
-    if is_flow(resolve(args.checkpoint)):
-        choice = Choice(tokenizer=args.tokenizer or None, embodiment=args.embodiment or None)
-        done = quantise_flow(args.checkpoint, formats, args.out, choice)
-    else:
-        done = quantise_checkpoint(args.checkpoint, formats, args.out)
+    choice = LoadOptions(tokenizer=args.tokenizer or None, embodiment=args.embodiment or None)
+    done = quantize_checkpoint(args.checkpoint, formats, args.out, choice)
     share = done.after / done.before
     print(f"{args.out}: {formats}, {done.after / 1e6:.1f} MB of weights, {share:.0%} of those in"
           f" {done.dtype}")  # fmt: skip
     if args.json:
         found = {"out": str(args.out), "weights": str(formats), "bytes": done.after,
                  "bytes_before": done.before, "dtype_before": done.dtype}  # fmt: skip
-        print(json.dumps(found), flush=True)
+        print_json(found)
     return 0

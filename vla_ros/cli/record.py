@@ -10,12 +10,19 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from vla_ros.bringup.graph_file import LOG_LEVELS, NodeSpec, parse_overrides, with_parameters
-from vla_ros.bringup.names import check_namespace, remapping
-from vla_ros.bringup.security import OVERRIDE, check_enclave, enclave_of
-from vla_ros.console.progress import Progress
-from vla_ros.errors import UserError
-from vla_ros.resources import config_path
+from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_seconds, require_rosbags
+from vla_ros.core.console import Progress
+from vla_ros.core.errors import UserError
+from vla_ros.core.resources import config_path
+from vla_ros.ros.bringup.environment import OVERRIDE, check_enclave, enclave_of
+from vla_ros.ros.bringup.graph_file import (
+    LOG_LEVELS,
+    NodeSpec,
+    check_namespace,
+    parse_overrides,
+    remapping,
+    with_parameters,
+)
 
 DESCRIPTION = """\
 Record a running policy: images, instruction, joint states, ground truth, actions, chunks, status,
@@ -38,15 +45,9 @@ examples:
 exit status: 0 recorded, 2 wrong usage"""
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser = verbs.add_parser(
-        "record",
-        help="record a running policy into a bag",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "record", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("-o", "--output", type=Path, metavar="DIR", help="the bag (default: vla_ros_<time>)")
     only = parser.add_mutually_exclusive_group()
@@ -60,58 +61,45 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         metavar="NAME:TYPE",
         help="one more topic, such as /tf:tf2_msgs/msg/TFMessage; may be repeated",
     )
-    add(
-        "-r",
+    add_flag(
+        parser,
         "--remap",
-        action="append",
-        default=[],
         metavar="FROM=TO",
         help="what a topic is called here, such as image=/camera/image_raw; may be repeated",
     )
-    add(
-        "-p",
+    add_flag(
+        parser,
         "--param",
-        action="append",
-        default=[],
         metavar="PARAM=VALUE",
         help="any other parameter of config/recorder.yaml; may be repeated",
     )
     add("--namespace", default="", help="namespace of the graph, such as arm_left")
     add("--enclave", default="", metavar="FOLDER", help="use the keys of FOLDER/recorder (SROS 2)")
-    add(
-        "--for",
-        dest="seconds",
-        type=float,
-        metavar="SECONDS",
-        help="end by itself after recording for this long",
-    )
-    add("--log-level", choices=LOG_LEVELS, default="info")
+    add_flag(parser, "--for", help="end by itself after recording for this long")
+    add_flag(parser, "--log-level", choices=LOG_LEVELS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Record until Ctrl-C. Returns the exit status."""
-    if args.seconds is not None and not args.seconds > 0:
-        raise UserError(f"--for {args.seconds:g}: must be above 0 seconds")
+    check_seconds(args.seconds)
     check_enclave(args.enclave, os.environ)
     command = node_arguments(args)
-    try:
-        import rosbags  # noqa: F401
-    except ImportError:
-        raise UserError("rosbags is missing: pip install '.[replay]' in the checkout") from None
-    from vla_ros.bringup.environment import prepare
+    require_rosbags()
+    from vla_ros.ros.bringup.environment import prepare
 
     prepare()
     if args.enclave:
         os.environ.pop(OVERRIDE, None)  # of a launch that started this
     try:
-        from vla_ros.nodes.recorder.node import RecorderNode, main
+        from vla_ros.ros.common.spin import every
+        from vla_ros.ros.nodes.recorder.node import RecorderNode, main
     except ImportError as error:
         raise UserError(f"{error}; `vla-ros doctor` says what to install") from None
     with Progress() as progress:
 
         def make() -> RecorderNode:
             node = RecorderNode(progress.say)
-            node.every(0.5, lambda: progress.update("", f"{node.said}, {node.seconds:.0f} s"))
+            every(node, 0.5, lambda: progress.update("", f"{node.said}, {node.seconds:.0f} s"))
             if args.seconds is not None:  # from now on: the start may have taken seconds
                 end = threading.Timer(args.seconds, os.kill, (os.getpid(), signal.SIGINT))
                 end.daemon = True
@@ -127,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 def node_arguments(args: argparse.Namespace) -> list[str]:
     """What the options mean for the node, as ROS arguments. Raises UserError."""
-    from vla_ros.bringup.process import command_line
+    from vla_ros.ros.bringup.graph import command_line
 
     if args.output is not None and args.output.exists():
         raise UserError(f"--output {args.output}: exists already; a recording overwrites nothing")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_ros.errors import UserError
+from vla_ros.cli.arguments import Verbs, add_flag, add_verb, require_rosbags
+from vla_ros.core.console import print_json
+from vla_ros.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vla_ros.windows.rerun_bag import Shown
+    from vla_ros.viz.rerun import Shown
 
 _LIVE_JPEG = 80
 DESCRIPTION = """\
@@ -32,15 +33,9 @@ examples:
 exit status: 0 written, 2 wrong usage, a bad bag, or rerun-sdk is missing"""
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser = verbs.add_parser(
-        "rerun",
-        help="a bag as a recording of the Rerun viewer",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "rerun", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("bag", type=Path, nargs="?", metavar="BAG", help="a folder of rosbag2, .mcap or .db3 file")
     add("--live", action="store_true", help="a running graph instead, until Ctrl-C")
@@ -54,7 +49,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     then = parser.add_mutually_exclusive_group()
     then.add_argument("--open", action="store_true", help="open the viewer with it")
     then.add_argument("--web", action="store_true", help="serve it to a browser on this machine")
-    add("--json", action="store_true", help="end with one line of JSON on stdout")
+    add_flag(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,28 +65,20 @@ def run(args: argparse.Namespace) -> int:
     if args.connect:
         raise UserError("--connect goes with --live; a bag becomes a file")
     out = _out(args)
-    try:
-        import rosbags  # noqa: F401
-    except ImportError:
-        raise UserError("rosbags is missing: pip install '.[replay]' in the checkout") from None
-    from vla_ros.console.progress import Progress
-    from vla_ros.replay.bag import Bag
-    from vla_ros.replay.errors import BagError
-    from vla_ros.windows.rerun_bag import export
-    from vla_ros.windows.rerun_log import sdk
+    require_rosbags()
+    from vla_ros.core.console import Progress
+    from vla_ros.data.bags import Bag
+    from vla_ros.viz.rerun import export, sdk
 
     sdk()
-    try:
-        with Bag(args.bag) as bag, Progress() as progress:
-            shown, paths = export(
-                bag, out, args.jpeg, lambda done, total: progress.update("", "", done, total)
-            )
-            notes = bag.notes
-    except BagError as error:
-        raise UserError(str(error)) from None
+    with Bag(args.bag) as bag, Progress() as progress:
+        shown, paths = export(
+            bag, out, args.jpeg, lambda done, total: progress.update("", "", done, total)
+        )
+        notes = bag.notes
     _tell(out, shown, len(paths), notes)
     if args.json:
-        print(json.dumps(_as_json(out, shown, sorted(paths))), flush=True)
+        print_json(_as_json(out, shown, sorted(paths)))
     if args.open or args.web:
         _open(out, args.web)
     return 0
@@ -99,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _live(args: argparse.Namespace) -> int:
     """Show a running graph until Ctrl-C."""
-    from vla_ros.windows.rerun_log import sdk
+    from vla_ros.viz.rerun import sdk
 
     if args.open or args.web or args.json:
         raise UserError("--live shows or writes until Ctrl-C: no --open, --web or --json")
@@ -108,14 +95,14 @@ def _live(args: argparse.Namespace) -> int:
     out = str(_out(args).absolute()) if args.out else ""
     values = {"out": out, "connect": args.connect, "jpeg": args.jpeg}
     sdk()
-    from vla_ros.bringup.environment import prepare
-    from vla_ros.bringup.graph_file import NodeSpec
-    from vla_ros.bringup.process import command_line
-    from vla_ros.resources import config_path
+    from vla_ros.core.resources import config_path
+    from vla_ros.ros.bringup.environment import prepare
+    from vla_ros.ros.bringup.graph import command_line
+    from vla_ros.ros.bringup.graph_file import NodeSpec
 
     prepare()
     try:
-        from vla_ros.nodes.rerun.node import main
+        from vla_ros.ros.nodes.rerun.node import main
     except ImportError as error:
         raise UserError(f"{error}; `vla-ros doctor` says what to install") from None
     words = command_line(NodeSpec("rerun", "rerun", (config_path("rerun.yaml"),), values))

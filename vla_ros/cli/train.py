@@ -1,10 +1,27 @@
-"""What `vla-ros train` can be told."""
+"""`vla-ros train`: the small policies and draft heads, in sittings that go on where one ended."""
 
 from __future__ import annotations
 
 import argparse
+import signal
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.cli.defaults import actions_of
+from vla_ros.core.console import Progress, print_json
+from vla_ros.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vla_ros.lab.train.options import TrainOptions
+    from vla_ros.lab.train.trainer import Progress as Step
+    from vla_ros.sim.tasks import Family
+
+
+# ------------------------------------------------------------------------------------------------
+# What `vla-ros train` can be told.
+
 
 DESCRIPTION = """\
 Train a small policy of OpenVLA's architecture, or with --arch small-flow of pi0's, on
@@ -43,15 +60,9 @@ examples:
 exit status: 0 done, or stopped as asked; 2 wrong usage or unusable data"""
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "train",
-        help="train the small policy on simulated demonstrations",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "train", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add(
         "--data",
@@ -116,3 +127,199 @@ def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
     """What was said of these; the rest is as the recipe has it."""
     said = {name: getattr(args, name) for name in names}
     return {name: value for name, value in said.items() if value is not None}
+
+
+# ------------------------------------------------------------------------------------------------
+# A sitting of training: when it ends, and the line that says how far it is.
+
+
+class Stop:
+    """Whether to end this sitting: its time is over, or Ctrl-C or SIGTERM came."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._end = time.monotonic() + 60 * minutes if minutes else float("inf")
+        self.asked = False
+        self._before = {
+            number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt  # twice: at once
+        self.asked = True
+
+    def __call__(self) -> bool:
+        return self.asked or time.monotonic() >= self._end
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class Show:
+    """The line that says how far a run is; losses are smoothed, the speed is in samples."""
+
+    def __init__(self, progress: Progress, steps: int) -> None:
+        self._progress, self._steps = progress, steps
+        self._began = False
+        self._loss = self._patch = self._place = self._error = float("nan")
+
+    def __call__(self, step: Step) -> None:
+        if not self._began:
+            self._began = True
+            self._loss, self._error = step.loss, step.error
+            self._patch, self._place = step.patch_loss, step.place_loss
+        self._loss += 0.05 * (step.loss - self._loss)
+        self._patch += 0.05 * (step.patch_loss - self._patch)
+        self._place += 0.05 * (step.place_loss - self._place)
+        self._error += 0.05 * (step.error - self._error)
+        said = f"loss {self._loss:.3f} error {self._error:.3f} {step.samples_per_s:.0f}/s"
+        said += f" patch {self._patch:.3f} place {self._place:.3f}"
+        self._progress.update("train", said, step.step, self._steps)
+
+
+# ------------------------------------------------------------------------------------------------
+# `vla-ros train --head`: a draft head for a checkpoint that exists.
+
+
+def train_head(args: argparse.Namespace, device: str) -> int:
+    """Train a draft head; returns the exit status."""
+    from dataclasses import asdict
+
+    from vla_ros.lab.train.head.options import HeadOptions
+    from vla_ros.lab.train.head.rollouts import Recorded
+    from vla_ros.lab.train.head.run import HEAD, Reporter, Run, run
+    from vla_ros.lab.train.head.training import Step as HeadStep
+
+    said = given(args, ("steps", "batch", "learning_rate", "seed"))
+    recursive = args.recursive or actions_of(args.target) > 1
+    options = HeadOptions.of_recursive(**said) if recursive else HeadOptions(**said)
+    # On a CPU the rollouts are in fp32, where speculation says what decoding says to the token.
+    dtype = "float32" if device == "cpu" else args.dtype
+    wanted = Run(
+        args.target, args.episodes, args.held_out, device, dtype, args.unnorm_key, args.executed
+    )
+    progress, stop = Progress(), Stop(args.minutes)
+    passes = ""
+
+    def recorded(made: Recorded) -> None:
+        progress.update("rollouts", "the target acts", made.done, made.total)
+
+    def stepped(step: HeadStep) -> None:
+        nonlocal passes
+        if step.judged:
+            passes = f", {step.judged.passes:.2f} passes an action on episodes held out"
+        progress.update("train", f"loss {step.loss:.3f}{passes}", step.number, options.steps)
+
+    try:
+        trained = run(wanted, options, args.out, Reporter(recorded, stepped), stop)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    finally:
+        progress.end()
+        stop.restore()
+    if trained is None:
+        print(f"{args.out}: not all rollouts yet: run it again")
+        return 0
+    print(
+        f"{args.out / HEAD}: {trained.judged.passes:.2f} passes an action on episodes held out,"
+        f" {trained.temporal.passes:.2f} by temporal_tree; drafter: head takes it from"
+        f" {HEAD} in the checkpoint, or as draft_checkpoint"
+    )
+    if trained.judged.first:
+        levels = zip(trained.judged.first, trained.judged.four, strict=True)
+        shown = ", ".join(f"{100 * a:.0f}/{100 * b:.0f}" for a, b in levels)
+        print(f"likeliest/four likeliest right on each level, %: {shown}; by the recursion"
+              f" {trained.judged.expected:.2f} passes with nothing behind the prompt")  # fmt: skip
+    if args.json:
+        judged = {"head": asdict(trained.judged), "temporal_tree": asdict(trained.temporal)}
+        print_json({"step": trained.step, "held_out": judged})
+    return 0
+
+
+RECIPE = (
+    "arch", "steps", "batch", "branches", "samples", "learning_rate", "warmup", "decay",
+    "sigma_bins", "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist",
+    "vision_from", "init_from", "delays",
+)  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; returns the exit status."""
+    if args.head != bool(args.target):
+        raise UserError("--head and --target, the checkpoint to draft for, go together")
+    if args.head and args.data:
+        raise UserError("--head takes no --data: it learns from the target's own rollouts")
+    if not args.head and not args.data:
+        raise UserError("give --data, from vla-ros collect")
+    try:
+        import torch
+
+        from vla_ros.data.lerobot.shards import import_data
+        from vla_ros.engine.layers.devices import usable_device
+        from vla_ros.lab.train.flow import FLOW_ARCHITECTURES
+        from vla_ros.lab.train.run import Machine, Reporter
+        from vla_ros.lab.train.run import run as train
+        from vla_ros.lab.train.trainer import keep_freed_memory
+    except ImportError as error:
+        raise UserError(f"{error}: pip install '.[model,train]' in the checkout") from error
+    device = usable_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if args.workers < 1:
+        raise UserError("--workers must be at least 1")
+    if args.check and args.arch in FLOW_ARCHITECTURES:
+        raise UserError(
+            "--check plays token policies: play a flow policy with vla-ros eval --no-ros"
+            f" --checkpoint {args.out / 'policy'}"
+        )
+    with Progress() as importing:
+        args.data, elsewhere = import_data(args.data or (), args.out, importing)
+    if args.branches is None and elsewhere:
+        args.branches = 1
+    if args.check and elsewhere:
+        raise UserError("--check plays in the tabletop, and --data is of another world")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if device.type == "cpu":
+        keep_freed_memory()
+    if args.head:
+        return train_head(args, str(device))
+    machine = Machine(device, args.workers, args.save_every, args.compile)
+    progress = Progress()
+    stop = Stop(args.minutes)
+    try:
+        options = _options(args)
+        show = Show(progress, options.steps)
+        ended = train(options, args.out, machine, Reporter(show, progress.say), stop)
+        progress.end()
+        print(f"{args.out / 'policy'}: {'done' if ended.done else 'not done yet: run it again'}")
+        if args.check and not stop.asked:
+            _check(args, progress, ended.families)
+    finally:
+        progress.end()
+        stop.restore()
+    return 0
+
+
+def _options(args: argparse.Namespace) -> TrainOptions:
+    from vla_ros.lab.train.options import TrainOptions
+
+    return TrainOptions(
+        data=tuple(str(path) for path in args.data),
+        rounds=args.dagger,
+        round_episodes=args.dagger_episodes,
+        **given(args, RECIPE),
+    )
+
+
+def _check(args: argparse.Namespace, progress: Progress, families: tuple[Family, ...]) -> None:
+    from vla_ros.lab.train.run import check, success_by_family
+
+    outcomes = []
+    total = args.check * len(families)
+    for outcome in check(str(args.out / "policy"), args.check, families, args.workers):
+        outcomes.append(outcome)
+        said = [f"{f} {good}/{n}" for f, (good, n) in success_by_family(outcomes).items()]
+        progress.update("check", f"held-out: {', '.join(said)}", len(outcomes), total)
+    progress.end()
+    for family, (good, count) in success_by_family(outcomes).items():
+        print(f"{family}: {good} of {count} held-out episodes succeeded")

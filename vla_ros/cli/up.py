@@ -9,13 +9,18 @@ import threading
 import time
 from pathlib import Path
 
-from vla_ros.bringup.graph_file import LOG_LEVELS, GraphSpec, parse_overrides
-from vla_ros.bringup.security import check_enclave
-from vla_ros.bringup.shipped_graphs import shipped_graphs, title_of
-from vla_ros.bringup.view import view_node
-from vla_ros.console.streams import error
-from vla_ros.errors import UserError
-from vla_ros.signals import set_on_signal
+from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_seconds
+from vla_ros.core.console import error
+from vla_ros.core.signals import set_on_signal
+from vla_ros.ros.bringup.environment import check_enclave
+from vla_ros.ros.bringup.graph_file import (
+    LOG_LEVELS,
+    GraphSpec,
+    parse_overrides,
+    shipped_graphs,
+    title_of,
+    view_node,
+)
 
 DESCRIPTION = """\
 Start the nodes of a graph with their parameter files, configure and activate the lifecycle
@@ -39,29 +44,24 @@ examples:
 exit status: 0 ended when asked, 1 a node failed or would not come up, 2 wrong usage"""
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "up",
-        help="start a graph of nodes from a file",
-        description=DESCRIPTION,
-        epilog=EPILOG.format(graphs="\n".join(map(_told, shipped_graphs().items()))),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        DESCRIPTION,
+        EPILOG.format(graphs="\n".join(map(_told, shipped_graphs().items()))),
     )
     parser.add_argument("graph", help="a graph file, or the name of a shipped one, see below")
-    parser.add_argument(
-        "-p",
+    add_flag(
+        parser,
         "--param",
-        action="append",
-        default=[],
         metavar="NODE.PARAM=VALUE",
         help="set a parameter, after the parameter files; may be repeated",
     )
-    parser.add_argument(
-        "-r",
+    add_flag(
+        parser,
         "--remap",
-        action="append",
-        default=[],
         metavar="[NODE:]FROM=TO",
         help="rename a topic or service, in every node or in one; may be repeated",
     )
@@ -72,14 +72,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         metavar="FOLDER",
         help="of the keystore: node NAME uses the keys of FOLDER/NAME, such as /vla_ros/policy",
     )
-    parser.add_argument("--log-level", choices=LOG_LEVELS, help="of all nodes")
-    parser.add_argument(
-        "--for",
-        dest="seconds",
-        type=float,
-        metavar="SECONDS",
-        help="end by itself after this time",
-    )
+    add_flag(parser, "--log-level", choices=LOG_LEVELS, default=None, help="of all nodes")
+    add_flag(parser, "--for", help="end by itself after this time")
     parser.add_argument(
         "--view", action="store_true", help="show it in the browser: the view node too"
     )
@@ -94,8 +88,7 @@ def _told(graph: tuple[str, Path]) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Start, wait, end. Returns the exit status."""
-    if args.seconds is not None and not args.seconds > 0:
-        raise UserError(f"--for {args.seconds:g}: must be above 0 seconds")
+    check_seconds(args.seconds)
     spec = GraphSpec.load(
         args.graph,
         parse_overrides(args.param),
@@ -124,14 +117,14 @@ def describe(spec: GraphSpec) -> str:
     lines = [f"{spec.source}"]
     for node in spec.nodes:
         kind = "lifecycle node" if node.lifecycle else "node"
-        lines.append(f"{node.full_name}: {kind} vla_ros.nodes.{node.executable}.node")
+        lines.append(f"{node.full_name}: {kind} vla_ros.ros.nodes.{node.executable}.node")
         lines += [f"  {old} -> {new}" for old, new in node.remappings.items()]
         lines += [f"  {name}: {value!r}" for name, value in node.values().items()]
     return "\n".join(lines)
 
 
 def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
-    from vla_ros.bringup.graph import Graph, GraphFailed, Stopped, print_line
+    from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped, print_line
 
     graph = Graph(spec, interrupted=stop.is_set)
     failed = False

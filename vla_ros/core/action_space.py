@@ -108,3 +108,18 @@ def joints(kind: ActionKind, names: tuple[str, ...], grippers: tuple[str, ...] =
 
 #: What most VLA policies say, and the default everywhere: float64 [7].
 END_EFFECTOR_DELTA = end_effectors(ActionKind.END_EFFECTOR_DELTA)
+
+
+def action_space_of(width: int, names: tuple[str, ...] = ()) -> ActionSpace:
+    """Seven numbers are an end effector's displacement and a gripper, as most VLA policies say.
+
+    Any other width is positions of joints, called ``names`` or joint_0, joint_1, ... Which of them
+    are grippers, and of which unit, no checkpoint says: whoever runs it has to.
+    """
+    if width == END_EFFECTOR_DELTA.width:
+        return END_EFFECTOR_DELTA
+    known = len(set(names)) == len(names) == width and "" not in names
+    return joints(
+        ActionKind.JOINT_POSITION,
+        names if known else tuple(f"joint_{i}" for i in range(width)),
+    )

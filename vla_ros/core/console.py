@@ -1,17 +1,135 @@
-"""Progress on stderr: one line that is rewritten on a terminal, a few plain lines elsewhere."""
+"""What a person reads in a terminal: consoles and error lines, tables, progress, all of it rich;
+and the line of JSON that a program reads.
+
+On a terminal there is color (none with NO_COLOR) and a line that is rewritten; everywhere else
+plain text without any escape code, 80 columns wide, so that it can be kept and searched.
+rich is imported only when something is shown: `vla-ros --help` needs neither it nor its time.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import math
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
-
-from vla_ros.console.streams import WIDTH, console_of
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.live import Live
+    from rich.table import Table as Lines
+
+
+# ------------------------------------------------------------------------------------------------
+# Consoles for stdout and stderr, what is shown on them, and the line that says what is wrong.
+
+
+WIDTH = 80  # of everything that does not go to a terminal
+
+
+def console_of(stream: TextIO, width: int = WIDTH) -> Console:
+    """A console that writes to ``stream``, and never an escape code where it is no terminal.
+
+    Text is shown as it is: neither markup nor highlighting nor emoji. ``width`` counts where it
+    is no terminal.
+    """
+    from rich.console import Console
+
+    terminal = stream.isatty()
+    return Console(
+        file=stream,
+        force_terminal=terminal,
+        width=None if terminal else width,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def show(*what: RenderableType) -> None:
+    """One below the other on stdout."""
+    console = console_of(sys.stdout)
+    for one in what:
+        console.print(one)
+    sys.stdout.flush()
+
+
+def text_of(*what: RenderableType, width: int = WIDTH) -> str:
+    """The same as plain text, for a file."""
+    file = io.StringIO()
+    console = console_of(file, width)
+    for one in what:
+        console.print(one)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def error(who: str, message: object) -> None:
+    """``who: message`` on stderr: one line, whatever the message has in it."""
+    text = " ".join(str(message).split())
+    try:
+        from rich.text import Text
+
+        line = Text.assemble((f"{who}:", "bold red"), " ", text)
+        console_of(sys.stderr).print(line, soft_wrap=True)
+    except ImportError:  # a copy without its dependencies must be able to say so
+        print(f"{who}: {text}", file=sys.stderr, flush=True)
+
+
+# ------------------------------------------------------------------------------------------------
+# Tables as every verb shows them: no lines, names on the left, figures on the right.
+
+
+class Table:
+    """``rows`` of cells under ``heads``; the first column has the names.
+
+    Where there is no room, the columns called ``spare`` are left out, first the first; then
+    names are cut in two. A figure never is. Columns called ``left`` have text too.
+    """
+
+    def __init__(
+        self,
+        heads: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        spare: Sequence[str] = (),
+        left: Sequence[str] = (),
+    ) -> None:
+        self._heads, self._rows, self._spare = list(heads), [list(row) for row in rows], spare
+        self._left = left
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.measure import Measurement
+
+        unbound = options.update(width=10_000)
+        left_out: set[str] = set()
+        lines = self._lines(left_out)
+        for head in self._spare:
+            if Measurement.get(console, unbound, lines).maximum <= options.max_width:
+                break
+            left_out.add(head)
+            lines = self._lines(left_out)
+        yield lines
+
+    def _lines(self, left_out: set[str]) -> Lines:
+        from rich.table import Table as Lines
+        from rich.text import Text
+
+        places = [i for i, head in enumerate(self._heads) if head not in left_out]
+        lines = Lines(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+        lines.add_column(self._heads[0], overflow="fold", vertical="bottom")
+        for i in places[1:]:
+            head = self._heads[i]
+            lines.add_column(head, justify="left" if head in self._left else "right", no_wrap=True)
+        for row in self._rows:
+            lines.add_row(*(Text(row[i]) for i in places))
+        return lines
+
+
+# ------------------------------------------------------------------------------------------------
+# Progress on stderr: one line that is rewritten on a terminal, a few plain lines elsewhere.
+
 
 PLAIN_EVERY_S = 5.0
 _REWRITE_EVERY_S = 0.1
@@ -134,3 +252,23 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+# ------------------------------------------------------------------------------------------------
+# The last line of a verb with --json.
+
+
+def rounded(value: Any) -> Any:
+    """Floats to six significant digits, at any depth; null for what is no number."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {k: rounded(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(v) for v in value]
+    return value
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """One line on stdout, the last of a verb with --json."""
+    print(json.dumps(content), flush=True)

@@ -8,8 +8,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from vla_ros.analysis.machine import processor
-from vla_ros.resources import share, version
+from vla_ros.core.resources import share, version
 
 _CODE = (".", ":(exclude)benchmarks")  # results are no code
 
@@ -37,6 +36,16 @@ def code() -> str:
     """
     found = commit()
     return f"vla_ros {version()}" + (f", commit {found}" if found else "")
+
+
+def processor() -> str:
+    """The name of the processor, as Linux knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def machine(device: str = "cpu") -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image as Pillow
 from PIL import UnidentifiedImageError
 
-from vla_ros import core
+from vla_ros.core import types as core
 
 #: Channels and their order in RGB of every encoding that is accepted.
 ENCODINGS: dict[str, tuple[int, tuple[int, int, int]]] = {

@@ -1,15 +1,29 @@
-"""Rotations as axis-angle vectors [3] in rad: the way from one to another, by the shorter side.
+"""Rotations: the matrix of a quaternion, and axis-angle vectors [3] in rad.
 
 Two vectors may be far apart and be the same rotation (all around pi), so neither their difference
 nor a bound on their components says how far a gripper turns. The angle of the relative rotation
-does: the distance on the manifold, 0..pi.
+does: the distance on the manifold, 0..pi, by the shorter side.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from vla_ros.core import Floats
+from vla_ros.core.types import Floats
+
+
+def matrix(xyzw: Sequence[float]) -> Floats:
+    """Float64 [3, 3] of a quaternion of any length but zero."""
+    x, y, z, w = np.asarray(xyzw, np.float64) / (np.linalg.norm(xyzw) or 1.0)
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+    )
 
 
 def _quaternion(vector: Floats) -> tuple[float, Floats]:

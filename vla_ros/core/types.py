@@ -8,7 +8,7 @@ Units and stamps used everywhere:
 * a *steady* time is an integer count of nanoseconds of the monotonic clock, which all
   processes of one machine share; durations come from it and never from stamps;
 * images are uint8 [height, width, 3], RGB, C-contiguous;
-* an action is float64 [D], of an :class:`~vla_ros.action_space.ActionSpace`. The default has
+* an action is float64 [D], of an :class:`~vla_ros.core.action_space.ActionSpace`. The default has
   7 numbers: dx, dy, dz in metres, a rotation as axis-angle rx, ry, rz in radians, and the gripper
   from 0 (closed) to 1 (open). It is a *delta* of the end effector pose, to be executed once, over
   one control period.
@@ -24,7 +24,7 @@ from enum import Enum, IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 
 ACTION_DIM = 7  # of the default action space, which models and simulations here are made for
 GRIPPER = 6  # index of the gripper in such an action
@@ -83,7 +83,8 @@ class Observation:
     ``stamp_ns`` is the capture stamp of the *oldest* camera used; every age is counted from
     it, and no two observations have the same. ``more_images`` are those of further cameras by
     their roles. ``proprio`` is the robot's own state at the main
-    image's stamp, in the layout that was asked for (:mod:`vla_ros.control.proprio`), ``poses``
+    image's stamp, in the layout that was asked for (:mod:`vla_ros.runtime.control.observation`),
+    ``poses``
     the simulator's privileged ground truth, which only the scripted policy reads. ``executing``
     is what goes on meanwhile, for policies that continue it; None: the robot stands still, or was
     held to something else than its chunk. ``delay_steps``: how many control periods after this

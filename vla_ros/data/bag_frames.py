@@ -7,16 +7,228 @@ Images are read from the disk as they are needed, everything else is held in mem
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import bisect
+import struct
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from vla_ros.replay.bag import Bag, BagMessage
-from vla_ros.replay.errors import BagError
-from vla_ros.replay.parts import Part, header_stamp, lookup
-from vla_ros.replay.topics import Picked
-from vla_ros.timing import MS, SECOND
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
+
+# ------------------------------------------------------------------------------------------------
+# Which topic of a bag is what: by its usual name, by its type, or as the user says.
+
+
+IMAGE = "sensor_msgs/msg/Image"
+COMPRESSED = "sensor_msgs/msg/CompressedImage"
+#: role → the types that its topic may have. Roles are the names of the graph.
+ROLES: dict[str, tuple[str, ...]] = {
+    "image": (IMAGE, COMPRESSED),
+    "wrist_image": (IMAGE, COMPRESSED),
+    "joint_states": ("sensor_msgs/msg/JointState",),
+    "ground_truth": ("vla_ros/msg/NamedPoses",),
+    "instruction": ("std_msgs/msg/String",),
+    "policy/action": ("vla_ros/msg/ActionCommand",),
+    "policy/action_chunk": ("vla_ros/msg/ActionChunk",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The topics of a bag by role. A role that the bag does not have is not in it."""
+
+    topics: Mapping[str, BagTopic]
+
+    def name(self, role: str) -> str | None:
+        """The topic of a role."""
+        topic = self.topics.get(role)
+        return topic.name if topic else None
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the camera's images are compressed."""
+        return self.topics["image"].kind == COMPRESSED
+
+
+def parse_remaps(
+    items: Iterable[str], roles: Mapping[str, tuple[str, ...]] = ROLES
+) -> dict[str, str]:
+    """Turn ["image=/camera/color", ...] into {"image": "/camera/color"}. BagError."""
+    found = {}
+    for item in items:
+        role, equals, topic = item.replace(":=", "=").partition("=")
+        if not (role and equals and topic):
+            raise BagError(f"-r {item}: write ROLE=TOPIC, such as image=/camera/image_raw")
+        if role not in roles:
+            raise BagError(f"-r {item}: no role {role!r}; there are {', '.join(roles)}")
+        found[role] = topic if topic.startswith("/") else f"/{topic}"
+    return found
+
+
+def pick(
+    topics: Iterable[BagTopic],
+    remaps: Mapping[str, str],
+    roles: Mapping[str, tuple[str, ...]] = ROLES,
+) -> Picked:
+    """The topic of every role: the one given, else the one of the usual name, else the only
+    one whose name ends so, and for the camera the only one of its type.
+
+    BagError: no camera, several that may be it, or a topic given that is not there or not of
+    the right type.
+    """
+    there = {topic.name: topic for topic in topics if topic.count}
+    found: dict[str, BagTopic] = {}
+    for role, kinds in roles.items():
+        if role in remaps:
+            found[role] = _given(role, remaps[role], kinds, there)
+            continue
+        fitting = [topic for topic in there.values() if topic.kind in kinds]
+        topic = _usual(role, fitting)
+        if topic is not None:
+            found[role] = topic
+    if "image" not in found:
+        taken = {topic.name for topic in found.values()}
+        found["image"] = _only_camera([t for t in there.values() if t.name not in taken], there)
+    if roles is ROLES:  # one node hears them all
+        _check_transport(found)
+    return Picked(found)
+
+
+def _given(role: str, name: str, kinds: tuple[str, ...], there: Mapping[str, BagTopic]) -> BagTopic:
+    if name not in there:
+        raise BagError(f"the bag has no topic {name} for {role}; it has {_list(there)}")
+    topic = there[name]
+    if topic.kind not in kinds:
+        raise BagError(f"{name} is a {topic.kind}; {role} must be {' or '.join(kinds)}")
+    return topic
+
+
+def _usual(role: str, fitting: list[BagTopic]) -> BagTopic | None:
+    for ending in (role, f"{role}/compressed"):
+        exact = [topic for topic in fitting if topic.name == f"/{ending}"]
+        others = [topic for topic in fitting if topic.name.endswith(f"/{ending}")]
+        if exact or len(others) == 1:
+            return (exact or others)[0]
+    return None
+
+
+def _only_camera(free: list[BagTopic], there: Mapping[str, BagTopic]) -> BagTopic:
+    cameras = [topic for topic in free if topic.kind in ROLES["image"]]
+    if not cameras:
+        raise BagError(f"the bag has no camera images; it has {_list(there)}")
+    if len(cameras) > 1:
+        names = ", ".join(topic.name for topic in cameras)
+        raise BagError(f"several cameras ({names}): choose one with -r image=TOPIC")
+    return cameras[0]
+
+
+def _check_transport(found: Mapping[str, BagTopic]) -> None:
+    wrist = found.get("wrist_image")
+    if wrist is not None and wrist.kind != found["image"].kind:
+        raise BagError(
+            f"{found['image'].name} is a {found['image'].kind} and {wrist.name} a {wrist.kind}:"
+            " both cameras must be raw or both compressed"
+        )
+
+
+def _list(there: Mapping[str, BagTopic]) -> str:
+    names = [f"{topic.name} ({topic.kind})" for topic in there.values()]
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(names[:12]) + more
+
+
+# ------------------------------------------------------------------------------------------------
+# The messages that belong to a frame beside the camera's: found by their stamps of capture.
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One serialized message of a frame, and what it is of: "image", "joint_states", ..."""
+
+    role: str
+    stamp_ns: int
+    data: bytes
+
+
+def header_stamp(bag: Bag, message: BagMessage) -> int:
+    """The stamp of a message that begins with a header, read without the rest of it.
+
+    BagError: the message is shorter than a header.
+    """
+    if len(message.data) < 12:
+        raise BagError(f"{bag.path}: a message on {message.topic} is cut short")
+    order = "<" if message.data[1] & 1 else ">"
+    sec, nanosec = struct.unpack_from(f"{order}iI", message.data, 4)
+    return int(sec) * SECOND + int(nanosec)
+
+
+def restamped(data: bytes, stamp_ns: int) -> bytes:
+    """The same message with another stamp in its header."""
+    out = bytearray(data)
+    struct.pack_into(f"{'<' if data[1] & 1 else '>'}iI", out, 4, *divmod(stamp_ns, SECOND))
+    return bytes(out)
+
+
+def require(picked: Picked, needs: Sequence[str]) -> None:
+    """BagError: the bag has no topic for something that the policy needs."""
+    for role in needs:
+        if picked.name(role) is None:
+            raise BagError(
+                f"the policy needs {role}, which the bag lacks: name its topic with -r"
+                f" {role}=TOPIC, or choose another policy"
+            )
+
+
+def lookup(bag: Bag, picked: Picked, role: str) -> Held | Streamed:
+    """What finds the companion of a frame. BagError: the bag has no topic of this role."""
+    require(picked, [role])
+    name = picked.topics[role].name
+    return Streamed(bag, role, name) if role == "wrist_image" else Held(bag, role, name)
+
+
+class Held:
+    """Small messages, all in memory, in any order."""
+
+    def __init__(self, bag: Bag, role: str, name: str) -> None:
+        self._role = role
+        found = {header_stamp(bag, m): m.data for m in bag.messages([name])}
+        self._stamps = sorted(found)
+        self._data = found
+
+    def nearest(self, stamp: int, slop_ns: int) -> Part | None:
+        i = bisect.bisect_left(self._stamps, stamp)
+        near = self._stamps[max(0, i - 1) : i + 1]
+        return _nearest(self._role, stamp, slop_ns, [(s, self._data[s]) for s in near])
+
+
+class Streamed:
+    """Images, read along with the frames; ``nearest`` must be asked in the order of stamps."""
+
+    def __init__(self, bag: Bag, role: str, name: str) -> None:
+        self._role = role
+        self._messages = ((header_stamp(bag, m), m.data) for m in bag.messages([name]))
+        self._near: deque[tuple[int, bytes]] = deque()
+
+    def nearest(self, stamp: int, slop_ns: int) -> Part | None:
+        while not self._near or self._near[-1][0] < stamp + slop_ns:
+            following = next(self._messages, None)
+            if following is None:
+                break
+            self._near.append(following)
+        while self._near and self._near[0][0] < stamp - slop_ns:
+            self._near.popleft()
+        return _nearest(self._role, stamp, slop_ns, list(self._near))
+
+
+def _nearest(role: str, stamp: int, slop_ns: int, near: list[tuple[int, bytes]]) -> Part | None:
+    if not near:
+        return None
+    best, data = min(near, key=lambda item: (abs(item[0] - stamp), item[0]))
+    return Part(role, best, data) if abs(best - stamp) <= slop_ns else None
+
 
 _LOOP_NS = SECOND  # further back than this is no late frame: time itself went back
 _PICTURES = (b"\xff\xd8\xff", b"\x89PNG")

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from vla_ros.recording.bag_file import BagFile, Record
-from vla_ros.recording.run_info import RunInfo
-from vla_ros.timing import SECOND, Clock
+from vla_ros.core.clock import SECOND, Clock
+from vla_ros.data.bag_writer import BagFile, Record
+from vla_ros.data.run_info import RunInfo
 
 MB = 1 << 20
 

@@ -1,16 +1,318 @@
-"""The report of a replay: both runs side by side, as text and as one line of JSON."""
+"""Whether a policy said the same again: runs, their comparison, golden files, the report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from vla_ros.core import STAGES, CommandKind
-from vla_ros.replay.compare import Comparison
-from vla_ros.replay.run import Run
-from vla_ros.timing import Distribution, Window
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.clock import MS, Distribution, Window
+from vla_ros.core.types import INFERENCE_STAGES, STAGES, CommandKind
+from vla_ros.data.bags import BagError
+
+# ------------------------------------------------------------------------------------------------
+# The nouns of a comparison: what a policy said about the frames of a run, and how fast.
+
+
+#: Which frame, and which action of the chunk that it gave.
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One command. ``action``: its numbers, ``names`` and ``units`` what they are; empty for those
+    of one end effector, as in recordings of the first release. Stamps in ns, stages in ms.
+
+    ``at_ns``: when it was recorded or received, on a clock that runs evenly.
+    """
+
+    kind: CommandKind
+    observed_ns: int  # 0: rests on no observation
+    latest_ns: int
+    published_ns: int
+    at_ns: int
+    action: tuple[float, ...]
+    epoch: int = 0
+    chunk_index: int = 0
+    schedule: str = ""
+    stages_ms: Mapping[str, float] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return self.observed_ns, self.chunk_index
+
+    @property
+    def age_ms(self) -> float:
+        """Observation age at publication, by the stamps."""
+        return (self.published_ns - self.observed_ns) / MS
+
+    @property
+    def inference_ms(self) -> float:
+        return sum(self.stages_ms.get(stage, 0.0) for stage in INFERENCE_STAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything a policy said in one run, in the order it said it.
+
+    ``tokens``: of every frame that was answered with tokens, by its stamp. ``answer_ms``: from
+    showing a frame to its answer, by the steady clock; empty for recorded runs.
+    """
+
+    said: tuple[Said, ...]
+    tokens: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    frames: int = 0
+    answer_ms: Distribution = Distribution()
+    policy: str = ""
+    schedule: str = ""
+    checkpoint: str = ""
+    checkpoint_sha256: str = ""
+    device: str = ""
+    dtype: str = ""
+    pipeline_depth: int = 1
+
+    @property
+    def actions(self) -> dict[Key, Said]:
+        """The policy's own actions by frame; neither holding still nor stopping is one."""
+        return {s.key: s for s in self.said if s.kind is CommandKind.POLICY}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the numbers of an action are; of a run without actions those of one end effector."""
+        return (self._first.names if self._first else ()) or END_EFFECTOR_DELTA.names
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Of :attr:`names`."""
+        return (self._first.units if self._first else ()) or END_EFFECTOR_DELTA.units
+
+    @property
+    def _first(self) -> Said | None:
+        return next((s for s in self.said if s.kind is CommandKind.POLICY), None)
+
+    @property
+    def rate_hz(self) -> float:
+        """Actions of the policy a second, from the first to the last."""
+        times = [s.at_ns for s in self.said if s.kind is CommandKind.POLICY]
+        span = times[-1] - times[0] if len(times) > 1 else 0
+        return (len(times) - 1) * 1e9 / span if span > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One number of one action that is another one. ``frame`` counts from 0, ``dimension`` is the
+    number's name."""
+
+    frame: int
+    stamp_ns: int
+    chunk_index: int
+    dimension: str
+    recorded: float
+    replayed: float
+
+    def __str__(self) -> str:
+        place = f"frame {self.frame} (stamp {self.stamp_ns / 1e9:.6f}), {self.dimension}"
+        return f"{place}: {self.recorded:.9g} before, {self.replayed:.9g} now"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``compared`` actions are in both runs; ``missing`` ones only in the first, although the
+    frame was shown; ``extra`` ones only in the second. ``tail``: missing only because a pipeline
+    was not yet that far when its episode ended. Differences in m, rad and gripper 0..1, of the
+    numbers that ``names`` says.
+    """
+
+    compared: int
+    missing: int
+    extra: int
+    tail: int
+    names: tuple[str, ...]
+    max_abs_diff: tuple[float, ...]  # a name
+    first: Difference | None
+    tokens: int  # compared
+    tokens_equal: int
+
+    @property
+    def largest(self) -> float:
+        return max(self.max_abs_diff)
+
+    @property
+    def identical(self) -> bool:
+        """Every action again, to the last bit."""
+        same = self.largest == 0.0 and self.tokens == self.tokens_equal
+        return self.compared > 0 and self.missing == 0 and same
+
+    @property
+    def token_match_rate(self) -> float | None:
+        """Share of the tokens that are the same; None for policies without tokens."""
+        return self.tokens_equal / self.tokens if self.tokens else None
+
+
+def compare(
+    before: Run,
+    now: Run,
+    shown: Collection[int],
+    ends: Collection[int] = (),
+) -> Comparison:
+    """Compare by the frame an action rests on, so that pipelined schedules, which answer some
+    frames later, can be compared with those that answer at once.
+
+    ``shown``: stamps of the frames that were replayed, in order; ``ends``: those of them that
+    were the last of an episode. Raises BagError where the actions are not of the same numbers.
+    """
+    names = _names(before, now)
+    place = {stamp: i for i, stamp in enumerate(shown)}
+    first, second = before.actions, now.actions
+    expected = {key: said for key, said in first.items() if key[0] in place}
+    both = sorted(expected.keys() & second.keys(), key=lambda key: (place[key[0]], key[1]))
+    largest = [0.0] * len(names)
+    difference: Difference | None = None
+    for key in both:
+        old, new = expected[key].action, second[key].action
+        for i, name in enumerate(names):
+            off = abs(new[i] - old[i])
+            largest[i] = max(largest[i], off)
+            if off and difference is None:
+                difference = Difference(place[key[0]], key[0], key[1], name, old[i], new[i])
+    lost = expected.keys() - second.keys()
+    tail = {key for key in lost if key[0] in _unanswered(place, ends, now.pipeline_depth)}
+    tokens, equal = _tokens(before, now)
+    return Comparison(
+        compared=len(both),
+        missing=len(lost) - len(tail),
+        extra=len(second.keys() - first.keys()),
+        tail=len(tail),
+        names=names,
+        max_abs_diff=tuple(largest),
+        first=difference,
+        tokens=tokens,
+        tokens_equal=equal,
+    )
+
+
+def _names(before: Run, now: Run) -> tuple[str, ...]:
+    if before.actions and now.actions and before.names != now.names:
+        first, second = " ".join(before.names), " ".join(now.names)
+        raise BagError(
+            f"the actions before were of {first}, those of now are of {second}: replay with the"
+            " action_space and the names of the recording"
+        )
+    return before.names
+
+
+def _unanswered(place: dict[int, int], ends: Collection[int], depth: int) -> set[int]:
+    """The frames still in a pipeline of this depth when their episode ends."""
+    last = {place[stamp] for stamp in ends if stamp in place} | {len(place) - 1}
+    return {stamp for stamp, i in place.items() if any(0 <= end - i < depth - 1 for end in last)}
+
+
+def _tokens(before: Run, now: Run) -> tuple[int, int]:
+    """(tokens of frames that both runs answered, those that are the same)."""
+    count = equal = 0
+    for stamp in before.tokens.keys() & now.tokens.keys():
+        old, new = before.tokens[stamp], now.tokens[stamp]
+        count += max(len(old), len(new))
+        equal += sum(a == b for a, b in zip(old, new, strict=False))
+    return count, equal
+
+
+# ------------------------------------------------------------------------------------------------
+# Golden files: what a policy said about the frames of a bag, kept to compare with later.
+#
+# JSON, readable and comparable by eye; numbers are written so that they are read back exactly.
+
+
+FORMAT = "vla_ros golden actions 1"
+
+
+def save_golden(path: Path, run: Run, bag: str) -> None:
+    """Write the policy's actions and tokens. BagError: the file cannot be written."""
+    actions = [
+        {"stamp_ns": key[0], "chunk_index": key[1], "action": list(said.action)}
+        for key, said in run.actions.items()
+    ]
+    content = {
+        "format": FORMAT,
+        "bag": bag,
+        "policy": run.policy,
+        "schedule": run.schedule,
+        "checkpoint": run.checkpoint,
+        "checkpoint_sha256": run.checkpoint_sha256,
+        "frames": run.frames,
+        "names": list(run.names),
+        "units": list(run.units),
+        "actions": actions,
+        "tokens": {str(stamp): list(tokens) for stamp, tokens in run.tokens.items()},
+    }
+    try:
+        path.write_text(_lines(content), encoding="utf-8")
+    except OSError as error:
+        raise BagError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _lines(content: dict[str, object]) -> str:
+    """JSON with one line an action."""
+    rows = content.pop("actions")
+    assert isinstance(rows, list)
+    head = json.dumps(content)[:-1]
+    body = ",\n".join(json.dumps(row) for row in rows)
+    return f'{head}, "actions": [\n{body}\n]}}\n'
+
+
+def load_golden(path: Path) -> Run:
+    """The inverse of :func:`save_golden`. BagError: no such file, or something else in it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BagError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise BagError(f"{path} is no golden file: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BagError(f"{path} is no golden file: make one with `vla-ros replay BAG --save FILE`")
+    try:
+        names = tuple(map(str, content.get("names", END_EFFECTOR_DELTA.names)))
+        units = tuple(map(str, content.get("units", END_EFFECTOR_DELTA.units)))
+        said = tuple(_said(row, names, units) for row in content["actions"])
+        tokens = {int(stamp): tuple(row) for stamp, row in content["tokens"].items()}
+        return Run(
+            said,
+            tokens,
+            int(content["frames"]),
+            policy=content["policy"],
+            schedule=content["schedule"],
+            checkpoint=content["checkpoint"],
+            checkpoint_sha256=content["checkpoint_sha256"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BagError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+
+
+def _said(row: dict[str, object], names: tuple[str, ...], units: tuple[str, ...]) -> Said:
+    stamp, index, action = row["stamp_ns"], row["chunk_index"], row["action"]
+    if not (isinstance(stamp, int) and isinstance(index, int) and isinstance(action, list)):
+        raise TypeError("an action is not as it was written")
+    if len(action) != len(names):
+        raise ValueError(f"an action has {len(action)} numbers, not {len(names)}")
+    numbers = tuple(float(number) for number in action)
+    return Said(
+        CommandKind.POLICY,
+        *(stamp,) * 4,
+        numbers,
+        chunk_index=index,
+        names=names,
+        units=units,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The report of a replay: both runs side by side, as text and as one line of JSON.
+
 
 #: below the table of times
 ABOUT_TIMES = "the stages abut and add up to the age; inference is preprocess to decode"

@@ -1,11 +1,9 @@
-"""The inference engine: one packed pass under every schedule, and flow policies. No ROS here.
+"""The inference engine: prepare, encode, decode, unnormalize; token and flow policies. No ROS here.
 
-What needs torch is imported when it is asked for: options and errors are for everybody.
-
-``engine``: the face; ``options``, ``factory``: from what is asked for to its parts. ``model``:
-what a checkpoint becomes, of ``vision`` and ``decoders``. ``packed``: the one primitive, which
-``schedules`` fill, with guesses of ``drafters``. ``flow``: the other primitive, for policies with
-an action head. ``checkpoints``: what is on disk; ``quantised``: fewer bits.
+``engine.py`` is the face and ``options.py`` what a caller may choose; ``decoding/`` from a prefix
+to tokens or a chunk, ``models/`` one file an architecture, ``layers/`` what they are made of,
+``io/`` checkpoints on disk. What needs torch is imported when it is asked for: options and errors
+are for everybody.
 """
 
 from __future__ import annotations

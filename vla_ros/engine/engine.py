@@ -1,39 +1,147 @@
-"""The engine: observation in, de-normalised actions out. ROS-free; used by one thread.
+"""The engine: an observation in, actions in units out. ROS-free; used by one thread.
 
 ``engine = load_engine(EngineOptions(checkpoint="random:small"))``, then
 ``engine.reset("pick up the red cube")`` and ``engine.step(observation, timeline, clock)``.
+
+Every step is four stages: *prepare* the pixels and the state, *encode* them (a request: the
+embedded prompt of a token policy, the KV prefix of a flow policy), *decode* tokens or integrate a
+chunk, *unnormalize* the actions.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
 import numpy as np
 import torch
 
-from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
-from vla_ros.engine.ahead import Ahead, Coming, Sight
-from vla_ros.engine.cameras import camera_pixels
-from vla_ros.engine.checkpoints.openvla import Checkpoint, load_checkpoint, quantised
-from vla_ros.engine.checkpoints.random import PREFIX, load_random
+from vla_ros.core.action_space import action_space_of
+from vla_ros.core.clock import Clock
+from vla_ros.core.types import Floats, Image, Inference, Observation, PolicyInfo, Timeline
+from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.decoding.base import resolve as resolve_decoding
+from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
+from vla_ros.engine.decoding.flow_matching import (
+    REMEMBERED,
+    Guidance,
+    RtcMode,
+    generator_for,
+    guidance_of,
+)
+from vla_ros.engine.decoding.prefetch import Newest, ObservationEncoder, Prefetcher
+from vla_ros.engine.decoding.request import Decoded, Request, StageTimer
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.factory import ScheduleParts, make_schedule
-from vla_ros.engine.flow.engine import FlowEngine, load_flow
-from vla_ros.engine.inspection import refuse_weights
-from vla_ros.engine.layout import action_space_of
-from vla_ros.engine.model import Capture, ModelOptions, Prompt, VLAModel
-from vla_ros.engine.options import FLOW_OPTIONS, EngineOptions
-from vla_ros.engine.quantised.formats import parse_formats
-from vla_ros.engine.request import Decoded, Request
-from vla_ros.engine.schedules.auto import resolve
-from vla_ros.engine.schedules.base import Schedule
-from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer, read_normaliser
-from vla_ros.engine.vision.images import Preprocessor
-from vla_ros.timing import Clock
+from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.openvla import (
+    Checkpoint,
+    fingerprint,
+    inspect_checkpoint,
+    load_checkpoint,
+    quantized,
+    refuse_formats,
+    resolve,
+)
+from vla_ros.engine.io.quantize import refuse_flow_formats
+from vla_ros.engine.io.random import PREFIX, PRESETS, load_random, parameters, random_config
+from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer, read_normalizer
+from vla_ros.engine.layers.formats import parse_formats
+from vla_ros.engine.layers.graphs import Capture, CudaCapture
+from vla_ros.engine.models.base import Inputs, PolicyConfig, Prefix
+from vla_ros.engine.models.cameras import ABSENT, WRIST, images_of, roles_of
+from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.models.openvla import Prompt, VLAModel, camera_pixels
+from vla_ros.engine.models.registry import all_presets, config_of, family_of, flow_source, is_flow
+from vla_ros.engine.options import FLOW, TOKENS, EngineOptions
+
+RequestT = TypeVar("RequestT")
+DecodedT = TypeVar("DecodedT")
 
 
-class Engine:
-    """A loaded policy: one model, one schedule, one instruction at a time.
+class Engine(ABC, Generic[RequestT, DecodedT]):
+    """A loaded policy: one model, one way of decoding, one instruction at a time.
 
-    ``options`` and ``info`` name the schedule that runs, where the given options said "auto".
+    ``options`` and ``info`` name the decoding that runs, where the given options said "auto";
+    ``cameras`` is how many images an observation must have.
+    """
+
+    info: PolicyInfo
+    cameras: int
+
+    def __init__(self, options: EngineOptions) -> None:
+        self.options = options
+        self._text: str | None = None
+        self._prepared: int | None = None  # graphs that there were when all were captured
+
+    def reset(self, text: str) -> None:
+        """Begin a new instruction or episode: tokenize once, forget pipeline, KV and drafts.
+
+        Raises ValueError for an instruction that is empty or too long for the model.
+        """
+        if not text.strip():
+            raise ValueError("the instruction is empty")
+        if text != self._text:
+            self.instruct(text)
+            self._text = text
+        self.forget()
+
+    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
+        """Answer an observation; None while a pipeline fills.
+
+        Marks preprocess, vision, prefill and decode. Raises InvalidAction when the observation
+        lacks something or the output is no action, and forgets then whatever could carry the
+        fault on.
+        """
+        if self._text is None:
+            raise RuntimeError("no instruction yet: call reset(text) before step()")
+        decoded = self.decode(self.encode(observation, timeline, clock), clock)
+        if decoded is None:
+            return None
+        return replace(self.unnormalize(decoded), captures=self.captures_in_service)
+
+    def watch(self, newest: Newest) -> None:
+        """``newest`` names the newest frame that waits: it may be encoded before it is given."""
+
+    @property
+    def captures_in_service(self) -> int:
+        """Graphs captured since all were prepared, while a robot waited: 0 if all is well."""
+        return 0 if self._prepared is None else self.captures - self._prepared
+
+    @property
+    @abstractmethod
+    def captures(self) -> int:
+        """Graphs captured so far."""
+
+    @abstractmethod
+    def instruct(self, text: str) -> None:
+        """Take on another instruction. ValueError: too long."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget what was computed of earlier observations."""
+
+    @abstractmethod
+    def prepare(self, observation: Observation) -> Any:
+        """What the network is given of an observation. InvalidAction, ValueError: it lacks it."""
+
+    @abstractmethod
+    def encode(self, observation: Observation, timeline: Timeline, clock: Clock) -> RequestT:
+        """Everything of an observation before its actions are decoded."""
+
+    @abstractmethod
+    def decode(self, request: RequestT, clock: Clock) -> DecodedT | None:
+        """The answer that is now complete, perhaps to an earlier request; None: none is."""
+
+    @abstractmethod
+    def unnormalize(self, decoded: DecodedT) -> Inference:
+        """Check the actions and bring them to units. InvalidAction: they are none."""
+
+
+class TokenEngine(Engine[Request, Decoded]):
+    """A policy whose language model says its actions: OpenVLA, MiniVLA, OFT, BitVLA.
+
     ``capture`` is how graphs are captured, where not as CUDA graphs on CUDA (tests).
     """
 
@@ -41,133 +149,117 @@ class Engine:
         self, checkpoint: Checkpoint, options: EngineOptions, capture: Capture | None = None
     ) -> None:
         device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-        self.options = options = resolve(options, checkpoint.config)
+        options = resolve_decoding(options, checkpoint.config)
+        super().__init__(options)
         formats = parse_formats(options.weights)
         if formats:
-            checkpoint = quantised(checkpoint, formats)
-        self.model = VLAModel(
-            checkpoint,
-            device,
-            dtype,
-            ModelOptions(
-                options.backend, options.cuda_graphs, options.compile, options.attention, capture,
-                options.schedule != "generate",  # which is transformers' and takes them plain
-                options.vision_streams, gemm=options.gemm,
-            ),
-        )  # fmt: skip
+            checkpoint = quantized(checkpoint, formats)
+        self.model = VLAModel(checkpoint, device, dtype, options, capture)
         config = self.model.config
-        self.normaliser = _normaliser(checkpoint, options)
+        self.cameras = config.images
+        self.normalizer = _normalizer(checkpoint, options)
         self.tokenizer = PromptTokenizer(checkpoint.directory, config)
         self._preprocess = Preprocessor(
-            config, device, dtype, options.center_crop, options.preprocessing, options.image_steps
+            config,
+            device,
+            dtype,
+            options.center_crop == "always",
+            options.preprocessing,
+            options.image_steps,
         )
-        # Only a schedule that reads its answer later has the time.
-        beside = device.type == "cuda" and options.look_ahead and options.schedule == "actionflow"
-        self.sight = Sight(self.model, self.pixels, beside)
-        self._ahead = Ahead(self.sight)
-        self._tokens = self.normaliser.dim * config.chunk
-        longest = config.patches + MAX_TEXT
-        parts = ScheduleParts(
-            self.model, options, self.normaliser.dim, self._tokens, longest,
+        # Only a decoding that reads its answer later has the time to prefetch.
+        prefetch = device.type == "cuda" and options.prefetch and options.decoding == "actionflow"
+        self.encoder = ObservationEncoder(self.model, self.prepare, prefetch)
+        self._prefetcher = Prefetcher(self.encoder)
+        self._tokens = self.normalizer.dim * config.chunk
+        self._longest = config.patches + MAX_TEXT
+        parts = DecodingParts(
+            self.model,
+            options,
+            self.normalizer.dim,
+            self._tokens,
+            self._longest,
             lambda name: open_checkpoint(name, options.seed, device, dtype),
             _proprio(checkpoint, options),
-        )  # fmt: skip
-        self.schedule: Schedule = make_schedule(parts)
-        self._longest = longest
-        self._text: str | None = None
+        )
+        self.decoding: Decoding = make_decoding(parts)
         self._prompts: list[Prompt] = []  # by the delay that they name
-        self._prepared: int | None = None  # graphs that there were when all were prepared
         self.info = PolicyInfo(
             name="vla",
-            schedule=options.schedule,
+            schedule=options.decoding,
             checkpoint=options.checkpoint,
             checkpoint_sha256=checkpoint.sha256,
             device=str(device),
             dtype=options.dtype,
-            pipeline_depth=self.schedule.depth,
+            pipeline_depth=self.decoding.depth,
             chunk_length=config.chunk,
             max_tokens=self._tokens,
             state_dim=config.proprio_dim,
-            action_space=action_space_of(self.normaliser.dim),
+            action_space=action_space_of(self.normalizer.dim),
             max_delay=config.max_delay,
         )
 
     @property
-    def cameras(self) -> int:
-        """How many images an observation must have."""
-        return self.model.config.images
+    def captures(self) -> int:
+        """Graphs captured so far, a draft model's too."""
+        return self.model.captures
 
-    @property
-    def captures_in_service(self) -> int:
-        """Graphs captured since all were prepared, while a robot waited: 0 if all is well."""
-        return 0 if self._prepared is None else self.model.captures - self._prepared
+    def instruct(self, text: str) -> None:
+        """Tokenize and embed the prompt, of every delay that it can name."""
+        config = self.model.config
+        every = [self.tokenizer(text, delay) for delay in range(config.max_delay + 1)]
+        longest = max(map(len, every))
+        if longest + config.patches > self._longest:
+            raise ValueError(f"the instruction has {longest} tokens, the most is {MAX_TEXT}")
+        self.decoding.instruct(text)
+        front = self.tokenizer.front
+        self._prompts = [self.model.prompt(ids, front) for ids in every]
 
-    def reset(self, text: str) -> None:
-        """Begin a new instruction or episode: tokenise once, forget pipeline, KV and drafts.
+    def forget(self) -> None:
+        """Forget pipeline, KV, drafts and what was prefetched."""
+        self.decoding.forget()
+        self.encoder.drop()
 
-        Raises ValueError for an empty or an overlong instruction.
-        """
-        if not text.strip():
-            raise ValueError("the instruction is empty")
-        if text != self._text:
-            config = self.model.config
-            every = [self.tokenizer(text, delay) for delay in range(config.max_delay + 1)]
-            longest = max(map(len, every))
-            if longest + config.patches > self._longest:
-                raise ValueError(f"the instruction has {longest} tokens, the most is {MAX_TEXT}")
-            self.schedule.instruct(text)
-            front = self.tokenizer.front
-            self._prompts, self._text = [self.model.prompt(ids, front) for ids in every], text
-        self.schedule.forget()
-        self.sight.drop()
+    def watch(self, newest: Newest) -> None:
+        """``newest`` names the newest frame that waits: it may be encoded before it is given."""
+        self._prefetcher.watch(newest)
 
-    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
-        """Answer an observation; None while a pipelined schedule fills.
+    def prepare(self, observation: Observation) -> tuple[torch.Tensor, ...]:
+        """Pixels [images, 3, s, s] per vision tower."""
+        return camera_pixels(self._preprocess, observation, self.cameras)
 
-        Marks preprocess, vision, prefill and decode. Raises InvalidAction when the output is
-        no action, and forgets then whatever could carry the fault on.
-        """
-        request = self.request(observation, timeline, clock)
-        if self.model.capture is not None and self._prepared is None:
-            self.schedule.prepare(request, every=True)
-            self._prepared = self.model.captures
-        pending = self.schedule.submit(request)
-        self._ahead.meanwhile(pending, clock)
-        decoded = pending.read()
-        if decoded is None:
-            return None
-        self._ahead.learn(decoded.timeline)
-        return self.inference(decoded)
-
-    def watch(self, coming: Coming) -> None:
-        """``coming`` names the newest frame that waits: it may be seen before it is given."""
-        self._ahead.watch(coming)
-
-    def request(self, observation: Observation, timeline: Timeline, clock: Clock) -> Request:
-        """Preprocess and see: everything before the language model."""
-        if not self._prompts:
-            raise RuntimeError("no instruction yet: call reset(text) before step()")
-        seen = self.sight.see(observation, timeline, clock)
+    def encode(self, observation: Observation, timeline: Timeline, clock: Clock) -> Request:
+        """Preprocess and encode the images: everything before the language model."""
+        encoded = self.encoder.encode(observation, timeline, clock)
         named = self._prompts[self._told(observation.delay_steps)]
-        prompt = self.model.sequence(named, seen.patches)
+        prompt = self.model.sequence(named, encoded.patches)
         return Request(
-            observation.stamp_ns, prompt, seen.stages, seen.pixels, seen.features, observation,
+            observation.stamp_ns,
+            prompt,
+            encoded.stages,
+            encoded.pixels,
+            encoded.features,
+            observation,
             len(named.first),
-        )  # fmt: skip
+        )
 
-    def _told(self, delay_steps: int) -> int:
-        """The delay that the prompt names: as near as the policy was trained for."""
-        return min(max(delay_steps, 0), self.info.max_delay)
+    def decode(self, request: Request, clock: Clock) -> Decoded | None:
+        """The tokens (or a head's values) of the request whose passes are done."""
+        if self.model.capture is not None and self._prepared is None:
+            self.decoding.prepare(request, every=True)
+            self._prepared = self.captures
+        pending = self.decoding.submit(request)
+        self._prefetcher.meanwhile(pending, clock)
+        decoded = pending.read()
+        if decoded is not None:
+            self._prefetcher.learn(decoded.timeline)
+        return decoded
 
-    def pixels(self, observation: Observation) -> tuple[torch.Tensor, ...]:
-        """Preprocess: pixels [images, 3, s, s] per vision tower."""
-        return camera_pixels(self._preprocess, observation, self.model.config.images)
-
-    def inference(self, decoded: Decoded) -> Inference:
-        """Check and de-normalise what a schedule decoded."""
+    def unnormalize(self, decoded: Decoded) -> Inference:
+        """Tokens to values in [-1, 1] to units, by the statistics of the checkpoint."""
         if not decoded.finite:
-            self.schedule.forget(damaged=True)
-            self.sight.drop()
+            self.decoding.forget(damaged=True)
+            self.encoder.drop()
             raise InvalidAction("a logit is not finite: the weights or the image are damaged")
         if decoded.actions is None:
             if len(decoded.tokens) != self._tokens:
@@ -177,13 +269,10 @@ class Engine:
             values = self.model.actions.decode(decoded.tokens)
         else:
             values = decoded.actions.double().cpu().numpy()
-        values = values.reshape(self.model.config.chunk, self.normaliser.dim)
-        actions = np.ascontiguousarray(self.normaliser.restore(values), dtype=np.float64)
-        if not np.isfinite(actions).all():
-            raise InvalidAction("an action is not finite: check the checkpoint's norm_stats")
+        values = values.reshape(self.model.config.chunk, self.normalizer.dim)
         return Inference(
             stamp_ns=decoded.stamp_ns,
-            actions=actions,
+            actions=_finite(self.normalizer.restore(values), "check the checkpoint's norm_stats"),
             timeline=decoded.timeline,
             tokens=decoded.tokens,
             target_passes=decoded.target_passes,
@@ -191,18 +280,264 @@ class Engine:
             drafted=decoded.drafted,
             accepted=decoded.accepted,
             told_delay=self._told(decoded.delay_steps),
-            captures=self.captures_in_service,
         )
 
+    def _told(self, delay_steps: int) -> int:
+        """The delay that the prompt names: as near as the policy was trained for."""
+        return min(max(delay_steps, 0), self.info.max_delay)
 
-def _normaliser(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser:
+
+@dataclass(slots=True)
+class FlowRequest:
+    """An observation as a flow policy's prefix."""
+
+    observation: Observation
+    stages: StageTimer
+    prefix: Prefix
+
+
+@dataclass(slots=True)
+class FlowChunk:
+    """What a flow policy made of a request: a chunk [H, D] in model space, and whether it
+    continues the one that is executed."""
+
+    request: FlowRequest
+    chunk: torch.Tensor
+    guided: bool
+
+
+class FlowEngine(Engine[FlowRequest, FlowChunk]):
+    """A policy whose action head integrates a chunk: pi0, pi0.5, SmolVLA, Evo-1, GR00T."""
+
+    def __init__(self, policy: LoadedPolicy, options: EngineOptions) -> None:
+        super().__init__(options)
+        self.policy, self.model = policy, policy.model
+        config: PolicyConfig = policy.config
+        self.roles = check_layout(config, options)
+        _check_rtc(config, options.rtc_mode)
+        self.cameras = 2 if WRIST in self.roles else 1
+        self._preparation = policy.preparation()
+        self._chunks: dict[int, torch.Tensor] = {}  # the newest in model space, by stamp
+        self.info = PolicyInfo(
+            name="vla",
+            schedule="flow",
+            checkpoint=options.checkpoint,
+            checkpoint_sha256=policy.sha256,
+            device=str(policy.model.device),
+            dtype=options.dtype,
+            chunk_length=config.horizon,
+            state_dim=config.state_dim,
+            camera_roles=tuple(role for role in options.camera_roles if role in self.roles),
+            action_space=policy.action_space,
+            continues=config.continues,
+        )
+
+    @property
+    def captures(self) -> int:
+        """Graphs captured so far."""
+        return int(self.model.captured.count)
+
+    @property
+    def last_chunk(self) -> torch.Tensor | None:
+        """The newest chunk in model space [H, D], for the guidance of the next one."""
+        return next(reversed(self._chunks.values()), None)
+
+    def instruct(self, text: str) -> None:
+        """Take on an instruction. ValueError: too long for the model."""
+        self._preparation.instruct(text)
+
+    def forget(self) -> None:
+        """No chunk is continued."""
+        self._chunks.clear()
+
+    def prepare(self, observation: Observation) -> Inputs:
+        """Pixels, prompt and state. InvalidAction: a camera or the state is missing."""
+        return self._preparation.inputs(self._images(observation), self._state(observation))
+
+    def encode(self, observation: Observation, timeline: Timeline, clock: Clock) -> FlowRequest:
+        """The prefix: what the action head reads of the observation."""
+        if self._prepared is None:
+            self._capture(observation)
+        stages = StageTimer(timeline, clock, self.model.device)
+        inputs = self.prepare(observation)
+        stages.mark("preprocess")
+        return FlowRequest(observation, stages, self.model.encode(inputs, stages))
+
+    def decode(
+        self, request: FlowRequest, clock: Clock, guidance: Guidance | None = None
+    ) -> FlowChunk:
+        """Integrate a chunk from noise, which belongs to the observation's stamp and the engine's
+        seed, so a replay says the same.
+
+        With the option ``rtc_mode`` the chunk continues the one that the observation says is
+        executed, if that is among the last few; ``guidance`` overrides it.
+        """
+        stamp = request.observation.stamp_ns
+        noise = self.model.noise(generator_for(self.options.seed, stamp))
+        guidance = guidance or self._guidance(request.observation)
+        chunk = self.model.sample_actions(request.prefix, None, noise, guidance)
+        request.stages.mark("decode")
+        return FlowChunk(request, chunk, guidance is not None)
+
+    def unnormalize(self, decoded: FlowChunk) -> Inference:
+        """The chunk in the robot's units."""
+        observation = decoded.request.observation
+        values = self._preparation.actions(decoded.chunk.cpu(), self._state(observation))
+        actions = _finite(values.numpy(), "the weights or the input are damaged")
+        self._chunks[observation.stamp_ns] = decoded.chunk
+        while len(self._chunks) > REMEMBERED:
+            del self._chunks[next(iter(self._chunks))]
+        return Inference(
+            stamp_ns=observation.stamp_ns,
+            actions=actions,
+            timeline=decoded.request.stages.resolve(),
+            target_passes=1,
+            continues=observation.executing if decoded.guided else None,
+        )
+
+    def _capture(self, observation: Observation) -> None:
+        """Capture what may come: pi0.5's prompt changes its length with the robot's state."""
+        if self.model.padded:
+            features = self.model.image_features(self.prepare(observation).pixels)
+            mode = self.options.rtc_mode
+            modes = (None, RtcMode(mode)) if mode else (None,)
+            self.model.capture_graphs(len(features), modes)
+        self._prepared = self.captures
+
+    def _guidance(self, observation: Observation) -> Guidance | None:
+        executing = observation.executing
+        if not self.options.rtc_mode or executing is None:
+            return None
+        chunk = self._chunks.get(executing.stamp_ns)
+        if chunk is None:  # a new worker, or long ago
+            return None
+        mode = RtcMode(self.options.rtc_mode)
+        return guidance_of(chunk, executing, self.options.rtc_guidance_limit, mode)
+
+    def _images(self, observation: Observation) -> tuple[Image | None, ...]:
+        given = images_of(observation, self.roles)
+        for role, name, image in zip(self.roles, self.policy.config.cameras, given, strict=True):
+            if image is None and role != ABSENT:
+                raise InvalidAction(
+                    f"this checkpoint needs a {role} image (its camera {name!r}) and the frame has"
+                    " none"
+                )
+        return given
+
+    def _state(self, observation: Observation) -> torch.Tensor:
+        wanted, given = self.policy.config.state_dim, observation.proprio
+        if not wanted:
+            return torch.empty(0)
+        if given is None or len(given) != wanted:
+            size = "none" if given is None else str(len(given))
+            raise InvalidAction(
+                f"this checkpoint needs {wanted} values of robot state, the frame has {size}"
+            )
+        values = torch.from_numpy(np.asarray(given, dtype=np.float32).copy())
+        if not bool(values.isfinite().all()):
+            raise InvalidAction(f"the robot's state is not finite: {values.tolist()}")
+        return values
+
+
+def _finite(values: Floats, why: str) -> Floats:
+    """Actions [C, A] float64. InvalidAction where one is not finite."""
+    actions = np.ascontiguousarray(values, dtype=np.float64)
+    if not np.isfinite(actions).all():
+        raise InvalidAction(f"an action is not finite: {why}")
+    return actions
+
+
+# ------------------------------------------------------------------------------------------------
+# From options to an engine.
+
+
+def load_engine(options: EngineOptions) -> Engine[Any, Any]:
+    """Load a checkpoint and make its engine ready.
+
+    Raises CheckpointError when the checkpoint does not fit, with a list of what is there.
+    """
+    if not options.checkpoint:
+        raise ValueError("checkpoint is empty: give a directory, a hub id or random:small")
+    if options.num_threads:
+        torch.set_num_threads(options.num_threads)
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but torch finds no GPU here")
+    if options.weights:
+        refuse_weights(
+            options.checkpoint, options.weights, options.device, options.dtype, options.rtc_mode
+        )
+    source = flow_source(options.checkpoint)
+    if source is not None:
+        return load_flow_engine(source, options)
+    options.check_family(TOKENS)
+    return TokenEngine(open_checkpoint(options.checkpoint, options.seed, device, dtype), options)
+
+
+def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:
+    """A token policy's directory, hub id or ``random:<preset>``, read and checked."""
+    if name.startswith(PREFIX):
+        return load_random(name, seed, device, dtype)
+    return load_checkpoint(name, device, dtype)
+
+
+def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
+    """The engine of what :func:`flow_source` found. CheckpointError in one line if it cannot."""
+    options.check_family(FLOW)
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    capture: Capture | None = None
+    if device.type == "cuda" and options.cuda_graphs:
+        capture = CudaCapture(device)
+    choice = LoadOptions(
+        options.tokenizer or None,
+        options.flow_steps or None,
+        options.embodiment or None,
+        options.unnorm_key or None,
+    )
+    check_layout(config_of(source, choice), options)  # before any weight is read
+    formats = parse_formats(options.weights)
+    refuse_flow_formats(source, formats, device, dtype, options.rtc_mode)
+    place = Placement(device, dtype, capture, formats)
+    return FlowEngine(family_of(source).load(source, choice, place, options.seed), options)
+
+
+def _check_rtc(config: PolicyConfig, rtc: str) -> None:
+    """CheckpointError where the network cannot continue a chunk in the way that was asked for."""
+    wanted = "" if not rtc else "rtc_trained" if rtc == RtcMode.CONDITIONED else "rtc"
+    if not wanted or wanted in config.continues:
+        return
+    ways = ", ".join(("sync", "async", "ensemble", *config.continues))
+    why = "a solver to guide, and this network has a single pass"
+    if config.steps:
+        why = "a network that takes a time for each action, and this one takes one for all"
+    raise CheckpointError(f"execution {wanted!r} needs {why}: choose {ways}")
+
+
+def check_layout(config: PolicyConfig, options: EngineOptions) -> tuple[str, ...]:
+    """The roles of its cameras. CheckpointError, wanted against offered, for a checkpoint that
+    this robot cannot feed or obey."""
+    wrong = []
+    if options.action_dim not in (0, config.action_dim):
+        wrong.append(f"action: {options.action_dim} values are wanted, the checkpoint has"
+                     f" {config.action_dim}")  # fmt: skip
+    roles: tuple[str, ...] = ()
+    try:
+        roles = roles_of(config.cameras, options.flow_cameras or None, options.camera_roles)
+    except CheckpointError as error:
+        wrong.append(str(error))
+    if wrong:
+        raise CheckpointError("this checkpoint does not fit the robot: " + "; ".join(wrong))
+    return roles
+
+
+def _normalizer(checkpoint: Checkpoint, options: EngineOptions) -> Normalizer:
     slack = 1e-8 if checkpoint.config.parallel else 0.0
     minmax = checkpoint.config.minmax
-    found = read_normaliser(
-        checkpoint.norm_stats, options.unnorm_key, minmax=minmax, slack=slack,
+    found = read_normalizer(
+        checkpoint.norm_stats, options.unnorm_key or None, minmax=minmax, slack=slack,
         source=str(checkpoint.directory),
     )  # fmt: skip
-    if options.action_dim is not None and found.dim != options.action_dim:
+    if options.action_dim and found.dim != options.action_dim:
         raise CheckpointError(
             f"the checkpoint's actions have {found.dim} dimensions, wanted {options.action_dim}"
         )
@@ -214,12 +549,12 @@ def _normaliser(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser:
     return found
 
 
-def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser | None:
+def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normalizer | None:
     wanted, where = checkpoint.config.proprio_dim, str(checkpoint.directory)
     if wanted == 0:
         return None
-    found = read_normaliser(
-        checkpoint.norm_stats, options.unnorm_key, part="proprio",
+    found = read_normalizer(
+        checkpoint.norm_stats, options.unnorm_key or None, part="proprio",
         minmax=checkpoint.config.minmax, source=where,
     )  # fmt: skip
     if found.dim != wanted:
@@ -230,31 +565,68 @@ def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normaliser | Non
     return found
 
 
-def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-    """A directory, a hub id or ``random:<preset>``, read and checked."""
-    if name.startswith(PREFIX):
-        return load_random(name, seed, device, dtype)
-    return load_checkpoint(name, device, dtype)
+# ------------------------------------------------------------------------------------------------
+# What a checkpoint on disk is, and whether it can be loaded, in the memory of one tensor.
 
 
-def load_engine(options: EngineOptions) -> Engine | FlowEngine:
-    """Load a checkpoint and make its engine ready; both kinds have info, reset and step.
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """``kind`` is "tokens" or the type of a flow policy; ``statistics`` the data sets whose
+    actions its tokens may stand for, none of a flow policy, which has its own."""
 
-    Raises CheckpointError when the checkpoint does not fit, with a list of what is there.
+    directory: Path
+    kind: str
+    parameters: int
+    statistics: tuple[str, ...]
+
+
+def inspect(name: str, tokenizer: str = "") -> Inspection:
+    """Find all that loading would find wrong: every tensor there, of its shape, finite.
+
+    ``tokenizer``: the folder of the option of that name. CheckpointError in one line.
     """
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch finds no GPU here")
-    if options.weights:
-        refuse_weights(
-            options.checkpoint, options.weights, options.device, options.dtype, options.rtc
+    directory = resolve(name)
+    if is_flow(directory):
+        config, parameters = family_of(directory).inspect(
+            directory, LoadOptions(tokenizer=tokenizer or None)
         )
-    flow = load_flow(options)
-    if flow is not None:
-        return flow
-    asked = [name for name in FLOW_OPTIONS if getattr(options, name) is not None]
-    if asked:
-        raise ValueError(f"{', '.join(asked)}: these options are for flow policies, not for tokens")
-    return Engine(open_checkpoint(options.checkpoint, options.seed, device, dtype), options)
+        return Inspection(directory, config.kind, parameters, ())
+    layout = inspect_checkpoint(name)
+    return Inspection(layout.directory, "tokens", layout.parameters, tuple(layout.norm_stats))
+
+
+def refuse_weights(name: str, weights: str, device: str, dtype: str, rtc: str = "") -> None:
+    """CheckpointError, or ValueError, in one line where a checkpoint's weights cannot be in these
+    formats (:mod:`vla_ros.engine.layers.formats`) there; reads no weights."""
+    formats = parse_formats(weights)
+    if not formats:
+        return
+    place, kind = torch.device(device), getattr(torch, dtype)
+    source = flow_source(name)
+    if source is not None:
+        refuse_flow_formats(source, formats, place, kind, rtc)
+    else:
+        refuse_formats(name, formats, place, kind)
+
+
+def inspect_random(name: str) -> tuple[str, int]:
+    """The kind and the number of parameters that ``random:<preset>`` will have. Nothing is made.
+
+    CheckpointError in one line, with what there is.
+    """
+    preset = name.removeprefix(PREFIX)
+    if (config := random_config(name)) is not None:
+        return "tokens", parameters(config)
+    if preset in all_presets():
+        family, found = family_of(name), config_of(name)
+        return found.kind, family.parameters(found)
+    known = f", {PREFIX}".join(sorted({*PRESETS, *all_presets()}))
+    raise CheckpointError(f"{name!r} is unknown; there are {PREFIX}{known}")
+
+
+def sha256_on_disk(name: str) -> str:
+    """The ``checkpoint_sha256`` that an engine of ``name`` will have, without loading it."""
+    directory = resolve(name)
+    if is_flow(directory):
+        return family_of(directory).sha256(directory)
+    return fingerprint(directory)

@@ -1,8 +1,8 @@
-"""The two errors an engine raises on purpose. Each message is one line that says what to do."""
+"""The errors an engine raises on purpose. Each message is one line that says what to do."""
 
 from __future__ import annotations
 
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
 
 
 class CheckpointError(UserError, ValueError):
@@ -11,6 +11,10 @@ class CheckpointError(UserError, ValueError):
     The message names the file, says what is wrong with it and what to do. A verb that does not
     catch it ends with that line and status 2.
     """
+
+
+class InvalidOption(UserError, ValueError):
+    """An option of the engine has a value that cannot be, or that does not go with the others."""
 
 
 class InvalidAction(RuntimeError):

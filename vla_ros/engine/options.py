@@ -1,161 +1,381 @@
-"""What a caller may choose about an engine. Validated once, here."""
+"""The engine's options: each defined once, with its type, range, choices, unit and text.
+
+The policy node's parameters, the flags of `vla-ros bench`, `gate`, `eval`, ..., config/policy.yaml
+and the tables of docs/reference/parameters.md are made from these fields; none of them gives an
+option another name or another default. Torch is not imported here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from vla_ros.engine.quantised.formats import parse_formats
+from vla_ros.engine.errors import InvalidOption
+from vla_ros.engine.layers.formats import parse_formats
 
-DTYPES = ("float32", "bfloat16", "float16")
 AUTO = "auto"
-SCHEDULES = (
-    AUTO,
-    "autoregressive",
-    "actionflow",
-    "speculative",
-    "heterospec",
-    "parallel",
-    "generate",
-    "naive_pipe",
-    "vanilla_speculative",
-)
+DTYPES = ("float32", "bfloat16", "float16")
+DECODINGS = (AUTO, "autoregressive", "actionflow", "speculative", "heterospec", "parallel")
+#: What they are measured against: only where ``vla_ros.lab.reference`` has put them in.
+REFERENCES = ("generate", "naive_pipe", "vanilla_speculative")
 DRAFTERS = ("temporal", "temporal_tree", "head", "model")
 ACCEPTANCES = ("exact", "sampling", "relaxed")
-EXTRAPOLATIONS = ("repeat", "linear")
-BACKENDS = ("own", "transformers")
-ATTENTIONS = ("auto", "torch")
-GEMMS = ("auto", "torch")
-PREPROCESSINGS = ("default", "libero")
-IMAGE_STEPS = ("auto", "cpu", "device")
-RTC = ("", "identity", "true", "trained")
-#: Options that mean something to flow policies alone.
-FLOW_OPTIONS = ("tokenizer", "flow_steps", "flow_cameras", "embodiment")
+#: How a chunk continues the one that is executed; "" not at all.
+RTC_MODES = ("", "guided", "guided_vjp", "conditioned")
+#: Families of policies that an option may mean something to.
+TOKENS, FLOW = "token policies", "flow policies"
+
+#: Old name -> name, for one release: of keywords, of the policy node's parameters and of flags.
+RENAMED = {
+    "schedule": "decoding",
+    "relax_bins": "relaxed_distance",
+    "rtc": "rtc_mode",
+    "rtc_jacobian": "rtc_mode",
+    "rtc_limit": "rtc_guidance_limit",
+    "threads": "num_threads",
+    "look_ahead": "prefetch",
+}
+#: Old value -> value of the option, for one release. None was the default.
+_OLD_VALUES: dict[str, dict[object, str]] = {
+    "rtc_mode": {"identity": "guided", "true": "guided_vjp", "trained": "conditioned"},
+    "center_crop": {True: "always", False: "never"},
+}
+
+#: What anybody may ask for, whatever the policy.
+_SPEED_ALONE = ("gemm", "vision_streams", "prefetch")
+#: What "auto" is where no statistics say otherwise.
+_AS_BY_AUTO = {"center_crop": "never", "preprocessing": "default"}
+
+Value = str | int | float | bool | tuple[str, ...]
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What the metadata of a field of :class:`EngineOptions` says.
+
+    ``low`` and ``high`` are inclusive; ``choices`` are the value's, or those of each word of a
+    tuple; ``of`` names the family of policies that it is for, "" for all.
+    """
+
+    name: str
+    default: Value
+    text: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    unit: str = ""
+    of: str = ""
+
+    def check(self, value: object) -> None:
+        """Raise InvalidOption, naming the option, for a value that cannot be."""
+        kind = type(self.default)
+        number = kind is float and isinstance(value, int)
+        if isinstance(value, bool) != (kind is bool) or not (number or isinstance(value, kind)):
+            raise InvalidOption(f"{self.name} is {value!r}: give {_KINDS[kind]}")
+        for word in value if isinstance(value, tuple) else (value,):
+            if self.choices and word not in self.choices:
+                raise InvalidOption(
+                    f"{self.name} is {word!r}: give one of {', '.join(filter(None, self.choices))}"
+                )
+        if self.low is None or self.high is None or not isinstance(value, (int, float)):
+            return
+        if not (math.isfinite(value) and self.low <= value <= self.high):
+            raise InvalidOption(f"{self.name} is {value}: give {self.low:g} to {self.high:g}")
+
+    def parse(self, text: str) -> Value:
+        """The value that ``text`` says, as in ``name=value``. Raises InvalidOption."""
+        kind = type(self.default)
+        if kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise InvalidOption(f"{self.name} is {text!r}: give true or false")
+            return text.lower() == "true"
+        if kind is tuple:
+            return tuple(filter(None, (word.strip() for word in text.split(","))))
+        try:
+            return kind(text)
+        except ValueError:
+            raise InvalidOption(f"{self.name} is {text!r}: give {_KINDS[kind]}") from None
+
+
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "a tuple of texts",
+}
+
+
+def _option(default: Any, text: str, **more: Any) -> Any:
+    """A field of :class:`EngineOptions`; ``more`` as in :class:`Option`."""
+    return field(default=default, metadata={"text": text, **more})
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Options of :func:`vla_ros.engine.load_engine`.
+    """Options of :func:`vla_ros.engine.load_engine`, validated once, here.
 
-    ``checkpoint`` is a directory in OpenVLA's layout, a hub id, or ``random:<preset>``.
-    ``schedule`` "auto" is the fastest one that changes nothing the checkpoint says.
-    ``unnorm_key`` names the data set whose statistics scale the actions; ``None`` takes the
-    only one there is. ``action_dim`` is the size of one action, ``None`` accepts any.
-    ``center_crop`` and ``preprocessing`` (default, libero) say how an image becomes a tower's
-    square, see :mod:`vla_ros.engine.vision.images`; ``image_steps`` of token policies where that is
-    done: "cpu", "device", or "auto", on a GPU where there is one. The pixels are the same.
-    ``drafter`` (temporal, temporal_tree, head, model) guesses for speculation;
-    ``draft_checkpoint`` (of model; of head where it is not the checkpoint's own),
-    ``draft_extrapolation`` (of temporal), ``adaptive_draft`` belong to the drafters,
-    ``calibration`` is the file that ``heterospec`` goes by (``None``: heterospec.json beside the
-    checkpoint, with drafter head beside the head), ``relax_bins`` belongs to ``relaxed``
-    acceptance, ``temperature`` to ``sampling``; ``gamma`` is the longest draft
-    (``None``: the rest of the action). ``fixed_shapes`` gives every pass of
-    speculation the shape of the longest draft: to the bit, the tokens of an episode then depend
-    on nothing before it, where otherwise a close call in bf16 may. ``seed`` seeds random weights
-    and sampling.
-    ``attention`` "torch" leaves the tail of a pack to torch's products on every device; "auto" has
-    a Triton kernel for it on CUDA, or says in one line why not.
-    ``gemm`` "auto": products of a decoder's captured passes are timed on CUDA, in Triton's ways and
-    torch's, and each is done in the fastest (:mod:`vla_ros.engine.gemm.tuner`); "torch" leaves
-    them to torch, whose sums are the same to the bit from one process to the next.
-    ``cuda_graphs`` has no effect on a CPU. ``compile`` names components for torch.compile:
-    "vision" (each tower), "decoder". ``vision_streams``: on CUDA two towers run beside each other;
-    ``look_ahead``: ``actionflow`` has the next frame seen while a pass runs
-    (:mod:`vla_ros.engine.ahead`). ``threads`` sets torch's intra-op threads.
-    Flow policies alone: ``tokenizer`` is the folder of the language model's tokenizer where the
-    checkpoint has none, ``flow_steps`` the solver's steps (``None``: the checkpoint's),
-    ``flow_cameras`` which of its cameras is which of the robot's where their names do not tell
-    (:mod:`vla_ros.engine.flow.cameras`), ``camera_roles`` the robot's beside main and wrist,
-    ``embodiment`` which of the robots that a checkpoint was trained for it is (GR00T).
-    ``rtc`` says how a chunk continues the one that is executed meanwhile: "" not at all, guided
-    with the Jacobian "identity" or "true", or "trained" for it; ``rtc_limit`` is the largest gain
-    of the guidance.
-    ``weights``: their formats, such as "int8" or
-    "decoder=int4,head=int8" (:mod:`vla_ros.engine.quantised.formats`); "" as they are stored.
+    0 and "" leave a choice to the checkpoint or to the engine, as each text says.
     """
 
-    checkpoint: str
-    device: str = "cpu"
-    dtype: str = "float32"
-    schedule: str = AUTO
-    unnorm_key: str | None = None
-    seed: int = 0
-    action_dim: int | None = None
-    center_crop: bool = False
-    preprocessing: str = "default"
-    image_steps: str = "auto"
-    backend: str = "own"
-    attention: str = "auto"
-    gemm: str = "auto"
-    drafter: str = "temporal"
-    draft_checkpoint: str | None = None
-    draft_extrapolation: str = "repeat"
-    calibration: str | None = None
-    adaptive_draft: bool = True
-    acceptance: str = "exact"
-    relax_bins: int = 0
-    temperature: float = 1.0
-    gamma: int | None = None
-    fixed_shapes: bool = False
-    cuda_graphs: bool = True
-    compile: tuple[str, ...] = ()
-    vision_streams: bool = True
-    look_ahead: bool = True
-    threads: int | None = None
-    tokenizer: str | None = None
-    flow_steps: int | None = None
-    flow_cameras: str | None = None
-    embodiment: str | None = None
-    camera_roles: tuple[str, ...] = ()
-    rtc: str = ""
-    rtc_limit: float = 5.0
-    weights: str = ""
+    # ------------------------------------------------------------------ the policy
+    checkpoint: str = _option(
+        "",
+        "directory in OpenVLA's or LeRobot's layout, hub id (owner/name@commit), shipped:tabletop"
+        " (the built-in simulation's), or random:small; with #FILE behind: checked with that list"
+        " of SHA-256",
+    )
+    device: str = _option("cpu", "torch device, such as cpu or cuda:0")
+    dtype: str = _option("float32", "number format of the weights", choices=DTYPES)
+    weights: str = _option(
+        "",
+        "formats of the weights, such as int8, fp8 or decoder=int4,head=int8, with dtype bfloat16"
+        " on a CPU or CUDA; empty: as they are stored",
+    )
+    unnorm_key: str = _option("", "whose action statistics scale the actions; empty: the only ones")
+    embodiment: str = _option(
+        "",
+        "which of the robots that the checkpoint was trained for this is; empty: the only one",
+        of=FLOW,
+    )
+    action_dim: int = _option(0, "numbers of an action; 0: any", low=0, high=4096)
+    seed: int = _option(0, "seed of random weights and of sampling", low=0, high=2**31 - 1)
+    num_threads: int = _option(
+        0,
+        "threads of the model on a CPU; 0: as many as torch takes, in the policy node half of the"
+        " CPUs, so that the control tick and the cameras have the others",
+        low=0,
+        high=256,
+    )
+    # ------------------------------------------------------------------ images and prompt
+    center_crop: str = _option(
+        AUTO,
+        "crop as for fine-tunes with crop augmentation; auto: as the checkpoint's statistics say",
+        choices=(AUTO, "always", "never"),
+        of=TOKENS,
+    )
+    preprocessing: str = _option(
+        AUTO,
+        "images as the checkpoint's processor wants them (default), or as in the published LIBERO"
+        " evaluations: mirror, JPEG, Lanczos-3; auto: as the checkpoint's statistics say",
+        choices=(AUTO, "default", "libero"),
+        of=TOKENS,
+    )
+    image_steps: str = _option(
+        AUTO,
+        "where images are resized, to the same pixels; auto: on the GPU where there is one",
+        choices=(AUTO, "cpu", "device"),
+        of=TOKENS,
+    )
+    camera_roles: tuple[str, ...] = _option((), "the robot's cameras beside main and wrist")
+    flow_cameras: str = _option(
+        "",
+        "which of the checkpoint's cameras is which of the robot's, such as 'top=main left=wrist"
+        " right=none'; what is left out the names tell",
+        of=FLOW,
+    )
+    tokenizer: str = _option(
+        "", "folder of the language model's tokenizer.json; empty: the checkpoint's own", of=FLOW
+    )
+    # ------------------------------------------------------------------ decoding of tokens
+    decoding: str = _option(
+        AUTO,
+        "how action tokens are decoded; auto: the fastest way that changes nothing for this"
+        " checkpoint",
+        choices=DECODINGS,
+        of=TOKENS,
+    )
+    drafter: str = _option(
+        "temporal",
+        "decoding speculative: who drafts; heterospec: whose uncertainty, head or else"
+        " temporal_tree",
+        choices=DRAFTERS,
+        of=TOKENS,
+    )
+    draft_checkpoint: str = _option(
+        "",
+        "of drafter model: its checkpoint; of head: its folder, empty: the one within the"
+        " checkpoint",
+        of=TOKENS,
+    )
+    draft_extrapolation: str = _option(
+        "repeat",
+        "of drafter temporal: propose the previous action, or go on as the last two changed",
+        choices=("repeat", "linear"),
+        of=TOKENS,
+    )
+    adaptive_draft: bool = _option(True, "stop drafting where it does not pay", of=TOKENS)
+    gamma: int = _option(0, "longest draft of a pass; 0: as many as pay", low=0, high=64,
+                         unit="tokens", of=TOKENS)  # fmt: skip
+    acceptance: str = _option(
+        "exact",
+        "how drafts are verified; relaxed changes what the policy says",
+        choices=ACCEPTANCES,
+        of=TOKENS,
+    )
+    relaxed_distance: int = _option(0, "acceptance relaxed: largest distance r", low=0, high=255,
+                                    unit="bins", of=TOKENS)  # fmt: skip
+    temperature: float = _option(1.0, "acceptance sampling: of the softmax", low=1e-3, high=100.0,
+                                 of=TOKENS)  # fmt: skip
+    calibration: str = _option(
+        "",
+        "decoding heterospec: file of `vla-ros calibrate`; empty: heterospec.json beside the"
+        " checkpoint, of drafter head beside the head",
+        of=TOKENS,
+    )
+    fixed_shapes: bool = _option(
+        False,
+        "give every speculative pass the shape of the longest draft: the tokens of an episode"
+        " then depend to the bit on nothing before it, where a close call in bf16 may",
+        of=TOKENS,
+    )
+    # ------------------------------------------------------------------ decoding of chunks
+    flow_steps: int = _option(0, "steps of the flow solver; 0: the checkpoint's", low=0, high=1000,
+                              of=FLOW)  # fmt: skip
+    rtc_mode: str = _option(
+        "",
+        "flow policies, how a chunk continues the one that is executed: guided, with the network's"
+        " Jacobian taken as the identity; guided_vjp, with a backward pass a step; conditioned, by"
+        " a network that was trained for it; empty: not at all",
+        choices=RTC_MODES,
+    )
+    rtc_guidance_limit: float = _option(
+        5.0, "flow policies, guided: beta, the largest gain of the guidance", low=0.0, high=1e6
+    )
+    # ------------------------------------------------------------------ kernels
+    backend: str = _option(
+        "own", "who runs the language model", choices=("own", "transformers"), of=TOKENS
+    )
+    cuda_graphs: bool = _option(True, "capture the passes as CUDA graphs")
+    attention: str = _option(
+        AUTO,
+        "the tail of a pack by a Triton kernel on CUDA (auto), or by torch everywhere",
+        choices=(AUTO, "torch"),
+        of=TOKENS,
+    )
+    gemm: str = _option(
+        "torch",
+        "on CUDA, products of captured passes by torch, whose bits are the same at every start; or"
+        " timed before service and each done by the fastest of Triton's kernels and torch's (auto)",
+        choices=(AUTO, "torch"),
+        of=TOKENS,
+    )
+    vision_streams: bool = _option(
+        False, "on CUDA two vision towers run beside each other", of=TOKENS
+    )
+    prefetch: bool = _option(
+        False, "decoding actionflow: on CUDA the next frame is encoded while a pass runs", of=TOKENS
+    )
+    compile: tuple[str, ...] = _option(
+        (),
+        "parts for torch.compile, which makes loading slow",
+        choices=("vision", "decoder"),
+        of=TOKENS,
+    )
 
     def __post_init__(self) -> None:
-        _one_of("dtype", self.dtype, DTYPES)
-        _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("drafter", self.drafter, DRAFTERS)
-        _one_of("acceptance", self.acceptance, ACCEPTANCES)
-        _one_of("draft_extrapolation", self.draft_extrapolation, EXTRAPOLATIONS)
-        _one_of("backend", self.backend, BACKENDS)
-        _one_of("preprocessing", self.preprocessing, PREPROCESSINGS)
-        _one_of("image_steps", self.image_steps, IMAGE_STEPS)
-        _one_of("attention", self.attention, ATTENTIONS)
-        _one_of("gemm", self.gemm, GEMMS)
-        if self.schedule == AUTO:
+        for option in OPTIONS.values():
+            if option.name != "decoding" or self.decoding not in REFERENCES:
+                option.check(getattr(self, option.name))
+        try:
+            parse_formats(self.weights)
+        except ValueError as error:
+            raise InvalidOption(str(error)) from error
+        if self.decoding == AUTO:
             _changes_nothing(self)
-        for component in self.compile:
-            _one_of("compile", component, ("vision", "decoder"))
-        _one_of("rtc", self.rtc, RTC)
-        parse_formats(self.weights)
-        if not 0.0 <= self.rtc_limit < float("inf"):
-            raise ValueError(f"rtc_limit is {self.rtc_limit}: give 0 or more")
-        if not self.checkpoint:
-            raise ValueError("checkpoint is empty: give a directory, a hub id or random:small")
-        if self.gamma is not None and self.gamma < 1:
-            raise ValueError(f"gamma is {self.gamma}: give at least 1")
-        if self.relax_bins < 0:
-            raise ValueError(f"relax_bins is {self.relax_bins}: give 0 or more")
-        if self.flow_steps is not None and self.flow_steps < 1:
-            raise ValueError(f"flow_steps is {self.flow_steps}: give at least 1")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature is {self.temperature}: give more than 0")
+
+    def changed(self) -> dict[str, Value]:
+        """The options that are not their defaults."""
+        return {
+            name: getattr(self, name)
+            for name, option in OPTIONS.items()
+            if getattr(self, name) != option.default
+        }
+
+    def check_family(self, family: str) -> None:
+        """Raise InvalidOption where an option was chosen that means nothing to this family.
+
+        What stands for nobody's choice is let through: "auto" may come with how it would draft.
+        """
+        unread = set(_SPEED_ALONE)
+        if self.decoding in (AUTO, "autoregressive"):
+            unread |= {"decoding", "adaptive_draft", "draft_extrapolation", "gamma"}
+        unread |= {name for name, value in _AS_BY_AUTO.items() if getattr(self, name) == value}
+        wrong = [n for n in self.changed() if OPTIONS[n].of not in ("", family) and n not in unread]
+        if wrong:
+            other, mine = OPTIONS[wrong[0]].of, family.removesuffix(" policies")
+            raise InvalidOption(
+                f"{', '.join(wrong)}: these options are for {other}, not for {mine}"
+            )
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}: give one of {', '.join(known)}")
+#: Every option by name, in the order of the fields.
+OPTIONS: dict[str, Option] = {
+    f.name: Option(f.name, f.default, **f.metadata)  # type: ignore[arg-type]
+    for f in fields(EngineOptions)
+}
+
+
+def current(words: Mapping[str, Any], warn: Warn | None = None) -> dict[str, Any]:
+    """The options by their names of today, of words that may have those of the last release.
+
+    ``warn`` is given one line for each old one (a FutureWarning). None was the default.
+    """
+    out: dict[str, Any] = {}
+    for old, said in words.items():
+        name = RENAMED.get(old, old)
+        values = _OLD_VALUES.get(name, {})
+        value = values.get(said, said) if isinstance(said, (str, bool)) else said
+        if name != old or value is not said:
+            line = f"{old}={said} is now {name}={value}; the old word goes with the next release"
+            (warn or _deprecated)(line)
+        if name not in OPTIONS or value is not None:
+            out[name] = value
+    return out
+
+
+def _deprecated(line: str) -> None:
+    warnings.warn(line, FutureWarning, stacklevel=4)
+
+
+def parse_options(words: Mapping[str, str], warn: Warn | None = None) -> dict[str, Value]:
+    """Options that were written as texts, by name. Raises InvalidOption for an unknown one, or a
+    value that cannot be."""
+    asked = current(words, warn)
+    unknown = sorted(set(asked) - set(OPTIONS))
+    if unknown:
+        raise InvalidOption(
+            f"no engine option {', '.join(unknown)}: there are {', '.join(OPTIONS)}"
+        )
+    found = {name: OPTIONS[name].parse(text) for name, text in asked.items()}
+    for name, value in found.items():
+        OPTIONS[name].check(value)
+    return found
 
 
 def _changes_nothing(options: EngineOptions) -> None:
     asked = {
         f"acceptance {options.acceptance!r}": options.acceptance != "exact",
         f"drafter {options.drafter!r}": options.drafter != "temporal",
-        "a draft_checkpoint": options.draft_checkpoint is not None,
+        "a draft_checkpoint": bool(options.draft_checkpoint),
     }
     for what, given in asked.items():
         if given:
-            raise ValueError(
-                f"schedule 'auto' changes nothing and needs no draft model: for {what} name the"
-                " schedule, such as speculative"
+            raise InvalidOption(
+                f"decoding 'auto' changes nothing and needs no draft model: for {what} name the"
+                " decoding, such as speculative"
             )
+
+
+_init = EngineOptions.__init__
+
+
+def _init_with_old_names(self: EngineOptions, *args: Any, **words: Any) -> None:
+    _init(self, *args, **current(words))
+
+
+EngineOptions.__init__ = _init_with_old_names  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
-"""Reference: the cross-frame pipeline without a ring.
+"""Reference decodings, which the engine's are measured against: exact, and slow on purpose.
 
-The same packs as ActionFlow, but every request keeps its own K/V tensors, which grow by
-concatenation, are gathered into a padded batch in every layer of every pass, and the host
-reads the tokens after every pass. Kept to be measured against; exact all the same.
+:func:`register` puts them into the engine's table, by their names in ``options.REFERENCES``:
+``generate`` is transformers'; ``naive_pipe`` ActionFlow's pipeline without one shared KV cache;
+``vanilla_speculative`` speculative decoding as the ETH report did it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,50 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.model import VLAModel
-from vla_ros.engine.packed.attention import Attention, prefill
-from vla_ros.engine.quantised.matrices import linear
-from vla_ros.engine.request import Decoded, Request
-from vla_ros.engine.schedules.base import Schedule
+from vla_ros.engine.decoding import factory
+from vla_ros.engine.decoding.acceptance import Exact, Scores
+from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.decoding.drafters import Drafter
+from vla_ros.engine.decoding.factory import DecodingParts, model_drafter
+from vla_ros.engine.decoding.request import Decoded, Request
+from vla_ros.engine.decoding.speculative import PartialAction, Speculative
+from vla_ros.engine.layers.attention import Attention, prefill
+from vla_ros.engine.layers.linear import linear
+from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.models.language.hugging_face import build_causal_lm
+from vla_ros.engine.models.openvla import VLAModel
+
+
+class Generate(Decoding):
+    """transformers' ``generate`` on the same weights and prompt embeddings.
+
+    Greedy, no end-of-sequence token, transformers' default cache and SDPA attention.
+    """
+
+    def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
+        super().__init__(model, tokens, max_prompt)
+        if model.quantized:
+            raise ValueError("generate is transformers', which has no quantised weights here")
+        self.causal_lm = build_causal_lm(model.config.text, model.unpacked())
+        self.causal_lm.generation_config.eos_token_id = None
+        self.causal_lm.generation_config.pad_token_id = 0
+
+    def step(self, request: Request) -> Decoded:
+        prompt = request.prompt[None]
+        mask = torch.ones(prompt.shape[:2], dtype=torch.long, device=prompt.device)
+        with torch.inference_mode():
+            out = self.causal_lm.generate(
+                inputs_embeds=prompt,
+                attention_mask=mask,
+                max_new_tokens=self.count,
+                do_sample=False,
+                return_dict_in_generate=True,
+                output_logits=True,
+            )
+            best = torch.cat([logits.amax(-1) for logits in out.logits])  # NaN and inf go through
+        tokens = out.sequences[0].tolist()
+        request.stages.mark("prefill")  # generate() does not tell it from decode
+        return request.answer(tokens, self.count, finite=bool(best.isfinite().all()))
 
 
 @dataclass(slots=True)
@@ -72,8 +111,12 @@ class GatheredAttention(Attention):
         return list(zip(self._older, lengths, strict=True))
 
 
-class NaivePipe(Schedule):
-    """One pass a call, as ActionFlow."""
+class NaivePipe(Decoding):
+    """The packs of ActionFlow, one pass a call, without a shared KV cache.
+
+    Every request keeps its own K/V tensors, which grow by concatenation, are gathered into a padded
+    batch in every layer of every pass, and the host reads the tokens after every pass.
+    """
 
     def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
         super().__init__(model, tokens, max_prompt)
@@ -115,3 +158,74 @@ class NaivePipe(Schedule):
 
     def forget(self, damaged: bool = False) -> None:
         self._older.clear()
+
+
+class VanillaSpeculative(Speculative):
+    """Verify a draft, then feed the correction alone; repeat (the ETH report's).
+
+    A separate draft model with its own vision tower and its own prefill, a fixed draft length,
+    nothing fused into the target's prefill, and a target pass of its own for every correction or
+    bonus token.
+    """
+
+    def __init__(
+        self, model: VLAModel, tokens: int, max_prompt: int, drafter: Drafter, gamma: int = 6
+    ) -> None:
+        super().__init__(model, tokens, max_prompt, drafter, Exact(), gamma)
+
+    def _decode(self, request: Request, action: PartialAction) -> None:
+        length = len(request.prompt)
+        known = self._run(prefill_layout(length, (length - 1,)), action, request.prompt, None)
+        request.stages.mark("prefill")
+        while len(action) < self.count and action.finite:
+            known = self._round(known, length, action)
+
+    def _round(self, known: Scores, length: int, action: PartialAction) -> Scores:
+        """A draft verified; ``known`` is what the target says behind all tokens so far."""
+        draft = self._draft(action)
+        count = len(draft.tokens)
+        if count:
+            tail = chain(0, length + len(action), count)
+            behind = self._run(
+                PackLayout(tuple(range(count)), tail=tail), action, None, draft.tokens
+            )
+            known = tuple(torch.cat(rows) for rows in zip(known, behind, strict=True))
+        self._accept(known, draft, action)
+        if len(action) >= self.count or not action.finite:
+            return known
+        alone = PackLayout(rows=(0,), tail=chain(0, length + len(action) - 1, 1))
+        return self._run(alone, action, None, action.last(self.model.device))
+
+    def _run(
+        self,
+        layout: PackLayout,
+        action: PartialAction,
+        prompt: torch.Tensor | None,
+        tokens: torch.Tensor | None,
+    ) -> Scores:
+        action.passes += 1
+        return self.acceptance.verify(self.runner, layout, prompt, tokens)
+
+    def warm_up(self, request: Request) -> None:
+        length = len(request.prompt)
+        self.runner.fit(length + self._entries)
+        alone = prefill_layout(length, (length - 1,))
+        self.acceptance.verify(self.runner, alone, request.prompt, None)
+        for drafted in range(1, self.gamma + 1):
+            layout = PackLayout(tuple(range(drafted)), tail=chain(0, length, drafted))
+            self.acceptance.verify(self.runner, layout, None, self._blank(drafted).tokens)
+
+
+def register() -> None:
+    """Let the engine decode by the references: ``vla-ros bench`` and tests ask for it."""
+    factory.references.update(
+        generate=lambda parts: Generate(parts.model, parts.tokens, parts.max_prompt),
+        naive_pipe=lambda parts: NaivePipe(parts.model, parts.tokens, parts.max_prompt),
+        vanilla_speculative=_vanilla_speculative,
+    )
+
+
+def _vanilla_speculative(parts: DecodingParts) -> VanillaSpeculative:
+    drafter = model_drafter(parts, share=False)
+    gamma = parts.options.gamma or 6
+    return VanillaSpeculative(parts.model, parts.tokens, parts.max_prompt, drafter, gamma)

@@ -6,22 +6,46 @@ A policy lives in one thread of one process (the worker) and is never shared.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol
 
-from vla_ros.action_space import END_EFFECTOR_DELTA, ActionSpace
-from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Timeline
-from vla_ros.errors import UserError
-from vla_ros.policies.plugins import installed
-from vla_ros.timing import Clock
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.clock import Clock
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.engine.errors import InvalidAction as InvalidAction  # what a policy raises
+from vla_ros.engine.options import OPTIONS, RENAMED, EngineOptions, current
+
+# ------------------------------------------------------------------------------------------------
+# The policies that other packages offer: entry points of the group ``vla_ros.policies``.
+
+
+GROUP = "vla_ros.policies"
+
+
+def installed() -> dict[str, tuple[EntryPoint, ...]]:
+    """Their entry points by name, of what this interpreter can import. Imports none of them.
+
+    More than one: several packages claim the name.
+    """
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for point in entry_points(group=GROUP):
+        if point not in found.get(point.name, ()):  # a folder may be on the path twice
+            found[point.name] = (*found.get(point.name, ()), point)
+    return found
+
+
+def described(point: EntryPoint) -> str:
+    """Who offers it, in words."""
+    package = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+    return f"policy {point.name!r} (entry point {point.value}{package})"
+
 
 POLICIES = ("zero", "scripted", "replay", "vla", "lerobot")
 Scale = tuple[float, float, float, float, float, float]  # m, m, m, rad, rad, rad of one unit
-
-
-class InvalidAction(RuntimeError):
-    """The policy's output is no action: NaN, a non-action token, too short. One clear line."""
 
 
 class PolicyRefused(UserError, RuntimeError):
@@ -65,58 +89,40 @@ class PolicySpec:
     ``name`` is one of POLICIES, or what an installed package offers. ``worker_python`` is the
     interpreter of the worker, where the policy's libraries are not those of this one; empty: this
     interpreter, or the one made for the policy. ``options`` are the policy's own, word by word.
-    ``checkpoint`` ... ``dtype`` concern ``vla``, and so do ``schedule_options``: further fields
-    of ``engine.EngineOptions`` by name, such as ``{"drafter": "temporal", "gamma": 3}``.
-    ``unnorm_key`` ... ``preprocessing`` belong to the checkpoint: empty or None is as it says
-    (:mod:`vla_ros.policies.conventions`), anything else wins over it. ``action_scale``
-    multiplies the first six of seven de-normalised values into metres and radians;
-    ``center_crop`` and ``preprocessing`` ("default", "libero") see
-    :mod:`vla_ros.engine.vision.images`.
+    ``engine``: the options of the engine, of which ``checkpoint``, ``device``, ``seed`` and
+    ``num_threads`` (0: the libraries' own choice) concern every policy with a model. What belongs
+    to the checkpoint (``unnorm_key``, ``center_crop``, ``preprocessing``) is as it says
+    (:mod:`vla_ros.policies.conventions`) unless it is given there. ``action_scale``
+    multiplies the first six of seven de-normalised values into metres and radians; None: as the
+    checkpoint says.
     ``replay_file`` is the .npy or .npz file of ``replay``, ``replay_loop`` whether it starts
     over at its end.
-    ``num_threads`` limits the worker's compute threads (0: the libraries' own choice).
     ``warmup_count`` inferences on a synthetic ``warmup_size`` (height, width) image are made
     and timed before the worker says that it is ready; policies without a model make none.
     ``action_space`` is what the robot's commands are: ``zero`` stands still in it, ``replay``
     has rows of it, ``lerobot`` reads its checkpoint's numbers so unless it is the default; other
     policies say themselves what their actions are.
     ``delay_frames`` makes the policy act on the observation of that many calls ago.
-    ``camera_roles`` are the robot's cameras beside main and wrist.
     ``state_units`` and ``action_units`` concern ``lerobot``: in which units the checkpoint has the
-    robot's state and its actions (:mod:`vla_ros.policies.lerobot.layout`).
+    robot's state and its actions (:mod:`vla_ros.policies.lerobot.checkpoint`).
     ``require_gate``: of ``vla``, refuse a precision in which `vla-ros gate` did not pass this
-    checkpoint (:mod:`vla_ros.precision.store`). ``weights``: of ``vla``, the formats of its
-    weights, such as "int8" (:mod:`vla_ros.engine.quantised.formats`), "" as they are stored.
+    checkpoint (:mod:`vla_ros.engine.io.verdicts`).
     """
 
     name: str = "zero"
-    checkpoint: str = ""
-    schedule: str = "auto"
-    schedule_options: Mapping[str, str | int | float | bool | tuple[str, ...]] = field(
-        default_factory=dict
-    )
-    device: str = "cpu"
-    dtype: str = "float32"
-    unnorm_key: str = ""
+    engine: EngineOptions = EngineOptions()
     action_scale: Scale | None = None
-    center_crop: bool | None = None
-    preprocessing: str | None = None
-    seed: int = 0
     replay_file: str = ""
     replay_loop: bool = True
-    num_threads: int = 0
     warmup_count: int = 3
     warmup_size: tuple[int, int] = (256, 256)
-    cuda_graphs: bool = True
     delay_frames: int = 0
     worker_python: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     action_space: ActionSpace = END_EFFECTOR_DELTA
-    camera_roles: tuple[str, ...] = ()
     state_units: tuple[str, ...] = ()
     action_units: tuple[str, ...] = ()
     require_gate: bool = False
-    weights: str = ""
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what can be told without loading anything."""
@@ -126,7 +132,7 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "lerobot" and not self.checkpoint:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
-        if self.weights and self.name != "vla":
+        if self.engine.weights and self.name != "vla":
             raise PolicyRefused(f"weights is for policy vla: {self.name!r} has none in formats")
         if self.require_gate and self.name != "vla":
             raise PolicyRefused(f"require_gate is for policy vla: no gate judges {self.name!r}")
@@ -137,10 +143,54 @@ class PolicySpec:
             len(scale) == 6 and all(math.isfinite(s) and s != 0.0 for s in scale)
         ):
             raise PolicyRefused("action_scale must be 6 finite numbers other than 0")
-        if min(self.num_threads, self.warmup_count, self.delay_frames) < 0:
-            raise PolicyRefused("num_threads, warmup_count and delay_frames must be 0 or more")
+        if min(self.warmup_count, self.delay_frames) < 0:
+            raise PolicyRefused("warmup_count and delay_frames must be 0 or more")
         if len(self.warmup_size) != 2 or not all(16 <= n <= 8192 for n in self.warmup_size):
             raise PolicyRefused("warmup_size must be a height and a width from 16 to 8192")
+
+    @property
+    def checkpoint(self) -> str:
+        """A directory, a hub id or a name; "" where the policy has none."""
+        return self.engine.checkpoint
+
+    @property
+    def device(self) -> str:
+        """Of the model, as torch names it."""
+        return self.engine.device
+
+    @property
+    def seed(self) -> int:
+        """Of random weights and of sampling."""
+        return self.engine.seed
+
+    @property
+    def num_threads(self) -> int:
+        """Of the model; 0: the libraries' own choice."""
+        return self.engine.num_threads
+
+
+_init = PolicySpec.__init__
+
+
+def _init_with_old_words(self: PolicySpec, *args: Any, **words: Any) -> None:
+    """For one release the engine's options may be words of the spec, as they were."""
+    flat = {**words.pop("schedule_options", {})}
+    flat |= {n: words.pop(n) for n in list(words) if n in OPTIONS or n in RENAMED}
+    if flat:
+        warnings.warn(
+            f"PolicySpec({', '.join(flat)}): give engine=EngineOptions(...) instead; words of the"
+            " engine go with the next release",
+            FutureWarning,
+            stacklevel=2,
+        )
+        try:
+            words["engine"] = EngineOptions(**current(flat))
+        except (TypeError, ValueError) as error:
+            raise PolicyRefused(str(error)) from error
+    _init(self, *args, **words)
+
+
+PolicySpec.__init__ = _init_with_old_words  # type: ignore[method-assign]
 
 
 def refuse_unknown(name: str) -> None:

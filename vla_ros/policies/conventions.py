@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from vla_ros.core import ACTION_DIM
+from vla_ros.core.types import ACTION_DIM
+from vla_ros.engine.options import AUTO
 from vla_ros.policies.base import PolicyRefused, PolicySpec, Scale
 
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5  # m and rad of one unit of LIBERO's controller
@@ -84,15 +85,17 @@ def settle(spec: PolicySpec) -> tuple[Conventions, str]:
     looked at, or "".
     PolicyRefused: a scale for what is no end effector's, and see :func:`conventions_of`.
     """
-    embodiment = str(spec.schedule_options.get("embodiment") or "")
+    engine = spec.engine
     told = conventions_of(
-        spec.checkpoint, "", spec.unnorm_key, spec.action_scale, embodiment=embodiment
+        engine.checkpoint, "", engine.unnorm_key, spec.action_scale, embodiment=engine.embodiment
     )
-    given: dict[str, Any] = {
-        name: getattr(spec, name)
-        for name in ("action_scale", "preprocessing", "center_crop")
-        if getattr(spec, name) is not None
-    }
+    given: dict[str, Any] = {}
+    if spec.action_scale is not None:
+        given["action_scale"] = spec.action_scale
+    if engine.preprocessing != AUTO:
+        given["preprocessing"] = engine.preprocessing
+    if engine.center_crop != AUTO:
+        given["center_crop"] = engine.center_crop == "always"
     against = {name: getattr(told, name) for name in given if given[name] != getattr(told, name)}
     words = [f"{name} {given[name]}, not the checkpoint's {own}" for name, own in against.items()]
     if "action_scale" in given and told.width != ACTION_DIM:
@@ -122,10 +125,9 @@ def conventions_of(
     PolicyRefused: there is no such checkpoint, its statistics fit neither, or nobody says what
     its units are. Whether the rest of it can be loaded is :func:`inspect_checkpoint`'s business.
     """
-    from vla_ros.engine.checkpoints.openvla import norm_stats_of, resolve
-    from vla_ros.engine.checkpoints.parse import read_config
-    from vla_ros.engine.checkpoints.random import random_config
-    from vla_ros.engine.flow.families import flow_source
+    from vla_ros.engine.io.openvla import norm_stats_of, read_config, resolve
+    from vla_ros.engine.io.random import random_config
+    from vla_ros.engine.models.registry import flow_source
 
     try:
         if (source := flow_source(checkpoint)) is not None:
@@ -163,11 +165,11 @@ def conventions_from(
 def _of_flow(source: Path | str, unnorm_key: str, embodiment: str) -> Conventions:
     """A flow policy's own postprocessor restores its actions and tells no unit. It may be in
     poses, where a long reach is none of a step: so it is doubted and not refused."""
-    from vla_ros.engine.flow.families import config_of, family_of
-    from vla_ros.engine.flow.family import Choice
+    from vla_ros.engine.models.family import LoadOptions
+    from vla_ros.engine.models.registry import config_of, family_of
 
     drawn = isinstance(source, str)
-    choice = Choice(embodiment=embodiment or None, unnorm_key=unnorm_key or None)
+    choice = LoadOptions(embodiment=embodiment or None, unnorm_key=unnorm_key or None)
     config = config_of(source, choice)
     found = Conventions(
         unnorm_key, CONTROLLER_UNITS if drawn else PHYSICAL_UNITS, "default", False,

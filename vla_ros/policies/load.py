@@ -2,23 +2,104 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from vla_ros.core import PolicyInfo
-from vla_ros.policies.base import Policy, PolicyRefused, PolicySpec, refuse_unknown
-from vla_ros.policies.interpreter import SETUP
-from vla_ros.policies.plugins import described, installed
+from vla_ros.core.clock import Clock
+from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.policies.base import (
+    Policy,
+    PolicyRefused,
+    PolicySpec,
+    described,
+    installed,
+    refuse_unknown,
+)
+
+# ------------------------------------------------------------------------------------------------
+# Which Python a worker runs in: this one, one that was named, or LeRobot's own.
+
+
+VARIABLE = "VLA_ROS_LEROBOT_PYTHON"
+OLDEST = (3, 12)  # that LeRobot runs on
+SETUP = "run `vla-ros lerobot setup`, or give worker_python"
+
+
+def lerobot_folder() -> Path:
+    """Where `vla-ros lerobot setup` puts LeRobot's environment unless it is told otherwise."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "vla_ros" / "lerobot"
+
+
+def lerobot_python() -> Path:
+    """LeRobot's interpreter, whether it is there or not: $VLA_ROS_LEROBOT_PYTHON, or setup's."""
+    given = os.environ.get(VARIABLE)
+    return Path(given).expanduser() if given else lerobot_folder() / "bin" / "python"
+
+
+def worker_python(spec: PolicySpec) -> str | None:
+    """The interpreter that the policy of ``spec`` is run with; None: this one.
+
+    PolicyRefused: it is not there; the line says what to do.
+    """
+    if spec.worker_python:
+        found = shutil.which(os.path.expanduser(spec.worker_python))
+        if found is None:
+            raise PolicyRefused(
+                f"worker_python is {spec.worker_python!r}: there is no such program"
+            )
+        return found
+    if spec.name != "lerobot":
+        return None
+    if (python := lerobot_python()).is_file():
+        return str(python)
+    if importlib.util.find_spec("lerobot") is not None:
+        return None
+    raise PolicyRefused(f"policy 'lerobot' needs LeRobot, and {python} is not there: {SETUP}")
+
+
+# ------------------------------------------------------------------------------------------------
+# A policy that looks at the world some frames late: what does old evidence cost?
+
+
+class DelayedPolicy:
+    """Gives ``policy`` the observation of ``frames`` calls ago; None while there is none.
+
+    The inference names the observation that it rests on, so its age is what it is.
+    """
+
+    def __init__(self, policy: Policy, frames: int) -> None:
+        self._policy = policy
+        self._frames = frames
+        self._waiting: deque[Observation] = deque()
+        depth = policy.info.pipeline_depth + frames
+        self.info: PolicyInfo = replace(policy.info, pipeline_depth=depth)
+
+    def reset(self, instruction: Instruction) -> None:
+        """Forget the observations that wait, too."""
+        self._waiting.clear()
+        self._policy.reset(instruction)
+
+    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
+        """See :class:`vla_ros.policies.base.Policy`."""
+        self._waiting.append(observation)
+        if len(self._waiting) <= self._frames:
+            return None
+        return self._policy.step(self._waiting.popleft(), timeline, clock)
 
 
 def load_policy(spec: PolicySpec) -> Policy:
     """Load the policy that ``spec`` names; raises PolicyRefused with the reason in one line."""
     policy = _load(spec)
     if spec.delay_frames and policy.info.chunk_length == 1:  # chunks: the control loop's queue
-        from vla_ros.policies.delayed import DelayedPolicy
-
         return DelayedPolicy(policy, spec.delay_frames)
     return policy
 

@@ -7,10 +7,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from vla_ros.action_space import ActionSpace
-from vla_ros.core import Floats, Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.clock import Clock
+from vla_ros.core.types import Floats, Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, finish
-from vla_ros.timing import Clock
 
 NPZ_KEY = "actions"
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 
-from vla_ros.core import (
+from vla_ros.core.clock import Clock
+from vla_ros.core.types import (
     ACTION_DIM,
-    Floats,
     Inference,
     Instruction,
     Observation,
@@ -21,18 +20,9 @@ from vla_ros.core import (
 from vla_ros.policies.base import InvalidAction, finish
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.libero.expert import LiberoExpert
-from vla_ros.timing import Clock
 
 
-class ActsOnPoses(Protocol):
-    """An expert for one instruction."""
-
-    def act(self, poses: Mapping[str, Pose]) -> Floats:
-        """The next action, float64 [7]: m, rad, gripper 0 closed to 1 open."""
-        ...
-
-
-def expert_for(instruction: str, poses: Mapping[str, Pose]) -> ActsOnPoses:
+def expert_for(instruction: str, poses: Mapping[str, Pose]) -> Expert | LiberoExpert:
     """The expert for the world that these poses are of: LIBERO numbers its things.
 
     ValueError: it cannot do what ``instruction`` asks for.
@@ -48,7 +38,7 @@ class ScriptedPolicy:
 
     def __init__(self) -> None:
         self._instruction = Instruction("", 0)
-        self._expert: ActsOnPoses | None = None
+        self._expert: Expert | LiberoExpert | None = None
 
     def reset(self, instruction: Instruction) -> None:
         """Begin the task anew; the expert is made at the next step."""

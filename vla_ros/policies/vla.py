@@ -7,52 +7,33 @@ from dataclasses import replace
 
 import numpy as np
 
-from vla_ros.action_space import END_EFFECTOR_DELTA
-from vla_ros.core import GRIPPER, Inference, Instruction, Observation, PolicyInfo, Timeline
-from vla_ros.engine import Engine, EngineOptions, load_engine
-from vla_ros.engine import InvalidAction as EngineInvalidAction
-from vla_ros.errors import UserError
-from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.clock import Clock
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import GRIPPER, Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.engine import EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.io.verdicts import Precision, require
+from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
-from vla_ros.precision.store import Precision, require
-from vla_ros.timing import Clock
 
 
 def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
-    """The engine's options that a spec asks for; raises PolicyRefused for unusable ones.
+    """The engine's options of a spec, with what its checkpoint's conventions leave to nobody.
 
     ``used``: what :func:`vla_ros.policies.conventions.settle` says of the spec.
     """
-    asked = {
-        "checkpoint": spec.checkpoint,
-        "device": spec.device,
-        "dtype": spec.dtype,
-        "weights": spec.weights,
-        "schedule": spec.schedule,
-        "unnorm_key": used.unnorm_key or None,
-        "seed": spec.seed,
-        "center_crop": used.center_crop,
-        "preprocessing": used.preprocessing,
-        "cuda_graphs": spec.cuda_graphs,
-        "threads": spec.num_threads or None,
-        "camera_roles": spec.camera_roles,
-    }
-    known = set(EngineOptions.__dataclass_fields__) - set(asked)
-    unknown = sorted(set(spec.schedule_options) - known)
-    if unknown:
-        raise PolicyRefused(
-            f"schedule_options has {', '.join(unknown)}: it may have {', '.join(sorted(known))}"
-        )
-    try:
-        return EngineOptions(**asked, **spec.schedule_options)  # type: ignore[arg-type]
-    except (ValueError, TypeError) as error:
-        raise PolicyRefused(str(error)) from error
+    return replace(
+        spec.engine,
+        unnorm_key=used.unnorm_key,
+        center_crop="always" if used.center_crop else "never",
+        preprocessing=used.preprocessing,
+    )
 
 
 def _require_gate(spec: PolicySpec) -> None:
     """PolicyRefused, with the command to run, where this precision was not shown to be good."""
     try:
-        require(spec.checkpoint, Precision(spec.dtype, spec.weights, spec.device))
+        require(spec.checkpoint, Precision(spec.engine.dtype, spec.engine.weights, spec.device))
     except (UserError, ValueError, OSError) as error:
         raise PolicyRefused(str(error)) from error
 
@@ -94,8 +75,7 @@ class VlaPolicy:
 
     def watch(self, coming: Callable[[], Observation | None]) -> None:
         """See :class:`vla_ros.policies.base.Policy`."""
-        if isinstance(self._engine, Engine):
-            self._engine.watch(coming)
+        self._engine.watch(coming)
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
         """See :class:`vla_ros.policies.base.Policy`."""
@@ -107,10 +87,7 @@ class VlaPolicy:
         if self.info.state_dim and state != self.info.state_dim:
             needed = f"this checkpoint needs {self.info.state_dim} values of robot state"
             raise InvalidAction(f"{needed} and the frame has {state or 'none'}")
-        try:
-            inference = self._engine.step(observation, timeline, clock)
-        except EngineInvalidAction as error:
-            raise InvalidAction(str(error)) from error
+        inference = self._engine.step(observation, timeline, clock)
         if inference is None:
             return None
         if self.info.action_space != END_EFFECTOR_DELTA:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind, ActionSpace
-from vla_ros.core import Floats, Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, ActionSpace
+from vla_ros.core.clock import Clock
+from vla_ros.core.types import Floats, Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import InvalidAction, PolicyRefused, finish
-from vla_ros.timing import Clock
 
 
 class ZeroPolicy:

@@ -1,4 +1,9 @@
-"""The gate: an action held to its limits just before it is published."""
+"""What may move the robot: the limits, the states of the policy node, the gate before publication.
+
+Pure functions of (state, action, time): they read no clock, hold nothing and log nothing, so
+every rule can be tested by itself. The rules are those of the fault matrix in
+docs/explanation/safety.md.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,202 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros import rotation
-from vla_ros.action_space import ActionSpace
-from vla_ros.core import Floats
-from vla_ros.safety.limits import Limits
-from vla_ros.timing import SECOND
+from vla_ros.core import rotation
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import Floats, PolicyState, StalePolicy
 
 _ROUNDING = 1e-9  # a rounding error is no excess
+
+# ------------------------------------------------------------------------------ limits and ages
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits every command is held to. Times in seconds, actions in m, rad and 0..1.
+
+    ``space`` says what an action's numbers are. ``low`` and ``high`` bound those that move
+    (``space.motion``, in its order); grippers are 0..1. ``jump`` bounds the change from one
+    command to the next and ``jerk`` the change of that change, both as fractions of the range
+    ``high - low``: 1 and 2 can never be exceeded and so switch the check off.
+
+    Of end effectors' poses rotations are held to angles, by the shorter way round: within half of
+    the widest range around the middle of an arm's bounds.
+
+    ``clamp_limit`` actions in a row that had to be clamped are a HOLD. Bounds exceeded by at
+    most ``clamp_tolerance`` of their range are clamped and not counted: a policy that regresses
+    its actions (OpenVLA-OFT) says now 49 and now 51 mm where it was taught 50.
+    """
+
+    control_rate_hz: float = 20.0
+    camera_rate_hz: float = 20.0
+    max_age_s: float = 0.5
+    stale_policy: StalePolicy = StalePolicy.ZERO
+    space: ActionSpace = END_EFFECTOR_DELTA
+    silence_after_s: float = 1.0
+    low: tuple[float, ...] = (-0.05,) * 3 + (-0.5,) * 3
+    high: tuple[float, ...] = (0.05,) * 3 + (0.5,) * 3
+    jump: float = 1.0
+    jerk: float = 2.0
+    clamp_limit: int = 5
+    clamp_tolerance: float = 0.05
+    invalid_limit: int = 3
+    fresh_needed: int = 3
+    gripper_hysteresis: float = 0.05
+    gripper_dwell_s: float = 0.15
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.control_rate_hz <= 200.0:
+            raise ValueError(f"control_rate_hz is {self.control_rate_hz}, must be in 1..200")
+        if self.camera_rate_hz <= 0.0:
+            raise ValueError(f"camera_rate_hz is {self.camera_rate_hz}, must be above 0")
+        self._check_bounds()
+        if self.stale_policy is StalePolicy.HOLD and not self.space.absolute:
+            raise ValueError(
+                "stale_policy 'hold' needs action_space 'end_effector_pose' or 'joint_position':"
+                " repeating a delta is motion; use 'zero' or 'silence'"
+            )
+        if self.stale_policy is StalePolicy.ZERO and self.space.absolute:
+            raise ValueError(
+                "stale_policy 'zero' needs action_space 'end_effector_delta' or 'joint_delta':"
+                " a zero pose is a place to go to; use 'hold' or 'silence'"
+            )
+        if self.max_age_s <= self.period_s:
+            raise ValueError(
+                f"max_age_s is {self.max_age_s}, must be above the control period,"
+                f" {self.period_s:g} s"
+            )
+
+    def _check_bounds(self) -> None:
+        names = [self.space.names[i] for i in self.space.motion]
+        if {len(self.low), len(self.high)} != {len(names)}:
+            raise ValueError(
+                f"bounds_low and bounds_high need {len(names)} values each: {' '.join(names)}"
+            )
+        pairs = list(zip(self.low, self.high, strict=True))
+        if not all(lo < hi for lo, hi in pairs):
+            raise ValueError("every value of bounds_low must be below that of bounds_high")
+        if not self.space.absolute and not all(lo <= 0.0 <= hi for lo, hi in pairs):
+            raise ValueError("bounds of deltas must contain 0: it is what stopping commands")
+
+    @property
+    def period_s(self) -> float:
+        return 1.0 / self.control_rate_hz
+
+    @property
+    def period_ns(self) -> int:
+        return round(SECOND / self.control_rate_hz)
+
+    @property
+    def max_age_ns(self) -> int:
+        return round(self.max_age_s * SECOND)
+
+    @property
+    def clock_tolerance_ns(self) -> int:
+        """How far a stamp may lie in the future, epsilon = min(5 ms, T / 4)."""
+        return min(5 * MS, self.period_ns // 4)
+
+
+def least_max_age_s(
+    limits: Limits, pipeline_depth: int, inference_s: float, kept: int = 1
+) -> float:
+    """The smallest max_age_s that can be met: Tc + (K - 1) T + L + T, and (S - 1) T more for
+    chunks of which S actions are executed.
+
+    ``inference_s`` is L, the 99th percentile of inference measured at warm-up.
+    """
+    waiting = pipeline_depth - 1 + kept
+    return 1.0 / limits.camera_rate_hz + inference_s + waiting * limits.period_s
+
+
+def age_ns(now_ns: int, stamp_ns: int, steady_ns: int, received_steady_ns: int, sim: bool) -> int:
+    """Age of an observation: the larger of its stamp's age and the time since its receipt.
+
+    The second guards against a clock that was set back. In simulated time only the stamp
+    counts, since the world stands still while the clock does.
+    """
+    by_stamp = now_ns - stamp_ns
+    return by_stamp if sim else max(by_stamp, steady_ns - received_steady_ns)
+
+
+# ------------------------------------------------------------------------------ states
+
+
+@dataclass(frozen=True, slots=True)
+class Safety:
+    """State of the node with what its transitions count. ``since_ns`` is steady time."""
+
+    state: PolicyState = PolicyState.UNCONFIGURED
+    reason: str = "not configured"
+    since_ns: int = 0
+    fresh: int = 0  # clean actions in a row while in HOLD
+    clamped: int = 0  # clamped actions in a row
+    invalid: int = 0  # invalid inferences in a row
+
+    @property
+    def active(self) -> bool:
+        return self.state >= PolicyState.WAITING
+
+
+def enter(safety: Safety, state: PolicyState, reason: str, steady_ns: int) -> Safety:
+    """Go to ``state``. FAULT is latched: only :func:`recover` and deactivation leave it."""
+    if safety.state is PolicyState.FAULT and state in (
+        PolicyState.WAITING,
+        PolicyState.RUNNING,
+        PolicyState.HOLD,
+    ):
+        return safety
+    if safety.state is state:
+        return replace(safety, reason=reason)
+    return Safety(state, reason, steady_ns)
+
+
+def hold(safety: Safety, reason: str, steady_ns: int) -> Safety:
+    """Go to HOLD if the robot may be moving; in WAITING nothing moves that could be held.
+
+    Invalid actions stay counted: an observation that grows old because nothing valid comes is the
+    same trouble going on.
+    """
+    if safety.state is PolicyState.RUNNING:
+        return replace(enter(safety, PolicyState.HOLD, reason, steady_ns), invalid=safety.invalid)
+    if safety.state is PolicyState.HOLD:
+        return replace(safety, fresh=0, reason=reason)
+    return safety
+
+
+def recover(safety: Safety, steady_ns: int) -> Safety:
+    """The explicit recover call: the only way out of FAULT that stays active."""
+    return Safety(PolicyState.WAITING, "recovered", steady_ns)
+
+
+def after_valid(safety: Safety, limits: Limits, far: bool, steady_ns: int) -> Safety:
+    """A finite, fresh action of this epoch has come: count it, and move on where it suffices.
+
+    ``far``: it was beyond its limits by more than a tolerance.
+    """
+    clamps = safety.clamped + 1 if far else 0
+    counted = replace(safety, invalid=0, clamped=clamps)
+    if clamps >= limits.clamp_limit and safety.state is PolicyState.RUNNING:
+        return hold(counted, f"{clamps} actions in a row exceeded their limits", steady_ns)
+    if safety.state is PolicyState.WAITING:
+        return Safety(PolicyState.RUNNING, "running", steady_ns, clamped=clamps)
+    if safety.state is PolicyState.HOLD:
+        fresh = 0 if far else safety.fresh + 1
+        if fresh >= limits.fresh_needed:
+            return Safety(PolicyState.RUNNING, "running", steady_ns)
+        return replace(counted, fresh=fresh)
+    return counted
+
+
+def after_invalid(safety: Safety, limits: Limits, reason: str, steady_ns: int) -> Safety:
+    """NaN logits, a token that is no action, a short output: three in a row are a fault."""
+    count = safety.invalid + 1
+    if count >= limits.invalid_limit:
+        return enter(safety, PolicyState.FAULT, f"{count} invalid actions: {reason}", steady_ns)
+    return replace(safety, invalid=count, fresh=0)
+
+
+# ------------------------------------------------------------------------------ the gate
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,27 +5,23 @@ from __future__ import annotations
 
 from vla_ros.sim import tasks
 from vla_ros.sim.env import EnvSpec
-from vla_ros.sim.goals import Family
-from vla_ros.sim.tasks import GOALS, HOLD_STEPS, TASKS
+from vla_ros.sim.tasks import GOALS, HOLD_STEPS, TASKS, Family
 
 _HEAD = """# Tasks of the tabletop
 
 Written by `python -m vla_ros.sim.describe > docs/reference/tasks.md`.
 
-A task is named by `--task` of `vla-ros demo`, `--tasks` of `vla-ros eval`, `task` of the
-bridge (`-p bridge.task=NAME`) and `TASK=NAME` of `make demo`; without one it is `{first}`. The
-policy is told its sentence and nothing else. Each of the {count} tasks has {states} fixed initial
-states a seed, `--initial-state` of the demo: where the four cubes lie, and how they are turned. A
-control step is {step:g} ms, {rate:g} Hz.
+A task is named by `--task` of `vla-ros demo`, `--tasks` of `vla-ros eval`, `-p bridge.task=NAME`
+and `TASK=NAME` of `make demo`; without one it is `{first}`. The policy is told its sentence and
+nothing else. Each of the {count} tasks has {states} fixed initial states a seed
+(`--initial-state`). A control step is {step:g} ms, {rate:g} Hz.
 
-Other sentences may be said too. The scripted expert looks for key words: one or two of the colours
-{colours}; `above`, `left` or `right`,
-`plate`, or `on`. What it cannot do it refuses by name. The task is judged by its own goal whatever
-was said.
+Other sentences may be said too. The scripted expert looks for key words: one or two of the colors
+{colors}; `above`, `left` or `right`,
+`plate`, or `on`; it refuses the rest by name. The task is judged by its own goal whatever was said.
 
-Success is judged by the state of the simulation, not by an image, and must hold for as many control
-steps as is said below, so that passing by is no success. A cube that the task needs and that has
-fallen off the table ends the episode.
+Success is judged by the state of the simulation and must hold for as many control steps as is said
+below. A cube that the task needs and that has fallen off the table ends the episode.
 """
 
 _TITLES = {
@@ -57,14 +53,10 @@ def solved_when(family: Family) -> str:
 
 
 def table(family: Family) -> str:
-    """The tasks of one family as a Markdown table."""
-    lines = ["| task | sentence | step limit |", "|---|---|---|"]
-    lines += [
-        f"| `{task.name}` | {task.instruction} | {task.max_steps} |"
-        for task in TASKS
-        if GOALS[task.name].family is family
-    ]
-    return "\n".join(lines)
+    """The tasks of one family as a Markdown table; all of a family have one step limit."""
+    own = [task for task in TASKS if GOALS[task.name].family is family]
+    lines = [f"| task, at most {own[0].max_steps} steps | sentence |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{task.name}` | {task.instruction} |" for task in own)])
 
 
 def document() -> str:
@@ -77,7 +69,7 @@ def document() -> str:
             states=tasks.INITIAL_STATES,
             step=1000 / rate,
             rate=rate,
-            colours=", ".join(f"`{colour}`" for colour in tasks.COLOURS),
+            colors=", ".join(f"`{color}`" for color in tasks.COLORS),
         )
     ]
     for family in Family:

@@ -17,8 +17,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.core import ACTION_DIM, Floats, Image, Pose
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import ACTION_DIM, Floats, Image, Pose
 
 AGENTVIEW = "agentview"
 WRIST = "wrist"
@@ -30,8 +30,6 @@ WORLD = "world"  # frame of the ground truth
 #: camera -> its frame: z forward, x right, y down
 OPTICAL_FRAMES = {AGENTVIEW: "main_camera_optical_frame", WRIST: "wrist_camera_optical_frame"}
 
-GRIPPER_OPEN = -1.0  # gripper entry of an environment action
-GRIPPER_CLOSE = 1.0
 
 IMAGE_SIZES = range(16, 1025)  # pixels a side that an environment renders
 

@@ -8,18 +8,199 @@ sees one image can learn it, for there is nothing behind the image that its teac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from vla_ros.core import Floats, Pose
+from vla_ros.core.rotation import matrix
+from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats, Pose
 from vla_ros.sim.env import FINGERS
-from vla_ros.sim.goals import Family, Goal, parse_instruction
-from vla_ros.sim.rotation import matrix, upright_yaw
-from vla_ros.sim.swing import around
-from vla_ros.sim.waypoints import CLOSED, OPEN, Scene, Waypoint, still, towards
+from vla_ros.sim.tasks import Family, Goal, parse_instruction
+
+# ------------------------------------------------------------------------------------------------
+# Two ways to the same place: the hand swings out to the left or to the right on its way there.
+#
+# An expert with one way has taught a policy whose chunks cannot disagree, so it does not matter how
+# they are joined. With two ways that are equally good, the chunk that comes next may want the other
+# one. Which way is under way is seen from where the hand is; only near the line itself, as at the
+# start, nothing tells, and chance does.
+
+
+HOME: Final = (-0.036, 0.0)  # m, where the hand is at the start, from above
+_WIDE, _SHARE = 0.06, 0.4  # m aside at the most; of the way to go
+_LOOK = 0.05  # m ahead on the arc that the hand is sent to
+_DOUBT = 0.008  # m off the line within which nothing tells which way it is
+
+
+def around(hand: Floats, place: Floats, side: Floats) -> Floats:
+    """Where to head for, from above, float64 [N, 2], m: on the arc to ``place`` [N, 2].
+
+    ``hand`` [N, 2]; ``side`` [N]: 1 left of the way, -1 right of it, where nothing tells; 0:
+    straight ahead, always.
+    """
+    start = np.array(HOME)
+    way, off = place - start, hand - start
+    length = np.maximum(np.hypot(way[:, 0], way[:, 1]), 1e-6)
+    along = way / length[:, None]
+    left = np.stack((-along[:, 1], along[:, 0]), 1)
+    gone, aside = (off * along).sum(1), (off * left).sum(1)
+    side = np.where((np.abs(aside) > _DOUBT) & (side != 0), np.sign(aside), side)
+    ahead = np.clip((gone + _LOOK) / length, 0.0, 1.0)
+    bend = side * np.minimum(_WIDE, _SHARE * length) * np.sin(np.pi * ahead)
+    out: Floats = start + (ahead * length)[:, None] * along + bend[:, None] * left
+    return np.where(side[:, None] == 0, place, out)
+
+
+# ------------------------------------------------------------------------------------------------
+# Rotations as the expert needs them. Quaternions are x, y, z, w; matrices [3, 3].
+
+
+def axis_angle(rotation: Floats) -> Floats:
+    """Axis times angle [3] in rad, the angle in 0..pi."""
+    skew = 0.5 * np.array(
+        [
+            rotation[2, 1] - rotation[1, 2],
+            rotation[0, 2] - rotation[2, 0],
+            rotation[1, 0] - rotation[0, 1],
+        ]
+    )
+    sine, cosine = float(np.linalg.norm(skew)), 0.5 * (float(np.trace(rotation)) - 1.0)
+    angle = float(np.arctan2(sine, cosine))
+    if sine > 1e-9:
+        return skew * (angle / sine)
+    if cosine > 0:
+        return np.zeros(3)
+    axis = np.sqrt(np.clip((np.diag(rotation) + 1.0) / 2.0, 0.0, 1.0))  # half a turn: any sign
+    return axis * np.pi
+
+
+def upright_yaw(quaternion: Sequence[float]) -> float:
+    """Turn of a cube about the vertical, folded by its symmetry into -pi/4..pi/4 rad."""
+    turn = matrix(quaternion)
+    horizontal = turn[:2, np.argmin(np.abs(turn[2]))]  # the axis that lies flattest
+    yaw = float(np.arctan2(horizontal[1], horizontal[0]))
+    return (yaw + np.pi / 4) % (np.pi / 2) - np.pi / 4
+
+
+def downward(yaw: float) -> Floats:
+    """A gripper that points straight down, turned by ``yaw`` rad about the vertical."""
+    cosine, sine = np.cos(yaw), np.sin(yaw)
+    turn = np.array([[cosine, -sine, 0.0], [sine, cosine, 0.0], [0.0, 0.0, 1.0]])
+    down: Floats = turn @ np.diag([1.0, -1.0, -1.0])
+    return down
+
+
+# ------------------------------------------------------------------------------------------------
+# Following waypoints with delta actions, judged by the poses that come and never by time.
+#
+# What scripted experts have in common: a plan is a list of :class:`Waypoint`; a
+# :class:`Follower` says the next action for what is seen now, and when the attempt has failed.
+
+
+STEP_M = 0.05  # largest displacement of one action along an axis
+STEP_RAD = 0.4
+GAIN = 0.7  # part of the remaining way asked for at once; below 1 it bears late observations
+OPEN, CLOSED = 1.0, 0.0
+
+_LOST = 3  # looks in a row at which the object is not in the hand
+_BELOW = 0.03  # m below a waypoint that forbids sideways motion
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What an expert sees at once: positions [3] in m, rotation matrix [3, 3] of the gripper.
+
+    ``grasp_yaw``: turn of the gripper about the vertical, in rad, that the object wants.
+    ``start``: where the object was when this attempt began.
+    """
+
+    gripper: Floats
+    rotation: Floats
+    object: Floats
+    grasp_yaw: float
+    target: Floats
+    start: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Waypoint:
+    """Where to be next. It is reached within ``tolerance`` m, or after ``dwell`` actions.
+
+    ``climb`` forbids sideways motion below the waypoint's height, ``carry`` means the object
+    is in the hand: losing it ends the attempt.
+    """
+
+    position: Callable[[Scene], Floats]
+    gripper: float
+    tolerance: float
+    turned: bool = False
+    climb: bool = False
+    carry: bool = False
+    dwell: int = 0
+
+
+class Follower:
+    """One attempt at a plan. ``reach`` m: farther from the gripper a carried object is lost.
+
+    ``patience``: most actions for one waypoint.
+    """
+
+    def __init__(self, plan: tuple[Waypoint, ...], reach: float, patience: int) -> None:
+        self._plan, self._reach, self._patience = plan, reach, patience
+        self._index = self._spent = self._lost = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether every waypoint was reached."""
+        return self._index >= len(self._plan)
+
+    def failed(self, scene: Scene) -> bool:
+        """Whether the object was lost or the way is blocked; ask once for every action."""
+        waypoint = self._plan[self._index]
+        away = float(np.linalg.norm(scene.object - scene.gripper)) > self._reach
+        self._lost = self._lost + 1 if waypoint.carry and away else 0
+        return self._lost >= _LOST or self._spent >= self._patience
+
+    def act(self, scene: Scene) -> Floats:
+        """The next action, float64 [7]: m, rad, gripper 0 closed to 1 open."""
+        waypoint = self._plan[self._index]
+        action, distance = towards(waypoint, scene)
+        self._spent += 1
+        if self._spent >= waypoint.dwell if waypoint.dwell else distance < waypoint.tolerance:
+            self._index, self._spent = self._index + 1, 0
+        return action
+
+    def still(self) -> Floats:
+        """No motion, the fingers as at the end of the plan or as an attempt is given up."""
+        if self.done:
+            return still(self._plan[-1].gripper)
+        waypoint = self._plan[self._index]
+        return still(OPEN if waypoint.gripper == OPEN or waypoint.carry else CLOSED)
+
+
+def still(gripper: float) -> Floats:
+    """The action that only sets the fingers."""
+    action = np.zeros(ACTION_DIM)
+    action[GRIPPER] = gripper
+    return action
+
+
+def towards(waypoint: Waypoint, scene: Scene) -> tuple[Floats, float]:
+    """The action towards a waypoint, and how far it still is (turn included), in m."""
+    action = still(waypoint.gripper)
+    if waypoint.dwell:
+        return action, 0.0
+    error = waypoint.position(scene) - scene.gripper
+    way = error.copy()
+    if waypoint.climb and error[2] > _BELOW:
+        way[:2] = 0.0
+    turn = axis_angle(downward(scene.grasp_yaw if waypoint.turned else 0.0) @ scene.rotation.T)
+    action[:3] = np.clip(GAIN * way, -STEP_M, STEP_M)
+    action[3:6] = np.clip(GAIN * turn, -STEP_RAD, STEP_RAD)
+    return action, float(np.linalg.norm(error)) + 0.05 * max(0.0, float(np.linalg.norm(turn)) - 0.1)
+
 
 _HOVER = 0.10  # m above a cube before going down to it
 _TRAVEL = 0.15  # m, height at which a cube is carried
@@ -45,8 +226,7 @@ class Expert:
     """Scripted policy for one instruction. Not thread-safe.
 
     It remembers one thing: where the cube lay that it pushes, to know when that is done.
-    ``side``: 1 or -1, it swings out to that side on its way (:mod:`vla_ros.sim.swing`); 0: it
-    goes straight.
+    ``side``: 1 or -1, it swings out to that side on its way (:func:`around`); 0: it goes straight.
     UnknownInstruction: the sentence asks for nothing it can do.
     """
 

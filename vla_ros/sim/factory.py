@@ -18,9 +18,10 @@ class EnvConfig:
     """Which environment to build. Calling it builds it, in the calling thread and process.
 
     ``suite`` is one of LIBERO's, such as libero_object; '': all of them. ``nudge_m``, of the
-    tabletop: the task's cube is moved by so much on the way (:mod:`vla_ros.sim.nudges`). ``later``,
+    tabletop: the task's cube is moved by so much on the way (:mod:`vla_ros.sim.tabletop`).
+    ``later``,
     of the tabletop in the caller's process: images are rendered when they are looked at, which must
-    be before the next step (:mod:`vla_ros.sim.later`).
+    be before the next step (:mod:`vla_ros.sim.rendering`).
     """
 
     name: str = "tabletop"

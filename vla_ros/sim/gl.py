@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from collections.abc import MutableMapping
 
+from vla_ros.core.process import run
 from vla_ros.sim.env import SimError
 
 _EGL = ("libEGL.so.1", "libEGL.so")
@@ -58,10 +58,4 @@ def _loads(names: tuple[str, ...]) -> bool:
 
 def _works(backend: str) -> bool:
     environ = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
-    try:
-        probe = subprocess.run(
-            [sys.executable, "-c", _PROBE], env=environ, capture_output=True, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return probe.returncode == 0
+    return run([sys.executable, "-c", _PROBE], 30.0, environ)[0]

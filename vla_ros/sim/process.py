@@ -15,13 +15,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
 import numpy.typing as npt
 
+from vla_ros.core.types import Floats
 from vla_ros.sim.env import (
     Environment,
     EnvSpec,
@@ -30,11 +32,87 @@ from vla_ros.sim.env import (
     SimStep,
     checked_action,
 )
-from vla_ros.sim.server import Request, Reset, Step
+
+# ------------------------------------------------------------------------------------------------
+# The simulation's own process: it answers its parent's requests, all in its main thread.
+#
+# Started with one inherited socket, over which pickled requests come in and replies go out. Both
+# ends are processes of this program and of one user. SIGINT and SIGTERM are ignored: the parent
+# decides, and the process ends with it.
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    task: str
+    initial_state: int
+    seed: int
+    render: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    action: Floats
+    render: bool
+
+
+Request = Reset | Step
+Reply = EnvSpec | SimObservation | SimStep | SimError
+
+
+def main(requests_fd: int, alive_fd: int) -> None:
+    """Serve until the parent closes its end of the sockets."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    # A simulation that hangs never reads its requests: another socket says the parent is gone.
+    threading.Thread(target=_end_with_parent, args=(alive_fd,), daemon=True).start()
+    requests = Connection(requests_fd)
+    make: Callable[[], Environment] = requests.recv()
+    try:
+        environment = make()
+    except Exception as error:
+        requests.send(_as_sim_error(error))
+        return
+    try:
+        requests.send(environment.spec)
+        _serve(environment, requests)
+    except (EOFError, OSError):
+        pass  # the parent closed its end
+    finally:
+        environment.close()
+
+
+def _serve(environment: Environment, requests: Connection) -> None:
+    while True:
+        request: Request = requests.recv()
+        try:
+            reply = _answer(environment, request)
+        except Exception as error:
+            reply = _as_sim_error(error)
+        requests.send(reply)
+
+
+def _answer(environment: Environment, request: Request) -> Reply:
+    if isinstance(request, Reset):
+        return environment.reset(
+            request.task, request.initial_state, request.seed, render=request.render
+        )
+    return environment.step(request.action, request.render)
+
+
+def _as_sim_error(error: Exception) -> SimError:
+    if isinstance(error, SimError):
+        return error
+    return SimError(f"{type(error).__name__}: {error}")
+
+
+def _end_with_parent(alive_fd: int) -> None:
+    wait([Connection(alive_fd)])
+    os._exit(1)
+
 
 _BOOT = (
     "import os, sys; sys.path[:] = os.environ.pop('VLA_ROS_SIM_PATH').split(os.pathsep); "
-    "from vla_ros.sim.server import main; main(*map(int, sys.argv[1:]))"
+    "from vla_ros.sim.process import main; main(*map(int, sys.argv[1:]))"
 )
 _Reply = TypeVar("_Reply", EnvSpec, SimObservation, SimStep)
 
@@ -154,13 +232,13 @@ class SimProcess:
                 raise SimLost(f"{what} of the simulation took more than {timeout_s:g} s: killed")
             reply = self._requests.recv()
         except (EOFError, OSError):
-            raise SimLost(f"the simulation {self._obituary()} during {what}") from None
+            raise SimLost(f"the simulation {self._exit_reason()} during {what}") from None
         if isinstance(reply, SimError):
             raise reply
         assert isinstance(reply, kind)
         return reply
 
-    def _obituary(self) -> str:
+    def _exit_reason(self) -> str:
         """How it ended, in words."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -185,3 +263,7 @@ class SimProcess:
 def _pair() -> tuple[Connection, Connection]:
     ours, theirs = socket.socketpair()
     return Connection(ours.detach()), Connection(theirs.detach())
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

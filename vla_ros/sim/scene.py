@@ -9,19 +9,19 @@ only the hand does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
-
-import mujoco
+from typing import TYPE_CHECKING, Final
 
 from vla_ros.sim.env import FINGERS
 
-CUBE_COLOURS: Final[Mapping[str, str]] = {
+if TYPE_CHECKING:
+    import mujoco
+
+CUBE_COLORS: Final[Mapping[str, str]] = {
     "red": ".82 .08 .08 1",
     "green": ".08 .60 .16 1",
     "blue": ".08 .22 .82 1",
     "yellow": ".98 .82 .08 1",
 }
-COLOURS: Final = tuple(CUBE_COLOURS)
 CUBE_HALF: Final = 0.021  # half the edge of a cube, m
 PLATE_XY: Final = (0.10, 0.24)
 PLATE_TOP: Final = 0.009  # height of the plate's surface, m
@@ -62,6 +62,8 @@ _DARK_GREY = ".70 .73 .76 1"
 
 def build_model(msaa: int = 0, max_image_size: int = 1024) -> mujoco.MjModel:
     """Compile the scene. ``msaa`` samples per pixel smooth edges at twice the rendering time."""
+    import mujoco  # here: the tasks need the measures above, `vla-ros demo --help` no physics
+
     return mujoco.MjModel.from_xml_string(_document(msaa, max_image_size))
 
 
@@ -82,7 +84,7 @@ def _document(msaa: int, size: int) -> str:
   <body name="table"><geom type="box" size=".5 .6 .02" pos="-.05 0 -.02" material="wood"
     friction="1 .005 .0001"/></body>
   {_plate()}
-  {"".join(_cube(colour) for colour in COLOURS)}
+  {"".join(_cube(color) for color in CUBE_COLORS)}
   <body name="{BASE}" pos="-.6 0 0">
     <geom type="cylinder" size=".08 .07" pos="0 0 .07" rgba=".25 .27 .3 1"/>{_arm()}
   </body>
@@ -113,11 +115,11 @@ def _plate() -> str:
     )
 
 
-def _cube(colour: str) -> str:
+def _cube(color: str) -> str:
     return (
-        f'<body name="{colour}_cube" pos="0 0 .5"><freejoint name="{colour}_cube"/>'
-        f'<geom name="{colour}_cube" type="box" size="{CUBE_HALF} {CUBE_HALF} {CUBE_HALF}"'
-        f' rgba="{CUBE_COLOURS[colour]}" mass=".06" friction="1 .005 .0001" condim="4"/></body>'
+        f'<body name="{color}_cube" pos="0 0 .5"><freejoint name="{color}_cube"/>'
+        f'<geom name="{color}_cube" type="box" size="{CUBE_HALF} {CUBE_HALF} {CUBE_HALF}"'
+        f' rgba="{CUBE_COLORS[color]}" mass=".06" friction="1 .005 .0001" condim="4"/></body>'
     )
 
 
@@ -125,7 +127,7 @@ def _arm() -> str:
     """The chain of links, each nested in the one before it, the hand at its end."""
     text = ""
     for index, (pos, quat, limits, damping, _) in enumerate(_LINKS):
-        colour = _LIGHT_GREY if index % 2 == 0 else _DARK_GREY
+        color = _LIGHT_GREY if index % 2 == 0 else _DARK_GREY
         text += (
             f'<body name="link{index + 1}" pos="{pos}" quat="{quat}"><joint'
             f' name="joint{index + 1}" axis="0 0 1" range="{limits}" damping="{damping}"'
@@ -134,7 +136,7 @@ def _arm() -> str:
         for kind, fromto, radius, mass in _SHAPES[index]:
             text += (
                 f'<geom type="{kind}" fromto="{fromto}" size="{radius}" mass="{mass}"'
-                f' rgba="{colour}" contype="0" conaffinity="0"/>'
+                f' rgba="{color}" contype="0" conaffinity="0"/>'
             )
     return text + _hand() + "</body>" * len(_LINKS)
 

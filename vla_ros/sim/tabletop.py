@@ -1,17 +1,20 @@
 """The tabletop environment: LIBERO's interface on a scene that needs only mujoco and numpy.
 
-Thread: one, from construction to close (see :mod:`vla_ros.sim.env`).
+Thread: one, from construction to close (:mod:`vla_ros.sim.env`).
 """
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import mujoco
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.core import Floats, Image, Pose
+from vla_ros.core.types import Floats, Image, Pose
 from vla_ros.sim import scene
 from vla_ros.sim.env import (
     AGENTVIEW,
@@ -23,23 +26,144 @@ from vla_ros.sim.env import (
     SimStep,
     checked_action,
 )
-from vla_ros.sim.geometry import RobotModel
-from vla_ros.sim.goals import COLOURS, PLATE, Goal, cube
-from vla_ros.sim.later import LaterImages
-from vla_ros.sim.nudges import Nudge, nudge_of
-from vla_ros.sim.osc import OperationalSpaceController
-from vla_ros.sim.render import OffscreenRenderer
+from vla_ros.sim.rendering import LaterImages, OffscreenRenderer
 from vla_ros.sim.tasks import (
+    COLORS,
     GOALS,
     HOLD_STEPS,
+    PLATE,
     TASKS,
     CubePlacement,
+    Family,
+    Goal,
     TableState,
+    allowed,
+    cube,
     out_of_reach,
     placements,
     satisfied,
 )
-from vla_ros.sim.urdf import pose_of
+from vla_ros.sim.urdf import RobotModel, pose_of
+
+# ------------------------------------------------------------------------------------------------
+# Operational-space control of a simulated arm: a goal pose in, joint torques out.
+#
+# Khatib, "A unified approach for motion and force control of robot manipulators" (1987), with
+# a posture task in the null space. The gains are those of robosuite's OSC_POSE (kp 150,
+# critically damped); unlike there, position and orientation are solved together, so turning
+# the hand does not push it aside.
+#
+# As in robosuite and LIBERO, a goal counts from the pose at the time, which lags behind the
+# goal before it: under constant commands the hand covers about 0.3 of what they add up to.
+
+
+STIFFNESS = 150.0  # 1/s^2, position and orientation
+POSTURE_STIFFNESS = 10.0  # 1/s^2, null space
+_REGULARISER = 1e-6
+
+
+class OperationalSpaceController:
+    """Torques that bring one site of an arm to a goal pose.
+
+    Call :meth:`set_goal` once a control step, :meth:`torques` once a physics step between
+    ``mj_step1`` and ``mj_step2``.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, site: int, joints: Sequence[int], posture: Floats
+    ) -> None:
+        self._model = model
+        self._site = site
+        self._dofs = model.jnt_dofadr[list(joints)]
+        self._qpos = model.jnt_qposadr[list(joints)]
+        self._arm = np.ix_(self._dofs, self._dofs)
+        self._posture = np.asarray(posture, np.float64)
+        self._mass = np.zeros((model.nv, model.nv))
+        self._jac_pos = np.zeros((3, model.nv))
+        self._jac_rot = np.zeros((3, model.nv))
+        self._goal_pos = np.zeros(3)
+        self._goal_rot = np.eye(3)
+
+    def set_goal(self, data: mujoco.MjData, translation: Floats, rotation: Floats) -> None:
+        """Goal = the site's present pose, moved by ``translation`` [3] m and turned by
+        ``rotation`` [3], an axis-angle vector in rad, both in the world frame."""
+        self._goal_pos = data.site_xpos[self._site] + translation
+        turn = np.zeros(9)
+        quaternion = np.zeros(4)
+        angle = float(np.linalg.norm(rotation))
+        mujoco.mju_axisAngle2Quat(quaternion, rotation / angle if angle else rotation, angle)
+        mujoco.mju_quat2Mat(turn, quaternion)
+        self._goal_rot = turn.reshape(3, 3) @ data.site_xmat[self._site].reshape(3, 3)
+
+    def torques(self, data: mujoco.MjData) -> Floats:
+        """Joint torques [joints], Nm, gravity compensated."""
+        mujoco.mj_jacSite(self._model, data, self._jac_pos, self._jac_rot, self._site)
+        mujoco.mj_fullM(self._model, self._mass, data.qM)
+        mass = self._mass[self._arm]
+        velocity = data.qvel[self._dofs]
+        jacobian = np.vstack((self._jac_pos, self._jac_rot))[:, self._dofs]
+        rotation = data.site_xmat[self._site].reshape(3, 3)
+        error = np.concatenate(
+            (
+                self._goal_pos - data.site_xpos[self._site],
+                _rotation_error(rotation, self._goal_rot),
+            )
+        )
+        pull = STIFFNESS * error - 2 * np.sqrt(STIFFNESS) * (jacobian @ velocity)
+        posture_error = self._posture - data.qpos[self._qpos]
+        relax = POSTURE_STIFFNESS * posture_error - 2 * np.sqrt(POSTURE_STIFFNESS) * velocity
+        # tau = J^T Lambda (pull - J relax) + M relax: the posture task acts in the null space only
+        weighted = np.linalg.solve(mass, jacobian.T)
+        mobility = jacobian @ weighted + _REGULARISER * np.eye(6)
+        force = np.linalg.solve(mobility, pull - jacobian @ relax)
+        return jacobian.T @ force + mass @ relax + data.qfrc_bias[self._dofs]
+
+
+def _rotation_error(rotation: Floats, goal: Floats) -> Floats:
+    """The axis-angle vector from ``rotation`` to ``goal``, exact to second order."""
+    turn = goal @ rotation.T
+    skew = (turn[2, 1] - turn[1, 2], turn[0, 2] - turn[2, 0], turn[1, 0] - turn[0, 1])
+    return 0.5 * np.array(skew)
+
+
+# ------------------------------------------------------------------------------------------------
+# A thing that is moved while the hand is on its way to it: who goes by old evidence misses it.
+#
+# Like an initial state a nudge is a function of (task, index, seed), so every policy meets the
+# same.
+
+
+_STEPS: Final = (4, 16)  # control steps after which it comes: most hands are still under way
+_DIRECTIONS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """After ``step`` control steps the cube of the task lies ``by`` (m, x and y) from where it
+    lay."""
+
+    step: int
+    cube: str
+    by: tuple[float, float]
+
+
+def nudge_of(name: str, index: int, seed: int, metres: float) -> Nudge | None:
+    """The nudge of an initial state; None without one: it is 0 m, or there is no room for it."""
+    if not metres:
+        return None
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index, 1])
+    step, goal = int(rng.integers(*_STEPS)), GOALS[name]
+    placed = placements(name, index, seed)
+    at = placed[goal.object]
+    # Aside only, of a cube that is to be pushed: along the way nobody could tell it from a push.
+    turns = np.array((0, _DIRECTIONS // 2)) if goal.family is Family.PUSH else _DIRECTIONS
+    for turn in rng.permutation(turns):
+        angle = 2 * np.pi * turn / _DIRECTIONS
+        x, y = metres * float(np.cos(angle)), metres * float(np.sin(angle))
+        if allowed(goal, placed | {goal.object: CubePlacement(at.x + x, at.y + y, at.yaw)}):
+            return Nudge(step, goal.object, (x, y))
+    return None
+
 
 NAME: Final = "tabletop"
 _SETTLE_STEPS = 5  # control steps after a reset, so that cubes lie and the arm stands still
@@ -51,9 +175,9 @@ class Tabletop:
     """A Panda at a table with four cubes and a plate. Implements ``Environment``.
 
     ``nudge_m``: the task's cube is moved by so much while the hand is under way to it
-    (:mod:`vla_ros.sim.nudges`). ``later``: images are rendered when they are looked at, which must
-    be before the next step (:mod:`vla_ros.sim.later`). NoRenderer: there is no OpenGL to render the
-    cameras with.
+    (:class:`Nudge`). ``later``: images are rendered when they are looked at, which
+    must be before the next step (:mod:`vla_ros.sim.rendering`). NoRenderer: there is no OpenGL to
+    render the cameras with.
     """
 
     def __init__(
@@ -86,7 +210,7 @@ class Tabletop:
         self._arm_joints = [model.joint(name).id for name in scene.ARM_JOINTS]
         self._fingers = [model.joint(name).id for name in FINGERS]
         self._finger_geoms = {model.geom(name).id for name in FINGERS}
-        self._cubes = {cube(colour): model.body(cube(colour)).id for colour in COLOURS}
+        self._cubes = {cube(color): model.body(cube(color)).id for color in COLORS}
         self._cube_geoms = {model.geom(name).id: name for name in self._cubes}
         named = (*self._cubes, PLATE, *FINGERS)
         self._seen = {name: model.body(name).id for name in named}

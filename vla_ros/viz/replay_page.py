@@ -13,16 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_ros.action_space import GRIPPER_UNIT
-from vla_ros.core import STAGES
-from vla_ros.pages import render
-from vla_ros.pages.table import Cell, Line, Table
-from vla_ros.replay.compare import Comparison
-from vla_ros.replay.report import Report, Side
-from vla_ros.timing import Distribution
+from vla_ros.core.action_space import GRIPPER_UNIT
+from vla_ros.core.clock import Distribution
+from vla_ros.core.types import STAGES
+from vla_ros.data.replay_compare import Comparison, Report, Side
+from vla_ros.viz.pages import Cell, Line, Table, render
 
 _WORDS = {GRIPPER_UNIT: "(0 closed, 1 open)"}
-_COLOURS = ("#9aa5b1", "#c9b458", "#7fb8ad", "#4878a8", "#33658a", "#86bbd8", "#b8c4bb")
+_COLORS = ("#9aa5b1", "#c9b458", "#7fb8ad", "#4878a8", "#33658a", "#86bbd8", "#b8c4bb")
 _RUNS = (("#e0a458", 4.0), ("#1d4e89", 1.2))  # before: wide and pale; now: on top of it
 _WIDE, _HIGH, _PAD = 300, 90, 4  # one plot, px
 _LONGEST = 640.0  # px of the longest bar of stages
@@ -34,7 +32,7 @@ class Piece:
     """A stage in a bar: from ``x``, ``width`` wide, px; ``ms`` is its median."""
 
     stage: str
-    colour: str
+    color: str
     x: float
     width: float
     ms: float
@@ -60,7 +58,7 @@ class Curve:
     """One run in a plot: its points as SVG wants them."""
 
     points: str
-    colour: str
+    color: str
     width: float
 
 
@@ -88,9 +86,9 @@ def page(report: Report) -> str:
         differences=_differences(found) if found is not None and found.largest else None,
         runs=_runs(sides),
         stages=_stages(sides),
-        stage_key=list(zip(STAGES, _COLOURS, strict=True)),
+        stage_key=list(zip(STAGES, _COLORS, strict=True)),
         plots=_plots(sides),
-        run_key=[(s.name, colour) for s, (colour, _) in zip(sides, _of(sides), strict=True)],
+        run_key=[(s.name, color) for s, (color, _) in zip(sides, _of(sides), strict=True)],
     )
 
 
@@ -139,15 +137,15 @@ def _stages(sides: Sequence[Side]) -> list[Stages]:
         medians = [side.stages[stage].p50 for stage in STAGES]
         begins = accumulate(medians, initial=0.0)
         pieces = (
-            Piece(stage, colour, 90.0 + scale * begin, scale * ms, ms)
-            for stage, colour, begin, ms in zip(STAGES, _COLOURS, begins, medians, strict=False)
+            Piece(stage, color, 90.0 + scale * begin, scale * ms, ms)
+            for stage, color, begin, ms in zip(STAGES, _COLORS, begins, medians, strict=False)
         )
         bars.append(Stages(side.name, tuple(pieces), total))
     return bars
 
 
 def _of(sides: Sequence[Side]) -> Sequence[tuple[str, float]]:
-    """Colour and width of each run's line; a run alone is drawn as the one of now."""
+    """Color and width of each run's line; a run alone is drawn as the one of now."""
     return _RUNS[-len(sides) :]
 
 

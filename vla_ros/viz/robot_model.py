@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from vla_ros.core import Floats
+from vla_ros.core.rotation import matrix
+from vla_ros.core.types import Floats
 
 MAX_BYTES = 4_000_000
 _GREY = (170, 175, 180)
@@ -22,12 +23,12 @@ _GREY = (170, 175, 180)
 @dataclass(frozen=True, slots=True)
 class Shape:
     """``kind`` box (``size`` x y z), cylinder (radius, length) or sphere (radius), in m; ``at``
-    float64 [4, 4] in its link's frame; ``colour`` 0 to 255."""
+    float64 [4, 4] in its link's frame; ``color`` 0 to 255."""
 
     kind: str
     size: tuple[float, ...]
     at: Floats
-    colour: tuple[int, int, int]
+    color: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +93,8 @@ def read(urdf: str) -> Robot:
 
 def place_of(position: tuple[float, float, float], xyzw: tuple[float, ...]) -> Floats:
     """Float64 [4, 4] of a position and a quaternion, x y z w."""
-    x, y, z, w = np.asarray(xyzw, float) / (np.linalg.norm(xyzw) or 1.0)
     out = np.eye(4)
-    out[:3, :3] = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-    ]
+    out[:3, :3] = matrix(xyzw)
     out[:3, 3] = position
     return out
 
@@ -168,7 +164,7 @@ def _shapes(link: ElementTree.Element) -> Iterator[Shape]:
         size = _size(shape) if shape is not None else None
         if shape is not None and size:
             at = _origin(visual.find("origin"))
-            yield Shape(shape.tag, size, at, _colour(visual.find("material/color")))
+            yield Shape(shape.tag, size, at, _color(visual.find("material/color")))
 
 
 def _size(shape: ElementTree.Element) -> tuple[float, ...] | None:
@@ -179,7 +175,7 @@ def _size(shape: ElementTree.Element) -> tuple[float, ...] | None:
     return (float(shape.get("radius", "0")),) if shape.tag == "sphere" else None
 
 
-def _colour(node: ElementTree.Element | None) -> tuple[int, int, int]:
+def _color(node: ElementTree.Element | None) -> tuple[int, int, int]:
     if node is None:
         return _GREY
     r, g, b = (round(255 * v) for v in _numbers(node, "rgba", (0.7, 0.7, 0.7, 1.0))[:3])

@@ -1,23 +1,261 @@
-"""Messages as facts for a window. They may be rclpy's or those that rosbags reads from a bag: the
-fields are the same. What a message is follows from its type, so any topic name will do; only text
-(std_msgs/String) goes by the end of its topic's name.
+"""What a viewer is shown of a run: messages as facts, in no viewer's words. Free of rclpy.
+
+:class:`Reader` makes the facts of messages, with :class:`Scene` for what is where in three
+dimensions; :mod:`vla_ros.viz.rerun` shows them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-from vla_ros.core import STAGES, CommandKind, PolicyState
-from vla_ros.pixels import decompressed, image_of
-from vla_ros.timing import SECOND
-from vla_ros.view.page import COLOURS
-from vla_ros.windows.facts import Fact, Numbers, Picture, State, Text
-from vla_ros.windows.scene import Scene
+import numpy as np
+
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.clock import SECOND
+from vla_ros.core.pixels import decompressed, image_of
+from vla_ros.core.types import STAGES, CommandKind, Floats, Image, PolicyState
+from vla_ros.data.replay import stage_ms, stamp_ns
+from vla_ros.viz.robot_model import Robot, Shape, place_of, read
+from vla_ros.viz.viewer.model import STATE_COLORS as COLORS
+from vla_ros.viz.viewer.model import Instant, color_of
+
+# ------------------------------------------------------------------------------------------------
+# The facts: the little that a viewer must know of a message.
+#
+# A path is a topic's name with what of it is meant, ``policy/action/numbers``; things in three
+# dimensions stand under ``world``. Lengths are metres, durations seconds.
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """``image``: uint8 [height, width, 3], RGB."""
+
+    path: str
+    image: Image
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """One value a name. NaN: nothing was measured, and a line ends here."""
+
+    path: str
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What something is from now on; ``color`` as #rrggbb."""
+
+    path: str
+    word: str
+    color: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One line of a log. ``level`` is rcl_interfaces/Log's: 20 information, 30
+    warning, 40 error."""
+
+    path: str
+    text: str
+    level: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a thing is: ``at`` float64 [4, 4] in the world's frame."""
+
+    path: str
+    at: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Solid:
+    """What a thing looks like, from the beginning to the end; its path moves by a Place above."""
+
+    path: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Pieces of lines, float64 [n, 2, 3], each with a head at its end where it is an ``arrow``.
+    None of them: what was shown before is gone."""
+
+    path: str
+    ends: Floats
+    color: tuple[int, int, int]
+    arrow: bool = False
+
+
+Fact: TypeAlias = Picture | Numbers | State | Text | Place | Solid | Lines
+
+
+# ------------------------------------------------------------------------------------------------
+# The tree of transforms, as far as it was heard: where each frame is in its root.
+#
+# What tf2 does without its buffer in time: the newest transform of each frame counts.
+
+
+class Frames:
+    """Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._above: dict[str, tuple[str, Floats]] = {}
+
+    def hear(self, parent: str, child: str, at: Floats) -> None:
+        """``at``: float64 [4, 4], the child in its parent. What would close a ring is left out."""
+        if parent != child and child not in self._way(parent):
+            self._above[child] = (parent, at)
+
+    def __contains__(self, frame: str) -> bool:
+        return frame in self._above
+
+    def place(self, frame: str) -> Floats:
+        """Float64 [4, 4] in the root of its tree; a frame that nobody places is a root."""
+        at: Floats = np.eye(4)
+        for name in self._way(frame):
+            if name in self._above:
+                at = self._above[name][1] @ at
+        return at
+
+    def below(self, frame: str) -> Iterator[str]:
+        """The frame, where it was heard, and all that hang on it."""
+        for name in self._above:
+            if frame in self._way(name):
+                yield name
+
+    def _way(self, frame: str) -> tuple[str, ...]:
+        """From a frame up to its root."""
+        way = [frame]
+        while way[-1] in self._above:
+            way.append(self._above[way[-1]][0])
+        return tuple(way)
+
+
+# ------------------------------------------------------------------------------------------------
+# The three-dimensional part: the arm by its description and joints, things by their poses, frames
+# by their transforms, and an arrow where the commanded displacement leads.
+
+
+WORLD = "world"
+_CUBE = Shape("box", (0.042,) * 3, np.eye(4), (0, 0, 0))  # of what nobody says the size of
+_PLATE = Shape("cylinder", (0.075, 0.009), np.eye(4), (0, 0, 0))
+_ARROW, _BONES = (220, 40, 160), (60, 70, 80)
+_BASE = "base_link"  # the frame of displacements, as far as the robot has one of that name
+_NOTHING: Floats = np.zeros((0, 2, 3))
+
+
+class Scene:
+    """Not thread-safe. One robot: of two descriptions the later one counts."""
+
+    def __init__(self) -> None:
+        self.control_rate_hz = 0.0
+        self._frames = Frames()
+        self._robot: Robot | None = None
+        self._told = ""
+        self._now = Instant(0)
+        self._links: dict[str, Floats] = {}
+        self._known: set[str] = set()
+        self._arrow_shown = False
+
+    def robot(self, urdf: str) -> Iterator[Fact]:
+        """Its shapes, and where they are while no joint was heard."""
+        if urdf == self._told:
+            return
+        self._told = urdf
+        try:
+            self._robot = read(urdf)
+        except ValueError as error:
+            yield Text(f"{WORLD}/robot", f"no robot is shown: {error}", 30)
+            return
+        for link, shapes in self._robot.shapes.items():
+            for index, shape in enumerate(shapes):
+                yield Solid(f"{WORLD}/robot/{link}/{index}", shape)
+        yield from self._moved()
+
+    def joints(self, joints: dict[str, float]) -> Iterator[Fact]:
+        self._now = replace(self._now, joints={**self._now.joints, **joints})
+        yield from self._moved()
+
+    def _moved(self) -> Iterator[Fact]:
+        if self._robot is None:
+            return
+        root = self._frames.place(self._robot.root)
+        places = self._robot.places(self._now.joints)
+        self._links = {link: root @ at for link, at in places.items()}
+        for link, at in self._links.items():
+            if self._robot.shapes.get(link):
+                yield Place(f"{WORLD}/robot/{link}", at)
+        if not any(self._robot.shapes.values()):
+            yield Lines(f"{WORLD}/robot", self._robot.bones(self._links), _BONES)
+
+    def transforms(self, message: Any) -> Iterator[Fact]:
+        """Each frame that moved, and all that hang on it."""
+        moved: dict[str, None] = {}
+        for one in message.transforms:
+            child = str(one.child_frame_id).strip("/")
+            t, q = one.transform.translation, one.transform.rotation
+            at = place_of((t.x, t.y, t.z), (q.x, q.y, q.z, q.w))
+            if np.isfinite(at).all():
+                self._frames.hear(str(one.header.frame_id).strip("/"), child, at)
+                moved |= dict.fromkeys(self._frames.below(child))
+        for frame in moved:
+            yield Place(f"{WORLD}/tf/{frame}", self._frames.place(frame))
+
+    def things(self, message: Any) -> Iterator[Fact]:
+        """vla_ros/NamedPoses: the hand and what lies about."""
+        above = self._frames.place(str(message.header.frame_id).strip("/"))
+        poses = {
+            str(name): above @ _matrix(pose)
+            for name, pose in zip(message.names, message.poses, strict=False)
+        }
+        self._now = replace(self._now, poses={**self._now.poses, **poses})
+        for name, at in Instant(0, poses=poses).things().items():
+            path = f"{WORLD}/things/{name}"
+            if path not in self._known:
+                self._known.add(path)
+                shape = _PLATE if "plate" in name else _CUBE
+                yield Solid(f"{path}/shape", replace(shape, color=color_of(name)))
+            yield Place(path, at)
+
+    def pose(self, path: str, message: Any) -> Iterator[Fact]:
+        """A pose of its own; that of an end effector is where the arrow begins."""
+        at = self._frames.place(str(message.header.frame_id).strip("/")) @ _matrix(message.pose)
+        if path.split("/")[-1] == "end_effector_pose":
+            self._now = replace(self._now, poses={**self._now.poses, "gripper": at})
+        yield Place(f"{WORLD}/poses/{path}", at)
+
+    def commanded(self, message: Any, action: Sequence[float]) -> Iterator[Fact]:
+        """Where the displacement, repeated for half a second, leads; nothing for other actions."""
+        step = np.array(action[:3], np.float64)
+        delta = int(getattr(message, "action_space", 0)) == 0 and len(step) == 3
+        known = step if delta and np.isfinite(step).all() else None
+        base = self._links.get(_BASE)
+        arrow = replace(self._now, step=known).arrow(self.control_rate_hz, base)
+        if arrow is not None:
+            yield Lines(f"{WORLD}/commanded", arrow[None], _ARROW, arrow=True)
+        elif self._arrow_shown:
+            yield Lines(f"{WORLD}/commanded", _NOTHING, _ARROW, arrow=True)
+        self._arrow_shown = arrow is not None
+
+
+def _matrix(pose: Any) -> Floats:
+    p, q = pose.position, pose.orientation
+    return place_of((p.x, p.y, p.z), (q.x, q.y, q.z, q.w))
+
+
+# ------------------------------------------------------------------------------------------------
+# Messages as facts for a window. They may be rclpy's or those that rosbags reads from a bag: the
+# fields are the same. What a message is follows from its type, so any topic name will do; only text
+# (std_msgs/String) goes by the end of its topic's name.
+
 
 MAX_PIXELS = 7680 * 4320
-_STANDARD = ("x", "y", "z", "rx", "ry", "rz", "gripper")  # of bags whose actions have no names
 _KINDS = {
     CommandKind.POLICY: "#15803d",
     CommandKind.HELD: "#b45309",
@@ -39,11 +277,11 @@ def stamp_of(message: Any) -> int | None:
     for holder in (message, getattr(message, "header", None)):
         time = getattr(holder, "stamp", None)
         if time is not None:
-            return _ns(time) or None
+            return stamp_ns(time) or None
     if getattr(message, "clock", None) is not None:
-        return _ns(message.clock) or None
+        return stamp_ns(message.clock) or None
     transforms = getattr(message, "transforms", None)
-    return _ns(transforms[0].header.stamp) or None if transforms else None
+    return stamp_ns(transforms[0].header.stamp) or None if transforms else None
 
 
 class Reader:
@@ -131,16 +369,18 @@ class Reader:
         kind = CommandKind(int(message.kind))
         yield State(f"{path}/kind", kind.name, _KINDS[kind])
         values = tuple(map(float, message.action))
-        names = tuple(getattr(message, "names", ())) or _STANDARD
+        names = (
+            tuple(getattr(message, "names", ())) or END_EFFECTOR_DELTA.names
+        )  # older bags have none
         if len(names) == len(values):
             yield Numbers(f"{path}/numbers", names, values)
-        observed = _ns(message.observation_stamp)
-        age = (_ns(message.header.stamp) - observed) / SECOND if observed else math.nan
+        observed = stamp_ns(message.observation_stamp)
+        age = (stamp_ns(message.header.stamp) - observed) / SECOND if observed else math.nan
         yield Numbers(f"{path}/age", ("observation age [s]",), (age,))
         if kind is CommandKind.POLICY:
             staleness = float(getattr(message, "staleness_s", math.nan))
             yield Numbers(f"{path}/staleness", ("staleness [s]",), (staleness,))
-            spent = tuple(_stage(message.stages, stage) for stage in STAGES)
+            spent = tuple(stage_ms(message.stages, stage) / 1e3 for stage in STAGES)
             yield Numbers(f"{path}/stages", tuple(f"{stage} [s]" for stage in STAGES), spent)
         yield from self._scene.commanded(message, values)
 
@@ -152,7 +392,7 @@ class Reader:
     def _status(self, path: str, message: Any) -> Iterator[Fact]:
         self._scene.control_rate_hz = float(message.control_rate_hz)
         state = PolicyState(int(message.state))
-        yield State(f"{path}/state", state.name, COLOURS[state])
+        yield State(f"{path}/state", state.name, COLORS[state])
         limit = getattr(message, "max_age_s", None)
         limit = float(message.max_age_ms) / 1e3 if limit is None else float(limit)
         yield Numbers(f"{path}/limit", ("max_age_s",), (limit,))
@@ -190,8 +430,8 @@ class Reader:
             yield from self._change(f"{path}/{problem}", str(problem), 30, f"{path}/problems")
 
     def _episode(self, path: str, message: Any) -> Iterator[Fact]:
-        word, colour = _EPISODES.get(int(message.state), ("UNKNOWN", "#6b7280"))
-        yield State(f"{path}/state", word, colour)
+        word, color = _EPISODES.get(int(message.state), ("UNKNOWN", "#6b7280"))
+        yield State(f"{path}/state", word, color)
         text = f"episode {message.episode}, {message.task}: {word} {message.reason}".rstrip()
         level = 30 if word == "FAILURE" else 20
         yield from self._change(path, text, level, f"{path}/told")
@@ -203,12 +443,3 @@ _SHOWN = ("p50", "p95", "max")
 def _percentiles(message: Any, name: str) -> Any:
     """In seconds; bags of the first release have milliseconds only, of which nothing is shown."""
     return getattr(message, f"{name}_s", None)
-
-
-def _stage(stages: Any, name: str) -> float:
-    seconds = getattr(stages, f"{name}_s", None)
-    return float(getattr(stages, name)) / 1e3 if seconds is None else float(seconds)
-
-
-def _ns(time: Any) -> int:
-    return int(time.sec) * SECOND + int(time.nanosec)

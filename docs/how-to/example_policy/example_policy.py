@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.core.clock import Clock
+from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec
-from vla_ros.timing import Clock
 
 
 class Nod:

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from support.docs.pages import ROOT
-from vla_ros.bringup.graph_file import GraphSpec
+from vla_ros.ros.bringup.graph_file import GraphSpec
 
 LAUNCH_TABLES = ("OVERRIDES", "TOPICS", "OPTIONS")
 
@@ -46,7 +46,7 @@ def _flat(values: dict, prefix: str = "") -> list[str]:
 def names(folder: str = "") -> frozenset[str]:
     """Every string in the code of the nodes that can be the name of a topic or service."""
     found: set[str] = set()
-    for file in (ROOT / "vla_ros/nodes" / folder).rglob("*.py"):
+    for file in (ROOT / "vla_ros/ros/nodes" / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)
@@ -60,7 +60,9 @@ def is_name(name: str) -> bool:
     """Whether a topic, service or action of this name is one of ours: /policy/stop, image."""
     short = name.removeprefix("/")
     node, _, own = short.partition("/")
-    private = bool(own) and (ROOT / "vla_ros/nodes" / node).is_dir() and f"~/{own}" in names(node)
+    private = (
+        bool(own) and (ROOT / "vla_ros/ros/nodes" / node).is_dir() and f"~/{own}" in names(node)
+    )
     return private or bool({short, f"/{short}"} & names())
 
 

@@ -51,7 +51,7 @@ def _launch(file: str, given: tuple[str, ...]) -> str:
 
 def _run(program: str, given: tuple[str, ...]) -> str:
     node = program.removesuffix("_node")
-    if program == node or not (ROOT / "vla_ros/nodes" / node / "node.py").is_file():
+    if program == node or not (ROOT / "vla_ros/ros/nodes" / node / "node.py").is_file():
         return f"vla_ros has no program {program}"
     for word in given:
         name, sign, _ = word.partition(":=")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from support.calibrations import moods
+from support.weights import needs_weights
 from vla_ros.cli.main import main
-from vla_ros.engine.factory import read_calibration
+from vla_ros.engine.decoding.factory import read_calibration
 
 SHIPPED = ["calibrate", "--checkpoint", "shipped:tabletop"]
 
@@ -53,7 +54,11 @@ def test_tokens_become_a_calibration(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ([], "belongs to the package: give --output FILE"),
         (["--checkpoint", "random:small"], "random weights do not act"),
-        (["--checkpoint", "shipped:tabletop-oft"], "in one pass"),
+        pytest.param(
+            ["--checkpoint", "shipped:tabletop-oft"],
+            "in one pass",
+            marks=needs_weights("tabletop-oft"),
+        ),
         (["--checkpoint", "nowhere"], "neither a directory nor a hub id"),
         (["--output", "no/such/folder/x.json"], "is no folder to write a file in"),
         (["--nodes", "24"], "give two numbers"),

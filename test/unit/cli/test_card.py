@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from vla_ros.cli.demo.card import Card
-from vla_ros.cli.demo.result import DemoResult, Setup, json_line
-from vla_ros.console.streams import WIDTH, console_of, text_of
-from vla_ros.core import STAGES
-from vla_ros.timing import Distribution
+from vla_ros.cli.demo.result import Card, DemoResult, Setup, json_line
+from vla_ros.core.clock import Distribution
+from vla_ros.core.console import WIDTH, console_of, text_of
+from vla_ros.core.types import STAGES
 
 SETUP = Setup(
     mode="realtime",
@@ -152,9 +151,10 @@ def test_the_stages_are_the_age_s_and_four_of_them_are_the_model_s() -> None:
     ]
 
 
-def test_the_readme_shows_the_card_as_it_is() -> None:
-    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
-    shown = re.search(r"```text\n(\+-+\+\n\| vla-ros demo .*?)```", readme, re.DOTALL)
+def test_the_first_run_shows_the_card_as_it_is() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs/tutorial/first-run.md"
+    found = re.sub(r"^   ", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    shown = re.search(r"```text\n(\+-+\+\n\| vla-ros demo .*?)```", found, re.DOTALL)
     assert shown
 
     def labels(card: str) -> list[str]:

@@ -15,11 +15,12 @@ from safetensors.torch import load_file, save_file
 from support.engine import tiny_config
 from support.strange import CASES
 from support.train import data_set
-from vla_ros.cli.doctor import checks, model
+from vla_ros.cli import doctor as checks
+from vla_ros.cli import doctor as model
 from vla_ros.cli.main import main
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.engine.flow.random import PRESETS, write_random_flow
+from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.io.random import write_random
 
 VERBS = {
     "bench": ("--timed", "1", "--warm-up", "0", "--dtype", "float32"),
@@ -82,7 +83,7 @@ def test_a_model_in_the_roofline_too(strange: Path, capfd: pytest.CaptureFixture
 
 @pytest.mark.parametrize("strange", ["NaN", "OpenVLA-OFT", "one byte short"], indirect=True)
 def test_doctor_finds_it_and_says_what_to_do(strange: Path, request: pytest.FixtureRequest) -> None:
-    found = model.checkpoint(str(strange))
+    found = model.check_checkpoint(str(strange))
     assert found.level is checks.Level.FAIL
     case = request.node.callspec.params["strange"]
     assert re.search(CASES[case][1], found.found)
@@ -90,7 +91,7 @@ def test_doctor_finds_it_and_says_what_to_do(strange: Path, request: pytest.Fixt
 
 def test_doctor_describes_a_folder_of_lerobot(tmp_path: Path) -> None:
     write_random_flow(tmp_path / "it", PRESETS["pi0-small"], seed=1)
-    found = model.checkpoint(str(tmp_path / "it"))
+    found = model.check_checkpoint(str(tmp_path / "it"))
     assert found.level is checks.Level.OK, found
     assert re.search(r"it: 1 M parameters, 1.0 GB in bf16, pi0, sha256 (\w{12})$", found.found)
     policy = load_engine(EngineOptions(str(tmp_path / "it")))
@@ -112,7 +113,7 @@ def _pointer(folder: Path) -> None:
 
 
 BROKEN_FLOW = {
-    "NaN": (_nan, "action_out_proj.weight has values that are not finite"),
+    "NaN": (_nan, "action_out_proj.weight holds NaN or infinity"),
     "no tokenizer": (_no_tokenizer, "no tokenizer.json in .*: copy that of"),
     "a pointer": (_pointer, "is a git-lfs pointer"),
 }
@@ -125,7 +126,7 @@ def test_a_folder_of_lerobot_that_cannot_be_loaded(
     folder, (damage, words) = tmp_path / "it", BROKEN_FLOW[case]
     write_random_flow(folder, PRESETS["smolvla-small"], seed=1)
     damage(folder)
-    found = model.checkpoint(str(folder))
+    found = model.check_checkpoint(str(folder))
     assert found.level is checks.Level.FAIL
     assert re.search(words, found.found)
     monkeypatch.chdir(tmp_path)
@@ -136,7 +137,7 @@ def test_a_folder_of_lerobot_that_cannot_be_loaded(
 
 def test_doctor_describes_a_good_one(tmp_path: Path) -> None:
     write_random(tmp_path / "it", tiny_config(), seed=1)
-    found = model.checkpoint(str(tmp_path / "it"))
+    found = model.check_checkpoint(str(tmp_path / "it"))
     assert found.level is checks.Level.OK
     assert re.search(
         r"it: 0 M parameters, 1.0 GB in bf16, unnorm_key random, sha256 \w{12}$", found.found

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from support.plugins import offer
-from vla_ros.cli.demo.options import add_parser, parameters
+from vla_ros.cli.demo.verb import add_parser, parameters
 from vla_ros.cli.main import main
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
 
 EXPERT = ("--policy", "scripted")
 
@@ -93,8 +93,8 @@ def test_a_parameter_wins_over_the_option_it_doubles() -> None:
     ("words", "text"),
     [
         (
-            ["--policy", "scripted", "--schedule", "actionflow"],
-            "--schedule needs --policy vla, not scripted",
+            ["--policy", "scripted", "--decoding", "actionflow"],
+            "--decoding needs --policy vla, not scripted",
         ),
         (["--policy", "zero", "--checkpoint", "x"], "--checkpoint needs --policy vla"),
         (

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from vla_ros.bringup.environment import PROFILES
+from vla_ros.cli import doctor as checks
+from vla_ros.cli import doctor as doctor
+from vla_ros.cli import doctor as model
+from vla_ros.cli import doctor as ros
 from vla_ros.cli import main
-from vla_ros.cli.doctor import checks, model, ros
-from vla_ros.cli.doctor import verb as doctor
-from vla_ros.cli.doctor.checks import Level
+from vla_ros.cli.doctor import Level
+from vla_ros.ros.bringup.environment import PROFILES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,7 +59,7 @@ def test_the_dds_profile(monkeypatch, variables, level, needle):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    check = ros.middleware()
+    check = ros.check_middleware()
     assert check.level is level
     assert needle in check.found
 
@@ -66,9 +68,9 @@ def test_a_profile_with_a_small_segment_warns(monkeypatch, tmp_path):
     path = tmp_path / "p.xml"
     path.write_text("<dds><segment_size>524288</segment_size></dds>")
     monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", str(path))
-    assert ros.middleware().level is Level.WARN
+    assert ros.check_middleware().level is Level.WARN
     path.write_text("<dds><segment")
-    assert ros.middleware().level is Level.FAIL
+    assert ros.check_middleware().level is Level.FAIL
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_a_profile_with_a_small_segment_warns(monkeypatch, tmp_path):
 def test_who_can_see_the_graph(monkeypatch, domain, reach, level):
     monkeypatch.setenv("ROS_DOMAIN_ID", domain)
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", reach)
-    assert ros.discovery().level is level
+    assert ros.check_discovery().level is level
 
 
 @pytest.mark.parametrize(
@@ -105,11 +107,13 @@ def test_security_that_protects_nothing_is_a_failure(monkeypatch, tmp_path, give
     monkeypatch.setenv("ROS_DISTRO", "kilted")
     for name in ("ENABLE", "STRATEGY", "KEYSTORE"):
         monkeypatch.setenv(f"ROS_SECURITY_{name}", given.get(name, ""))
-    check = ros.security()
+    check = ros.check_security()
     assert check.level is level
     assert says in check.found
     monkeypatch.delenv("ROS_DISTRO")
-    assert (ros.security().level is Level.FAIL) == (given != {}), "the wheels have no security"
+    assert (ros.check_security().level is Level.FAIL) == (given != {}), (
+        "the wheels have no security"
+    )
 
 
 def test_a_crash_or_a_hang_of_what_is_tried_is_a_finding():
@@ -124,7 +128,7 @@ def test_a_crash_or_a_hang_of_what_is_tried_is_a_finding():
 
 def test_a_missing_checkpoint_is_named():
     pytest.importorskip("torch", reason="torch is not installed")
-    check = model.checkpoint("/no/such/model")
+    check = model.check_checkpoint("/no/such/model")
     assert check.level is Level.FAIL
     assert "/no/such/model" in check.found
 
@@ -152,6 +156,6 @@ def test_every_random_checkpoint_that_the_docs_name_has_a_report(name, capsys):
 
 def test_an_unknown_random_checkpoint_is_one_line_with_what_there_is():
     pytest.importorskip("torch", reason="torch is not installed")
-    check = model.checkpoint("random:nonsense")
+    check = model.check_checkpoint("random:nonsense")
     assert check.level is Level.FAIL and "\n" not in check.found
     assert "unknown; there are" in check.found and "random:evo1-small" in check.found

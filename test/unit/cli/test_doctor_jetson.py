@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vla_ros.cli.doctor import jetson as checks
-from vla_ros.cli.doctor.checks import Level
-from vla_ros.cli.doctor.jetson import Machine, jetson
+from vla_ros.cli import doctor as checks
+from vla_ros.cli.doctor import Level, Machine, check_jetson
 
 MAXN = "NV Power Mode: MAXN\n0\n"
 MEMINFO = "MemTotal: {total} kB\nMemFree: 1 kB\nMemAvailable: {free} kB\nSwapTotal: {swap} kB\n"
@@ -34,7 +33,7 @@ def orin(tmp_path, monkeypatch):
 
 
 def found(tmp_path):
-    return {check.name: check for check in jetson(Machine(tmp_path))}
+    return {check.name: check for check in check_jetson(Machine(tmp_path))}
 
 
 def test_another_machine_has_no_such_lines(tmp_path):

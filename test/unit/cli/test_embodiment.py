@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from unit.cli.test_demo_options import parsed
-from vla_ros.cli.demo.options import parameters
-from vla_ros.cli.eval.graph import overrides
-from vla_ros.cli.eval.options import check, setup_of
+from vla_ros.cli.demo.verb import parameters
+from vla_ros.cli.eval import check, setup_of
 from vla_ros.cli.main import main, make_parser
-from vla_ros.engine.flow.families import config_of
-from vla_ros.evaluation.brain import policy_spec
-from vla_ros.evaluation.records import Job, Setup, Variant
+from vla_ros.data.episodes.play import policy_spec
+from vla_ros.data.episodes.records import Job, Setup, Variant
+from vla_ros.engine.models.registry import config_of
+from vla_ros.ros.listeners.graph_runner import overrides
 
 GROOT = "random:groot-n1.7-small"
 TAG = config_of(GROOT).embodiment
@@ -37,11 +37,11 @@ def test_demo_gives_it_to_the_node() -> None:
 
 def test_eval_gives_it_to_the_policy_with_ros_and_without() -> None:
     setup = settings("--checkpoint", GROOT, "--embodiment", TAG)
-    assert policy_spec(setup, Variant("auto")).schedule_options["embodiment"] == TAG
+    assert policy_spec(setup, Variant("auto")).engine.embodiment == TAG
     policy = overrides(setup, Variant("auto"), Job("auto", "reach_red_cube", 0, 0))["policy"]
     assert policy["embodiment"] == TAG
     plain = settings("--checkpoint", GROOT)
-    assert "embodiment" not in policy_spec(plain, Variant("auto")).schedule_options
+    assert policy_spec(plain, Variant("auto")).engine.embodiment == ""
 
 
 @pytest.mark.parametrize("verb", [["demo"], ["eval", "--no-ros"]])

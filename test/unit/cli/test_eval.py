@@ -13,10 +13,9 @@ import pytest
 
 pytest.importorskip("mujoco")
 
-from vla_ros.cli.eval.options import check
-from vla_ros.cli.eval.variants import variants_of
+from vla_ros.cli.eval import check, variants_of
 from vla_ros.cli.main import main, make_parser
-from vla_ros.evaluation.store import read_records
+from vla_ros.data.episodes.store import read_records
 
 ROOT = Path(__file__).parents[3]
 FEW = ["--policy", "scripted", "--no-ros", "--tasks", "reach_red_cube", "reach_blue_cube"]
@@ -37,26 +36,26 @@ def test_every_combination_is_a_variant_with_a_name_of_its_own():
     c = ("--checkpoint", "random:small")
     assert labels(*c) == ["auto"]
     assert labels("--policy", "scripted", "--delay-frames", "0,2") == ["scripted", "scripted,d=2"]
-    assert labels(*c, "--schedule", "speculative,actionflow", "--relaxed", "1,15") == [
+    assert labels(*c, "--decoding", "speculative,actionflow", "--relaxed-distance", "1,15") == [
         "speculative",
         "speculative,relaxed,r=1",
         "speculative,relaxed,r=15",
         "actionflow",
     ]
     draft = ("--draft-checkpoint", "d")
-    assert labels(*c, *draft, "--schedule", "speculative", "--drafter", "temporal,model") == [
+    assert labels(*c, *draft, "--decoding", "speculative", "--drafter", "temporal,model") == [
         "speculative",
         "speculative,model",
     ]
-    assert labels(*c, "--schedule", "parallel", "--replan-interval", "1,8") == [
+    assert labels(*c, "--decoding", "parallel", "--replan-interval", "1,8") == [
         "parallel,S=1",
         "parallel,S=8",
     ]
     flow = ("--checkpoint", "random:pi0-small", "--execution", "sync,rtc,rtc_trained")
-    assert labels(*flow, "--rtc-jacobian", "identity,true") == [
+    assert labels(*flow, "--rtc-mode", "guided,guided_vjp") == [
         "auto,sync",
         "auto,rtc",
-        "auto,rtc,true",
+        "auto,rtc,guided_vjp",
         "auto,rtc_trained",
     ]
     late = ("--mode", "realtime", "--image-delay-ms", "0,50")
@@ -65,18 +64,18 @@ def test_every_combination_is_a_variant_with_a_name_of_its_own():
 
 def test_without_a_checkpoint_the_shipped_policies_are_played():
     pytest.importorskip("torch")
-    drafted = arguments("--schedule", "vanilla_speculative")
+    drafted = arguments("--decoding", "vanilla_speculative", "--no-ros")
     check(drafted)
     (variant,) = variants_of(drafted)
     assert drafted.checkpoint == "shipped:tabletop"
     assert variant.draft_checkpoint == "shipped:tabletop-draft"
-    chunks = arguments("--schedule", "parallel")
+    chunks = arguments("--decoding", "parallel")
     check(chunks)
     assert chunks.checkpoint == "shipped:tabletop-oft"
 
 
 def test_only_in_real_time_drafts_adapt():
-    words = ("--checkpoint", "random:small", "--schedule", "speculative")
+    words = ("--checkpoint", "random:small", "--decoding", "speculative")
     (still,) = variants_of(arguments(*words))
     (moving,) = variants_of(arguments(*words, "--mode", "realtime"))
     assert (still.adaptive_draft, moving.adaptive_draft) == (False, True)
@@ -86,7 +85,7 @@ def test_only_in_real_time_drafts_adapt():
     ("words", "said"),
     [
         (["--suite", "libero_object"], "--env libero needs --checkpoint"),
-        (["--policy", "zero", "--schedule", "actionflow"], "--schedule needs --policy vla"),
+        (["--policy", "zero", "--decoding", "actionflow"], "--decoding needs --policy vla"),
         (["--policy", "zero", "--mode", "realtime", "--no-ros"], "--no-ros is lock-step"),
         (["--policy", "zero", "--no-ros", "--view"], "with --no-ros there is none"),
         (["--policy", "zero", "--workers", "2", "--view"], "--view shows one graph"),
@@ -99,8 +98,15 @@ def test_only_in_real_time_drafts_adapt():
         (["--policy", "zero", "--seed", "1000000"], "0 to 999999"),
         (["--policy", "zero", "--episodes", "0"], "at least 1"),
         (["--policy", "zero", "--instruction", "a\nb"], "control character"),
-        (["--checkpoint", "random:small", "--schedule", "fast"], "--schedule fast: give"),
-        (["--checkpoint", "random:small", "--schedule", "vanilla_speculative"], "draft-checkpoint"),
+        (["--checkpoint", "random:small", "--decoding", "fast"], "--decoding fast: give"),
+        (
+            ["--checkpoint", "random:small", "--decoding", "vanilla_speculative", "--no-ros"],
+            "draft-checkpoint",
+        ),
+        (
+            ["--checkpoint", "random:small", "--decoding", "generate"],
+            "is a reference: vla-ros bench",
+        ),
         (["--checkpoint", "/nowhere/at/all"], "neither a directory nor a hub id"),
     ],
 )
@@ -141,8 +147,8 @@ def test_it_ends_with_a_table_files_and_a_line_of_json(tmp_path, capsys):
 
 
 def test_while_it_runs_there_is_a_report_of_what_was_played(tmp_path, monkeypatch):
-    from vla_ros.cli.eval import verb
-    from vla_ros.evaluation.report import page
+    from vla_ros.cli import eval as verb
+    from vla_ros.lab.report import page
 
     said = []
     write = page.write_report

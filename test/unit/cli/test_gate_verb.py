@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from support.engine import tiny_config
-from vla_ros.cli.gate.frames import spread
 from vla_ros.cli.main import main
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.precision.store import Precision, find
+from vla_ros.engine.io.random import write_random
+from vla_ros.engine.io.verdicts import Precision, find
+from vla_ros.lab.precision.frames import spread
 
 ANY = ["--max-mm", "1000", "--max-degrees", "360", "--max-margin", "1"]  # random weights
 
@@ -94,8 +94,8 @@ def test_frames_of_a_bag(
     pytest.importorskip("rclpy", reason="a bag's pictures need ROS 2's messages")
     pytest.importorskip("rosbags")
     from support.bags import START, T, film, picture, task, write_bag
-    from vla_ros.cli.gate.frames import frames_of
     from vla_ros.cli.main import make_parser
+    from vla_ros.lab.precision.frames import frames_of
     from vla_ros.policies.conventions import conventions_of
 
     spoken = [task(START - T, "push the red cube"), task(START + 7 * T, "reach the green cube")]
@@ -131,8 +131,8 @@ def test_a_policy_that_says_nothing_has_failed(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And that is kept, so that a node which asks is told why."""
-    from vla_ros.engine.inspection import sha256_on_disk
-    from vla_ros.precision import run
+    from vla_ros.engine.engine import sha256_on_disk
+    from vla_ros.lab.precision import run
 
     sha256 = sha256_on_disk(str(checkpoint))
 
@@ -151,7 +151,7 @@ def test_a_policy_that_says_nothing_has_failed(
 def test_the_tabletop_gives_as_many_frames_as_are_asked_for() -> None:
     """Of several tasks, though episodes of reaching are over before their third frame."""
     pytest.importorskip("mujoco", reason="mujoco is not installed")
-    from vla_ros.cli.gate.frames import _played
+    from vla_ros.lab.precision.frames import _played
     from vla_ros.sim.factory import EnvConfig
 
     environment = EnvConfig("tabletop", image_size=32, wrist=False)()

@@ -12,9 +12,10 @@ import pytest
 
 from support.lerobot import interpreter, make_checkpoints
 from vla_ros.cli import main
+from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicySpec
-from vla_ros.policies.interpreter import VARIABLE, worker_python
 from vla_ros.policies.lerobot import environment
+from vla_ros.policies.load import VARIABLE, worker_python
 
 #: A python3.12 of a few lines: makes "environments" of itself, and writes down what pip was asked.
 FAKE = """#!/bin/sh
@@ -86,7 +87,7 @@ def test_setup_makes_the_environment_once_and_policies_find_it(user, capfd):
     ]
     assert run(capfd, "setup")[0] == 0
     assert (folder / "bin" / "pip.log").read_text().splitlines() == asked  # nothing was left to do
-    spec = PolicySpec("lerobot", checkpoint="folder")
+    spec = PolicySpec("lerobot", engine=EngineOptions("folder"))
     assert worker_python(spec) == str(folder / "bin" / "python")
 
 

@@ -7,10 +7,11 @@ from types import ModuleType
 import pytest
 
 from support.libero import make_assets, make_package
+from vla_ros.cli import doctor as libero_checks
 from vla_ros.cli import main
-from vla_ros.cli.doctor import libero as libero_checks
-from vla_ros.cli.doctor.checks import Level, ok
-from vla_ros.sim.libero import assets, suites, survey
+from vla_ros.cli.doctor import Level, ok
+from vla_ros.sim.libero import assets, suites
+from vla_ros.sim.libero import assets as survey
 from vla_ros.sim.libero.suites import SUITES
 
 
@@ -23,8 +24,8 @@ def user(tmp_path, monkeypatch):
     for name in (assets.VARIABLE, "LIBERO_CONFIG_PATH", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(suites, "find_package", lambda: package)
-    monkeypatch.setattr(libero_checks, "libero_packages", lambda: ok("packages", "all"))
-    monkeypatch.setattr(libero_checks, "trial", lambda task: ok("trial", task))
+    monkeypatch.setattr(libero_checks, "check_libero_packages", lambda: ok("packages", "all"))
+    monkeypatch.setattr(libero_checks, "check_trial", lambda task: ok("trial", task))
     monkeypatch.setattr(builtins, "input", lambda *_: pytest.fail("a question was asked"))
     return home
 
@@ -98,11 +99,11 @@ def test_the_hub_is_asked_only_when_told_and_its_failure_is_one_line(user, capsy
 )
 def test_missing_packages_are_named(monkeypatch, missing, advice):
     monkeypatch.setattr(survey, "_found", lambda module: module not in missing)
-    check = libero_checks.libero_packages()
+    check = libero_checks.check_libero_packages()
     assert check.level is Level.FAIL
     assert "opencv-python-headless" in check.found
     assert check.advice.startswith(advice)
-    check = libero_checks.libero()  # of the doctor: it is optional
+    check = libero_checks.check_libero()  # of the doctor: it is optional
     assert check.level is Level.WARN
     assert "(optional)" in check.found
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from vla_ros.cli import main
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
 
 
 def run(capsys, *words):
@@ -37,7 +37,7 @@ def run(capsys, *words):
         (("up", "policy", "-r", "nobody:a=b"), "no node 'nobody'"),
         (("up", "policy", "--for", "-1"), "above 0"),
         (("up", "policy", "--log-level", "loud"), "loud"),
-        (("doctor", "--colour"), "--colour"),
+        (("doctor", "--color"), "--color"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(capsys, words, needle):
@@ -101,7 +101,7 @@ def test_version_is_that_of_package_xml(capsys):
     from xml.etree import ElementTree
 
     from vla_ros import __version__
-    from vla_ros.resources import share
+    from vla_ros.core.resources import share
 
     assert __version__ == ElementTree.parse(share() / "package.xml").findtext("version")
     assert run(capsys, "--version")[1] == f"vla-ros {__version__}\n"
@@ -121,7 +121,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
 
 
 def test_help_of_up_lists_every_shipped_graph_with_its_own_words(capsys):
-    from vla_ros.resources import share
+    from vla_ros.core.resources import share
 
     _, out, _ = run(capsys, "up", "--help")
     names = [p.name.removesuffix(".up.yaml") for p in (share() / "config").glob("*.up.yaml")]
@@ -135,9 +135,8 @@ def test_help_of_up_lists_every_shipped_graph_with_its_own_words(capsys):
 
 def test_help_of_demo_lists_every_task_and_every_schedule(capsys):
     pytest.importorskip("mujoco", reason="mujoco is not installed")
-    from vla_ros.engine.options import SCHEDULES
-    from vla_ros.sim.goals import COLOURS
-    from vla_ros.sim.tasks import TASKS
+    from vla_ros.engine.options import DECODINGS
+    from vla_ros.sim.tasks import COLORS, TASKS
 
     _, out, _ = run(capsys, "demo", "--help")
     told = out[out.index("\ntasks") :].split("\n\n")[0]
@@ -146,14 +145,14 @@ def test_help_of_demo_lists_every_task_and_every_schedule(capsys):
     found = {
         pattern.replace("C", c).replace("D", d)
         for pattern in patterns
-        for c in COLOURS
-        for d in COLOURS
+        for c in COLORS
+        for d in COLORS
         if "D" not in pattern or c != d
     }
     assert found == {task.name for task in TASKS}
-    assert all(f" {colour}" in told for colour in COLOURS)
-    schedules = out[out.index("\nschedules") :].split("\n\n")[0]
-    assert all(re.search(rf"\b{name}\b", schedules) for name in ("auto", *SCHEDULES))
+    assert all(f" {color}" in told for color in COLORS)
+    schedules = out[out.index("\ndecodings") :].split("\n\n")[0]
+    assert all(re.search(rf"\b{name}\b", schedules) for name in DECODINGS)
 
 
 @pytest.mark.parametrize("verb", ["demo", "up", "record", "bench", "eval", "collect", "train"])

@@ -14,9 +14,9 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 pytest.importorskip("rosbags", reason="rosbags is not installed")
 
 from support.wait import wait_until
-from vla_ros.bringup import environment
 from vla_ros.cli.main import make_parser
-from vla_ros.nodes.recorder import node as recorder
+from vla_ros.ros.bringup import environment
+from vla_ros.ros.nodes.recorder import node as recorder
 
 
 class Quiet:
@@ -27,7 +27,7 @@ class Quiet:
     def __init__(self, say: Callable[[str], None]) -> None:
         pass
 
-    def every(self, seconds: float, call: Callable[[], None]) -> None:
+    def create_timer(self, seconds: float, call: Callable[[], None], clock: object) -> None:
         pass
 
     def close(self) -> None:

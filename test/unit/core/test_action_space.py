@@ -1,6 +1,6 @@
 import pytest
 
-from vla_ros.action_space import (
+from vla_ros.core.action_space import (
     END_EFFECTOR_DELTA,
     ActionKind,
     ActionSpace,

@@ -9,10 +9,9 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from vla_ros.pages import render
-from vla_ros.pages.table import Bar, Cell, Line, Table
+from vla_ros.viz.pages import Bar, Cell, Line, Table, render
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 EVIL = "<script>alert(1)</script>&\"'"
 TABLE = '{% from "table.html.j2" import table %}{{ table(content) }}'
 
@@ -45,10 +44,10 @@ def test_a_head_has_lines_and_a_cell_has_none(tmp_path):
     assert '<tr class="t"><td>c\nd</td></tr>' in found
 
 
-@pytest.mark.parametrize(("share", "colour"), [(0.0, "255,255,255"), (1.0, "140,185,222")])
-def test_a_shade_grows_bluer(tmp_path, share, colour):
+@pytest.mark.parametrize(("share", "color"), [(0.0, "255,255,255"), (1.0, "140,185,222")])
+def test_a_shade_grows_bluer(tmp_path, share, color):
     found = made(tmp_path, TABLE, content=Table((), (Line((Cell("x", shade=share),)),)))
-    assert f'style="background:rgb({colour})"' in found
+    assert f'style="background:rgb({color})"' in found
 
 
 def test_a_bar_stays_on_its_scale():

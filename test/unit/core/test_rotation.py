@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from vla_ros import rotation
+from vla_ros.core import rotation
 
 VECTORS = arrays(np.float64, 3, elements=st.floats(-4.0, 4.0))
 

@@ -5,7 +5,7 @@ import sys
 
 STORM = """
 import os, signal, threading
-from vla_ros.signals import set_on_signal
+from vla_ros.core.signals import set_on_signal
 
 class Slow(threading.Event):
     def set(self):

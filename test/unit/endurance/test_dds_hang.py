@@ -15,7 +15,7 @@ from endurance.dds_hang import Count, churn
 from endurance.dds_settings import NEVER, SPACE, Discovery, changed
 from endurance.growth import poisson
 from endurance.stacks import all_asleep, cycle
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
 
 # As gdb writes them, shortened: frames without arguments and addresses.
 REMOVAL = """

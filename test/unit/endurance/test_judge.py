@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endurance.judge import RULES, Heard, Judge, Told
-from vla_ros.core import CommandKind, PolicyState
-from vla_ros.timing import MS
+from vla_ros.core.clock import MS
+from vla_ros.core.types import CommandKind, PolicyState
 
 A = 500 * MS
 PERIOD = 50 * MS

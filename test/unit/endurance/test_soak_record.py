@@ -11,7 +11,7 @@ from endurance.page import page
 from endurance.record import Done, Record
 from endurance.troubles import KINDS, draw
 from endurance.verdict import verdict
-from vla_ros.core import CommandKind, PolicyState
+from vla_ros.core.types import CommandKind, PolicyState
 
 
 def filled() -> Record:

@@ -19,22 +19,16 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from support.engine import CLOCK, CPU, images
-from vla_ros.core import Observation, Timeline
+from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, load_engine
-from vla_ros.engine.checkpoints.bitvla.config import bitvla_json
-from vla_ros.engine.checkpoints.bitvla.embedding import FileRows
-from vla_ros.engine.checkpoints.bitvla.names import EMBEDDING
-from vla_ros.engine.checkpoints.bitvla.random import PRESETS, write_folder
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.openvla import load_checkpoint
-from vla_ros.engine.checkpoints.parse import parse_config
-from vla_ros.engine.checkpoints.random import parameters
-from vla_ros.engine.checkpoints.shapes import expected_shapes
-from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
+from vla_ros.engine.engine import inspect
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.inspection import inspect
-from vla_ros.engine.packed.pack import PackLayout
-from vla_ros.engine.quantised.ternary.matrix import Ternary
+from vla_ros.engine.io.bitvla import EMBEDDING, FileRows
+from vla_ros.engine.io.config import ModelConfig, bitvla_json, parse_config
+from vla_ros.engine.io.openvla import expected_shapes, load_checkpoint
+from vla_ros.engine.io.random import PRESETS, parameters, write_bitvla, write_tokenizer
+from vla_ros.engine.layers.pack import PackLayout
+from vla_ros.engine.layers.ternary import Ternary
 
 TEXT = "pick up the red cube"
 FRAMES = list(images(3, still=0.0))
@@ -54,8 +48,7 @@ def tiny() -> ModelConfig:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, config = tmp_path_factory.mktemp("bitvla") / "tiny", tiny()
     folder.mkdir()
-    words = lambda path: write_tokenizer(path, "bitvla")  # noqa: E731
-    write_folder(folder, config, expected_shapes(config), 0, words)
+    write_bitvla(folder, config, 0)
     return folder
 
 
@@ -66,7 +59,7 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 def engine_of(folder: Path, **options: Any) -> Engine:
     asked = {"dtype": "float32", "threads": 1, **options}
-    made = load_engine(EngineOptions(checkpoint=str(folder), schedule="parallel", **asked))
+    made = load_engine(EngineOptions(checkpoint=str(folder), decoding="parallel", **asked))
     assert isinstance(made, Engine)
     return made
 
@@ -115,17 +108,17 @@ def test_the_decoder_is_transformers_bitnet(folder: Path) -> None:
     test."""
     engine = engine_of(folder)
     theirs = transformers_model(tiny(), load_file(str(folder / "model.safetensors")))
-    lane = engine.model.lane(1, 64)
+    runner = engine.model.runner(1, 64)
     apart = []
     for seed in range(8):
         x = torch.randn(40, 64, generator=torch.Generator().manual_seed(seed))
         layout = PackLayout(rows=tuple(range(40)), prefill=40, causal=False)
-        ours = lane.hidden(layout, x)
+        ours = runner.hidden(layout, x)
         with torch.inference_mode():
             mask = torch.zeros(1, 1, 40, 40)
             wanted = theirs(inputs_embeds=x[None], attention_mask=mask, use_cache=False)
         apart.append(float((ours - wanted.last_hidden_state[0]).abs().max()))
-        lane.ring.flush(False)
+        runner.kv_cache.flush(False)
     print([f"{value:.1e}" for value in apart])
     assert float(np.median(apart)) < 2e-5  # of up to 4
     assert max(apart) < 0.3
@@ -170,7 +163,7 @@ def test_weights_stay_two_bits_and_words_on_the_disk(folder: Path) -> None:
     text, (tower,) = config.text, config.towers
     layer = text.hidden_size * (2 * text.hidden_size + 2 * 32 + 3 * text.intermediate_size)
     block = 4 * tower.width**2 + 2 * tower.width * tower.mlp
-    ternary = [m for m in checkpoint.quantised.values() if isinstance(m, Ternary)]
+    ternary = [m for m in checkpoint.quantized.values() if isinstance(m, Ternary)]
     assert sum(m.parameters for m in ternary) == 2 * layer + 2 * block
     # 48 and 100 columns are no multiple of 32: a few bits of a row are idle
     assert sum(m.packed.nbytes for m in ternary) < 1.4 * (2 * layer + 2 * block) / 4
@@ -193,9 +186,8 @@ LOADED = """
 import sys
 import torch
 from dataclasses import replace
-from vla_ros.benchmark.flow.memory import forget_peak, peak_bytes, resident_bytes
-from vla_ros.engine.checkpoints.bitvla.random import PRESETS, draw_parts
-from vla_ros.engine.checkpoints.shapes import expected_shapes
+from vla_ros.lab.bench.flow import forget_peak, peak_bytes, resident_bytes
+from vla_ros.engine.io.random import PRESETS, draw_bitvla
 
 torch.set_num_threads(1)
 torch.ones(64, 64) @ torch.ones(64, 64)
@@ -204,7 +196,7 @@ config = replace(config, text=replace(config.text, layers=4))
 forget_peak()
 before = resident_bytes("cpu")
 like = torch.empty(0, dtype=torch.bfloat16)
-parts, _, _ = draw_parts(config, expected_shapes(config), 0, like)
+parts = draw_bitvla(config, 0, like)
 held = sum(t.nbytes for t in (*parts.tensors.values(), *parts.ternary.values()))
 print(held, resident_bytes("cpu") - before, peak_bytes("cpu") - before)
 """
@@ -245,8 +237,8 @@ def test_words_are_read_from_a_file_that_is_gone_but_not_from_one_that_was_writt
 
 
 def test_what_is_written_is_read_back() -> None:
-    for config in PRESETS.values():
-        assert parse_config(bitvla_json(config)) == config
+    for preset in ("bitvla", "bitvla-small"):
+        assert parse_config(bitvla_json(PRESETS[preset])) == PRESETS[preset]
 
 
 @pytest.mark.parametrize(
@@ -365,7 +357,7 @@ def test_a_tower_that_is_not_ternary(folder: Path) -> None:
     wanted = torch.cat([stored[f"{layer}{n}_proj.weight"] for n in "qkv"])
     own = "vision_backbone.featurizer.blocks.0.attn.qkv.weight"
     assert torch.equal(checkpoint.tensors[own], wanted)
-    assert not any(name.startswith("vision") for name in checkpoint.quantised)
+    assert not any(name.startswith("vision") for name in checkpoint.quantized)
     engine_of(folder).reset(TEXT)
 
 
@@ -399,6 +391,6 @@ def test_what_a_frame_must_have(folder: Path) -> None:
 
 def test_schedules_and_formats_that_do_not_fit(folder: Path) -> None:
     with pytest.raises(ValueError, match="an OFT checkpoint"):
-        load_engine(EngineOptions(checkpoint=str(folder), schedule="speculative"))
+        load_engine(EngineOptions(checkpoint=str(folder), decoding="speculative"))
     with pytest.raises(ValueError, match="two bits as they are: leave out weights"):
         engine_of(folder, weights="int8")

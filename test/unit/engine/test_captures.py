@@ -18,11 +18,11 @@ from support.engine import (
     tiny_config,
 )
 from support.heads import random_head
-from vla_ros.core import Timeline
+from vla_ros.core.types import Timeline
 from vla_ros.engine import Engine
-from vla_ros.engine.checkpoints.draft_head import save_head
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.engine.packed.lane import BUCKET, prompt_lengths
+from vla_ros.engine.decoding.runner import BUCKET, prompt_lengths
+from vla_ros.engine.io.draft_head import save_head
+from vla_ros.engine.io.random import write_random
 
 #: 4, 13, 29 and 41 tokens of text or so: four buckets
 WORDS = ("push", "pick up the red cube and place it", "push the blue block " * 5, "stack it " * 15)
@@ -42,7 +42,7 @@ SCHEDULES = {
 
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("engine", "factory"):
+    for module in ("engine", "decoding.factory"):
         monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 80)
 
 
@@ -102,7 +102,7 @@ def test_preparing_does_not_move_what_is_drawn(draft: str) -> None:
 def test_a_graph_captured_in_service_is_counted(draft: str) -> None:
     """A shape that was not prepared for: the answer that waited for it says so."""
     engine, _, _ = engines("autoregressive", draft)
-    engine.schedule.rehearse = lambda request: None  # type: ignore[method-assign]
+    engine.decoding.warm_up = lambda request: None  # type: ignore[method-assign]
     answers = list(play(engine, stream(2, {0: WORDS[0]})).values())
     assert answers[0].captures == engine.captures_in_service >= 2
     assert answers[1].captures == answers[0].captures
@@ -113,10 +113,10 @@ def test_speculation_is_two_graphs_a_length(name: str, draft: str) -> None:
     """Its rows are filled up to the longest draft: the prompt's pass, and the one behind it."""
     engine, _, capture = engines(name, draft)
     engine.reset(WORDS[1])
-    request = engine.request(observation(0, stream(1, {})[0].image), Timeline(0), CLOCK)
-    engine.schedule.drafter.prepare(request)
+    request = engine.encode(observation(0, stream(1, {})[0].image), Timeline(0), CLOCK)
+    engine.decoding.drafter.prepare(request)
     before = capture.captured
-    engine.schedule.rehearse(request)
+    engine.decoding.warm_up(request)
     assert capture.captured - before == 2
 
 
@@ -136,11 +136,11 @@ def test_an_action_of_40_tokens_reaches_no_new_shape(name: str, draft: str) -> N
     frames = 48 if name == "actionflow" else 4
     events = stream(frames, {0: WORDS[1]})
     engine.reset(WORDS[1])
-    engine.schedule.prepare(engine.request(observation(0, events[0].image), Timeline(0), CLOCK))
+    engine.decoding.prepare(engine.encode(observation(0, events[0].image), Timeline(0), CLOCK))
     before = capture.captured
     for event in events:
         seen = observation(event.stamp, event.image)
-        engine.schedule.step(engine.request(seen, Timeline(0), CLOCK))
+        engine.decoding.step(engine.encode(seen, Timeline(0), CLOCK))
     assert capture.captured == before
 
 

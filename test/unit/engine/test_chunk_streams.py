@@ -21,13 +21,13 @@ from support.engine import (
     tiny_config,
 )
 from support.heads import random_head
-from vla_ros.core import Executing, Timeline
-from vla_ros.engine.checkpoints.draft_head import save_head
-from vla_ros.engine.drafters.acceptance import Exact
-from vla_ros.engine.drafters.temporal import TemporalDrafter
-from vla_ros.engine.request import Request
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.rounds import shown
+from vla_ros.core.types import Executing, Timeline
+from vla_ros.engine.decoding.acceptance import Exact
+from vla_ros.engine.decoding.drafters import TemporalDrafter
+from vla_ros.engine.decoding.request import Request
+from vla_ros.engine.io.draft_head import save_head
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.lab.heterospec import shown
 
 CHUNK, COUNT = 8, 56
 CONFIG = replace(tiny_config(), chunk=CHUNK)
@@ -46,7 +46,7 @@ def test_it_answers_a_chunk_after_one_prefill() -> None:
         assert answer.target_passes == len(answer.tokens) == COUNT
         assert answer.actions.shape == (CHUNK, 7)
         values = engine.model.actions.decode(answer.tokens).reshape(CHUNK, 7)
-        assert np.allclose(answer.actions, engine.normaliser.restore(values))
+        assert np.allclose(answer.actions, engine.normalizer.restore(values))
 
 
 def test_drafted_or_not_it_says_the_same() -> None:
@@ -107,7 +107,7 @@ def asked(stamp: int, executing: Executing | None) -> Request:
 def test_what_the_last_chunk_said_of_the_same_steps_is_drafted(told: bool) -> None:
     """Four of eight steps are executed: the other four are drafted, and then the last of them."""
     slides, drafter = Slides(), TemporalDrafter(
-        ActionTokens(32000), COUNT, CPU, Exact().close, adaptive=False, steps=CHUNK
+        ActionTokens(32000), COUNT, CPU, Exact().matches, adaptive=False, steps=CHUNK
     )  # fmt: skip
     for number, step in enumerate(range(0, 20, 4)):
         now = Executing(number, 4, 1) if told and number else None

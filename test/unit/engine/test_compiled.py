@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from support.engine import CPU, tiny, tiny_config
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.packed.attention import Backend, PackedAttention
-from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.layers.attention import Backend, PackedAttention
+from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.options import EngineOptions
 
 
 @pytest.mark.slow
@@ -33,20 +34,20 @@ def test_thirteen_shapes_are_a_few_pieces_of_code_and_none_runs_eagerly(
 
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: real(function, backend=backend))
-    chosen = ModelOptions(compile=("decoder",))
+    chosen = EngineOptions(compile=("decoder",))
     model = VLAModel(tiny(tiny_config("llama_gqa")), CPU, torch.float32, chosen)
     model.attention = Backend(PackedAttention)  # a GPU's
-    lane = model.lane(1, 96)
+    runner = model.runner(1, 96)
     prompt, passes = torch.randn(40, 64), 0
     for drafted in range(7):
         rows = tuple(range(39, 40 + drafted))
         tokens = torch.arange(drafted) if drafted else None
-        lane.run(prefill_layout(40 + drafted, rows), prompt, tokens)
+        runner.run(prefill_layout(40 + drafted, rows), prompt, tokens)
         passes += 1
         assert sum(pieces) == passes
     for fed in range(1, 7):
         layout = PackLayout(rows=tuple(range(fed)), tail=chain(0, 41, fed))
-        lane.run(layout, None, torch.arange(fed))
+        runner.run(layout, None, torch.arange(fed))
         passes += 1
         assert sum(pieces) == passes
     assert len(pieces) <= 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,12 +23,12 @@ from support.engine import (
     tiny,
     tiny_config,
 )
-from vla_ros.core import Timeline
+from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.checkpoints.random import in_memory
-from vla_ros.engine.drafters.acceptance import Exact
-from vla_ros.engine.drafters.temporal import TemporalDrafter
-from vla_ros.engine.schedules.speculative import Speculative
+from vla_ros.engine.decoding.acceptance import Exact
+from vla_ros.engine.decoding.drafters import TemporalDrafter
+from vla_ros.engine.decoding.speculative import Speculative
+from vla_ros.engine.io.random import in_memory
 
 IMAGE = next(images(1))
 
@@ -102,25 +103,25 @@ def test_tokens_that_are_no_action_never_become_one() -> None:
 def test_too_few_tokens_are_refused() -> None:
     engine = engine_of(tiny())
     engine.reset(TEXTS[0])
-    decoded = engine.schedule.step(engine.request(observation(0, IMAGE), Timeline(0), CLOCK))
+    decoded = engine.decoding.step(engine.encode(observation(0, IMAGE), Timeline(0), CLOCK))
     with pytest.raises(InvalidAction, match="gave 6 tokens, an action has 7"):
-        engine.inference(replace(decoded, tokens=decoded.tokens[:-1]))
+        engine.unnormalize(replace(decoded, tokens=decoded.tokens[:-1]))
 
 
 def test_a_failed_pass_does_not_cost_a_slot() -> None:
     engine = engine_of(tiny(), "actionflow")
     engine.reset(TEXTS[0])
-    run = engine.schedule.lane.run
+    run = engine.decoding.runner.run
     for _ in range(9):  # more often than there are slots
         step(engine)
-        engine.schedule.lane.run = lambda *_: 1 / 0
+        engine.decoding.runner.run = lambda *_: 1 / 0
         with pytest.raises(ZeroDivisionError):
             step(engine)
-        engine.schedule.lane.run = run
+        engine.decoding.runner.run = run
     assert [step(engine, stamp) is None for stamp in range(7)] == [True] * 6 + [False]
 
 
-def test_the_instruction_is_tokenised_once(monkeypatch) -> None:
+def test_the_instruction_is_tokenized_once(monkeypatch) -> None:
     engine = engine_of(tiny())
     calls = []
     kind = type(engine.tokenizer)
@@ -137,16 +138,18 @@ def test_the_instruction_is_tokenised_once(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schedule": "magic"}, "schedule is 'magic': give one of auto, autoregressive"),
+        ({"decoding": "magic"}, "decoding is 'magic': give one of auto, autoregressive"),
         ({"acceptance": "relaxed"}, "'auto' changes nothing.* for acceptance 'relaxed' name the"),
-        ({"acceptance": "sampling"}, "for acceptance 'sampling' name the schedule, such as spec"),
-        ({"drafter": "model"}, "needs no draft model: for drafter 'model' name the schedule"),
-        ({"draft_checkpoint": "x"}, "for a draft_checkpoint name the schedule, such as spec"),
+        ({"acceptance": "sampling"}, "for acceptance 'sampling' name the decoding, such as spec"),
+        ({"drafter": "model"}, "needs no draft model: for drafter 'model' name the decoding"),
+        ({"draft_checkpoint": "x"}, "for a draft_checkpoint name the decoding, such as spec"),
         ({"dtype": "int8"}, "dtype is 'int8'"),
-        ({"gamma": 0}, "gamma is 0: give at least 1"),
+        ({"gamma": -1}, "gamma is -1: give 0 to 64"),
+        ({"gamma": "3"}, "gamma is '3': give a whole number"),
+        ({"cuda_graphs": 1}, "cuda_graphs is 1: give true or false"),
+        ({"compile": ("wheels",)}, "compile is 'wheels': give one of vision, decoder"),
         ({"temperature": 0.0}, "temperature"),
-        ({"relax_bins": -1}, "relax_bins"),
-        ({"checkpoint": ""}, "checkpoint is empty"),
+        ({"relaxed_distance": -1}, "relaxed_distance"),
     ],
 )
 def test_options_are_checked_at_once(options: dict[str, object], message: str) -> None:
@@ -154,13 +157,33 @@ def test_options_are_checked_at_once(options: dict[str, object], message: str) -
         EngineOptions(**{"checkpoint": "random:small", **options})  # type: ignore[arg-type]
 
 
+def test_a_checkpoint_is_needed_where_one_is_loaded() -> None:
+    with pytest.raises(ValueError, match="checkpoint is empty: give a directory"):
+        load_engine(EngineOptions())
+
+
+def test_words_of_the_last_release_mean_what_they_meant() -> None:
+    old = {"schedule": "speculative", "threads": None, "rtc": "trained", "center_crop": True}
+    with pytest.warns(FutureWarning, match="schedule=speculative is now decoding=speculative"):
+        options = EngineOptions("random:small", **old, relax_bins=2, look_ahead=True)  # type: ignore[call-arg]
+    assert options.changed() == {
+        "checkpoint": "random:small",
+        "center_crop": "always",
+        "decoding": "speculative",
+        "relaxed_distance": 2,
+        "rtc_mode": "conditioned",
+        "prefetch": True,
+    }
+    assert pickle.loads(pickle.dumps(options)) == replace(options) == options
+
+
 def test_auto_is_the_default_and_names_what_runs() -> None:
-    assert EngineOptions(checkpoint="random:small").schedule == "auto"
+    assert EngineOptions(checkpoint="random:small").decoding == "auto"
     token_policy = engine_of(tiny(), "auto")
-    assert isinstance(token_policy.schedule, Speculative)
-    assert isinstance(token_policy.schedule.drafter, TemporalDrafter)
-    assert isinstance(token_policy.schedule.acceptance, Exact)
-    assert token_policy.info.schedule == token_policy.options.schedule == "speculative"
+    assert isinstance(token_policy.decoding, Speculative)
+    assert isinstance(token_policy.decoding.drafter, TemporalDrafter)
+    assert isinstance(token_policy.decoding.acceptance, Exact)
+    assert token_policy.info.schedule == token_policy.options.decoding == "speculative"
     oft = in_memory(replace(tiny_config(), parallel=True, chunk=2), 0, CPU, torch.float32)
     assert engine_of(oft, "auto").info.schedule == "parallel"
     assert engine_of(tiny(), "autoregressive").info.schedule == "autoregressive"
@@ -194,7 +217,7 @@ def test_bfloat16_runs_and_all_schedules_agree_with_fp32_mostly() -> None:
 def test_the_engine_needs_neither_ros_nor_a_simulator_nor_a_plotter() -> None:
     code = (
         "import sys; from vla_ros.engine import load_engine, EngineOptions;"
-        "import vla_ros.benchmark.suite, vla_ros.benchmark.report;"
+        "import vla_ros.lab.bench.suite, vla_ros.lab.bench.report;"
         "bad = [m for m in ('rclpy', 'mujoco', 'matplotlib', 'torchvision', 'timm', 'scipy')"
         " if m in sys.modules]; sys.exit(str(bad) if bad else 0)"
     )
@@ -209,7 +232,7 @@ def test_a_second_camera_is_seen_behind_the_first() -> None:
     engine.reset(TEXTS[0])
     one, other = list(images(2, still=0.0))
     prompts = [
-        engine.request(replace(observation(0, a), wrist_image=b), Timeline(0), CLOCK).prompt
+        engine.encode(replace(observation(0, a), wrist_image=b), Timeline(0), CLOCK).prompt
         for a, b in ((one, one), (one, other))
     ]
     assert len(prompts[0]) == 32 + len(engine.tokenizer(TEXTS[0]))
@@ -219,12 +242,12 @@ def test_a_second_camera_is_seen_behind_the_first() -> None:
         step(engine)
 
 
-def test_the_centre_crop_is_a_choice() -> None:
+def test_the_center_crop_is_a_choice() -> None:
     plain, cropped = engine_of(tiny()), engine_of(tiny(), center_crop=True)
     prompts = []
     for engine in (plain, cropped):
         engine.reset(TEXTS[0])
-        prompts.append(engine.request(observation(0, IMAGE), Timeline(0), CLOCK).prompt)
+        prompts.append(engine.encode(observation(0, IMAGE), Timeline(0), CLOCK).prompt)
     assert not torch.equal(*prompts)
 
 

@@ -9,8 +9,8 @@ import pytest
 from support.calibrations import write_calibration
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
 from support.heads import random_head
-from vla_ros.engine.checkpoints.draft_head import save_head
-from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.io.draft_head import save_head
+from vla_ros.engine.io.random import write_random
 
 FRAMES = 52
 # A change of instruction, one that comes while a pipeline of 7 or 16 fills, and a plain reset.
@@ -65,11 +65,11 @@ def test_every_lossless_schedule_equals_generate(
         named = {**named, "CALIBRATION": write_calibration(tmp_path, count)}
         chosen = {k: named.get(v, v) if isinstance(v, str) else v for k, v in options.items()}
         engine = engine_of(checkpoint, schedule, **chosen)
-        assert engine.schedule.lossless
+        assert engine.decoding.lossless
         answers = play(engine, events)
         wrong = [s for s, a in answers.items() if a.tokens != expected[s].tokens]
         assert not wrong, f"{schedule} {options} differs at frames {wrong}"
-        assert sorted(answers) == _answered(engine.schedule.depth, resets)
+        assert sorted(answers) == _answered(engine.decoding.depth, resets)
         if schedule != "vanilla_speculative":
             assert max(a.target_passes for a in answers.values()) <= count
 

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from support.engine import CLOCK, CPU, TEXTS, engine_of, images, tiny_config
-from vla_ros.core import Observation, Timeline
-from vla_ros.engine.checkpoints.openvla import Checkpoint
-from vla_ros.engine.checkpoints.random import in_memory
-from vla_ros.engine.decoders.hugging_face import build_causal_lm
+from vla_ros.core.types import Observation, Timeline
+from vla_ros.engine.io.openvla import Checkpoint
+from vla_ros.engine.io.random import in_memory
+from vla_ros.engine.models.language.hugging_face import build_causal_lm
 
 FRAMES = list(images(2, still=0.0))
 
@@ -33,7 +33,7 @@ def see(proprio: np.ndarray | None) -> Observation:
 def reference(engine, checkpoint: Checkpoint, state: np.ndarray | None) -> np.ndarray:  # type: ignore[no-untyped-def]
     """transformers' Llama under a mask that hides nothing, and the head written out."""
     t, model = checkpoint.tensors, engine.model
-    request = engine.request(see(state), Timeline(0), CLOCK)
+    request = engine.encode(see(state), Timeline(0), CLOCK)
     prompt, patches = request.prompt, model.config.patches
     parts = [prompt[: 1 + patches]]
     if state is not None:
@@ -72,7 +72,7 @@ def test_a_chunk_equals_the_reference(proprio: int, views: int) -> None:
     assert inference.actions.shape == (8, 7)
     assert inference.target_passes == 1
     assert engine.info.chunk_length == 8
-    expected = engine.normaliser.restore(wanted)
+    expected = engine.normalizer.restore(wanted)
     np.testing.assert_allclose(inference.actions, expected, atol=1e-4)
     assert np.ptp(inference.actions) > 1e-3
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from support.engine import TEXTS, engine_of, observation, stream, tiny, tiny_config
-from vla_ros.core import Inference, Observation, Timeline
+from vla_ros.core.clock import MS
+from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import Engine
-from vla_ros.engine.ahead import Ahead, Sight
-from vla_ros.engine.request import Underway
-from vla_ros.timing import MS
+from vla_ros.engine.decoding.prefetch import ObservationEncoder, Prefetcher
+from vla_ros.engine.decoding.request import Underway
 
 PASS, LOOK, HOST = 9 * MS, 2 * MS, 1 * MS
 
@@ -72,13 +72,13 @@ class Scene:
     def __init__(self, look: int = LOOK, host: int = HOST) -> None:
         self.clock, self.apart, self.seen_at = Clock(), Beside(), []
         engine = engine_of(tiny(), "actionflow")
-        self.sight = Sight(engine.model, self._pixels(engine, host), beside=False)
-        self.sight.apart = self.apart  # type: ignore[assignment]
-        self.ahead = Ahead(self.sight)
+        self.encoder = ObservationEncoder(engine.model, self._pixels(engine, host), beside=False)
+        self.encoder.apart = self.apart  # type: ignore[assignment]
+        self.prefetcher = Prefetcher(self.encoder)
         for stamp in range(5):
-            self.sight.see(frame(stamp), Timeline(0), self.clock)
-            self.ahead.learn(Timeline(0).mark("preprocess", look // 2).mark("vision", look))
-            self.ahead.meanwhile(UnderWay(self.clock, self.clock.ns + PASS), self.clock)
+            self.encoder.encode(frame(stamp), Timeline(0), self.clock)
+            self.prefetcher.learn(Timeline(0).mark("preprocess", look // 2).mark("vision", look))
+            self.prefetcher.meanwhile(UnderWay(self.clock, self.clock.ns + PASS), self.clock)
         self.apart.log.clear()
         self.seen_at.clear()
 
@@ -88,7 +88,7 @@ class Scene:
             self.clock.ns += host
             if observation.stamp_ns == BROKEN:
                 raise ValueError("this frame is broken")
-            return engine.pixels(observation)
+            return engine.prepare(observation)
 
         return pixels
 
@@ -96,8 +96,8 @@ class Scene:
         """A pass; ``coming`` says what waits, by ns since its submission. What was seen, when (ms
         since then), and whether the answer was read late."""
         begun = self.clock.ns
-        self.ahead.watch(lambda: coming(self.clock.ns - begun))
-        self.ahead.meanwhile(UnderWay(self.clock, begun + PASS), self.clock)
+        self.prefetcher.watch(lambda: coming(self.clock.ns - begun))
+        self.prefetcher.meanwhile(UnderWay(self.clock, begun + PASS), self.clock)
         self.late_ms = (self.clock.ns - begun - PASS) / MS
         seen = [(stamp, (at - begun) / MS) for stamp, at in self.seen_at]
         self.seen_at.clear()
@@ -140,7 +140,7 @@ def test_no_answer_waits_for_a_host_that_takes_longer_than_a_pass() -> None:
 
 def test_nothing_is_seen_ahead_before_anything_is_known() -> None:
     scene, waiting = Scene(), frame(10)
-    scene.ahead = Ahead(scene.sight)
+    scene.prefetcher = Prefetcher(scene.encoder)
     assert scene.wait(lambda ns: waiting) == []
 
 
@@ -148,9 +148,9 @@ def test_what_was_seen_ahead_is_taken_for_that_very_frame_only() -> None:
     scene, waiting = Scene(), frame(10)
     scene.wait(lambda ns: waiting)
     newer = frame(11)
-    scene.sight.see(newer, Timeline(0), scene.clock)
+    scene.encoder.encode(newer, Timeline(0), scene.clock)
     assert scene.apart.log == ["see ahead", "see", "join"]
-    scene.sight.see(waiting, Timeline(0), scene.clock)  # it was dropped
+    scene.encoder.encode(waiting, Timeline(0), scene.clock)  # it was dropped
     assert scene.apart.log[3:] == ["see", "join"]
 
 
@@ -158,7 +158,7 @@ def test_the_timeline_of_a_frame_seen_ahead_says_when_that_was() -> None:
     scene, waiting = Scene(), frame(10)
     scene.wait(lambda ns: waiting)
     done = scene.clock.ns
-    seen = scene.sight.see(waiting, Timeline(0).mark("queue", done), scene.clock)
+    seen = scene.encoder.encode(waiting, Timeline(0).mark("queue", done), scene.clock)
     marks = seen.stages.resolve().marks
     assert [stage for stage, _ in marks] == ["queue", "preprocess", "vision", "queue"]
     assert all(one[1] <= other[1] for one, other in zip(marks, marks[1:], strict=False))
@@ -169,7 +169,7 @@ def test_a_broken_frame_is_its_own_calls_fault() -> None:
     scene, broken = Scene(), frame(BROKEN)
     assert [stamp for stamp, _ in scene.wait(lambda ns: broken)] == [BROKEN]
     with pytest.raises(ValueError, match="broken"):
-        scene.sight.see(broken, Timeline(0), scene.clock)
+        scene.encoder.encode(broken, Timeline(0), scene.clock)
 
 
 class Slow:
@@ -218,9 +218,9 @@ def test_every_token_is_that_of_generate_whatever_was_seen_ahead(
     expected = play(engine_of(tiny(config), "generate"), Clock(), frames, texts, lambda n: None)
     engine, clock = engine_of(tiny(config), "actionflow"), Clock()
     Slow(monkeypatch)
-    engine.sight.apart = apart = Beside()  # type: ignore[assignment]
+    engine.encoder.apart = apart = Beside()  # type: ignore[assignment]
     for _ in range(9):
-        engine.sight.host.add(0)
+        engine.encoder.host.add(0)
 
     def waiting(number: int) -> Observation | None:
         if number % 3 == 0 or number + 2 >= len(frames):
@@ -238,10 +238,10 @@ def test_every_token_is_that_of_generate_whatever_was_seen_ahead(
 
 def test_a_reset_drops_what_was_seen_under_the_old_instruction() -> None:
     engine = engine_of(tiny(), "actionflow")
-    engine.sight.apart = apart = Beside()  # type: ignore[assignment]
+    engine.encoder.apart = apart = Beside()  # type: ignore[assignment]
     engine.reset(TEXTS[0])
     waiting, clock = frame(1), Clock()
-    engine.sight.look_ahead(waiting, clock)
+    engine.encoder.prefetch(waiting, clock)
     engine.reset(TEXTS[1])
     engine.step(waiting, Timeline(0), clock)
     assert apart.log == ["see ahead", "see", "join"]
@@ -253,7 +253,7 @@ def test_an_answer_without_a_next_frame_comes_as_soon_as_it_is_there(
     engine, clock = engine_of(tiny(), "actionflow"), Clock()
     frames = [frame(stamp) for stamp in range(9)]
     Slow(monkeypatch)
-    engine.sight.apart = Beside()  # type: ignore[assignment]
+    engine.encoder.apart = Beside()  # type: ignore[assignment]
     answers = play(engine, clock, frames, {0: TEXTS[0]}, lambda number: None)
     assert sorted(answers) == [0, 1, 2]  # of the calls 7, 8 and 9, as ever
 
@@ -265,4 +265,4 @@ def test_on_a_cpu_nothing_is_looked_at_ahead(schedule: str) -> None:
     engine.reset(TEXTS[0])
     for stamp in range(9):
         engine.step(frame(stamp), Timeline(0), Clock())
-    assert engine.sight.apart is None
+    assert engine.encoder.apart is None

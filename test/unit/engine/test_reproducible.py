@@ -10,7 +10,7 @@ import torch
 
 from support.engine import TEXTS, Event, engine_of, play, stream, tiny, tiny_config
 from vla_ros.engine import Engine
-from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.io.random import write_random
 
 STILL = [replace(stream(1, {0: TEXTS[0]})[0], stamp=i, text=None if i else TEXTS[0])
          for i in range(40)]  # fmt: skip
@@ -32,7 +32,7 @@ def after(engine: Engine, history: list[Event]):  # type: ignore[no-untyped-def]
     play(engine, history)
     bits: list[bytes] = []
     shapes: set[tuple[int, ...]] = set()
-    run = engine.schedule.lane.run
+    run = engine.decoding.runner.run
 
     def record(layout, prompt, tokens):  # type: ignore[no-untyped-def]
         choices, maxima = run(layout, prompt, tokens)
@@ -40,7 +40,7 @@ def after(engine: Engine, history: list[Event]):  # type: ignore[no-untyped-def]
         shapes.add((layout.prefill, len(layout.tail), len(layout.rows)))
         return choices, maxima
 
-    engine.schedule.lane.run = record
+    engine.decoding.runner.run = record
     answers = play(engine, EPISODE)
     assert len(answers) == len(EPISODE)
     found = [(a.tokens, a.drafted, a.accepted) for a in answers.values()]

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.engine.drafters.model import ModelDrafter
+from vla_ros.engine.decoding import runner as module
+from vla_ros.engine.decoding.model_drafter import ModelDrafter
+from vla_ros.engine.decoding.runner import DecoderRunner
+from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.engine import Engine
-from vla_ros.engine.packed import lane
-from vla_ros.engine.packed.lane import Lane
-from vla_ros.engine.quantised.matrices import plain
-from vla_ros.engine.schedules.speculative import Speculative
+from vla_ros.engine.io.random import write_random
+from vla_ros.engine.layers.linear import plain
 
 SIZE = 1024  # rows of the tiny model's head; 704 texts, 256 bins, 64 nobody says
 BINS = 256
@@ -28,23 +28,23 @@ def draft(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Lane, int, int]]:
-    """Every product with a vocabulary from now on: whose lane, rows of the weight, logits."""
-    seen: list[tuple[Lane, int, int]] = []
-    lanes: list[Lane] = []
-    logits, linear = Lane._logits, lane.linear
+def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[DecoderRunner, int, int]]:
+    """Every product with a vocabulary from now on: whose runner, rows of the weight, logits."""
+    seen: list[tuple[DecoderRunner, int, int]] = []
+    runners: list[DecoderRunner] = []
+    logits, linear = DecoderRunner._logits, module.linear
 
-    def of_lane(self: Lane, *words: object):  # type: ignore[no-untyped-def]
-        lanes.append(self)
+    def of_lane(self: DecoderRunner, *words: object):  # type: ignore[no-untyped-def]
+        runners.append(self)
         return logits(self, *words)  # type: ignore[arg-type]
 
     def counted(x: torch.Tensor, weight, bias=None):  # type: ignore[no-untyped-def]
         out = linear(x, weight, bias)
-        seen.append((lanes[-1], len(weight), out.shape[-1]))
+        seen.append((runners[-1], len(weight), out.shape[-1]))
         return out
 
-    monkeypatch.setattr(Lane, "_logits", of_lane)
-    monkeypatch.setattr(lane, "linear", counted)
+    monkeypatch.setattr(DecoderRunner, "_logits", of_lane)
+    monkeypatch.setattr(module, "linear", counted)
     return seen
 
 
@@ -55,21 +55,21 @@ def answered(engine: Engine) -> Engine:
 
 @pytest.mark.parametrize("name", GREEDY)
 def test_a_greedy_target_chooses_among_all_tokens(
-    name: str, draft: str, products: list[tuple[Lane, int, int]]
+    name: str, draft: str, products: list[tuple[DecoderRunner, int, int]]
 ) -> None:
     """`generate` may say a text token, which is no action: it must be seen to be refused."""
     options = {"draft_checkpoint": draft} if name == "vanilla_speculative" else {}
     engine = answered(engine_of(tiny(seed=2), name, **options))
-    own = {sizes for whose, sizes in map(_named, products) if whose is engine.schedule.lane}
+    own = {sizes for whose, sizes in map(_named, products) if whose is engine.decoding.runner}
     assert own == {(SIZE, SIZE)}
 
 
-def _named(product: tuple[Lane, int, int]) -> tuple[Lane, tuple[int, int]]:
+def _named(product: tuple[DecoderRunner, int, int]) -> tuple[DecoderRunner, tuple[int, int]]:
     return product[0], product[1:]
 
 
 def test_where_only_bins_are_drawn_only_bins_are_multiplied(
-    draft: str, products: list[tuple[Lane, int, int]]
+    draft: str, products: list[tuple[DecoderRunner, int, int]]
 ) -> None:
     options = {"acceptance": "sampling", "drafter": "model", "draft_checkpoint": draft}
     answered(engine_of(tiny(seed=2), "speculative", **options))
@@ -78,16 +78,16 @@ def test_where_only_bins_are_drawn_only_bins_are_multiplied(
 
 @pytest.mark.parametrize("name", ["speculative", "vanilla_speculative"])
 def test_a_draft_model_multiplies_its_bins_alone(
-    name: str, draft: str, products: list[tuple[Lane, int, int]]
+    name: str, draft: str, products: list[tuple[DecoderRunner, int, int]]
 ) -> None:
     """Whatever else it likes better is no action of the target's."""
     engine = answered(engine_of(tiny(seed=2), name, drafter="model", draft_checkpoint=draft))
-    assert isinstance(engine.schedule, Speculative)
-    drafter = engine.schedule.drafter
+    assert isinstance(engine.decoding, Speculative)
+    drafter = engine.decoding.drafter
     assert isinstance(drafter, ModelDrafter)
-    assert {sizes for whose, sizes in map(_named, products) if whose is drafter.lane} == {
+    assert {sizes for whose, sizes in map(_named, products) if whose is drafter.runner} == {
         (256, 256)
     }
     first = drafter._draft.actions.first
     whole = plain(drafter._draft.decoder.head)[first : first + BINS]
-    torch.testing.assert_close(plain(drafter.lane._head), whole, rtol=0, atol=0)
+    torch.testing.assert_close(plain(drafter.runner._head), whole, rtol=0, atol=0)

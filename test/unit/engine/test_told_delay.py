@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from support.engine import CLOCK, CPU, engine_of, images, tiny, tiny_config
-from vla_ros.core import Observation, Timeline
+from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.checkpoints.openvla import load_checkpoint
-from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.io.openvla import load_checkpoint
+from vla_ros.engine.io.random import write_random
 
 TOLD = replace(tiny_config(), max_delay=8)
 TEXT = "pick up the red cube"
@@ -28,7 +28,7 @@ def test_only_the_delay_s_token_differs_and_what_it_says_matters() -> None:
     engine = engine_of(tiny(TOLD))
     assert engine.info.max_delay == 8
     engine.reset(TEXT)
-    prompts = [engine.request(seen(1, d), Timeline(0), CLOCK).prompt for d in range(9)]
+    prompts = [engine.encode(seen(1, d), Timeline(0), CLOCK).prompt for d in range(9)]
     for prompt in prompts[1:]:
         assert prompt.shape == prompts[0].shape, "one layout, one graph for all delays"
         assert (prompt != prompts[0]).any(1).sum() == 1
@@ -39,7 +39,7 @@ def test_only_the_delay_s_token_differs_and_what_it_says_matters() -> None:
 def test_a_longer_delay_than_it_was_trained_for_is_the_longest() -> None:
     engine = engine_of(tiny(TOLD))
     engine.reset(TEXT)
-    longest, longer = (engine.request(seen(1, d), Timeline(0), CLOCK).prompt for d in (8, 30))
+    longest, longer = (engine.encode(seen(1, d), Timeline(0), CLOCK).prompt for d in (8, 30))
     assert torch.equal(longest, longer)
 
 

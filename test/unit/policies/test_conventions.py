@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from support.engine import tiny_config
-from vla_ros.core import Command, CommandKind
-from vla_ros.engine.checkpoints.config import config_json
-from vla_ros.engine.flow.random import PRESETS, write_random_flow
+from vla_ros.core.types import Command, CommandKind
+from vla_ros.engine.io.config import config_json
+from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import (
     CONTROLLER_UNITS,
@@ -22,8 +23,8 @@ from vla_ros.policies.conventions import (
     conventions_of,
     settle,
 )
-from vla_ros.sim.commands import environment_action
 from vla_ros.sim.env import EnvSpec
+from vla_ros.sim.episode import environment_action
 
 
 def nothing_in(keys):
@@ -118,12 +119,12 @@ def test_a_flow_policy_that_reaches_too_far_is_doubted(tmp_path: Path, spread, d
     write_random_flow(tmp_path, PRESETS["smolvla-small"], seed=1)
     stored = load_file(tmp_path / STATISTICS)
     save_file(stored | {"action.std": torch.full((7,), spread)}, tmp_path / STATISTICS)
-    used, look = settle(PolicySpec("vla", checkpoint=str(tmp_path)))
+    used, look = settle(PolicySpec("vla", engine=EngineOptions(str(tmp_path))))
     assert used.action_scale == PHYSICAL_UNITS
     assert look.startswith(doubted)
     assert bool(look) is bool(doubted)
     assert str(used).startswith("its own statistics, one unit is [1, 1, 1, 1, 1, 1] m and rad")
-    given = PolicySpec("vla", checkpoint=str(tmp_path), action_scale=CONTROLLER_UNITS)
+    given = PolicySpec("vla", engine=EngineOptions(str(tmp_path)), action_scale=CONTROLLER_UNITS)
     used, look = settle(given)
     assert used.action_scale == CONTROLLER_UNITS
     assert "its data reach" not in look

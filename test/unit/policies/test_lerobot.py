@@ -1,5 +1,5 @@
 """What a LeRobot folder wants and what is offered: features, layout, weights, positions. Without
-LeRobot; against LeRobot itself: unit/executor/test_lerobot_worker.py."""
+LeRobot; against LeRobot itself: unit/runtime/worker/test_lerobot_worker.py."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind, joints
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, joints
 from vla_ros.policies import PolicyRefused
-from vla_ros.policies.lerobot.folder import CameraFeature, Features, read_features
-from vla_ros.policies.lerobot.layout import action_layout, cameras_of, state_scaling, unit_of
+from vla_ros.policies.lerobot.checkpoint import (
+    CameraFeature,
+    Features,
+    action_layout,
+    cameras_of,
+    read_features,
+    state_scaling,
+    unit_of,
+)
 
 ARM = ("shoulder_pan", "elbow", "gripper")
 PAN = joints(ActionKind.JOINT_POSITION, ARM, ("gripper",))
@@ -159,8 +166,7 @@ def test_a_layout_that_does_not_fit_is_refused_with_wanted_and_offered(space, wo
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from vla_ros.policies.lerobot.positions import check_positions, exact
-from vla_ros.policies.lerobot.weights import check_weights
+from vla_ros.policies.lerobot.policy import check_positions, check_weights, exact
 
 
 class Small(torch.nn.Module):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from support.plugins import EXAMPLE, install, offer
-from unit.executor.bench import CLOCK
-from vla_ros.core import Instruction, Observation, Timeline
+from unit.runtime.worker.bench import CLOCK
+from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.policies import PolicyRefused, PolicySpec, load_policy
 
 

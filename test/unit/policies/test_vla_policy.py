@@ -11,21 +11,23 @@ pytest.importorskip("torch", reason="torch is not installed: no vla policy here"
 
 from support.engine import tiny_config
 from support.releases import oft_statistics
-from vla_ros.core import STAGES, Inference, Instruction, Observation, Timeline
-from vla_ros.engine.checkpoints.random import norm_stats, write_random
-from vla_ros.executor.serve import warm_up
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import STAGES, Inference, Instruction, Observation, Timeline
+from vla_ros.engine.io.random import norm_stats, write_random
+from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
 from vla_ros.policies.conventions import settle
 from vla_ros.policies.vla import VlaPolicy, engine_options
-from vla_ros.timing import SystemClock
+from vla_ros.runtime.worker.worker import warm_up
 
 CLOCK = SystemClock()
 SCALE = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5)
 TASK = Instruction("pick up the red cube and place it on the plate", 0)
 
 
-def load(checkpoint="random:small", **fields) -> VlaPolicy:
-    policy = load_policy(PolicySpec("vla", checkpoint=checkpoint, num_threads=1, seed=1, **fields))
+def load(checkpoint="random:small", action_scale=None, **options) -> VlaPolicy:
+    engine = EngineOptions(checkpoint, num_threads=1, seed=1, **options)
+    policy = load_policy(PolicySpec("vla", engine=engine, action_scale=action_scale))
     assert isinstance(policy, VlaPolicy)
     return policy
 
@@ -86,9 +88,9 @@ def test_a_fine_tune_on_libero_brings_its_image_steps_and_its_wrist_camera(tmp_p
     config = replace(tiny_config(), images=2)
     stats = norm_stats()["random"]
     write_random(tmp_path, config, 0, {"libero_goal_no_noops": stats})
-    spec = PolicySpec("vla", checkpoint=str(tmp_path), num_threads=1)
+    spec = PolicySpec("vla", engine=EngineOptions(str(tmp_path), num_threads=1))
     options = engine_options(spec, settle(spec)[0])
-    assert (options.preprocessing, options.center_crop) == ("libero", True)
+    assert (options.preprocessing, options.center_crop) == ("libero", "always")
     assert options.unnorm_key == "libero_goal_no_noops"
     policy = load(str(tmp_path))
     assert policy.info.cameras == 2
@@ -111,12 +113,9 @@ def test_task_that_the_model_cannot_take_makes_invalid_results_until_the_next() 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"schedule": "magic"}, "schedule is 'magic'"),
-        ({"dtype": "int8"}, "dtype"),
-        ({"schedule_options": {"colour": 1}}, "colour"),
-        ({"schedule_options": {"device": "cuda"}}, "device"),
-        ({"schedule_options": {"gamma": 0}}, "gamma"),
         ({"unnorm_key": "nowhere"}, "nowhere"),
+        ({"device": "cuda:99"}, "cuda"),
+        ({"flow_steps": 3}, "flow_steps: these options are for flow policies, not for token"),
     ],
 )
 def test_unusable_configuration_is_refused(fields: dict, words: str) -> None:
@@ -126,16 +125,24 @@ def test_unusable_configuration_is_refused(fields: dict, words: str) -> None:
 
 def test_missing_checkpoint_is_refused(tmp_path) -> None:
     with pytest.raises(PolicyRefused):
-        load_policy(PolicySpec("vla", checkpoint=str(tmp_path / "nowhere"), num_threads=1))
+        load_policy(
+            PolicySpec("vla", engine=EngineOptions(str(tmp_path / "nowhere"), num_threads=1))
+        )
 
 
 def test_spec_fields_reach_the_engine() -> None:
-    spec = PolicySpec(
-        "vla", checkpoint="random:small", schedule="speculative", dtype="bfloat16", seed=4,
-        schedule_options={"drafter": "temporal", "gamma": 3}, cuda_graphs=False,
-    )  # fmt: skip
+    asked = EngineOptions(
+        "random:small",
+        decoding="speculative",
+        dtype="bfloat16",
+        seed=4,
+        cuda_graphs=False,
+        drafter="temporal",
+        gamma=3,
+    )
+    spec = PolicySpec("vla", asked)
     options = engine_options(spec, settle(spec)[0])
-    assert (options.schedule, options.gamma, options.dtype) == ("speculative", 3, "bfloat16")
+    assert (options.decoding, options.gamma, options.dtype) == ("speculative", 3, "bfloat16")
     assert (options.seed, options.cuda_graphs, options.unnorm_key) == (4, False, "random")
 
 
@@ -143,9 +150,9 @@ def test_a_checkpoint_with_robot_state_is_warmed_up_and_refuses_another_size(tmp
     config = replace(tiny_config(), parallel=True, chunk=8, proprio_dim=8)
     directory = tmp_path / "oft"
     write_random(directory, config, seed=3, stats=oft_statistics(7, 8))
-    policy = load(str(directory), schedule="parallel")
+    policy = load(str(directory), decoding="parallel")
     assert policy.info.state_dim == 8
-    ready = warm_up(policy, PolicySpec("vla", checkpoint=str(directory)), 1, CLOCK)
+    ready = warm_up(policy, PolicySpec("vla", engine=EngineOptions(str(directory))), 1, CLOCK)
     assert ready.inference_p50_ms > 0
     policy.reset(TASK)
     image = np.zeros((60, 80, 3), np.uint8)

@@ -10,12 +10,17 @@ import pytest
 from support.sim import CountingEnvironment
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.core import Command, CommandKind
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Command, CommandKind
 from vla_ros.sim.env import SimError, UnknownTask
-from vla_ros.sim.episode import EpisodeRunner
-from vla_ros.sim.episode.lockstep import MAX_RESENDS
-from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, Mode
-from vla_ros.timing import SystemClock
+from vla_ros.sim.episode import (
+    MAX_RESENDS,
+    EpisodeOptions,
+    EpisodeRequest,
+    EpisodeRunner,
+    EpisodeState,
+    Mode,
+)
 
 CLOCK = SystemClock()
 LOCKSTEP = EpisodeOptions(answer_timeout_s=0.15)

@@ -5,13 +5,12 @@ from collections import deque
 import numpy as np
 import pytest
 
-from vla_ros.core import Command, CommandKind, Pose
-from vla_ros.sim.commands import environment_action
+from vla_ros.core.types import Command, CommandKind, Pose
 from vla_ros.sim.env import FINGERS
+from vla_ros.sim.episode import environment_action
 from vla_ros.sim.expert import Expert, MissingPose
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.goals import UnknownInstruction
-from vla_ros.sim.tasks import GOALS, TASKS
+from vla_ros.sim.tasks import GOALS, TASKS, UnknownInstruction
 
 UPRIGHT = (0.0, 0.0, 0.0, 1.0)
 DOWN = (1.0, 0.0, 0.0, 0.0)

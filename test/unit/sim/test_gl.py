@@ -33,7 +33,7 @@ def test_without_any_it_says_what_to_install(monkeypatch):
 
 
 def test_a_backend_that_does_not_work_is_one_clear_error(monkeypatch):
-    from vla_ros.sim import render
+    from vla_ros.sim import rendering as render
     from vla_ros.sim.factory import EnvConfig
 
     monkeypatch.setattr(render, "choose_renderer", lambda: "broken")

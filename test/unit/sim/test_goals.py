@@ -2,8 +2,15 @@
 
 import pytest
 
-from vla_ros.sim.goals import Family, Goal, UnknownInstruction, instruction_of, parse_instruction
-from vla_ros.sim.tasks import GOALS, TASKS
+from vla_ros.sim.tasks import (
+    GOALS,
+    TASKS,
+    Family,
+    Goal,
+    UnknownInstruction,
+    instruction_of,
+    parse_instruction,
+)
 
 
 def test_every_task_means_what_its_sentence_says():

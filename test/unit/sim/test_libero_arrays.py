@@ -9,7 +9,7 @@ import pytest
 
 from support.libero import STATES, pickled, states_file
 from vla_ros.sim.env import SimError
-from vla_ros.sim.libero.arrays import load_array, load_states
+from vla_ros.sim.libero.environment import load_array, load_states
 
 
 class Runs:

@@ -13,14 +13,17 @@ from vla_ros.sim.libero import assets as module
 from vla_ros.sim.libero.assets import (
     PLACEHOLDER_NOTE,
     VARIABLE,
+    categories,
+    config_file,
     find_assets,
+    missing_objects,
     placeholder_note,
+    read_config,
     unpacked,
     usable_folder,
+    write_config,
 )
-from vla_ros.sim.libero.config import config_file, read_config, write_config
 from vla_ros.sim.libero.suites import SUITES, tasks_of
-from vla_ros.sim.libero.survey import categories, missing_objects
 
 
 @pytest.fixture
@@ -102,7 +105,7 @@ def test_archives_of_something_else_and_torn_ones(tmp_path):
         unpacked(tmp_path / "torn.tar", tmp_path / "cache")
 
 
-def test_placeholders_are_recognised(tmp_path, monkeypatch):
+def test_placeholders_are_recognized(tmp_path, monkeypatch):
     folder = make_assets(tmp_path / "a")
     texture = folder / "textures" / "bowl.png"
     texture.write_bytes(b"ours")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_ros.core import Instruction, Observation, Pose, Timeline
+from vla_ros.core.clock import ManualClock
+from vla_ros.core.types import Instruction, Observation, Pose, Timeline
 from vla_ros.policies import InvalidAction, PolicySpec, load_policy
 from vla_ros.sim.libero.expert import THINGS, LiberoExpert
-from vla_ros.sim.libero.goals import MissingThing, UnknownInstruction
-from vla_ros.timing import ManualClock
+from vla_ros.sim.libero.suites import MissingThing, UnknownInstruction
 
 DOWN = (1.0, 0.0, 0.0, 0.0)
 LEVEL = (0.0, 0.0, 0.0, 1.0)

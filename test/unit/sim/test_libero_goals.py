@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vla_ros.core import Pose
-from vla_ros.sim.libero.goals import Goal, MissingThing, UnknownInstruction, Where, find, parse
+from vla_ros.core.types import Pose
+from vla_ros.sim.libero.suites import Goal, MissingThing, UnknownInstruction, Where, find, parse
 
 BOWL, RAMEKIN = "akita_black_bowl", "glazed_rim_porcelain_ramekin"
 

@@ -8,7 +8,7 @@ import pytest
 from unit.sim.test_expert import solve
 from vla_ros.sim.env import SimError
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.nudges import nudge_of
+from vla_ros.sim.tabletop import nudge_of
 from vla_ros.sim.tasks import GOALS, TASKS, allowed, placements
 
 STILL = np.array([0, 0, 0, 0, 0, 0, -1.0])

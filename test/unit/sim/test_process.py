@@ -11,8 +11,7 @@ from support.sim import CountingEnvironment, Troubled
 from support.wait import wait_until
 from vla_ros.sim.env import RefusedAction, SimError, UnknownTask
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.process import SimLost, SimProcess, SimTimeouts
-from vla_ros.sim.server import Reset
+from vla_ros.sim.process import Reset, SimLost, SimProcess, SimTimeouts
 
 STILL = [0, 0, 0, 0, 0, 0, -1]
 

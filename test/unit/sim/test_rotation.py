@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.sim.rotation import axis_angle, downward, matrix, upright_yaw
+from vla_ros.sim.expert import axis_angle, downward, matrix, upright_yaw
 
 
 def about(axis, angle):

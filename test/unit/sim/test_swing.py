@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.sim.test_expert import names, solve, table  # noqa: F401
-from vla_ros.sim.expert import Expert
-from vla_ros.sim.swing import HOME, around
+from vla_ros.sim.expert import HOME, Expert, around
 
 SIDES = (-1.0, 1.0)
 

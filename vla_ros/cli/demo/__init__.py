@@ -1,6 +1,5 @@
 """`vla-ros demo`: one simulated task through the whole graph, headless, with a card at the end."""
 
-from vla_ros.cli.demo.options import add_parser
-from vla_ros.cli.demo.verb import run
+from vla_ros.cli.demo.verb import add_parser, run
 
 __all__ = ["add_parser", "run"]

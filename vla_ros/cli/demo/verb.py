@@ -4,36 +4,294 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vla_ros.bringup.domain import free_domain, isolate
-from vla_ros.bringup.graph_file import GraphSpec
-from vla_ros.bringup.view import NODE as VIEW
-from vla_ros.bringup.view import Visitors, view_node
-from vla_ros.cli.demo.card import Card
-from vla_ros.cli.demo.options import add_parser, check_graph, parameters
-from vla_ros.cli.demo.result import DemoResult, Setup, json_line
-from vla_ros.console.progress import Progress
-from vla_ros.console.streams import error, show
-from vla_ros.core import INFERENCE_STAGES, STAGES
-from vla_ros.evaluation.origin import machine
-from vla_ros.observe.episode import policy_in_words
-from vla_ros.observe.film import Film
-from vla_ros.resources import version
-from vla_ros.signals import set_on_signal
-from vla_ros.timing import Distribution
+from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_domain
+from vla_ros.cli.defaults import (
+    CHECKPOINT,
+    default_checkpoint,
+    refuse_unreadable,
+)
+from vla_ros.cli.demo.result import Card, DemoResult, Setup, json_line
+from vla_ros.cli.engine_flags import add_engine_flags, old_flag
+from vla_ros.core.clock import Distribution
+from vla_ros.core.console import Progress, error, show
+from vla_ros.core.errors import UserError, user_errors
+from vla_ros.core.origin import machine
+from vla_ros.core.resources import version
+from vla_ros.core.signals import set_on_signal
+from vla_ros.core.types import INFERENCE_STAGES, STAGES
+from vla_ros.engine.options import DECODINGS
+from vla_ros.policies.base import POLICIES, refuse_unknown
+from vla_ros.ros.bringup.environment import free_domain, isolate
+from vla_ros.ros.bringup.graph_file import NODE as VIEW
+from vla_ros.ros.bringup.graph_file import GraphSpec, Visitors, parse_overrides, view_node
+from vla_ros.ros.listeners.demo_log import Film, policy_in_words
+from vla_ros.sim.tasks import COLORS
 
 if TYPE_CHECKING:
-    from vla_ros.bringup.graph import Graph
-    from vla_ros.monitoring import StatusSeen
-    from vla_ros.observe.demo.log import Measured
-    from vla_ros.observe.demo.watcher import DemoWatcher
+    from vla_ros.ros.bringup.graph import Graph
+    from vla_ros.ros.listeners.demo import DemoWatcher
+    from vla_ros.ros.listeners.demo_log import Measured
+    from vla_ros.runtime.monitor.seen import StatusSeen
 
 __all__ = ["add_parser", "run"]
+
+
+# ------------------------------------------------------------------------------------------------
+# The options of `vla-ros demo`: what they mean for the nodes, and which do not go together.
+
+
+RANDOM_MAX_AGE_S = 2.0  # wiring and timing must show on a slow or busy CPU too
+WITHOUT_MODEL = ("scripted", "zero", "replay")
+
+DESCRIPTION = """\
+Start the simulation, a policy and the monitor as processes of a ROS 2 graph of their own, let
+the policy do one task without a window, and print what was measured during the episode.
+
+The graph is local to this machine and in a ROS domain of its own: it cannot reach a robot."""
+
+EPILOG = """\
+tasks: C and D are two of {colors}
+  pick_C_cube, push_C_cube_left, push_C_cube_right, stack_C_on_D, reach_C_cube
+
+decodings:
+{decodings}
+
+examples:
+  vla-ros demo                                  the small trained VLA solves a task
+  vla-ros demo --decoding speculative --task push_blue_cube_left
+  vla-ros demo --checkpoint DIR --device cuda:0 --decoding actionflow
+  vla-ros demo --checkpoint random:small        random weights: wiring and timing
+  vla-ros demo --policy scripted                an expert that is told where everything is
+  vla-ros demo --mode lockstep --json           reproducible; the last line is JSON
+  vla-ros demo --view                           a page in the browser, while it runs
+  vla-ros demo --gif episode.gif                keep what the camera saw
+
+exit status: 0 the task was solved (with random weights or the zero policy: the graph ran
+properly), 1 it was not, 2 wrong usage, 3 the graph did not start or a node ended"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    """The options of this verb."""
+    parser = add_verb(
+        verbs,
+        "demo",
+        DESCRIPTION,
+        EPILOG.format(
+            colors=", ".join(COLORS),
+            decodings=textwrap.indent(textwrap.fill(", ".join(DECODINGS), 76), "  "),
+        ),
+    )
+    add = parser.add_argument
+    add(
+        "--policy",
+        metavar="NAME",
+        default="vla",
+        help=f"who acts: {', '.join(POLICIES)}, or what an installed package offers (default: vla)",
+    )
+    add(
+        "--policy-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="lerobot, an installed package's: an option of its own; may be repeated",
+    )
+    add(
+        "--mode",
+        choices=("realtime", "lockstep"),
+        default="realtime",
+        help="realtime: the world does not wait (default); lockstep: every frame is answered",
+    )
+    add("--task", metavar="NAME", help="what to do, see below (default: pick_red_cube)")
+    add("--initial-state", type=int, metavar="N", help="which fixed initial state")
+    add("--seed", type=int, metavar="N", help="of the initial states and of random weights")
+    add("--control-rate", type=float, metavar="HZ", help="commands per second, 1 to 200")
+    add("--decoding", metavar="NAME", help="vla: how tokens are decoded, see below")
+    old_flag(parser, "--schedule", "--decoding", dest="decoding")
+    add("--checkpoint", metavar="DIR", help=f"model; required for lerobot (vla: {CHECKPOINT})")
+    flags = ("embodiment", "device", "dtype", "weights")
+    add_engine_flags(parser, *flags, **dict.fromkeys(flags))
+    add("--replay-file", type=Path, metavar="FILE", help="replay: .npy or .npz of [N, 7]")
+    add_flag(
+        parser,
+        "--param",
+        metavar="NODE.PARAM=VALUE",
+        help="any other parameter of a node; may be repeated",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="longest time for the episode, loading not counted (default: 120)",
+    )
+    add("--gif", type=Path, metavar="FILE", help="write the camera's images: .gif, or .png (last)")
+    add("--view", action="store_true", help="show it in the browser while it runs")
+    add_flag(parser, "--domain-id")
+    add_flag(parser, "--json")
+    add("--verbose", action="store_true", help="show the log of every node")
+
+
+def parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The parameters that the options stand for; `-p` wins. Raises UserError."""
+    _check(args)
+    policy = {
+        "policy": args.policy,
+        "policy_options": args.policy_option or None,
+        **(_for_model(args) if args.policy == "vla" else {"checkpoint": args.checkpoint}),
+        "mode": args.mode,
+        "decoding": args.decoding,
+        "embodiment": args.embodiment,
+        "device": args.device,
+        "dtype": args.dtype,
+        "weights": args.weights,
+        "control_rate_hz": args.control_rate,
+        "replay_file": str(args.replay_file) if args.replay_file else None,
+    }
+    bridge = {
+        "mode": args.mode,
+        "task": args.task,
+        "initial_state": args.initial_state,
+        "seed": args.seed,
+        "auto_reset": False,
+    }
+    found: dict[str, dict[str, Any]] = {"policy": policy, "bridge": bridge, "monitor": {}}
+    if args.mode == "lockstep":
+        policy["use_sim_time"] = True
+        found["monitor"]["use_sim_time"] = True
+    found = {
+        node: {name: value for name, value in values.items() if value is not None}
+        for node, values in found.items()
+    }
+    for node, values in parse_overrides(args.param).items():
+        found[node] = found.get(node, {}) | values
+    if words := _engine_words(args, found["policy"]):
+        found["policy"]["engine_options"] = words
+    return found
+
+
+def _engine_words(args: argparse.Namespace, policy: Mapping[str, Any]) -> list[str]:
+    """The policy's engine_options: what `-p` gives, and what the flags stand for."""
+    given = [str(word) for word in policy.get("engine_options", ()) if word]
+    named = {word.partition("=")[0].strip() for word in given}
+    mine = [] if args.seed is None or "seed" in named else [f"seed={args.seed}"]
+    return given + mine
+
+
+def _for_model(args: argparse.Namespace) -> dict[str, Any]:
+    """What a VLA needs to run well beside a simulation on one machine."""
+    checkpoint = args.checkpoint or default_checkpoint([args.decoding])
+    said = parse_overrides(args.param).get("policy", {})
+    if args.weights:
+        from vla_ros.engine.engine import refuse_weights
+
+        with user_errors(ValueError):
+            refuse_weights(checkpoint, args.weights, args.device or "cpu", args.dtype or "float32")
+    words = dict(word.partition("=")[::2] for word in said.get("engine_options", ()))
+    refuse_unreadable(checkpoint, str(words.get("tokenizer", said.get("tokenizer", ""))))
+    robot = args.embodiment or str(said.get("embodiment", ""))
+    values: dict[str, Any] = {"checkpoint": checkpoint, **_state(checkpoint, said, robot)}
+    if (args.device or "cpu") == "cpu" and checkpoint.startswith("random"):
+        values["max_age_s"] = RANDOM_MAX_AGE_S
+    return values
+
+
+def _state(checkpoint: str, said: Mapping[str, Any], embodiment: str) -> dict[str, Any]:
+    """How the robot's state is put together for a checkpoint that takes LIBERO's."""
+    from vla_ros.data.episodes.play import state_parameters
+    from vla_ros.policies.base import PolicyRefused
+    from vla_ros.policies.conventions import conventions_of
+
+    try:
+        key = str(said.get("unnorm_key", ""))
+        found = conventions_of(checkpoint, unnorm_key=key, embodiment=embodiment)
+    except PolicyRefused as error:  # the node says it, where `-p` does not put it right
+        if embodiment:
+            raise UserError(str(error)) from None
+        return {}
+    return state_parameters(found.state)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Options that do not go together, and names that do not exist. Raises UserError."""
+    if args.policy not in POLICIES:
+        refuse_unknown(args.policy)
+    _check_policy_options(args)
+    owners = {"decoding": "vla", "embodiment": "vla", "weights": "vla", "replay_file": "replay"}
+    for option, who in owners.items():
+        if getattr(args, option) is not None and args.policy != who:
+            name = option.replace("_", "-")
+            raise UserError(f"--{name} needs --policy {who}, not {args.policy}")
+    for option in ("checkpoint", "device", "dtype"):
+        if getattr(args, option) is not None and args.policy in WITHOUT_MODEL:
+            raise UserError(f"--{option} needs --policy vla, or another with a model,"
+                            f" not {args.policy}")  # fmt: skip
+    if args.policy == "lerobot" and not args.checkpoint:
+        raise UserError("--policy lerobot needs --checkpoint: a folder, or a hub id")
+    if args.policy == "replay" and args.replay_file is None:
+        raise UserError("--policy replay needs --replay-file FILE")
+    if args.replay_file is not None and not args.replay_file.is_file():
+        raise UserError(f"--replay-file: no file {args.replay_file}")
+    if args.control_rate is not None and not 1.0 <= args.control_rate <= 200.0:
+        raise UserError(f"--control-rate {args.control_rate:g}: must be 1 to 200 Hz")
+    if args.seed is not None and not 0 <= args.seed < 2**31:
+        raise UserError(f"--seed {args.seed}: must be 0 to {2**31 - 1}")
+    if not 0 < args.timeout <= 3600:
+        raise UserError(f"--timeout {args.timeout:g}: must be above 0, at most 3600 seconds")
+    check_domain(args.domain_id)
+    if args.decoding is not None:
+        _check_decoding(args.decoding)
+
+
+def _check_policy_options(args: argparse.Namespace) -> None:
+    if args.policy_option and args.policy in ("vla", *WITHOUT_MODEL):
+        raise UserError(
+            "--policy-option needs --policy lerobot or one of an installed package, not"
+            f" {args.policy}"
+        )
+    if wrong := [one for one in args.policy_option if not one.partition("=")[0] or "=" not in one]:
+        raise UserError(f"--policy-option {wrong[0]}: write name=value")
+
+
+def check_graph(spec: GraphSpec) -> None:
+    """What a node would refuse only once it was started. Raises UserError."""
+    policy, bridge = spec.node("policy").values(), spec.node("bridge").values()
+    if policy["policy"] == "vla":
+        _check_decoding(str(policy["decoding"]))
+        _check_device(str(policy["device"]))
+    if bridge["environment"] == "tabletop":
+        _check_task(str(bridge["task"]), int(bridge["initial_state"]))
+
+
+def _check_decoding(name: str) -> None:
+    if name not in DECODINGS:
+        raise UserError(f"decoding {name}: there are {', '.join(DECODINGS)}")
+
+
+def _check_device(name: str) -> None:
+    if name != "cpu":
+        from vla_ros.engine.layers.devices import usable_device
+
+        usable_device(name)
+
+
+def _check_task(name: str, initial_state: int) -> None:
+    from vla_ros.sim.tasks import TASKS
+
+    tasks = {task.name: task for task in TASKS}
+    if name not in tasks:
+        raise UserError(f"task {name}: there are {', '.join(tasks)}")
+    count = tasks[name].initial_states
+    if not 0 <= initial_state < count:
+        raise UserError(f"initial state {initial_state}: {name} has 0 to {count - 1}")
+
 
 GRAPH = "sim.up.yaml"
 CONNECT_S = 60.0  # for the simulation to start and every topic to be found
@@ -84,8 +342,8 @@ class _Demo:
         self._visitors = Visitors()  # of the page in the browser
 
     def run(self) -> int:
-        from vla_ros.bringup.environment import prepare
-        from vla_ros.bringup.graph import Graph, GraphFailed, Stopped
+        from vla_ros.ros.bringup.environment import prepare
+        from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped
 
         prepare()
         graph = Graph(
@@ -113,7 +371,7 @@ class _Demo:
 
     def _episode(self, graph: Graph) -> Measured:
         """Bring everything up and follow the episode to its end."""
-        from vla_ros.observe.demo.watcher import DemoWatcher
+        from vla_ros.ros.listeners.demo import DemoWatcher
 
         lockstep = self._args.mode == "lockstep"
         with DemoWatcher(self._domain, lockstep, self._film) as watcher:
@@ -131,7 +389,7 @@ class _Demo:
 
     def _await_topics(self, graph: Graph, watcher: DemoWatcher) -> None:
         """Nobody acts before we see all of it: DDS needs a moment to find the other nodes."""
-        from vla_ros.bringup.graph import GraphFailed
+        from vla_ros.ros.bringup.graph import GraphFailed
 
         until = time.monotonic() + CONNECT_S
         while not watcher.connected():
@@ -151,7 +409,7 @@ class _Demo:
 
     def _stay(self, graph: Graph, seen: Measured) -> None:
         """Keep the page that somebody looks at: to look back, and to say other instructions."""
-        from vla_ros.bringup.graph import Stopped
+        from vla_ros.ros.bringup.graph import Stopped
 
         if not self._visitors.watched:
             return
@@ -169,7 +427,7 @@ class _Demo:
 
     def _pause(self, graph: Graph) -> None:
         """Wait a moment. Raises Stopped when asked to end, GraphFailed when a node ended."""
-        from vla_ros.bringup.graph import Stopped
+        from vla_ros.ros.bringup.graph import Stopped
 
         if self._stop.wait(0.1):
             raise Stopped
@@ -267,7 +525,7 @@ def _setup(args: argparse.Namespace, status: StatusSeen | None, spec: GraphSpec)
         dtype=status.dtype if status else "",
         machine=machine(device),
         version=version(),
-        asked=str(asked.get("schedule", "")) if args.policy == "vla" else "",
+        asked=str(asked.get("decoding", "")) if args.policy == "vla" else "",
     )
 
 

@@ -18,9 +18,8 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
 
-from vla_ros.evaluation.player import MakeRunner, Order, Played, Player
-from vla_ros.evaluation.records import Record, Setup, Variant
-from vla_ros.evaluation.runner import RunnerFailed
+from vla_ros.data.episodes.play import MakeRunner, Order, Played, Player, RunnerFailed
+from vla_ros.data.episodes.records import Record, Setup, Variant
 
 _LOSSES = 3  # processes that end in a row before it is given up
 _END_S = 15.0  # for a process to end by itself, and its graph with it

@@ -5,12 +5,56 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from vla_ros.errors import UserError
-from vla_ros.evaluation.records import Job, Setup, Variant
+from vla_ros.core.errors import UserError
+from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.sim.env import Task
-from vla_ros.sim.goals import Family
-from vla_ros.sim.tasks import GOALS
-from vla_ros.train.data.seeds import EVALUATION
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.libero.assets import find_assets, placeholder_note
+from vla_ros.sim.libero.suites import find_package, tasks_of
+from vla_ros.sim.tasks import GOALS, TASKS, Family
+
+# ------------------------------------------------------------------------------------------------
+# Which initial states belong to training, to checks during training, and to the evaluation.
+#
+# An initial state is drawn from (task, index, seed), so ranges of seeds keep the sets apart: the
+# evaluation owns the seeds below a million and nothing here ever uses one of them.
+
+
+EVALUATION = range(1_000_000)
+TRAINING = range(1_000_000, 2_000_000)
+VALIDATION = range(2_000_000, 3_000_000)  # success while training: looked at, never trained on
+
+_COLLECTION = 100_000  # demonstrations a collection may have
+_COLLECTIONS = range(5)
+_ROUND = 10_000  # episodes a round of on-policy correction may have
+_ROUNDS = range(50)
+
+
+def expert_seed(collection: int, number: int) -> int:
+    """Seed of demonstration ``number`` of a collection (0 to 4); ValueError outside."""
+    _inside("collection seed", collection, _COLLECTIONS)
+    _inside("demonstration", number, range(_COLLECTION))
+    return TRAINING.start + collection * _COLLECTION + number
+
+
+def dagger_seed(round_number: int, number: int) -> int:
+    """Seed of episode ``number`` of an on-policy round; ValueError outside."""
+    _inside("round", round_number, _ROUNDS)
+    _inside("episode", number, range(_ROUND))
+    first = TRAINING.start + len(_COLLECTIONS) * _COLLECTION
+    return first + round_number * _ROUND + number
+
+
+def validation_seed(number: int) -> int:
+    """Seed of held-out episode ``number``."""
+    _inside("episode", number, range(len(VALIDATION)))
+    return VALIDATION.start + number
+
+
+def _inside(what: str, value: int, allowed: range) -> None:
+    if value not in allowed:
+        raise ValueError(f"{what} {value}: give {allowed.start} to {allowed.stop - 1}")
+
 
 TABLETOP = "tabletop"
 FAMILIES = tuple(family.value for family in Family)  # from easy to hard
@@ -96,3 +140,30 @@ def age_limit_s(setup: Setup, variant: Variant, control_rate_hz: float = 20.0) -
     """
     waiting = variant.delay_frames + (variant.replan_interval or setup.chunk) - 1
     return setup.max_age_s + waiting / control_rate_hz + variant.image_delay_ms / 1e3
+
+
+# ------------------------------------------------------------------------------------------------
+# The simulations an evaluation can run in, known without building them.
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """``note``: what a reader of its figures must know, or ""."""
+
+    tasks: tuple[Task, ...]
+    note: str = ""
+
+
+def world_of(environment: str, suite: str = "") -> World:
+    """What it offers. SimError: there is no such environment or suite, or it is not installed."""
+    EnvConfig(environment, suite=suite)
+    if environment == TABLETOP:
+        return World(TASKS)
+    package = find_package()
+    tasks = tuple(task.as_task(one_suite=bool(suite)) for task in tasks_of(suite, package))
+    return World(tasks, placeholder_note(find_assets(package)))
+
+
+def config_of(setup: Setup) -> EnvConfig:
+    """What builds the environment of a setup."""
+    return EnvConfig(setup.environment, setup.image_size, setup.wrist, setup.suite, setup.nudge_m)

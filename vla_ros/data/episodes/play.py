@@ -1,40 +1,198 @@
 """Episodes in lock-step without ROS: the bridge's world and the policy node's loop, in one thread.
 
 The world is :class:`vla_ros.sim.episode.EpisodeRunner`, the loop with its gate
-:class:`vla_ros.control.lockstep.LockstepControl`, the policy is asked by the worker's own
-:class:`vla_ros.executor.serve.Server`: what the graph does, without its messages, so the actions
-are the same to the last bit.
+:class:`vla_ros.runtime.control.drivers.LockstepDriver`, the policy is asked by the worker's own
+:class:`vla_ros.runtime.worker.worker.Server`: what the graph does, without its messages, so the
+actions are the same to the last bit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import tempfile
 from collections.abc import Callable
-from dataclasses import replace
-from types import TracebackType
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from vla_ros.control import make_control
-from vla_ros.control.queue import Answer
-from vla_ros.core import Command, Inference, Instruction, Observation, PolicyState
-from vla_ros.evaluation.brain import chunking_of, limits_of, policy_spec
-from vla_ros.evaluation.records import Job, Record, Setup, Variant
-from vla_ros.evaluation.robot_state import robot_state
-from vla_ros.evaluation.runner import RunnerFailed
-from vla_ros.evaluation.strips import Strip
-from vla_ros.evaluation.tally import Tally, is_an_end, reason_of
-from vla_ros.evaluation.worlds import config_of
-from vla_ros.executor.messages import ErrorKind, FrameRequest
-from vla_ros.executor.serve import Server, last_line, warm_up
+from vla_ros.core.clock import MS, SECOND, SystemClock
+from vla_ros.core.types import (
+    Command,
+    Floats,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    PolicyState,
+    Pose,
+)
+from vla_ros.data.episodes.plan import age_limit_s, config_of
+from vla_ros.data.episodes.records import Job, Record, Setup, Variant
+from vla_ros.data.episodes.store import LIMIT, Strip, clip_path, save_clip, write_spoken
+from vla_ros.data.episodes.tally import Tally, is_an_end, reason_of
+from vla_ros.engine.options import EngineOptions, Value
 from vla_ros.policies import PolicyRefused, load_policy
-from vla_ros.safety import Limits, Safety
-from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimError, SimObservation
-from vla_ros.sim.episode import EpisodeRunner
-from vla_ros.sim.episode.lockstep import SIM_START_NS
-from vla_ros.sim.episode.state import EpisodeOptions, EpisodeRequest, EpisodeState, EpisodeView
-from vla_ros.timing import MS, SECOND, SystemClock
+from vla_ros.policies.base import PolicySpec
+from vla_ros.policies.conventions import UNGATED
+from vla_ros.runtime.control.drivers import make_control
+from vla_ros.runtime.control.observation import LIBERO_STATE, libero_oft
+from vla_ros.runtime.control.queue import Answer, Chunking, Execution
+from vla_ros.runtime.safety import Limits, Safety
+from vla_ros.runtime.worker.wire import ErrorKind, FrameRequest
+from vla_ros.runtime.worker.worker import Server, last_line, warm_up
+from vla_ros.sim.env import (
+    AGENTVIEW,
+    FINGERS,
+    WRIST,
+    Environment,
+    EnvSpec,
+    SimError,
+    SimObservation,
+)
+from vla_ros.sim.episode import (
+    SIM_START_NS,
+    EpisodeOptions,
+    EpisodeRequest,
+    EpisodeRunner,
+    EpisodeState,
+    EpisodeView,
+)
+
+# ------------------------------------------------------------------------------------------------
+# From a setup and a variant to what acts: the policy's spec and the limits it is held to.
+#
+# The values are those that the policy node gets as parameters in the graph.
+
+
+DRAFTING = ("speculative", "heterospec", "vanilla_speculative")
+#: Fields of a variant that are options of the engine in these decodings.
+DRAFTING_OPTIONS = (
+    "drafter",
+    "draft_checkpoint",
+    "draft_extrapolation",
+    "adaptive_draft",
+    "acceptance",
+    "relaxed_distance",
+    "calibration",
+)
+WARM_UP = 5  # the node's warmup_count
+
+
+def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
+    """Which policy to load. Raises PolicyRefused with the reason."""
+    return PolicySpec(
+        name=setup.policy,
+        engine=EngineOptions(
+            checkpoint=setup.checkpoint,
+            device=setup.device,
+            dtype=setup.dtype,
+            weights=setup.weights,
+            unnorm_key=setup.unnorm_key,
+            embodiment=setup.embodiment,
+            seed=setup.seed,
+            num_threads=setup.num_threads,
+            **decoding_options(variant),  # type: ignore[arg-type]
+        ),
+        warmup_count=WARM_UP,
+        warmup_size=(setup.image_size, setup.image_size),
+        delay_frames=variant.delay_frames,
+    )
+
+
+def decoding_options(variant: Variant) -> dict[str, Value]:
+    """Options of the engine that belong to the variant's decoding and execution."""
+    options: dict[str, Value] = {"decoding": variant.decoding or "auto"}
+    if Execution(variant.execution).continues:
+        trained = variant.execution == Execution.RTC_TRAINED
+        options["rtc_mode"] = "conditioned" if trained else variant.rtc_mode
+    if variant.decoding in DRAFTING:
+        options |= {name: getattr(variant, name) for name in DRAFTING_OPTIONS}
+    return options
+
+
+def chunking_of(variant: Variant, limits: Limits, info: PolicyInfo) -> Chunking:
+    """How chunks are executed, in lock-step, where inference makes nothing older. ValueError where
+    the policy cannot be fresh so."""
+    chunking = Chunking(
+        Execution(variant.execution),
+        replan_interval=variant.replan_interval,
+        delay_frames=variant.delay_frames,
+    ).fitted(limits, info, 0.0)
+    least = chunking.least_age_s(limits, info, 0.0)
+    if limits.max_age_s < least:
+        raise ValueError(
+            f"{variant.label}: its actions are up to {least:.2f} s old, the limit is"
+            f" {limits.max_age_s:g} s: give a larger --max-age"
+        )
+    return chunking
+
+
+def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
+    """What the gate holds the policy to; otherwise the node's defaults."""
+    gate = UNGATED if setup.ungated else {}
+    return Limits(
+        control_rate_hz=spec.control_rate_hz,
+        camera_rate_hz=spec.control_rate_hz,
+        max_age_s=age_limit_s(setup, variant, spec.control_rate_hz),
+        **gate,  # type: ignore[arg-type]
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# A simulated robot's own state as a checkpoint was taught it, without the graph and through it.
+
+
+def robot_state(seen: SimObservation, size: int) -> Floats | None:
+    """Float64 [size]: the joints, or, of 8 values, LIBERO's pose and fingers; None for none.
+
+    Of another size it is the joints all the same, which the policy refuses with both numbers.
+    """
+    if size == 0:
+        return None
+    if size == LIBERO_STATE:
+        position, rotation = (tuple(map(float, v)) for v in (seen.eef_pos, seen.eef_quat))
+        pose = Pose(position, rotation)  # type: ignore[arg-type]
+        return libero_oft({"end_effector_pose": pose, "joint_states": seen.gripper_qpos})
+    return seen.joint_positions
+
+
+def state_parameters(size: int) -> dict[str, Any]:
+    """The policy node's parameters with which it makes the same of what the bridge publishes."""
+    if size == LIBERO_STATE:
+        return {"proprio_layout": "libero_oft", "joint_names": list(FINGERS)}
+    return {}  # the joints as they come, of which the node knows how many it needs
+
+
+# ------------------------------------------------------------------------------------------------
+# What plays an episode: through the ROS graph, or straight on the policy. Same records.
+
+
+class Runner(Protocol):
+    """A context manager made with ``(setup, variants)``. Used, entered and left by one thread.
+
+    Jobs come ordered by variant; what a variant needs is kept until the next one comes.
+    """
+
+    def __enter__(self) -> Runner: ...
+
+    def __exit__(self, *raised: object) -> None: ...
+
+    def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
+        """Play one episode; every frame of the main camera is shown to ``strip``.
+
+        What goes wrong in an episode is its record's ``reason`` and ``error``. Raises
+        RunnerFailed for what no further episode can do better.
+        """
+        ...
+
+
+class RunnerFailed(RuntimeError):
+    """No episode of this variant can be played: one line that says why and what to do."""
+
 
 _UNSEEN = np.zeros((0, 0, 3), np.uint8)  # stands where an image comes when it is looked at
 
@@ -54,7 +212,7 @@ class WorldClock:
 
 
 class DirectRunner:
-    """A :class:`vla_ros.evaluation.runner.Runner` for ``route`` direct."""
+    """A :class:`vla_ros.data.episodes.play.Runner` for ``route`` direct."""
 
     def __init__(self, setup: Setup, variants: tuple[Variant, ...]) -> None:
         self._setup = setup
@@ -65,19 +223,14 @@ class DirectRunner:
         self._world = replace(config_of(self._setup), later=True)()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._acting = None
         if self._world is not None:
             self._world.close()
             self._world = None
 
     def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
-        """See :class:`vla_ros.evaluation.runner.Runner`."""
+        """See :class:`vla_ros.data.episodes.play.Runner`."""
         assert self._world is not None, "enter the runner first"
         brain = self._brain(variant)
         stage = _Stage(brain, strip)
@@ -281,3 +434,96 @@ class _Stage:
             clamped=control.counters.actions_clamped - self._clamped,
             error=self._brain.error or broke,
         )
+
+
+# ------------------------------------------------------------------------------------------------
+# Plays jobs one by one wherever it is: in this process, in another, on another machine.
+
+
+#: makes a runner; a function of a module, so that it can be sent to another process
+MakeRunner = Callable[[Setup, tuple[Variant, ...]], Runner]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A job, where its strip of frames belongs in the evaluation's directory, or "", the sentence
+    that the policy is told, and whether a failure is to be kept as a clip."""
+
+    job: Job
+    strip: str = ""
+    sentence: str = ""
+    clip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A record, and its strip and clip as the bytes of files, to be written by whoever has the
+    disk."""
+
+    record: Record
+    strip: bytes = b""
+    clip: bytes = b""
+
+
+def keep(played: Played, directory: Path, tokens: bool = False) -> Record:
+    """Write the pictures, and with ``tokens`` what was said, into the evaluation's directory.
+
+    Returns the record, which no longer carries what was said. Of clips the first ones are kept.
+    """
+    clips = directory / clip_path(played.record.job)
+    if played.clip and clips.parent.is_dir() and len(list(clips.parent.iterdir())) >= LIMIT:
+        played = replace(played, record=replace(played.record, clip=""), clip=b"")
+    for name, content in (
+        (played.record.strip, played.strip),
+        (played.record.clip, played.clip),
+    ):
+        if content:
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    if tokens:
+        write_spoken(played.record, directory)
+    return replace(played.record, said=(), ages=())
+
+
+class Player:
+    """A runner that is there when the first job comes. Used and closed by one thread."""
+
+    def __init__(self, make: MakeRunner, setup: Setup, variants: tuple[Variant, ...]) -> None:
+        self._make = make
+        self._setup = setup
+        self._variants = {variant.label: variant for variant in variants}
+        self._runner: Runner | None = None
+
+    def play(self, order: Order) -> Played:
+        """Play one job. Raises RunnerFailed."""
+        if self._runner is None:
+            runner = self._make(self._setup, tuple(self._variants.values()))
+            self._runner = runner.__enter__()
+        strip = Strip() if order.strip or order.clip else None
+        record = self._runner.play(order.job, self._variants[order.job.variant], strip)
+        picture = clip = b""
+        if strip is not None and order.strip:
+            picture = _bytes(strip.save, Path(order.strip).suffix)
+        if strip is not None and order.clip and not record.success:
+            make = functools.partial(save_clip, strip.frames, record.ages, order.sentence)
+            clip = _bytes(make, ".webp")
+        record = replace(
+            record,
+            sentence=order.sentence,
+            strip=order.strip if picture else "",
+            clip=clip_path(order.job) if clip else "",
+        )
+        return Played(record, picture, clip)
+
+    def close(self) -> None:
+        """End what the runner had open."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.__exit__(None, None, None)
+
+
+def _bytes(save: Callable[[Path], bool], suffix: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="vla_ros-") as folder:
+        path = Path(folder) / f"picture{suffix}"
+        return path.read_bytes() if save(path) else b""

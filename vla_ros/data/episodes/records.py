@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.control.timeline import Execution
+from vla_ros.engine.options import current
+from vla_ros.runtime.control.queue import Execution
 from vla_ros.sim.env import SimError
-from vla_ros.sim.episode.state import Mode
+from vla_ros.sim.episode import Mode
 from vla_ros.sim.factory import EnvConfig
 
 POLICIES = ("vla", "scripted", "zero")
@@ -63,17 +64,18 @@ class Variant:
 
     ``delay_frames`` (lock-step): the policy acts on the observation of that many control steps
     ago; of chunks, each is there that many steps after its observation. ``execution``: how chunks
-    are executed (:mod:`vla_ros.control.timeline`), ``rtc_jacobian`` what guides those that continue
+    are executed (:mod:`vla_ros.runtime.control.queue`), ``rtc_mode`` what guides those that
+    continue
     each other. ``image_delay_ms`` (real time): every image reaches the policy so much later, its
     stamp unchanged. ``replan_interval``: actions executed of a chunk, 0 all that the age limit
     allows: all of it, as long as the limit grows with the chunk. The others are
-    parameters of the policy node, see config/policy.yaml; ``schedule`` is empty for a policy
+    options of the engine, see docs/reference/parameters.md; ``decoding`` is empty for a policy
     without a model. An adaptive draft learns from episode to episode, so with it a lossy
     acceptance is no function of the job alone: in lock-step it is off.
     """
 
     label: str
-    schedule: str = ""
+    decoding: str = ""
     drafter: str = "temporal"
     draft_checkpoint: str = ""
     calibration: str = ""
@@ -85,7 +87,7 @@ class Variant:
     delay_frames: int = 0
     image_delay_ms: float = 0.0
     execution: str = "async"
-    rtc_jacobian: str = "identity"
+    rtc_mode: str = "guided"
 
     def __post_init__(self) -> None:
         if not self.label or "/" in self.label:
@@ -93,7 +95,7 @@ class Variant:
         for name in ("relaxed_distance", "replan_interval", "delay_frames"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: must be 0 or more")
-        for name, known in (("execution", EXECUTIONS), ("rtc_jacobian", ("identity", "true"))):
+        for name, known in (("execution", EXECUTIONS), ("rtc_mode", ("guided", "guided_vjp"))):
             if getattr(self, name) not in known:
                 offered = ", ".join(known)
                 raise ValueError(f"{name} is {getattr(self, name)!r}: give one of {offered}")
@@ -112,12 +114,12 @@ class Setup:
     ``action_scale``, ``center_crop`` and ``preprocessing`` are what the policy reads from its
     checkpoint (:mod:`vla_ros.policies.conventions`), written down for the reader, and so that
     episodes under other ones are never mixed in. ``ungated``: with that module's UNGATED, for
-    published protocols that have no gate. ``threads`` are the policy's, 0 the library's own
+    published protocols that have no gate. ``num_threads`` are the policy's, 0 the library's own
     choice. ``wrist``: the wrist camera is rendered and shown. ``max_steps`` 0: the tasks' own
     limits. ``chunk``: actions of an answer, and ``state``: values of the
     robot's own state that it takes, as its checkpoint says. ``max_age_s`` bounds the age
     of the evidence before a variant's own delays, see
-    :func:`vla_ros.evaluation.plan.age_limit_s`. ``nudge_m``: see :mod:`vla_ros.sim.nudges`.
+    :func:`vla_ros.data.episodes.plan.age_limit_s`. ``nudge_m``: see :mod:`vla_ros.sim.tabletop`.
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
 
@@ -132,7 +134,7 @@ class Setup:
     device: str = "cpu"
     dtype: str = "float32"
     weights: str = ""
-    threads: int = 1
+    num_threads: int = 1
     unnorm_key: str = ""
     embodiment: str = ""
     center_crop: bool = False
@@ -209,8 +211,8 @@ class Record:
     ``sentence``: what the policy was told ("": written by a version that did not keep it).
     ``strip`` and ``clip``: pictures, relative to the evaluation's directory, or "". ``error``: what
     broke, "" where nothing did. ``said``: the tokens of every answered frame, in order, see
-    :mod:`vla_ros.evaluation.spoken`; ``ages``: of the evidence behind every step, ms, NaN where it
-    held. Both are no part of the record's line.
+    :mod:`vla_ros.data.episodes.store`; ``ages``: of the evidence behind every step, ms, NaN where
+    it held. Both are no part of the record's line.
     """
 
     job: Job
@@ -257,11 +259,13 @@ def to_json(noun: Variant | Setup | Job | Record | Spread) -> dict[str, Any]:
 
 
 def variant_from_json(values: Mapping[str, Any]) -> Variant:
-    return _from(Variant, values)
+    return _from(Variant, current(values, lambda _: None))
 
 
 def setup_from_json(values: Mapping[str, Any]) -> Setup:
     changed = dict(values)
+    if "threads" in changed:  # written by the last release
+        changed["num_threads"] = changed.pop("threads")
     if "mode" in changed:
         changed["mode"] = Mode(changed["mode"])
     return _from(Setup, changed)

@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping
+import re
+import textwrap
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
-from vla_ros.errors import UserError
-from vla_ros.evaluation.records import (
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from vla_ros.core.errors import UserError
+from vla_ros.data.episodes.records import (
+    Job,
     Record,
     Setup,
     Variant,
@@ -66,12 +75,7 @@ class Store:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._close()
 
     @property
@@ -174,3 +178,220 @@ def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
         for name in sorted(there)
         if there[name] != wanted[name]
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# What a policy said, frame by frame: an .npz an episode in the folder `tokens` of an evaluation.
+#
+# Each holds ``tokens`` int32 [frames, K], in the order of the frames, and ``success``, bool. What
+# an
+# evaluation's lines keep of them is a digest only; these are for studies of drafts.
+
+
+FOLDER = "tokens"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spoken:
+    """One episode: ``tokens`` int [frames, K]."""
+
+    name: str
+    tokens: npt.NDArray[np.int32]
+    success: bool
+
+
+def write_spoken(record: Record, directory: Path) -> Path | None:
+    """Write what was said in an episode into the evaluation's directory; None: nothing was."""
+    if not record.said:
+        return None
+    name = re.sub(r"[^A-Za-z0-9._=,-]+", "_", record.job.key()).strip("_")
+    path = directory / FOLDER / f"{name[:200]}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, tokens=np.asarray(record.said, np.int32), success=record.success)
+    return path
+
+
+def read_spoken(directory: Path, variant: str = "") -> list[Spoken]:
+    """The episodes of an evaluation, or of one of its variants, by name. UserError, OSError."""
+    start = re.sub(r"[^A-Za-z0-9._=,-]+", "_", f"{variant}/") if variant else ""
+    paths = sorted(p for p in (directory / FOLDER).glob("*.npz") if p.name.startswith(start))
+    if not paths:
+        raise UserError(f"{directory / FOLDER} holds no tokens: play with `eval --keep-tokens`")
+    return [_read_tokens(path) for path in paths]
+
+
+def _read_tokens(path: Path) -> Spoken:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            tokens: npt.NDArray[Any] = archive["tokens"]
+            success = bool(archive["success"])
+    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if tokens.ndim != 2 or tokens.dtype != np.int32:
+        raise UserError(f"{path}: tokens are {tokens.dtype} {tokens.shape}, not int32 [frames, K]")
+    return Spoken(path.stem, tokens, success)
+
+
+# ------------------------------------------------------------------------------------------------
+# A clip of an episode that failed: an animated WebP with the step, the age of the evidence and
+# the instruction burnt in, so that a picture passed on says what it shows.
+
+
+SIDE = 256  # px, the longer side
+LIMIT = 40  # clips that an evaluation keeps
+_MS = 180  # a frame; the last one stays longer
+_LAST_MS = 1500
+_FONT = 12
+_BAND = 18  # px of one line of words
+_QUALITY = 60
+
+
+def clip_path(job: Job) -> str:
+    """Where an episode's clip belongs, relative to the evaluation's directory."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{job.task}_{job.initial_state}")[:120]
+    return f"clips/{job.number:05d}_{name}.webp"
+
+
+def save_clip(
+    frames: Mapping[int, Image.Image], ages_ms: Sequence[float], instruction: str, path: Path
+) -> bool:
+    """Write the frames, by the step after which each was seen, as one file; False without any.
+
+    ``ages_ms``: of the evidence behind what each step executed, NaN where it held.
+    """
+    if not frames:
+        return False
+    drawn = [_drawn(frames[step], _words(step, ages_ms), instruction) for step in sorted(frames)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    times = [*[_MS] * (len(drawn) - 1), _LAST_MS]
+    drawn[0].save(
+        path,
+        save_all=True,
+        append_images=drawn[1:],
+        duration=times,
+        loop=0,
+        quality=_QUALITY,
+        method=2,
+    )
+    return True
+
+
+def _words(step: int, ages_ms: Sequence[float]) -> str:
+    """The age is that of the action which the step before the picture executed."""
+    if step < 1:
+        return f"step {step}"
+    age = ages_ms[step - 1] if step <= len(ages_ms) else math.nan
+    return f"step {step}, " + ("held" if math.isnan(age) else f"age {age:.0f} ms")
+
+
+def _drawn(frame: Image.Image, words: str, instruction: str) -> Image.Image:
+    scale = SIDE / max(frame.size)
+    size = round(frame.width * scale), round(frame.height * scale)
+    font = ImageFont.load_default(_FONT)
+    lines = textwrap.wrap(instruction, max(12, size[0] // 7))[:2]
+    picture = Image.new("RGB", (size[0], size[1] + _BAND * len(lines)), "black")
+    picture.paste(frame.resize(size, Image.Resampling.BICUBIC), (0, _BAND * len(lines)))
+    draw = ImageDraw.Draw(picture)
+    for place, line in enumerate(lines):
+        draw.text((4, 2 + place * _BAND), line, fill="white", font=font)
+    if words:
+        _, _, right, _ = draw.textbbox((0, 0), words, font=font)
+        draw.rectangle((0, picture.height - _BAND, right + 8, picture.height), fill="black")
+        draw.text((4, picture.height - _BAND + 2), words, fill="white", font=font)
+    return picture
+
+
+# ------------------------------------------------------------------------------------------------
+# A strip of frames: one small picture that shows an episode from its begin to its end.
+#
+# Feed it every image of the episode; it keeps only as many as it needs, already made small, so
+# an episode of any length costs the same memory. Not thread-safe.
+
+
+FRAMES = 6
+TILE = 128  # px, the longer side of a frame
+_GAP = 3  # px of white between two frames
+_STRIP_QUALITY = 85  # of the JPEG
+
+
+def strip_paths(jobs: Iterable[Job]) -> dict[str, str]:
+    """Which episodes get a strip: the first of every task under the first variant.
+
+    Give all jobs of the evaluation, also when some of them are done already. Key of the job ->
+    where its picture belongs, relative to the evaluation's directory.
+    """
+    ordered = sorted(jobs, key=lambda job: job.number)
+    paths: dict[str, str] = {}
+    tasks: set[str] = set()
+    for job in ordered:
+        if job.variant == ordered[0].variant and job.task not in tasks:
+            tasks.add(job.task)
+            name = re.sub(r"[^A-Za-z0-9._-]+", "_", job.task)[:120]
+            paths[job.key()] = f"strips/{len(tasks):03d}_{name}.jpg"
+    return paths
+
+
+class Strip:
+    """``frames`` pictures, evenly spaced over the steps seen, the first and the last among them."""
+
+    def __init__(self, frames: int = FRAMES, tile: int = TILE) -> None:
+        if frames < 2 or tile < 8:
+            raise ValueError(f"a strip needs 2 frames of 8 px or more, not {frames} of {tile}")
+        self._frames = frames
+        self._tile = tile
+        self._kept: dict[int, Image.Image] = {}  # step -> frame, in order
+        self._last: tuple[int, Image.Image] | None = None
+        self._stride = 1  # of the frames seen, one in so many is kept
+        self._seen = 0
+
+    def __len__(self) -> int:
+        """Frames that :meth:`save` would draw."""
+        return len(self._chosen())
+
+    def add(self, image: npt.NDArray[np.uint8], step: int) -> None:
+        """Show the frame of a control step: uint8 [H, W, 3], RGB; steps never go back.
+
+        ValueError: another shape or dtype.
+        """
+        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+            raise ValueError(f"a frame is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}")
+        small = Image.fromarray(np.ascontiguousarray(image))
+        small.thumbnail((self._tile, self._tile), Image.Resampling.BOX)
+        self._last = (step, small)
+        if self._seen % self._stride == 0:
+            self._kept[step] = small
+        self._seen += 1
+        if len(self._kept) > 4 * self._frames:
+            self._stride *= 2
+            self._kept = dict(list(self._kept.items())[::2])
+
+    @property
+    def frames(self) -> dict[int, Image.Image]:
+        """What is kept, by the step after which it was seen; the last frame is among them."""
+        last = {} if self._last is None else {self._last[0]: self._last[1]}
+        return {**self._kept, **last}
+
+    def save(self, path: Path) -> bool:
+        """Write the frames side by side (JPEG or PNG, by the name); False when there are none."""
+        chosen = self._chosen()
+        if not chosen:
+            return False
+        width = sum(frame.width for frame in chosen) + _GAP * (len(chosen) - 1)
+        strip = Image.new("RGB", (width, max(frame.height for frame in chosen)), "white")
+        left = 0
+        for frame in chosen:
+            strip.paste(frame, (left, 0))
+            left += frame.width + _GAP
+        path.parent.mkdir(parents=True, exist_ok=True)
+        strip.save(path, quality=_STRIP_QUALITY, optimize=True)
+        return True
+
+    def _chosen(self) -> list[Image.Image]:
+        """The frames nearest to evenly spaced steps, in order, none twice."""
+        if self._last is None:
+            return []
+        seen = self.frames
+        steps = np.array(sorted(seen))
+        wanted = np.linspace(steps[0], steps[-1], self._frames)
+        nearest = {int(steps[np.abs(steps - place).argmin()]) for place in wanted}
+        return [seen[step] for step in sorted(nearest)]

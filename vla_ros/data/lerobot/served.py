@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from vla_ros.lerobot_data.wire import Message, receive, send
+from vla_ros.data.lerobot.wire import Message, receive, send
 
 _OWN = ("timestamp", "frame_index", "episode_index", "index", "task_index")  # LeRobot's columns
 

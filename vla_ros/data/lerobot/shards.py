@@ -6,32 +6,201 @@ objects are and what other sentences would have asked for is not (``SetInfo.own_
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vla_ros.core import ACTION_DIM, GRIPPER, Image
-from vla_ros.engine.vision.images import fit
-from vla_ros.errors import UserError
-from vla_ros.lerobot_data.features import action_of, cameras_of
-from vla_ros.lerobot_data.read import Info, Reader
-from vla_ros.lerobot_data.rows import ACTION, IMAGES, STATE, Row
-from vla_ros.lerobot_data.shards_out import CAMERAS, EXECUTED, LABELS, PIXELS, POSES, STATE_NAMES
-from vla_ros.lerobot_data.wire import Array
-from vla_ros.train.data.shards import (
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.console import Progress
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import ACTION_DIM, GRIPPER, Image
+from vla_ros.data.demonstrations import (
     BODIES,
     EXPERT,
     SUFFIX,
     Demonstration,
     SetInfo,
     Track,
+    read_images,
+    read_info,
+    read_tracks,
+    shards,
+    to_environment,
+    to_physical,
     write_shard,
 )
-from vla_ros.train.data.units import to_environment
+from vla_ros.data.lerobot.dataset import (
+    ACTION,
+    IMAGES,
+    STATE,
+    Column,
+    Columns,
+    Info,
+    Reader,
+    Row,
+    is_dataset,
+    python_of,
+)
+from vla_ros.data.lerobot.wire import Array
+from vla_ros.engine.io.images.preprocessor import fit
+from vla_ros.sim.env import AGENTVIEW, WRIST
+
+# ------------------------------------------------------------------------------------------------
+# Our demonstrations as rows: what LeRobot has names for, and beside it what only training here
+# needs, so that the way back loses nothing.
+
+
+#: our cameras' names -> those in the data set, which `flow_cameras` and `policy: lerobot` know
+CAMERAS = {AGENTVIEW: "main", WRIST: "wrist"}
+STATE_NAMES = ("x", "y", "z", "finger_left", "finger_right")  # m, all of them
+EXECUTED, LABELS, POSES, PIXELS = (
+    "demo.executed", "demo.labels", "demo.poses", "demo.pixels.",
+)  # fmt: skip
+
+
+class ShardRows:
+    """The rows of shards. ``actions`` are m, rad and an opening of 0..1, as a policy says them.
+
+    UserError: the shards do not belong together.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self.info = read_info(paths[0])
+        for path in paths:
+            if read_info(path) != self.info:
+                raise UserError(f"{path} does not fit {paths[0]}: other cameras, sizes or scales")
+        self._tracks = [read_tracks(path) for path in paths]
+        self._flat = [track for tracks in self._tracks for track in tracks]
+        if not self._flat:
+            raise UserError(f"{paths[0].parent} has no demonstration")
+        self._posed = all(len(track.poses) == len(track) for track in self._flat)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._flat))
+
+    @property
+    def episodes(self) -> int:
+        return len(self._flat)
+
+    def columns(self, fps: int = 0) -> Columns:
+        """See Columns; ``fps`` instead of the control rate."""
+        info = self.info
+        labels = len(info.instructions)
+        numbers = [
+            Column(ACTION, END_EFFECTOR_DELTA.names),
+            Column(STATE, STATE_NAMES),
+            Column(EXECUTED, END_EFFECTOR_DELTA.names),
+            Column(LABELS, _numbered("label", labels * ACTION_DIM)),
+        ]
+        if self._posed:
+            numbers.append(Column(POSES, _numbered("pose", len(BODIES) * 7)))
+        for camera in info.cameras if info.objects else ():
+            names = tuple(f"{name}_{axis}" for name in info.objects for axis in "xy")
+            numbers.append(Column(PIXELS + CAMERAS[camera], names))
+        size = (info.image_size, info.image_size)
+        cameras = {CAMERAS[camera]: size for camera in info.cameras}
+        return Columns(fps or round(info.control_rate_hz), cameras, tuple(numbers))
+
+    def note(self) -> dict[str, Any]:
+        """For meta/vla_ros.json: what the way back needs."""
+        episodes = [
+            {n: getattr(track, n) for n in ("task", "seed", "initial_state", "success", "source")}
+            for track in self._flat
+        ]
+        return {"set": asdict(self.info), "episodes": episodes}
+
+    def rows(self) -> Iterator[Row]:
+        """Every frame, a demonstration after the other."""
+        episode = 0
+        for path, tracks in zip(self._paths, self._tracks, strict=True):
+            films = [read_images(path, camera) for camera in self.info.cameras]
+            for track in tracks:
+                shown = {
+                    CAMERAS[camera]: next(film)
+                    for camera, film in zip(self.info.cameras, films, strict=True)
+                }
+                numbers = _numbers(track, self.info, self._posed)
+                for i in range(len(track)):
+                    images = {name: frames[i] for name, frames in shown.items()}
+                    values = {name: array[i] for name, array in numbers.items()}
+                    yield Row(episode, track.instruction, images, values)
+                episode += 1
+
+
+def _numbers(track: Track, info: SetInfo, posed: bool) -> Mapping[str, Array]:
+    """Columns [T, D] of one demonstration, float32."""
+    scale = np.array(info.scale)
+    count = len(track)
+    found: dict[str, Array] = {
+        ACTION: to_physical(track.actions.astype(np.float64), scale),
+        STATE: np.concatenate((track.ee_pos, track.gripper_states), 1),
+        EXECUTED: track.executed,
+        LABELS: track.labels.reshape(count, -1),
+    }
+    if posed:
+        found[POSES] = track.poses.reshape(count, -1)
+    for camera in info.cameras if info.objects else ():
+        found[PIXELS + CAMERAS[camera]] = track.pixels[camera].reshape(count, -1)
+    return {name: array.astype(np.float32) for name, array in found.items()}
+
+
+def _numbered(word: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{word}_{i}" for i in range(count))
+
+
+# ------------------------------------------------------------------------------------------------
+# Which feature of somebody else's data set is which camera of ours, and which is the action.
+
+
+_HAND = ("wrist", "hand", "gripper")  # in the name of a camera that is there
+
+
+def cameras_of(info: Info, given: Mapping[str, str], dataset: Path) -> dict[str, str]:
+    """Our camera -> feature: those given; else the wrist's by its name and the first other.
+
+    UserError: no image, or a feature that is none.
+    """
+    there = info.cameras
+    if not there:
+        raise UserError(f"{dataset} has no images: its features are {', '.join(info.features)}")
+    wrists = [name for name in there if any(word in name.lower() for word in _HAND)]
+    others = [name for name in there if name not in wrists]
+    usual = {"image": (others or wrists)[0]}
+    if others and wrists:
+        usual["wrist_image"] = wrists[0]
+    chosen = usual | {role: name for role, name in given.items() if role != "action"}
+    for role, name in chosen.items():
+        if name not in there:
+            raise UserError(f"-r {role}={name}: {dataset} has the images {', '.join(there)}")
+    cameras = {AGENTVIEW: chosen["image"]}
+    if "wrist_image" in chosen:
+        cameras[WRIST] = chosen["wrist_image"]
+    return cameras
+
+
+def action_of(info: Info, given: Mapping[str, str], dataset: Path) -> str:
+    """The action's feature. UserError: it is not there, or not seven numbers."""
+    name = given.get("action", ACTION)
+    if name not in info.features:
+        raise UserError(
+            f"{dataset} has no {name}: choose one with -r action=FEATURE; it has"
+            f" {', '.join(info.features)}"
+        )
+    found = info.features[name]
+    if found.shape != (ACTION_DIM,):
+        said = f" ({' '.join(found.names)})" if found.names else ""
+        raise UserError(
+            f"{dataset}: {name} is {'x'.join(map(str, found.shape))} numbers{said}; `vla-ros train`"
+            " learns seven: an end effector's x y z rx ry rz and a gripper"
+        )
+    return name
+
 
 _PER_SHARD = 20
 ROLES = ("image", "wrist_image", "action")
@@ -263,3 +432,46 @@ def _labelled(one: Demonstration, scale: Array, sentences: Sequence[str]) -> Dem
 def _square(image: Image, size: int) -> Image:
     """As the policies here see a camera: stretched."""
     return fit(image, size, "resize-naive", (0, 0, 0))
+
+
+# ------------------------------------------------------------------------------------------------
+# LeRobotDatasets as a run's data: made into shards once, in the run's folder.
+
+
+def import_data(folders: Sequence[Path], out: Path, shown: Progress) -> tuple[list[Path], bool]:
+    """The folders of ``--data``, shards made of the LeRobotDatasets among them; and whether there
+    is a set from elsewhere, of which its own sentences are all that is known. UserError."""
+    found = [imported(one, out, shown) if is_dataset(one) else one for one in folders]
+    return found, any(map(_from_elsewhere, found))
+
+
+def _from_elsewhere(folder: Path) -> bool:
+    try:
+        return read_info(shards(folder)[0]).own_sentence
+    except UserError:
+        return False  # the training says what is wrong with it, once its options are right
+
+
+def imported(dataset: Path, out: Path, shown: Progress) -> Path:
+    """The shards of ``dataset`` in the run's folder ``out``, made where they are not there yet.
+
+    UserError: it cannot be read, or something must be said first, with `vla-ros export --shards`.
+    """
+    # Named by what the data set says it is, so that a run that goes on finds what it made.
+    told = str(dataset.absolute()).encode() + (dataset / "meta" / "info.json").read_bytes()
+    made = out / f"imported-{hashlib.sha256(told).hexdigest()[:8]}"
+    if made.is_dir():
+        return made
+    try:
+        done = import_shards(
+            python_of(),
+            dataset,
+            made,
+            ImportOptions(),
+            lambda frames, total: shown.update("import", str(dataset), frames, total),
+        )
+    except UserError as error:
+        raise UserError(f"{error} (`vla-ros export --shards` takes options)") from None
+    for note in done.notes:
+        shown.say(note)
+    return made

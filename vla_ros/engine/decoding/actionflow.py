@@ -2,7 +2,7 @@
 
 The prompt of frame t and one token of each of the K - 1 frames before it are one pack, so a
 frame costs one pass and its action leaves K passes after it came: rate is bought with age.
-Source: the ActionFlow paper's cross-request pipeline; here on a ring, without its gathering.
+Source: the ActionFlow paper's cross-request pipeline; here on a KV cache, without its gathering.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from vla_ros.engine.model import VLAModel
-from vla_ros.engine.packed.pack import PackLayout, TailToken
-from vla_ros.engine.request import Decoded, Pending, Reading, Request, Settled, Underway
-from vla_ros.engine.schedules.base import Schedule
+from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.decoding.request import Decoded, Pending, Reading, Request, Settled, Underway
+from vla_ros.engine.layers.pack import PackLayout, TailToken
+from vla_ros.engine.models.openvla import VLAModel
 
 
 @dataclass(slots=True)
-class Flight:
+class InFlight:
     """A request on its way: its KV slot, its prompt's length and its choices so far."""
 
     request: Request
@@ -33,10 +33,10 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
-    """A request behind its last pass: see :class:`vla_ros.engine.request.Pending`."""
+class LastPass:
+    """A request behind its last pass: see :class:`vla_ros.engine.decoding.request.Pending`."""
 
-    flight: Flight
+    flight: InFlight
     underway: Underway
 
     def arrived(self) -> bool:
@@ -47,13 +47,13 @@ class Landing:
         return self.flight.request.answer(tokens, len(tokens), finite=finite)
 
 
-class ActionFlow(Schedule):
+class ActionFlow(Decoding):
     """One pass a call; the first K - 1 calls after a reset return None."""
 
     def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
         super().__init__(model, tokens, max_prompt)
-        self.lane = model.lane(tokens, max_prompt + tokens)
-        self._flights: deque[Flight] = deque()  # newest first
+        self.runner = model.runner(tokens, max_prompt + tokens)
+        self._flights: deque[InFlight] = deque()  # newest first
         self._choices: torch.Tensor | None = None  # last pass's tokens, in that order
 
     @property
@@ -67,8 +67,8 @@ class ActionFlow(Schedule):
         older, length = self._flights, len(request.prompt)
         for each in older:  # since its last pass it has only waited for this frame
             each.request.stages.mark("queue")
-        self.lane.fit(length + self.count)
-        flight = Flight(request, self.lane.ring.acquire(), length)
+        self.runner.fit(length + self.count)
+        flight = InFlight(request, self.runner.kv_cache.acquire(), length)
         layout = PackLayout(
             rows=tuple(range(length - 1, length + len(older))),
             prefill=length,
@@ -79,7 +79,7 @@ class ActionFlow(Schedule):
         # tokens are this pass's tail as they lie: no gathering, and nothing read by the host.
         tail = None if self._choices is None or not older else self._choices[: len(older)]
         try:
-            choices, maxima = self.lane.run(layout, request.prompt, tail)
+            choices, maxima = self.runner.run(layout, request.prompt, tail)
         except Exception:
             self.forget()  # or the slot would stay taken
             raise
@@ -93,13 +93,15 @@ class ActionFlow(Schedule):
         if len(older) < self.count:
             return Settled(None)
         done = older.pop()
-        self.lane.ring.release(done.slot)  # what comes next on the device comes behind this pass
-        return Landing(done, done.reading.ask())
+        self.runner.kv_cache.release(
+            done.slot
+        )  # what comes next on the device comes behind this pass
+        return LastPass(done, done.reading.ask())
 
-    def rehearse(self, request: Request) -> None:
+    def warm_up(self, request: Request) -> None:
         """The pipeline as it fills: 0, 1 ... K - 1 older frames beside the new one."""
         length = len(request.prompt)
-        self.lane.fit(length + self.count)
+        self.runner.fit(length + self.count)
         tokens = torch.zeros(self.count, dtype=torch.long, device=self.model.device)
         for older in range(self.count):
             layout = PackLayout(
@@ -107,9 +109,9 @@ class ActionFlow(Schedule):
                 prefill=length,
                 tail=tuple(TailToken(1 + place, length + place) for place in range(older)),
             )
-            self.lane.run(layout, request.prompt, tokens[:older] if older else None)
+            self.runner.run(layout, request.prompt, tokens[:older] if older else None)
 
     def forget(self, damaged: bool = False) -> None:
         self._flights.clear()
         self._choices = None
-        self.lane.ring.flush(damaged)
+        self.runner.kv_cache.flush(damaged)

@@ -7,37 +7,37 @@ is not in it: there would be as many of these graphs as lengths of prompts.
 
 from __future__ import annotations
 
-from vla_ros.engine.model import VLAModel
-from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.request import Decoded, Reading, Request
-from vla_ros.engine.schedules.base import Schedule
+from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.decoding.request import Decoded, Reading, Request
+from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.models.openvla import VLAModel
 
 
-class Autoregressive(Schedule):
+class Autoregressive(Decoding):
     """K passes an action, always."""
 
     def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
         super().__init__(model, tokens, max_prompt)
-        self.lane = model.lane(1, max_prompt + tokens)
+        self.runner = model.runner(1, max_prompt + tokens)
 
     def step(self, request: Request) -> Decoded:
         length = len(request.prompt)
-        self.lane.fit(length + self.count)
+        self.runner.fit(length + self.count)
         reading = Reading()
         layout = prefill_layout(length, (length - 1,))
-        token = reading.add(*self.lane.run(layout, request.prompt, None))
+        token = reading.add(*self.runner.run(layout, request.prompt, None))
         request.stages.mark("prefill")
         if self.count > 1:
-            reading.add(*self.lane.follow(self._behind(length), token))
+            reading.add(*self.runner.follow(self._behind(length), token))
         tokens, finite = reading.read()
         return request.answer(tokens, self.count, finite=finite)
 
-    def rehearse(self, request: Request) -> None:
+    def warm_up(self, request: Request) -> None:
         length = len(request.prompt)
-        self.lane.fit(length + self.count)
-        token, _ = self.lane.run(prefill_layout(length, (length - 1,)), request.prompt, None)
+        self.runner.fit(length + self.count)
+        token, _ = self.runner.run(prefill_layout(length, (length - 1,)), request.prompt, None)
         if self.count > 1:
-            self.lane.follow(self._behind(length), token)
+            self.runner.follow(self._behind(length), token)
 
     def _behind(self, length: int) -> tuple[PackLayout, ...]:
         """The passes behind a prompt."""
@@ -47,4 +47,4 @@ class Autoregressive(Schedule):
         )
 
     def forget(self, damaged: bool = False) -> None:
-        self.lane.ring.flush(damaged)
+        self.runner.kv_cache.flush(damaged)

@@ -1,16 +1,18 @@
-"""What a schedule is: it builds packs out of requests and turns logits into tokens."""
+"""What a decoding is: it packs requests into passes of the decoder and turns logits into tokens."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
-from vla_ros.engine.model import VLAModel
-from vla_ros.engine.packed.lane import prompt_lengths, resized
-from vla_ros.engine.request import Decoded, Pending, Request, Settled
+from vla_ros.engine.decoding.request import Decoded, Pending, Request, Settled
+from vla_ros.engine.decoding.runner import prompt_lengths, resized
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.options import AUTO, EngineOptions
 
 
-class Schedule(ABC):
+class Decoding(ABC):
     """One way of filling packs. Called by one thread."""
 
     #: whether its tokens are those of greedy decoding, whatever the input (in fp32: in bf16 a
@@ -30,7 +32,7 @@ class Schedule(ABC):
         """Take one request in; give the answer that is ready, or None while a pipeline fills."""
 
     def submit(self, request: Request) -> Pending:
-        """As ``step``, but where the schedule can, without waiting for the device: the caller reads
+        """As ``step``, but where the decoding can, without waiting for the device: the caller reads
         the answer before the next call, and may do something else meanwhile."""
         return Settled(self.step(request))
 
@@ -45,9 +47,9 @@ class Schedule(ABC):
         own = len(request.prompt)
         lengths = prompt_lengths(self.model.config.patches, self.max_prompt) if every else ()
         for length in (*lengths, own):  # its own last, so that its plans are remembered
-            self.rehearse(replace(request, prompt=resized(request.prompt, length)))
+            self.warm_up(replace(request, prompt=resized(request.prompt, length)))
 
-    def rehearse(self, request: Request) -> None:
+    def warm_up(self, request: Request) -> None:
         """Run every shape of prompts of this length. Nothing where no pass is captured."""
 
     def forget(self, damaged: bool = False) -> None:
@@ -56,3 +58,17 @@ class Schedule(ABC):
         ``damaged``: a value was not finite. Then all memory that it may have touched, a drafter's
         too, is zeroed: 0 * NaN is NaN even behind a mask.
         """
+
+
+def resolve(options: EngineOptions, config: ModelConfig) -> EngineOptions:
+    """The options with a decoding in place of ``auto``: the fastest that changes nothing.
+
+    * A checkpoint made for parallel decoding (OpenVLA-OFT) has only that.
+    * A token policy: speculation whose draft is the previous action, every token verified. It is
+      autoregressive decoding where drafts do not pay, which the temporal drafter finds out by
+      itself: it drafts nothing before its guess has once been right, and then only what saves more
+      than it costs. ``actionflow`` gives more actions a second, each from an older image.
+    """
+    if options.decoding != AUTO:
+        return options
+    return replace(options, decoding="parallel" if config.parallel else "speculative")

@@ -1,8 +1,16 @@
-"""HeteroSpec's draft trees: bins of uncertainty, and the tree that belongs to each.
+"""HeteroSpec's calibration: bins of the drafter's uncertainty, each with its draft tree. No torch.
 
-Before a round Phi, the entropy of the best path (:mod:`vla_ros.engine.trees.entropy`), names a
-bin. Where the drafter is sure, the tree goes deeper and is pruned (Liu et al., HeteroSpec, section
-4.3): with N and d those of the base tree, bin i of the lowest three gets
+The uncertainty of a whole path is its cumulative top-K entropy (Liu et al., HeteroSpec, eq. 1), in
+nats:
+
+    Phi(P*) = - sum over t of sum over i <= K of q ln q,  q = the K greatest chances, normalized
+
+t runs over the levels of the best path P*. The paper takes for P* the path whose last token is
+drafted with the greatest chance of its own; where levels are drafted independently all paths of a
+level agree in that, and we take the likeliest one.
+
+Before a round Phi names a bin. Where the drafter is sure, the tree goes deeper and is pruned
+(section 4.3): with N and d those of the base tree, bin i of the lowest three gets
 
     d + Delta_i levels,  gamma_i N + Delta_i nodes,  Delta_i = alpha - i,  alpha = ceil(depth / 2)
 
@@ -10,24 +18,50 @@ and all others stay as they are. A bin's tree is the likeliest of that size by t
 counted in this bin, so there is one layout a bin and number of known tokens, all known beforehand.
 
 Where the paper leaves it open: every number of known tokens has bins of its own (fewer open tokens,
-less entropy), and where fewer than eight were found the rule is for at most half of them.
+less entropy), and where fewer than eight were found the rule is for at most half of them. The bins
+are fitted by :mod:`vla_ros.lab.heterospec`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
 from typing import Any
 
-from vla_ros.engine.trees.cart import bin_of
-from vla_ros.engine.trees.entropy import path_entropy
-from vla_ros.engine.trees.expected import Budget, Cost, deepest_paying, level_sums, passes_from
-from vla_ros.engine.trees.shape import DraftTree, Marginals, likeliest
+from vla_ros.engine.decoding.draft_tree import (
+    Budget,
+    Cost,
+    DraftTree,
+    Marginals,
+    deepest_paying,
+    level_sums,
+    likeliest,
+    passes_from,
+)
 
 FILE = "heterospec.json"  # beside a checkpoint
 VERSION = 1
 LEVELS = 8  # of the base tree: EAGLE-3's depth of 7, and the root's children
 GAMMAS = (0.3, 0.6, 1.0)
+
+
+def top_entropy(chances: Sequence[float]) -> float:
+    """Of the top-K chances of one token, in nats: 0 where one is certain, ln K where all are alike.
+
+    They need not add up to one: what the K miss is left out. 0 where there is no mass at all.
+    """
+    mass = sum(chances)
+    if mass <= 0.0:
+        return 0.0
+    shares = [chance / mass for chance in chances]
+    return -sum(share * log(share) for share in shares if share > 0.0)
+
+
+def path_entropy(levels: Sequence[Sequence[float]]) -> float:
+    """Phi of a path: ``levels`` are the top-K chances from which each of its tokens was taken."""
+    return sum(top_entropy(level) for level in levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +106,7 @@ class Calibration:
 
     def bin(self, known: int, chances: Marginals) -> int:
         """The bin of a round."""
-        return bin_of(self.entropy(chances), self.states[known].thresholds)
+        return bisect_left(self.states[known].thresholds, self.entropy(chances))
 
     def size(self, known: int, bin_: int) -> tuple[int, int]:
         """Levels and nodes of a bin's tree."""
@@ -83,34 +117,12 @@ class Calibration:
         extension = max(-(-(min(self.levels, self.tokens - 1) - 1) // 2) - bin_, 0)
         return min(depth + extension, open_), round(GAMMAS[bin_] * nodes) + extension
 
-    def as_json(self) -> dict[str, Any]:
-        """For the file; chances to four digits, without the zeros at the end."""
-        return {
-            "format": "heterospec",
-            "version": VERSION,
-            "about": dict(self.about),
-            "levels": self.levels,
-            "nodes": [self.base.prompt, self.base.alone],
-            "states": [
-                {
-                    "thresholds": [round(t, 6) for t in state.thresholds],
-                    "rounds": list(state.rounds),
-                    "chances": [[_short(level) for level in chances] for chances in state.chances],
-                }
-                for state in self.states
-            ],
-        }
-
-
-def _short(level: Sequence[float]) -> list[float]:
-    digits = [round(chance, 4) for chance in level]
-    while digits and digits[-1] == 0.0:
-        digits.pop()
-    return digits
-
 
 def from_json(found: Mapping[str, Any]) -> Calibration:
-    """ValueError, which says what is wrong, for anything but what ``as_json`` gave."""
+    """A calibration from its file's content, as ``vla_ros.lab.heterospec.to_json`` made it.
+
+    ValueError, which says what is wrong, for anything else.
+    """
     if found.get("format") != "heterospec":
         raise ValueError("no calibration of heterospec")
     if found.get("version") != VERSION:

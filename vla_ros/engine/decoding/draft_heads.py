@@ -1,18 +1,20 @@
-"""The recursive draft head: one narrow layer that guesses token after token, EAGLE-3's.
+"""Draft heads: small networks that read the target's hidden states and guess its next tokens.
 
-It stands where the target chose its newest token, and is told that token and what the target
-thought there: the outputs of three of its layers (*taps*). What it makes of them says the next
-token, and stands for what the target would have thought one token on, so it can be asked again
-(Li et al. 2025, section 3). Where the target has run, its own taps take the place of such guesses.
+Both read the outputs of three of the target's layers (*taps*) where it chose its newest token, and
+that token's embedding (EAGLE-3, Li et al. 2025). Both are given what earlier answers let one expect
+(:mod:`.temporal_prediction`); where bins are in order that is joined with what they read off the
+taps, as logits, so that both must agree. They are trained by :mod:`vla_ros.lab.train.head`.
 
-Here it is narrow (``width`` < the target's C) and has a product of its own for the action bins,
-which begins as the target's rows of them. Its context are the tokens of this answer and the
-prompt's last state, where the first one was chosen; not the whole prompt. Besides it is told what
-the token is expected to be by what was said before (:mod:`vla_ros.engine.trees.expecting`), and
-where bins are in order that is joined with what it thinks, as logits. Narrow, its context and the
-expectation are ours.
+:class:`OneShotHead`: for single actions. Gives at once the chances of the bins for every token that
+is left but the last, which comes with its predecessor's pass. One shot in place of EAGLE-3's
+recursion is ours.
 
-*Position* j is where token j of the answer was chosen; there it guesses the token of place j + 1.
+:class:`RecursiveHead`: for long answers. One narrow transformer layer whose output names the next
+token and takes the place of the target's taps one token on, so that the head can be asked again
+(section 3). Where the target has run, its own taps take the place of such guesses. Its context are
+the tokens of this answer and the prompt's last state, not the whole prompt. Narrow (``width`` less
+than the target's C), its context and the expectation are ours. *Position* j is where token j of the
+answer was chosen; there the head guesses the token of place j + 1.
 """
 
 from __future__ import annotations
@@ -24,13 +26,105 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+Embed = Callable[[torch.Tensor], torch.Tensor]  # token ids -> the target's embeddings
+
+ONE_SHOT = "one_shot"
 RECURSIVE = "recursive"
-LEVELS = 12  # of drafts: EAGLE-3's 8, and what HeteroSpec adds at most
-RANKED = 16  # alternatives of a token that a tree may hold
+LEVELS = 12  # of recursive drafts: EAGLE-3's 8, and what HeteroSpec adds at most
+RANKED = 16  # candidates of a token that a tree may hold
 MODES = 4  # ways to lie around what is expected that are weighed against each other
 _CREPT = 16.0  # bins of change that count as one
 
-Embed = Callable[[torch.Tensor], torch.Tensor]
+
+@dataclass(frozen=True, slots=True)
+class HeadConfig:
+    """``layers`` of the target are read, of ``hidden`` numbers each; an action has ``tokens`` of
+    ``bins``; ``width`` and ``blocks`` are the head's own. ``ordered``: neighbouring bins are
+    neighbouring values."""
+
+    layers: tuple[int, ...]
+    hidden: int
+    tokens: int
+    bins: int = 256
+    width: int = 256
+    blocks: int = 1
+    ordered: bool = True
+    kind: str = ONE_SHOT
+
+    @property
+    def places(self) -> int:
+        """Tokens that it guesses: all but the first, which no draft precedes, and the last."""
+        return self.tokens - 2
+
+
+def one_shot_width(hidden: int) -> int:
+    """Of a head for a target of that size: small beside a pass of it."""
+    return max(256, hidden // 4)
+
+
+class OneShotHead(nn.Module):
+    """Guesses every token that is left of a single action.
+
+    ``chances`` [places, places, RANKED]: with s + 1 tokens known, how often the candidate of each
+    rank at place p was right; counted after training, 0 where p < s, before it falling with the
+    rank.
+    """
+
+    chances: torch.Tensor
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, places = config.width, config.places
+        self.states = nn.Linear((len(config.layers) + 1) * config.hidden, width)
+        self.known = nn.Embedding(config.tokens, width)
+        self.blocks = nn.ModuleList(_Block(width) for _ in range(config.blocks))
+        self.norm = nn.RMSNorm(width)
+        self.bins = nn.Linear(width, places * config.bins)
+        self.register_buffer("chances", _falling().repeat(places, places, 1))
+        if config.ordered:
+            self.past = nn.Linear(3 * config.tokens, width)
+            self.gate = nn.Linear(width, places * MODES)
+            self.moves = nn.Parameter(_modes(config.bins).repeat(places, 1, 1))
+
+    def forward(self, taps: torch.Tensor, newest: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+        """Logits [N, places, bins].
+
+        ``taps`` [N, layers * C]; ``newest`` [N, C], the newest token's embedding in the target;
+        ``past`` int64 [N, 1 + 2 tokens]: how many tokens are known, then the bins of the last
+        action and of the one before it, -1 where there is none or it is no bin.
+        """
+        config = self.config
+        parts = taps.unflatten(1, (len(config.layers), config.hidden))
+        parts = torch.cat((parts, newest[:, None]), 1)
+        x = self.states(F.rms_norm(parts, (config.hidden,), eps=1e-6).flatten(1))
+        x = x + self.known(past[:, 0])
+        last, before = past[:, 1:].split(config.tokens, 1)
+        if config.ordered:
+            moved = torch.cat(_movement(last, before, config.bins), 1)
+            x = x + self.past(moved.to(x.dtype))
+        for block in self.blocks:
+            x = x + block(x)
+        x = self.norm(x)
+        logits: torch.Tensor = self.bins(x).unflatten(1, (config.places, config.bins))
+        return logits + self._onward(x, last) if config.ordered else logits
+
+    def _onward(self, x: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+        """Of every bin, by its distance from the last action's: [N, places, bins]."""
+        config = self.config
+        weights = F.softplus(self.gate(x)).unflatten(1, (config.places, MODES))
+        moves = torch.einsum("npm,pmd->npd", weights, self.moves)
+        old = last[:, 1:-1, None]
+        bins = torch.arange(config.bins, device=x.device)
+        found = moves.gather(2, bins - old.clamp_min(0) + config.bins - 1)
+        return found * (old >= 0)
+
+
+class _Block(nn.Sequential):
+    def __init__(self, width: int) -> None:
+        super().__init__(
+            nn.RMSNorm(width), nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +149,7 @@ class RecursiveConfig:
         return self.tokens - 2
 
 
-def width_for(hidden: int) -> int:
+def recursive_width(hidden: int) -> int:
     """Of a head for a target of that size: 128 for the small one, 1024 for a 7B's 4096."""
     return max(128, hidden // 4)
 
@@ -66,9 +160,9 @@ def heads_for(width: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is expected at the places that are guessed: bins int64 [...], ``last`` and what stood a
-    step ``before``; -1 where nobody knows or it is no bin. ``places`` int64 [...]."""
+class Expected:
+    """What is expected at the places that are guessed: bins int64 [...], ``last`` and those a step
+    ``before``; -1 where unknown or no bin. ``places`` int64 [...]."""
 
     places: torch.Tensor
     last: torch.Tensor
@@ -76,9 +170,12 @@ class Told:
 
 
 class RecursiveHead(nn.Module):
-    """See above. ``chances`` [places, LEVELS, RANKED]: with s + 1 tokens known, how often the
-    alternative of each rank was right on each level, given that all before it were; counted after
-    training, 0 beyond the answer, and before it falling with the rank."""
+    """Guesses token after token, each from its own state one token back.
+
+    ``chances`` [places, LEVELS, RANKED]: with s + 1 tokens known, how often the candidate of each
+    rank was right on each level, given that all before it were; counted after training, 0 beyond
+    the answer, before it falling with the rank.
+    """
 
     chances: torch.Tensor
 
@@ -101,29 +198,25 @@ class RecursiveHead(nn.Module):
         self.past = nn.Linear(3, width)
         if config.ordered:
             self.gate = nn.Linear(width, MODES)
-            far = torch.arange(1 - config.bins, config.bins).abs().float()
-            modes = torch.stack([-0.5 * mode * far.log1p() for mode in range(MODES)])
-            self.moves = nn.Parameter(modes.repeat(config.dim, 1, 1))
-        ranks = (1.0 + torch.arange(RANKED)) ** -1.5
-        chances = (ranks / ranks.sum()).repeat(config.places, LEVELS, 1)
+            self.moves = nn.Parameter(_modes(config.bins).repeat(config.dim, 1, 1))
+        chances = _falling().repeat(config.places, LEVELS, 1)
         self.register_buffer("chances", chances * reachable(config.places)[:, :, None])
 
-    # ------------------------------------------------------------------ one position
-
     def seen(self, taps: torch.Tensor) -> torch.Tensor:
-        """What the target thought [..., layers * C] -> a state [..., width]."""
+        """The target's taps [..., layers * C] -> a state [..., width]."""
         config = self.config
         parts = taps.unflatten(-1, (len(config.layers), config.hidden))
         state: torch.Tensor = self.taps(F.rms_norm(parts, (config.hidden,), eps=1e-6).flatten(-2))
         return state
 
     def project(
-        self, state: torch.Tensor, token: torch.Tensor, told: Told, positions: torch.Tensor
+        self, state: torch.Tensor, token: torch.Tensor, expected: Expected, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """State [..., width] and the token's embedding [..., C] -> q, k, v [..., heads, D]."""
         config = self.config
         word = self.token(F.rms_norm(token, (config.hidden,), eps=1e-6))
-        word = word + self.place(told.places) + self.past(self._moved(told).to(word.dtype))
+        moved = torch.stack(_movement(expected.last, expected.before, config.bins), -1)
+        word = word + self.place(expected.places) + self.past(moved.to(word.dtype))
         both = torch.cat((self.norm_token(word), self.norm_state(state)), -1)
         q, k, v = self.qkv(both).unflatten(-1, (3, config.heads, -1)).unbind(-3)
         return _turned(q, positions), _turned(k, positions), v
@@ -135,84 +228,47 @@ class RecursiveHead(nn.Module):
         after: torch.Tensor = x + self.down(F.silu(gate) * up)
         return after
 
-    def logits(self, state: torch.Tensor, told: Told) -> torch.Tensor:
-        """Of the bins [..., bins] at the places told."""
+    def logits(self, state: torch.Tensor, expected: Expected) -> torch.Tensor:
+        """Of the bins [..., bins] at the expected places."""
         x = self.norm(state)
         logits: torch.Tensor = self.bins(self.wide(x))
-        return logits + self._around(x, told) if self.config.ordered else logits
+        return logits + self._around(x, expected) if self.config.ordered else logits
 
-    def _moved(self, told: Told) -> torch.Tensor:
-        """Where it is expected and how that had changed [..., 3]."""
-        there = told.last >= 0
-        both = there & (told.before >= 0)
-        where = (2.0 * told.last / (self.config.bins - 1) - 1.0) * there
-        moved = ((told.last - told.before) / _CREPT).clamp(-4.0, 4.0) * both
-        return torch.stack((where, moved, there.float()), -1)
-
-    def _around(self, x: torch.Tensor, told: Told) -> torch.Tensor:
+    def _around(self, x: torch.Tensor, expected: Expected) -> torch.Tensor:
         """Of every bin, by its distance from what is expected [..., bins]."""
         config = self.config
         weights = F.softplus(self.gate(x))
         # [.., bins] of each mode, cut out of the dimension's table by what is expected
-        start = config.bins - 1 - told.last.clamp_min(0)
+        start = config.bins - 1 - expected.last.clamp_min(0)
         index = start[..., None] + torch.arange(config.bins, device=x.device)
-        table = self.moves[told.places % config.dim]  # [..., MODES, 2 bins - 1]
+        table = self.moves[expected.places % config.dim]  # [..., MODES, 2 bins - 1]
         index = index[..., None, :].expand(*table.shape[:-1], config.bins)
         found = (weights[..., None] * table.gather(-1, index)).sum(-2)
-        return found * (told.last >= 0)[..., None]
+        return found * (expected.last >= 0)[..., None]
 
-    # ------------------------------------------------------------------ whole answers
 
-    def unrolled(
-        self,
-        taps: torch.Tensor,
-        tokens: torch.Tensor,
-        last: torch.Tensor,
-        before: torch.Tensor,
-        steps: int,
-        embed: Embed,
-        follow: int | None = None,
-    ) -> list[torch.Tensor]:
-        """Drafts of so many ``steps`` from behind every token, all at once ("training-time test").
+def _modes(bins: int) -> torch.Tensor:
+    """[MODES, 2 bins - 1]: logits by the distance from a bin, from even to steep; trained on."""
+    far = torch.arange(1 - bins, bins).abs().float()
+    return torch.stack([-0.5 * mode * far.log1p() for mode in range(MODES)])
 
-        taps [B, J, layers * C] and tokens int64 [B, J] of the positions j = 0 ... J - 1; last,
-        before int64 [B, J, >= steps]: expected of place j + 1 + i by what was known at j. Returns
-        of every step i logits [B, J, bins]: at j of place j + 1, drafted i tokens behind what is
-        known, which is the position j - i; before position i they mean nothing. What was drafted
-        on the way are the tokens that were said or, with ``follow`` the token of bin 0, the
-        likeliest.
-        """
-        count = tokens.shape[1]
-        position = torch.arange(count, device=tokens.device)
-        state, found = self.seen(taps), list[torch.Tensor]()
-        keys, values = list[torch.Tensor](), list[torch.Tensor]()
-        causal = position[None, :] <= position[:, None]
-        for step in range(steps):
-            if step:
-                state = _later(state)  # its own of one position before, in place of the target's
-                if follow is not None:
-                    tokens = _later(found[-1].argmax(-1)[..., None])[..., 0] + follow
-            base = (position - step).clamp_min(0)
-            told = Told(
-                (position + 1).expand_as(tokens), last[:, base, step], before[:, base, step]
-            )
-            q, k, v = self.project(state, embed(tokens), told, position)
-            keys.append(k)
-            values.append(v)
-            seen = causal & (position[None, :] <= position[:, None] - step)
-            seen = seen | (position[:, None] < step)[:, :1]  # no row of nothing
-            known = torch.einsum("bqhd,bkhd->bhqk", q, keys[0])
-            scores = [known.masked_fill(~seen, float("-inf"))]
-            branch = [_later(part, step - one) for one, part in enumerate(keys) if one]
-            scores += [(q * part).sum(-1).transpose(1, 2)[..., None] for part in branch]
-            weights = (torch.cat(scores, -1) * q.shape[-1] ** -0.5).softmax(-1)
-            out = torch.einsum("bhqk,bkhd->bqhd", weights[..., :count], values[0])
-            for one in range(1, step + 1):
-                weight = weights[..., count + one - 1].transpose(1, 2)[..., None]
-                out = out + weight * _later(values[one], step - one)
-            state = self.finish(state, out)
-            found.append(self.logits(state, told))
-        return found
+
+def _falling() -> torch.Tensor:
+    """[RANKED]: chances of the candidates before any were counted."""
+    ranks = (1.0 + torch.arange(RANKED)) ** -1.5
+    return ranks / ranks.sum()
+
+
+def _movement(
+    last: torch.Tensor, before: torch.Tensor, bins: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of bins [...], -1 where none is known: where the last lies in -1 to 1, how far it had moved
+    from the one before, and whether it is known."""
+    there = last >= 0
+    both = there & (before >= 0)
+    where = (2.0 * last / (bins - 1) - 1.0) * there
+    moved = ((last - before) / _CREPT).clamp(-4.0, 4.0) * both
+    return where, moved, there.float()
 
 
 def reachable(places: int) -> torch.Tensor:
@@ -220,11 +276,6 @@ def reachable(places: int) -> torch.Tensor:
     token."""
     known, level = torch.arange(places)[:, None], torch.arange(LEVELS)
     return (known + level < places).float()
-
-
-def _later(x: torch.Tensor, by: int = 1) -> torch.Tensor:
-    """[B, J, ...]: everything so many positions later; what comes in at the front means nothing."""
-    return x if by == 0 else torch.cat((x[:, :by], x[:, :-by]), 1)[:, : x.shape[1]]
 
 
 def _turned(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Options -> schedule, drafter and acceptance. The one place that knows them all."""
+"""From options to a decoding, its drafter and its acceptance."""
 
 from __future__ import annotations
 
@@ -6,43 +6,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vla_ros.engine.checkpoints.config import TextConfig
-from vla_ros.engine.checkpoints.draft_head import FOLDER, DraftHead, find_head, load_head
-from vla_ros.engine.checkpoints.files import read_json
-from vla_ros.engine.checkpoints.openvla import Checkpoint
-from vla_ros.engine.drafters.acceptance import Acceptance, make_acceptance
-from vla_ros.engine.drafters.base import Drafter
-from vla_ros.engine.drafters.head import HeadDrafter
-from vla_ros.engine.drafters.model import ModelDrafter
-from vla_ros.engine.drafters.recursive import RecursiveDrafter
-from vla_ros.engine.drafters.temporal import Costs, TemporalDrafter, costs_on
-from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
-from vla_ros.engine.drafters.uncertain import UncertainDrafter
-from vla_ros.engine.drafters.uncertain_head import UncertainHeadDrafter
+from vla_ros.engine.decoding.acceptance import Acceptance, make_acceptance
+from vla_ros.engine.decoding.actionflow import ActionFlow
+from vla_ros.engine.decoding.autoregressive import Autoregressive
+from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.decoding.calibration import FILE, Calibration, from_json, plan_bins
+from vla_ros.engine.decoding.draft_heads import RecursiveHead
+from vla_ros.engine.decoding.draft_tree import STEP, Budget
+from vla_ros.engine.decoding.drafters import (
+    Costs,
+    Drafter,
+    TemporalDrafter,
+    TemporalTreeDrafter,
+    costs_on,
+)
+from vla_ros.engine.decoding.head_drafters import HeadDrafter, RecursiveDrafter
+from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter, EntropyTreeDrafter, HeteroSpec
+from vla_ros.engine.decoding.model_drafter import ModelDrafter
+from vla_ros.engine.decoding.parallel import Parallel
+from vla_ros.engine.decoding.speculative import Speculative, TreeSpeculative
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.model import VLAModel
-from vla_ros.engine.options import EngineOptions
-from vla_ros.engine.recursive_head import RecursiveHead
-from vla_ros.engine.schedules.actionflow import ActionFlow
-from vla_ros.engine.schedules.autoregressive import Autoregressive
-from vla_ros.engine.schedules.base import Schedule
-from vla_ros.engine.schedules.heterospec import HeteroSpec
-from vla_ros.engine.schedules.parallel import Parallel
-from vla_ros.engine.schedules.reference.generate import Generate
-from vla_ros.engine.schedules.reference.naive_pipe import NaivePipe
-from vla_ros.engine.schedules.reference.vanilla_speculative import VanillaSpeculative
-from vla_ros.engine.schedules.speculative import Speculative
-from vla_ros.engine.schedules.tree import TreeSpeculative
-from vla_ros.engine.tokens import MAX_TEXT, Normaliser, PromptTokenizer
-from vla_ros.engine.trees.calibration import FILE, Calibration, from_json, plan_bins
-from vla_ros.engine.trees.expected import STEP, Budget
+from vla_ros.engine.io.config import TextConfig
+from vla_ros.engine.io.draft_head import FOLDER, DraftHead, find_head, load_head
+from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.openvla import Checkpoint
+from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer
+from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.options import REFERENCES, EngineOptions
 
 LoadDraft = Callable[[str], Checkpoint]
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleParts:
-    """What every schedule is made from. ``tokens`` = actions of a chunk * their dimensions.
+class DecodingParts:
+    """What every decoding is made from. ``tokens`` = actions of a chunk * their dimensions.
 
     ``head``: a draft head in place of the one that the options name."""
 
@@ -52,35 +49,36 @@ class ScheduleParts:
     tokens: int
     max_prompt: int
     load_draft: LoadDraft
-    proprio: Normaliser | None = None
+    proprio: Normalizer | None = None
     head: DraftHead | None = None
 
 
-def make_schedule(parts: ScheduleParts) -> Schedule:
-    """The schedule that the options name."""
-    name, options = parts.options.schedule, parts.options
+#: what makes each of the reference decodings; see ``vla_ros.lab.reference``
+references: dict[str, Callable[[DecodingParts], Decoding]] = {}
+
+
+def make_decoding(parts: DecodingParts) -> Decoding:
+    """The decoding that the options name."""
+    name, options = parts.options.decoding, parts.options
     model, tokens, longest = parts.model, parts.tokens, parts.max_prompt
     if model.config.parallel != (name == "parallel"):
         kind = "an OFT checkpoint" if model.config.parallel else "no OFT checkpoint"
-        raise ValueError(f"schedule {name!r} does not fit: this is {kind}, made for parallel")
+        raise ValueError(f"decoding {name!r} does not fit: this is {kind}, made for parallel")
     if name == "parallel":
         return Parallel(model, tokens, longest, parts.proprio)
-    simple: dict[str, Callable[[VLAModel, int, int], Schedule]] = {
-        "autoregressive": Autoregressive,
-        "actionflow": ActionFlow,
-        "generate": Generate,
-        "naive_pipe": NaivePipe,
-    }
+    if name in REFERENCES and name not in references:
+        raise ValueError(f"{name} is a reference: vla-ros bench")
     if name in ("actionflow", "naive_pipe") and model.config.chunk > 1:
         raise ValueError(
             f"{name} says a token a frame: a chunk of {tokens} tokens would be {tokens} frames old;"
             " give autoregressive or speculative"
         )
-    if name in simple:
-        return simple[name](model, tokens, longest)
-    if name == "vanilla_speculative":
-        separate = _model_drafter(parts, share=False)
-        return VanillaSpeculative(model, tokens, longest, separate, options.gamma or 6)
+    if name in references:
+        return references[name](parts)
+    if name == "autoregressive":
+        return Autoregressive(model, tokens, longest)
+    if name == "actionflow":
+        return ActionFlow(model, tokens, longest)
     unordered = "relaxed", "linear", "temporal_tree", "heterospec"
     asked = options.acceptance, options.draft_extrapolation, options.drafter, name
     if any(name in unordered for name in asked) and not model.actions.ordered:
@@ -95,20 +93,20 @@ def make_schedule(parts: ScheduleParts) -> Schedule:
         return _tree(parts, acceptance)
     drafter = make_drafter(parts, acceptance)
     return Speculative(
-        model, tokens, longest, drafter, acceptance, options.gamma, options.fixed_shapes
+        model, tokens, longest, drafter, acceptance, options.gamma or None, options.fixed_shapes
     )
 
 
-def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
+def make_drafter(parts: DecodingParts, acceptance: Acceptance) -> Drafter:
     """The drafter that the options name."""
     options = parts.options
     if options.drafter == "model":
-        return _model_drafter(parts, share=True)
+        return model_drafter(parts, share=True)
     return TemporalDrafter(
         parts.model.actions,
         parts.tokens,
         parts.model.device,
-        acceptance.close,
+        acceptance.matches,
         options.draft_extrapolation,
         # In fixed shapes a longer draft costs nothing, and no length may rest on the past.
         options.adaptive_draft and not options.fixed_shapes,
@@ -117,76 +115,96 @@ def make_drafter(parts: ScheduleParts, acceptance: Acceptance) -> Drafter:
     )
 
 
-def _tree(parts: ScheduleParts, acceptance: Acceptance) -> TreeSpeculative:
-    """Speculation over trees of alternatives to the last action."""
+def _tree(parts: DecodingParts, acceptance: Acceptance) -> TreeSpeculative:
+    """Speculation over trees of alternatives to the last action, or of a draft head."""
     model, options = parts.model, parts.options
-    # A captured pass belongs to its number of nodes: few of them, then.
-    budget = Budget(step=1 if model.capture is None else STEP)
-    adaptive = options.adaptive_draft and not options.fixed_shapes
-    costs = costs_on(model.device, model.dtype) if adaptive else None
-    drafter: Drafter
-    if options.drafter == "head":
-        drafter = _head_drafter(parts, acceptance, budget, costs)
-    else:
-        drafter = TemporalTreeDrafter(
-            model.actions, parts.tokens, model.device, acceptance.reach, budget, costs,
-            model.config.chunk,
-        )  # fmt: skip
+    make = _head_drafter if options.drafter == "head" else _temporal_tree
+    budget = Budget(step=_step(model))
     return TreeSpeculative(
-        model, parts.tokens, parts.max_prompt, drafter, acceptance, budget, options.gamma,
+        model,
+        parts.tokens,
+        parts.max_prompt,
+        make(parts, acceptance, budget),
+        acceptance,
+        options.gamma or None,
         options.fixed_shapes,
-    )  # fmt: skip
+        budget,
+    )
 
 
-def _heterospec(parts: ScheduleParts, acceptance: Acceptance) -> HeteroSpec:
-    """Speculation over trees that follow the uncertainty of what the drafter offers."""
-    model, options = parts.model, parts.options
+def _heterospec(parts: DecodingParts, acceptance: Acceptance) -> HeteroSpec:
+    """Speculation over trees that follow the drafter's uncertainty."""
+    model, options, step = parts.model, parts.options, _step(parts.model)
     if options.drafter == "model":
         raise ValueError(
             "heterospec draws its trees from alternatives with chances, and a draft model names one"
             " token a place: give drafter temporal_tree or head"
         )
-    step = 1 if model.capture is None else STEP
-    adaptive = options.adaptive_draft and not options.fixed_shapes
-    costs = costs_on(model.device, model.dtype) if adaptive else None
-    drafter: UncertainDrafter
+    drafter: EntropyTreeDrafter
     if options.drafter == "head":
-        head = _head_drafter(parts, acceptance, Budget(0, 0), costs)
+        head = _head_drafter(parts, acceptance, Budget(0, 0))
         if not isinstance(head, RecursiveDrafter):
             raise ValueError(
                 "heterospec over a head needs a recursive one: `vla-ros train --head --recursive`"
             )
-        folder = _calibration_folder(parts)
-        calibration = _calibration(parts, folder, "head")
-        prompt, alone = costs.prompt if costs else None, head.costs_alone
-        plan = plan_bins(calibration, prompt, alone, step)
-        drafter = UncertainHeadDrafter(head, calibration, plan, model.device)
+        calibration = _calibration(parts, _calibration_folder(parts), "head")
+        plan = plan_bins(calibration, *head.paid, step)
+        drafter = EntropyHeadDrafter(head, calibration, plan, model.device)
     else:
         calibration = _calibration(parts, model.directory, "temporal_tree")
-        prompt, alone = (costs.prompt, costs.alone) if costs else (None, None)
-        source = TemporalTreeDrafter(
-            model.actions, parts.tokens, model.device, acceptance.reach, Budget(0, 0), costs,
-            model.config.chunk,
-        )  # fmt: skip
-        drafter = UncertainDrafter(
-            source, calibration, plan_bins(calibration, prompt, alone, step), model.device
-        )
+        source = _temporal_tree(parts, acceptance, Budget(0, 0))
+        plan = plan_bins(calibration, *source.paid, step)
+        drafter = EntropyTreeDrafter(source, calibration, plan, model.device)
     return HeteroSpec(
-        model, parts.tokens, parts.max_prompt, drafter, acceptance, options.gamma,
-        options.fixed_shapes, step,
-    )  # fmt: skip
+        model,
+        parts.tokens,
+        parts.max_prompt,
+        drafter,
+        acceptance,
+        options.gamma or None,
+        options.fixed_shapes,
+        step,
+    )
 
 
-def _calibration_folder(parts: ScheduleParts) -> Path:
+def _step(model: VLAModel) -> int:
+    """Nodes by which trees differ: a captured pass belongs to its number of nodes, so few."""
+    return 1 if model.capture is None else STEP
+
+
+def _costs(parts: DecodingParts) -> Costs | None:
+    """What a draft costs here, where drafts are to pay."""
+    options = parts.options
+    if not options.adaptive_draft or options.fixed_shapes:
+        return None
+    return costs_on(parts.model.device, parts.model.dtype)
+
+
+def _temporal_tree(
+    parts: DecodingParts, acceptance: Acceptance, budget: Budget
+) -> TemporalTreeDrafter:
+    model = parts.model
+    return TemporalTreeDrafter(
+        model.actions,
+        parts.tokens,
+        model.device,
+        acceptance.tolerance,
+        budget,
+        _costs(parts),
+        model.config.chunk,
+    )
+
+
+def _calibration_folder(parts: DecodingParts) -> Path:
     """Where a head's calibration lies: beside the head."""
     if parts.head is not None:
         return parts.model.directory / FOLDER
-    return find_head(parts.model.directory, parts.options.draft_checkpoint)
+    return find_head(parts.model.directory, parts.options.draft_checkpoint or None)
 
 
-def _calibration(parts: ScheduleParts, folder: Path, drafter: str) -> Calibration:
+def _calibration(parts: DecodingParts, folder: Path, drafter: str) -> Calibration:
     """ValueError in one line where it is not of these actions, or of another drafter."""
-    found = read_calibration(parts.options.calibration, folder)
+    found = read_calibration(parts.options.calibration or None, folder)
     if found.tokens != parts.tokens:
         raise ValueError(
             f"the calibration of heterospec is for actions of {found.tokens} tokens, these"
@@ -217,33 +235,29 @@ def read_calibration(file: str | None, directory: Path) -> Calibration:
 
 
 def _head_drafter(
-    parts: ScheduleParts, acceptance: Acceptance, budget: Budget, costs: Costs | None
+    parts: DecodingParts, acceptance: Acceptance, budget: Budget
 ) -> HeadDrafter | RecursiveDrafter:
     """The draft head that was trained for this checkpoint, or ``parts.head``."""
-    model, head = parts.model, _head(parts)
+    model, head, costs = parts.model, _head(parts), _costs(parts)
     share = sum(p.numel() for p in head.parameters()) / _parameters(model.config.text)
+    common = model.actions, model.device, acceptance.tolerance, budget
     if isinstance(head, RecursiveHead):
         if costs is not None:  # the head's pass for every level
             costs = replace(costs, alone=replace(costs.alone, level=share))
-        return RecursiveDrafter(
-            model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed,
-            costs, model.config.chunk, model.capture,
-        )  # fmt: skip
+        chunk, capture = model.config.chunk, model.capture
+        return RecursiveDrafter(*common, head, model.decoder.embed, costs, chunk, capture)
     if costs is not None:
         costs = replace(costs, alone=replace(costs.alone, draft=costs.alone.draft + share))
-    return HeadDrafter(
-        model.actions, model.device, acceptance.reach, budget, head, model.decoder.embed, costs,
-        model.capture,
-    )  # fmt: skip
+    return HeadDrafter(*common, head, model.decoder.embed, costs, model.capture)
 
 
-def _head(parts: ScheduleParts) -> DraftHead:
+def _head(parts: DecodingParts) -> DraftHead:
     """ValueError or CheckpointError where there is none for this checkpoint."""
     model, head = parts.model, parts.head
     if parts.tokens < 3:
         raise ValueError(f"actions of {parts.tokens} tokens leave a draft head nothing to guess")
     if head is None:
-        folder = find_head(model.directory, parts.options.draft_checkpoint)
+        folder = find_head(model.directory, parts.options.draft_checkpoint or None)
         head = load_head(folder, model.config, parts.tokens, model.device, model.dtype)
     if model.config.chunk > 1 and not isinstance(head, RecursiveHead):
         raise ValueError(
@@ -260,15 +274,16 @@ def _parameters(text: TextConfig) -> int:
     return text.layers * layer + text.vocab_size * text.hidden_size
 
 
-def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:
+def model_drafter(parts: DecodingParts, *, share: bool) -> ModelDrafter:
     options, target = parts.options, parts.model
-    if options.draft_checkpoint is None:
+    if not options.draft_checkpoint:
         raise ValueError("a draft model is asked for: give draft_checkpoint")
     checkpoint = parts.load_draft(options.draft_checkpoint)
     # The target's graphs and the draft's share one pool and one count.
-    asked = replace(target.options, capture=target.capture)
-    draft = VLAModel(checkpoint, target.device, target.dtype, asked)
-    sampling = options.schedule == "speculative" and options.acceptance == "sampling"
+    draft = VLAModel(
+        checkpoint, target.device, target.dtype, target.options, target.capture, target.both
+    )
+    sampling = options.decoding == "speculative" and options.acceptance == "sampling"
     return ModelDrafter(
         target,
         draft,
@@ -278,7 +293,4 @@ def _model_drafter(parts: ScheduleParts, *, share: bool) -> ModelDrafter:
         temperature=options.temperature if sampling else None,
         seed=options.seed + 1,
         share=share,
-        center_crop=options.center_crop,
-        preprocessing=options.preprocessing,
-        image_steps=options.image_steps,
     )

@@ -1,25 +1,69 @@
-"""The flow's solver: N Euler steps from noise to actions, over buffers that never move.
+"""Flow matching: N Euler steps from noise to a chunk of actions, and real-time chunking (RTC).
 
-Time runs from 1 (noise) to 0 (actions) as in openpi's ``sample_actions`` and LeRobot's
-``euler_integrate``. Guidance is real-time chunking's. With the Jacobian taken as the identity,
-which is what LeRobot computes too (its velocity is made before the gradient is switched on), it is
-two elementwise operations a step, so a captured graph holds it; the true one needs a backward pass
-through the network at every step, and no graph.
+The sample lives in buffers that never move, so a captured graph holds all steps. RTC lets a new
+chunk continue the one that is being executed (:class:`RtcMode`). With the network's Jacobian taken
+as the identity, which is what LeRobot computes too (its velocity is made before the gradient is
+switched on), guidance is two elementwise operations a step, and a graph holds it; the true Jacobian
+needs a backward pass through the network at every step, and no graph.
+
+Sources: openpi ``sample_actions``, LeRobot ``euler_integrate``; RTC arXiv 2506.07339 (guided) and
+2512.05964 (conditioned).
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 
 import torch
 
-from vla_ros.engine.flow.primitive import Continuing, Guidance
+from vla_ros.core.types import Executing
 
+#: x [H, D] and the number of a step -> velocity [H, D]
 Velocity = Callable[[torch.Tensor, int], torch.Tensor]
+REMEMBERED = 4  # chunks in model space: the one that is executed is among the newest
 
 
-class Sample:
+class RtcMode(str, Enum):
+    """How a chunk continues the one before it; the values are those of the option ``rtc_mode``."""
+
+    GUIDED = "guided"  # guided, with the Jacobian taken as the identity
+    GUIDED_VJP = "guided_vjp"  # guided, by a vector-Jacobian product of the network
+    CONDITIONED = "conditioned"  # the network takes the rows with weight 1 as given, without noise
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """What of an earlier chunk the new one should continue.
+
+    ``previous`` [H, D] is the earlier chunk in model space, moved so that its first row is due
+    at the same moment as the new chunk's first; ``weights`` [H] from 0 to 1 say how much each
+    row counts; ``delay`` is the number of rows that will have been executed when the new chunk
+    arrives; ``limit`` is the largest gain of the correction.
+    """
+
+    previous: torch.Tensor
+    weights: torch.Tensor
+    delay: int = 0
+    limit: float = 5.0
+    mode: RtcMode = RtcMode.GUIDED
+
+    def padded(self, horizon: int) -> Guidance:
+        """For a head that makes more rows than the robot takes: those behind count nothing."""
+        missing = horizon - len(self.previous)
+        if missing <= 0:
+            return self
+        rows = self.previous[-1:].expand(missing, -1)
+        weights = torch.cat((self.weights, self.weights.new_zeros(missing)))
+        return Guidance(
+            torch.cat((self.previous, rows)), weights, self.delay, self.limit, self.mode
+        )
+
+
+class SampleBuffers:
     """Static buffers of one integration: noise, sample and what guides it, [H, D] each."""
 
     def __init__(self, horizon: int, width: int, steps: int, device: torch.device) -> None:
@@ -31,9 +75,9 @@ class Sample:
 
 
 class Euler:
-    """N equal steps of x += dt * v(x, t), t = 1, 1 - 1/N, ... 1/N and dt = -1/N.
+    """N equal steps of x += dt * v(x, t), t = 1 (noise), 1 - 1/N, ... 1/N and dt = -1/N.
 
-    ``rising`` (GR00T, Evo-1): t = 0, 1/N, ... 1 - 1/N and dt = 1/N.
+    ``rising`` (GR00T, Evo-1): t = 0 (noise), 1/N, ... 1 - 1/N and dt = 1/N.
     """
 
     def __init__(self, steps: int, rising: bool = False) -> None:
@@ -51,7 +95,7 @@ class Euler:
         """The actions that x would become if the velocity stayed."""
         return x + self.left(step) * v if self.rising else x - self.times[step] * v
 
-    def load(self, sample: Sample, noise: torch.Tensor, guidance: Guidance | None) -> None:
+    def load(self, sample: SampleBuffers, noise: torch.Tensor, guidance: Guidance | None) -> None:
         """Fill the buffers; ValueError where something has another shape."""
         _copy(sample.noise, noise, "noise")
         if guidance is None:
@@ -62,32 +106,32 @@ class Euler:
         sample.gains.copy_(torch.tensor(gains).view(-1, 1, 1))
 
     def run(
-        self, sample: Sample, velocity: Velocity, how: Continuing | None = None
+        self, sample: SampleBuffers, velocity: Velocity, mode: RtcMode | None = None
     ) -> torch.Tensor:
-        """All steps; the result is the buffer ``sample.x``. What a graph captures, but for the
-        true Jacobian."""
+        """All steps; the result is the buffer ``sample.x``. A graph captures this, but for
+        GUIDED_VJP."""
         x = sample.x
         x.copy_(sample.noise)
         given = sample.weights > 0
         towards = 1.0 if self.rising else -1.0  # the actions, along the velocity
         for step in range(self.steps):
-            if how is Continuing.TRAINED:
+            if mode is RtcMode.CONDITIONED:
                 x.copy_(torch.where(given, sample.previous, x))
-            if how is Continuing.TRUE:
+            if mode is RtcMode.GUIDED_VJP:
                 v, pull = self._pulled(sample, velocity, step)
                 v = v + towards * sample.gains[step] * pull
             else:
                 v = velocity(x, step)
-            if how is Continuing.IDENTITY:
+            if mode is RtcMode.GUIDED:
                 error = (sample.previous - self.ahead(x, v, step)) * sample.weights
                 v = v + towards * sample.gains[step] * error
             x.add_(v, alpha=self.dt)
-        if how is Continuing.TRAINED:
+        if mode is RtcMode.CONDITIONED:
             x.copy_(torch.where(given, sample.previous, x))
         return x
 
     def _pulled(
-        self, sample: Sample, velocity: Velocity, step: int
+        self, sample: SampleBuffers, velocity: Velocity, step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The velocity, and the error of the estimated actions pulled back to x."""
         with torch.enable_grad():
@@ -108,16 +152,42 @@ def guidance_gain(left: float, limit: float) -> float:
     return min(limit, rest / tau * (rest**2 + tau**2) / rest**2)
 
 
-def noise_for(seed: int, stamp_ns: int, horizon: int, width: int) -> torch.Tensor:
-    """Normal noise [H, D] that belongs to one request: a run that is replayed draws it again.
+def soft_mask(horizon: int, left: int, delay: int) -> torch.Tensor:
+    """W [H] (arXiv 2506.07339, eq. 5): 1 for the ``delay`` rows that will have been executed, then
+    falling, 0 from ``left`` on, where the earlier chunk says nothing (the paper's H - s)."""
+    delay = min(delay, left)
+    weights = torch.zeros(horizon)
+    weights[:delay] = 1.0
+    for i in range(delay, min(left, horizon)):
+        c = (left - i) / (left - delay + 1)
+        weights[i] = c * math.expm1(c) / math.expm1(1.0)
+    return weights
 
-    Drawn on the CPU, so every device starts from the same noise.
+
+def guidance_of(
+    chunk: torch.Tensor, executing: Executing, limit: float, mode: RtcMode
+) -> Guidance | None:
+    """The guidance of the next chunk by the one [H, D] that is executed (algorithm 1). None:
+    nothing is left of it to continue.
+
+    Rows behind its end repeat its last one; they weigh nothing.
     """
-    return torch.randn(horizon, width, generator=generator_for(seed, stamp_ns))
+    horizon = len(chunk)
+    left = horizon - executing.index
+    delay = min(executing.delay_steps, left)
+    if left <= 0 or (mode is RtcMode.CONDITIONED and delay == 0):
+        return None
+    rest = chunk[executing.index :]
+    previous = torch.cat((rest, rest[-1:].expand(executing.index, -1)))
+    weights = soft_mask(horizon, delay if mode is RtcMode.CONDITIONED else left, delay)
+    return Guidance(previous, weights.to(chunk.device), delay, limit, mode)
 
 
 def generator_for(seed: int, stamp_ns: int) -> torch.Generator:
-    """The source of all that is random about one request, on the CPU."""
+    """The source of all that is random about one request: a run that is replayed draws it again.
+
+    On the CPU, so every device starts from the same noise.
+    """
     digest = hashlib.blake2b(f"{seed} {stamp_ns}".encode(), digest_size=4).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big"))  # 32 bits count
 

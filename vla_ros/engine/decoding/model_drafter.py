@@ -11,16 +11,15 @@ from collections.abc import Sequence
 
 import torch
 
-from vla_ros.engine.cameras import camera_pixels
-from vla_ros.engine.drafters.base import Draft, Drafter
-from vla_ros.engine.model import Prompt, VLAModel
-from vla_ros.engine.packed.lane import prompt_lengths, resized
-from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.request import Request
-from vla_ros.engine.tokens import PromptTokenizer
-from vla_ros.engine.vision.images import Preprocessor
+from vla_ros.engine.decoding.drafters import Draft, Drafter
+from vla_ros.engine.decoding.request import Request
+from vla_ros.engine.decoding.runner import prompt_lengths, resized
+from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.tokens import PromptTokenizer
+from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.models.openvla import Prompt, VLAModel, camera_pixels
 
-#: what a lane takes: a layout, the prompt's embeddings or none, tokens or none
+#: what a runner takes: a layout, the prompt's embeddings or none, tokens or none
 Pass = tuple[PackLayout, torch.Tensor | None, torch.Tensor | None]
 
 
@@ -34,7 +33,7 @@ def towers_equal(target: VLAModel, draft: VLAModel) -> bool:
 
 
 class ModelDrafter(Drafter):
-    """Keeps its own KV in a lane of one slot and follows what the target made of its drafts.
+    """Keeps its own KV in a runner of one slot and follows what the target made of its drafts.
 
     ``temperature`` None drafts greedily; otherwise it draws and reports its distribution, as
     rejection sampling needs. ``share`` False runs its own vision even where it need not.
@@ -54,20 +53,22 @@ class ModelDrafter(Drafter):
         temperature: float | None = None,
         seed: int = 0,
         share: bool = True,
-        center_crop: bool = False,
-        preprocessing: str = "default",
-        image_steps: str = "auto",
     ) -> None:
         _check(target, draft)
         self._target, self._draft, self._tokenizer = target, draft, tokenizer
         self._same_pixels = target.config.sees_like(draft.config)
         self.shares_vision = share and towers_equal(target, draft)
         self._preprocess = Preprocessor(
-            draft.config, draft.device, draft.dtype, center_crop, preprocessing, image_steps
+            draft.config,
+            draft.device,
+            draft.dtype,
+            draft.options.center_crop == "always",
+            draft.options.preprocessing,
+            draft.options.image_steps,
         )
         self._max_text = max_text
         longest = draft.config.patches + max_text
-        self.lane = draft.lane(1, longest + positions, draft.actions.window)
+        self.runner = draft.runner(1, longest + positions, draft.actions.window)
         self._shift = target.actions.first - draft.actions.first  # token + shift: the same bin
         self._temperature = temperature
         self._generator = torch.Generator(draft.device).manual_seed(seed)
@@ -95,14 +96,14 @@ class ModelDrafter(Drafter):
         patches = self._draft.config.patches
         lengths = prompt_lengths(patches, patches + self._max_text) if every else ()
         for length in (*lengths, len(own)):
-            self._rehearse(resized(own, length))
+            self._warm_up(resized(own, length))
         self._maxima.clear()
         self._generator.set_state(drawn)
 
-    def _rehearse(self, prompt: torch.Tensor) -> None:
-        """Every pass behind a prompt: of one token, or of two after a draft that stood whole."""
+    def _warm_up(self, prompt: torch.Tensor) -> None:
+        """Every pass behind a prompt: of one token, or of two after a wholly accepted draft."""
         length = len(prompt)
-        self.lane.fit(length + self._positions)
+        self.runner.fit(length + self._positions)
         self._choose(prefill_layout(length, (length - 1,)), prompt, None)
         for count in (1, 2):
             tokens = torch.zeros(count, dtype=torch.long, device=self._draft.device)
@@ -128,8 +129,8 @@ class ModelDrafter(Drafter):
             layout, prompt, fed = self._behind(1), None, choice
         return Draft(torch.cat(tokens), torch.cat(chances) if chances else None)
 
-    def judged(self, draft: Sequence[int], accepted: int) -> None:
-        # The last draft token was never fed, so it has no KV even when it stood.
+    def verified(self, draft: Sequence[int], accepted: int) -> None:
+        # The last draft token was never fed, so it has no KV even when it was accepted.
         self._fed = self._start + min(accepted, max(len(draft) - 1, 0))
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
@@ -139,7 +140,7 @@ class ModelDrafter(Drafter):
 
     def forget(self, damaged: bool = False) -> None:
         self._request = None
-        self.lane.ring.flush(damaged)
+        self.runner.kv_cache.flush(damaged)
 
     def _catch_up(self, prefix: Sequence[int]) -> Pass:
         """The pass that puts prompt and the target's own tokens into the KV."""
@@ -149,7 +150,7 @@ class ModelDrafter(Drafter):
             return self._behind(len(missing)), None, tokens
         prompt = self._see()
         self._length, self._fed = len(prompt), len(missing)
-        self.lane.fit(len(prompt) + self._positions)
+        self.runner.fit(len(prompt) + self._positions)
         total = len(prompt) + len(missing)
         return prefill_layout(total, (total - 1,)), prompt, tokens if missing else None
 
@@ -191,10 +192,10 @@ class ModelDrafter(Drafter):
         """Run a pass -> the next action token [1], and the distribution [1, bins] behind it."""
         self.passes += 1
         if self._temperature is None:
-            choice, maximum = self.lane.run(layout, prompt, tokens)
+            choice, maximum = self.runner.run(layout, prompt, tokens)
             self._maxima.append(maximum)
             return choice, None
-        logits = self.lane.logits(layout, prompt, tokens).float()
+        logits = self.runner.logits(layout, prompt, tokens).float()
         self._maxima.append(logits.amax(-1))
         even = torch.zeros_like(logits)
         logits = torch.where(logits.isfinite().all(), logits / self._temperature, even)

@@ -13,24 +13,24 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from vla_ros.engine.heads import load_heads
-from vla_ros.engine.model import VLAModel
-from vla_ros.engine.packed.pack import PackLayout
-from vla_ros.engine.request import Decoded, Request
-from vla_ros.engine.schedules.base import Schedule
-from vla_ros.engine.tokens import Normaliser
+from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.decoding.request import Decoded, Request
+from vla_ros.engine.io.tokens import Normalizer
+from vla_ros.engine.layers.pack import PackLayout
+from vla_ros.engine.models.oft import load_heads
+from vla_ros.engine.models.openvla import VLAModel
 
 
-class Parallel(Schedule):
+class Parallel(Decoding):
     """One pass a chunk."""
 
     def __init__(
-        self, model: VLAModel, tokens: int, max_prompt: int, proprio: Normaliser | None
+        self, model: VLAModel, tokens: int, max_prompt: int, proprio: Normalizer | None
     ) -> None:
         super().__init__(model, tokens, max_prompt)
         self._proprio = proprio
-        self._heads = load_heads(model.config, model.tensors, model.quantised_head)
-        self.lane = model.lane(1, max_prompt + tokens + 2)
+        self._heads = load_heads(model.config, model.tensors, model.quantized_head)
+        self.runner = model.runner(1, max_prompt + tokens + 2)
         with torch.inference_mode():
             stop = model.decoder.embed(torch.tensor([model.config.stop_token], device=model.device))
             self._behind = torch.cat((stop.new_zeros(tokens, stop.shape[1]), stop))
@@ -38,7 +38,7 @@ class Parallel(Schedule):
     def step(self, request: Request) -> Decoded:
         x = self.sequence(request)
         layout = PackLayout(rows=tuple(self.rows(len(x))), prefill=len(x), causal=False)
-        states = self.lane.hidden(layout, x)
+        states = self.runner.hidden(layout, x)
         request.stages.mark("prefill")
         with torch.inference_mode():
             actions = self.read(states)
@@ -71,11 +71,11 @@ class Parallel(Schedule):
             raise ValueError(
                 f"this checkpoint needs {self._proprio.dim} values of robot state, there are {size}"
             )
-        values = self._proprio.normalise(np.asarray(observed, dtype=np.float64))
+        values = self._proprio.normalize(np.asarray(observed, dtype=np.float64))
         state = torch.from_numpy(values).to(self.model.device, self.model.dtype)
         with torch.inference_mode():
             embedded: torch.Tensor = self._heads.proprio_projector(state)
         return embedded
 
     def forget(self, damaged: bool = False) -> None:
-        self.lane.ring.flush(damaged)
+        self.runner.kv_cache.flush(damaged)

@@ -1,4 +1,4 @@
-"""What goes into a schedule and what comes out of it."""
+"""What goes into a decoding and what comes out of it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,50 @@ from typing import Protocol
 
 import torch
 
-from vla_ros.core import Observation, Timeline
-from vla_ros.engine.packed.devices import on_device
-from vla_ros.engine.stages import StageTimer
+from vla_ros.core.clock import MS, Clock
+from vla_ros.core.types import Observation, Timeline
+from vla_ros.engine.layers.devices import on_device
+
+
+class StageTimer:
+    """Stage marks of one request, without stopping the device.
+
+    On a CPU a mark reads the steady clock. On CUDA, where work runs behind the caller, a mark is an
+    event; the events become steady times in ``resolve``, called once, when the result was read.
+    """
+
+    def __init__(self, timeline: Timeline, clock: Clock, device: torch.device) -> None:
+        self._timeline, self._clock = timeline, clock
+        self._device, self._cuda = device, device.type == "cuda"
+        self._events: list[tuple[str, torch.cuda.Event]] = []
+
+    def mark(self, stage: str) -> None:
+        """The stage ends here."""
+        if not self._cuda:
+            self._timeline = self._timeline.mark(stage, self._clock.steady_ns())
+            return
+        with on_device(self._device):
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+        self._events.append((stage, event))
+
+    def resolve(self) -> Timeline:
+        """The finished timeline."""
+        if not self._events:
+            return self._timeline
+        last = self._events[-1][1]
+        last.synchronize()
+        end = self._clock.steady_ns()
+        timeline = self._timeline
+        for stage, event in self._events:
+            at = end - round(event.elapsed_time(last) * MS)
+            timeline = timeline.mark(stage, max(at, timeline.end_ns))
+        return timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a schedule says about one request.
+    """What a decoding answers to one request.
 
     ``tokens`` are the K action tokens; ``actions`` [C, A] in [-1, 1] only where a head made
     them without tokens. ``finite`` is False when a logit was not. ``accepted`` of ``drafted``
@@ -99,7 +135,7 @@ class Reading:
     maxima: list[torch.Tensor] = field(default_factory=list)
 
     def add(self, choices: torch.Tensor, maxima: torch.Tensor) -> torch.Tensor:
-        """Keep what a lane's ``run`` gave; returns the choices."""
+        """Keep what a runner's ``run`` gave; returns the choices."""
         self.choices.append(choices)
         self.maxima.append(maxima)
         return choices

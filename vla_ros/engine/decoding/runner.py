@@ -1,4 +1,4 @@
-"""A lane: one KV ring of a decoder, and the passes over it. The only way into the decoder.
+"""A runner: one KV cache of a decoder, and the passes over it. The only way into the decoder.
 
 A pass is: the plan of a layout, the embeddings of its tokens, the decoder over the attention that
 the plan asks for, and for every row what comes next. Where passes are captured, all of that but the
@@ -13,13 +13,12 @@ from functools import lru_cache, partial
 
 import torch
 
-from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
-from vla_ros.engine.packed.attention import Attention, Backend
-from vla_ros.engine.packed.graphs import Capture, GraphCache, Pass
-from vla_ros.engine.packed.pack import PackLayout, Plan
-from vla_ros.engine.packed.planner import PLANS, Planner
-from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.quantised.matrices import linear, rows_of
+from vla_ros.engine.layers.attention import Attention, Backend
+from vla_ros.engine.layers.graphs import Capture, GraphCache, Pass
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.linear import linear, rows_of
+from vla_ros.engine.layers.pack import PLANS, PackLayout, Plan, Planner
+from vla_ros.engine.models.language.base import Decoder, Hidden, Tapped
 
 MakeAttention = Callable[[Plan], Attention]
 
@@ -42,7 +41,7 @@ def resized(prompt: torch.Tensor, length: int) -> torch.Tensor:
     return torch.cat((prompt, prompt[-1:].expand(missing, -1)))
 
 
-class Lane:
+class DecoderRunner:
     """Runs packs.
 
     ``hidden`` is the decoder's, or that compiled. ``window`` names the tokens that it chooses
@@ -54,14 +53,14 @@ class Lane:
         self,
         decoder: Decoder,
         hidden: Hidden,
-        ring: Ring,
+        kv_cache: KVCache,
         backend: Backend,
         capture: Capture | None = None,
         window: range | None = None,
         taps: tuple[int, ...] = (),
         tap: Tapped | None = None,
     ) -> None:
-        self.ring, self.backend, self.planner = ring, backend, Planner(ring)
+        self.kv_cache, self.backend, self.planner = kv_cache, backend, Planner(kv_cache)
         self._decoder, self._decode = decoder, hidden
         self._tap, self._taps = tap or decoder.tapped, taps
         #: [R, taps * C] of the rows of the last ``run`` or ``logits``; None without taps
@@ -70,7 +69,7 @@ class Lane:
         self._first, self._head = window.start, rows_of(decoder.head, window)
         self._bucket = 1 if capture is None else BUCKET
         # A graph takes what its attention needs from its own plan, which changes under it.
-        make = partial(backend.make, ring)
+        make = partial(backend.make, kv_cache)
         self._attention: MakeAttention = make if capture else lru_cache(PLANS)(make)
         self._choose: Pass = self._choices
         self._score: Pass = self._logits
@@ -177,15 +176,15 @@ class Lane:
         return -(-prefill // self._bucket) * self._bucket
 
     def fit(self, entries: int) -> None:
-        """Tell the lane how many entries the coming requests need.
+        """Tell the runner how many entries the coming requests need.
 
-        Where tails read whole slots, the ring then takes a shape that wastes little. With graphs
-        its shape is fixed.
+        Where tails read whole slots, the KV cache then takes a shape that wastes little. With
+        graphs its shape is fixed.
         """
-        wanted = min(-(-entries // BUCKET) * BUCKET, self.ring.longest)
-        if not self.backend.whole_slots or self._bucket > 1 or self.ring.live:
+        wanted = min(-(-entries // BUCKET) * BUCKET, self.kv_cache.longest)
+        if not self.backend.whole_slots or self._bucket > 1 or self.kv_cache.live:
             return
-        if wanted != self.ring.slot_length:
-            self.ring.resize(wanted)
+        if wanted != self.kv_cache.slot_length:
+            self.kv_cache.resize(wanted)
             self.planner.forget()
-            self._attention = lru_cache(PLANS)(partial(self.backend.make, self.ring))
+            self._attention = lru_cache(PLANS)(partial(self.backend.make, self.kv_cache))

@@ -12,12 +12,18 @@ from pathlib import Path
 
 import torch
 
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.files import read_json
-from vla_ros.engine.checkpoints.weights import check_shapes, read_headers, read_tensors
-from vla_ros.engine.draft_heads import ONE_SHOT, HeadConfig, OneShotHead
+from vla_ros.engine.decoding.draft_heads import (
+    ONE_SHOT,
+    RECURSIVE,
+    HeadConfig,
+    OneShotHead,
+    RecursiveConfig,
+    RecursiveHead,
+)
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.recursive_head import RECURSIVE, RecursiveConfig, RecursiveHead
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.weights import Expected, check_tensors, read_headers, read_tensors
 
 DraftHead = OneShotHead | RecursiveHead
 
@@ -69,7 +75,7 @@ def load_head(
         head = RecursiveHead(config) if isinstance(config, RecursiveConfig) else OneShotHead(config)
     wanted = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
     stored = read_headers([directory / WEIGHTS])
-    check_shapes(directory, stored, wanted, ())
+    check_tensors(directory, stored, Expected(wanted))
     read = {n: t.to(device, dtype, copy=True) for n, t in read_tensors(stored, wanted)}
     head.load_state_dict(read, assign=True)
     return head.requires_grad_(False).eval()

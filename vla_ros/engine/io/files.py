@@ -1,24 +1,43 @@
-"""Files that somebody else wrote, opened so that what is wrong with one is one line.
+"""Files and folders: read so that what is wrong with one is one line, written whole or not at all.
 
-Every message begins with the file and says what to do. Nothing here runs code of a stranger:
-JSON and safetensors only.
+Every message about a file that somebody else wrote begins with the file and says what to do.
+Nothing here runs code of a stranger: JSON and safetensors only.
 """
 
 from __future__ import annotations
 
+import ctypes
+import getpass
 import json
-from collections.abc import Iterator, Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from vla_ros.engine.errors import CheckpointError
 
-if TYPE_CHECKING:
-    from safetensors import safe_open
-
+#: The checkpoints that come with the package.
+SHIPPED_FOLDER = Path(__file__).resolve().parents[2] / "shipped"
 LFS_MARK = b"version https://git-lfs"
 AGAIN = "copy or download it again"
+#: What a checkpoint has beside its weights that says how it is run.
+BESIDE = (
+    "config.json",
+    "dataset_statistics.json",
+    "preprocessor_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+    "README.md",
+    "LICENSE",
+)
 WINDOW = 1 << 26  # bytes of a mapped file that are read before what is mapped of it is let go
 
 
@@ -59,12 +78,17 @@ def read_json(path: Path) -> dict[str, Any]:
 @contextmanager
 def open_tensors(path: Path) -> Iterator[safe_open]:
     """A safetensors file whose header fits its length; tensors are read when asked for."""
-    from safetensors import SafetensorError, safe_open
-
-    refuse_broken(path)
-    try:
+    with refusing_damaged(path):
+        refuse_broken(path)
         with safe_open(str(path), framework="pt") as shard:
             yield shard
+
+
+@contextmanager
+def refusing_damaged(path: Path) -> Iterator[None]:
+    """Errors of safetensors become a CheckpointError that names the file."""
+    try:
+        yield
     except (SafetensorError, OSError) as error:
         said = " ".join(str(error).split())
         raise CheckpointError(f"{path} is no whole safetensors file ({said}): {AGAIN}") from error
@@ -87,8 +111,99 @@ def weight_map(index: Path) -> dict[str, str]:
     return dict(found)
 
 
-def names_in(directory: Path, limit: int = 20) -> str:
+def names_in(directory: Path) -> str:
     """What a directory holds, for a message."""
-    names = sorted(path.name for path in directory.iterdir())
+    return some(sorted(path.name for path in directory.iterdir()), 20) or "nothing"
+
+
+def some(names: Iterable[str], limit: int) -> str:
+    """The first of some names, and how many more there are."""
+    names = list(names)
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return (", ".join(names[:limit]) + rest) or "nothing"
+    return ", ".join(names[:limit]) + rest
+
+
+def write_json(path: Path, content: object) -> None:
+    """Indented, with a line's end behind it."""
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def copy_beside(source: Path, target: Path) -> None:
+    """The small files of a checkpoint, over those that are there."""
+    for name in BESIDE:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+@contextmanager
+def publishing(target: Path) -> Iterator[Path]:
+    """A scratch directory beside ``target`` that takes its name when the block ends well.
+
+    Raises CheckpointError where there is something of that name; messages from inside the block
+    speak of the target.
+    """
+    if target.exists() or target.is_symlink():
+        raise CheckpointError(f"{target} exists: remove it, or give another name")
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        scratch.mkdir(parents=True)
+        yield scratch
+        _share(scratch)
+        scratch.rename(target)
+    except CheckpointError as error:
+        raise CheckpointError(str(error).replace(str(scratch), str(target))) from error
+    except (OSError, SafetensorError) as error:
+        said = " ".join(str(error).split())
+        raise CheckpointError(f"cannot write {target}: {said}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _share(scratch: Path) -> None:
+    """Readable as any new file is: safetensors writes for its owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in scratch.iterdir():
+        path.chmod(0o666 & ~mask)
+
+
+def cached(name: str, write: Callable[[Path], None]) -> Path:
+    """The directory ``name`` of the cache, filled by ``write(directory)`` where it is not there.
+
+    It is written beside its place and renamed, so that two processes cannot mix their files.
+    """
+    directory = _root() / name
+    if directory.is_dir():
+        return directory
+    scratch = Path(tempfile.mkdtemp(dir=directory.parent))
+    try:
+        write(scratch)
+        try:
+            scratch.rename(directory)
+        except OSError:
+            if not directory.is_dir():  # or another process was first
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return directory
+
+
+def _root() -> Path:
+    """In the user's cache directory, or under the temporary one where that is read-only."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = base / "vla_ros" / "random"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        path = Path(tempfile.gettempdir()) / f"vla_ros-random-{getpass.getuser()}"
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def give_back_freed() -> None:
+    """Let the kernel have what glibc keeps of freed memory, such as float32 tensors between reading
+    and what is made of them. Nothing where there is no glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,10 +1,10 @@
 """What a LeRobot folder's ``config.json`` says about a pi0, pi05 or smolvla policy.
 
 Sources: lerobot 0.6.1 ``configuration_pi0.py``, ``configuration_pi05.py``,
-``configuration_smolvla.py`` and the model files beside them, which fix the shapes of PaliGemma.
-One key is this project's own: ``shapes``, for checkpoints whose models are of other sizes than
-the published ones ({"vision", "text", "expert", "shuffle"}, in the words of TowerConfig and
-TextConfig).
+``configuration_smolvla.py`` and ``modeling_pi0.py``, ``smolvlm_with_expert.py`` beside them, which
+fix the sizes of PaliGemma; SmolVLM2-500M's config.json. One key is this project's own: ``shapes``,
+for checkpoints whose models are of other sizes than the published ones ({"vision", "text",
+"expert", "shuffle"}, in the words of TowerConfig and TextConfig).
 """
 
 from __future__ import annotations
@@ -14,20 +14,31 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.features import (
-    ACTION,
-    CAMERA,
-    STATE,
-    camera_names,
-    feature,
-    feature_length,
-)
-from vla_ros.engine.flow.shapes import SMOLVLM2_500M, Shapes, pi_shapes, smolvla_shapes
+from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.files import read_json
 
 KINDS = ("pi0", "pi05", "smolvla")
+STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
+EMPTY_CAMERA = "empty_camera_"
+PALIGEMMA_VOCAB = 257152
+SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
+
+#: lerobot ``get_gemma_config``: width, layers, mlp.
+_GEMMA = {"gemma_300m": (1024, 18, 4096), "gemma_2b": (2048, 18, 16384)}
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The three transformers: ``layers`` counts those that are used.
+
+    ``shuffle`` is SmolVLM's pixel shuffle: so many patches on a side become one token.
+    """
+
+    vision: TowerConfig
+    text: TextConfig
+    expert: TextConfig
+    shuffle: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +113,13 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
     fields.only("n_obs_steps", 1)
     fields.only("add_image_special_tokens", False)
     fields.only("adapt_to_pi_aloha", False)
-    state_width, action_width = (
-        fields.whole("max_state_dim", 32),
-        fields.whole("max_action_dim", 32),
-    )
+    state_width = fields.whole("max_state_dim", 32)
+    action_width = fields.whole("max_action_dim", 32)
     small = kind == "smolvla"
-    shapes = smolvla_shapes(fields, directory) if small else pi_shapes(fields)
     size_key, side = ("resize_imgs_with_padding", 512) if small else ("image_resolution", 224)
     config = FlowConfig(
         kind=kind,
-        shapes=shapes,
+        shapes=_shapes(fields, small, directory),
         horizon=fields.whole("chunk_size", 50),
         steps=fields.whole("num_steps" if small else "num_inference_steps", 10, most=1000),
         state_width=state_width,
@@ -133,9 +141,8 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
 
 def _check(config: FlowConfig) -> None:
     text, expert, vision = config.shapes.text, config.shapes.expert, config.shapes.vision
-    if (text.layers, text.kv_heads, text.head_dim) != (
-        expert.layers, expert.kv_heads, expert.head_dim,
-    ):  # fmt: skip
+    one, other = ((it.layers, it.kv_heads, it.head_dim) for it in (text, expert))
+    if one != other:
         raise CheckpointError("the expert's layers, KV heads and head size are not the prefix's")
     unit = vision.patch * config.shapes.shuffle
     if config.image_size % unit:
@@ -161,8 +168,9 @@ def _self_every(fields: Fields) -> int:
     if mode == "self_attn":
         return 0
     if every < 1:
-        raise fields.wrong("self_attn_every_n_layers", "1 or more: cross attention alone"
-                           " is not built")  # fmt: skip
+        raise fields.wrong(
+            "self_attn_every_n_layers", "1 or more: cross attention alone is not built"
+        )
     return every
 
 
@@ -198,3 +206,113 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
             "self_attn_every_n_layers": config.self_every or -1,
         }
     return out
+
+
+def _shapes(fields: Fields, small: bool, directory: Path | None) -> Shapes:
+    """``shapes`` of this project's own checkpoints; else of pi0 PaliGemma and its expert by their
+    variants' names, of SmolVLA what its language model says."""
+    sizes = [
+        _GEMMA[fields.choice(name, usual, tuple(_GEMMA))]
+        for name, usual in (
+            ("paligemma_variant", "gemma_2b"),
+            ("action_expert_variant", "gemma_300m"),
+        )
+    ]
+    layers = fields.whole("num_vlm_layers", 16, least=-1)
+    if small:
+        fields.only("num_expert_layers", -1, 0, fields.raw.get("num_vlm_layers"))
+    if fields.raw.get("shapes") is not None:
+        own, kind = fields.part("shapes"), "llama" if small else "gemma"
+        expert = own_text(own, "expert", kind)
+        return Shapes(*own_shapes(own, kind), expert, own.whole("shuffle", 1))
+    if not small:
+        tower = replace(SIGLIP_SO400M, image_size=fields.square("image_resolution", 224))
+        text, expert = (
+            TextConfig("gemma", vocab, width, mlp, layers, 8, 1, 256, tied=True)
+            for (width, layers, mlp), vocab in zip(sizes, (PALIGEMMA_VOCAB, 1), strict=True)
+        )
+        return Shapes(tower, text, expert)
+    tower, text, shuffle = _vlm(fields.text("vlm_model_name", SMOLVLM2_500M), directory)
+    text = replace(text, layers=layers if layers > 0 else text.layers)
+    expert = smolvla_expert(text, fields.number("expert_width_multiplier", 0.75))
+    return Shapes(tower, text, expert, shuffle)
+
+
+def smolvla_expert(text: TextConfig, multiplier: float) -> TextConfig:
+    """lerobot ``SmolVLMWithExpertModel``: narrower, its mlp 4 * 2/3 rounded up to 256."""
+    width = int(text.hidden_size * multiplier)
+    mlp = 256 * -(-int(4 * int(2 * width / 3)) // 256)
+    return replace(text, hidden_size=width, intermediate_size=mlp)
+
+
+def _vlm(name: str, directory: Path | None) -> tuple[TowerConfig, TextConfig, int]:
+    """Shapes of SmolVLM2-500M-Video-Instruct's config.json, or of one in a local folder.
+
+    RoPE has base 10000 whatever the VLM says: LeRobot applies its own.
+    """
+    if name == SMOLVLM2_500M:
+        vision = TowerConfig(768, 12, 12, 3072, image_size=512, patch=16)
+        return vision, TextConfig("llama", 49280, 960, 2560, 32, 15, 5, 64, 1e4, 1e-5), 4
+    places = [Path(name).expanduser()] + ([directory / name] if directory else [])
+    found = next((p for p in places if (p / "config.json").is_file()), None)
+    if found is None:
+        raise CheckpointError(
+            f"vlm_model_name is {name!r}: its shapes are not known here; put its config.json"
+            " into a folder and give that folder's path"
+        )
+    raw = Fields(read_json(found / "config.json"))
+    eyes, words = raw.part("vision_config"), raw.part("text_config")
+    heads, width = words.whole("num_attention_heads", 32), words.whole("hidden_size", 4096)
+    text = TextConfig(
+        "llama",
+        vocab_size=words.whole("vocab_size", 32000),
+        hidden_size=width,
+        intermediate_size=words.whole("intermediate_size", 11008),
+        layers=words.whole("num_hidden_layers", 32),
+        heads=heads,
+        kv_heads=words.whole("num_key_value_heads", heads),
+        head_dim=words.whole("head_dim", width // heads),
+        rms_eps=words.number("rms_norm_eps", 1e-6),
+    )
+    vision = TowerConfig(
+        width=eyes.whole("hidden_size", 1152),
+        depth=eyes.whole("num_hidden_layers", 12),
+        heads=eyes.whole("num_attention_heads", 16),
+        mlp=eyes.whole("intermediate_size", 3072),
+        image_size=eyes.whole("image_size", 224),
+        patch=eyes.whole("patch_size", 32),
+    )
+    return vision, text, raw.whole("scale_factor", 2)
+
+
+def own_shapes(own: Fields, kind: str) -> tuple[TowerConfig, TextConfig]:
+    """Tower and language model of ``shapes``."""
+    return own.part("vision").record(TowerConfig, registers=(0,)), own_text(own, "text", kind)
+
+
+def own_text(own: Fields, name: str, kind: str) -> TextConfig:
+    """A transformer of ``shapes``; ``kind`` is the policy's, whatever it says."""
+    raw = {**own.part(name).raw, "kind": kind}
+    return Fields(raw, f"shapes.{name}").record(TextConfig)
+
+
+def camera_names(fields: Fields) -> tuple[str, ...]:
+    """The cameras without their prefix, in order, without those that are always empty."""
+    features = fields.part("input_features").raw
+    names = [n for n, f in features.items() if isinstance(f, Mapping) and f.get("type") == "VISUAL"]
+    short = [n.removeprefix(CAMERA) for n in names]
+    return tuple(n for n in short if not n.startswith(EMPTY_CAMERA))
+
+
+def feature_length(fields: Fields, group: str, name: str, default: int) -> int:
+    """The length of a vector. CheckpointError where it is none."""
+    one = fields.part(group).part(name)
+    shape = one.items("shape") or [default]
+    if len(shape) != 1 or not isinstance(shape[0], int) or shape[0] < 1:
+        raise one.wrong("shape", "one whole number")
+    return int(shape[0])
+
+
+def feature(kind: str, *shape: int) -> dict[str, Any]:
+    """One as config.json has it; ``kind``: VISUAL, STATE or ACTION."""
+    return {"type": kind, "shape": list(shape)}

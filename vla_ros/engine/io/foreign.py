@@ -12,18 +12,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vla_ros.engine.checkpoints.files import names_in, read_json
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.names import READ_AS_IS
+from vla_ros.engine.io.files import names_in, read_json
 
 CONVERT = "vla-ros convert"
+#: ``kind`` of each flow policy's config, in the order of the families; a test holds this to them.
+FLOW_KINDS = ("pi0", "pi05", "smolvla", "evo1", "groot-n1.7", "groot-n1.6", "groot-n1.5")
 PICKLES = ("pytorch_model*.bin", "model*.pt", "model*.pth", "consolidated*.pth")
 OFT_PARTS = "*--*_checkpoint.pt"
 RUNS = "checkpoints/*.pt"  # of prismatic
 EVO1_STATES = "mp_rank_00_model_states.pt"  # of DeepSpeed
 #: What this engine reads, for the messages that refuse anything else.
 READS = (
-    f"this engine reads OpenVLA, OpenVLA-OFT, MiniVLA, BitVLA, and of flow policies {READ_AS_IS}"
+    "this engine reads OpenVLA, OpenVLA-OFT, MiniVLA, BitVLA, and of flow policies"
+    f" {', '.join(FLOW_KINDS[:-1])} and {FLOW_KINDS[-1]}"
 )
 #: What ``model_type`` says in a ``config.json`` that this engine reads.
 MODEL_TYPES = ("openvla", "prismatic", "bitvla")

@@ -1,15 +1,20 @@
-"""Checkpoints by name: a folder, or a commit of a repository on the Hugging Face hub.
+"""Checkpoints by name: a folder, one that comes with the package, or a commit on the hub.
 
     /models/openvla-7b
+    shipped:tabletop
     openvla/openvla-7b@COMMIT
     openvla/openvla-7b@COMMIT#/etc/vla/openvla-7b.sha256
 
 A branch or a tag is refused: whoever can push to it would decide what a robot does next. What is
-downloaded is compared with the hub's own hashes; a manifest says what it must be at all.
+downloaded is compared with the hub's own hashes. A manifest says what it must be at all, before
+anything is read: a list as `sha256sum` prints it, beside the weights as ``SHA256SUMS``, which finds
+a bad copy, or elsewhere (``CHECKPOINT#FILE``), which finds somebody's change too.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Sequence
@@ -17,12 +22,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vla_ros.engine.checkpoints.family import foreign_files
-from vla_ros.engine.checkpoints.files import AGAIN
-from vla_ros.engine.checkpoints.manifest import MANIFEST, check_manifest, sha256_of_file
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.files import AGAIN, SHIPPED_FOLDER, refuse_broken, some, state_of
+from vla_ros.engine.io.foreign import foreign_files
 
 WANTED = ("*.json", "*.safetensors", "tokenizer.model", "*.txt")
+SHIPPED = "shipped:"
+MANIFEST = "SHA256SUMS"
+#: What decides what a policy says: each of these at the top of a folder must be in its list.
+DECIDES = ("*.safetensors", "*.json", "*.model", "*.txt")
+#: ... but for what is written there later and changes its speed alone.
+SPEED = ("heterospec.json",)
+_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 Judge = Callable[[Sequence[str], str], str | None]
 
@@ -154,3 +165,84 @@ def _compare(file: Path) -> None:
             f"{file} is not what the hub has (its hash is {found[:12]}..., not"
             f" {blob.name[:12]}...): delete {blob} and {AGAIN}"
         )
+
+
+def shipped(name: str) -> Path:
+    """``shipped:<name>`` -> its directory. CheckpointError: there is none of that name."""
+    wanted = name.removeprefix(SHIPPED)
+    known = sorted(path.parent.name for path in SHIPPED_FOLDER.glob("*/config.json"))
+    if wanted not in known:
+        names = ", ".join(SHIPPED + one for one in known) or "none"
+        raise CheckpointError(f"{name!r} is unknown; the package comes with {names}")
+    return SHIPPED_FOLDER / wanted
+
+
+def read_manifest(path: Path) -> dict[str, str]:
+    """Name, relative to the folder, to SHA-256 in hexadecimal. CheckpointError: no such list."""
+    refuse_broken(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is no text in UTF-8: write it with sha256sum") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None:
+            raise CheckpointError(
+                f"{path}, line {number}: wanted 64 hexadecimal digits, two spaces and a name, as"
+                " sha256sum writes them"
+            )
+        name = match[2].removeprefix("./")
+        if found.get(name, match[1].lower()) != match[1].lower():
+            raise CheckpointError(f"{path} lists {name} twice, with different sums")
+        found[name] = match[1].lower()
+    if not found:
+        raise CheckpointError(f"{path} lists nothing: write it with sha256sum")
+    return found
+
+
+def check_manifest(directory: Path, manifest: Path) -> None:
+    """Raise CheckpointError unless every file of ``directory`` that decides what the policy says
+    is listed, there, and the one that the list means. Each file is read once a process."""
+    wanted = read_manifest(manifest)
+    there = {path.name for path in directory.iterdir() if path.is_file() and _decides(path.name)}
+    if lost := sorted(name for name in wanted if _lost(directory, name)):
+        raise CheckpointError(f"{directory} lacks {some(lost, 5)}, which {manifest} lists: {AGAIN}")
+    if more := sorted(there - wanted.keys()):
+        raise CheckpointError(
+            f"{manifest} does not list {some(more, 5)} of {directory}: take it away, or list it if"
+            " it belongs there"
+        )
+    for name in sorted(wanted):
+        path = directory / name
+        if path.is_file() and (found := sha256_of_file(path)) != wanted[name]:
+            raise CheckpointError(
+                f"{path} is not the file that {manifest} means (SHA-256 {found[:12]}..., wanted"
+                f" {wanted[name][:12]}...): {AGAIN}"
+            )
+
+
+def sha256_of_file(path: Path) -> str:
+    """In hexadecimal; a file that has not changed since is not read again."""
+    refuse_broken(path)
+    return _sha256(path.resolve(), state_of(path))
+
+
+@functools.lru_cache(maxsize=4096)
+def _sha256(path: Path, state: tuple[int, int, int]) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _decides(name: str) -> bool:
+    return name not in SPEED and any(fnmatch.fnmatch(name, one) for one in DECIDES)
+
+
+def _lost(directory: Path, name: str) -> bool:
+    """Of a list of a whole repository only what is downloaded need be there."""
+    return "/" not in name and _decides(name) and not (directory / name).is_file()

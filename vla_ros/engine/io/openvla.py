@@ -1,11 +1,10 @@
-"""Checkpoint directories in OpenVLA's layout: safetensors only, every tensor accounted for.
+"""Checkpoint directories of token policies: read, checked, written.
 
 No pickle and no remote code, ever: the engine reads tensors and JSON.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,45 +12,45 @@ from typing import Any
 
 import torch
 
-from vla_ros.engine.checkpoints.bitvla.embedding import Rows
-from vla_ros.engine.checkpoints.bitvla.reading import read_parts
-from vla_ros.engine.checkpoints.config import ModelConfig, config_json
-from vla_ros.engine.checkpoints.files import read_json
-from vla_ros.engine.checkpoints.hub import folder_of
-from vla_ros.engine.checkpoints.parse import read_config
-from vla_ros.engine.checkpoints.quantised import (
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.bitvla import EMBEDDING, FileRows, Rows, gather, vision_shapes, vision_unused
+from vla_ros.engine.io.config import ModelConfig, TextConfig, config_json, parse_config
+from vla_ros.engine.io.files import read_json, write_json
+from vla_ros.engine.io.foreign import refuse_foreign
+from vla_ros.engine.io.hub import SHIPPED, folder_of, shipped
+from vla_ros.engine.io.processors import read_preprocessor
+from vla_ros.engine.io.quantize import (
+    TERNARY,
     Origin,
+    already,
     from_stored,
-    quantise_tensors,
+    quantize_tensors,
     read_origin,
+    refuse_flow_formats,
+    refuse_unless_fast,
     stored_shapes,
     with_head,
 )
-from vla_ros.engine.checkpoints.shapes import (
-    VQ,
-    Tensors,
-    check_tensors,
-    expected_shapes,
-    unused_names,
-)
-from vla_ros.engine.checkpoints.shipped import PREFIX as SHIPPED
-from vla_ros.engine.checkpoints.shipped import shipped
-from vla_ros.engine.checkpoints.weights import (
+from vla_ros.engine.io.weights import (
     PACKED,
+    WEIGHTS,
+    Expected,
     Shapes,
     Stored,
-    check_shapes,
+    check_tensors,
     read_headers,
     read_tensors,
     sha256_of,
     weight_files,
 )
-from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.quantised.formats import Formats
-from vla_ros.engine.quantised.matrices import Quantised
+from vla_ros.engine.layers.formats import Formats
+from vla_ros.engine.layers.linear import LowBit
 
+Tensors = dict[str, torch.Tensor]
 RANDOM = "random:"  # see random, which reads this file
 STATISTICS = "dataset_statistics.json"
+LANGUAGE, VQ = "language_model.", "vq."
+_DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class Checkpoint:
     norm_stats: Mapping[str, Any]
     directory: Path
     sha256: str
-    quantised: Mapping[str, Quantised] = field(default_factory=dict)
+    quantized: Mapping[str, LowBit] = field(default_factory=dict)
     words: Rows | None = None
 
 
@@ -90,11 +89,95 @@ class Layout:
 def resolve(name: str) -> Path:
     """The local directory of ``name``: itself, ``shipped:<name>``, or a commit on the hub.
 
-    Raises CheckpointError when it is none of them; see :mod:`vla_ros.engine.checkpoints.hub`.
+    Raises CheckpointError when it is none of them; see :mod:`vla_ros.engine.io.hub`.
     """
     if name.startswith(SHIPPED):
         return shipped(name)
     return folder_of(name)
+
+
+def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
+    """Read ``config.json``, and ``preprocessor_config.json`` where there is one.
+
+    Returns the config and the raw config.json (for its ``norm_stats``). Raises CheckpointError,
+    beginning with the file's name, when they are missing, damaged or describe something else.
+    """
+    refuse_foreign(directory)
+    path = directory / "config.json"
+    raw = read_json(path)
+    try:
+        config = parse_config(raw)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    if config.text.ternary and not config.parallel:
+        raise CheckpointError(
+            f"{directory} is BitVLA without an action head, which says no actions: give a"
+            " fine-tuned one, with action_head--*_checkpoint.pt, after `vla-ros convert`"
+        )
+    return read_preprocessor(directory, config), raw
+
+
+def unused_names(config: ModelConfig) -> tuple[str, ...]:
+    """What names of tensors begin with that the family's checkpoints carry and never read."""
+    if config.text.ternary:  # all BitVLA says is what its action head makes of states
+        return (*vision_unused(config), LANGUAGE + "lm_head.weight")
+    out: list[str] = []
+    for name, tower in zip(("featurizer", "fused_featurizer"), config.towers, strict=False):
+        base = f"vision_backbone.{name}."
+        out += [base + part for part in ("attn_pool.", "norm.", "head.", "fc_norm.")]
+        out.append(f"{base}blocks.{tower.depth - 1}.")
+    if config.text.tied:
+        out.append(LANGUAGE + "lm_head.weight")  # a second copy of the embedding
+    return tuple(out)
+
+
+def expected_shapes(config: ModelConfig) -> Shapes:
+    """Name and shape of every tensor the engine reads for ``config``."""
+    if config.text.ternary:
+        shapes = vision_shapes(config)
+    else:
+        from vla_ros.engine.models.towers import Vision
+
+        with torch.device("meta"):
+            vision = Vision(config)
+        shapes = {n: tuple(t.shape) for n, t in vision.state_dict().items()}
+    shapes.update({LANGUAGE + n: s for n, s in text_shapes(config.text).items()})
+    if config.parallel:
+        from vla_ros.engine.models.oft import head_shapes
+
+        shapes.update(head_shapes(config))
+    if config.vq is not None:
+        from vla_ros.engine.models.minivla import vq_shapes
+
+        shapes.update(vq_shapes(config))
+    return shapes
+
+
+def text_shapes(text: TextConfig) -> Shapes:
+    """Tensors of LlamaForCausalLM / Qwen2ForCausalLM, with transformers' names; of BitNet's without
+    its head."""
+    hidden, middle = text.hidden_size, text.intermediate_size
+    wide, narrow = text.heads * text.head_dim, text.kv_heads * text.head_dim
+    shapes: Shapes = {"model.embed_tokens.weight": (text.vocab_size, hidden)}
+    for layer in range(text.layers):
+        base = f"model.layers.{layer}."
+        shapes[base + "input_layernorm.weight"] = (hidden,)
+        shapes[base + "post_attention_layernorm.weight"] = (hidden,)
+        for name, rows in (("q_proj", wide), ("k_proj", narrow), ("v_proj", narrow)):
+            shapes[f"{base}self_attn.{name}.weight"] = (rows, hidden)
+            if text.qkv_bias:
+                shapes[f"{base}self_attn.{name}.bias"] = (rows,)
+        shapes[base + "self_attn.o_proj.weight"] = (hidden, wide)
+        shapes[base + "mlp.gate_proj.weight"] = (middle, hidden)
+        shapes[base + "mlp.up_proj.weight"] = (middle, hidden)
+        shapes[base + "mlp.down_proj.weight"] = (hidden, middle)
+        if text.ternary:
+            shapes[base + "self_attn.attn_sub_norm.weight"] = (hidden,)
+            shapes[base + "mlp.ffn_sub_norm.weight"] = (middle,)
+    shapes["model.norm.weight"] = (hidden,)
+    if not text.tied and not text.ternary:
+        shapes["lm_head.weight"] = (text.vocab_size, hidden)
+    return shapes
 
 
 def read_layout(directory: Path) -> Layout:
@@ -107,7 +190,7 @@ def read_layout(directory: Path) -> Layout:
     if origin is not None:
         wanted = stored_shapes(wanted, config, origin.formats)
     unused = tuple(name for name in unused_names(config) if f"{name}.scale" not in wanted)
-    check_shapes(directory, stored, wanted, unused)
+    check_tensors(directory, stored, Expected(wanted), unused)
     return Layout(directory, config, stats, files, stored, wanted, origin)
 
 
@@ -117,8 +200,16 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
     CheckpointError names the file, what is wrong with it and what to do.
     """
     layout = read_layout(resolve(name))
+    stats, directory = layout.norm_stats, layout.directory
     if layout.config.text.ternary:
-        return _load_bitvla(layout, device, dtype)
+        like = torch.empty(0, device=device, dtype=dtype)
+        words = FileRows(layout.stored[EMBEDDING].path, EMBEDDING, like)
+        # reading also looks at every number
+        parts = gather(layout.config, read_tensors(layout.stored, layout.wanted), like)
+        digest = sha256_of(directory, layout.files)
+        return Checkpoint(
+            layout.config, parts.tensors, stats, directory, digest, parts.ternary, words
+        )
     shapes = layout.wanted
     own: tuple[str, ...] = PACKED  # of a type of their own
     if layout.origin is not None:
@@ -132,72 +223,36 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
         else tensor.to(device, tensor.dtype if name.endswith(own) else dtype, copy=True)
         for name, tensor in read_tensors(layout.stored, layout.wanted)
     }
-    digest = sha256_of(layout.directory, layout.files)
-    tensors, quantised = from_stored(read, shapes)
-    return Checkpoint(
-        layout.config, tensors, layout.norm_stats, layout.directory, digest, quantised
-    )
+    digest = sha256_of(directory, layout.files)
+    tensors, quantized = from_stored(read, shapes)
+    return Checkpoint(layout.config, tensors, stats, directory, digest, quantized)
 
 
-def _load_bitvla(layout: Layout, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-    like = torch.empty(0, device=device, dtype=dtype)
-    parts, words = read_parts(layout.config, layout.stored, layout.wanted, like)
-    return Checkpoint(
-        layout.config, parts.tensors, layout.norm_stats, layout.directory,
-        sha256_of(layout.directory, layout.files), parts.ternary, words,
-    )  # fmt: skip
-
-
-def quantised(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
+def quantized(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
     """The same with weights in other formats; ValueError where they cannot be.
 
     To the bit what a directory that was quantised ahead of time is read back as.
     """
     if checkpoint.config.text.ternary:
         raise CheckpointError(TERNARY)
-    if checkpoint.quantised:
+    if checkpoint.quantized:
         raise CheckpointError(already(checkpoint.directory))
     like = next(t for n, t in checkpoint.tensors.items() if not n.startswith(VQ))
     refuse_unless_fast(like.device, like.dtype, f"weights {formats}")
-    kept, made = quantise_tensors(checkpoint.tensors, checkpoint.config, formats)
-    return replace(checkpoint, tensors=kept, quantised=made)
+    kept, made = quantize_tensors(checkpoint.tensors, checkpoint.config, formats)
+    return replace(checkpoint, tensors=kept, quantized=made)
 
 
 def refuse_formats(name: str, formats: Formats, device: torch.device, dtype: torch.dtype) -> None:
     """CheckpointError in one line where weights cannot be in these formats; reads no weights."""
-    if name.startswith(RANDOM):
-        ternary = "bitvla" in name
-    else:
+    where: Path | str = name
+    ternary = "bitvla" in name
+    if not name.startswith(RANDOM):
         layout = read_layout(resolve(name))
-        ternary = layout.config.text.ternary
-        if layout.origin is not None:
-            raise CheckpointError(already(layout.directory))
+        where, ternary = layout.directory, layout.config.text.ternary
     if ternary:
         raise CheckpointError(TERNARY)
-    refuse_unless_fast(device, dtype, f"weights {formats}")
-
-
-TERNARY = (
-    "BitVLA's weights are -1, 0 or 1 times a scale and take two bits as they are: leave out weights"
-)
-
-
-def already(directory: Path) -> str:
-    """What is said of a directory that was quantised ahead of time."""
-    return (
-        f"{directory} is quantised already: leave out weights, or name the checkpoint that it was"
-        " made of"
-    )
-
-
-def refuse_unless_fast(device: torch.device, dtype: torch.dtype, what: str) -> None:
-    """CheckpointError where torch has no products of few bits, or slow ones."""
-    if device.type not in ("cpu", "cuda"):
-        raise CheckpointError(f"{what}: these run on a CPU or on CUDA, not on {device.type}")
-    if dtype != torch.bfloat16:
-        raise CheckpointError(
-            f"{what}: torch multiplies them fast with bfloat16 only: give dtype bfloat16"
-        )
+    refuse_flow_formats(where, formats, device, dtype)
 
 
 def inspect_checkpoint(name: str) -> Layout:
@@ -206,12 +261,12 @@ def inspect_checkpoint(name: str) -> Layout:
     The tokenizer is tried too, and every data set's statistics. Raises CheckpointError as
     :func:`load_checkpoint` does.
     """
-    from vla_ros.engine.tokens import PromptTokenizer, read_normaliser
+    from vla_ros.engine.io.tokens import PromptTokenizer, read_normalizer
 
     layout = read_layout(resolve(name))
     for key in layout.norm_stats:
         where, minmax = str(layout.directory), layout.config.minmax
-        read_normaliser(layout.norm_stats, key, minmax=minmax, source=where)
+        read_normalizer(layout.norm_stats, key, minmax=minmax, source=where)
     PromptTokenizer(layout.directory, layout.config)("pick up the red cube")
     for _ in read_tensors(layout.stored, layout.wanted):
         pass
@@ -253,10 +308,20 @@ def save_checkpoint(
     """Write a checkpoint directory that :func:`load_checkpoint` reads back."""
     from safetensors.torch import save_file
 
-    check_tensors(directory, tensors, config)
+    refuse_unlike(directory, tensors, config)
     directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(config_json(config, norm_stats), indent=1)
-    (directory / "config.json").write_text(text + "\n")
+    write_json(directory / "config.json", config_json(config, norm_stats))
     write_tokenizer(directory / "tokenizer.json")
     contiguous = {n: t.detach().contiguous() for n, t in tensors.items()}
-    save_file(contiguous, str(directory / "model.safetensors"))
+    save_file(contiguous, str(directory / WEIGHTS))
+
+
+def refuse_unlike(
+    where: Path, tensors: Tensors, config: ModelConfig, unused: tuple[str, ...] = ()
+) -> None:
+    """Raise CheckpointError where they are not those of ``config``; ``where`` they come from."""
+    described = {
+        name: Stored(where, tuple(tensor.shape), _DTYPES.get(tensor.dtype, str(tensor.dtype)))
+        for name, tensor in tensors.items()
+    }
+    check_tensors(where, described, Expected(expected_shapes(config)), unused)

@@ -1,25 +1,36 @@
-"""``policy_preprocessor.json`` and ``policy_postprocessor.json`` of a LeRobot folder.
+"""Between pictures, states and actions and the model's numbers, as a checkpoint's files say it.
 
-They name the steps between a robot and the model, and the safetensors files with the data
-set's statistics. Steps that this engine does not know are refused: leaving one out would
-change what the policy says. Source: lerobot 0.6.1 ``normalize_processor.py``,
-``relative_action_processor.py`` and ``processor_pi0.py``, ``processor_pi05.py``,
-``processor_smolvla.py``.
+``preprocessor_config.json`` of a token policy: how it wants its pictures. Sources: openvla
+``prismatic/extern/hf/processing_prismatic.py``, BitVLA ``image_processing_siglip.py``. OpenVLA's
+class works out the ``tvf_*`` fields from the others once, when a checkpoint is made, and stores
+both; on reload what is stored wins. So it does here. The released files differ from what the
+towers' own documentation says: the conversion ran with bfloat16 as the default type, and DINOv2's
+mean of 0.485 became 0.484375.
+
+``policy_preprocessor.json`` and ``policy_postprocessor.json`` of a LeRobot folder name the steps
+between a robot and the model, and the safetensors files with the data set's statistics. Steps that
+this engine does not know are refused: leaving one out would change what the policy says. Source:
+lerobot 0.6.1 ``normalize_processor.py``, ``relative_action_processor.py`` and ``processor_pi0.py``,
+``processor_pi05.py``, ``processor_smolvla.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.checkpoints.files import read_json
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.config import ACTION, STATE, FlowConfig
+from vla_ros.engine.io.config import INTERPOLATIONS, STRATEGIES, Fields, ModelConfig, TowerConfig
+from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.flow_config import ACTION, STATE, FlowConfig
 
+FILE = "preprocessor_config.json"
+PROCESSOR = "PrismaticImageProcessor"
+SIGLIP_PROCESSORS = ("SiglipImageProcessor", "SiglipImageProcessorFast")
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
 TOKENIZER, RELATIVE = "tokenizer_processor", "relative_actions_processor"
@@ -37,6 +48,123 @@ MODES = {
 }
 
 
+def read_preprocessor(directory: Path, config: ModelConfig) -> ModelConfig:
+    """``config`` with what the directory's preprocessor says; as it is where there is none.
+
+    CheckpointError names the file and the field that this engine cannot follow.
+    """
+    path = directory / FILE
+    if not path.exists():
+        return config
+    try:
+        return apply_preprocessor(config, read_json(path))
+    except CheckpointError as error:
+        said = str(error)
+        raise CheckpointError(said if str(path) in said else f"{path}: {said}") from error
+
+
+def apply_preprocessor(config: ModelConfig, raw: dict[str, Any]) -> ModelConfig:
+    """``config`` with the content of a preprocessor_config.json."""
+    if config.text.ternary:
+        return _apply_siglip(config, raw)
+    fields = Fields(raw)
+    kind = fields.text("image_processor_type", PROCESSOR)
+    if kind != PROCESSOR:
+        raise fields.wrong("image_processor_type", f"{PROCESSOR}, the family's own")
+    count = len(config.towers)
+    strategy = fields.choice("image_resize_strategy", "letterbox", STRATEGIES)
+    towers = tuple(_tower(fields, tower, i, count) for i, tower in enumerate(config.towers))
+    boxed = fields.flag("tvf_do_letterbox", strategy == "letterbox")
+    resizes = [_resize(fields, tower, i, count) for i, tower in enumerate(towers)]
+    if resizes[0] is not None:
+        shown = {both for both, _ in filter(None, resizes)}
+        if shown == {True, False} or (boxed and True in shown):
+            raise fields.wrong("tvf_resize_params", "the same for every tower, as its class writes")
+        strategy = "letterbox" if boxed else "resize-naive" if True in shown else "resize-crop"
+        towers = tuple(
+            replace(tower, interpolation=resize[1]) if resize else tower
+            for tower, resize in zip(towers, resizes, strict=True)
+        )
+    fill = None
+    if boxed:  # its class pads all towers with the one colour of the last
+        mean = fields.triple("means", _list(fields, "means", count)[-1] or [0.5] * 3)
+        stored = fields.raw.get("tvf_letterbox_fill")
+        grey = [int(x * 255) for x in mean]
+        fill = fields.color("tvf_letterbox_fill", grey if stored is None else stored)
+    return replace(config, towers=towers, resize=strategy, fill=fill)
+
+
+def _apply_siglip(config: ModelConfig, raw: Mapping[str, Any]) -> ModelConfig:
+    """``config`` with the content of a SiglipImageProcessor's file."""
+    fields, (tower,) = Fields(raw), config.towers
+    fields.choice("image_processor_type", SIGLIP_PROCESSORS[0], SIGLIP_PROCESSORS)
+    for name in ("do_resize", "do_rescale", "do_normalize"):
+        fields.only(name, True)
+    size = fields.part("size")
+    for side in ("height", "width"):
+        size.only(side, tower.image_size)
+    factor = fields.number("rescale_factor", 1 / 255)
+    if abs(factor - 1 / 255) > 1e-6:
+        raise fields.wrong("rescale_factor", "1 / 255")
+    mean, std = (
+        fields.triple(n, fields.raw.get(n) or [0.5] * 3) for n in ("image_mean", "image_std")
+    )
+    if min(std) <= 0:
+        raise fields.wrong("image_std", "numbers above 0")
+    number = fields.whole("resample", 3, 0, len(INTERPOLATIONS) - 1)
+    tower = replace(tower, mean=mean, std=std, interpolation=INTERPOLATIONS[number])
+    return replace(config, towers=(tower,))
+
+
+def _tower(fields: Fields, tower: TowerConfig, index: int, count: int) -> TowerConfig:
+    size = _list(fields, "input_sizes", count)[index] or [3, 224, 224]
+    if size != [3, tower.image_size, tower.image_size]:
+        wanted = f"3, {tower.image_size}, {tower.image_size} for tower {index}"
+        raise fields.wrong("input_sizes", wanted)
+    crop = _part(fields, "tvf_crop_params", index, count).raw.get("output_size", size[1:])
+    if crop not in (tower.image_size, size[1:]):
+        raise fields.wrong("tvf_crop_params", f"{size[1:]} for tower {index}")
+    normal = _part(fields, "tvf_normalize_params", index, count)
+    mean, std = (
+        normal.triple(one, normal.raw.get(one) or _list(fields, many, count)[index] or [0.5] * 3)
+        for one, many in (("mean", "means"), ("std", "stds"))
+    )
+    if min(std) <= 0:
+        raise fields.wrong("stds", "numbers above 0")
+    interpolation = _list(fields, "interpolations", count)[index] or "bicubic"
+    if interpolation not in INTERPOLATIONS:
+        raise fields.wrong("interpolations", f"of {', '.join(INTERPOLATIONS)}")
+    return replace(tower, mean=mean, std=std, interpolation=str(interpolation))
+
+
+def _resize(fields: Fields, tower: TowerConfig, index: int, count: int) -> tuple[bool, str] | None:
+    """What a tower's stored resize says: both sides or the shorter one, and the interpolation; None
+    where the file has none."""
+    part = _part(fields, "tvf_resize_params", index, count)
+    if not part.raw:
+        return None
+    if part.raw.get("max_size") is not None:
+        raise part.wrong("max_size", "null")
+    size, side = part.raw.get("size"), tower.image_size
+    if size not in (side, [side], [side, side]):
+        raise part.wrong("size", f"{side} or [{side}, {side}]")
+    number = part.whole("interpolation", 3, 0, len(INTERPOLATIONS) - 1)
+    return size == [side, side], INTERPOLATIONS[number]
+
+
+def _list(fields: Fields, name: str, count: int) -> list[Any]:
+    """A field with an entry for each of ``count`` towers; Nones where it is absent."""
+    listed = fields.items(name) or [None] * count
+    if len(listed) != count:
+        raise fields.wrong(name, f"one entry for each of the {count} towers")
+    return listed
+
+
+def _part(fields: Fields, name: str, index: int, count: int) -> Fields:
+    """Entry ``index`` of a list of objects; empty where it is absent."""
+    return Fields(_list(fields, name, count)[index] or {}, f"{name}[{index}]")
+
+
 @dataclass(frozen=True, slots=True)
 class Scaler:
     """Units <-> model space of one feature, float32 as LeRobot does it, value for value."""
@@ -46,7 +174,7 @@ class Scaler:
     high: torch.Tensor  # std, max or the upper quantile [n]
     eps: float = 1e-8
 
-    def normalise(self, values: torch.Tensor) -> torch.Tensor:
+    def normalize(self, values: torch.Tensor) -> torch.Tensor:
         """Units [..., n] -> model space."""
         if self.mode == "IDENTITY":
             return values
@@ -103,8 +231,11 @@ def read_processors(directory: Path, config: FlowConfig) -> Processors:
         raise CheckpointError(
             f"{directory} has processor steps that are not built: {', '.join(strange)}"
         )
-    lost = [n for n, steps in ((NORMALIZER, before), (TOKENIZER, before), (UNNORMALIZER, after))
-            if n not in steps]  # fmt: skip
+    lost = [
+        n
+        for n, steps in ((NORMALIZER, before), (TOKENIZER, before), (UNNORMALIZER, after))
+        if n not in steps
+    ]
     if lost:
         raise CheckpointError(f"{directory} has no processor step {', '.join(lost)}")
     tokenizer = Fields(before[TOKENIZER].raw.get("config"), TOKENIZER)
@@ -192,8 +323,11 @@ def _relative(
     before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
 ) -> tuple[bool, ...]:
     """Which values are relative to the state: all but those whose name has an excluded word."""
-    on = [s[n].part("config").flag("enabled", False)
-          for s, n in ((before, RELATIVE), (after, ABSOLUTE)) if n in s]  # fmt: skip
+    on = [
+        s[n].part("config").flag("enabled", False)
+        for s, n in ((before, RELATIVE), (after, ABSOLUTE))
+        if n in s
+    ]
     if not any(on):
         return ()
     if on != [True, True]:
@@ -205,3 +339,70 @@ def _relative(
     names = [name.lower() for name in _action_names(before)]
     names += [""] * (config.action_dim - len(names))
     return tuple(not any(w in n for w in words if n) for n in names[: config.action_dim])
+
+
+class PromptTokenizer:
+    """Text -> ids with the tokenizer of a folder, or of the path that was given.
+
+    CheckpointError in one line where there is none or it belongs to another model.
+    """
+
+    def __init__(self, directory: Path, given: str | None, name: str, vocab: int) -> None:
+        path = _find(directory, given, name)
+        from tokenizers import Tokenizer
+
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:
+            raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._path, self._vocab = path, vocab
+        self._bos = _bos(path.parent / "tokenizer_config.json")
+
+    def __call__(self, text: str) -> list[int]:
+        ids = list(self._tokenizer.encode(text).ids)
+        if self._bos is not None:
+            first = self._tokenizer.token_to_id(self._bos)
+            if first is not None and ids[:1] != [first]:
+                ids.insert(0, first)
+        if not ids or max(ids) >= self._vocab:
+            raise CheckpointError(
+                f"{self._path} gives {len(ids)} ids up to {max(ids, default=-1)}, the model has"
+                f" {self._vocab}: they do not belong together"
+            )
+        return ids
+
+    def id_of(self, token: str) -> int:
+        """The id of a token by its name. CheckpointError: there is none."""
+        found = self._tokenizer.token_to_id(token)
+        if found is None or found >= self._vocab:
+            raise CheckpointError(f"{self._path} has no token {token} below {self._vocab}")
+        return int(found)
+
+
+def _find(directory: Path, given: str | None, name: str) -> Path:
+    """``tokenizer.json`` at the path given, in the checkpoint, or where its name is a folder."""
+    places = [directory, directory / "tokenizer"]
+    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
+        places.append(directory / name)
+    if given:
+        chosen = Path(given).expanduser()
+        places = [chosen if chosen.is_dir() else chosen.parent]
+    for place in places:
+        if (place / "tokenizer.json").is_file():
+            return place / "tokenizer.json"
+    raise CheckpointError(
+        f"no tokenizer.json in {places[0]}: copy that of {name or 'the language model'} there,"
+        " or name its folder with the option 'tokenizer'"
+    )
+
+
+def _bos(path: Path) -> str | None:
+    """The token that opens every prompt, where tokenizer_config.json asks for one."""
+    if not path.is_file():
+        return None
+    raw = read_json(path)
+    token = raw.get("bos_token")
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if raw.get("add_bos_token") is True and isinstance(token, str) else None

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from vla_ros.core import Floats
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.files import AGAIN, refuse_broken
+from vla_ros.core.types import Floats
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.files import AGAIN, refuse_broken
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -203,7 +203,7 @@ class ActionTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Normaliser:
+class Normalizer:
     """Bounds of a data set's actions; maps [-1, 1] back to their units where ``mask``.
 
     ``slack`` is OFT's 1e-8 in (high - low + slack); OpenVLA has none.
@@ -223,13 +223,13 @@ class Normaliser:
         scaled = 0.5 * (values + 1.0) * (self.high - self.low + self.slack) + self.low
         return np.where(self.mask, scaled, values)
 
-    def normalise(self, values: Floats) -> Floats:
+    def normalize(self, values: Floats) -> Floats:
         """Units -> [-1, 1] where masked, then clipped (OFT's proprio input)."""
         scaled = 2.0 * (values - self.low) / (self.high - self.low + 1e-8) - 1.0
         return np.clip(np.where(self.mask, scaled, values), -1.0, 1.0)
 
 
-def read_normaliser(
+def read_normalizer(
     norm_stats: Mapping[str, Any],
     unnorm_key: str | None,
     *,
@@ -237,7 +237,7 @@ def read_normaliser(
     minmax: bool = False,
     slack: float = 0.0,
     source: str = "the checkpoint",
-) -> Normaliser:
+) -> Normalizer:
     """Statistics of ``unnorm_key`` (``None``: the only one there is); ``source`` is their file.
 
     Raises CheckpointError with the list of keys when the key is not there or ambiguous, and
@@ -265,7 +265,7 @@ def read_normaliser(
         raise CheckpointError(f"{where}['mask'] is no list of true and false")
     if not len(low) == len(high) == len(mask):
         raise CheckpointError(f"{where} has lists of unequal length")
-    return Normaliser(low, high, np.asarray(mask, dtype=bool), slack)
+    return Normalizer(low, high, np.asarray(mask, dtype=bool), slack)
 
 
 def _numbers(values: object, where: str) -> Floats:

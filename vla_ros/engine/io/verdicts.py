@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vla_ros.engine.quantised.formats import parse_formats
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.engine.layers.formats import parse_formats
 
 FOLDER = "precision"
 _VERSION = 2  # of what is measured; a new one makes old verdicts void
@@ -93,8 +93,8 @@ def require(checkpoint: str, precision: Precision) -> None:
 
     CheckpointError where there is no such checkpoint.
     """
-    from vla_ros.engine.checkpoints.random import PREFIX
-    from vla_ros.engine.inspection import sha256_on_disk
+    from vla_ros.engine.engine import sha256_on_disk
+    from vla_ros.engine.io.random import PREFIX
 
     if (precision.dtype, precision.weights) == ("float32", ""):
         return
@@ -121,9 +121,9 @@ def command(checkpoint: str, precision: Precision) -> str:
 
 def directory_of(checkpoint: str) -> Path | None:
     """The folder beside whose weights verdicts are kept; None: the package's own, or random."""
-    from vla_ros.engine.checkpoints.openvla import resolve
-    from vla_ros.engine.checkpoints.random import PREFIX
-    from vla_ros.engine.checkpoints.shipped import PREFIX as SHIPPED
+    from vla_ros.engine.io.hub import SHIPPED
+    from vla_ros.engine.io.openvla import resolve
+    from vla_ros.engine.io.random import PREFIX
 
     return None if checkpoint.startswith((PREFIX, SHIPPED)) else resolve(checkpoint)
 
@@ -142,8 +142,11 @@ def _read(path: Path) -> StoredGate | None:
         if raw["version"] != _VERSION:
             return None
         return StoredGate(
-            str(raw["checkpoint_sha256"]), Precision(**raw["precision"]), raw["passed"] is True,
-            tuple(map(str, raw["reasons"])), raw["figures"],
-        )  # fmt: skip
+            str(raw["checkpoint_sha256"]),
+            Precision(**raw["precision"]),
+            raw["passed"] is True,
+            tuple(map(str, raw["reasons"])),
+            raw["figures"],
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None

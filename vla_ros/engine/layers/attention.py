@@ -1,10 +1,13 @@
-"""Attention of a pack over the ring. No host sync, static shapes.
+"""Attention of a pack over the KV cache: the prefill over itself, the tail over its slots.
 
-A decoder calls an :class:`Attention` once a layer. :class:`PackedAttention` puts the pack's K and
-V into the ring, lets the prefill see itself (torch's scaled dot product attention, which is flash)
-and the tail its slots: the one primitive of :mod:`vla_ros.engine.packed.tail`, or the kernel that
-does the same. It takes what it needs from the plan when it is made: once for all passes of an eager
-plan, within the graph of a captured one.
+A decoder calls an :class:`Attention` once a layer. :class:`PackedAttention` writes the pack's K and
+V into the cache, lets the prefill see itself (torch's scaled dot product attention, which is flash)
+and the tail its slots. It takes what it needs from the plan when it is made: once for all passes of
+an eager plan, within the graph of a captured one. No host sync, static shapes.
+
+The tail is single tokens, draft chains and draft trees in one encoding: the slot and the row of
+``Plan.sees`` of every token. :class:`TorchTail` is the reference in plain torch: what a CPU runs,
+what a GPU runs without Triton, and what ``kernels/tail_attention_triton.py`` must agree with.
 """
 
 from __future__ import annotations
@@ -12,17 +15,88 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.packed.kernels.rope_write import Heads, Rotated, rotate_in_place, split_rotated
-from vla_ros.engine.packed.pack import Plan
-from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.packed.tail import TailAttention, TorchTail
+from vla_ros.engine.layers.kernels.fused import Heads, Rotated, rotate_in_place, split_rotated
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import Plan
+
+WORD = 64
+
+
+class TailAttention(Protocol):
+    """Of one plan over one KV cache."""
+
+    def __call__(self, layer: int, q: torch.Tensor, scale: float) -> torch.Tensor:
+        """q [tail, H, D] -> [tail, H, D]; the tail's own K and V are in the KV cache already."""
+        ...
+
+
+def seen(sees: torch.Tensor, entries: int) -> torch.Tensor:
+    """``Plan.sees`` [tail, 3 + words] -> bool [tail, entries]."""
+    entry = torch.arange(entries, device=sees.device)
+    length, base, words = sees[:, :1], sees[:, 2:3], sees[:, 3:]
+    place = entry - base
+    word = (place // WORD).clamp(0, words.shape[1] - 1)
+    bits = words.gather(1, word) >> (place % WORD) & 1
+    inside = (place >= 0) & (place < WORD * words.shape[1])
+    return (entry < length) | (inside & bits.bool())
+
+
+class TorchTail:
+    """Two batched products of every slot's queries with that slot's entries, to its end.
+
+    Heads that share K and V are folded into the queries. In a KV cache of several slots the tail's
+    tokens are laid out in cells [slots, width] (idle cells repeat the first token); nothing is
+    gathered of the KV cache, whose slots are the batch.
+    """
+
+    def __init__(self, kv_cache: KVCache, plan: Plan) -> None:
+        self._kv_cache, n = kv_cache, plan.shape.prefill
+        slots, tail, width = kv_cache.slots, plan.shape.tail, plan.shape.width
+        mask = torch.zeros(tail, kv_cache.slot_length, dtype=kv_cache.dtype, device=kv_cache.device)
+        mask.masked_fill_(~seen(plan.sees, kv_cache.slot_length), float("-inf"))
+        self._cells: torch.Tensor | None = None
+        if slots > 1:
+            token, slot = torch.arange(tail, device=kv_cache.device), plan.slot[n:]
+            first = (slot == slot[:, None]).long().argmax(1)  # of its slot
+            self._cells = slot * width + token - first
+            self._tokens = token.new_zeros(slots * width).scatter(0, self._cells, token)
+            mask = mask.new_zeros(slots * width, len(mask[0])).index_copy(0, self._cells, mask)
+        self._mask = mask.view(
+            slots, 1, -1, kv_cache.slot_length
+        )  # per slot, of every head the same
+        self._masks: dict[int, torch.Tensor] = {}
+
+    def __call__(self, layer: int, q: torch.Tensor, scale: float) -> torch.Tensor:
+        keys, values = self._kv_cache.keys[layer], self._kv_cache.values[layer]
+        slots, kv, length, dim = keys.shape
+        cells = q if self._cells is None else q[self._tokens]
+        width, group = len(cells) // slots, q.shape[1] // kv
+        folded = cells.view(slots, width, kv, group, dim).permute(0, 2, 3, 1, 4)
+        scores = torch.baddbmm(
+            self._of_heads(kv, group), folded.reshape(slots * kv, group * width, dim),
+            keys.view(-1, length, dim).transpose(1, 2), alpha=scale,
+        )  # fmt: skip
+        out = torch.bmm(scores.softmax(-1), values.view(-1, length, dim))
+        out = out.view(slots, kv, group, width, dim).permute(0, 3, 1, 2, 4)
+        out = out.reshape(len(cells), -1, dim)
+        return out if self._cells is None else out[self._cells]
+
+    def _of_heads(self, kv: int, group: int) -> torch.Tensor:
+        """The mask [slots * Hkv, group * width, entries] of folded heads."""
+        if group not in self._masks:
+            slots, _, width, length = self._mask.shape
+            wide = self._mask[:, :, None].expand(slots, kv, group, width, length)
+            self._masks[group] = wide.reshape(slots * kv, group * width, length)
+        return self._masks[group]
+
 
 RopeWrite = Callable[..., Rotated]
-MakeTail = Callable[[Ring, Plan], TailAttention]
+MakeTail = Callable[[KVCache, Plan], TailAttention]
 
 
 class Attention(ABC):
@@ -49,17 +123,17 @@ class Attention(ABC):
 
 
 class PackedAttention(Attention):
-    """Writes the pack's K/V into the ring, then attends."""
+    """Writes the pack's K/V into the KV cache, then attends."""
 
     def __init__(
         self,
-        ring: Ring,
+        kv_cache: KVCache,
         plan: Plan,
         rope_write: RopeWrite | None = None,
         make_tail: MakeTail = TorchTail,
     ) -> None:
-        self._ring, self._plan, self._rope_write = ring, plan, rope_write
-        self._tail = make_tail(ring, plan) if plan.shape.tail else None
+        self._kv_cache, self._plan, self._rope_write = kv_cache, plan, rope_write
+        self._tail = make_tail(kv_cache, plan) if plan.shape.tail else None
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
@@ -77,7 +151,7 @@ class PackedAttention(Attention):
         scale: float,
     ) -> torch.Tensor:
         if self._rope_write is not None:
-            entries = (self._ring.keys[layer], self._ring.values[layer])
+            entries = (self._kv_cache.keys[layer], self._kv_cache.values[layer])
             where = (self._plan.slot, self._plan.index)
             q, k, v = self._rope_write(qkv, cos, sin, entries, where, heads)
         else:
@@ -86,15 +160,15 @@ class PackedAttention(Attention):
         return self._attend(layer, q, k, v, scale)
 
     def write(self, layer: int, fresh: torch.Tensor) -> None:
-        """Put the pack's K and V [T, 2 Hkv, D] into one layer's ring entries."""
+        """Put the pack's K and V [T, 2 Hkv, D] into one layer's KV cache entries."""
         tokens, heads, dim = fresh.shape
         both = fresh.view(tokens, 2, heads // 2, dim)
-        self._ring.both[layer][:, self._plan.slot, :, self._plan.index] = both
+        self._kv_cache.both[layer][:, self._plan.slot, :, self._plan.index] = both
 
     def _attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """As ``__call__``; the pack's K/V are in the ring already."""
+        """As ``__call__``; the pack's K/V are in the KV cache already."""
         shape, n = self._plan.shape, self._plan.shape.prefill
         if self._tail is None:
             return prefill(q, k, v, scale, shape.causal)
@@ -107,8 +181,8 @@ class PackedAttention(Attention):
 class CpuAttention(PackedAttention):
     """Puts K and V in place as slices, where they are few: a CPU likes them better than indices."""
 
-    def __init__(self, ring: Ring, plan: Plan, rope_write: RopeWrite | None = None) -> None:
-        super().__init__(ring, plan, rope_write)
+    def __init__(self, kv_cache: KVCache, plan: Plan, rope_write: RopeWrite | None = None) -> None:
+        super().__init__(kv_cache, plan, rope_write)
         # Under torch.compile there would be code for every slot and entry.
         compiling = torch.compiler.is_compiling()
         self._runs = [] if compiling else _runs(plan.slot.tolist(), plan.index.tolist())
@@ -117,7 +191,7 @@ class CpuAttention(PackedAttention):
         few = 0 < len(self._runs) <= MANY
         runs = self._runs if few else self._runs[: self._plan.shape.prefill > 0]
         parts = fresh.view(len(fresh), 2, -1, fresh.shape[2]).permute(1, 2, 0, 3)
-        both = self._ring.both[layer]
+        both = self._kv_cache.both[layer]
         for first, last, slot, entry in runs:
             both[:, slot, :, entry : entry + last - first] = parts[:, :, first:last]
         n = runs[-1][1] if runs else 0
@@ -142,13 +216,13 @@ def _runs(slots: list[int], entries: list[int]) -> list[tuple[int, int, int, int
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Makes the attention of a plan over a ring.
+    """Makes the attention of a plan over a KV cache.
 
     ``whole_slots``: a tail reads its slots to their end, so short slots are fast ones. ``name``:
     what runs, for a person.
     """
 
-    make: Callable[[Ring, Plan], PackedAttention]
+    make: Callable[[KVCache, Plan], PackedAttention]
     whole_slots: bool = False
     name: str = ""
 

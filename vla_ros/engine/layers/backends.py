@@ -1,27 +1,74 @@
-"""Which attention runs where."""
+"""Which kernels a decoder runs on a device: flash attention, Triton's tail, RoPE write, RMSNorm.
+
+Each choice is tried once and held to torch's reference before it is taken.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 
-from vla_ros.engine.packed.attention import (
+from vla_ros.engine.layers.attention import (
     Backend,
     CpuAttention,
     MakeTail,
     PackedAttention,
     RopeWrite,
+    TailAttention,
+    TorchTail,
 )
-from vla_ros.engine.packed.devices import triton_may_run
-from vla_ros.engine.packed.kernels.between import PLAIN, Between, check_between
-from vla_ros.engine.packed.kernels.rope_write import (
+from vla_ros.engine.layers.devices import first_that_runs, triton_may_run
+from vla_ros.engine.layers.kernels.fused import (
+    PLAIN,
+    Between,
     Heads,
+    check_between,
     check_rope_write,
     fits_triton,
 )
-from vla_ros.engine.packed.kernels.tail_attention import check_tail, fits_tail
-from vla_ros.engine.packed.probe import first_that_runs
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import PackLayout, Plan, Planner, branching, chain
+
+_LENGTH = 192  # of a slot: more than one block, and no multiple of a larger one
+
+
+def fits_tail(head_dim: int) -> bool:
+    """The kernel multiplies blocks of 16, and takes a head whole."""
+    return head_dim >= 16 and head_dim & (head_dim - 1) == 0
+
+
+def check_tail(
+    make: Callable[[KVCache, Plan], TailAttention],
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    heads: Heads,
+) -> None:
+    """A tree in a slot of its own; chains, one of them behind a prefill, in three; a chain that
+    fills the largest block of queries.
+
+    Raises whatever the call raises, and ValueError where it gives something else.
+    """
+    random = torch.Generator().manual_seed(0)
+    tree = branching(0, 150, 140, ((0,), (1,), (1, 2), (0, 3), (1, 2, 4)))
+    layouts = (
+        (1, PackLayout((0,), tail=(*chain(0, 139, 1), *tree))),
+        (3, PackLayout((0,), 5, 1, (*chain(2, 9, 2), *chain(1, 5, 1), *chain(0, 180, 3)))),
+        (1, PackLayout((0,), tail=chain(0, 60, 70))),
+    )
+    for slots, layout in layouts:
+        kv_cache = KVCache(1, slots, _LENGTH, heads.kv, head_dim, dtype, device)
+        entries = torch.randn(kv_cache.both[0].shape, generator=random)
+        kv_cache.both[0].copy_(entries)
+        plan = Planner(kv_cache).plan(layout)
+        q = torch.randn(plan.shape.tail, heads.query, head_dim, generator=random).to(device, dtype)
+        wanted, got = (tail(kv_cache, plan)(0, q, head_dim**-0.5) for tail in (TorchTail, make))
+        off = (got.float() - wanted.float()).abs().max().item()
+        if not off < (1e-4 if dtype == torch.float32 else 0.05):  # of values up to 2
+            raise ValueError(f"its result is off by {off:.2g}")
+
 
 GROUPED = Heads(4, 2)  # what is tried where nobody says which heads there are
 
@@ -54,7 +101,7 @@ def choose_tail(
         return None
 
     def kernel() -> MakeTail:
-        from vla_ros.engine.packed.kernels.tail_attention_triton import TritonTail
+        from vla_ros.engine.layers.kernels.tail_attention_triton import TritonTail
 
         check_tail(TritonTail, device, dtype, head_dim, heads)
         return TritonTail
@@ -73,7 +120,7 @@ def choose_rope_write(
         return None
 
     def kernel() -> RopeWrite:
-        from vla_ros.engine.packed.kernels.rope_write_triton import rope_write
+        from vla_ros.engine.layers.kernels.rope_write_triton import rope_write
 
         check_rope_write(rope_write, device, dtype, head_dim, heads)
         return rope_write
@@ -88,7 +135,7 @@ def choose_between(device: torch.device, dtype: torch.dtype, width: int, middle:
         return PLAIN
 
     def kernels() -> Between:
-        from vla_ros.engine.packed.kernels.between_triton import KERNELS
+        from vla_ros.engine.layers.kernels.between_triton import KERNELS
 
         check_between(KERNELS, device, dtype, width, middle)
         return KERNELS

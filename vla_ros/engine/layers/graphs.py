@@ -11,8 +11,8 @@ from functools import partial
 
 import torch
 
-from vla_ros.engine.packed.devices import on_device
-from vla_ros.engine.packed.pack import Plan
+from vla_ros.engine.layers.devices import on_device
+from vla_ros.engine.layers.pack import Plan
 
 Outputs = tuple[torch.Tensor, ...]
 Capture = Callable[[Callable[[], Outputs]], Callable[[], Outputs]]
@@ -169,4 +169,4 @@ class GraphedVision:
             self._replay = self._capture(lambda: (self._run(self._pixels),))
         for buffer, fresh in zip(self._pixels, pixels, strict=True):
             buffer.copy_(fresh)
-        return self._replay()[0].clone()  # a pipelined schedule may hold on to it
+        return self._replay()[0].clone()  # a pipelined decoding may hold on to it

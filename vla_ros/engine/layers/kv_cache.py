@@ -1,4 +1,4 @@
-"""The KV ring: storage for the keys and values of the requests that are alive.
+"""The KV cache: storage for the keys and values of the requests that are alive.
 
 A slot belongs to one request from ``acquire`` to ``release`` and is then used again by index;
 nothing is ever copied from frame to frame. Not thread-safe: one engine, one thread.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 
-class Ring:
+class KVCache:
     """Per layer K and V of [slots, kv_heads, slot_length, head_dim] (head major).
 
     Head major because a decode pass on a CPU is then two plain batched products.
@@ -49,7 +49,7 @@ class Ring:
     def resize(self, slot_length: int) -> None:
         """Make all slots this long, in the same storage. Only while no request is alive."""
         if self._live:
-            raise RuntimeError("the KV ring cannot change its shape while requests are alive")
+            raise RuntimeError("the KV cache cannot change its shape while requests are alive")
         if slot_length > self.longest:
             raise ValueError(f"a slot has at most {self.longest} entries, wanted {slot_length}")
         self._view(slot_length)

@@ -1,4 +1,4 @@
-"""The one primitive: a pack of tokens that goes through the decoder as one sequence.
+"""A pack: the tokens that go through the decoder as one sequence, whatever the way of decoding.
 
 A pack is a fresh *prefill* (its tokens attend to each other only) followed by a *tail*: single
 tokens, draft chains or draft trees of any live requests. Each token of the tail says by itself
@@ -6,15 +6,20 @@ which entries of its KV slot it sees: all before a length and, of a draft tree, 
 are set. The tail tokens of one request lie together.
 
 A :class:`PackLayout` says what a pack looks like, a :class:`Plan` is the same as tensors; neither
-depends on token values. :mod:`vla_ros.engine.packed.planner` turns one into the other.
+depends on token values. A :class:`Planner` turns one into the other and keeps plans: steady streams
+repeat a few layouts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, pairwise
 
 import torch
+
+from vla_ros.engine.layers.kv_cache import KVCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +136,96 @@ def branching(
 def prefill_layout(tokens: int, rows: tuple[int, ...], slot: int = 0) -> PackLayout:
     """A causal prefill alone."""
     return PackLayout(rows=rows, prefill=tokens, slot=slot)
+
+
+PLANS = 512  # remembered per KV cache
+WORD = 64  # entries that a word of bits speaks of
+
+
+class Planner:
+    """Builds plans for one KV cache and remembers the last :data:`PLANS` of them."""
+
+    def __init__(self, kv_cache: KVCache) -> None:
+        self._kv_cache = kv_cache
+        #: The plan of a layout. Raises ValueError when it does not fit the KV cache.
+        self.plan = lru_cache(PLANS)(self._plan)
+
+    @property
+    def built(self) -> int:
+        """Plans made since the start, or since they were forgotten."""
+        return self.plan.cache_info().misses
+
+    def forget(self) -> None:
+        """Drop all plans: the KV cache has another shape."""
+        self.plan.cache_clear()
+
+    def _plan(self, layout: PackLayout) -> Plan:
+        _check(layout, self._kv_cache)
+        tail, front = layout.tail, layout.prefill + layout.pad
+        fresh = range(front)
+        positions = [*fresh, *(t.index if t.position is None else t.position for t in tail)]
+        slot = [layout.slot] * front + [t.slot for t in tail]
+        index = [*fresh, *(t.index for t in tail)]
+        rows = [r if r < layout.prefill else r + layout.pad for r in layout.rows]
+        seen = [seen_by(token) for token in tail]
+        words = max((-(-(each[1] - each[2]) // WORD) for each in seen if each[3]), default=1)
+        shape = PackShape(
+            prefill=front,
+            tail=len(tail),
+            rows=len(rows),
+            width=max((count for _, count in _runs(tail)), default=0),
+            words=words,
+            causal=layout.causal,
+        )
+        sees = [n for *ends, bits in seen for n in (*ends, *_words(bits, words))]
+        numbers = [*positions, *slot, *index, *rows, layout.prefill, *sees]
+        return Plan.of(shape, torch.tensor(numbers, dtype=torch.long).to(self._kv_cache.device))
+
+
+def seen_by(token: TailToken) -> tuple[int, int, int, int]:
+    """What a token sees of its slot: length, reach, base and bits, see :class:`Plan`."""
+    if token.sees is None:
+        return token.index + 1, token.index + 1, token.index + 1, 0
+    own, length = set(token.sees), token.trunk
+    while length in own:
+        length += 1
+    rest = [entry for entry in own if entry >= length]
+    if not rest:
+        return length, length, length, 0
+    base = min(rest)
+    return length, max(rest) + 1, base, sum(1 << (entry - base) for entry in rest)
+
+
+def _words(bits: int, count: int) -> list[int]:
+    """As so many signed integers of 64 bits, the lowest first."""
+    parts = [bits >> (WORD * number) & (1 << WORD) - 1 for number in range(count)]
+    return [part - (1 << WORD) if part >> (WORD - 1) else part for part in parts]
+
+
+def _runs(tail: tuple[TailToken, ...]) -> list[tuple[int, int]]:
+    """(slot, tokens) as they lie together."""
+    return [(slot, len(list(group))) for slot, group in groupby(tail, key=lambda t: t.slot)]
+
+
+def _check(layout: PackLayout, kv_cache: KVCache) -> None:
+    tail = layout.tail
+    entries = [t.index for t in tail] + [layout.prefill + layout.pad - 1]
+    slots = [t.slot for t in tail] + ([layout.slot] if layout.prefill else [])
+    if max(entries) >= kv_cache.slot_length:
+        raise ValueError(
+            f"the pack needs {max(entries) + 1} entries, a slot has {kv_cache.slot_length}"
+        )
+    if not slots or not 0 <= min(slots) <= max(slots) < kv_cache.slots:
+        used = sorted(set(slots))
+        raise ValueError(f"the pack uses slots {used}, the KV cache has {kv_cache.slots}")
+    front = layout.prefill + layout.pad
+    if layout.prefill and any(t.slot == layout.slot and t.index < front for t in tail):
+        raise ValueError("a tail token of the prefill's slot lies within the prefill")
+    if len({(t.slot, t.index) for t in tail}) != len(tail):
+        raise ValueError("two tail tokens write the same KV entry")
+    if len(_runs(tail)) != len({t.slot for t in tail}):
+        raise ValueError("the tail tokens of a slot do not lie together")
+    for before, after in pairwise(tail):
+        in_line = before.slot != after.slot or after.index == before.index + 1
+        if not in_line and after.sees is None:
+            raise ValueError("a tail token does not follow the one before it, and says not why")

@@ -7,7 +7,7 @@ among its ``more_images``.
 
 from __future__ import annotations
 
-from vla_ros.core import Image, Observation
+from vla_ros.core.types import Image, Observation
 from vla_ros.engine.errors import CheckpointError
 
 MAIN, WRIST = "main", "wrist"

@@ -1,4 +1,4 @@
-"""The gate: discrete choices, as integers, against what is stored for a checkpoint.
+"""Golden integers: discrete choices against what is stored for a checkpoint.
 
 A table that is off by one row still gives plausible actions (vla.cpp's paper, appendix E, lost
 a task suite to it). So position indices, bucketised states and the table of times are computed
@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.checkpoints.files import read_json
+from vla_ros.engine.decoding.flow_matching import Euler
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.config import SMOLVLM2_500M, FlowConfig
-from vla_ros.engine.flow.solver import Euler
-from vla_ros.engine.flow.tables import POSITION_TABLES, patch_positions, time_table
-from vla_ros.engine.flow.text import state_bins
+from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.flow_config import SMOLVLM2_500M, FlowConfig
+from vla_ros.engine.models.preparation import state_bins
+from vla_ros.engine.models.vlm_with_expert import time_table
 
 FILE = "discrete.json"
 TIME_SCALE = 1 << 15  # the table of times is compared in steps of 2 ** -15
@@ -30,6 +30,12 @@ TIME_SCALE = 1 << 15  # the table of times is compared in steps of 2 ** -15
 STATE_PROBES = (-1.5, -1.0, -0.9921875, -0.99218744, -0.5, -0.001, 0.0, 0.25, 0.9921874,
                 0.9921875, 1.0, 1.5)  # fmt: skip
 STATE_BINS = (-1, 0, 1, 1, 64, 127, 128, 160, 254, 255, 255, 255)
+
+
+#: How SmolVLM's patches find their row of the position table. transformers 5 counts exactly;
+#: transformers 4 scaled by 1 - 1e-6 in the precision of the pixels, which in float32 puts
+#: almost every patch one row and one column too low.
+POSITION_TABLES = ("exact", "transformers-4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,25 @@ def position_ids(config: FlowConfig, table: str) -> torch.Tensor:
     if config.kind != "smolvla":
         return torch.arange(side * side)
     return patch_positions(config.image_size // vision.patch, side, table)
+
+
+def patch_positions(patches: int, side: int, table: str = "exact") -> torch.Tensor:
+    """Rows of a ``side`` x ``side`` position table for ``patches`` x ``patches`` patches.
+
+    int64 [patches ** 2], in float32. Sources: transformers 5.5 and 5.23 (``exact``) and 4.57
+    ``SmolVLMVisionEmbeddings.forward``.
+    """
+    edges = torch.arange(1 / side, 1.0, 1 / side)
+    index = torch.arange(patches, dtype=torch.float32)
+    if table == "exact":
+        step = 1.0 / torch.tensor([patches])
+        where = torch.clamp(index * step, max=1.0 - 1e-6)
+    elif table == "transformers-4":
+        where = index / patches * (1 - 1e-6)
+    else:
+        raise ValueError(f"position table {table!r}: give one of {', '.join(POSITION_TABLES)}")
+    bucket = torch.bucketize(where, edges, right=True)
+    return (bucket[:, None] * side + bucket).flatten()
 
 
 def check_discrete(config: FlowConfig, stored: Discrete, where: str) -> torch.Tensor:

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vla_ros.core import Floats
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.tokens import ActionTokens
+from vla_ros.core.types import Floats
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.tokens import ActionTokens
 
 _Float32s = npt.NDArray[np.float32]
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.quantised.matrices import Quantised, replace_linear
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.layers.linear import LowBit, replace_linear
 
 BLOCKS = 2
 
@@ -92,12 +92,12 @@ def head_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def load_heads(
     config: ModelConfig,
     tensors: dict[str, torch.Tensor],
-    quantised: Mapping[str, Quantised] | None = None,
+    quantized: Mapping[str, LowBit] | None = None,
 ) -> ParallelHeads:
     """The heads with a checkpoint's weights, of which the ``quantised`` are no tensors."""
     with torch.device("meta"):
         heads = ParallelHeads(config)
-    few = {n: m for n, m in (quantised or {}).items() if n.startswith("action_head.")}
+    few = {n: m for n, m in (quantized or {}).items() if n.startswith("action_head.")}
     replace_linear(heads, few, tensors)
     heads.load_state_dict({n: tensors[n] for n in heads.state_dict()}, assign=True)
     return heads.requires_grad_(False).eval()

@@ -1,37 +1,40 @@
-"""A loaded model: vision, decoder and the cached prompt, on one device.
+"""OpenVLA's network: vision towers, projector and decoder of one checkpoint, on one device.
 
-Every schedule makes itself a :class:`~vla_ros.engine.packed.lane.Lane` of it, and running a pack
-on a lane is the only way into the decoder.
+MiniVLA, OpenVLA-OFT and BitVLA are it with other towers, heads or languages. Every decoding makes
+itself a :class:`~vla_ros.engine.decoding.runner.DecoderRunner` of it: the
+only way into the decoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 import torch
 
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.openvla import Checkpoint
-from vla_ros.engine.codes import action_tokens
-from vla_ros.engine.compiled import compiled
-from vla_ros.engine.decoders.base import Decoder, Hidden, Tapped
-from vla_ros.engine.decoders.bitnet import BitNetDecoder
-from vla_ros.engine.decoders.hugging_face import TransformersDecoder
-from vla_ros.engine.decoders.llama import LlamaDecoder
-from vla_ros.engine.gemm.choose import choose_tuner
-from vla_ros.engine.gemm.tuner import Tuner
-from vla_ros.engine.packed.backends import choose_backend, choose_between
-from vla_ros.engine.packed.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
-from vla_ros.engine.packed.kernels.between import PLAIN
-from vla_ros.engine.packed.kernels.rope_write import Heads
-from vla_ros.engine.packed.lane import BUCKET, Lane
-from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.packed.streams import SideBySide
-from vla_ros.engine.quantised.matrices import Quantised, replace_linear
-from vla_ros.engine.quantised.prepacked import can_prepack
-from vla_ros.engine.vision.towers import Both, Vision, fused
+from vla_ros.core.types import Observation
+from vla_ros.engine.decoding.runner import BUCKET, DecoderRunner
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.openvla import Checkpoint
+from vla_ros.engine.layers.backends import choose_backend, choose_between
+from vla_ros.engine.layers.devices import SideBySide
+from vla_ros.engine.layers.gemm import Tuner, choose_tuner
+from vla_ros.engine.layers.graphs import Capture, CountedCapture, CudaCapture, GraphedVision
+from vla_ros.engine.layers.kernels.fused import PLAIN, Heads
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.linear import LowBit, can_prepack, replace_linear
+from vla_ros.engine.models.language.base import Decoder, Hidden, Tapped
+from vla_ros.engine.models.language.bitnet import BitNetDecoder
+from vla_ros.engine.models.language.hugging_face import TransformersDecoder
+from vla_ros.engine.models.language.llama import LlamaDecoder
+from vla_ros.engine.models.minivla import action_tokens
+from vla_ros.engine.models.towers import Both, Vision, fused
+from vla_ros.engine.options import EngineOptions
 
+P = ParamSpec("P")
+R = TypeVar("R")
 See = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
 
 
@@ -43,54 +46,41 @@ class Prompt:
     rest: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """How a model is run. ``capture`` overrides the way graphs are captured (tests).
-
-    ``prepack``: on a CPU the decoder's matrices are laid out for it once. ``vision_streams``: on
-    CUDA two towers run beside each other; ``both`` overrides the way in which (tests). ``gemm``:
-    who multiplies in captured passes."""
-
-    backend: str = "own"
-    cuda_graphs: bool = True
-    compile: tuple[str, ...] = ()
-    attention: str = "auto"
-    capture: Capture | None = None
-    prepack: bool = True
-    vision_streams: bool = True
-    both: Both | None = None
-    gemm: str = "auto"
-
-
 class VLAModel:
-    """Vision tower, projector and decoder of one checkpoint. Inference only."""
+    """Vision tower, projector and decoder of one checkpoint. Inference only.
+
+    ``capture`` overrides how graphs are captured, ``both`` how two towers run beside each other
+    (tests; of a draft model, its target's).
+    """
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         device: torch.device,
         dtype: torch.dtype,
-        options: ModelOptions | None = None,
+        options: EngineOptions | None = None,
+        capture: Capture | None = None,
+        both: Both | None = None,
     ) -> None:
-        self.options = options = options or ModelOptions()
+        self.options = options = options or EngineOptions()
         self.config: ModelConfig = checkpoint.config
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype, self.both = device, dtype, both
         #: without what is packed; see :meth:`unpacked`
         self.tensors, self.directory = dict(checkpoint.tensors), checkpoint.directory
         self.actions = action_tokens(self.config, self.tensors)
         #: parameters in fewer bits, which are not among ``tensors``
-        self.quantised = sum(m.parameters for m in checkpoint.quantised.values())
-        self.quantised_bytes = sum(m.nbytes for m in checkpoint.quantised.values())
-        if self.quantised and options.backend != "own":
+        self.quantized = sum(m.parameters for m in checkpoint.quantized.values())
+        self.quantized_bytes = sum(m.nbytes for m in checkpoint.quantized.values())
+        if self.quantized and options.backend != "own":
             raise ValueError(f"backend {options.backend!r} has no quantised weights: give own")
         #: of OFT's head of actions
-        self.quantised_head: dict[str, Quantised] = {
-            n: m for n, m in checkpoint.quantised.items() if n.startswith("action_head.")
+        self.quantized_head: dict[str, LowBit] = {
+            n: m for n, m in checkpoint.quantized.items() if n.startswith("action_head.")
         }
         self.vision = _vision(self.config, checkpoint)
-        self.parameters = self.quantised + sum(t.numel() for t in self.tensors.values())
+        self.parameters = self.quantized + sum(t.numel() for t in self.tensors.values())
         text = self.config.text
-        self.capture = _capture(device, options)
+        self.capture = _capture(device, options, capture)
         # torch.compile lays weights out itself, and fuses.
         compiles = "decoder" in options.compile
         #: what says how the decoder's products are done in captured passes; None: torch does them
@@ -98,7 +88,9 @@ class VLAModel:
         ours = options.backend == "own" and not (compiles or text.ternary)
         if self.capture is not None and ours and options.gemm == "auto":
             self.tuner = choose_tuner(device, dtype)
-        prepack = options.prepack and not compiles and can_prepack(device, dtype)
+        # Decoding generate is transformers' and takes the matrices plain.
+        plain = compiles or options.decoding == "generate"
+        prepack = not plain and can_prepack(device, dtype)
         sizes = text.hidden_size, text.intermediate_size
         self.decoder: Decoder
         if text.ternary:
@@ -107,14 +99,14 @@ class VLAModel:
             self.decoder = TransformersDecoder(text, self.tensors)
         else:
             self.decoder = LlamaDecoder(
-                text, self.tensors, quantised=checkpoint.quantised,
+                text, self.tensors, quantized=checkpoint.quantized,
                 prepack=prepack and self.tuner is None,
                 tuner=self.tuner,
                 between=PLAIN if compiles else choose_between(device, dtype, *sizes),
             )  # fmt: skip
         heads = Heads(text.heads, text.kv_heads)
         self.attention = choose_backend(device, dtype, text.head_dim, options.attention, heads)
-        self._see = _eyes(self.vision, device, options)
+        self._see = _eyes(self.vision, device, options, both)
         self._hidden: Hidden = self.decoder.hidden
         self._tapped: Tapped = self.decoder.tapped
         if "decoder" in options.compile:
@@ -159,45 +151,45 @@ class VLAModel:
         """[first tokens][patches][rest of the text] -> embeddings [n, C]."""
         return torch.cat((prompt.first, patches, prompt.rest))
 
-    def lane(
+    def runner(
         self,
         slots: int,
         slot_length: int,
         window: range | None = None,
         taps: tuple[int, ...] = (),
-    ) -> Lane:
-        """A KV ring of its own; ``window`` names the tokens to choose among, None all of them.
+    ) -> DecoderRunner:
+        """A KV cache of its own; ``window`` names the tokens to choose among, None all of them.
 
-        ``taps``: layers whose outputs its passes keep, see :class:`Lane`.
+        ``taps``: layers whose outputs its passes keep, see :class:`DecoderRunner`.
         """
         text = self.config.text
         page = 1 if self.capture is None else BUCKET
         length = -(-slot_length // page) * page
-        ring = Ring(
+        kv_cache = KVCache(
             text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device
         )
-        return Lane(
-            self.decoder, self._hidden, ring, self.attention, self._captures_passes(), window,
+        return DecoderRunner(
+            self.decoder, self._hidden, kv_cache, self.attention, self._captures_passes(), window,
             taps, self._tapped,
         )  # fmt: skip
 
 
-def _eyes(vision: Vision, device: torch.device, options: ModelOptions) -> See:
+def _eyes(vision: Vision, device: torch.device, options: EngineOptions, both: Both | None) -> See:
     """Pixels -> features [patches, sum of widths]: each tower compiled, or not; two of them on two
     streams."""
     towers: list[Callable[[torch.Tensor], torch.Tensor]] = list(vision.vision_backbone.towers)
     if "vision" in options.compile:
         # Each by itself: a stream is chosen between them, which is nothing that dynamo traces.
         towers = [compiled(tower) for tower in towers]
-    both = options.both
     if both is None and device.type == "cuda" and options.vision_streams and len(towers) > 1:
         both = SideBySide(device)
     return lambda pixels: fused(towers, pixels, both).flatten(0, 1)
 
 
-def _capture(device: torch.device, options: ModelOptions) -> CountedCapture | None:
-    """What captures the passes, and counts that; a draft model's options have its target's."""
-    capture = options.capture
+def _capture(
+    device: torch.device, options: EngineOptions, capture: Capture | None
+) -> CountedCapture | None:
+    """What captures the passes, and counts that."""
     if capture is None and device.type == "cuda" and options.cuda_graphs:
         capture = CudaCapture(device)
     if capture is None or isinstance(capture, CountedCapture):
@@ -210,7 +202,41 @@ def _vision(config: ModelConfig, checkpoint: Checkpoint) -> Vision:
     with torch.device("meta"):
         vision = Vision(config)
     parts = ("vision_backbone.", "projector.")
-    few = {n: m for n, m in checkpoint.quantised.items() if n.startswith(parts)}
+    few = {n: m for n, m in checkpoint.quantized.items() if n.startswith(parts)}
     replace_linear(vision, few, tensors)
     vision.load_state_dict({n: tensors[n] for n in vision.state_dict()}, assign=True)
     return vision.requires_grad_(False).eval()
+
+
+PIECES = 64
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, compiled when it is called, with room for all shapes that a decoding has.
+
+    Dynamo compiles a second shape for sizes that vary, so the 13 shapes of speculation take 4
+    pieces of code. Attentions, trees and taps take some more; past its limit (8) dynamo would run
+    the rest eagerly, with one warning in its own log. So the limit is raised.
+    """
+    from torch._dynamo import config
+
+    config.recompile_limit = max(config.recompile_limit, PIECES)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 4 * PIECES)
+    return torch.compile(function)
+
+
+def camera_pixels(
+    preprocess: Preprocessor, observation: Observation, cameras: int
+) -> tuple[torch.Tensor, ...]:
+    """Pixels [cameras, 3, s, s] for every tower: the main image, then the wrist's.
+
+    Raises ValueError when a second camera is needed and the observation has none.
+    """
+    views = [preprocess(observation.image)]
+    if cameras == 2:
+        if observation.wrist_image is None:
+            raise ValueError("this checkpoint needs a wrist image, the observation has none")
+        views.append(preprocess(observation.wrist_image))
+    if len(views) == 1:
+        return views[0]
+    return tuple(torch.cat(per_tower) for per_tower in zip(*views, strict=True))

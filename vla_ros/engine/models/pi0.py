@@ -12,9 +12,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.flow.buffers import MASKED, Span, laid
-from vla_ros.engine.flow.config import FlowConfig
-from vla_ros.engine.flow.layers import (
+from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.quantize import HEAD, VISION, as_it_is, mapped
+from vla_ros.engine.io.weights import Expected, Weights
+from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.linear import linear
+from vla_ros.engine.models.base import MASKED
+from vla_ros.engine.models.linear import linear_shapes, read_linear
+from vla_ros.engine.models.transformer import (
     attend,
     layer_shapes,
     mlp,
@@ -23,14 +28,14 @@ from vla_ros.engine.flow.layers import (
     read_layer,
     split,
 )
-from vla_ros.engine.flow.matrices import DECODER, HEAD, VISION, as_it_is, mapped
-from vla_ros.engine.flow.model import FlowModel
-from vla_ros.engine.flow.siglip import read_siglip, siglip_shapes
-from vla_ros.engine.flow.suffix import TimedActions, linear_shapes, read_linear
-from vla_ros.engine.flow.tables import time_table
-from vla_ros.engine.flow.weights import Expected, Shape, Weights
-from vla_ros.engine.packed.graphs import Capture
-from vla_ros.engine.quantised.matrices import linear
+from vla_ros.engine.models.vlm_with_expert import (
+    ActionTimeMlp,
+    KVSpan,
+    VLMWithExpert,
+    action_shapes,
+    append,
+    vlm_shapes,
+)
 
 _VLM = "paligemma_with_expert.paligemma."
 TOWER, PROJECTOR = _VLM + "model.vision_tower.", _VLM + "model.multi_modal_projector.linear"
@@ -39,8 +44,8 @@ EXPERT = "paligemma_with_expert.gemma_expert."
 NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
-class PiModel(FlowModel):
-    """Either of the two, by ``config.adaptive``."""
+class Pi0(VLMWithExpert):
+    """Either of the two, by ``config.adaptive``: pi0.5 is."""
 
     def __init__(
         self,
@@ -51,122 +56,110 @@ class PiModel(FlowModel):
         capture: Capture | None = None,
         time_precision: torch.dtype = torch.float64,
     ) -> None:
-        rows = 0 if config.adaptive else 1
-        super().__init__(config, like, capture, rows + config.horizon, 1 + rows * config.horizon)
-        text, expert = config.shapes.text, config.shapes.expert
-        self._state_rows = rows
-        self._tower = read_siglip(weights, TOWER, config.shapes.vision, positions, like)
+        self.state_rows = 0 if config.adaptive else 1
+        super().__init__(
+            config,
+            weights,
+            positions,
+            like,
+            capture,
+            tower=TOWER,
+            text=TEXT,
+            tail=self.state_rows + config.horizon,
+            mask_rows=1 + self.state_rows * config.horizon,
+        )
+        expert = config.shapes.expert
         self._projector = mapped(weights, PROJECTOR, VISION, like, as_it_is(PROJECTOR))
-        self._embedding = weights.take(TEXT + "embed_tokens.weight").to(like)
-        self.layers = [
-            read_layer(weights, f"{TEXT}layers.{i}.", text, like, DECODER,
-                       parts="kv" if i == text.layers - 1 else "qkv")
-            for i in range(text.layers)
-        ]  # fmt: skip
         self._expert = [
-            read_layer(weights, f"{EXPERT}model.layers.{i}.", expert, like, HEAD,
-                       norms=not config.adaptive)
+            read_layer(
+                weights, f"{EXPERT}model.layers.{i}.", expert, like, HEAD, norms=not config.adaptive
+            )
             for i in range(expert.layers)
-        ]  # fmt: skip
-        times = time_table(
-            self._times, expert.hidden_size, config.min_period, config.max_period,
-            time_precision,
-        ).to(like.device)  # fmt: skip
-        self._out = read_linear(weights, "action_out_proj").on(like.device)
+        ]
+        times = self.time_table(time_precision)
+        self.action_out_proj = read_linear(weights, "action_out_proj").on(like.device)
         if config.adaptive:
-            self._in = read_linear(weights, "action_in_proj").on(like.device)
-            self._modulation = _Modulation(weights, config, times, like)
+            self.action_in_proj = read_linear(weights, "action_in_proj").on(like.device)
+            self._ada_rms = _AdaRms(weights, config, times, like)
         else:
-            self._timed = TimedActions(weights, times, like)
-            self._state = read_linear(weights, "state_proj").on(like.device)
+            self.action_time_mlp = ActionTimeMlp(weights, times, like)
+            self.state_proj = read_linear(weights, "state_proj").on(like.device)
             scale = norm_scale(weights, EXPERT + "model.norm.weight", expert)
-            self._out.weight.mul_(scale.to(like.device))
+            self.action_out_proj.weight.mul_(scale.to(like.device))
 
-    def _see(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self._projector(self._tower(pixels)).flatten(0, 1)
+    def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self._projector(self.tower(pixels)).flatten(0, 1)
 
-    def _rows(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        words = F.embedding(ids, self._embedding) * self._embedding.shape[1] ** 0.5
-        return features, words
-
-    def _replace_state(self, state: torch.Tensor) -> None:
+    def replace_state(self, span: KVSpan, state: torch.Tensor) -> None:
         if self.config.adaptive:
-            super()._replace_state(state)
-        self.buffers.state.copy_(state)
+            super().replace_state(span, state)
+        self.state.copy_(state)
 
-    def _lay_masks(self, span: Span, count: int) -> None:
+    def mask(self, span: KVSpan, count: int) -> None:
         """Of pi0 the first row of the suffix mask is the state's: it sees no action."""
-        super()._lay_masks(span, count)
-        if self._state_rows:
+        super().mask(span, count)
+        if self.state_rows:
             span.suffix_mask[0, span.length + 1 :] = MASKED
 
-    def _fresh(self, span: Span, x: torch.Tensor, step: int) -> torch.Tensor:
-        """pi0: state and actions in one pass. Alone the state's row would read all weights again,
+    def embed_suffix(self, x: torch.Tensor, step: int, with_state: bool = False) -> torch.Tensor:
+        """In pi0's first step the state's row comes along: alone it would read all weights again,
         which on a GPU costs as much as a step."""
-        if not self._state_rows:
-            return self._velocity(span, x, step)
-        state = self._state(self.buffers.state)[None]
-        rows = torch.cat((state, self._timed(x, step, self._given))).to(self.dtype)
-        return self._speed(self._run(span, rows, 0, step, span.suffix_mask)[1:], step)
-
-    def _velocity(self, span: Span, x: torch.Tensor, step: int) -> torch.Tensor:
-        rows = self._in(x) if self.config.adaptive else self._timed(x, step, self._given)
-        rows = rows.to(self.dtype)
-        return self._speed(self._run(span, rows, self._state_rows, step, self._hidden(span)), step)
-
-    def _hidden(self, span: Span) -> torch.Tensor | None:
-        """The mask of rows that see all there is; None where nothing is padding."""
-        return span.suffix_mask[-1:] if self.padded else None
-
-    def _speed(self, out: torch.Tensor, step: int) -> torch.Tensor:
-        """The expert's output rows -> velocities."""
-        out = norm(out.float(), self.config.shapes.expert.rms_eps)
         if self.config.adaptive:
-            scale, shift, _ = self._at(self._modulation.final, step)
-            out = out * scale + shift
-        return self._out(out)
+            return self.action_in_proj(x).to(self.dtype)
+        rows = self.action_time_mlp(x, step, self.given)
+        if with_state:
+            rows = torch.cat((self.state_proj(self.state)[None], rows))
+        return rows.to(self.dtype)
 
-    def _run(
-        self, span: Span, x: torch.Tensor, first: int, step: int, mask: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Suffix rows from ``first`` on through the expert; they see all rows up to their end,
-        but for what ``mask`` hides."""
-        expert = self.config.shapes.expert
+    def velocity(self, span: KVSpan, rows: torch.Tensor, step: int) -> torch.Tensor:
+        """Rows see the prefix and the suffix up to their end, but for what the mask hides."""
+        expert, x = self.config.shapes.expert, rows
+        with_state = len(rows) > self.horizon
+        first = 0 if with_state else self.state_rows
         begin, end = span.length + first, span.length + first + len(x)
-        here = slice(first, first + len(x))
-        cos, sin = self.buffers.cos[here], self.buffers.sin[here]
+        cos, sin = self.cos[first : first + len(x)], self.sin[first : first + len(x)]
+        mask = None
+        if with_state:
+            mask = span.suffix_mask
+        elif self.padded:  # all of them see all there is
+            mask = span.suffix_mask[-1:]
         mask = None if mask is None else mask[:, :end]
         for number, (layer, keys, values) in enumerate(
-            zip(self._expert, span.keys, span.values, strict=True)
+            zip(self._expert, span.joint_keys, span.joint_values, strict=True)
         ):
             h, gate = self._norm(x, number, 0, step)
             q, k, v = split(linear(h, layer.qkv), expert.heads, expert.kv_heads, cos, sin)
-            rows = laid(keys, begin, k), laid(values, begin, v)
-            out = linear(attend(q, *rows, mask), layer.out)
+            joint = append(keys, begin, k), append(values, begin, v)
+            out = linear(attend(q, *joint, mask), layer.out)
             x = x + (out if gate is None else out * gate)
             h, gate = self._norm(x, number, 1, step)
             out = mlp(h, layer, expert)
             x = x + (out if gate is None else out * gate)
-        return x
+        out = norm(x[-self.horizon :].float(), expert.rms_eps)
+        if self.config.adaptive:
+            scale, shift, _ = self._at(self._ada_rms.final, step)
+            out = out * scale + shift
+        return self.action_out_proj(out)
 
     def _norm(
         self, x: torch.Tensor, layer: int, which: int, step: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The normalized rows, and in pi0.5 the gate of what is made of them."""
         h = norm(x, self.config.shapes.expert.rms_eps)
         if not self.config.adaptive:
             return h, None
-        scale, shift, gate = self._at(self._modulation.layers[:, layer, which], step)
+        scale, shift, gate = self._at(self._ada_rms.layers[:, layer, which], step)
         return torch.addcmul(shift, h, scale), gate
 
     def _at(self, table: torch.Tensor, step: int) -> torch.Tensor:
         """Of a table [N, 3, w] what belongs to a step: [3, w], or [3, H, w] where rows are
         given, which are at the last of the times."""
-        if self._given is None:
+        if self.given is None:
             return table[step]
-        return torch.where(self._given, table[-1][:, None], table[step][:, None])
+        return torch.where(self.given, table[-1][:, None], table[step][:, None])
 
 
-class _Modulation:
+class _AdaRms:
     """adaRMS for every step: ``layers`` [N, L, 2, 3, w] and ``final`` [N, 3, w].
 
     The three are 1 + scale, shift and gate; ``final`` is float32, like what it is applied to.
@@ -193,28 +186,23 @@ class _Modulation:
             self.final = table("norm")
 
 
-def pi_expected(config: FlowConfig) -> Expected:
+def pi0_expected(config: FlowConfig) -> Expected:
     """The tensors of a checkpoint.
 
     PaliGemma's embedding is there under its own name, or as the head of the published base
     models. LeRobot unties the two: where both are there, the head is an unused remainder.
     """
     text, expert = config.shapes.text, config.shapes.expert
-    width, wide = expert.hidden_size, text.hidden_size
-    embedding = (text.vocab_size, wide)
-    must: dict[str, Shape] = siglip_shapes(TOWER, config.shapes.vision)
-    must |= linear_shapes(PROJECTOR, config.shapes.vision.width, wide)
-    must[TEXT + "embed_tokens.weight"] = embedding
-    for number in range(text.layers):
-        must |= layer_shapes(f"{TEXT}layers.{number}.", text)
+    width = expert.hidden_size
+    must = vlm_shapes(config, TOWER, TEXT)
+    must |= linear_shapes(PROJECTOR, config.shapes.vision.width, text.hidden_size)
+    must |= action_shapes(config, time_mlp=not config.adaptive)
     for number in range(expert.layers):
         base = f"{EXPERT}model.layers.{number}."
         must |= layer_shapes(base, expert, norms=not config.adaptive)
         if config.adaptive:
             for name in NORMS:
                 must |= linear_shapes(f"{base}{name}.dense", width, 3 * width)
-    must |= linear_shapes("action_in_proj", config.action_width, width)
-    must |= linear_shapes("action_out_proj", width, config.action_width)
     if config.adaptive:
         must |= linear_shapes(f"{EXPERT}model.norm.dense", width, 3 * width)
         must |= linear_shapes("time_mlp_in", width, width)
@@ -222,8 +210,6 @@ def pi_expected(config: FlowConfig) -> Expected:
     else:
         must[f"{EXPERT}model.norm.weight"] = (width,)
         must |= linear_shapes("state_proj", config.state_width, width)
-        must |= linear_shapes("action_time_mlp_in", 2 * width, width)
-        must |= linear_shapes("action_time_mlp_out", width, width)
-    must[TEXT + "norm.weight"] = (wide,)
-    spare = {_HEAD: embedding, EXPERT + "lm_head.weight": (text.vocab_size, width)}
-    return Expected(must, spare, {TEXT + "embed_tokens.weight": _HEAD})
+    embedding = TEXT + "embed_tokens.weight"
+    spare = {_HEAD: must[embedding], EXPERT + "lm_head.weight": (text.vocab_size, width)}
+    return Expected(must, spare, {embedding: _HEAD})

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vla_ros.engine.checkpoints.openvla import resolve
-from vla_ros.engine.checkpoints.random import PREFIX
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.evo1.family import Evo1Family
-from vla_ros.engine.flow.family import Choice, Config, Family
-from vla_ros.engine.flow.groot.family import FAMILIES as GROOTS
-from vla_ros.engine.flow.lerobot import LerobotFamily
+from vla_ros.engine.io.lerobot import LerobotFamily
+from vla_ros.engine.io.openvla import resolve
+from vla_ros.engine.io.random import PREFIX
+from vla_ros.engine.models.base import PolicyConfig
+from vla_ros.engine.models.evo1_config import Evo1Family
+from vla_ros.engine.models.family import Family, LoadOptions
+from vla_ros.engine.models.groot import FAMILIES as GROOTS
 
-#: Asked in this order. A new family is a row here and in :mod:`vla_ros.engine.flow.names`.
+#: Asked in this order. A new family is a row here and in :mod:`vla_ros.engine.io.config`.
 FAMILIES: tuple[Family[Any], ...] = (
     LerobotFamily("pi0", "pi05"),
     LerobotFamily("smolvla"),
@@ -51,14 +52,14 @@ def family_of(source: Path | str) -> Family[Any]:
     raise CheckpointError(f"{source} is no flow policy")
 
 
-def config_of(source: Path | str, choice: Choice = Choice()) -> Config:
+def config_of(source: Path | str, options: LoadOptions = LoadOptions()) -> PolicyConfig:
     """What it wants of a robot; reads no weights. CheckpointError, ValueError in one line."""
     family = family_of(source)
-    family.refuse(choice)
-    config: Config = family.config(source, choice)
+    family.refuse(options)
+    config: PolicyConfig = family.config(source, options)
     return config
 
 
-def all_presets() -> dict[str, Config]:
+def all_presets() -> dict[str, PolicyConfig]:
     """Every preset of random weights by its name, without ``random:``."""
     return {name: config for family in FAMILIES for name, config in family.presets.items()}

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vla_ros.engine.checkpoints.config import ModelConfig, TowerConfig
+from vla_ros.engine.io.config import ModelConfig, TowerConfig
 
 Features = Callable[[], torch.Tensor]
 Both = Callable[[Features, Features], tuple[torch.Tensor, torch.Tensor]]

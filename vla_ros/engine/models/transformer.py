@@ -1,4 +1,4 @@
-"""Transformer layers of prefixes and experts: Gemma and Llama, batch of one.
+"""Transformer layers of prefixes and experts: Gemma, Llama and Qwen2, batch of one.
 
 Sources: transformers ``modeling_gemma.py`` and ``modeling_llama.py``. What does not depend on
 the input is done once at load, in float32: the weight of a norm and the scale of the scores go
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.checkpoints.config import TextConfig
-from vla_ros.engine.flow.matrices import Take, matrix
-from vla_ros.engine.flow.weights import Shape, Weights
-from vla_ros.engine.packed.kernels.rope_write import rotate
-from vla_ros.engine.quantised.matrices import Weight, linear
+from vla_ros.engine.io.config import TextConfig
+from vla_ros.engine.io.quantize import Take, matrix
+from vla_ros.engine.io.weights import Shape, Weights
+from vla_ros.engine.layers.kernels.fused import rotate
+from vla_ros.engine.layers.linear import Weight, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,15 @@ class Layer:
     """Weights of one layer; C wide, H query and G KV heads of size d, M in the middle.
 
     ``qkv`` is [(H + 2 G) d, C], or [H d, C] where K and V come from elsewhere, or [2 G d, C]
-    in a last layer that only leaves K and V behind; ``gate_up`` [2 M, C].
+    in a last layer that only leaves K and V behind; ``gate_up`` [2 M, C]. ``bias`` is Qwen2's, of
+    Q, K and V [(H + 2 G) d].
     """
 
     qkv: Weight
     out: Weight
     gate_up: Weight
     down: Weight
+    bias: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,21 @@ def mlp(x: torch.Tensor, layer: Layer, config: TextConfig) -> torch.Tensor:
     gate, up = linear(x, layer.gate_up).chunk(2, -1)
     act = F.gelu(gate, approximate="tanh") if config.kind == "gemma" else F.silu(gate)
     return linear(act * up, layer.down)
+
+
+def forward(
+    x: torch.Tensor,
+    layer: Layer,
+    config: TextConfig,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """A whole layer over rows [n, C], which see each other but for what ``mask`` [n, n] hides."""
+    qkv = linear(norm(x, config.rms_eps), layer.qkv, layer.bias)
+    q, k, v = split(qkv, config.heads, config.kv_heads, cos, sin)
+    x = x + linear(attend(q, k, v, mask), layer.out)
+    return x + mlp(norm(x, config.rms_eps), layer, config)
 
 
 def split(
@@ -109,13 +126,14 @@ def read_layer(
     norms: bool = True,
     scaled: bool = True,
     parts: str = "qkv",
+    biases: bool = False,
 ) -> Layer:
     """The layer at ``base`` of a ``part``, on the device of ``like``, in its dtype or the part's
     format.
 
     ``norms`` False: the norms have no weights of their own (adaRMS). ``scaled``: Q is by the scale
-    of the scores. ``parts`` "q": K and V
-    come from elsewhere; "kv": nothing but K and V is needed.
+    of the scores. ``parts`` "q": K and V come from elsewhere; "kv": nothing but K and V is needed.
+    ``biases``: Q, K and V have some.
     """
 
     def behind(norm: str, made: torch.Tensor, take: Take) -> torch.Tensor:
@@ -132,6 +150,15 @@ def read_layer(
         pieces = [take(f"{base}mlp.{one}_proj.weight") for one in ("gate", "up")]
         return behind("post_attention_layernorm", torch.cat(pieces), take)
 
+    bias = None
+    if biases:
+        each = [weights.take(f"{base}self_attn.{one}_proj.bias") for one in parts]
+        bias = torch.cat(
+            [
+                b * config.head_dim**-0.5 if one == "q" and scaled else b
+                for one, b in zip(parts, each, strict=True)
+            ]
+        ).to(like)
     first = matrix(weights, f"{base}self_attn.qkv", part, like, qkv)
     if "q" not in parts:
         empty = like.new_empty(0)
@@ -142,6 +169,7 @@ def read_layer(
         matrix(weights, out, part, like, lambda take: take(f"{out}.weight")),
         matrix(weights, f"{base}mlp.gate_up", part, like, gate_up),
         matrix(weights, down, part, like, lambda take: take(f"{down}.weight")),
+        bias,
     )
 
 
@@ -155,7 +183,12 @@ def _scale(take: Take, name: str, config: TextConfig) -> torch.Tensor:
 
 
 def layer_shapes(
-    base: str, config: TextConfig, *, norms: bool = True, kv_in: int | None = None
+    base: str,
+    config: TextConfig,
+    *,
+    norms: bool = True,
+    kv_in: int | None = None,
+    biases: bool = False,
 ) -> dict[str, Shape]:
     """Tensors of one layer; ``kv_in``: the width that K and V are made from."""
     width, middle = config.hidden_size, config.intermediate_size
@@ -171,4 +204,9 @@ def layer_shapes(
     }
     if norms:
         shapes |= {f"{n}.weight": (width,) for n in ("input_layernorm", "post_attention_layernorm")}
+    if biases:
+        shapes |= {
+            f"self_attn.{one}_proj.bias": (size,)
+            for one, size in (("q", wide), ("k", narrow), ("v", narrow))
+        }
     return {base + n: s for n, s in shapes.items()}

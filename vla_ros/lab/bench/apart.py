@@ -7,7 +7,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
 
 O = TypeVar("O")  # noqa: E741
 R = TypeVar("R")

@@ -1,17 +1,154 @@
-"""transformers' own pi0 with the same weights."""
+"""What a row of the table is: the same inputs, a chunk, and how long each of its phases took."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 
-from vla_ros.benchmark.flow.row import Inputs, Spent, Stopwatch
-from vla_ros.engine.checkpoints.config import TextConfig
-from vla_ros.engine.flow.config import FlowConfig
-from vla_ros.engine.flow.weights import Weights
+from vla_ros.core.errors import UserError
+from vla_ros.engine.io.config import TextConfig
+from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.weights import Weights
+from vla_ros.engine.layers.devices import synchronize
+
+PHASES = ("vision", "prefill", "decode")  # images; the rest of the prefix; all solver steps
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Of one chunk, in model space: pixels [V, ...], ids int64 [n], state [S], noise [H, D], none
+    for a single pass."""
+
+    pixels: torch.Tensor
+    ids: torch.Tensor
+    state: torch.Tensor
+    noise: torch.Tensor | None
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds of one chunk: of the process and on the wall, by phase."""
+
+    cpu: dict[str, float] = field(default_factory=dict)
+    wall: dict[str, float] = field(default_factory=dict)
+
+    def total(self, cpu: bool) -> float:
+        return sum((self.cpu if cpu else self.wall).values())
+
+
+class Row(Protocol):
+    """One program that makes a chunk."""
+
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
+        """The chunk [H, D] on the CPU in float32, and the time of its phases."""
+        ...
+
+
+class Stopwatch:
+    """Adds up the time of calls by phase, the device's work included."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.spent = Spent()
+
+    def time(self, phase: str, call: Callable[[], T]) -> T:
+        """Call it; what it takes belongs to ``phase`` alone."""
+        cpu, wall = self._now()
+        out = call()
+        cpu_end, wall_end = self._now()
+        self.spent.cpu[phase] = self.spent.cpu.get(phase, 0.0) + cpu_end - cpu
+        self.spent.wall[phase] = self.spent.wall.get(phase, 0.0) + wall_end - wall
+        return out
+
+    def rest(self, phase: str, whole: str) -> None:
+        """What ``whole`` took and no other phase did is ``phase``'s."""
+        for spent in (self.spent.cpu, self.spent.wall):
+            total = spent.pop(whole)
+            spent[phase] = total - sum(spent.values())
+
+    def _now(self) -> tuple[float, float]:
+        synchronize(self._device)
+        return time.process_time(), time.perf_counter()
+
+
+# ------------------------------------------------------------------------------------------------
+# LeRobot as a row: its own interpreter in a process, since its pins exclude this project's.
+
+
+PROGRAM = Path(__file__).with_name("lerobot_program.py")
+
+
+class LerobotRow:
+    """Asks a process for a chunk at a time. Close it. UserError where it cannot be started."""
+
+    def __init__(self, python: str, asked: Mapping[str, Any], inputs: Inputs) -> None:
+        assert inputs.noise is not None, "LeRobot's flow policies start from noise"
+        self._folder = tempfile.TemporaryDirectory()
+        arrays = Path(self._folder.name) / "inputs.npz"
+        np.savez(
+            arrays,
+            pixels=inputs.pixels.cpu().numpy(),
+            ids=inputs.ids.cpu().numpy(),
+            state=inputs.state.cpu().numpy(),
+            noise=inputs.noise.cpu().numpy(),
+        )
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
+        try:
+            self._process = subprocess.Popen(
+                [python, "-P", str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=self._errors, text=True, env=env, cwd=self._folder.name,
+            )  # fmt: skip
+        except OSError as error:
+            raise UserError(f"LeRobot's interpreter {python} cannot be started: {error}") from error
+        self.version = str(self._ask({**asked, "inputs": str(arrays)})["version"])
+
+    def chunk(self, inputs: Inputs) -> tuple[torch.Tensor, Spent]:
+        """Of the inputs that it was made with."""
+        answer = self._ask({})
+        return torch.tensor(answer["chunk"]), Spent(answer["cpu"], answer["wall"])
+
+    def __enter__(self) -> LerobotRow:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+        self._folder.cleanup()
+
+    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if line:
+            found: dict[str, Any] = json.loads(line)
+            return found
+        self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().strip().splitlines()[-1:] or ["it said nothing"]
+        self.__exit__(None, None, None)
+        raise UserError(f"LeRobot's process ended: {said[0]}")
+
+
+# ------------------------------------------------------------------------------------------------
+# transformers' own pi0 with the same weights.
+
 
 #: The expert's embedding: nobody reads it.
 UNUSED = {"model.dit.embed_tokens.weight"}

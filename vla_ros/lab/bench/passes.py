@@ -16,14 +16,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vla_ros.benchmark.frames import drifting_frames
-from vla_ros.benchmark.measure import CLOCK, Report, observe, silent
-from vla_ros.core import Timeline
-from vla_ros.engine.engine import Engine
-from vla_ros.engine.packed.devices import on_device, synchronise
-from vla_ros.engine.packed.pack import PackLayout, TailToken, chain, prefill_layout
+from vla_ros.core.types import Timeline
+from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.layers.devices import on_device, synchronize
+from vla_ros.engine.layers.pack import PackLayout, TailToken, chain, prefill_layout
+from vla_ros.lab.bench.measure import CLOCK, Report, drifting_frames, observe, silent
 
-#: the passes, in the order of a frame; those of ``vla_ros.analysis.roofline`` by the same names
+#: the passes, in the order of a frame; those of ``vla_ros.lab.roofline.roofline`` by the same names
 PREPROCESS, VISION, PROJECTOR, PREFILL = "preprocess", "vision", "projector", "prefill"
 VERIFY, DECODE, REVERIFY, PACKED = "prefill + draft", "decode", "decode + draft", "packed pass"
 WARM_UP = 5
@@ -46,7 +45,7 @@ class PassTime:
 
 
 def time_passes(
-    engine: Engine, instruction: str, repeats: int, report: Report = silent
+    engine: TokenEngine, instruction: str, repeats: int, report: Report = silent
 ) -> tuple[dict[str, PassTime], int]:
     """The passes by name, and the length of the prompt. ValueError: no token policy."""
     if engine.model.config.parallel:
@@ -55,10 +54,10 @@ def time_passes(
     device, (image,) = engine.model.device, drifting_frames(1)
     with on_device(device):
         seen = observe(0, image)
-        prompt = engine.request(seen, Timeline(0), CLOCK).prompt
+        prompt = engine.encode(seen, Timeline(0), CLOCK).prompt
         calls = _calls(engine, prompt)
-        calls[PREPROCESS] = engine.model.config.images, lambda: engine.pixels(seen)
-        pixels = engine.pixels(seen)
+        calls[PREPROCESS] = engine.model.config.images, lambda: engine.prepare(seen)
+        pixels = engine.prepare(seen)
         features = engine.model.features(pixels)
         calls[VISION] = engine.model.config.images, lambda: engine.model.features(pixels)
         calls[PROJECTOR] = len(features), lambda: engine.model.project(features)
@@ -75,11 +74,11 @@ def time_passes(
     return found, len(prompt)
 
 
-def _calls(engine: Engine, prompt: torch.Tensor) -> dict[str, tuple[int, Callable[[], Any]]]:
+def _calls(engine: TokenEngine, prompt: torch.Tensor) -> dict[str, tuple[int, Callable[[], Any]]]:
     """The language model's passes: new tokens, and the call."""
     model, count, length = engine.model, engine.info.max_tokens, len(prompt)
-    lane, many = model.lane(1, length + 2 * count), model.lane(count, length + count)
-    lane.fit(length + 2 * count)
+    runner, many = model.runner(1, length + 2 * count), model.runner(count, length + count)
+    runner.fit(length + 2 * count)
     many.fit(length + count)
     tokens = torch.full((count,), model.actions.first, device=model.device)
     packed = PackLayout(
@@ -90,7 +89,7 @@ def _calls(engine: Engine, prompt: torch.Tensor) -> dict[str, tuple[int, Callabl
     total = length + count - 1
     behind = prefill_layout(total, tuple(range(length - 1, total)))
     alone = PackLayout(rows=(0,), tail=chain(0, length, 1))
-    run = partial(partial, lane.run)
+    run = partial(partial, runner.run)
     calls: dict[str, tuple[int, Callable[[], Any]]] = {
         PREFILL: (length, run(prefill_layout(length, (length - 1,)), prompt, None)),
         DECODE: (1, run(alone, None, tokens[:1])),
@@ -114,13 +113,13 @@ def _spent(call: Callable[[], Any], device: torch.device, repeats: int) -> list[
             call()
             out.append((time.perf_counter() - began) * 1e3)
         return out
-    synchronise(device)
+    synchronize(device)
     marks = [[torch.cuda.Event(enable_timing=True) for _ in "ab"] for _ in range(repeats)]
     for before, after in marks:
         before.record()
         call()
         after.record()
-    synchronise(device)
+    synchronize(device)
     return [before.elapsed_time(after) for before, after in marks]
 
 
@@ -150,5 +149,5 @@ def kernels(call: Callable[[], Any], device: torch.device) -> int | None:
 
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         call()
-        synchronise(device)
+        synchronize(device)
     return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())

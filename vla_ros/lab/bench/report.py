@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from vla_ros.benchmark.measure import RowResult
+from vla_ros.core.console import rounded
+from vla_ros.lab.bench.measure import RowResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,17 +49,7 @@ def cell(row: RowResult, column: Column) -> str:
 
 def json_line(result: Mapping[str, Any]) -> str:
     """Everything on one line; numbers to six significant digits."""
-    return json.dumps(_rounded(result), sort_keys=False)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return None if math.isnan(value) else float(f"{value:.6g}")
-    if isinstance(value, Mapping):
-        return {k: _rounded(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_rounded(v) for v in value]
-    return value
+    return json.dumps(rounded(result), sort_keys=False)
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -133,12 +124,12 @@ def draw(rows: Mapping[str, RowResult], title: str) -> Figure:
     figure = Figure(figsize=(11, 0.42 * len(names) + 2.0), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     places = {name: place for place, name in enumerate(names)}
-    for axis, key, label, colour in (
+    for axis, key, label, color in (
         (left, "median_ms", "a call, ms (less is better)", "#2a6f97"),
         (right, "latency_ms", "observation to action, ms (less is better)", "#bc4749"),
     ):
         bars = axis.barh(list(places.values()), [float(getattr(rows[n], key)) for n in names],
-                         color=colour)  # fmt: skip
+                         color=color)  # fmt: skip
         if axis is right:
             axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
         axis.set_xlabel(label)

@@ -3,31 +3,216 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vla_ros.benchmark import measure
-from vla_ros.benchmark.apart import run_apart
-from vla_ros.benchmark.frames import drifting_frames, load_frames, repeat_to
-from vla_ros.benchmark.margins import Matches
-from vla_ros.benchmark.measure import Report, RowResult, run_rows, silent, summarise
-from vla_ros.benchmark.oracle import HitDrafter
-from vla_ros.benchmark.passes import PassTime, time_passes
-from vla_ros.benchmark.rivals import Hindsight, best_in_hindsight
-from vla_ros.benchmark.rows import CALIBRATED, ORACLES, ROWS, Setting, make_row
-from vla_ros.engine.checkpoints.openvla import Checkpoint
-from vla_ros.engine.checkpoints.random import PREFIX, PRESETS, in_memory
-from vla_ros.engine.drafters.acceptance import Exact
-from vla_ros.engine.engine import Engine, open_checkpoint
-from vla_ros.engine.gemm.tuner import Choice
+from vla_ros.core.errors import UserError, user_errors
+from vla_ros.engine.decoding.acceptance import Exact
+from vla_ros.engine.decoding.base import Decoding, resolve
+from vla_ros.engine.decoding.draft_heads import (
+    HeadConfig,
+    OneShotHead,
+    RecursiveConfig,
+    RecursiveHead,
+    heads_for,
+    one_shot_width,
+    recursive_width,
+)
+from vla_ros.engine.decoding.drafters import Drafter
+from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
+from vla_ros.engine.decoding.parallel import Parallel
+from vla_ros.engine.decoding.speculative import Speculative
+from vla_ros.engine.engine import TokenEngine, open_checkpoint
+from vla_ros.engine.io.draft_head import FOLDER, DraftHead
+from vla_ros.engine.io.openvla import Checkpoint
+from vla_ros.engine.io.random import PREFIX, PRESETS, in_memory
+from vla_ros.engine.io.tokens import MAX_TEXT
+from vla_ros.engine.layers.gemm import Choice
+from vla_ros.engine.models.language.base import tap_layers
+from vla_ros.engine.models.oft import head_shapes
+from vla_ros.engine.models.openvla import VLAModel
 from vla_ros.engine.options import EngineOptions
-from vla_ros.engine.schedules.speculative import Speculative
-from vla_ros.engine.tokens import MAX_TEXT
-from vla_ros.errors import UserError
+from vla_ros.lab import reference
+from vla_ros.lab.bench import measure
+from vla_ros.lab.bench.apart import run_apart
+from vla_ros.lab.bench.measure import (
+    Answers,
+    EntropyChainDrafter,
+    Hindsight,
+    HitDrafter,
+    Matches,
+    MissDrafter,
+    Report,
+    RowResult,
+    best_in_hindsight,
+    drifting_frames,
+    load_frames,
+    repeat_to,
+    run_rows,
+    silent,
+    summarize,
+)
+from vla_ros.lab.bench.passes import PassTime, time_passes
+
+# ------------------------------------------------------------------------------------------------
+# The rows of the table: every schedule and reference on one shared model.
+
+
+#: what to compare with, and what a user would choose; in the order of the table
+ROWS = (
+    "generate",
+    "autoregressive",
+    "auto",
+    "naive_pipe",
+    "actionflow",
+    "vanilla_speculative",
+    "speculative_model",
+    "speculative_temporal",
+    "speculative_entropy",
+    "speculative_tree",
+    "speculative_tree_full",
+    "speculative_head",
+    "speculative_head_paying",
+    "speculative_relaxed",
+    "speculative_hit",
+    "speculative_miss",
+    "speculative_miss_always",
+    "parallel",
+)
+#: a row that needs a calibration, and those that need one of a recursive head
+HETEROSPEC = "heterospec"
+HEAD_HETEROSPEC = ("heterospec_head", "heterospec_head_full")
+CALIBRATED = (HETEROSPEC, *HEAD_HETEROSPEC)
+#: rows whose drafter knows what the model will say
+ORACLES = frozenset({"speculative_hit", "speculative_miss", "speculative_miss_always"})
+#: rows that say a token a frame: a chunk would be answered many frames late
+LATE = ("naive_pipe", "actionflow")
+#: rows that are the engine's own schedules, with these options
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "generate": {"decoding": "generate"},
+    "autoregressive": {"decoding": "autoregressive"},
+    "auto": {"decoding": "auto"},
+    "naive_pipe": {"decoding": "naive_pipe"},
+    "actionflow": {"decoding": "actionflow"},
+    "vanilla_speculative": {"decoding": "vanilla_speculative", "draft_checkpoint": "the draft"},
+    "speculative_model": {
+        "decoding": "speculative", "drafter": "model", "draft_checkpoint": "the draft",
+    },
+    "speculative_temporal": {"decoding": "speculative"},
+    "speculative_tree": {"decoding": "speculative", "drafter": "temporal_tree"},
+    "speculative_tree_full": {
+        "decoding": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
+    },
+    HETEROSPEC: {"decoding": "heterospec"},
+    "speculative_head": {
+        "decoding": "speculative", "drafter": "head", "adaptive_draft": False,
+    },
+    "speculative_head_paying": {"decoding": "speculative", "drafter": "head"},
+    "heterospec_head": {"decoding": "heterospec", "drafter": "head", "calibration": ""},
+    "heterospec_head_full": {
+        "decoding": "heterospec", "drafter": "head", "calibration": "", "adaptive_draft": False,
+    },
+    "speculative_relaxed": {
+        "decoding": "speculative", "acceptance": "relaxed", "relaxed_distance": 2,
+    },
+}  # fmt: skip
+CHUNK = 8  # actions of the OFT row, as its LIBERO checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all rows share. ``answers`` are the model's own tokens, by stamp; ``head`` the folder of
+    a draft head that is not the checkpoint's own."""
+
+    engine: TokenEngine
+    draft: Checkpoint
+    answers: Answers
+    head: str = ""
+
+    @property
+    def shape(self) -> tuple[VLAModel, int, int]:
+        """Model, tokens of an action, longest prompt."""
+        model = self.engine.model
+        return model, self.engine.info.max_tokens, model.config.patches + MAX_TEXT
+
+
+def make_row(name: str, setting: Setting) -> Decoding:
+    """The schedule of a row."""
+    if name in OPTIONS:
+        return _engines_own(OPTIONS[name], setting)
+    if name == "parallel":
+        return _parallel(setting)
+    model, tokens, longest = setting.shape
+    drafters: Mapping[str, Callable[[], Drafter]] = {
+        "speculative_entropy": lambda: EntropyChainDrafter(model, tokens),
+        "speculative_hit": lambda: HitDrafter(setting.answers, model.device),
+        "speculative_miss": lambda: MissDrafter(model, tokens, setting.answers, adaptive=True),
+        "speculative_miss_always": lambda: MissDrafter(
+            model, tokens, setting.answers, adaptive=False
+        ),
+    }
+    if name not in drafters:
+        raise ValueError(f"row {name!r} is unknown: there are {', '.join((*ROWS, *CALIBRATED))}")
+    return Speculative(model, tokens, longest, drafters[name](), Exact())
+
+
+def _engines_own(options: Mapping[str, Any], setting: Setting) -> Decoding:
+    """What the engine makes of these options, on the shared model."""
+    model, tokens, longest = setting.shape
+    asked = resolve(replace(setting.engine.options, **options), model.config)
+    if asked.drafter == "head":
+        asked = replace(asked, draft_checkpoint=setting.head)
+    dim = setting.engine.normalizer.dim
+    reference.register()
+    needs_head = asked.drafter == "head" and not asked.draft_checkpoint
+    return make_decoding(
+        DecodingParts(
+            model, asked, dim, tokens, longest, lambda name: setting.draft,
+            head=_untrained(model, tokens) if needs_head else None,
+        )
+    )  # fmt: skip
+
+
+def _untrained(model: VLAModel, tokens: int) -> DraftHead | None:
+    """A head that costs what one costs, for a checkpoint that has none."""
+    if (model.directory / FOLDER).is_dir():
+        return None
+    text, layers = model.config.text, tap_layers(model.config.text.layers)
+    head: DraftHead
+    if model.config.chunk > 1:
+        width = recursive_width(text.hidden_size)
+        head = RecursiveHead(
+            RecursiveConfig(
+                layers, text.hidden_size, tokens, tokens // model.config.chunk,
+                model.actions.bins, width, heads_for(width), model.actions.ordered,
+            )
+        )  # fmt: skip
+    else:
+        config = HeadConfig(
+            layers, text.hidden_size, tokens, model.actions.bins, one_shot_width(text.hidden_size),
+            ordered=model.actions.ordered,
+        )  # fmt: skip
+        head = OneShotHead(config)
+    return head.to(model.device, model.dtype).requires_grad_(False).eval()
+
+
+def _parallel(setting: Setting) -> Parallel:
+    """The same language model with an untrained OFT head: another policy, the same size."""
+    model, _, longest = setting.shape
+    dim = setting.engine.normalizer.dim
+    config = replace(model.config, parallel=True, chunk=CHUNK, action_dim=dim)
+    tensors = dict(model.tensors)
+    for name, shape in head_shapes(config).items():
+        tensors[name] = torch.full(shape, 0.01, device=model.device, dtype=model.dtype)
+    twin = copy(model)
+    twin.config, twin.tensors = config, tensors
+    return Parallel(twin, CHUNK * dim, longest, None)
+
 
 INSTRUCTION = "pick up the red cube and place it on the plate"
 SWEEP_TOKENS = (7, 16, 24, 32)
@@ -39,32 +224,22 @@ ABLATION_ROWS = ("generate", "autoregressive", "actionflow", "speculative_hit")
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What to measure. ``tokens`` is the length of an action of random weights; ``head`` the folder
+    """What to measure. ``engine``: of the model, whose decoding is what the rows are drafted and
+    compared with. ``tokens`` is the length of an action of random weights; ``head`` the folder
     of a draft head (the checkpoint's own)."""
 
-    checkpoint: str = "random:cpu"
+    engine: EngineOptions = EngineOptions(
+        "random:cpu", dtype="bfloat16", decoding="autoregressive", num_threads=1
+    )
     draft: str = "random:small"
-    device: str = "cpu"
-    dtype: str = "bfloat16"
-    weights: str = ""
+    head: str = ""
     rows: tuple[str, ...] = ROWS
     warm_up: int = 10
     timed: int = 100
     tokens: int = 7
-    threads: int | None = 1
     cpu_clock: bool = True
     frames: Path | None = None
     instruction: str = INSTRUCTION
-    unnorm_key: str | None = None
-    calibration: str | None = None
-    head: str | None = None
-    compile: tuple[str, ...] = ()
-    cuda_graphs: bool = True
-    attention: str = "auto"
-    image_steps: str = "auto"
-    vision_streams: bool = True
-    gemm: str = "auto"
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +274,11 @@ class BenchResult:
 
 def open_for(name: str, options: BenchOptions) -> Checkpoint:
     """A checkpoint; random weights are made in memory, with actions of the wanted length."""
-    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    device, dtype = torch.device(options.engine.device), getattr(torch, options.engine.dtype)
     preset = name.removeprefix(PREFIX)
     if name.startswith(PREFIX) and preset in PRESETS:
-        return in_memory(PRESETS[preset], options.seed, device, dtype, options.tokens)
-    return open_checkpoint(name, options.seed, device, dtype)
+        return in_memory(PRESETS[preset], options.engine.seed, device, dtype, options.tokens)
+    return open_checkpoint(name, options.engine.seed, device, dtype)
 
 
 def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
@@ -111,26 +286,26 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
 
     UserError: unusable frames, or a checkpoint and options that do not go together.
     """
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    if options.engine.num_threads:
+        torch.set_num_threads(options.engine.num_threads)
     there = (*ROWS, *CALIBRATED)
     unknown = sorted(set(options.rows) - set(there))
     if unknown:
         raise UserError(f"rows {', '.join(unknown)} are unknown: there are {', '.join(there)}")
     recorded = load_frames(options.frames) if options.frames else drifting_frames(options.timed)
     images = repeat_to(recorded, options.warm_up + options.timed)
-    report(f"loading {options.checkpoint}", 0, 0)
+    report(f"loading {options.engine.checkpoint}", 0, 0)
     with _refused():
-        checkpoint = open_for(options.checkpoint, options)
+        checkpoint = open_for(options.engine.checkpoint, options)
         needs_draft = {"vanilla_speculative", "speculative_model"} & set(options.rows)
         draft = open_for(options.draft, options) if needs_draft else checkpoint
-        engine = Engine(checkpoint, _engine_options(options))
+        engine = TokenEngine(checkpoint, options.engine)
     engine.reset(options.instruction)
     answers = _answers(engine, images, report) if _asks_first(options) else {}
     setting = Setting(engine, draft, answers, options.head)
     with _refused():
         rows = {name: make_row(name, setting) for name in options.rows}
-    request = engine.request(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
+    request = engine.encode(measure.observe(0, images[0]), measure.Timeline(0), measure.CLOCK)
     for number, schedule in enumerate(rows.values()):
         report("preparing", number, len(rows))
         schedule.instruct(options.instruction)
@@ -141,7 +316,7 @@ def run_bench(options: BenchOptions, report: Report = silent) -> BenchResult:
     captures = Captures(prepared, engine.model.captures - prepared)
     reference = samples["generate"].tokens if "generate" in samples else {}
     matches = Matches(engine, images, reference)
-    results = {name: summarise(name, schedule, samples, matches) for name, schedule in rows.items()}
+    results = {name: summarize(name, schedule, samples, matches) for name, schedule in rows.items()}
     bound = _bound(engine, options, answers)
     return BenchResult(
         results, _shapes(engine, options), bound, captures, engine.model.attention.name
@@ -162,11 +337,11 @@ class PassesResult:
 
 def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResult:
     """Each pass by itself, ``timed`` times. UserError as of :func:`run_bench`."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    report(f"loading {options.checkpoint}", 0, 0)
+    if options.engine.num_threads:
+        torch.set_num_threads(options.engine.num_threads)
+    report(f"loading {options.engine.checkpoint}", 0, 0)
     with _refused():
-        engine = Engine(open_for(options.checkpoint, options), _engine_options(options))
+        engine = TokenEngine(open_for(options.engine.checkpoint, options), options.engine)
         found, prompt = time_passes(engine, options.instruction, options.timed, report)
     tuner = engine.model.tuner
     chosen = () if tuner is None else tuple(tuner.choices)
@@ -176,10 +351,8 @@ def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResu
 @contextlib.contextmanager
 def _refused() -> Iterator[None]:
     """The engine says by a ValueError what does not fit; while measuring that would be a bug."""
-    try:
+    with user_errors(ValueError):
         yield
-    except ValueError as error:
-        raise UserError(str(error)) from error
 
 
 def _asks_first(options: BenchOptions) -> bool:
@@ -188,7 +361,9 @@ def _asks_first(options: BenchOptions) -> bool:
     return len(options.rows) > 1 or bool(ORACLES & set(options.rows))
 
 
-def _answers(engine: Engine, images: Sequence[Any], report: Report) -> dict[int, tuple[int, ...]]:
+def _answers(
+    engine: TokenEngine, images: Sequence[Any], report: Report
+) -> dict[int, tuple[int, ...]]:
     """Tokens by stamp that a draft of just these tokens confirms in one pass.
 
     In bf16 the tokens of single passes are not always those of a verified draft (another
@@ -201,7 +376,7 @@ def _answers(engine: Engine, images: Sequence[Any], report: Report) -> dict[int,
     speculative = Speculative(model, tokens, longest, drafter, Exact())
     for stamp, image in enumerate(images):
         report("asking the model", stamp, len(images))
-        plain = measure.answer(engine, engine.schedule, stamp, image)
+        plain = measure.answer(engine, engine.decoding, stamp, image)
         assert plain is not None
         answers[stamp] = plain.tokens
         for _ in range(tokens):
@@ -213,27 +388,8 @@ def _answers(engine: Engine, images: Sequence[Any], report: Report) -> dict[int,
     return answers
 
 
-def _engine_options(options: BenchOptions) -> EngineOptions:
-    return EngineOptions(
-        checkpoint=options.checkpoint,
-        device=options.device,
-        dtype=options.dtype,
-        weights=options.weights,
-        schedule="autoregressive",  # what the rows are drafted and compared with
-        unnorm_key=options.unnorm_key,
-        calibration=options.calibration,
-        seed=options.seed,
-        cuda_graphs=options.cuda_graphs,
-        attention=options.attention,
-        image_steps=options.image_steps,
-        vision_streams=options.vision_streams,
-        gemm=options.gemm,
-        compile=options.compile,
-    )
-
-
 def _bound(
-    engine: Engine, options: BenchOptions, answers: Mapping[int, tuple[int, ...]]
+    engine: TokenEngine, options: BenchOptions, answers: Mapping[int, tuple[int, ...]]
 ) -> Hindsight | None:
     """Where there are rows to hold against it, and alternatives."""
     actions = engine.model.actions
@@ -243,7 +399,7 @@ def _bound(
     return best_in_hindsight(said, actions.window, options.warm_up, engine.model.config.chunk)
 
 
-def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
+def _shapes(engine: TokenEngine, options: BenchOptions) -> dict[str, int]:
     config = engine.model.config
     return {
         "parameters": engine.model.parameters,
@@ -259,7 +415,7 @@ def _shapes(engine: Engine, options: BenchOptions) -> dict[str, int]:
 def run_engine(options: BenchOptions, report: Report = silent) -> BenchResult:
     """One of several runs: on a GPU in a process of its own, where no other engine's graphs,
     memory or compiled code are about."""
-    if options.device == "cpu":
+    if options.engine.device == "cpu":
         return run_bench(options, report)
     return run_apart(run_bench, options, report)
 
@@ -286,7 +442,7 @@ def run_ablation(options: BenchOptions, report: Report = silent) -> dict[str, Be
     out = {}
     for parts in ABLATION:
         name = "+".join(parts) or "eager"
-        step = replace(options, compile=parts, rows=rows)
+        step = replace(options, engine=replace(options.engine, compile=parts), rows=rows)
         out[name] = run_engine(step, _about(name, report))
     return out
 

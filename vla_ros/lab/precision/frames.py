@@ -1,22 +1,22 @@
-"""The frames that both engines are asked about: of a bag, of a file, or rendered here."""
+"""The frames that a policy and its reference are asked about: of a bag, a file, or rendered."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vla_ros.core import Floats, Image, Observation
-from vla_ros.errors import UserError
-from vla_ros.timing import SECOND
+from vla_ros.core.clock import SECOND
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Floats, Image, Observation
 
 if TYPE_CHECKING:
+    from vla_ros.lab.precision.watch import Shown
     from vla_ros.policies.conventions import Conventions
-    from vla_ros.precision.observed import Shown
     from vla_ros.sim.env import Environment, Task
 
 TEXT = "pick up the red cube"
@@ -26,22 +26,35 @@ _MOST_GAP_S = 1e9  # any: the frames are looked at one by one
 Report = Callable[[str, int, int], None]
 
 
-def frames_of(
-    args: argparse.Namespace, used: Conventions, report: Report
-) -> tuple[list[Shown], str]:
-    """So many frames as ``args.frames`` says, and where they are from. UserError."""
+@dataclass(frozen=True, slots=True)
+class FrameSource:
+    """How many frames, and of what: a ``bag`` with its topics renamed (``remap``), ``images`` of a
+    file, ``synthetic`` squares; without any of these the tabletop, drawn from ``seed``.
+    ``instruction``: of all frames, instead of the bag's own."""
+
+    frames: int
+    seed: int = 0
+    bag: Path | None = None
+    remap: Sequence[str] = ()
+    images: Path | None = None
+    synthetic: bool = False
+    instruction: str = ""
+
+
+def frames_of(asked: FrameSource, used: Conventions, report: Report) -> tuple[list[Shown], str]:
+    """So many frames as ``asked.frames`` says, and where they are from. UserError."""
     wrist = used.cameras == 2
-    if args.bag:
-        return _recorded(args, used), f"{args.bag}, frames evenly over it"
-    if args.images or args.synthetic:
-        images, source = _pictures(args)
-        return _plain(images, args.instruction or TEXT, used), source
+    if asked.bag:
+        return _recorded(asked.bag, asked, used), f"{asked.bag}, frames evenly over it"
+    if asked.images or asked.synthetic:
+        images, source = _pictures(asked)
+        return _plain(images, asked.instruction or TEXT, used), source
     found = []
     with _Tabletop(wrist) as environment:
-        for shown in _played(environment, args.frames, used.state, args.seed):
+        for shown in _played(environment, asked.frames, used.state, asked.seed):
             found.append(shown)
-            report("frames of the tabletop", len(found), args.frames)
-    return found, f"the tabletop, its expert acting, seed {args.seed}"
+            report("frames of the tabletop", len(found), asked.frames)
+    return found, f"the tabletop, its expert acting, seed {asked.seed}"
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -49,18 +62,19 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({int(i) for i in np.linspace(0, count - 1, min(count, most)).round()})
 
 
-def _pictures(args: argparse.Namespace) -> tuple[list[Image], str]:
-    from vla_ros.benchmark.frames import drifting_frames, load_frames
+def _pictures(asked: FrameSource) -> tuple[list[Image], str]:
+    from vla_ros.lab.bench.measure import drifting_frames, load_frames
 
-    if args.synthetic:
-        return drifting_frames(args.frames, args.seed), "drawn squares that drift"
-    images = load_frames(args.images)
-    return [images[i] for i in spread(len(images), args.frames)], str(args.images)
+    if asked.synthetic:
+        return drifting_frames(asked.frames, asked.seed), "drawn squares that drift"
+    assert asked.images is not None
+    images = load_frames(asked.images)
+    return [images[i] for i in spread(len(images), asked.frames)], str(asked.images)
 
 
 def _plain(images: Sequence[Image], instruction: str, used: Conventions) -> list[Shown]:
     """Pictures without a robot: its state, where the policy takes one, is zero."""
-    from vla_ros.precision.observed import Shown
+    from vla_ros.lab.precision.watch import Shown
 
     zeros = np.zeros(used.state) if used.state else None
     second = used.cameras == 2
@@ -115,11 +129,11 @@ def _spread(tasks: Sequence[Task], count: int) -> list[Task]:
 def _episode(
     environment: Environment, number: int, task: Task, count: int, state: int, seed: int
 ) -> Iterator[Shown]:
-    from vla_ros.evaluation.robot_state import robot_state
-    from vla_ros.precision.observed import Shown
+    from vla_ros.data.demonstrations import scales, to_environment
+    from vla_ros.data.episodes.play import robot_state
+    from vla_ros.lab.precision.watch import Shown
     from vla_ros.sim.env import AGENTVIEW, WRIST
     from vla_ros.sim.expert import Expert
-    from vla_ros.train.data.units import scales, to_environment
 
     scale = scales(environment.spec)
     seen = environment.reset(task.name, number % task.initial_states, seed)
@@ -140,42 +154,34 @@ def _episode(
 # ---------------------------------------------------------------------- recorded
 
 
-def _recorded(args: argparse.Namespace, used: Conventions) -> list[Shown]:
+def _recorded(path: Path, asked: FrameSource, used: Conventions) -> list[Shown]:
     try:
-        from vla_ros.replay.bag import Bag
-        from vla_ros.replay.errors import BagError
+        from vla_ros.data.bags import Bag
     except ImportError:
         raise UserError("rosbags is missing: pip install '.[replay]' in the checkout") from None
-    try:
-        with Bag(args.bag) as bag:
-            found = _of_bag(bag, args, used)
-    except BagError as error:
-        raise UserError(str(error)) from None
+    with Bag(path) as bag:
+        found = _of_bag(bag, asked, used)
     if not found:
-        raise UserError(f"{args.bag}: no frame has all that the policy needs")
+        raise UserError(f"{path}: no frame has all that the policy needs")
     return found
 
 
-def _of_bag(bag: Any, args: argparse.Namespace, used: Conventions) -> list[Shown]:
-    try:
-        from vla_ros.nodes.common.convert import ENCODINGS
-    except ImportError as missing:
-        raise UserError(f"a bag's pictures need ROS 2's messages: {missing}") from missing
-    from vla_ros.precision.observed import Shown
-    from vla_ros.replay.frames import read_frames, scan
-    from vla_ros.replay.recorded import read_recorded
-    from vla_ros.replay.topics import parse_remaps, pick
+def _of_bag(bag: Any, asked: FrameSource, used: Conventions) -> list[Shown]:
+    from vla_ros.core.pixels import ENCODINGS
+    from vla_ros.data.bag_frames import parse_remaps, pick, read_frames, scan
+    from vla_ros.data.replay import read_recorded
+    from vla_ros.lab.precision.watch import Shown
 
-    picked = pick(bag.topics, parse_remaps(args.remap))
+    picked = pick(bag.topics, parse_remaps(asked.remap))
     frames = scan(bag, picked, tuple(ENCODINGS), _MOST_GAP_S)
     tasks = read_recorded(bag, picked).tasks
-    if not tasks and not args.instruction:
-        raise UserError(f"{args.bag} has no instruction: give --instruction")
+    if not tasks and not asked.instruction:
+        raise UserError(f"{asked.bag} has no instruction: give --instruction")
     needs = [
         *(["wrist_image"] if used.cameras == 2 else []),
         *(["joint_states"] if used.state else []),
     ]
-    wanted = set(spread(len(frames.times), args.frames))
+    wanted = set(spread(len(frames.times), asked.frames))
     found = []
     for frame in read_frames(bag, picked, frames, needs, SECOND // 20):
         there = {part.role: part for part in frame.parts}
@@ -183,7 +189,7 @@ def _of_bag(bag: Any, args: argparse.Namespace, used: Conventions) -> list[Shown
             continue
         spoken = [n for n, task in enumerate(tasks) if task.at_ns <= frame.at_ns]
         episode = spoken[-1] if spoken else 0
-        text = args.instruction or tasks[episode].text
+        text = asked.instruction or tasks[episode].text
         if not text:  # told to wait
             continue
         images = {
@@ -200,15 +206,15 @@ def _of_bag(bag: Any, args: argparse.Namespace, used: Conventions) -> list[Shown
 
 
 def _message(bag: Any, picked: Any, role: str, data: bytes) -> Any:
-    from vla_ros.replay.bag import BagMessage
+    from vla_ros.data.bags import BagMessage
 
     topic = picked.topics[role]
     return bag.decode(BagMessage(topic.name, topic.kind, 0, data))
 
 
 def _image(bag: Any, picked: Any, role: str, data: bytes) -> Image:
-    from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of
-    from vla_ros.replay.topics import COMPRESSED
+    from vla_ros.core.pixels import BadMessage, decompressed, image_of
+    from vla_ros.data.bag_frames import COMPRESSED
 
     message = _message(bag, picked, role, data)
     decode = decompressed if picked.topics[role].kind == COMPRESSED else image_of
@@ -221,10 +227,3 @@ def _image(bag: Any, picked: Any, role: str, data: bytes) -> Image:
 def _state(bag: Any, picked: Any, data: bytes) -> Floats:
     """The joints as they come."""
     return np.asarray(_message(bag, picked, "joint_states", data).position, dtype=np.float64)
-
-
-def folder_of(path: Path) -> Path:
-    """Where a page may be written. UserError."""
-    if not path.parent.is_dir():
-        raise UserError(f"--html {path}: {path.parent} is no folder")
-    return path

@@ -1,18 +1,186 @@
-"""A gate's result as one page: the verdict, a picture of every stage, every choice that flipped.
-
-No script, nothing loaded from anywhere. The words are in ``gate.html.j2``.
-"""
+"""Both engines over the same frames: the reference first, freed before the other one is loaded."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from vla_ros.pages import render
-from vla_ros.pages.table import Cell, Line, Table
-from vla_ros.precision.compare import Flip, StageError
-from vla_ros.precision.result import Result
+import numpy as np
+
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.engine import InvalidAction, load_engine
+from vla_ros.engine.engine import Engine, FlowEngine, TokenEngine
+from vla_ros.engine.io.verdicts import Precision, StoredGate
+from vla_ros.lab.precision.compare import (
+    Comparison,
+    Flip,
+    StageError,
+    Thresholds,
+    Verdict,
+    compare_frame,
+    summed,
+)
+from vla_ros.lab.precision.watch import FlowWatch, Shown, TokenWatch, Told
+from vla_ros.policies.base import PolicySpec
+from vla_ros.policies.conventions import Conventions, settle
+from vla_ros.policies.vla import engine_options
+from vla_ros.viz.pages import Cell, Line, Table, render
+
+REFERENCE = "float32"
+#: (what is done, frames done, frames in all)
+Report = Callable[[str, int, int], None]
+#: Makes the engine of a spec. Tests put a faulty one in its place.
+Load = Callable[[PolicySpec, Conventions], Engine[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of it. ``sha256``: of the checkpoint that was measured."""
+
+    comparison: Comparison
+    sha256: str
+    space: ActionSpace
+
+
+class Broken(Exception):
+    """What is measured says no action at all, as where float16 overflows: it did not pass."""
+
+    def __init__(self, sha256: str, reason: str) -> None:
+        super().__init__(reason)
+        self.sha256 = sha256
+
+
+def load(spec: PolicySpec, used: Conventions) -> Engine[Any, Any]:
+    """The engine that the policy ``vla`` would run, without graphs, which nobody can look into."""
+    return load_engine(
+        engine_options(replace(spec, engine=replace(spec.engine, cuda_graphs=False)), used)
+    )
+
+
+def measure(
+    spec: PolicySpec,
+    frames: Sequence[Shown],
+    report: Report,
+    reference: PolicySpec | None = None,
+    make: Load = load,
+) -> Measured:
+    """``spec`` against ``reference``: by default the same checkpoint in float32, as it is stored.
+
+    PolicyRefused, CheckpointError or ValueError where it cannot be loaded; InvalidAction where the
+    reference says no action, Broken where what is measured does not.
+    """
+    reference = reference or replace(spec, engine=replace(spec.engine, dtype=REFERENCE, weights=""))
+    used, _ = settle(spec)
+    rights = _told(reference, used, frames, report, make)
+    name = _named(spec)
+    report(f"load {name}", 0, len(frames))
+    engine = make(spec, used)
+    watch, space, sha256 = (
+        _watch(engine, used),
+        engine.info.action_space,
+        engine.info.checkpoint_sha256,
+    )
+    found = []
+    for number, shown in enumerate(frames):
+        right, rights[number] = rights[number], None  # each goes when it was compared
+        assert right is not None
+        try:
+            told = watch.told(shown, right)
+        except InvalidAction as error:
+            raise Broken(sha256, f"frame {number}: {error}") from error
+        found.append(compare_frame(number, right, told, space))
+        report(name, number + 1, len(frames))
+    return Measured(summed(found), sha256, space)
+
+
+def _told(
+    spec: PolicySpec, used: Conventions, frames: Sequence[Shown], report: Report, make: Load
+) -> list[Told | None]:
+    """The reference on all frames; its engine is gone afterwards."""
+    report("load reference", 0, len(frames))
+    watch = _watch(make(spec, used), used)
+    out: list[Told | None] = []
+    for number, shown in enumerate(frames, 1):
+        out.append(watch.told(shown))
+        report("reference", number, len(frames))
+    return out
+
+
+def _watch(engine: Engine[Any, Any], used: Conventions) -> TokenWatch | FlowWatch:
+    space = engine.info.action_space
+    scale = np.ones(space.width)
+    if space == END_EFFECTOR_DELTA:
+        scale[:6] = used.action_scale
+    if isinstance(engine, FlowEngine):
+        return FlowWatch(engine, scale)
+    assert isinstance(engine, TokenEngine)
+    return TokenWatch(engine, scale)
+
+
+def _named(spec: PolicySpec) -> str:
+    return (
+        f"{spec.engine.weights} {spec.engine.dtype}" if spec.engine.weights else spec.engine.dtype
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# A gate's whole result: what was asked, measured and decided. Frozen; the page and the store
+# read it.
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``frames_from``: one line about the frames; ``reference``: the checkpoint that it is held
+    to, in float32."""
+
+    checkpoint: str
+    reference: str
+    sha256: str
+    precision: Precision
+    frames_from: str
+    comparison: Comparison
+    thresholds: Thresholds
+    verdict: Verdict
+
+    def figures(self) -> dict[str, Any]:
+        """All figures but the profiles of the stages, which are the page's pictures."""
+        found = asdict(self.comparison)
+        for stage in found["stages"]:
+            del stage["profile"], stage["layout"]
+        found["checked"] = dict(self.comparison.checked)
+        return {
+            "checkpoint": self.checkpoint,
+            "reference": self.reference,
+            "frames_from": self.frames_from,
+            "thresholds": asdict(self.thresholds),
+            **found,
+        }
+
+    def stored(self) -> StoredGate:
+        """What is kept of it."""
+        return StoredGate(
+            self.sha256, self.precision, self.verdict.passed, self.verdict.reasons, self.figures()
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program: the verdict beside the figures."""
+        return {
+            "passed": self.verdict.passed,
+            "reasons": list(self.verdict.reasons),
+            "checkpoint_sha256": self.sha256,
+            **asdict(self.precision),
+            **self.figures(),
+        }
+
+
+# ------------------------------------------------------------------------------------------------
+# A gate's result as one page: the verdict, a picture of every stage, every choice that flipped.
+#
+# No script, nothing loaded from anywhere. The words are in ``gate.html.j2``.
+
 
 _CELL, _GAP, _WIDE = 5, 6, 230  # px
 _DECADES = 3.0  # white is so many decades below the limit, the darkest blue the limit itself
@@ -28,7 +196,7 @@ class Square:
     y: float
     width: float
     height: float
-    colour: str
+    color: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +226,7 @@ def page(result: Result) -> str:
         pictures=[picture(stage, limit) for stage in found.stages],
         limit=limit,
         decades=int(_DECADES),
-        scale=[(colour(limit * 10 ** (-_DECADES * (1 - i / 6)), limit)) for i in range(7)],
+        scale=[(color(limit * 10 ** (-_DECADES * (1 - i / 6)), limit)) for i in range(7)],
         over=_OVER,
         numbers=_numbers(result),
         judged=result.verdict.judged,
@@ -68,7 +236,7 @@ def page(result: Result) -> str:
     )
 
 
-def colour(error: float, limit: float) -> str:
+def color(error: float, limit: float) -> str:
     """White to blue over the decades below the limit, orange beyond it."""
     if not error <= limit:
         return _OVER
@@ -88,12 +256,12 @@ def picture(stage: StageError, limit: float) -> Picture:
         image, place = divmod(number, layout.side**2)
         row, column = divmod(place, layout.side)
         x = image * (layout.side * size + _GAP) + column * size
-        squares.append(Square(x, row * size, size, size, colour(stage.profile[number], limit)))
+        squares.append(Square(x, row * size, size, size, color(stage.profile[number], limit)))
         high = layout.side * size + _GAP
     rest = stage.profile[layout.patches :]
     step = _WIDE / max(len(rest), 1)
     for number, error in enumerate(rest):
-        squares.append(Square(number * step, high, step, 14, colour(error, limit)))
+        squares.append(Square(number * step, high, step, 14, color(error, limit)))
     high += 14 if rest else 0
     wide = max(_WIDE, layout.images * (layout.side * size + _GAP))
     over = not stage.worst <= limit

@@ -171,7 +171,7 @@ def kind_of(bench: BenchFile) -> str:
     Where the checkpoint is not here its rows say it: no OFT checkpoint runs a token schedule,
     while the bench makes an OFT head of its own for the row ``parallel`` of a token checkpoint.
     """
-    from vla_ros.analysis.model_files import load_model
+    from vla_ros.lab.roofline.shapes import load_model
 
     try:
         return load_model(bench.checkpoint).kind

@@ -15,12 +15,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.engine.trees.calibration import LEVELS, Bins, Calibration
-from vla_ros.engine.trees.cart import fit_thresholds
-from vla_ros.engine.trees.expected import Budget, TreePlan, plan_states
-from vla_ros.engine.trees.marginals import WIDTH
-from vla_ros.engine.trees.rounds import EMPTY, Choose, Episode, Round, Shown, rounds, shown
-from vla_ros.engine.trees.shape import Marginals
+from vla_ros.engine.decoding.calibration import LEVELS, Bins, Calibration
+from vla_ros.engine.decoding.draft_tree import Budget, Marginals, TreePlan, plan_states
+from vla_ros.engine.decoding.temporal_prediction import WIDTH
+from vla_ros.lab.heterospec import (
+    EMPTY,
+    Choose,
+    Episode,
+    Round,
+    Shown,
+    fit_thresholds,
+    rounds,
+    shown,
+)
 
 Floats = npt.NDArray[np.float64]
 

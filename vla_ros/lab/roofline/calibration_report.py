@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.analysis.calibration import QUANTILES, Fitted, Row, table
-from vla_ros.analysis.rivals import Costs, Replayed, paying, rivals, saved, static_sweep
-from vla_ros.console.streams import show
-from vla_ros.console.tables import Table
-from vla_ros.engine.drafters.temporal import CPU, FP32_CPU, GPU
-from vla_ros.engine.trees.calibration import plan_bins
-from vla_ros.engine.trees.expected import Cost
+from vla_ros.core.console import Table, show
+from vla_ros.engine.decoding.calibration import plan_bins
+from vla_ros.engine.decoding.draft_tree import Cost
+from vla_ros.engine.decoding.drafters import CPU, FP32_CPU, GPU
+from vla_ros.lab.roofline.calibration import QUANTILES, Fitted, Row, table
+from vla_ros.lab.roofline.rivals import Costs, Replayed, paying, rivals, saved, static_sweep
 
 if TYPE_CHECKING:
-    from vla_ros.engine.trees.rounds import Shown
+    from vla_ros.lab.heterospec import Shown
 
 HEADS = ("an action", "passes", "cost in\npasses", "drafts\nverified", "accepted\na draft",
          "saved at equal\npasses, %")  # fmt: skip

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from vla_ros.analysis.bench_file import BenchFile, Measured
-from vla_ros.analysis.models import as_parallel
-from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedule_time import ScheduleTime
-from vla_ros.analysis.schedules import (
+from vla_ros.lab.roofline.bench_file import BenchFile, Measured
+from vla_ros.lab.roofline.roofline import Roofline
+from vla_ros.lab.roofline.schedules import (
+    ScheduleTime,
     schedules,
     speculative_head,
     speculative_tree,
 )
-from vla_ros.analysis.shapes import ModelShape
+from vla_ros.lab.roofline.shapes import ModelShape, as_parallel
 
 #: rows that do the arithmetic of another schedule
 SAME_WORK = {

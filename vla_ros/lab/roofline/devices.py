@@ -1,22 +1,125 @@
-"""The machine this runs on, as a device: a few seconds of matrix products and reads.
-
-Numpy alone is enough; where torch is installed its formats and, if there is one, its GPU are
-measured too. Each figure is the best of several runs: what is reachable, not what is usual.
-"""
+"""Devices: how fast they compute and read memory, and where each figure comes from."""
 
 from __future__ import annotations
 
+import math
 import os
-import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vla_ros.analysis.devices import Device, Rate
+from vla_ros.core.origin import processor
+from vla_ros.lab.roofline.work import COMPUTE
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One figure, twice: what the maker states and what programs reach, each with its source.
+
+    In FLOP/s or bytes/s.
+    """
+
+    peak: float
+    achieved: float
+    peak_from: str
+    achieved_from: str
+
+    def get(self, which: str) -> float:
+        return self.peak if which == "peak" else self.achieved
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device. ``compute`` by number format; ``memory_gb`` 0 where it does not matter."""
+
+    name: str
+    title: str
+    compute: Mapping[str, Rate]
+    memory: Rate
+    memory_gb: float = 0.0
+    notes: str = ""
+
+    def flops(self, dtype: str, rates: str = "achieved") -> float:
+        """FLOP/s in a format.
+
+        Raises:
+            ValueError: the device has no units for it.
+        """
+        if dtype not in self.compute:
+            known = ", ".join(self.compute)
+            raise ValueError(f"{self.name} has no rate for {dtype}: it has {known}")
+        return self.compute[dtype].get(rates)
+
+    def bandwidth(self, rates: str = "achieved") -> float:
+        """Bytes a second."""
+        return self.memory.get(rates)
+
+
+def load_devices(path: Path) -> dict[str, Device]:
+    """The table of devices, by name.
+
+    Raises:
+        ValueError: a missing or wrong entry, with its place.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        sources = content["sources"]
+        return {name: _device(name, entry, sources) for name, entry in content["devices"].items()}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: missing or malformed entry {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _device(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> Device:
+    compute = {}
+    for dtype, values in entry["tflops"].items():
+        if dtype not in COMPUTE.values():
+            raise ValueError(f"{name}: unknown format {dtype!r}")
+        compute[dtype] = _rate(f"{name}.tflops.{dtype}", values, 1e12, sources)
+    return Device(
+        name=name,
+        title=str(entry["title"]),
+        compute=compute,
+        memory=_rate(f"{name}.gb_s", entry["gb_s"], 1e9, sources),
+        memory_gb=_size(f"{name}.memory_gb", entry["memory_gb"]),
+        notes=str(entry.get("notes", "")),
+    )
+
+
+def _size(place: str, value: Any) -> float:
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"{place} is {value}: give a size in GB, or 0 where it is unknown")
+    return float(value)
+
+
+def _rate(place: str, values: Any, unit: float, sources: Mapping[str, str]) -> Rate:
+    if not isinstance(values, list) or len(values) != 4:
+        raise ValueError(f"{place} is {values}: give [peak, its source, achieved, its source]")
+    peak, peak_from, achieved, achieved_from = values
+    for source in (peak_from, achieved_from):
+        if source not in sources:
+            raise ValueError(f"{place}: source {source!r} is not in sources")
+    if not 0 < achieved <= peak < math.inf:
+        raise ValueError(f"{place}: achieved {achieved} must be above 0 and at most peak {peak}")
+    return Rate(peak * unit, achieved * unit, sources[peak_from], sources[achieved_from])
+
+
+# ------------------------------------------------------------------------------------------------
+# The machine this runs on, as a device: a few seconds of matrix products and reads.
+#
+# Numpy alone is enough; where torch is installed its formats and, if there is one, its GPU are
+# measured too. Each figure is the best of several runs: what is reachable, not what is usual.
+
 
 BUDGET_S = 0.8  # for each figure
 LEAST_BYTES, MOST_BYTES = 1 << 22, 1 << 29
@@ -68,7 +171,7 @@ def _best(run: Callable[[], Any], budget_s: float, sync: Callable[[], Any] | Non
     return min(times)
 
 
-def _rate(value: float, how: str) -> Rate:
+def _measured_rate(value: float, how: str) -> Rate:
     return Rate(value, value, "measured just now: no data sheet was asked", how)
 
 
@@ -80,13 +183,13 @@ def _with_numpy(size: int, budget_s: float) -> Device:
     matrix = np.ones((size // (4 * width), width), np.float32)
     vector = np.ones(width, np.float32)
     bytes_s = matrix.nbytes / _best(lambda: matrix @ vector, budget_s)
-    compute = {"fp32": _rate(flops, f"numpy, {n} x {n} product")}
-    return _device(compute, bytes_s, matrix.nbytes, "numpy")
+    compute = {"fp32": _measured_rate(flops, f"numpy, {n} x {n} product")}
+    return _this_device(compute, bytes_s, matrix.nbytes, "numpy")
 
 
 def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float) -> Device:
     """The best over the numbers of threads: on a busy machine more are not always faster."""
-    from vla_ros.engine.quantised.prepacked import Prepacked, can_prepack
+    from vla_ros.engine.layers.linear import Prepacked, can_prepack
 
     n, width = 1024, 2048
     products: dict[str, list[Callable[[], Any]]] = {}
@@ -107,8 +210,8 @@ def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float
         for kernel in (partial(torch.mv, matrix, vector), matrix.sum):
             bytes_s = max(bytes_s, read / _best(kernel, each / 2))
     how = f"torch, {max(threads)} thread(s)"
-    compute = {name: _rate(f, f"{how}, {n} x {n} product") for name, f in flops.items()}
-    return _device(compute, bytes_s, read, how)
+    compute = {name: _measured_rate(f, f"{how}, {n} x {n} product") for name, f in flops.items()}
+    return _this_device(compute, bytes_s, read, how)
 
 
 def _with_cuda(torch: Any, budget_s: float) -> Device:
@@ -119,19 +222,19 @@ def _with_cuda(torch: Any, budget_s: float) -> Device:
         a = torch.ones(n, n, dtype=dtype, device="cuda")
         out = torch.empty_like(a)
         seconds = _best(partial(torch.mm, a, a, out=out), budget_s, sync)
-        compute[name] = _rate(2 * n**3 / seconds, f"torch, {n} x {n} product")
+        compute[name] = _measured_rate(2 * n**3 / seconds, f"torch, {n} x {n} product")
     matrix = torch.ones(rows, width, dtype=torch.bfloat16, device="cuda")
     vector = torch.ones(width, dtype=torch.bfloat16, device="cuda")
     seconds = _best(lambda: torch.mv(matrix, vector), budget_s, sync)
     read = matrix.numel() * 2
     title = torch.cuda.get_device_name()
     memory_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
-    bandwidth = _rate(read / seconds, f"matrix times vector over {read / 1e9:.1f} GB")
+    bandwidth = _measured_rate(read / seconds, f"matrix times vector over {read / 1e9:.1f} GB")
     return Device("this", title, compute, bandwidth, memory_gb)
 
 
-def _device(compute: dict[str, Rate], bytes_s: float, size: int, how: str) -> Device:
-    memory = _rate(bytes_s, f"{how}, reading {size / 1e6:.0f} MB again and again")
+def _this_device(compute: dict[str, Rate], bytes_s: float, size: int, how: str) -> Device:
+    memory = _measured_rate(bytes_s, f"{how}, reading {size / 1e6:.0f} MB again and again")
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return Device("this", f"{processor()}, {how}", compute, memory, room, busy())
 
@@ -142,13 +245,3 @@ def busy() -> str:
     if load < 0.6 * cores:
         return ""
     return f"measured while the machine was busy (load {load:.1f} on {cores} CPUs): too low"
-
-
-def processor() -> str:
-    """The name of the processor, as Linux knows it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

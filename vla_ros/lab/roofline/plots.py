@@ -1,6 +1,6 @@
 """Pictures of a roofline, as PNG. The only file here that needs matplotlib.
 
-Colours are Okabe and Ito's (2008), which colour-blind readers can tell apart.
+Colors are Okabe and Ito's (2008), which color-blind readers can tell apart.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vla_ros.analysis.schedule_time import ScheduleTime
-from vla_ros.analysis.speculation import break_even, landscape
+from vla_ros.lab.roofline.schedules import ScheduleTime, break_even, landscape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GAMMAS = (1, 2, 4, 6, 8)
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -108,9 +107,9 @@ def plot_break_even(path: Path, points: Sequence[Point], subtitle: str) -> Path:
     """The acceptance from which a draft pays, over its cost, for several draft lengths."""
     figure, axes = _figure("How good must the draft be?", subtitle)
     costs = np.linspace(0.0, 0.999, 250)
-    for gamma, colour in zip(GAMMAS, COLOURS, strict=False):
+    for gamma, color in zip(GAMMAS, COLORS, strict=False):
         needed = np.array([break_even(gamma, c) for c in costs], dtype=np.float64)
-        axes.plot(costs, needed, color=colour, lw=1.8, label=f"draft of {gamma}")
+        axes.plot(costs, needed, color=color, lw=1.8, label=f"draft of {gamma}")
     for point, marker in zip(points, MARKERS, strict=False):
         label = f"{point.label}: α {point.alpha:.2f}, c {point.c:.2f}"
         axes.plot(
@@ -132,13 +131,13 @@ def plot_rate_age(
     figure, axes = _figure("Rate is not freshness", subtitle)
     shown = [s for s in found if s.name != "speculative_miss"]  # it lies on autoregressive
     for i, schedule in enumerate(shown):
-        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
         clock = schedule.clocked(camera_hz)
         x = (schedule.latency_s * 1e3, clock.latency_s * 1e3)
         y = (schedule.rate_hz, clock.rate_hz)
-        axes.plot(x, y, "-", color=colour, lw=0.9, alpha=0.5)
-        axes.plot(x[0], y[0], marker, color=colour, ms=9, label=schedule.name, zorder=4)
-        axes.plot(x[1], y[1], marker, mfc="white", mec=colour, mew=1.8, ms=9, zorder=4)
+        axes.plot(x, y, "-", color=color, lw=0.9, alpha=0.5)
+        axes.plot(x[0], y[0], marker, color=color, ms=9, label=schedule.name, zorder=4)
+        axes.plot(x[1], y[1], marker, mfc="white", mec=color, mew=1.8, ms=9, zorder=4)
     axes.set(xscale="log", yscale="log")
     axes.axhline(camera_hz, color="#666666", lw=1.0, ls="--", label=f"camera, {camera_hz:g} Hz")
     _plain_ticks(axes)

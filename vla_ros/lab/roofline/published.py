@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vla_ros.analysis import stages
-from vla_ros.analysis.devices import Device, Rate
-from vla_ros.analysis.models import MINIVLA, OPENVLA
-from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.shapes import ModelShape
-from vla_ros.analysis.speculation import break_even, speedup
-from vla_ros.analysis.work import Segment, linear
+from vla_ros.lab.roofline import roofline as stages
+from vla_ros.lab.roofline.devices import Device, Rate
+from vla_ros.lab.roofline.roofline import Roofline
+from vla_ros.lab.roofline.schedules import break_even, speedup
+from vla_ros.lab.roofline.shapes import MINIVLA, OPENVLA, ModelShape
+from vla_ros.lab.roofline.work import Segment, linear
 
 STATED = "stated in the ETH report"
 GAMMA, TOKENS, PROMPT = 6, 7, 281

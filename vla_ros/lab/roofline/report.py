@@ -1,35 +1,160 @@
-"""A roofline as text that a person can read."""
+"""A roofline as plain values for JSON: lists, numbers and strings only."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
-from vla_ros.analysis.advice import Requirements, Verdict
-from vla_ros.analysis.compare import Efficiency
-from vla_ros.analysis.devices import Device
-from vla_ros.analysis.memory import Memory
-from vla_ros.analysis.published import NOT_REPRODUCED, Figure
-from vla_ros.analysis.roofline import Roofline, StageTime
-from vla_ros.analysis.schedule_time import PHASES, ScheduleTime
-from vla_ros.analysis.shapes import ModelShape
-from vla_ros.analysis.work import COMPUTE, PARTS
+from vla_ros.core.console import Table, text_of
+from vla_ros.engine.decoding.draft_tree import Budget
+from vla_ros.lab.roofline.compare import Efficiency
+from vla_ros.lab.roofline.devices import Device
+from vla_ros.lab.roofline.published import NOT_REPRODUCED, Figure
+from vla_ros.lab.roofline.roofline import Memory, Roofline, StageTime
+from vla_ros.lab.roofline.schedules import (
+    LEVELS,
+    MISSED,
+    PHASES,
+    HeadTime,
+    Requirements,
+    ScheduleTime,
+    Served,
+    Verdict,
+    break_even,
+    expected_tokens,
+    fused,
+    speedup,
+)
+from vla_ros.lab.roofline.shapes import ModelShape
+from vla_ros.lab.roofline.work import COMPUTE, PARTS
+
+
+def stage(found: StageTime) -> dict[str, Any]:
+    return {
+        "stage": found.name,
+        "flop": found.flops,
+        "bytes": found.bytes,
+        "flop_per_byte": found.intensity,
+        "bound": found.bound,
+        "ms": found.ms,
+    }
+
+
+def schedule(found: ScheduleTime, camera_hz: float) -> dict[str, Any]:
+    clock = found.clocked(camera_hz)
+    return {
+        "ms": found.seconds * 1e3,
+        "rate_hz": found.rate_hz,
+        "latency_ms": found.latency_s * 1e3,
+        "passes": found.passes,
+        "draft_passes": found.draft_passes,
+        "depth": found.depth,
+        "chunk": found.chunk,
+        "alpha": found.alpha,
+        "coverage": found.coverage,
+        "camera_hz": camera_hz,
+        "clocked_rate_hz": clock.rate_hz,
+        "clocked_latency_ms": clock.latency_s * 1e3,
+        "clocked_worst_ms": clock.worst_s * 1e3,
+        "share": found.shares,
+    }
+
+
+def roofline(roof: Roofline, found: Iterable[ScheduleTime], camera_hz: float) -> dict[str, Any]:
+    """Model, device, stages and schedules."""
+    return {
+        "model": roof.model.name,
+        "device": roof.device.name,
+        "device_title": roof.device.title,
+        "dtype": {part: getattr(roof.precision, part) for part in PARTS},
+        "rates": roof.rates,
+        "accounting": roof.accounting,
+        "prompt_tokens": roof.model.prompt,
+        "images": roof.model.images,
+        "memory_gb": memory(roof.memory()),
+        "device_gb": roof.device.memory_gb or None,
+        "fits": roof.fits(),
+        "stages": [stage(s) for s in roof.stages()],
+        "schedules": {s.name: schedule(s, camera_hz) for s in found},
+    }
+
+
+def memory(found: Memory) -> dict[str, float]:
+    """Gigabytes (10^9 bytes) by what takes them."""
+    parts = {field.name: getattr(found, field.name) / 1e9 for field in fields(found)}
+    return {**parts, "total": found.total / 1e9}
+
+
+def speculation(c: float, gamma: int, alpha: float, tokens: int) -> dict[str, Any]:
+    """What a draft of relative cost c is worth, unfused and fused into the prefill."""
+    return {
+        "c": c,
+        "gamma": gamma,
+        "alpha": alpha,
+        "expected_tokens": expected_tokens(alpha, gamma),
+        "speedup": speedup(alpha, gamma, c),
+        "break_even_alpha": break_even(gamma, c),
+        "expected_passes_fused": fused(alpha, tokens, gamma).passes,
+    }
+
+
+def efficiencies(found: Iterable[Efficiency]) -> dict[str, Any]:
+    return {
+        e.name: {
+            "possible_ms": e.possible_ms,
+            "measured_ms": e.measured_ms,
+            "efficiency": e.efficiency,
+        }
+        for e in found
+    }
+
+
+def figures(found: Iterable[Figure]) -> list[dict[str, Any]]:
+    return [
+        {
+            "figure": f.name,
+            "unit": f.unit,
+            "published": f.published,
+            "ours": f.ours,
+            "off": f.off,
+            "within_10_percent": f.reproduced,
+            "note": f.note,
+        }
+        for f in found
+    ]
+
+
+def verdicts(found: Sequence[Verdict]) -> list[dict[str, Any]]:
+    return [
+        {
+            "schedule": v.candidate.name,
+            "lossless": v.candidate.lossless,
+            "meets": v.meets,
+            "missing": list(v.missing),
+            "ms": v.candidate.seconds * 1e3,
+            "answers_hz": v.answers_hz,
+            "commands_hz": v.commands_hz,
+            "usual_evidence_ms": v.usual_s * 1e3,
+            "oldest_evidence_ms": v.age_s * 1e3,
+            "executed": v.executed,
+            "parameters": v.parameters,
+            "note": v.candidate.note,
+        }
+        for v in found
+    ]
+
+
+# ------------------------------------------------------------------------------------------------
+# A roofline as text that a person can read.
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as they need to be; the first and text columns left, numbers right."""
-    lines = [list(heads), *(list(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-    left = [i == 0 or not _numeric([line[i] for line in lines[1:]]) for i in range(len(heads))]
-
-    def shown(line: Sequence[str]) -> str:
-        cells = [
-            c.ljust(w) if to_left else c.rjust(w)
-            for c, w, to_left in zip(line, widths, left, strict=True)
-        ]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join(shown(line) for line in lines)
+    rows = [list(row) for row in rows]
+    left = [head for i, head in enumerate(heads) if not _numeric([row[i] for row in rows])]
+    return text_of(Table(heads, rows, left=left), width=10_000)
 
 
 _NUMBER = re.compile(r"[-+]?[\d.]+( ?[A-Za-z%/]{1,6})?( \(.*\))?")
@@ -256,3 +381,56 @@ def verdict_table(verdicts: Sequence[Verdict], limits: Requirements) -> str:
         f" {limits.max_age_s * 1e3:g} ms old when a command is issued"
     )
     return f"{limit}\n\n{table(heads, rows)}"
+
+
+# ------------------------------------------------------------------------------------------------
+# Tables of policies whose answers are chunks: what is executed of them, what a head is worth.
+
+
+def served_table(
+    found: Sequence[ScheduleTime], given: Mapping[str, Served], camera_hz: float
+) -> str:
+    """One line a schedule: a chunk's time, actions a second, and how old their evidence is."""
+    rows = [
+        (
+            s.name, ms(s.seconds), hz(given[s.name].executed * s.rate_hz),
+            hz(given[s.name].actions_hz), ms(given[s.name].age_s), ms(given[s.name].worst_s),
+        )
+        for s in found
+    ]  # fmt: skip
+    executed = given[found[0].name].executed
+    heads = (
+        f"{executed} of {found[0].chunk} executed", "ms a chunk", "actions/s",
+        f"actions/s at {camera_hz:g} Hz", "evidence ms", "at worst",
+    )  # fmt: skip
+    return table(heads, rows)
+
+
+def head_line(head: HeadTime, given: ScheduleTime, assumed: bool) -> str:
+    """What a level costs, and where the coverage comes from."""
+    level, taps = head.level, head.taps
+    lines = [
+        f"recursive head, {head.width} wide: a level reads {scaled(level.bytes, 'B')},"
+        f" {scaled(level.flops, 'FLOP')}, {ms(level.seconds)} ms ({level.bound}); the taps once a"
+        f" round {scaled(taps.bytes, 'B')}, {ms(taps.seconds)} ms",
+        f"  {given.draft_levels} of at most {LEVELS} levels, trees of {Budget().alone} nodes,"
+        f" {given.draft_passes:.1f} passes of the head a chunk",
+    ]
+    if assumed:
+        lines.append(
+            f"  assumed: coverage {given.coverage:.2f}, as the head misses {MISSED:g} of what the"
+            f" last chunk misses at alpha {given.alpha:g}; say --coverage if you know it"
+        )
+    return "\n".join(lines)
+
+
+def coverage_table(rows: Sequence[ScheduleTime], plain: ScheduleTime) -> str:
+    """One line a coverage; the last is what the schedule above was calculated with."""
+    cells = [
+        (
+            f"{s.coverage:.2f}", f"{s.draft_levels}", f"{s.passes:.2f}", f"{s.draft_passes:.1f}",
+            ms(s.seconds), f"{plain.seconds / s.seconds:.2f}",
+        )
+        for s in rows
+    ]  # fmt: skip
+    return table(("coverage", "levels", "passes", "head's", "ms", f"x {plain.name[:4]}."), cells)

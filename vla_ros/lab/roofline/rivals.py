@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_ros.analysis.calibration import Fitted, following
-from vla_ros.engine.trees.calibration import BinPlan, plan_bins
-from vla_ros.engine.trees.entropy import least_acceptance
-from vla_ros.engine.trees.expected import Budget, Cost, plan_states
-from vla_ros.engine.trees.marginals import Offer
-from vla_ros.engine.trees.rounds import EMPTY, Choose, Round, Shown, hindsight, rounds
-from vla_ros.engine.trees.shape import ROOT, DraftTree, likeliest
+from vla_ros.engine.decoding.calibration import BinPlan, plan_bins
+from vla_ros.engine.decoding.draft_tree import ROOT, Budget, Cost, DraftTree, likeliest, plan_states
+from vla_ros.engine.decoding.temporal_prediction import Candidates
+from vla_ros.lab.heterospec import EMPTY, Choose, Round, Shown, hindsight, least_acceptance, rounds
+from vla_ros.lab.roofline.calibration import Fitted, following
 
 SIZES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25)  # of the base tree's nodes
 BOUNDS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75)
@@ -114,7 +112,7 @@ def paying(
 def by_bins(fitted: Fitted, plan: BinPlan) -> Choose:
     """The tree of the bin that a round's entropy names."""
 
-    def choose(offer: Offer, known: int) -> DraftTree:
+    def choose(offer: Candidates, known: int) -> DraftTree:
         if known >= len(plan.trees):
             return EMPTY
         return plan.trees[known][fitted.calibration.bin(known, offer.chances)]
@@ -148,7 +146,7 @@ def _chain(bound: float | None) -> Choose:
     the chances that the drafter has.
     """
 
-    def choose(offer: Offer, known: int) -> DraftTree:
+    def choose(offer: Candidates, known: int) -> DraftTree:
         length = 0
         for level in offer.chances[:-1]:
             if bound is not None and least_acceptance(level) < bound:

@@ -1,15 +1,20 @@
-"""The operators of each stage of a model: vision, projector, a decoder pass, head, expert.
-
-Norms, activation functions, RoPE and sampling are left out: in a fused engine they move no
-memory of their own and are below one percent of the arithmetic.
-"""
+"""Time of a stage on a device: the larger of its arithmetic and its traffic."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from vla_ros.analysis.shapes import DecoderShape, ModelShape
-from vla_ros.analysis.work import Op, Segment, attention, linear
+from vla_ros.lab.roofline.devices import Device
+from vla_ros.lab.roofline.shapes import DecoderShape, ModelShape, TowerShape
+from vla_ros.lab.roofline.work import PARTS, WEIGHT_BYTES, Op, Precision, Segment, attention, linear
+
+# ------------------------------------------------------------------------------------------------
+# The operators of each stage of a model: vision, projector, a decoder pass, head, expert.
+#
+# Norms, activation functions, RoPE and sampling are left out: in a fused engine they move no
+# memory of their own and are below one percent of the arithmetic.
+
 
 Ops = list[Op]
 
@@ -222,3 +227,171 @@ def weight_bytes(model: ModelShape, widths: dict[str, float]) -> float:
     ops += decode(model) if model.kind == "tokens" else flow_prefix(model, naive=True)
     table = model.decoder.table * model.decoder.hidden * widths.get("table", widths["head"])
     return sum(op.weights * widths[op.part] for op in ops) + table
+
+
+# ------------------------------------------------------------------------------------------------
+# What a model needs in memory: the one count behind `roofline`, `advise` and `doctor`.
+
+
+LONGEST_TEXT = 192  # prompt tokens besides the images that the engine keeps room for
+#: bytes of CUDA's context and libraries, captured graphs and what the allocator wastes: assumed
+RUNTIME = 1.0e9
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes. ``cache``: keys and values of every frame that is being decoded, at the longest
+    prompt. ``activations``: what the largest pass holds at once. ``runtime``: an assumption."""
+
+    weights: float
+    cache: float
+    activations: float
+    runtime: float = RUNTIME
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.cache + self.activations + self.runtime
+
+    def fits(self, device_bytes: float) -> bool:
+        """Whether a device has room for it; 0: nobody knows how much it has, so True."""
+        return not device_bytes or self.total <= device_bytes
+
+
+def memory_of(model: ModelShape, precision: Precision, frames: int = 1) -> Memory:
+    """What one policy takes. ``frames`` are decoded at a time: the depth of the pipeline."""
+    widths = {part: WEIGHT_BYTES[getattr(precision, part)] for part in PARTS}
+    widths["table"] = WEIGHT_BYTES[precision.table]
+    longest = model.images * model.vision_tokens + LONGEST_TEXT + model.action_tokens
+    entries = 2.0 * model.decoder.layers * model.decoder.kv_heads * model.decoder.head_dim
+    held = [_pass(model.decoder, longest, model.action_tokens)]
+    held += [_tower(tower, model.images) for tower in model.towers]
+    return Memory(
+        weights=weight_bytes(model, widths),
+        cache=frames * longest * entries * widths["kv"],
+        activations=max(held) * WEIGHT_BYTES[precision.activation],
+    )
+
+
+def _pass(decoder: DecoderShape, rows: int, logits: int) -> float:
+    """Elements alive in a layer, at its widest: residual, normed rows, gate and up, the gate's
+    SiLU, their product; and the logits of the pass."""
+    return rows * (2.0 * decoder.hidden + 4.0 * decoder.intermediate) + logits * decoder.vocab
+
+
+def _tower(tower: TowerShape, images: int) -> float:
+    """The same of a vision block: residual, normed rows, the MLP before and after its GELU."""
+    return images * (tower.patches + tower.prefix) * (2.0 * tower.width + 2.0 * tower.mlp)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """One stage: operations, bytes, seconds, and what bounds it (``compute``, ``memory``)."""
+
+    name: str
+    flops: float
+    bytes: float
+    seconds: float
+    bound: str
+
+    @property
+    def intensity(self) -> float:
+        """Operations a byte."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    @property
+    def ms(self) -> float:
+        return self.seconds * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """A model on a device.
+
+    ``accounting`` "stage": a stage is as good as one fused kernel, T = max(FLOP / F, bytes / B)
+    over the whole stage, activations stay on the chip: the least time there can be. "operator":
+    the sum of that maximum over the operators, each writing its result to memory, as GenZ
+    counts; closer to kernels one by one. ``rates`` "achieved" or "peak".
+
+    Source: Williams et al., CACM 52(4), 2009: attainable = min(peak, intensity x bandwidth).
+    """
+
+    model: ModelShape
+    device: Device
+    precision: Precision = Precision()
+    accounting: str = "stage"
+    rates: str = "achieved"
+
+    def time(self, name: str, ops: Iterable[Op]) -> StageTime:
+        """The time of some operators run one after the other."""
+        each = self.accounting == "operator"
+        compute = memory = total = flops = traffic = 0.0
+        for op in ops:
+            c = op.flops / self.device.flops(self.precision.compute(op), self.rates)
+            moved = self.precision.traffic(op, activations=each)
+            m = moved / self.device.bandwidth(self.rates)
+            compute, memory, total = compute + c, memory + m, total + max(c, m)
+            flops, traffic = flops + op.flops, traffic + moved
+        seconds = total if each else max(compute, memory)
+        return StageTime(
+            name, flops, traffic, seconds, "compute" if compute >= memory else "memory"
+        )
+
+    def for_model(self, model: ModelShape) -> Roofline:
+        """Another model on the same device, in the same formats."""
+        return replace(self, model=model)
+
+    def vision(self) -> StageTime:
+        return self.time("vision", vision(self.model))
+
+    def projector(self) -> StageTime:
+        return self.time("projector", projector(self.model))
+
+    def prefill(self, extra: int = 0) -> StageTime:
+        """The prompt's pass, head included, with ``extra`` draft tokens behind the prompt."""
+        return self.time("prefill", prefill(self.model, extra))
+
+    def decode(self, tokens: int = 1) -> StageTime:
+        """A pass of ``tokens`` tokens behind the prompt, head included."""
+        return self.time("decode", decode(self.model, tokens))
+
+    def packed(self) -> StageTime:
+        """actionflow's pass."""
+        return self.time("packed pass", packed(self.model))
+
+    def parallel(self) -> StageTime:
+        return self.time("parallel pass", parallel(self.model))
+
+    def prefix(self, naive: bool = False) -> StageTime:
+        return self.time("prefill", flow_prefix(self.model, naive))
+
+    def expert_once(self) -> StageTime:
+        """What is the same in all steps, once a chunk."""
+        return self.time("expert, once", expert_once(self.model))
+
+    def expert_step(self, naive: bool = False) -> StageTime:
+        return self.time("expert step", expert_step(self.model, naive))
+
+    def head(self) -> StageTime:
+        """The action head, or the language model's head on one row."""
+        own = action_head(self.model)
+        return self.time("head", own or head(self.model.decoder, 1))
+
+    def stages(self) -> tuple[StageTime, ...]:
+        """Every stage of this kind of model, in order. ``head`` of a token model is part of
+        prefill and of each decode; it is listed to be seen, not to be added."""
+        front = (self.vision(), self.projector())
+        if self.model.kind == "flow":
+            once = (self.expert_once(),) if expert_once(self.model) else ()
+            return (*front, self.prefix(), *once, self.expert_step())
+        if self.model.kind == "parallel":
+            return (*front, self.parallel(), self.head())
+        packed = (self.packed(),) if self.model.chunk == 1 else ()  # no pipeline takes chunks
+        return (*front, self.prefill(), self.decode(), self.head(), *packed)
+
+    def memory(self, frames: int = 1) -> Memory:
+        """What a policy takes, with so many frames decoded at a time."""
+        return memory_of(self.model, self.precision, frames)
+
+    def fits(self, frames: int = 1) -> bool:
+        """Whether the device has room for it; True where its size is unknown."""
+        return self.memory(frames).fits(1e9 * self.device.memory_gb)

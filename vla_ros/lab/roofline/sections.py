@@ -1,24 +1,24 @@
-"""The parts of `vla-ros roofline` behind its tables: what a draft is worth, a benchmark beside
-the bound, pictures. Each prints its part and returns it for the line of JSON."""
+"""The parts of a roofline behind its tables: what a draft is worth, a benchmark beside the bound,
+pictures. Each prints its part and returns it for the line of JSON."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.lab.roofline import report
 
 if TYPE_CHECKING:
-    from vla_ros.analysis.bench_file import BenchFile
-    from vla_ros.analysis.roofline import Roofline
-    from vla_ros.analysis.schedule_time import ScheduleTime
-    from vla_ros.analysis.shapes import ModelShape
+    from vla_ros.lab.roofline.bench_file import BenchFile
+    from vla_ros.lab.roofline.roofline import Roofline
+    from vla_ros.lab.roofline.schedules import ScheduleTime
+    from vla_ros.lab.roofline.shapes import ModelShape
 
 
 def published_plots(folder: Path) -> list[str]:
-    from vla_ros.analysis import published
-    from vla_ros.analysis.models import MINIVLA, OPENVLA
+    from vla_ros.lab.roofline import published
+    from vla_ros.lab.roofline.shapes import MINIVLA, OPENVLA
 
     target, draft = published.genz_times(OPENVLA), published.genz_times(MINIVLA)
     measured = published.MEASURED_TARGET_HZ / published.MEASURED_DRAFT_HZ
@@ -36,24 +36,23 @@ def cost(roof: Roofline, draft: ModelShape | None) -> float:
 
 
 def speculation(
-    args: argparse.Namespace, roof: Roofline, draft: ModelShape | None
+    roof: Roofline, draft: ModelShape | None, alpha: float, gamma: int | None
 ) -> dict[str, Any]:
-    from vla_ros.analysis import report
-    from vla_ros.analysis.speculation import best_gamma, break_even, fused, speedup
-    from vla_ros.analysis.tables import ms, table
+    from vla_ros.lab.roofline.report import ms, table
+    from vla_ros.lab.roofline.schedules import best_gamma, break_even, fused, speedup
 
     tokens = roof.model.action_tokens
-    gamma, c = args.gamma or tokens - 1, cost(roof, draft)
+    gamma, c = gamma or tokens - 1, cost(roof, draft)
     first, verify = roof.prefill(gamma).seconds, roof.decode(gamma + 1).seconds
     vision = roof.vision().seconds + roof.projector().seconds
     plain = vision + roof.prefill().seconds + (tokens - 1) * roof.decode().seconds
     rows = []
-    for alpha in sorted({0.0, 0.275, 0.5, 0.7, 0.9, 1.0, args.alpha}):
-        passes = fused(alpha, tokens, gamma).passes
+    for each in sorted({0.0, 0.275, 0.5, 0.7, 0.9, 1.0, alpha}):
+        passes = fused(each, tokens, gamma).passes
         seconds = vision + first + (passes - 1) * verify
         rows.append((
-            f"{alpha:g}", f"{passes:.2f}", ms(seconds), f"{plain / seconds:.2f}",
-            f"{speedup(alpha, gamma, c):.2f}", f"{best_gamma(alpha, c, tokens - 1)}",
+            f"{each:g}", f"{passes:.2f}", ms(seconds), f"{plain / seconds:.2f}",
+            f"{speedup(each, gamma, c):.2f}", f"{best_gamma(each, c, tokens - 1)}",
         ))  # fmt: skip
     name = draft.name if draft else "free"
     heads = ("alpha", "passes", "fused ms", "x autoreg.", f"x unfused, {name}", "best gamma")
@@ -61,12 +60,12 @@ def speculation(
     need = "never" if even is None else f"from alpha {even:.2f}"
     print(f"\nspeculation, gamma {gamma}; draft {name}: c = {c:.3f}, unfused it pays {need}")
     print(table(heads, rows))
-    return report.speculation(c, gamma, args.alpha, tokens)
+    return report.speculation(c, gamma, alpha, tokens)
 
 
 def left_out(model: ModelShape) -> dict[str, Any]:
     """Schedules that refuse the model, and why; {} where none does."""
-    from vla_ros.analysis.schedules import refused
+    from vla_ros.lab.roofline.schedules import refused
 
     found = refused(model)
     for name, why in found.items():
@@ -78,8 +77,8 @@ def chunks(
     found: tuple[ScheduleTime, ...], camera_hz: float, executed: int | None
 ) -> dict[str, Any]:
     """How many actions a second a chunk gives, and how old they are."""
-    from vla_ros.analysis.chunk_tables import served_table
-    from vla_ros.analysis.schedule_time import served
+    from vla_ros.lab.roofline.report import served_table
+    from vla_ros.lab.roofline.schedules import served
 
     given = {s.name: served(s, camera_hz, executed) for s in found}
     print(f"\n{served_table(found, given, camera_hz)}")
@@ -93,18 +92,17 @@ def chunks(
 
 
 def recursive_head(
-    args: argparse.Namespace, roof: Roofline, found: tuple[ScheduleTime, ...]
+    roof: Roofline, found: tuple[ScheduleTime, ...], alpha: float, coverage: float | None
 ) -> dict[str, Any]:
     """What the head costs, and what it is worth by coverage."""
-    from vla_ros.analysis import report
-    from vla_ros.analysis.chunk_head import head_time, recursive_schedule
-    from vla_ros.analysis.chunk_tables import coverage_table, head_line
+    from vla_ros.lab.roofline.report import coverage_table, head_line
+    from vla_ros.lab.roofline.schedules import head_time, recursive_schedule
 
     times = {s.name: s for s in found}
     given = times["speculative_head"]
     head = head_time(roof)
-    print(f"\n{head_line(head, given, args.coverage is None)}")
-    rows = [recursive_schedule(roof, args.alpha, c) for c in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    print(f"\n{head_line(head, given, coverage is None)}")
+    rows = [recursive_schedule(roof, alpha, c) for c in (0.5, 0.6, 0.7, 0.8, 0.9)]
     print(coverage_table([*rows, given], times["autoregressive"]))
     return {
         "width": head.width,
@@ -112,7 +110,7 @@ def recursive_head(
         "taps": report.stage(head.taps),
         "levels": given.draft_levels,
         "coverage": given.coverage,
-        "coverage_assumed": args.coverage is None,
+        "coverage_assumed": coverage is None,
         "by_coverage": [
             {"coverage": s.coverage, "levels": s.draft_levels, "passes": s.passes,
              "head_passes": s.draft_passes, "ms": s.seconds * 1e3}
@@ -122,15 +120,14 @@ def recursive_head(
 
 
 def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[str, Any]:
-    from vla_ros.analysis import report, tables
-    from vla_ros.analysis.compare import compare_schedules, compare_stages
+    from vla_ros.lab.roofline.compare import compare_schedules, compare_stages
 
     by_schedule = compare_schedules(roof, bench, draft)
     by_stage = compare_stages(roof, bench)
     print(f"\n{bench.path}: {bench.checkpoint} on {bench.machine or bench.device}")
-    print(tables.efficiency_table("schedule", by_schedule))
+    print(report.efficiency_table("schedule", by_schedule))
     if by_stage:
-        print(f"\n{tables.efficiency_table('stage', by_stage)}")
+        print(f"\n{report.efficiency_table('stage', by_stage)}")
     return {
         "schedules": report.efficiencies(by_schedule),
         "stages": report.efficiencies(by_stage),
@@ -138,10 +135,10 @@ def compare(roof: Roofline, bench: BenchFile, draft: ModelShape | None) -> dict[
 
 
 def operating_points(
-    args: argparse.Namespace, roof: Roofline, draft: ModelShape | None
+    roof: Roofline, draft: ModelShape | None, alpha: float
 ) -> list[tuple[str, float, float]]:
-    points = [("temporal", args.alpha, 0.0)]
-    return [*points, (draft.name, args.alpha, cost(roof, draft))] if draft else points
+    points = [("temporal", alpha, 0.0)]
+    return [*points, (draft.name, alpha, cost(roof, draft))] if draft else points
 
 
 def draw(
@@ -151,10 +148,8 @@ def draw(
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise UserError(
-            "--plots needs matplotlib: pip install '.[plots]' in the checkout"
-        ) from None
-    from vla_ros.analysis import plots
+        raise UserError("--plots needs matplotlib: pip install '.[lab]' in the checkout") from None
+    from vla_ros.lab.roofline import plots
 
     marks = [plots.Point(*point) for point in points]
     paths = []

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 
 #: Bytes of one weight. int4 is weight-only in groups of 32 with an fp16 scale: 4.5 bits. ternary is
 #: BitNet's -1, 0 and 1 in two bits, one scale a matrix. int8w and int4w are this engine's own
-#: (``vla_ros.engine.quantised``): weights alone, int4 with a scale and a middle of 16 bits each.
+#: (``vla_ros.engine.layers.quantized``): weights alone, int4 with a scale and a middle of 16 bits
+#: each.
 WEIGHT_BYTES = {
     "fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5625, "ternary": 0.25,
     "int8w": 1.0, "int4w": 0.625,
@@ -106,7 +107,7 @@ def precision_of_weights(text: str) -> Precision:
     Raises:
         ValueError: an unknown part or format.
     """
-    from vla_ros.engine.quantised.formats import parse_formats
+    from vla_ros.engine.layers.formats import parse_formats
 
     own = {"int8": "int8w", "int4": "int4w"}
     formats = parse_formats(text)

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.core import ACTION_DIM, GRIPPER, Floats
+from vla_ros.core.types import ACTION_DIM, GRIPPER, Floats
+from vla_ros.data.demonstrations import BODIES, to_environment, to_values
 from vla_ros.sim import expert as scripted
-from vla_ros.sim import waypoints
-from vla_ros.sim.goals import Family, Goal
-from vla_ros.sim.rotation import downward
-from vla_ros.sim.swing import around
-from vla_ros.train.data.shards import BODIES
-from vla_ros.train.data.units import to_environment, to_values
+from vla_ros.sim import expert as waypoints
+from vla_ros.sim.expert import around, downward
+from vla_ros.sim.tasks import Family, Goal
 
 Bools = npt.NDArray[np.bool_]
 
@@ -45,7 +43,7 @@ class Tables:
     ``level`` and ``turned`` [N, 3]: the rotation still to make to the hand's own way down, and to
     the way that the thing is grasped;
     ``asked`` [2, N, 6]: what was asked one and two steps ago; ``side`` [N]: of a push, along y;
-    ``swing`` [N]: the side of :mod:`vla_ros.sim.swing`.
+    ``swing`` [N]: the side of :mod:`vla_ros.sim.expert`.
     """
 
     family: npt.NDArray[np.int64]
@@ -259,7 +257,7 @@ def axis_angles(rotations: Floats) -> Floats:
 
 
 def upright_yaws(quaternions: Floats) -> Floats:
-    """:func:`vla_ros.sim.rotation.upright_yaw` of each, [N]."""
+    """:func:`vla_ros.sim.expert.upright_yaw` of each, [N]."""
     turns = matrices(quaternions)
     flattest = np.abs(turns[:, 2]).argmin(1)
     horizontal = turns[np.arange(len(turns)), :2, flattest]

@@ -5,22 +5,158 @@ An answer is an action of 7 tokens, or of a policy that gives chunks C of them, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.errors import UserError
-from vla_ros.sim.goals import COLOURS, Family, Goal, cube
-from vla_ros.train.data.answers import answers_of
-from vla_ros.train.data.frames import Frames
-from vla_ros.train.data.layout import Layout
-from vla_ros.train.data.pictures import Pictures, mixed
-from vla_ros.train.data.places import NOWHERE, places_of
-from vla_ros.train.data.sentences import Asked, OwnSentence
-from vla_ros.train.data.wordings import wordings
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import ACTION_DIM
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.lab.train.ahead import futures
+from vla_ros.lab.train.frames import (
+    NOWHERE,
+    Asked,
+    Frames,
+    OwnSentence,
+    Pictures,
+    mixed,
+    places_of,
+    wordings,
+)
+from vla_ros.sim.tasks import COLORS, Family, Goal, cube
+
+# ------------------------------------------------------------------------------------------------
+# What a sentence is answered with: the tokens of an action, or of all actions of a chunk.
+#
+# Of an action they are in the data. A chunk is worked out when it is drawn
+# (:mod:`vla_ros.lab.train.ahead`), so it is known for every sentence, whoever acted in the
+# frame.
+
+
+class Answers(ABC):
+    """``count``: tokens of an answer."""
+
+    count: int
+
+    @abstractmethod
+    def __call__(
+        self, index: torch.Tensor, goals: torch.Tensor, draw: torch.Generator
+    ) -> torch.Tensor:
+        """Tokens int64 [B, K, count] for frames [B] and K goals of each [B, K]; on the CPU."""
+
+
+class Actions(Answers):
+    """What the expert would do now."""
+
+    count = ACTION_DIM
+
+    def __init__(self, frames: Frames, actions: ActionTokens) -> None:
+        self._tokens = encode(actions, frames.values).to(torch.int32)
+
+    def __call__(
+        self, index: torch.Tensor, goals: torch.Tensor, draw: torch.Generator
+    ) -> torch.Tensor:
+        return self._tokens[index[:, None], goals].long()
+
+
+class Chunks(Answers):
+    """What it would do now and in the steps that follow: all of a step before the next step, as
+    the engine decodes and OpenVLA-OFT orders a chunk. UserError: there are no poses."""
+
+    def __init__(self, frames: Frames, actions: ActionTokens, chunk: int) -> None:
+        refuse_unposed(frames)
+        self._frames, self._actions, self._chunk = frames, actions, chunk
+        self.count = chunk * ACTION_DIM
+
+    def __call__(
+        self, index: torch.Tensor, goals: torch.Tensor, draw: torch.Generator
+    ) -> torch.Tensor:
+        values = chunks_ahead(self._frames, index, goals, self._chunk, draw)
+        return encode(self._actions, values).flatten(2)
+
+
+def answers_of(frames: Frames, actions: ActionTokens, chunk: int) -> Answers:
+    """Those that a policy of ``chunk`` actions learns."""
+    return Actions(frames, actions) if chunk == 1 else Chunks(frames, actions, chunk)
+
+
+def refuse_unposed(frames: Frames) -> None:
+    """UserError where nobody can say what lies ahead of a frame."""
+    if frames.info.own_sentence:
+        raise UserError(
+            "these chunks are worked out from where everything is, and a set from elsewhere does"
+            " not say it: take --arch small or small-oft"
+        )
+    if not frames.posed:
+        raise UserError(
+            "chunks are trained on what lies ahead of a frame, and this data set has no poses:"
+            " collect it anew with vla-ros collect"
+        )
+
+
+def chunks_ahead(
+    frames: Frames, index: torch.Tensor, goals: torch.Tensor, horizon: int, draw: torch.Generator
+) -> torch.Tensor:
+    """Values (see units) float32 [B, K, horizon, 7] of the expert, for K goals of each frame.
+
+    ``draw``: where the expert has two ways and nothing tells which, chance does.
+    """
+    flat = index[:, None].expand_as(goals).flatten()
+    swing = None
+    if frames.info.two_ways:
+        swing = torch.randint(2, flat.shape, generator=draw).double().numpy() * 2 - 1
+    values = futures(
+        frames.poses[flat].numpy(),
+        frames.before[flat].numpy(),
+        [frames.goals[number] for number in goals.flatten().tolist()],
+        np.array(frames.info.scale),
+        horizon,
+        swing,
+    )
+    return torch.from_numpy(values).view(*goals.shape, horizon, ACTION_DIM)
+
+
+def encode(actions: ActionTokens, values: torch.Tensor) -> torch.Tensor:
+    """Values [...] in [-1, 1] -> the engine's tokens, int64 [...]."""
+    flat = actions.encode(values.cpu().double().flatten().numpy())
+    return torch.tensor(flat, dtype=torch.long).view(values.shape)
+
+
+# ------------------------------------------------------------------------------------------------
+# How the tokens of a training sequence see each other: many sentences on one image.
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tree of two levels: ``common`` tokens (patches included), then ``branches`` of ``length``
+    tokens that see the common part and themselves: many sentences on one image for the price of
+    one prefill."""
+
+    common: int
+    branches: int = 0
+    length: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.common + self.branches * self.length
+
+    def positions(self, device: torch.device) -> torch.Tensor:
+        """int64 [total]; every branch goes on from the end of the common part."""
+        first = torch.arange(self.common, device=device)
+        branch = torch.arange(self.common, self.common + self.length, device=device)
+        return torch.cat((first, branch.repeat(self.branches)))
+
+    def mask(self, device: torch.device) -> torch.Tensor:
+        """bool [total, total]: row sees column."""
+        place = torch.arange(self.total, device=device)
+        branch = torch.where(place < self.common, -1, (place - self.common) // max(self.length, 1))
+        shared = (branch[None] == -1) | (branch[:, None] == branch[None])
+        return shared & (place[:, None] >= place[None])
+
 
 _FRESH = 2  # delays more, all of them 0: a policy that is told is not to be worse where it is quick
 
@@ -179,12 +315,12 @@ def things_of(goal: Asked, objects: Sequence[str]) -> list[int]:
 def word_places(goal: Asked, tokenize: Callable[[str], list[int]]) -> list[tuple[int, int]]:
     """For every wording, which token names the thing to move and which the cube it goes onto.
 
-    Where no cube does, the first again. They are where the same wording with another colour
+    Where no cube does, the first again. They are where the same wording with another color
     differs. Of a sentence of somebody's own it is not known: its last token stands there.
     """
     if isinstance(goal, OwnSentence):
         return [(len(tokenize(goal.text)) - 1,) * 2]
-    free = [cube(c) for c in COLOURS if cube(c) not in (goal.object, goal.target)]
+    free = [cube(c) for c in COLORS if cube(c) not in (goal.object, goal.target)]
     first = _differing(goal, replace(goal, object=free[0]), tokenize)
     if goal.family is not Family.STACK:
         return [(place, place) for place in first]
@@ -224,3 +360,86 @@ def family_weights(frames: Frames) -> torch.Tensor:
     family = _families(frames)[frames.goal.cpu()]
     counts = torch.bincount(family, minlength=len(Family) + 1).double()
     return counts.clamp(min=1).rsqrt()[family]
+
+
+# ------------------------------------------------------------------------------------------------
+# Batches for OpenVLA-OFT's architecture: an image, a sentence, the next actions of the expert.
+#
+# A whole chunk is known only where the expert itself acted and for the sentence that it pursued.
+# For every other sentence, and where a policy acted, what the expert would do now is known and what
+# it would do next is not: of those only the first action is learned, which is how the sentence is
+# read and how mistakes are mended. The same draws at every call, as in :mod:`.batches`.
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkBatch:
+    """``ids`` int64 [B, L]: a prompt, a blank for every value of the chunk, the stop token,
+    padding. ``blank`` bool [B, L]; ``seen`` bool [B, L]: no padding. ``rows`` int64 [B, C 7] in
+    the sequence with the patches; ``values`` [B, C, 7] in [-1, 1], of which those ``known``, bool
+    [B, C], are to be learned; ``patches`` as in Batch."""
+
+    pixels: torch.Tensor
+    ids: torch.Tensor
+    blank: torch.Tensor
+    seen: torch.Tensor
+    rows: torch.Tensor
+    values: torch.Tensor
+    known: torch.Tensor
+    patches: torch.Tensor
+
+
+_OTHERS = 0.5  # share of images that come with another sentence than the one that was pursued
+
+
+class ChunkBatches:
+    """Draws batches of ``size``. UserError: there is no frame where the expert acted."""
+
+    def __init__(
+        self,
+        frames: Frames,
+        config: ModelConfig,
+        tokenize: Callable[[str], list[int]],
+        size: int,
+        seed: int,
+        shift: int,
+        device: torch.device,
+    ) -> None:
+        self._frames, self._config, self._device = frames.to(device), config, device
+        self._size, self._seed = size, seed
+        self._pictures = Pictures(self._frames, config.towers[0], seed, shift, device)
+        self._chances, self._others = family_weights(frames), goal_weights(frames)
+        if not frames.expert.any():
+            raise UserError("chunks are learned from demonstrations, and there are none")
+        self._prompts = [[tokenize(text) for text in wordings(goal)] for goal in frames.goals]
+        self._others_share = 0.0 if frames.info.own_sentence else _OTHERS
+        self._goal, self._shows = frames.goal.cpu(), frames.shows[:, 0].cpu()
+
+    def batch(self, step: int) -> ChunkBatch:
+        """The batch of ``step``."""
+        draw = torch.Generator().manual_seed(mixed(self._seed, step))
+        index = torch.multinomial(self._chances, self._size, replacement=True, generator=draw)
+        wording = torch.randint(1 << 30, (self._size,), generator=draw)
+        others = torch.multinomial(self._others, self._size, replacement=True, generator=draw)
+        own = torch.rand(self._size, generator=draw) >= self._others_share
+        goal = torch.where(own, self._goal[index], others)
+        drawn = self._pictures(self._shows[index], draw, step)
+        said = [self._prompts[g] for g in goal.tolist()]
+        prompts = [of[n % len(of)] for of, n in zip(said, wording.tolist(), strict=True)]
+        lengths = torch.tensor([len(prompt) for prompt in prompts])[:, None]
+        count = self._config.chunk * self._config.action_dim
+        place = torch.arange(int(lengths.max()) + count + 1)
+        ids = torch.full((self._size, len(place)), self._config.stop_token)
+        for row, prompt in zip(ids, prompts, strict=True):
+            row[: len(prompt)] = torch.tensor(prompt)
+        blank = (place >= lengths) & (place < lengths + count)
+        rows = lengths + self._config.patches - 1 + torch.arange(count)
+        seen = place <= lengths + count
+        ids, blank, seen, rows, index, goal = (
+            part.to(self._device) for part in (ids, blank, seen, rows, index, goal)
+        )
+        values = self._frames.chunks[index].float()
+        values[:, 0] = self._frames.values[index, goal].float()
+        known = (self._frames.expert[index] & (goal == self._frames.goal[index]))[:, None]
+        known = known.repeat(1, self._config.chunk)
+        known[:, 0] = True
+        return ChunkBatch(drawn.pixels, ids, blank, seen, rows, values, known, drawn.patches)

@@ -10,11 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vla_ros.core import GRIPPER
-from vla_ros.engine.vision.images import fit
-from vla_ros.errors import UserError
-from vla_ros.train.data.sentences import Asked, asked
-from vla_ros.train.data.shards import (
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import GRIPPER
+from vla_ros.data.demonstrations import (
     BODIES,
     EXPERT,
     SetInfo,
@@ -24,8 +22,37 @@ from vla_ros.train.data.shards import (
     read_info,
     read_tracks,
     shards,
+    to_values,
 )
-from vla_ros.train.data.units import to_values
+from vla_ros.engine.io.config import TowerConfig
+from vla_ros.engine.io.images.preprocessor import fit
+from vla_ros.sim.tasks import PLATE, Family, Goal, parse_instruction
+
+# ------------------------------------------------------------------------------------------------
+# What a demonstration was told to do: a goal of the tabletop, or a sentence of somebody's own.
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSentence:
+    """A sentence that nobody here understands: it is learned as it is worded, and nothing is
+    known of what it speaks of. The fields but ``text`` are those of a Goal."""
+
+    text: str
+    family: str = "own"
+    object: str = ""
+    target: str = ""
+
+
+Asked = Goal | OwnSentence
+
+
+def asked(text: str, own: bool) -> Asked:
+    """What ``text`` asks for. ``own``: it is of a set from elsewhere, whatever it says.
+
+    sim.goals.UnknownInstruction: it is not, and the tabletop does not know it.
+    """
+    return OwnSentence(text) if own else parse_instruction(text)
+
 
 _STILL = 1e-3  # environment units: no motion is asked for
 _SETTLED = 5e-4  # m between two frames: the fingers have stopped
@@ -192,3 +219,169 @@ def _common_info(paths: Sequence[Path], images: int) -> SetInfo:
             f" {', '.join(infos[0].cameras)}: collect with --wrist"
         )
     return infos[0]
+
+
+# ------------------------------------------------------------------------------------------------
+# In which patch of the image an object's centre is: labels of the auxiliary losses.
+
+
+NOWHERE = -100  # no patch: cross-entropy leaves it out
+
+
+def places_of(pixels: torch.Tensor, things: torch.Tensor, side: int, patch: int) -> torch.Tensor:
+    """Pixels [B, objects, 2] in one image, things int64 [B, K, 2], an object's number or
+    NOWHERE -> the patches they are in, int64 [B, K, 2]; NOWHERE outside of the image."""
+    if not pixels.shape[1]:
+        return torch.full_like(things, NOWHERE)
+    cell = torch.floor(pixels / patch)
+    inside = ((cell >= 0) & (cell < side)).all(-1)
+    where = torch.where(inside, cell[..., 1] * side + cell[..., 0], float(NOWHERE)).long()
+    flat = things.flatten(1)
+    found = where.gather(1, flat.clamp(min=0)).view(things.shape)
+    return torch.where(things == NOWHERE, NOWHERE, found)
+
+
+def patch_labels(pixels: torch.Tensor, side: int, patch: int) -> torch.Tensor:
+    """Pixels [B, images, K, 2] -> int64 [B, images * side^2]: 1 + the object, 0 for none.
+
+    What is outside of the image, or behind the camera (NaN), has no patch. Where two objects
+    share a patch the later one has it.
+    """
+    batch, images, objects, _ = pixels.shape
+    cell = torch.floor(pixels / patch)
+    inside = ((cell >= 0) & (cell < side)).all(-1)  # NaN is not
+    where = torch.where(inside, cell[..., 1] * side + cell[..., 0], 0.0).long()
+    # One cell more, for what has none.
+    labels = torch.zeros(batch, images, side * side + 1, dtype=torch.long, device=pixels.device)
+    where = torch.where(inside, where, side * side)
+    for number in range(objects):
+        labels.scatter_(2, where[:, :, number : number + 1], number + 1)
+    return labels[:, :, :-1].flatten(1)
+
+
+# ------------------------------------------------------------------------------------------------
+# Augmented images, and where things are in them: a pure function of (frames, seed, step).
+
+
+_LIGHT = 0.1  # largest relative change of brightness and contrast
+_GRAIN = 0.01  # standard deviation of pixel noise, of 1
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """``pixels`` [B, images, 3, s, s] normalised; ``centres`` [B, images, objects, 2] of what is
+    in them; ``patches`` int64 [B, patches], labels of the patch loss."""
+
+    pixels: torch.Tensor
+    centres: torch.Tensor
+    patches: torch.Tensor
+
+
+class Pictures:
+    """Of ``frames``, as ``tower`` wants them; ``shift``: largest shift in pixels."""
+
+    def __init__(
+        self, frames: Frames, tower: TowerConfig, seed: int, shift: int, device: torch.device
+    ) -> None:
+        self._frames, self._seed, self._shift, self._device = frames, seed, shift, device
+        self._side, self._patch = tower.image_size // tower.patch, tower.patch
+        self._mean = torch.tensor(tower.mean, device=device).view(3, 1, 1)
+        self._std = torch.tensor(tower.std, device=device).view(3, 1, 1)
+
+    @property
+    def side(self) -> int:
+        """Patches a side."""
+        return self._side
+
+    @property
+    def patch(self) -> int:
+        """Pixels a side of a patch."""
+        return self._patch
+
+    def __call__(self, index: torch.Tensor, draw: torch.Generator, step: int) -> Drawn:
+        """The images ``index`` int64 [B] (see Frames.shows); ``draw`` is advanced."""
+        size = len(index)
+        span = 2 * self._shift + 1
+        shift = torch.randint(span, (size, 2), generator=draw) - self._shift
+        light = torch.rand(size, 2, generator=draw) * 2 - 1
+        there, moved = index.to(self._device), shift.to(self._device)
+        pixels = self._pixels(there, moved, light.to(self._device), step)
+        centres = self._frames.pixels[there] - moved[:, None, None, [1, 0]]
+        return Drawn(pixels, centres, patch_labels(centres, self._side, self._patch))
+
+    def _pixels(
+        self, index: torch.Tensor, shift: torch.Tensor, light: torch.Tensor, step: int
+    ) -> torch.Tensor:
+        """Shifted (edges repeat), relit, grainy and normalised images."""
+        images = self._frames.images
+        size = images.shape[2]
+        along = torch.arange(size, device=self._device)
+        y = (along + shift[:, :1]).clamp(0, size - 1)
+        x = (along + shift[:, 1:]).clamp(0, size - 1)
+        cameras = torch.arange(images.shape[1], device=self._device)[None, :, None, None]
+        shifted = images[index[:, None, None, None], cameras, y[:, None, :, None], x[:, None, None]]
+        pixels = shifted.permute(0, 1, 4, 2, 3).float() / 255.0
+        if self._shift:  # augmentation is on
+            brightness, contrast = (_LIGHT * light).T[..., None, None, None, None]
+            pixels = (pixels - 0.5) * (1 + contrast) + 0.5 + brightness
+            noise = torch.Generator(self._device).manual_seed(mixed(self._seed, step))
+            grain = torch.randn(pixels.shape, generator=noise, device=self._device)
+            pixels = (pixels + _GRAIN * grain).clamp(0, 1)
+        return (pixels - self._mean) / self._std
+
+
+def mixed(seed: int, step: int) -> int:
+    """A seed of a step. torch's CPU generator reads 32 bits of it, so no simple shift does."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
+# ------------------------------------------------------------------------------------------------
+# The paraphrases that training draws from: the one place where they are written.
+#
+# The first of each family is the sentence of the tasks themselves. All are understood by
+# :func:`vla_ros.sim.tasks.parse_instruction`, so the expert knows what each of them asks for.
+
+
+_TEMPLATES: dict[Family, tuple[str, ...]] = {
+    Family.REACH: (
+        "move the gripper above the {thing} cube",
+        "move above the {thing} cube",
+        "go over the {thing} cube",
+        "bring the gripper over the {thing} cube",
+        "hover above the {thing} block",
+        "place the hand above the {thing} cube",
+    ),
+    Family.PUSH: (
+        "push the {thing} cube to the {target}",
+        "slide the {thing} cube to the {target}",
+        "move the {thing} cube to the {target}",
+        "shove the {thing} cube {target}",
+        "nudge the {thing} block towards the {target}",
+        "push the {thing} block to the {target} side",
+    ),
+    Family.PICK: (
+        "pick up the {thing} cube and put it on the plate",
+        "put the {thing} cube on the plate",
+        "place the {thing} cube on the plate",
+        "lift the {thing} cube and place it on the plate",
+        "move the {thing} block onto the plate",
+        "grasp the {thing} cube and put it onto the plate",
+    ),
+    Family.STACK: (
+        "put the {thing} cube on the {target} cube",
+        "stack the {thing} cube on the {target} cube",
+        "place the {thing} cube on top of the {target} cube",
+        "pick up the {thing} cube and put it on the {target} cube",
+        "put the {thing} block onto the {target} block",
+        "lift the {thing} cube and stack it on the {target} one",
+    ),
+}
+
+
+def wordings(goal: Asked) -> tuple[str, ...]:
+    """Every sentence that training uses for ``goal``, the tasks' own first."""
+    if isinstance(goal, OwnSentence):
+        return (goal.text,)
+    thing = goal.object.removesuffix("_cube")
+    target = "" if goal.target == PLATE else goal.target.removesuffix("_cube")
+    return tuple(text.format(thing=thing, target=target) for text in _TEMPLATES[goal.family])

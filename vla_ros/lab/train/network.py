@@ -7,19 +7,26 @@ included, so a checkpoint is the state of this module.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.shapes import LANGUAGE, Tensors, text_shapes
-from vla_ros.engine.decoders.llama import LlamaDecoder
-from vla_ros.engine.heads import ParallelHeads
-from vla_ros.engine.packed.attention import Attention
-from vla_ros.engine.quantised.matrices import linear
-from vla_ros.engine.vision.towers import Vision
-from vla_ros.train.data.layout import Layout
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.openvla import LANGUAGE, Tensors, text_shapes
+from vla_ros.engine.io.random import build_tokenizer
+from vla_ros.engine.io.tokens import ActionTokens, prompt_text
+from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.linear import linear
+from vla_ros.engine.models.language.llama import LlamaDecoder
+from vla_ros.engine.models.oft import ParallelHeads
+from vla_ros.engine.models.towers import Vision
+from vla_ros.lab.train.batches import Batches, ChunkBatches, Layout
+from vla_ros.lab.train.frames import NOWHERE, Frames
+from vla_ros.lab.train.options import TrainOptions
 
 _POSITION_SCALE = 0.5  # of the sin-cos embedding against patch embeddings at the start
 _POSITION_BASE = 100.0
@@ -180,3 +187,202 @@ def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
     if name.endswith("bias"):
         return nn.Parameter(torch.zeros(shape))
     return nn.Parameter(torch.randn(shape) * 0.02)
+
+
+# ------------------------------------------------------------------------------------------------
+# The losses: soft bins over the action tokens, and which object is centred in which patch.
+
+
+_BACKGROUND = 0.05  # weight of patches without an object's centre: nearly all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Of one batch: of the actions, of the two auxiliary heads, and the error (see Entry)."""
+
+    action: torch.Tensor
+    patch: torch.Tensor
+    place: torch.Tensor
+    error: torch.Tensor
+
+
+class SoftBins:
+    """Cross-entropy against a Gaussian over the bins: a near miss costs less than a far one.
+
+    ``sigma`` in bins; 0 is the hard cross-entropy (which stays at chance on little data).
+    """
+
+    def __init__(self, actions: ActionTokens, sigma: float, device: torch.device) -> None:
+        self.actions = actions
+        self._first, self._end = actions.first, actions.vocab
+        bins = torch.arange(actions.bins, device=device, dtype=torch.float32)
+        if sigma > 0:
+            weights = torch.exp(-0.5 * ((bins[:, None] - bins[None]) / sigma) ** 2)
+        else:
+            weights = torch.eye(actions.bins, device=device)
+        self._weights = weights / weights.sum(1, keepdim=True)
+
+    def __call__(
+        self, logits: torch.Tensor, tokens: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits [..., V] over the whole vocabulary, action tokens [...] and their weights
+        [...] -> the weighted mean loss."""
+        chances = logits.float().log_softmax(-1)[..., self._first : self._end]
+        each = -(self._weights[tokens - self._first] * chances).sum(-1)
+        return (each * weights).sum() / weights.sum()
+
+
+def token_error(logits: torch.Tensor, tokens: torch.Tensor, actions: ActionTokens) -> torch.Tensor:
+    """Mean distance of the likeliest action token from the right one, in units of [-1, 1]."""
+    likeliest = logits[..., actions.first : actions.vocab].argmax(-1) + actions.first
+    return (likeliest - tokens).abs().float().mean() * 2 / (actions.bins - 1)
+
+
+def patch_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Logits [B, P, K + 1], labels int64 [B, P] with 0 for no object -> the mean loss."""
+    weight = torch.ones(logits.shape[-1], device=logits.device)
+    weight[0] = _BACKGROUND
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), weight=weight)
+
+
+def place_loss(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Logits [B, K, 3, 2 P] of two patches, places int64 [B, K, 2], NOWHERE for none -> the mean.
+
+    At the end of the sentence both are asked for, at the word for a thing that thing alone.
+    """
+    end, first, second = logits.float().unflatten(-1, (2, -1)).unbind(2)
+    each = torch.stack((end[:, :, 0], end[:, :, 1], first[:, :, 0], second[:, :, 1]), 2)
+    wanted = torch.cat((places, places), -1)
+    return F.cross_entropy(each.flatten(0, 2), wanted.flatten(), ignore_index=NOWHERE)
+
+
+# ------------------------------------------------------------------------------------------------
+# What a network learns: tokens one after another, of an action or of a chunk, or OpenVLA-OFT's
+# chunk at once.
+
+
+_OWN = 2.0  # weight of the sentence that was pursued, against each of the others
+
+
+class Objective(Protocol):
+    """Knows the data and the network."""
+
+    def losses(self, step: int) -> Losses:
+        """Of the batch of ``step``, with gradients."""
+        ...
+
+
+def make_objective(
+    frames: Frames,
+    network: Network,
+    options: TrainOptions,
+    device: torch.device,
+    compiled: bool = False,
+) -> Objective:
+    """The objective that belongs to the network's architecture. UserError: unfit data."""
+    config, tokenize = network.config, _Tokenize(network.config.prompt_style)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.dtype == "bfloat16")
+    if config.parallel:
+        chunks = ChunkBatches(
+            frames, config, tokenize, options.batch, options.seed, options.shift, device
+        )
+        # No fixed shapes: the longest sentence of a batch sets its length.
+        run = torch.compile(network.chunk) if compiled else network.chunk
+        return ChunkObjective(network, run, chunks, autocast)
+    tokens = Batches(
+        frames,
+        config,
+        tokenize,
+        options.batch,
+        options.branches,
+        options.seed,
+        options.shift,
+        device,
+    )
+    run = torch.compile(network, dynamic=False) if compiled else network
+    soft = SoftBins(ActionTokens(config.action_vocab, config.bins), options.sigma_bins, device)
+    return TokenObjective(network, run, tokens, autocast, soft)
+
+
+class TokenObjective:
+    """Behaviour cloning of the answers' tokens, of several sentences an image."""
+
+    def __init__(
+        self,
+        network: Network,
+        run: Callable[..., Any],
+        batches: Batches,
+        autocast: torch.autocast,
+        soft: SoftBins,
+    ) -> None:
+        self._network, self._forward, self._batches = network, run, batches
+        self._autocast, self._soft = autocast, soft
+
+    def losses(self, step: int) -> Losses:
+        """See Objective."""
+        batch = self._batches.batch(step)
+        with self._autocast:
+            count = batch.tokens.shape[-1]
+            rows = torch.cat((batch.rows, batch.words), -1)
+            logits, hidden, features = self._forward(
+                batch.pixels, batch.ids, rows.flatten(1), batch.layout
+            )
+            patches = self._network.patch_head(features)
+            hidden = hidden.view(*rows.shape, -1)
+            # Where the sentence ends, and at the words themselves.
+            places = self._network.place_head(hidden[:, :, [0, count, count + 1]])
+        logits = logits.view(*rows.shape, -1)[:, :, :count]
+        weights = torch.ones(batch.rows.shape, device=logits.device)
+        weights[:, 0] = _OWN
+        return Losses(
+            self._soft(logits, batch.tokens, weights),
+            patch_loss(patches, batch.patches),
+            self._place_loss(places, batch.places),
+            token_error(logits[:, 0], batch.tokens[:, 0], self._soft.actions),
+        )
+
+    def _place_loss(self, logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Zero where no sentence names a thing whose place is known."""
+        if not self._batches.pointing:
+            return logits.new_zeros((), dtype=torch.float32)
+        return place_loss(logits, places)
+
+
+class ChunkObjective:
+    """L1 regression of a chunk. Source: openvla-oft ``vla-scripts/finetune.py``."""
+
+    def __init__(
+        self,
+        network: Network,
+        run: Callable[..., Any],
+        batches: ChunkBatches,
+        autocast: torch.autocast,
+    ) -> None:
+        self._network, self._forward, self._batches = network, run, batches
+        self._autocast = autocast
+
+    def losses(self, step: int) -> Losses:
+        """See Objective; nothing is pointed at."""
+        batch = self._batches.batch(step)
+        with self._autocast:
+            actions, features = self._forward(
+                batch.pixels, batch.ids, batch.blank, batch.seen, batch.rows
+            )
+            patches = self._network.patch_head(features)
+        error = (actions.float() - batch.values).abs()
+        return Losses(
+            error[batch.known].mean(),
+            patch_loss(patches, batch.patches),
+            error.new_zeros(()),
+            error[:, 0].detach().mean(),
+        )
+
+
+class _Tokenize:
+    """A sentence -> the ids of its whole prompt."""
+
+    def __init__(self, style: str) -> None:
+        self._tokenizer, self._style = build_tokenizer(), style
+
+    def __call__(self, text: str, delay_steps: int | None = None) -> list[int]:
+        return list(self._tokenizer.encode(prompt_text(self._style, text, delay_steps)).ids)

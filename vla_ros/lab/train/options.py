@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from vla_ros.engine.checkpoints.config import MOST_DELAY
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.engine.io.config import MOST_DELAY
 
 OPTIONS_FILE = "train.json"
 DECAYS = ("sqrt", "cosine")

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from vla_ros.errors import UserError
-from vla_ros.sim.goals import Family
-from vla_ros.train.options import TrainOptions, claim, verify
-from vla_ros.train.trainer import Progress, Trainer
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Floats
+from vla_ros.data.demonstrations import scales, to_environment
+from vla_ros.data.episodes.plan import validation_seed
+from vla_ros.lab.train.collect import (
+    Episode,
+    forget_policy,
+    play,
+    pool,
+    shared_environment,
+    shared_policy,
+    tasks_of,
+)
+from vla_ros.lab.train.options import TrainOptions, claim, verify
+from vla_ros.lab.train.trainer import Progress, Trainer
+from vla_ros.sim.env import SimObservation
+from vla_ros.sim.tasks import Family
 
 _ROUND_SHARD = 5  # episodes; a policy's failures take minutes, and stopping waits for a shard
 POLICY = "policy"  # the exported checkpoint, inside a run's directory
@@ -99,7 +113,7 @@ def _correct(
     if trainer.step > trainer.options.round_steps()[number]:
         return True  # of an earlier sitting
     try:
-        from vla_ros.train.data.collection import CollectOptions, collect
+        from vla_ros.lab.train.collect import CollectOptions, collect
     except ImportError as error:
         raise UserError(f"on-policy rounds need the simulation: {error}") from error
     policy = trainer.directory / f"policy-round-{number}"
@@ -130,3 +144,79 @@ def _families(trainer: Trainer) -> tuple[Family, ...]:
     frames = trainer.frames
     trained = {frames.goals[number].family for number in frames.goal.unique().tolist()}
     return tuple(family for family in Family if family in trained)
+
+
+# ------------------------------------------------------------------------------------------------
+# Success of a checkpoint on held-out initial states, in lock-step, to watch training.
+#
+# It is a thermometer: few episodes, no intervals, seeds of their own. The evaluation proper has
+# other initial states and goes through the ROS graph.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One held-out episode."""
+
+    family: Family
+    task: str
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckJob:
+    """Episode ``number`` of ``family`` with a checkpoint."""
+
+    checkpoint: str
+    family: Family
+    number: int
+
+
+def check(
+    checkpoint: str,
+    episodes: int,
+    families: tuple[Family, ...] = tuple(Family),
+    workers: int = 1,
+) -> Iterator[Outcome]:
+    """Play ``episodes`` held-out initial states of every family."""
+    jobs = [CheckJob(checkpoint, family, n) for n in range(episodes) for family in families]
+    if workers == 1:
+        forget_policy()  # the directory may have been written anew
+        yield from map(run_one, jobs)
+        return
+    with pool(workers) as processes:
+        yield from processes.map(run_one, jobs)
+
+
+def run_one(job: CheckJob) -> Outcome:
+    """Play one episode in this process."""
+    policy = shared_policy(job.checkpoint)
+    environment = shared_environment(policy.engine.model.config.images == 2)
+    tasks = tasks_of(environment.spec, job.family)
+    task = tasks[job.number % len(tasks)]
+    state = job.number % task.initial_states
+    episode = Episode(
+        task.name, task.instruction, state, validation_seed(job.number), task.max_steps
+    )
+    policy.reset(task.instruction)
+    scale = scales(environment.spec)
+    gripper = -1.0  # as last told; -1 open
+
+    def drive(seen: SimObservation) -> tuple[None, Floats]:
+        nonlocal gripper
+        said = policy.act(seen)
+        if said is None:  # no action: stand still, as the gate of the node does
+            return None, np.array([0, 0, 0, 0, 0, 0, gripper], dtype=np.float64)
+        action = to_environment(said, scale)
+        gripper = float(action[-1])
+        return None, action
+
+    return Outcome(job.family, task.name, play(environment, episode, drive))
+
+
+def success_by_family(outcomes: list[Outcome]) -> dict[str, tuple[int, int]]:
+    """Family -> (successes, episodes)."""
+    out: dict[str, tuple[int, int]] = {}
+    for one in outcomes:
+        good, count = out.get(one.family.value, (0, 0))
+        out[one.family.value] = (good + one.success, count + 1)
+    return out

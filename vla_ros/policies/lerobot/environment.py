@@ -9,8 +9,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vla_ros.errors import UserError
-from vla_ros.policies.interpreter import OLDEST
+from vla_ros.core.errors import UserError
+from vla_ros.core.process import run
+from vla_ros.policies.load import OLDEST
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 NEWEST = (3, 13)  # that its pinned numpy has wheels for
@@ -53,14 +54,9 @@ def _candidates() -> Iterator[str]:
 
 def _version(path: str) -> tuple[int, ...] | None:
     """Of a Python that will do; None: another version, or none that runs (pyenv's shims)."""
-    try:
-        done = subprocess.run(
-            [path, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=20
-        )
-        found = tuple(map(int, done.stdout.split()))
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return found if done.returncode == 0 and OLDEST <= found <= NEWEST else None
+    good, text = run([path, "-I", "-c", _PROBE], 20.0)
+    found = tuple(map(int, text.split())) if good else ()
+    return found if OLDEST <= found <= NEWEST else None
 
 
 def _dotted(version: tuple[int, int]) -> str:
@@ -99,11 +95,10 @@ def install(folder: Path, index: Sequence[str] = ()) -> bool:
 def trial(folder: Path) -> str:
     """Import it as a worker would; what there is, in a line. UserError: its last words."""
     command = [str(interpreter_of(folder)), "-I", "-c", _TRIAL]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise UserError(f"LeRobot cannot be imported in {folder}: {words[-1]}")
-    return done.stdout.strip().splitlines()[-1]
+    good, text = run(command, 600.0)
+    if not good:
+        raise UserError(f"LeRobot cannot be imported in {folder}: {text}")
+    return text.strip().splitlines()[-1]
 
 
 def _run(command: list[str], wrong: str) -> None:

@@ -7,35 +7,296 @@ nothing but numpy.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from vla_ros.action_space import END_EFFECTOR_DELTA
-from vla_ros.core import Floats, Image, Inference, Instruction, Observation, PolicyInfo, Timeline
-from vla_ros.engine.flow.cameras import MAIN, WRIST
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.clock import Clock
+from vla_ros.core.types import (
+    Floats,
+    Image,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    Timeline,
+)
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io import hub
+from vla_ros.engine.models.cameras import MAIN, WRIST
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
-from vla_ros.policies.lerobot.folder import (
+from vla_ros.policies.lerobot.checkpoint import (
     ACTION,
+    CONFIG,
+    POSTPROCESSOR,
+    PREPROCESSOR,
     STATE,
     WEIGHTS,
+    ActionLayout,
     CameraFeature,
     Features,
-    read_features,
-)
-from vla_ros.policies.lerobot.layout import (
-    ActionLayout,
     action_layout,
     cameras_of,
+    read_features,
     state_scaling,
 )
-from vla_ros.policies.lerobot.loading import folder_of, load
-from vla_ros.policies.lerobot.positions import check_positions
-from vla_ros.policies.lerobot.weights import check_weights
-from vla_ros.timing import Clock
+from vla_ros.policies.load import SETUP
+
+# ------------------------------------------------------------------------------------------------
+# From a LeRobot folder or hub id to LeRobot's own objects. Imports torch and lerobot.
+
+
+#: Fields that make LeRobot fetch weights which the checkpoint's own then replace.
+_FETCHING = {"load_vlm_weights": False, "pretrained_backbone_weights": None}
+
+
+def load(directory: Path, spec: PolicySpec) -> tuple[Any, Any, Any]:
+    """LeRobot's policy and the processors before and after it, on the device.
+
+    PolicyRefused: in one line, what LeRobot said. Whether the weights are the file's is
+    :mod:`vla_ros.policies.lerobot.policy`' business.
+    """
+    try:
+        return _load(directory, spec)
+    except PolicyRefused:
+        raise
+    except (Exception, SystemExit) as error:  # everybody has kinds of their own; a parser exits
+        reason = " ".join(str(error).split())
+        raise PolicyRefused(
+            f"LeRobot cannot load {directory}: {type(error).__name__}: {reason}"
+        ) from error
+
+
+def _load(directory: Path, spec: PolicySpec) -> tuple[Any, Any, Any]:
+    try:
+        from lerobot.configs import PreTrainedConfig
+        from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+    except ImportError as error:
+        raise PolicyRefused(f"LeRobot cannot be imported ({error}): {SETUP}") from error
+
+    fields = _fields(spec.options, directory)
+    tokenizer = spec.engine.tokenizer
+    if spec.device.startswith("cuda") and not torch.cuda.is_available():
+        raise PolicyRefused(f"device is {spec.device!r}, and LeRobot's torch sees no such device")
+    config = PreTrainedConfig.from_pretrained(
+        directory, cli_overrides=[f"--{name}={value}" for name, value in fields.items()]
+    )
+    config.device, config.pretrained_path = spec.device, directory
+    for name, value in _FETCHING.items():
+        if hasattr(config, name):
+            setattr(config, name, value)
+    local = directory / str(getattr(config, "vlm_model_name", ""))
+    if local != directory and local.is_dir():
+        config.vlm_model_name = str(local)  # beside the weights, not on the hub
+    policy = get_policy_class(config.type).from_pretrained(str(directory), config=config)
+    policy.to(spec.device)
+    policy.eval()
+    before, after = make_pre_post_processors(
+        config,
+        pretrained_path=str(directory),
+        preprocessor_overrides=_overrides(directory / PREPROCESSOR, spec.device, tokenizer),
+        postprocessor_overrides=_overrides(directory / POSTPROCESSOR, "cpu", ""),
+    )
+    return policy, before, after
+
+
+def _fields(options: Mapping[str, str], directory: Path) -> Mapping[str, str]:
+    """Fields of config.json to replace. PolicyRefused: it has none of that name."""
+    there = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    if unknown := sorted(set(options) - set(there)):
+        raise PolicyRefused(
+            f"policy_options has {', '.join(unknown)}: of lerobot they are fields of the"
+            f" checkpoint's config.json: {', '.join(sorted(there))}"
+        )
+    return options
+
+
+def _overrides(path: Path, device: str, tokenizer: str) -> dict[str, dict[str, Any]]:
+    """What replaces the steps' own settings: LeRobot refuses names that a file does not have."""
+    steps = json.loads(path.read_text(encoding="utf-8")).get("steps", [])
+    known = {step.get("registry_name"): step.get("config") or {} for step in steps}
+    wanted: dict[str, dict[str, Any]] = {
+        "device_processor": {"device": device},
+        "rename_observations_processor": {"rename_map": {}},  # the names are the policy's already
+    }
+    own = str(known.get("tokenizer_processor", {}).get("tokenizer_name") or "")
+    if tokenizer:
+        wanted["tokenizer_processor"] = {"tokenizer_name": tokenizer}
+    elif own and (path.parent / own).is_dir():
+        wanted["tokenizer_processor"] = {"tokenizer_name": str(path.parent / own)}
+    return {name: values for name, values in wanted.items() if name in known}
+
+
+def folder_of(checkpoint: str) -> Path:
+    """A folder as it is, a hub id's commit from the hub's cache. PolicyRefused: there is none."""
+    try:
+        return hub.folder_of(checkpoint, wanted=("*.json", "*.safetensors"), judge=None)
+    except CheckpointError as error:
+        raise PolicyRefused(f"checkpoint: {error}") from error
+
+
+# ------------------------------------------------------------------------------------------------
+# The position gate of SmolVLM's vision tower: which row of its table each patch gets.
+#
+# The tower finds the rows with a bucket search in the weights' number format, so another version or
+# format may move a patch by one row: the actions stay plausible and the policy is another one. The
+# rows are computed at loading and compared, as integers, with those stored in the checkpoint's
+# ``discrete.json`` (the native engine's file), else with exact arithmetic.
+
+
+FILE = "discrete.json"
+TOWER = "SmolVLMVisionEmbeddings"
+
+
+def check_positions(model: Any, directory: Path, side: int) -> None:
+    """``side``: of the square image that the tower sees, in pixels. PolicyRefused names the rows.
+
+    Models without that tower pass.
+    """
+    for module in model.modules():
+        if type(module).__name__ == TOWER:
+            found = positions(module, side)
+            patches, rows = side // module.patch_size, module.num_patches_per_side
+            _compare(stored(directory) or exact(patches, rows), found)
+
+
+def positions(tower: Any, side: int) -> list[int]:
+    """The rows that the tower looks up for an image of this size."""
+    seen: list[torch.Tensor] = []
+    hook = tower.position_embedding.register_forward_pre_hook(
+        lambda _, arguments: seen.append(arguments[0])
+    )
+    weight = tower.patch_embedding.weight
+    patches = side // tower.patch_size
+    try:
+        with torch.no_grad():
+            tower(
+                pixel_values=torch.zeros(
+                    1, 3, side, side, dtype=weight.dtype, device=weight.device
+                ),
+                patch_attention_mask=torch.ones(
+                    1, patches, patches, dtype=torch.bool, device=weight.device
+                ),
+            )
+    finally:
+        hook.remove()
+    return [int(i) for i in seen[0].flatten().tolist()]
+
+
+def exact(patches: int, rows: int) -> list[int]:
+    """Patch (i, j) of n x n lies in cell (floor(i N / n), floor(j N / n)) of the table's N x N."""
+    cells = [i * rows // patches for i in range(patches)]
+    return [y * rows + x for y in cells for x in cells]
+
+
+def stored(directory: Path) -> list[int] | None:
+    """The checkpoint's own rows, where it has any."""
+    path = directory / FILE
+    if not path.is_file():
+        return None
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return [int(i) for i in raw["position_ids"]] if "position_ids" in raw else None
+    except (OSError, ValueError, TypeError) as error:
+        raise PolicyRefused(f"{path} cannot be read: {error}") from error
+
+
+def _compare(wanted: list[int], found: list[int]) -> None:
+    if len(wanted) != len(found):
+        raise PolicyRefused(f"{len(wanted)} position ids are stored, the tower has {len(found)}")
+    wrong = [i for i, pair in enumerate(zip(wanted, found, strict=True)) if pair[0] != pair[1]]
+    if wrong:
+        few = ", ".join(f"[{i}] {wanted[i]} is {found[i]}" for i in wrong[:3])
+        raise PolicyRefused(
+            f"{len(wrong)} of {len(wanted)} position ids are not the checkpoint's ({few}): this"
+            " would be another policy; use the transformers and dtype that it was trained with"
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Whether a loaded model is its file's: every tensor accounted for, value by value.
+#
+# LeRobot's loaders are lenient: a name that changed between versions, or a file that is not there,
+# is a line of log, and the weights stay as they were drawn at random.
+
+
+PREFIX = "model."  # which older checkpoints of pi0 lack
+
+
+def check_weights(model: torch.nn.Module, directory: Path) -> None:
+    """Compare the model with ``model.safetensors``; PolicyRefused names what does not agree.
+
+    Tensors that share memory need to be in the file once.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    state: Mapping[str, torch.Tensor] = model.state_dict()
+    names = _renamer(model)
+    path = directory / WEIGHTS
+    try:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            stored = {name: names(name) for name in file.keys()}  # noqa: SIM118
+            _refuse_missing(state, {known for many in stored.values() for known in many})
+            _refuse(
+                "weights of the file are not used", [n for n, many in stored.items() if not many]
+            )
+            wrong = [
+                name
+                for name, many in stored.items()
+                if not all(_same(file.get_tensor(name), state[known]) for known in many)
+            ]
+    except (OSError, SafetensorError) as error:
+        raise PolicyRefused(f"{path} cannot be read: {error}") from error
+    _refuse("weights are not the file's values", wrong)
+
+
+def _renamer(model: torch.nn.Module) -> Callable[[str], list[str]]:
+    """File name -> names in the model: LeRobot's own renamings of openpi's, and the prefix."""
+    state = model.state_dict()
+    fix: Any = getattr(model, "_fix_pytorch_state_dict_keys", None)
+
+    def names(name: str) -> list[str]:
+        made = [name] if fix is None else fix({name: torch.zeros(())}, model.config)
+        return [k for n in made for k in ([n] if n in state else [PREFIX + n]) if k in state]
+
+    return names
+
+
+def _refuse_missing(state: Mapping[str, torch.Tensor], stored: set[str]) -> None:
+    there = {_place(state[name]) for name in stored & set(state)}
+    _refuse(
+        "weights of the model are not in the file, and would be random",
+        [n for n, tensor in state.items() if n not in stored and _place(tensor) not in there],
+    )
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors that are the same memory."""
+    empty = tensor.numel() == 0
+    return (id(tensor) if empty else tensor.data_ptr(), tensor.storage_offset(), tensor.shape)
+
+
+def _same(stored: torch.Tensor, loaded: torch.Tensor) -> bool:
+    """In the format that the model holds it in."""
+    return stored.shape == loaded.shape and torch.equal(
+        stored.to(loaded.dtype), loaded.detach().cpu()
+    )
+
+
+def _refuse(what: str, names: Iterable[str]) -> None:
+    found = sorted(names)
+    if found:
+        few = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+        raise PolicyRefused(
+            f"{len(found)} {what}: {few}; save the policy with the LeRobot that runs it, or see"
+            " its migration scripts"
+        )
+
 
 #: These look at several observations or give one action, which only ``select_action`` handles.
 _SELECTING = ("diffusion", "multi_task_dit", "tdmpc", "vqbet", "gaussian_actor")
@@ -54,8 +315,8 @@ class LerobotPolicy:
         directory = folder_of(spec.checkpoint)
         features = read_features(directory)
         self._features = features
-        said = str(spec.schedule_options.get("flow_cameras", ""))
-        self._cameras = cameras_of(features, said, spec.camera_roles)
+        roles = spec.engine.camera_roles
+        self._cameras = cameras_of(features, spec.engine.flow_cameras, roles)
         self._state = state_scaling(features, spec.state_units)
         # The default may only not have been thought of: the checkpoint's names say more.
         told = None if spec.action_space == END_EFFECTOR_DELTA else spec.action_space
@@ -80,12 +341,12 @@ class LerobotPolicy:
             name="lerobot",
             schedule=self._features.kind,
             checkpoint=spec.checkpoint,
-            checkpoint_sha256=_sha256(directory / WEIGHTS),
+            checkpoint_sha256=hub.sha256_of_file(directory / WEIGHTS),
             device=spec.device,
             dtype=str(dtype).removeprefix("torch."),
             chunk_length=chunk,
             cameras=2 if WRIST in self._cameras else 1,
-            camera_roles=tuple(r for r in spec.camera_roles if r in self._cameras),
+            camera_roles=tuple(r for r in spec.engine.camera_roles if r in self._cameras),
             conventions=_conventions(self._features, self._cameras, self._layout, spec),
             contradiction=self._layout.doubt,
             state_dim=self._features.state_dim,
@@ -181,14 +442,6 @@ class LerobotPolicy:
             ) from error
         self._policy.reset()
         return self._layout.read(chunk[0].float().cpu().numpy())
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _conventions(

@@ -4,7 +4,7 @@
     parameters: {use_sim_time: false}          # of every node
     nodes:
       policy:                      # the node's name; started in this order
-        executable: policy         # vla_ros/nodes/policy/; default: the name
+        executable: policy         # vla_ros/ros/nodes/policy/; default: the name
         parameter_files: [policy.yaml]         # beside this file, in config/, or absolute
         parameters: {control_rate_hz: 20.0}    # after the files
         remappings: {image: /camera/image_raw}
@@ -17,22 +17,187 @@ A parameter given from outside (`-p policy.control_rate_hz=10`) wins over all of
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+import importlib.util
+import re
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from vla_ros.bringup.names import check_namespace, remapping
-from vla_ros.bringup.security import enclave_of
-from vla_ros.bringup.shipped_graphs import find_graph_file
-from vla_ros.bringup.typed import of_type
-from vla_ros.bringup.yaml_files import flatten, known_keys, mapping, read_yaml
-from vla_ros.errors import UserError
-from vla_ros.resources import config_path
+from vla_ros.core.errors import UserError
+from vla_ros.core.resources import config_path, share
+from vla_ros.ros.bringup.environment import enclave_of
+from vla_ros.ros.nodes.policy.old_names import OLD, renamed
+
+# ------------------------------------------------------------------------------------------------
+# The graph files that come with the package (config/*.up.yaml), and any other by its path.
+
+
+SUFFIX = ".up.yaml"
+
+
+def find_graph_file(path: str | Path) -> Path:
+    """The file itself, or the one of that name in config/."""
+    given = Path(path)
+    if given.is_file():
+        return given
+    if len(given.parts) == 1:
+        for name in (given.name, f"{given.name}{SUFFIX}"):
+            try:
+                return config_path(name)
+            except FileNotFoundError:
+                continue
+    if given.is_dir():
+        raise UserError(f"{given} is a directory; name a graph file such as sim.up.yaml")
+    known = ", ".join(path.name for path in shipped_graphs().values())
+    raise UserError(f"no graph file {str(path)!r}; shipped ones: {known}")
+
+
+def shipped_graphs() -> dict[str, Path]:
+    """The graphs of config/ by their short names."""
+    files = sorted((share() / "config").glob(f"*{SUFFIX}"))
+    return {path.name.removesuffix(SUFFIX): path for path in files}
+
+
+def title_of(file: Path) -> str:
+    """What a graph file says of itself in its first sentence; "" where it says nothing."""
+    words = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        words += line.lstrip("# ").split()
+    return re.split(r"[.:] ", " ".join(words))[0].rstrip(".")
+
+
+# ------------------------------------------------------------------------------------------------
+# Names in ROS that a user gives: namespaces and remappings, refused before anything starts.
+
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"  # one part of a name in ROS
+_NAMESPACE = re.compile(rf"/?{_NAME}(/{_NAME})*/?")
+_TOPIC = re.compile(rf"(~/|/)?({_NAME}/)*{_NAME}")
+_RULE = "parts of letters, digits and _, none first a digit, joined by /"
+
+
+def check_namespace(text: str, said: str = "--namespace") -> None:
+    """UserError for what is no namespace of ROS; the empty one is none. ``said``: where."""
+    if text and not _NAMESPACE.fullmatch(text):
+        raise UserError(f"{said} {text}: {_RULE}, such as arm_left or lab/arm_left")
+
+
+def remapping(item: str) -> tuple[str, str, str]:
+    """The node ("": every one), old and new name of "[NODE:]FROM=TO". UserError."""
+    where, equals, new = item.replace(":=", "=").partition("=")
+    node, _, old = where.rpartition(":")
+    if not (equals and old and new):
+        raise UserError(f"-r {item}: write FROM=TO, such as image=/camera/image_raw")
+    for name in (old, new):
+        if not _TOPIC.fullmatch(name):
+            raise UserError(f"-r {item}: {name!r} is no topic: {_RULE}")
+    return node, old, new
+
+
+# ------------------------------------------------------------------------------------------------
+# Parameters of ROS are typed: what is given for one becomes its type, or is refused.
+#
+# rcl drops a value whose type is not that of the parameter file, without a word: `image_size:=2.5`
+# would leave it at 256.
+
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+}
+
+
+def of_type(before: object, value: Any, place: str) -> Any:
+    """``value`` as YAML read it, with the type of ``before``; None: of any type.
+
+    A whole number may be a fraction's or a text's, and a text a number's (1e3 is text to YAML).
+    UserError, which begins with ``place``, for everything else.
+    """
+    kind = next((kind for kind in _WORDS if type(before) is kind), None)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is None or type(value) is kind is not list:
+        return value
+    if kind is list and isinstance(value, Sequence) and not isinstance(value, str):
+        first = before[0] if isinstance(before, list) and before else None
+        return [of_type(first, one, place) for one in value]
+    if kind is float and (number or isinstance(value, str)):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    if kind is str and number:
+        return str(value)
+    assert kind is not None
+    example = "" if kind is bool else f" such as {before!r}"
+    raise UserError(f"{place}: must be {_WORDS[kind]}{example}, not {value!r}")
+
+
+# ------------------------------------------------------------------------------------------------
+# YAML that a user wrote: what is wrong with it is one line with its place.
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A file that is a mapping. UserError: the line in which it is not YAML."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UserError(f"{path}{line}: not YAML: {problem}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    return mapping(content, str(path))
+
+
+def mapping(value: object, place: str) -> dict[str, Any]:
+    """What was written, where a mapping has to be; nothing is an empty one. UserError."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UserError(f"{place} must be a mapping of names, not {type(value).__name__}")
+    return value
+
+
+def argument(name: str, text: str) -> dict[str, Any]:
+    """The launch argument ``name:=text``, a mapping or nothing. UserError in one line."""
+    try:
+        found = yaml.safe_load(text or "{}")
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}:={text}: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{name}:={text}: write '{{NAME: VALUE, NAME: VALUE}}'")
+    return found
+
+
+def known_keys(content: Mapping[str, Any], known: Iterable[str], place: str) -> None:
+    """UserError with the first key that is none of these."""
+    unknown = [str(key) for key in content if key not in known]
+    if unknown:
+        raise UserError(f"{place}: unknown key {unknown[0]!r}; known: {', '.join(known)}")
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Parameters that were written as a tree, by their names with dots."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
 
 #: node name → parameter → value
 Overrides = Mapping[str, Mapping[str, Any]]
@@ -56,7 +221,7 @@ class NodeSpec:
     """One process to start."""
 
     name: str
-    executable: str  # a folder of vla_ros/nodes
+    executable: str  # a folder of vla_ros/ros/nodes
     parameter_files: tuple[Path, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)  # after the files
     remappings: Mapping[str, str] = field(default_factory=dict)
@@ -169,7 +334,7 @@ def parse_overrides(items: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def node_names() -> list[str]:
-    """The folders of vla_ros/nodes that can be started."""
+    """The folders of vla_ros/ros/nodes that can be started."""
     folder = Path(__file__).resolve().parent.parent / "nodes"
     return [path.parent.name for path in sorted(folder.glob("*/node.py"))]
 
@@ -229,6 +394,10 @@ def with_parameters(spec: NodeSpec, given: Mapping[str, Any]) -> NodeSpec:
     """The node with these parameters too. UserError: it has none of that name."""
     known = spec.values()
     values = dict(spec.parameters)
+    if spec.executable == "policy" and (old := {n: v for n, v in given.items() if n in OLD}):
+        more, line = renamed(old, {**known, **given})
+        print(line, file=sys.stderr)
+        given = {n: v for n, v in given.items() if n not in old} | more
     for name, value in given.items():
         if name not in known and name not in _OF_EVERY_NODE:
             near = difflib.get_close_matches(name, known, n=1)
@@ -263,3 +432,61 @@ def _parameter_file(name: str, graph_file: Path, place: str) -> Path:
         return config_path(name)
     except FileNotFoundError as error:
         raise UserError(f"{place}: {error}") from None
+
+
+# ------------------------------------------------------------------------------------------------
+# The page in the browser beside a graph: the node that `--view` adds.
+
+
+NODE = "view"
+#: what the node's log says in front of the address
+ADDRESS = "the view is at "
+#: ... when the first browser has opened the page, and when the last one has left it
+OPENED = "the page was opened"
+LEFT = "nobody looks at the page any more"
+
+
+def view_node(simulated: bool) -> dict[str, dict[str, Any]]:
+    """As it would stand in a graph file. ``simulated``: the stamps are simulated time.
+
+    Raises UserError, where what it is made with is missing.
+    """
+    if importlib.util.find_spec("viser") is None:
+        raise UserError("--view needs viser: pip install 'vla_ros[view]', or make view")
+    node: dict[str, Any] = {"parameter_files": ["view.yaml"], "spectator": True}
+    if simulated:
+        node["parameters"] = {"use_sim_time": True}
+    return {NODE: node}
+
+
+def address_in(line: str) -> str:
+    """The page's address, where a line of the node's log tells it; else ""."""
+    _, found, address = line.partition(ADDRESS)
+    return address.strip() if found else ""
+
+
+class Visitors:
+    """Whether anybody looks at the page, by what the node logs. :meth:`hear` may be called from
+    any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: list[str] = []
+        self.address = ""
+        self.watched = False
+
+    def hear(self, line: str) -> None:
+        """A line of the node's log."""
+        with self._lock:
+            if address := address_in(line):
+                self.address = address
+                self._told.append(address)
+            elif line.endswith(OPENED):
+                self.watched = True
+            elif line.endswith(LEFT):
+                self.watched = False
+
+    def news(self) -> str:
+        """An address that was not asked for yet; else ""."""
+        with self._lock:
+            return self._told.pop(0) if self._told else ""

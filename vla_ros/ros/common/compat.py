@@ -43,7 +43,7 @@ def listener(callback: Callable[[Any, Any], None]) -> Callable[..., None]:
     """A subscription's callback that is told when the middleware received the message.
 
     Humble calls with the message alone. 0 stands for "it does not say" there, and
-    :class:`vla_ros.nodes.common.arrivals.ArrivalClock` takes the time of the call.
+    :class:`vla_ros.ros.common.listening.ArrivalClock` takes the time of the call.
     """
     if hasattr(Subscription, "CallbackType"):
         return callback

@@ -22,7 +22,7 @@ FORCED = 3  # exit status of a process that did not come to its own end
 _SIGEV_THREAD = 2  # <signal.h>: call a function in a thread of its own
 _CLOCK_MONOTONIC = 1
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_PARENT = "VLA_ROS_PARENT"  # set by vla_ros.bringup.process
+_PARENT = "VLA_ROS_PARENT"  # set by vla_ros.ros.bringup.graph
 _SAY_S = 0.02  # for the line to get out
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
 
-from vla_ros.nodes.common.compat import SubscriptionEventCallbacks, listener
-from vla_ros.nodes.common.structure import check
-from vla_ros.pixels import BadMessage
+from vla_ros.core.clock import SECOND, Moment, SystemClock
+from vla_ros.core.pixels import BadMessage
+from vla_ros.ros.common.compat import SubscriptionEventCallbacks, listener
+from vla_ros.ros.common.serialized import check
+
+if TYPE_CHECKING:
+    from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
+
 
 _SAY_EVERY_S = 5.0
 
@@ -72,3 +77,36 @@ def listen(
         raw=True,
         event_callbacks=event_callbacks,
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# When a message was received: as the middleware says, not as the executor came to read it.
+
+
+class ArrivalClock:
+    """The monotonic clock, and the ROS clock of a node (simulated or wall time)."""
+
+    def __init__(self, node: Node, simulated: bool) -> None:
+        self._system = SystemClock()
+        self._ros = node.get_clock()
+        self._simulated = simulated
+
+    def steady_ns(self) -> int:
+        return self._system.steady_ns()
+
+    def now_ns(self) -> int:
+        return int(self._ros.now().nanoseconds)
+
+    def arrival(self, info: MessageInfo) -> Moment:
+        """Receipt of a message by the middleware; now, where it does not say.
+
+        The middleware reads wall time. Simulated time cannot be counted back from it, since it
+        may have stood still meanwhile.
+        """
+        received = int(info["received_timestamp"] or 0)
+        wall = self._system.now_ns()
+        # Read after the wall clock: a pause in between makes the receipt later, never too early.
+        steady, now = self.steady_ns(), self.now_ns()
+        if not 0 <= wall - received < SECOND:
+            return Moment(now, steady)
+        return Moment(now if self._simulated else received, steady - (wall - received))

@@ -5,18 +5,20 @@ Callbacks run in that thread; what they share with the caller is under :attr:`Pe
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
 from rclpy.client import Client
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CompressedImage, Image
 
-from vla_ros.nodes.common.leaving import leave, take_down
+from vla_ros.ros.common.spin import leave, take_down
 
 P = TypeVar("P", bound="Peer")
 
@@ -48,12 +50,7 @@ class Peer:
     def __enter__(self: P) -> P:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -114,3 +111,71 @@ class Peer:
                 return
             except ValueError as error:  # a malformed message says nothing about the graph
                 self.node.get_logger().warning(str(error), throttle_duration_sec=1.0)
+
+
+# ------------------------------------------------------------------------------------------------
+# What a spectator of a whole graph needs: which topics come and go, and how to hear each.
+
+
+_LIVE = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
+_KEPT = QoSProfile(
+    depth=10,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+
+
+class Topics:
+    """The topics of the graph, by one look after the other."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._known: dict[str, str] = {}
+
+    def changes(self) -> tuple[dict[str, str], list[str]]:
+        """Topics with their types that came since the last look, and those that went; a topic
+        whose type has changed did both."""
+        found = self._node.get_topic_names_and_types()
+        there = {name: kinds[0] for name, kinds in found if kinds}
+        gone = [name for name, kind in self._known.items() if there.get(name) != kind]
+        new = {name: kind for name, kind in there.items() if self._known.get(name) != kind}
+        self._known = there
+        return new, gone
+
+    def profile(self, topic: str) -> QoSProfile:
+        """What every publisher of the topic can serve, so that nobody waits for us; what is said
+        once and kept is asked for."""
+        offered = [one.qos_profile for one in self._node.get_publishers_info_by_topic(topic)]
+        kept = DurabilityPolicy.TRANSIENT_LOCAL
+        return _KEPT if offered and all(one.durability == kept for one in offered) else _LIVE
+
+
+def class_of(kind: str) -> Any:
+    """The class of "sensor_msgs/msg/Image"; None where its package is not installed."""
+    package, _, name = kind.split("/")
+    try:
+        return getattr(importlib.import_module(f"{package}.msg"), name)
+    except (ImportError, AttributeError):
+        return None
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a camera's pictures are: raw, or compressed beside them as image_transport has it.
+
+
+TRANSPORTS = ("raw", "compressed")
+
+
+def image_topic(node: Node, base: str, transport: str) -> tuple[Any, str]:
+    """Message type and topic of a camera.
+
+    ``base:=X`` moves ``base/compressed`` to ``X/compressed`` too, as image_transport's own
+    subscribers do; a remapping of ``base/compressed`` itself wins.
+    """
+    if transport == "raw":
+        return Image, base
+    name = f"{base}/{transport}"
+    given = node.resolve_topic_name(name)
+    if given != node.resolve_topic_name(name, only_expand=True):
+        return CompressedImage, given
+    return CompressedImage, f"{node.resolve_topic_name(base)}/{transport}"

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import rclpy
+from rclpy.action import ActionClient, ActionServer
+from rclpy.clock import Clock, ClockType
 from rclpy.exceptions import (
     InvalidParameterTypeException,
     InvalidParameterValueException,
@@ -23,8 +25,8 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from vla_ros.nodes.common.ending import FORCED, bounded, end_with_parent
-from vla_ros.signals import set_on_signal
+from vla_ros.core.signals import set_on_signal
+from vla_ros.ros.common.ending import FORCED, bounded, end_with_parent
 
 N = TypeVar("N", bound=Node)
 
@@ -58,6 +60,11 @@ def spin(node: Node, stop: threading.Event, make: Callable[[], Executor] = make_
     finally:
         executor.remove_node(node)
         executor.shutdown(timeout_sec=0.2)
+
+
+def every(node: Node, seconds: float, call: Callable[[], None]) -> None:
+    """Call again and again, by the steady clock: /clock may stand still."""
+    node.create_timer(seconds, call, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
 
 def _first_cause(error: Exception) -> str:
@@ -115,3 +122,39 @@ def run(
             node.destroy_node()
             rclpy.try_shutdown()
     return 0
+
+
+# ------------------------------------------------------------------------------------------------
+# How a node that spins in a thread of its own leaves the graph: in the one order that is safe.
+#
+# The thread first: ``Executor.shutdown`` of rclpy (9.1.2) waits for nothing, whatever time it is
+# given, so what runs would go on over entities and guard conditions that are gone. Then the
+# executor,
+# then actions: ``Node.destroy_node`` destroys none of them, and the node's participant lives as
+# long
+# as one of them does, until Python collects it, in whatever thread, after its context and the
+# process's logging have ended. Then the node, and its context last.
+
+
+def leave(node: Node, executor: Executor, thread: threading.Thread, wait_s: float) -> bool:
+    """Take all of it down once ``thread``, which was told to end, has ended.
+
+    False: a callback did not end within ``wait_s``, and everything is left whole for it. Doing it
+    twice does no harm.
+    """
+    executor.wake()
+    thread.join(wait_s)
+    if thread.is_alive():
+        return False
+    executor.remove_node(node)
+    executor.shutdown(timeout_sec=0.0)
+    take_down(node)
+    return True
+
+
+def take_down(node: Node) -> None:
+    """The same for a node that nothing spins any more."""
+    for action in [one for one in node.waitables if isinstance(one, (ActionClient, ActionServer))]:
+        action.destroy()
+    node.destroy_node()
+    node.context.try_shutdown()

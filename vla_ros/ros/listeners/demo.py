@@ -4,7 +4,7 @@ It writes down what it receives and judges afterwards, by the stamps: topics ove
 other, and on a busy machine the end of an episode may be read before its commands. The
 figures begin with the first action of the episode and end with the episode.
 
-Callbacks run in a thread of their own, see :mod:`vla_ros.observe.watcher`.
+Callbacks run in a thread of their own, see :mod:`vla_ros.ros.listeners.listener`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vla_ros.core import Inference
-from vla_ros.monitoring import CommandSeen, StatusSeen
+from vla_ros.core.clock import MS, SECOND, Moment, moment
+from vla_ros.core.types import Inference
 from vla_ros.msg import ActionCommand
-from vla_ros.nodes.monitor import convert
-from vla_ros.observe.demo.log import EpisodeLog, Measured
-from vla_ros.observe.episode import Episode
-from vla_ros.observe.film import Film
-from vla_ros.observe.watcher import EpisodeWatcher, Keep
-from vla_ros.timing import MS, SECOND, Moment, moment
+from vla_ros.ros.listeners.demo_log import Episode, EpisodeLog, Film, Measured
+from vla_ros.ros.listeners.listener import EpisodeWatcher, Keep
+from vla_ros.ros.nodes.monitor import node as convert
+from vla_ros.runtime.monitor.seen import CommandSeen, StatusSeen
 
 if TYPE_CHECKING:
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it

@@ -5,18 +5,52 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
-from vla_ros.core import CommandKind, Inference
-from vla_ros.monitoring import (
+from vla_ros.core.clock import SECOND, ManualClock, Moment
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import CommandKind, Image, Inference
+from vla_ros.runtime.monitor.monitor import Monitor
+from vla_ros.runtime.monitor.seen import (
     CommandSeen,
     GraphReport,
-    Monitor,
     MonitorConfig,
     PublisherSeen,
     StatusSeen,
 )
-from vla_ros.observe.episode import Episode
-from vla_ros.timing import SECOND, ManualClock, Moment
+
+# ------------------------------------------------------------------------------------------------
+# One episode as a bridge tells it, and the policy in it, in words. Free of ROS.
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One EpisodeStatus. ``ended``: "success", "failure", or empty while it goes on.
+
+    ``achieved_rate_hz``: control steps per second of wall time, to be ``control_rate_hz``.
+    ``applied`` of the ``step`` steps executed a new action of the policy.
+    """
+
+    number: int
+    stamp_ns: int
+    running: bool
+    ended: str
+    reason: str
+    task: str
+    instruction: str
+    initial_state: int
+    step: int
+    max_steps: int
+    control_rate_hz: float = 0.0
+    achieved_rate_hz: float = 0.0
+    applied: int = 0
+
+
+def policy_in_words(status: StatusSeen | None) -> str:
+    """The policy's state and why, for a person."""
+    return f"policy {status.state.name}: {status.reason}" if status else "no policy was heard"
+
 
 LONGEST_EPISODE_S = 3600.0
 
@@ -160,3 +194,87 @@ class EpisodeLog:
         if not self._begun or CommandKind.POLICY not in kinds:
             return []
         return within[kinds.index(CommandKind.POLICY) :]
+
+
+# ------------------------------------------------------------------------------------------------
+# Keeps what the camera saw and writes it as an animated GIF, or its last image as PNG.
+
+
+SUFFIXES = (".gif", ".png")
+MAX_FRAMES = 300  # when there are more, every second one goes
+_COLORS = 255
+
+
+class Film:
+    """Images with their stamps, at even distances. Not thread-safe.
+
+    Raises UserError for a file name of another kind or in a folder that does not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix.lower() not in SUFFIXES:
+            raise UserError(f"--gif {path}: the name must end in {' or '.join(SUFFIXES)}")
+        if not path.absolute().parent.is_dir():
+            raise UserError(f"--gif {path}: there is no folder {path.absolute().parent}")
+        self.path = path
+        self._animated = path.suffix.lower() == ".gif"
+        self._frames: list[tuple[int, Image]] = []
+        self._stride = 1
+        self._seen = 0
+
+    def wants(self) -> bool:
+        """Whether the next image would be kept; ask once for each image, before decoding it."""
+        self._seen += 1
+        return not self._animated or (self._seen - 1) % self._stride == 0
+
+    def add(self, stamp_ns: int, image: Image) -> None:
+        """Keep uint8 [height, width, 3]."""
+        if not self._animated:
+            self._frames = [(stamp_ns, image)]
+            return
+        self._frames.append((stamp_ns, image))
+        if len(self._frames) > MAX_FRAMES:
+            self._frames = self._frames[::2]
+            self._stride *= 2
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._frames, self._stride, self._seen = [], 1, 0
+
+    def save(self) -> str:
+        """Write the file; returns one line that says so, or that nothing was seen.
+
+        Raises UserError when the file cannot be written.
+        """
+        if not self._frames:
+            return f"no image was seen, {self.path} is not written"
+        from PIL import Image as Pillow
+
+        pictures = [Pillow.fromarray(image) for _, image in self._frames]
+        try:
+            if not self._animated:
+                pictures[-1].save(self.path)
+                return f"last image written to {self.path}"
+            # One palette for all, so that nothing flickers; of the widest coverage, so that a
+            # small red cube keeps its color beside much wood.
+            middle = pictures[len(pictures) // 2]
+            palette = middle.quantize(_COLORS, method=Pillow.Quantize.MAXCOVERAGE)
+            small = [
+                p.quantize(_COLORS, palette=palette, dither=Pillow.Dither.NONE) for p in pictures
+            ]
+            small[0].save(
+                self.path,
+                save_all=True,
+                append_images=small[1:],
+                duration=self._durations_ms(),
+                loop=0,
+            )
+        except OSError as error:
+            raise UserError(f"--gif: cannot write {self.path}: {error}") from None
+        return f"{len(pictures)} images written to {self.path}"
+
+    def _durations_ms(self) -> list[int]:
+        """How long each image stays, in real time; GIF counts in hundredths of a second."""
+        stamps = [stamp for stamp, _ in self._frames]
+        gaps = [(b - a) / 1e6 for a, b in pairwise(stamps)]
+        return [max(20, round(gap / 10) * 10) for gap in [*gaps, 1000.0]]

@@ -1,6 +1,6 @@
 """A node that begins the episodes of an evaluation at a bridge and writes down what it hears.
 
-Callbacks run in a thread of their own, see :mod:`vla_ros.observe.watcher`.
+Callbacks run in a thread of their own, see :mod:`vla_ros.ros.listeners.listener`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
-from vla_ros.core import Inference, PolicyState
-from vla_ros.evaluation.records import Job, Setup
-from vla_ros.evaluation.strips import Strip
-from vla_ros.monitoring import StatusSeen
+from vla_ros.core.clock import Moment
+from vla_ros.core.types import Inference, PolicyState
+from vla_ros.data.episodes.records import Job, Setup
+from vla_ros.data.episodes.store import Strip
 from vla_ros.msg import ActionCommand
-from vla_ros.nodes.bridge.convert import command_of
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.serialized import header_stamp
-from vla_ros.observe.episode import Episode
-from vla_ros.observe.evaluation.log import EvalLog, Heard
-from vla_ros.observe.listener import deep
-from vla_ros.observe.watcher import EpisodeWatcher, Keep
-from vla_ros.sim.episode.state import Mode
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.serialized import header_stamp
+from vla_ros.ros.listeners.demo_log import Episode
+from vla_ros.ros.listeners.evaluation_log import EvalLog, Heard
+from vla_ros.ros.listeners.listener import EpisodeWatcher, Keep, deep
+from vla_ros.ros.nodes.bridge.convert import command_of
+from vla_ros.runtime.monitor.seen import StatusSeen
+from vla_ros.sim.episode import Mode
 from vla_ros.srv import ResetEpisode
-from vla_ros.timing import Moment
 
 if TYPE_CHECKING:
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it

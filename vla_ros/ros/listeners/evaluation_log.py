@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vla_ros.core import Command, CommandKind, Inference, PolicyState
-from vla_ros.evaluation.records import Job, Record, Setup
-from vla_ros.evaluation.tally import Tally, is_an_end, reason_of
-from vla_ros.monitoring import StatusSeen
-from vla_ros.observe.episode import Episode, policy_in_words
-from vla_ros.sim.episode.state import Mode
-from vla_ros.timing import MS, SECOND
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import Command, CommandKind, Inference, PolicyState
+from vla_ros.data.episodes.records import Job, Record, Setup
+from vla_ros.data.episodes.tally import Tally, is_an_end, reason_of
+from vla_ros.ros.listeners.demo_log import Episode, policy_in_words
+from vla_ros.runtime.monitor.seen import StatusSeen
+from vla_ros.sim.episode import Mode
 
 SLOW = 0.95  # of the control rate: a simulation below it does not run in real time
 _SLACK_NS = 25 * MS

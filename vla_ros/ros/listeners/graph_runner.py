@@ -14,25 +14,22 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
-from vla_ros.bringup.domain import isolate, leased_domain
-from vla_ros.bringup.environment import prepare
-from vla_ros.bringup.graph import Graph, GraphFailed, LogLine, Stopped
-from vla_ros.bringup.graph_file import GraphSpec
-from vla_ros.bringup.view import view_node
-from vla_ros.core import PolicyState
-from vla_ros.evaluation.plan import age_limit_s
-from vla_ros.evaluation.records import Job, Record, Setup, Variant
-from vla_ros.evaluation.robot_state import state_parameters
-from vla_ros.evaluation.runner import RunnerFailed
-from vla_ros.evaluation.strips import Strip
-from vla_ros.evaluation.worlds import config_of
-from vla_ros.observe.evaluation.log import EvalLog
-from vla_ros.observe.evaluation.watcher import EvalWatcher
+from vla_ros.core.types import PolicyState
+from vla_ros.data.episodes.plan import age_limit_s, config_of
+from vla_ros.data.episodes.play import DRAFTING, DRAFTING_OPTIONS, RunnerFailed, state_parameters
+from vla_ros.data.episodes.records import Job, Record, Setup, Variant
+from vla_ros.data.episodes.store import Strip
+from vla_ros.engine.options import OPTIONS
 from vla_ros.policies.conventions import UNGATED
-from vla_ros.sim.episode.state import Mode
+from vla_ros.ros.bringup.environment import isolate, leased_domain, prepare
+from vla_ros.ros.bringup.graph import Graph, GraphFailed, LogLine, Stopped
+from vla_ros.ros.bringup.graph_file import GraphSpec, view_node
+from vla_ros.ros.listeners.evaluation import EvalWatcher
+from vla_ros.ros.listeners.evaluation_log import EvalLog
+from vla_ros.runtime.control.queue import Execution
+from vla_ros.sim.episode import Mode
 
 GRAPH = "sim.up.yaml"
 NODES = ("bridge", "policy")  # a monitor would take time from them
@@ -43,11 +40,11 @@ BRING_UPS = 2  # in a row that may fail before a variant is given up
 
 
 class GraphRunner:
-    """A :class:`vla_ros.evaluation.runner.Runner` for ``route`` ros.
+    """A :class:`vla_ros.data.episodes.play.Runner` for ``route`` ros.
 
     ``on_line`` gets (node, line) of every line that a node prints, from threads. ``interrupted``
-    is asked often; when it becomes true, ``vla_ros.bringup.graph.Stopped`` is raised. ``view``: a
-    page in the browser beside each graph.
+    is asked often; when it becomes true, ``vla_ros.ros.bringup.graph.Stopped`` is raised.
+    ``view``: a page in the browser beside each graph.
     """
 
     def __init__(
@@ -77,17 +74,12 @@ class GraphRunner:
         prepare()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._drop()
         self._open.close()
 
     def play(self, job: Job, variant: Variant, strip: Strip | None = None) -> Record:
-        """See :class:`vla_ros.evaluation.runner.Runner`."""
+        """See :class:`vla_ros.data.episodes.play.Runner`."""
         if self._live is not None and self._live.variant != variant:
             self._drop()  # before the next is brought up: both may not fit
         live, begun = self._live, self._live is None
@@ -202,16 +194,26 @@ def graph_of(setup: Setup, variant: Variant, first: Job, view: bool = False) -> 
     return dataclasses.replace(spec, nodes=tuple(spec.node(name) for name in (*NODES, *more)))
 
 
+def engine_words(setup: Setup, variant: Variant) -> list[str]:
+    """The policy node's engine_options, but for what has its default."""
+    names = ["rtc_mode"] if variant.execution == Execution.RTC else []
+    if variant.decoding in DRAFTING:
+        names += DRAFTING_OPTIONS
+    elif not variant.adaptive_draft and variant.decoding in ("", "auto"):
+        names += ["adaptive_draft"]
+    said = {"seed": setup.seed, **{name: getattr(variant, name) for name in names}}
+    words = [f"{n}={v}" for n, v in said.items() if v != OPTIONS[n].default]
+    return words or [""]
+
+
 def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str, Any]]:
     """The nodes' parameters: node -> parameter -> value."""
     lockstep = setup.mode is Mode.LOCKSTEP
     policy: dict[str, Any] = {
         "policy": setup.policy,
         "mode": setup.mode.value,
-        "seed": setup.seed,
-        "num_threads": setup.threads,
+        "num_threads": setup.num_threads,
         "execution": variant.execution,
-        "rtc_jacobian": variant.rtc_jacobian,
         "replan_interval": variant.replan_interval,
         "delay_frames": variant.delay_frames,
         "max_age_s": age_limit_s(setup, variant),
@@ -227,14 +229,8 @@ def overrides(setup: Setup, variant: Variant, first: Job) -> dict[str, dict[str,
             "weights": setup.weights,
             "unnorm_key": setup.unnorm_key,
             "embodiment": setup.embodiment,
-            "schedule": variant.schedule or "auto",
-            "drafter": variant.drafter,
-            "draft_checkpoint": variant.draft_checkpoint,
-            "calibration": variant.calibration,
-            "acceptance": variant.acceptance,
-            "relaxed_distance": variant.relaxed_distance,
-            "draft_extrapolation": variant.draft_extrapolation,
-            "adaptive_draft": variant.adaptive_draft,
+            "decoding": variant.decoding or "auto",
+            "engine_options": engine_words(setup, variant),
         }
     bridge: dict[str, Any] = {
         "environment": setup.environment,

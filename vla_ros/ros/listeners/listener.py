@@ -1,32 +1,137 @@
-"""Follows the episodes of a bridge and the policy that acts in them.
+"""A node that follows a graph from outside, in a ROS context and a thread of its own.
 
-Callbacks run in a thread of their own, see :mod:`vla_ros.observe.listener`; what a subclass
-does with what is heard happens there, under the bell.
+Callbacks run in that thread; what they share with the caller is under :attr:`Listener.bell`.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from rclpy.qos import QoSProfile
+from rclpy.subscription import Subscription
 from sensor_msgs.msg import Image
 
-from vla_ros import core
-from vla_ros.monitoring import StatusSeen
+from vla_ros.core import types as core
+from vla_ros.core.clock import SECOND, Moment, moment
+from vla_ros.core.types import INFERENCE_STAGES, Inference, Timeline
 from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, PolicyStatus
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.compat import listener
-from vla_ros.nodes.common.convert import image_of
-from vla_ros.nodes.common.serialized import header_stamp, read_image
-from vla_ros.nodes.monitor.convert import status_seen
-from vla_ros.observe.convert import episode_of, inference_of
-from vla_ros.observe.episode import Episode
-from vla_ros.observe.listener import Listener, deep
-from vla_ros.timing import Moment, moment
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.compat import listener
+from vla_ros.ros.common.convert import image_of, stamp_of
+from vla_ros.ros.common.listening import ArrivalClock, listen
+from vla_ros.ros.common.peer import Peer
+from vla_ros.ros.common.serialized import header_stamp, read_image
+from vla_ros.ros.listeners.demo_log import Episode
+from vla_ros.ros.nodes.monitor.node import status_seen
+from vla_ros.runtime.monitor.seen import StatusSeen
 
 if TYPE_CHECKING:
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
+
+
+class Listener(Peer):
+    """Joins the graph of ``domain``; use it with `with`.
+
+    A subclass makes its subscriptions with :meth:`listen` and then calls :meth:`start`.
+    ``simulated``: the stamps of the graph are simulated time.
+    """
+
+    def __init__(self, name: str, domain: int, simulated: bool) -> None:
+        super().__init__(name, domain)
+        self._subscriptions: list[Subscription] = []
+        self.clock = ArrivalClock(self.node, simulated)
+
+    def listen(
+        self,
+        kind: Any,
+        topic: str,
+        callback: Callable[..., None],
+        profile: QoSProfile,
+        with_info: bool = False,
+    ) -> None:
+        """Subscribe, with a topic that :meth:`connected` counts."""
+        found = listen(self.node, kind, topic, callback, profile, with_info=with_info)
+        self._subscriptions.append(found)
+
+    def hear(
+        self, kind: Any, topic: str, callback: Callable[..., None], profile: QoSProfile
+    ) -> None:
+        """As :meth:`listen`; the callback is given the bytes as they are."""
+        found = self.node.create_subscription(kind, topic, callback, profile, raw=True)
+        self._subscriptions.append(found)
+
+    def connected(self) -> bool:
+        """Every topic that it follows has its publisher, so that nothing will be missed."""
+        return not self.missing()
+
+    def missing(self) -> str:
+        """The topics without a publisher."""
+        topics = self._subscriptions
+        return ", ".join(t.topic_name for t in topics if t.get_publisher_count() == 0)
+
+
+def deep(profile: QoSProfile, depth: int) -> QoSProfile:
+    """The same profile with a longer queue, for a reader that must miss nothing."""
+    return QoSProfile(
+        history=profile.history,
+        depth=depth,
+        reliability=profile.reliability,
+        durability=profile.durability,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Messages of an episode as its frozen views.
+
+
+_ENDED = {EpisodeStatus.STATE_SUCCESS: "success", EpisodeStatus.STATE_FAILURE: "failure"}
+
+
+def episode_of(message: EpisodeStatus) -> Episode:
+    """What the bridge says of its episode."""
+    return Episode(
+        number=message.episode,
+        stamp_ns=stamp_of(message.header.stamp),
+        running=message.state == EpisodeStatus.STATE_RUNNING,
+        ended=_ENDED.get(message.state, ""),
+        reason=message.reason,
+        task=message.task,
+        instruction=message.instruction,
+        initial_state=message.initial_state,
+        step=message.step,
+        max_steps=message.max_steps,
+        control_rate_hz=message.control_rate_hz,
+        achieved_rate_hz=message.achieved_rate_hz,
+        applied=message.actions_applied,
+    )
+
+
+def inference_of(message: ActionChunk) -> Inference:
+    """What the policy said of one frame; of the time it took only the sum is known."""
+    length = message.length or 1
+    spent_s = message.inference_s if math.isfinite(message.inference_s) else 0.0
+    return Inference(
+        stamp_ns=stamp_of(message.observation_stamp),
+        actions=np.asarray(message.actions, np.float64).reshape(length, -1),
+        timeline=Timeline(0).mark(INFERENCE_STAGES[-1], round(spent_s * SECOND)),
+        tokens=tuple(map(int, message.tokens)),
+        target_passes=message.target_passes,
+        draft_passes=message.draft_passes,
+        drafted=tuple(map(int, message.drafted)),
+        accepted=tuple(map(int, message.accepted)),
+        told_delay=message.told_delay,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Follows the episodes of a bridge and the policy that acts in them.
+#
+# What a subclass does with what is heard happens in the thread of the callbacks, under the bell.
+
 
 MAX_PIXELS = 1920 * 1200  # of a picture that is kept
 

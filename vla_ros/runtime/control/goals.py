@@ -1,17 +1,21 @@
-"""A goal: a task that is asked for once, with an end. How it goes, and how it ends."""
+"""What the robot is asked to do: goals with an end, tasks that were stopped, episodes of a
+simulation; and what of it outlives a control loop."""
 
 from __future__ import annotations
 
 import math
+import unicodedata
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
-from vla_ros.control.intake import check_instruction
-from vla_ros.timing import SECOND, Clock, Distribution, Window
+from vla_ros.core.clock import SECOND, Clock, Distribution, Window
 
+MAX_INSTRUCTION = 1000  # characters; the longest of the LIBERO benchmark has 130
 _AGES_S = 600.0
 _AGES = 2_000  # of the newest actions: percentiles are made five times a second
+_WITHHELD = 8  # texts at most: upstream nodes that repeat themselves, and more
 
 
 class Outcome(IntEnum):
@@ -25,7 +29,7 @@ class Outcome(IntEnum):
 
 
 class GoalRefused(ValueError):
-    """A goal that cannot begin; the text says why in one line."""
+    """A goal that cannot begin; the text is the reason, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,23 @@ class Ending:
     actions: int
 
 
+def check_instruction(text: str) -> str:
+    """Return the instruction stripped of surrounding white space.
+
+    Raises ValueError for text that no person would mean: too long, control characters
+    (NUL, newlines, escape sequences) or bidirectional overrides, which show one sentence to
+    a person and another to the policy.
+    """
+    text = text.strip()
+    if len(text) > MAX_INSTRUCTION:
+        raise ValueError(f"instruction has {len(text)} characters, at most {MAX_INSTRUCTION}")
+    for character in text:
+        # Cc: control, Cf: format (bidi marks, zero-width), Cs: lone surrogates
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs"):
+            raise ValueError(f"instruction has the control character U+{ord(character):04X}")
+    return text
+
+
 def check_goal(text: str, time_limit_s: float) -> Goal:
     """The goal that was asked for. Raises :class:`GoalRefused`."""
     try:
@@ -70,10 +91,10 @@ def check_goal(text: str, time_limit_s: float) -> Goal:
     return Goal(text, time_limit_s)
 
 
-class GoalCourse:
+class GoalTracker:
     """One goal at a time. Guarded by the lock of the loop that serves it.
 
-    ``ended`` is told of every end, with that lock held, from whatever thread brought it about:
+    ``ended`` is called at every end, with that lock held, from whatever thread brought it about:
     it must not wait. ``topic_preempts``: another text on the topic ends a goal.
     """
 
@@ -94,7 +115,7 @@ class GoalCourse:
         self._ages = Window(_AGES_S, _AGES)
 
     def acted(self, age_ns: int) -> None:
-        """A new action was published, on evidence of this age."""
+        """A new action was published, made for an observation of this age."""
         if self.current is not None:
             self._actions += 1
             self._ages.add(self._clock.steady_ns(), age_ns / SECOND)
@@ -122,3 +143,101 @@ class GoalCourse:
     @property
     def _elapsed_s(self) -> float:
         return (self._clock.steady_ns() - self._began_ns) / SECOND
+
+
+class StopLatch:
+    """Withholds stopped tasks: re-publishing a stopped instruction does not restart it, nor one
+    that a goal overruled. Not thread-safe.
+
+    ``task`` is what :meth:`release` gives back, "" where nothing was stopped.
+    """
+
+    def __init__(self) -> None:
+        self.task = ""
+        self._texts: deque[str] = deque(maxlen=_WITHHELD)  # that task, and what a goal overruled
+        self._same = False  # those are withheld
+        self._all = False  # every task is
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is something to resume."""
+        return bool(self.task) or self._all
+
+    def catch(self, task: str) -> None:
+        """Stop this task; "" where none was running, so that what was stopped before stays so."""
+        self.task = task or self.task
+        self.overrule(self.task)
+
+    def overrule(self, text: str) -> None:
+        """Withhold a text of the topic that a goal goes before, also after the goal."""
+        if text and text not in self._texts:
+            self._texts.append(text)
+        self._same = True
+
+    def give_way(self) -> None:
+        """A goal begins, which may: nothing is left to resume. Texts withheld stay so."""
+        self.task, self._all = "", False
+
+    def close(self) -> None:
+        """Withhold every task from now on, whatever it will be."""
+        self._all = True
+
+    def new_episode(self) -> None:
+        """The task may be given again. It does not start by itself."""
+        self._same = False
+
+    def withholds(self, task: str) -> bool:
+        """Whether this task must not start; the newest one withheld is the one to resume."""
+        withheld = self._all or (self._same and task in self._texts)
+        if withheld:
+            self.task = task
+        return withheld
+
+    def release(self) -> str:
+        """Forget the stop; returns the task that it held."""
+        task, self.task, self._same, self._all = self.task, "", False, False
+        self._texts.clear()
+        return task
+
+
+@dataclass(slots=True)
+class PersistentState:
+    """What outlives a control loop (a reload of the policy): the stop latch, and the numbers of
+    its commands and epochs."""
+
+    latch: StopLatch = field(default_factory=StopLatch)
+    sequence: int = 0  # of the next command
+    epoch: int = 0  # the newest
+
+
+class EpisodeTracker:
+    """Which episode of a simulation runs, as far as it was heard; a robot has none. Not
+    thread-safe.
+
+    Topics and services overtake each other, so an end counts only for an episode that was heard
+    to run since :meth:`begin`: a late message about the one before ends nothing.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Whatever ran or ended is past: after a reset, or at the start."""
+        self._running: int | None = None
+        self._ended: int | None = None
+        self.over = ""  # how it ended, between two episodes
+        self.solved = False  # that end was a success
+
+    def is_echo(self, number: int, step: int) -> bool:
+        """Whether "it runs", of this episode after ``step`` steps, was published before its end."""
+        return number == self._ended and step > 0
+
+    def runs(self, number: int) -> None:
+        self._running, self._ended, self.over = number, None, ""
+
+    def ends(self, number: int, how: str, solved: bool = False) -> bool:
+        """Whether this ends what runs; ``how`` in one line."""
+        if number != self._running:
+            return False
+        self._running, self._ended, self.over, self.solved = None, number, how, solved
+        return True

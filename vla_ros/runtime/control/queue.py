@@ -1,18 +1,183 @@
-"""What is to be executed next, and whether another answer is to be asked for."""
+"""Chunks on the time line: which action is executed next, when another answer is asked for.
+
+Action i of a chunk is meant for i periods after its observation was captured. A chunk that comes
+late therefore begins behind the actions that were executed since: for a robot that moves all the
+time, at the one that is due now. A robot that stood still has used up none, so its chunk begins at
+the beginning: skipping there would be a jump.
+
+Sources: arXiv 2506.07339 (real-time chunking: when to ask, the largest of the last delays),
+arXiv 2304.13705 (temporal ensembling).
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from statistics import median_high
 
-from vla_ros.action_space import ActionSpace
-from vla_ros.control.ensemble import blend
-from vla_ros.control.timeline import Chunking, Delays, Execution, Lateness
-from vla_ros.core import Executing, Floats, Inference
-from vla_ros.safety import Limits
+import numpy as np
+
+from vla_ros.core import rotation
+from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.types import Executing, Floats, Inference, Observation, PolicyInfo
+from vla_ros.runtime.control.requests import RecordedRequests
+from vla_ros.runtime.safety import (
+    ActionRefused,
+    Limits,
+    least_max_age_s,
+    refuse_unless_numbers,
+)
 
 _REMEMBERED = 4096  # executed actions; more than any chunk has
+
+
+class Execution(str, Enum):
+    """How chunks follow each other; docs/explanation/chunks.md compares them."""
+
+    SYNC = "sync"  # stand still, look, execute S actions
+    ASYNC = "async"  # move on meanwhile; skip what was executed since the new chunk's observation
+    ENSEMBLE = "ensemble"  # the weighted mean of what all chunks say of this moment
+    RTC = "rtc"  # async, and the new chunk is guided to continue the old one
+    RTC_TRAINED = "rtc_trained"  # async, and the network takes the actions under way as given
+
+    @property
+    def continues(self) -> bool:
+        """The policy itself makes a chunk that continues the one before it."""
+        return self in (Execution.RTC, Execution.RTC_TRAINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """How chunks are executed; of no effect on policies that give one action at a time.
+
+    ``replan_interval`` is S, the actions executed of a chunk before another replaces it; 0: as
+    many as the age limit allows (:meth:`fitted`; all of them where it is not fitted), and for the
+    ensemble as few as the worker allows. ``ensemble_decay`` is ACT's m: the i-th
+    oldest chunk weighs exp(-m i). ``delay_window``: delays remembered for the estimate.
+    ``delay_frames``: a chunk is there so many periods after its observation, at the earliest.
+
+    ``conditioning_delay_steps``: what a policy that was trained for delays (it gives one action at
+    a time) is conditioned on, in control periods; None: the delay that is measured.
+    """
+
+    execution: Execution = Execution.ASYNC
+    replan_interval: int = 0
+    ensemble_decay: float = 0.01
+    delay_window: int = 10
+    delay_frames: int = 0
+    conditioning_delay_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.replan_interval, self.delay_frames) < 0 or self.delay_window < 1:
+            raise ValueError(
+                "replan_interval and delay_frames must be 0 or more, delay_window 1 or more"
+            )
+        if self.conditioning_delay_steps is not None and self.conditioning_delay_steps < 0:
+            raise ValueError("conditioning_delay_steps must be 0 or more")
+
+    def fitted(self, limits: Limits, info: PolicyInfo, inference_s: float) -> Chunking:
+        """The same with an S where that was left open, for a policy that takes ``inference_s``.
+
+        It is the largest with which no action gets older than ``limits.max_age_s``, and no less
+        than come too late of a chunk (d <= S, arXiv 2506.07339): a limit that is too short for
+        those is refused as for a given S. One that was given stays, and so does an ensemble's.
+        """
+        length = info.chunk_length
+        if self.replan_interval or length <= 1 or self.execution is Execution.ENSEMBLE:
+            return self
+        all_s = (self.least_age_s(limits, info, inference_s, kept) for kept in range(1, length + 1))
+        fits = sum(least_s <= limits.max_age_s for least_s in all_s)
+        late = self.delay_frames + math.ceil(inference_s / limits.period_s - 1e-6)
+        least = 1 if self.execution is Execution.SYNC else max(1, late)
+        return replace(self, replan_interval=min(length, max(fits, least)))
+
+    def least_age_s(
+        self, limits: Limits, info: PolicyInfo, inference_s: float, kept: int | None = None
+    ) -> float:
+        """The smallest ``max_age_s`` that can be met with S, or with ``kept`` in its place."""
+        length = info.chunk_length
+        late = self.delay_frames if length > 1 else 0  # else the policy itself is late
+        kept = self.executed_of(length) if kept is None else kept
+        return least_max_age_s(limits, info.pipeline_depth + late, inference_s, kept)
+
+    def executed_of(self, length: int) -> int:
+        """S for a chunk of ``length`` actions."""
+        if self.execution is Execution.ENSEMBLE:
+            return min(self.replan_interval or 1, length)
+        return min(self.replan_interval or length, length)
+
+    def last_of(self, length: int) -> int:
+        """Where a chunk ends if no other comes: who does not wait goes on as long as there is
+        something to go on with."""
+        return self.executed_of(length) if self.execution is Execution.SYNC else length
+
+    def reach(self, length: int, lead: int) -> int:
+        """From which index on another chunk is wanted: at S, and early enough to arrive, ``lead``
+        periods later, while there is something left to execute."""
+        kept = self.executed_of(length)
+        if self.execution is Execution.SYNC:
+            return kept
+        return max(1, min(kept, length - lead))
+
+
+def refuse_unless_able(chunking: Chunking, info: PolicyInfo) -> None:
+    """ValueError, in one line, for an execution that the policy knows nothing of."""
+    asked = chunking.execution
+    if not asked.continues or asked.value in info.continues:
+        return
+    able = [e.value for e in Execution if not e.continues or e.value in info.continues]
+    what = f"policy {info.name!r}, schedule {info.schedule!r},"
+    raise ValueError(
+        f"execution {asked.value!r}: {what} cannot continue a chunk: choose {', '.join(able)}"
+    )
+
+
+class Delays:
+    """How late chunks are, in control periods: the largest of the newest ones. Not thread-safe."""
+
+    def __init__(self, window: int, expected: int) -> None:
+        self._expected = expected  # until one was seen
+        self._seen: deque[tuple[int, int]] = deque(maxlen=window)
+
+    def add(self, periods: int, executed: int) -> None:
+        """A chunk asked for while the robot moved was there after ``periods``, in which
+        ``executed`` actions went out."""
+        self._seen.append((periods, min(periods, executed)))
+
+    @property
+    def lead(self) -> int:
+        """Periods from an observation to its chunk's first action."""
+        return max((periods for periods, _ in self._seen), default=self._expected)
+
+    @property
+    def executed(self) -> int:
+        """Actions executed in that time: no more than really were."""
+        return max((executed for _, executed in self._seen), default=self._expected)
+
+
+class Lateness:
+    """How late single actions are executed, in control periods: the median of the newest ones.
+
+    A policy that is conditioned on its delay needs the likely one, not the worst: an action made
+    for later than it is executed is as wrong as one made for earlier. Not thread-safe.
+    """
+
+    def __init__(self, window: int, expected: int) -> None:
+        self._expected = expected  # until one was seen
+        self._seen: deque[int] = deque(maxlen=window)
+
+    def add(self, age_ns: int, period_ns: int) -> None:
+        """An action was executed whose observation is so old."""
+        self._seen.append((max(0, age_ns) + period_ns // 2) // period_ns)
+
+    @property
+    def steps(self) -> int:
+        """What to expect of the next one."""
+        return median_high(self._seen) if self._seen else self._expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +193,7 @@ class Answer:
 class ChunkAction:
     """One action that may be published next.
 
-    ``answers`` are those that it rests on, the oldest first, and ``index`` is its place in the
+    ``answers`` are those that it rests on, the oldest first, and ``index`` is its own in the
     oldest one's chunk. ``rows`` [n, D]: this action, and what comes after it if nothing comes
     between.
     """
@@ -68,13 +233,13 @@ class _Asked:
 
 
 class ActionQueue:
-    """Newest wins: a new chunk replaces the old one once S of its actions were executed; see
-    :mod:`vla_ros.control.timeline`. Single actions replace each other. Not thread-safe.
+    """Newest wins: a new chunk replaces the old one once S of its actions were executed. Single
+    actions replace each other. Not thread-safe.
 
     ``chunk_length``: actions the policy gives at a time; of one that gives chunks nothing is asked
     while an answer is awaited. ``expected``: how many periods a chunk takes, until one was seen.
     ``chunking``: its S may change at any time.
-    ``voided`` says what was thrown away by the last :meth:`take`, or "".
+    ``voided`` is what was thrown away by the last :meth:`take`, or "".
     """
 
     def __init__(
@@ -130,9 +295,9 @@ class ActionQueue:
 
     @property
     def delay_steps(self) -> int:
-        """Periods from a frame to the execution of its single action, to tell the policy."""
-        told = self.chunking.told_delay
-        return self._lateness.steps if told is None else told
+        """Periods from a frame to the execution of its single action: for the policy."""
+        given = self.chunking.conditioning_delay_steps
+        return self._lateness.steps if given is None else given
 
     def awaits(self, now_ns: int, period_ns: int) -> bool:
         """Whether the answer that was asked for is due by now."""
@@ -226,7 +391,7 @@ class ActionQueue:
         return there[-1] if there else None
 
     def _note_delay(self, stamp_ns: int, executed: int, now_ns: int, period_ns: int) -> None:
-        """A chunk was there; one asked for at rest says nothing of the delay in motion."""
+        """A chunk was there; one asked for at rest is no measure of the delay in motion."""
         if self._last is not None and self._last == _Asked(stamp_ns, moving=True):
             self._delays.add(max(0, now_ns - stamp_ns) // period_ns, executed)
 
@@ -235,7 +400,7 @@ class ActionQueue:
         return len(self._executed) - bisect_left(self._executed, stamp_ns)
 
     def _together(self, now_ns: int, limits: Limits) -> ChunkAction | None:
-        """What all chunks say of this moment whose evidence is young enough."""
+        """What all chunks say of this moment whose observation is young enough."""
         live = []
         for answer in self._chunks:
             place = self._executed_since(answer.inference.stamp_ns)
@@ -250,3 +415,81 @@ class ActionQueue:
         rests = [answer.inference.actions[place:] for answer, place in live]
         rows = blend(rests, self.chunking.ensemble_decay, self._space)
         return ChunkAction(tuple(self._chunks), live[0][1], rows)
+
+
+def check_inference(inference: Inference, space: ActionSpace) -> None:
+    """Raise :class:`ActionRefused` unless there are actions, finite numbers of this space."""
+    if len(inference.actions) == 0:
+        raise ActionRefused("the policy returned no action")
+    for action in inference.actions:
+        refuse_unless_numbers(action, space)
+
+
+def blend(rests: Sequence[Floats], decay: float, space: ActionSpace) -> Floats:
+    """The weighted means, float64 [n, D]: of this moment and of all that any chunk still covers.
+
+    ``rests``: what is left of each chunk [n_i, D], the oldest chunk first, first rows due at the
+    same moment. Chunk i weighs exp(-``decay`` i). Orientations are averaged on the sphere.
+    """
+    weights = np.exp(-decay * np.arange(len(rests)))
+    rows = []
+    for place in range(max(map(len, rests))):
+        there = [i for i, rest in enumerate(rests) if place < len(rest)]
+        said = np.array([rests[i][place] for i in there])
+        rows.append(_mean(said, weights[there], space))
+    return np.array(rows)
+
+
+def _mean(said: Floats, weights: Floats, space: ActionSpace) -> Floats:
+    mean: Floats = weights @ said / weights.sum()
+    for places in map(list, space.rotations):
+        mean[places] = _mean_rotation(said[:, places], weights)
+    return mean
+
+
+def _mean_rotation(said: Floats, weights: Floats) -> Floats:
+    """One after the other, each moves the mean by its share of the way."""
+    mean, total = said[0].copy(), float(weights[0])
+    for vector, weight in zip(said[1:], weights[1:], strict=True):
+        total += float(weight)
+        mean = rotation.turned(mean, rotation.way(mean, vector) * (float(weight) / total))
+    return mean
+
+
+class RequestBuilder:
+    """Builds requests to the policy that ``info`` describes, whose answers are in ``queue``. Not
+    thread-safe.
+
+    ``recorded``: the requests of an earlier run, to be made again.
+    """
+
+    def __init__(self, queue: ActionQueue, info: PolicyInfo) -> None:
+        self._queue, self._max_delay = queue, info.max_delay
+        self.recorded: RecordedRequests | None = None
+
+    def build(self, observation: Observation, limits: Limits, running: bool) -> Observation | None:
+        """The frame as the worker is to get it; None: an answer to it would not be executed.
+
+        A robot that is not ``running`` has nothing that could be continued.
+        """
+        if self.recorded is not None:
+            return self._as_recorded(observation, self.recorded)
+        if not self._queue.asks(observation.stamp_ns, limits):
+            return None
+        executing = self._queue.asked(observation.stamp_ns)
+        if executing is not None and running:
+            observation = replace(observation, executing=executing)
+        if self._max_delay:
+            steps = min(self._queue.delay_steps, self._max_delay)
+            observation = replace(observation, delay_steps=steps)
+        return observation
+
+    def _as_recorded(
+        self, observation: Observation, recorded: RecordedRequests
+    ) -> Observation | None:
+        request = recorded.next(observation.stamp_ns)
+        if request is None:
+            return None
+        self._queue.asked(observation.stamp_ns)
+        steps = min(request.delay_steps, self._max_delay)
+        return replace(observation, executing=request.executing, delay_steps=steps)

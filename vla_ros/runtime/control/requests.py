@@ -1,7 +1,7 @@
-"""What a recorded run asked for, told again: which frames, and what was executed meanwhile.
+"""In a replay: what the recorded run asked its worker, about which frames.
 
-Chunks of a run in real time depend on when their answers came. Told the recorded delays, a policy
-that continues its chunks (arXiv 2506.07339) says the same again, on any machine.
+Chunks of a run in real time depend on when their answers came. With the recorded requests, a policy
+that continues its chunks (arXiv 2506.07339) answers the same again, on any machine.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from vla_ros.core import Executing
+from vla_ros.core.types import Executing
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A frame that was asked for, by its stamp, the chunk that its answer continued, and the delay
-    that the policy was told."""
+class RecordedRequest:
+    """One request: the frame's stamp, the chunk that its answer continued, and the delay that the
+    policy was conditioned on, in control periods."""
 
     stamp_ns: int
     executing: Executing | None = None
-    told_delay: int = 0
+    delay_steps: int = 0
 
 
-class Retold:
-    """The questions of a run, in order; each is asked once. Not thread-safe."""
+class RecordedRequests:
+    """The requests of a run, in order; each is asked once. Not thread-safe."""
 
-    def __init__(self, questions: Iterable[Question]) -> None:
-        self._left = deque(questions)
+    def __init__(self, requests: Iterable[RecordedRequest]) -> None:
+        self._left = deque(requests)
 
-    def next(self, stamp_ns: int) -> Question | None:
-        """What was asked of this frame, or None: nothing was. Older questions are over."""
+    def next(self, stamp_ns: int) -> RecordedRequest | None:
+        """What was asked of this frame, or None: nothing was. Older requests are over."""
         while self._left and self._left[0].stamp_ns < stamp_ns:
             self._left.popleft()
         if self._left and self._left[0].stamp_ns == stamp_ns:
@@ -40,23 +40,23 @@ class Retold:
         return None
 
 
-def write_questions(path: Path, questions: Iterable[Question]) -> None:
-    """A file for :func:`read_questions`."""
+def write_requests(path: Path, requests: Iterable[RecordedRequest]) -> None:
+    """A file for :func:`read_requests`."""
     rows = [
-        [q.stamp_ns, q.told_delay, *(astuple(q.executing) if q.executing else ())]
-        for q in questions
+        [r.stamp_ns, r.delay_steps, *(astuple(r.executing) if r.executing else ())]
+        for r in requests
     ]
     path.write_text(json.dumps(rows), encoding="utf-8")
 
 
-def read_questions(path: Path) -> Retold:
-    """The inverse of :func:`write_questions`. ValueError, in one line: no such file, or something
+def read_requests(path: Path) -> RecordedRequests:
+    """The inverse of :func:`write_requests`. ValueError, in one line: no such file, or something
     else in it."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        return Retold(
-            Question(int(at), Executing(*map(int, before)) if before else None, int(told))
-            for at, told, *before in rows
+        return RecordedRequests(
+            RecordedRequest(int(at), Executing(*map(int, before)) if before else None, int(delay))
+            for at, delay, *before in rows
         )
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None

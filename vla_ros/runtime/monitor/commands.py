@@ -1,4 +1,4 @@
-"""What the action topic says: rates, ages, deadlines, gaps. Not thread-safe.
+"""What the action topic says: rates, ages, deadlines, gaps, writers. Not thread-safe.
 
 Deadlines are judged while the policy says RUNNING: a period is missed when its command
 carries no new action (KIND_HELD) or when there was no command at all.
@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vla_ros.core import STAGES, CommandKind, PolicyState
-from vla_ros.monitoring.seen import CommandSeen, MonitorConfig, StatusSeen
-from vla_ros.monitoring.tally import EventTally
-from vla_ros.timing import MS, SECOND, Distribution, Moment, Window
+from vla_ros.core.clock import MS, SECOND, Distribution, Moment, Window
+from vla_ros.core.types import STAGES, CommandKind, PolicyState
+from vla_ros.runtime.monitor.seen import (
+    CommandSeen,
+    EventTally,
+    MonitorConfig,
+    PublisherSeen,
+    StatusSeen,
+)
 
 STAGE_TOLERANCE_MS = 0.1
 LARGEST_GAP = 1_000_000  # commands that can be lost between two; more is another numbering
-MAX_WRITERS = 16  # sequences remembered, so that strangers cannot fill the memory
+MAX_WRITERS = 16  # remembered, so that strangers cannot fill the memory
+RECENT_NS = 2 * SECOND  # a writer that was silent for longer may be gone
+#: measured per command or per action, by the names of MonitorReport.msg
+MEASURED = ("age_at_publish", "age_at_arrival", "staleness", "period_error", "inference", *STAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +37,15 @@ class _Last:
 
 
 class CommandWatch:
-    """Follows the action topic, by :meth:`command`. Distributions look at the window only."""
+    """Follows the action topic, by :meth:`command`. Distributions look at the window only; those of
+    stages and inference are of new actions."""
 
     def __init__(self, config: MonitorConfig, steady_ns: int) -> None:
         self.config = config
         window = config.window_s
         self._all = Window(window)
         self._actions = Window(window)
-        self._ages_published = Window(window)
-        self._ages_arrived = Window(window)
-        self._staleness = Window(window)
-        self._period_errors = Window(window)
-        self._inference = Window(window)
-        self._stages = {stage: Window(window) for stage in STAGES}
+        self._measured = {name: Window(window) for name in MEASURED}
         self.missed = EventTally(window)  # periods without a new action
         self.stale = EventTally(window)  # actions older than max_age when published
         self.lost = EventTally(window)  # gaps in the sequence
@@ -60,11 +64,11 @@ class CommandWatch:
         self._last_ns = steady
         if seen.observed_ns:
             age = seen.published_ns - seen.observed_ns
-            self._ages_published.add(steady, age / MS)
+            self._measured["age_at_publish"].add(steady, age / MS)
             received = arrival.now_ns
             if self.config.sim_time:  # our /clock may lag; a receipt is after the publication
                 received = max(received, seen.published_ns)
-            self._ages_arrived.add(steady, (received - seen.observed_ns) / MS)
+            self._measured["age_at_arrival"].add(steady, (received - seen.observed_ns) / MS)
         if seen.kind is CommandKind.POLICY:
             self._new_action(seen, steady, status)
         elif seen.kind is CommandKind.HELD and running(status):
@@ -78,11 +82,11 @@ class CommandWatch:
         if not seen.observed_ns or 0 < limit < seen.published_ns - seen.observed_ns:
             self.stale.add(steady)
         if seen.observed_ns:
-            self._staleness.add(steady, seen.staleness_ms)
+            self._measured["staleness"].add(steady, seen.staleness_ms)
         stages = seen.stages
         for stage, duration in zip(STAGES, stages.durations_ms, strict=True):
-            self._stages[stage].add(steady, duration)
-        self._inference.add(steady, stages.inference_ms)
+            self._measured[stage].add(steady, duration)
+        self._measured["inference"].add(steady, stages.inference_ms)
         if stages.sum_error_ms > STAGE_TOLERANCE_MS:
             self.stage_errors.add(steady)
 
@@ -110,7 +114,7 @@ class CommandWatch:
             return
         steady_gap = arrival.steady_ns - last.steady_ns
         if step == 1:
-            self._period_errors.add(arrival.steady_ns, abs(steady_gap - period) / MS)
+            self._measured["period_error"].add(arrival.steady_ns, abs(steady_gap - period) / MS)
         # A late delivery stretches the one gap, a clock that was set the other.
         gap = seen.published_ns - last.published_ns
         if not self.config.sim_time:
@@ -130,34 +134,89 @@ class CommandWatch:
     def action_rate_hz(self, steady_ns: int) -> float:
         return self._actions.rate_hz(steady_ns)
 
-    def age_at_publish(self, steady_ns: int) -> Distribution:
-        return self._ages_published.distribution(steady_ns)
-
-    def age_at_arrival(self, steady_ns: int) -> Distribution:
-        return self._ages_arrived.distribution(steady_ns)
-
-    def staleness(self, steady_ns: int) -> Distribution:
-        """Of new actions, how long after they were due they were published."""
-        return self._staleness.distribution(steady_ns)
-
-    def period_error(self, steady_ns: int) -> Distribution:
-        return self._period_errors.distribution(steady_ns)
-
-    def inference(self, steady_ns: int) -> Distribution:
-        return self._inference.distribution(steady_ns)
-
-    def stages(self, steady_ns: int) -> dict[str, Distribution]:
-        """Every stage of STAGES, of new actions only."""
-        return {name: window.distribution(steady_ns) for name, window in self._stages.items()}
+    def distributions(self, steady_ns: int) -> dict[str, Distribution]:
+        """Each of :data:`MEASURED`."""
+        return {name: window.distribution(steady_ns) for name, window in self._measured.items()}
 
     def silent_s(self, steady_ns: int) -> float:
         """Since the last command, or since the start."""
         return (steady_ns - self._last_ns) / SECOND
 
-    def recent_actions(self, steady_ns: int) -> int:
-        """New actions in the window."""
-        return self._inference.distribution(steady_ns).count
-
 
 def running(status: StatusSeen | None) -> bool:
     return status is not None and status.state is PolicyState.RUNNING
+
+
+@dataclass(slots=True)
+class _Sender:
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """``active``: node names that may command the robot now. ``leftover``: dead namesakes."""
+
+    active: tuple[str, ...] = ()
+    leftover: tuple[str, ...] = ()
+
+
+class WriterWatch:
+    """Who publishes commands? Only one node may.
+
+    Two sources: the ROS graph, which names writers but forgets a killed one only after its lease
+    (20 s), and the GIDs of the commands received, which are proof but nameless.
+    """
+
+    def __init__(self) -> None:
+        self._listed: tuple[PublisherSeen, ...] = ()
+        self._senders: dict[bytes, _Sender] = {}
+
+    def listed(self, publishers: tuple[PublisherSeen, ...]) -> None:
+        """The writers of the action topic that the graph knows."""
+        self._listed = publishers
+
+    def sent(self, gid: bytes, steady_ns: int) -> None:
+        """A command of the writer ``gid`` was received; empty when the writer is unknown."""
+        if not gid:
+            return
+        sender = self._senders.get(gid)
+        if sender is not None and steady_ns - sender.last_ns <= RECENT_NS:
+            sender.last_ns = steady_ns
+            return
+        if sender is None and len(self._senders) >= MAX_WRITERS:
+            oldest = min(self._senders, key=lambda key: self._senders[key].last_ns)
+            del self._senders[oldest]
+        self._senders[gid] = _Sender(steady_ns, steady_ns)
+
+    def judge(self, steady_ns: int) -> Writers:
+        """Who may command now, by node name; a stranger is named by its GID."""
+        recent = {
+            gid: sender
+            for gid, sender in self._senders.items()
+            if steady_ns - sender.last_ns <= RECENT_NS
+        }
+        names = {publisher.gid: publisher.node for publisher in self._listed}
+        leftover = self._leftover(recent)
+        active = [names[gid] for gid in names if gid not in leftover]
+        active += [_stranger(gid) for gid in recent if gid not in names and _overlaps(gid, recent)]
+        return Writers(tuple(active), tuple(names[gid] for gid in leftover))
+
+    def _leftover(self, recent: dict[bytes, _Sender]) -> tuple[bytes, ...]:
+        """Listed writers that are silent while a namesake speaks: a killed process."""
+        speaking = {p.node for p in self._listed if p.gid in recent}
+        return tuple(p.gid for p in self._listed if p.gid not in recent and p.node in speaking)
+
+
+def _overlaps(gid: bytes, recent: dict[bytes, _Sender]) -> bool:
+    """Did another writer send while ``gid`` was sending? A node that was restarted did not."""
+    own = recent[gid]
+    return any(
+        max(own.first_ns, other.first_ns) <= min(own.last_ns, other.last_ns)
+        for key, other in recent.items()
+        if key != gid
+    )
+
+
+def _stranger(gid: bytes) -> str:
+    return f"unknown writer {gid.hex()}"

@@ -1,27 +1,30 @@
-"""The judgement: measured facts in, one Diagnostic a subject out. Pure functions.
+"""A policy judged from outside: measured facts in, one report and one Diagnostic a subject out.
 
-Levels follow shared practice of ROS drivers: ERROR when the robot must not be trusted to
-move, WARN when it will soon come to that, STALE when nothing was heard.
+Levels follow shared practice of ROS drivers: ERROR when the robot must not be trusted to move,
+WARN when it will soon come to that, STALE when nothing was heard. Not thread-safe.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from vla_ros.core import PolicyState
-from vla_ros.monitoring.camera import CameraWatch
-from vla_ros.monitoring.commands import CommandWatch, running
-from vla_ros.monitoring.seen import (
+from vla_ros.core.clock import MS, SECOND, Clock, Distribution, Moment
+from vla_ros.core.types import PolicyState
+from vla_ros.runtime.monitor.camera import CameraWatch
+from vla_ros.runtime.monitor.commands import CommandWatch, Writers, WriterWatch, running
+from vla_ros.runtime.monitor.seen import (
+    CommandSeen,
     Diagnostic,
+    EventTally,
     GraphReport,
     LatencySeen,
     Level,
     MonitorConfig,
+    PublisherSeen,
     StatusSeen,
     worst,
 )
-from vla_ros.monitoring.writers import Writers
-from vla_ros.timing import MS, Distribution
 
 PERCENTILES = ("p50", "p95", "p99", "max")
 UNSEEN = "no command with an observation in the window"
@@ -47,8 +50,8 @@ class Facts:
     writers: Writers
     status: StatusSeen | None
     status_age_s: float
-    running_s: float  # for how long the status has said RUNNING; 0: it does not
-    policy_gone: bool  # as the middleware says
+    running_s: float  # for how long the status has been RUNNING; 0: it is not
+    policy_gone: bool  # as the middleware reports
     latency: LatencySeen | None
     graphs_captured: int = 0  # in service, lately
 
@@ -116,7 +119,7 @@ def policy(facts: Facts) -> Diagnostic:
 
 
 def observation_age(facts: Facts) -> Diagnostic:
-    """How old the evidence of the commands is, against max_age."""
+    """How old the observations of the commands are, against max_age."""
     found, report = _Findings("observation age"), facts.report
     limit = facts.commands.max_age_ns(facts.status) / MS
     age = report.age_at_publish
@@ -202,7 +205,7 @@ def action_rate(facts: Facts) -> Diagnostic:
         if silent > facts.config.command_timeout_s:
             found.add(Level.ERROR, f"RUNNING, but no command for {silent:.1f} s")
         missed = facts.commands.missed.recent(facts.steady_ns)
-        due = missed + facts.commands.recent_actions(facts.steady_ns)
+        due = missed + report.inference.count
         # One alone is no pattern, however short the window still is.
         if missed > max(1.0, facts.config.missed_fraction * due):
             found.add(Level.WARN, f"{missed} of {due} periods without a new action")
@@ -282,3 +285,130 @@ def _percentiles(name: str, d: Distribution) -> list[tuple[str, str]]:
     """A dash where nothing was seen: an age of 0 ms would be the best there is."""
     shown = (_ms(getattr(d, p)) if d.count else "-" for p in PERCENTILES)
     return [(f"{name} {p}", text) for p, text in zip(PERCENTILES, shown, strict=True)]
+
+
+# ------------------------------------------------------------------------------ the monitor
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Report and diagnostics of one instant."""
+
+    report: GraphReport
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return tuple(diagnostic.level for diagnostic in self.diagnostics)
+
+
+class Monitor:
+    """Judges a policy from outside, by its topics.
+
+    Give every message to the method of its kind as it arrives, then ask :meth:`judge` as
+    often as needed. Watchdogs (silence) run on the steady clock, ages on the stamps.
+    """
+
+    def __init__(self, config: MonitorConfig, clock: Clock) -> None:
+        self.config = config
+        self._clock = clock
+        now = clock.steady_ns()
+        self._camera = CameraWatch(config, now)
+        self._commands = CommandWatch(config, now)
+        self._writers = WriterWatch()
+        self._latency: LatencySeen | None = None
+        self._status: StatusSeen | None = None
+        self._captured = EventTally(config.window_s)  # CUDA graphs, in service
+        self._status_ns = now
+        self._running_ns: int | None = None  # since when the status is RUNNING
+        self._gone = False
+
+    def set_limits(self, config: MonitorConfig) -> None:
+        """Judge by other limits from now on; window and kind of time stay what they were."""
+        if (config.window_s, config.sim_time) != (self.config.window_s, self.config.sim_time):
+            raise ValueError("window_s and sim_time can only be given at start")
+        self.config = config
+        self._commands.config = config
+
+    def camera(self, stamp_ns: int, arrival: Moment) -> None:
+        """One camera image, by its ``header.stamp``."""
+        self._camera.frame(stamp_ns, arrival)
+
+    def command(self, seen: CommandSeen, arrival: Moment) -> None:
+        """One ActionCommand."""
+        self._writers.sent(seen.publisher, arrival.steady_ns)
+        self._commands.command(seen, arrival, self._status)
+
+    def status(self, seen: StatusSeen, arrival: Moment) -> None:
+        """One PolicyStatus; tells T and, unless configured, max_age from now on."""
+        # What was before this monitor is not new; another policy node begins again at 0.
+        known = seen.graphs_captured if self._status is None else self._status.graphs_captured
+        if known > seen.graphs_captured:
+            known = 0
+        if seen.graphs_captured > known:
+            self._captured.add(arrival.steady_ns, seen.graphs_captured - known)
+        self._status, self._status_ns = seen, arrival.steady_ns
+        if not running(seen):
+            self._running_ns = None
+        elif self._running_ns is None:
+            self._running_ns = arrival.steady_ns
+        self._camera.set_period(seen.period_ns)
+
+    def policy_alive(self, alive: bool) -> None:
+        """Whether the process that writes the status lives, by the middleware."""
+        self._gone = not alive
+
+    def latency(self, seen: LatencySeen) -> None:
+        """One Latency message: what the policy says of itself."""
+        self._latency = seen
+
+    def publishers(self, listed: tuple[PublisherSeen, ...]) -> None:
+        """The writers of the action topic in the ROS graph."""
+        self._writers.listed(listed)
+
+    def judge(self) -> Judgement:
+        """Report and diagnostics of this instant."""
+        steady = self._clock.steady_ns()
+        writers = self._writers.judge(steady)
+        measured = self._measure(steady, writers)
+        facts = Facts(
+            config=self.config,
+            steady_ns=steady,
+            report=measured,
+            camera=self._camera,
+            commands=self._commands,
+            writers=writers,
+            status=self._status,
+            status_age_s=(steady - self._status_ns) / SECOND,
+            running_s=(steady - self._running_ns) / SECOND if self._running_ns is not None else 0.0,
+            policy_gone=self._gone,
+            latency=self._latency,
+            graphs_captured=self._captured.recent(steady),
+        )
+        diagnostics = diagnose(facts)
+        report = replace(
+            measured,
+            level=worst(d.level for d in diagnostics),
+            problems=tuple(f"{d.name}: {d.message}" for d in diagnostics if d.level),
+        )
+        return Judgement(report, diagnostics)
+
+    def _measure(self, steady: int, writers: Writers) -> GraphReport:
+        commands, status = self._commands, self._status
+        measured: dict[str, Any] = {**commands.distributions(steady)}
+        return GraphReport(
+            window_s=self.config.window_s,
+            command_rate_hz=commands.command_rate_hz(steady),
+            action_rate_hz=commands.action_rate_hz(steady),
+            camera_rate_hz=self._camera.rate_hz(steady),
+            **measured,
+            commands=commands.commands,
+            actions=commands.actions,
+            missed_deadlines=commands.missed.total,
+            stale_published=commands.stale.total,
+            lost_commands=commands.lost.total,
+            pipeline_depth=status.pipeline_depth if status else 0,
+            acceptance=status.acceptance if status else (),
+            clock_offset_ms=self._camera.offset.smallest_ms(steady) or 0.0,
+            action_publishers=writers.active,
+        )

@@ -1,20 +1,18 @@
-"""What the monitor sees and what it says: frozen views, free of ROS.
+"""What the monitor sees and reports: frozen views, free of ROS.
 
 Stamps are nanoseconds of the ROS clock, steady times nanoseconds of the monotonic clock
-(see :mod:`vla_ros.core`); durations are milliseconds, as in the messages they mirror.
+(see :mod:`vla_ros.core.types`); durations are milliseconds, as in the messages they mirror.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from vla_ros.core import EPISODE_OVER, INFERENCE_STAGES, STAGES, CommandKind, PolicyState
-from vla_ros.timing import Distribution
-
-#: Stages of :data:`vla_ros.core.STAGES` that are the work of the model.
-
+from vla_ros.core.clock import SECOND, Distribution
+from vla_ros.core.types import EPISODE_OVER, INFERENCE_STAGES, STAGES, CommandKind, PolicyState
 
 NOTHING = Distribution()  # no samples
 
@@ -132,7 +130,7 @@ class StatusSeen:
 
     @property
     def period_ns(self) -> int:
-        """The control period T; 0 when the status does not say."""
+        """The control period T; 0 when the status has none."""
         return round(1e9 / self.control_rate_hz) if self.control_rate_hz > 1e-9 else 0
 
     @property
@@ -169,7 +167,7 @@ class Diagnostic:
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """Mirror of MonitorReport.msg without the header; its comments say what is meant. In ms."""
+    """Mirror of MonitorReport.msg without the header; see its comments. In ms."""
 
     window_s: float = 0.0
     command_rate_hz: float = 0.0
@@ -198,3 +196,22 @@ class GraphReport:
     action_publishers: tuple[str, ...] = ()
     level: Level = Level.OK
     problems: tuple[str, ...] = field(default=())
+
+
+class EventTally:
+    """Counts events: ``total`` since the start, :meth:`recent` in the last ``window_s`` seconds."""
+
+    def __init__(self, window_s: float, limit: int = 20_000) -> None:
+        self.total = 0
+        self._window_ns = round(window_s * SECOND)
+        self._events: deque[tuple[int, int]] = deque(maxlen=limit)
+
+    def add(self, steady_ns: int, count: int = 1) -> None:
+        self.total += count
+        self._events.append((steady_ns, count))
+
+    def recent(self, steady_ns: int) -> int:
+        """Events in the window that ends at ``steady_ns``."""
+        while self._events and self._events[0][0] < steady_ns - self._window_ns:
+            self._events.popleft()
+        return sum(count for _, count in self._events)

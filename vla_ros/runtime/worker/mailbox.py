@@ -3,7 +3,7 @@
 The writer never waits and the reader never sees half a frame, whenever either is killed.
 There are four slots. The writer fills the one that was written longest ago: it puts the new
 number on it, writes, and only then names that number the newest. The reader copies the
-newest letter and takes the copy only if its slot still bears that number afterwards.
+newest frame and takes the copy only if its slot still bears that number afterwards.
 
 The memory is anonymous (memfd): it has no name in /dev/shm, is sealed against resizing, the
 reader maps it read-only, and the kernel frees it with the last process that maps it.
@@ -35,7 +35,7 @@ _NUMBER, _HEAD_LENGTH, _FIRST_ARRAY_LENGTH = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Frame:
     """What a reader took out: its number, a head, and flat uint8 arrays. Own copies."""
 
     sequence: int
@@ -68,7 +68,7 @@ class _Layout:
         self.words = memoryview(memory).cast("Q")
 
     def slot(self, sequence: int) -> int:
-        """Offset in bytes of the slot that the letter of this number goes to."""
+        """Offset in bytes of the slot that the frame of this number goes to."""
         return _FILE_HEADER + (sequence % SLOTS) * (_SLOT_HEADER + self.room)
 
 
@@ -91,7 +91,7 @@ class MailboxWriter:
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self._layout = _Layout(mmap.mmap(self._fd, size), self.head_room, self.array_room)
         self._fence = _Fence()
-        self.sequence = 0  # number of the newest letter
+        self.sequence = 0  # number of the newest frame
 
     def __del__(self) -> None:
         self.close()
@@ -102,14 +102,14 @@ class MailboxWriter:
             self._fd = -1
             os.close(fd)
             if hasattr(self, "_layout"):
-                del self._layout  # unmaps: nobody else has a view of it
+                del self._layout  # unmaps: there is no other view of it
 
     def fileno(self) -> int:
         """The memory's file descriptor, valid until ``close``."""
         return self._fd
 
     def write(self, head: bytes, arrays: Sequence[Bytes] = ()) -> int:
-        """Post a letter and return its number. ValueError where it does not fit."""
+        """Post a frame and return its number. ValueError where it does not fit."""
         need = sum(array.nbytes for array in arrays)
         if len(head) > self.head_room:
             raise ValueError(f"{len(head)} bytes of text and numbers, room for {self.head_room}")
@@ -150,21 +150,21 @@ class MailboxReader:
 
     @property
     def newest(self) -> int:
-        """Number of the newest letter, 0 before the first."""
+        """Number of the newest frame, 0 before the first."""
         return int(self._layout.words[_NEWEST])
 
-    def read(self, after: int = 0) -> Letter | None:
-        """The newest letter numbered above ``after``, or None. Copies; never torn."""
+    def read(self, after: int = 0) -> Frame | None:
+        """The newest frame numbered above ``after``, or None. Copies; never torn."""
         while (sequence := self.newest) > after:
             self._fence()
-            letter = self._copy(sequence)
+            frame = self._copy(sequence)
             self._fence()
             word = self._layout.slot(sequence) // 8
-            if letter is not None and self._layout.words[word + _NUMBER] == sequence:
-                return letter  # else the writer came round meanwhile: there is a newer one
+            if frame is not None and self._layout.words[word + _NUMBER] == sequence:
+                return frame  # else the writer came round meanwhile: there is a newer one
         return None
 
-    def _copy(self, sequence: int) -> Letter | None:
+    def _copy(self, sequence: int) -> Frame | None:
         words, data = self._layout.words, self._layout.bytes
         offset = self._layout.slot(sequence)
         word = offset // 8
@@ -180,7 +180,7 @@ class MailboxReader:
             if length:
                 arrays.append(data[offset : offset + length].copy())
             offset += length
-        return Letter(sequence, head, tuple(arrays))
+        return Frame(sequence, head, tuple(arrays))
 
 
 class Doorbell:

@@ -59,7 +59,7 @@ def _group_rooms(membership: Path, root: Path) -> list[int]:
         with contextlib.suppress(OSError, ValueError):  # no such group, or "max": no limit
             most, used = (int((folder / f"memory.{n}").read_text()) for n in ("max", "current"))
             kept = dict(at.split() for at in (folder / "memory.stat").read_text().splitlines())
-            # Files in memory that nobody looks at make room when it is needed.
+            # Cached files that are not in use make room when it is needed.
             rooms.append(most - used + int(kept.get("inactive_file", 0)))
         folder = folder.parent
     return rooms

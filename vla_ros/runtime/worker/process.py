@@ -1,10 +1,10 @@
 """One worker process as its parent sees it: start, read, kill, reap. Never blocks.
 
-It leads a process group of its own, and the group ends with it: see
-:mod:`vla_ros.executor.guard`. A fresh interpreter is started rather than a ``multiprocessing``
-child: that would import the parent's main module (and with it ROS) again. It is this program's
-interpreter, with the same path, or another: then it sees the packages of its own and, of ours,
-``vla_ros`` alone. Used by the supervisor's thread; ``kill`` may be called from any thread.
+It leads a process group of its own, and the group ends with it. A fresh interpreter is started
+rather than a ``multiprocessing`` child: that would import the parent's main module (and with it
+ROS) again. It is this program's interpreter, with the same path, or another: then it sees the
+packages of its own and, of ours, ``vla_ros`` alone. Used by the executor's thread; ``kill`` may
+be called from any thread.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import threading
 import time
 from pathlib import Path
 
-from vla_ros.executor.mailbox import Doorbell, MailboxWriter
-from vla_ros.executor.wire import ReportStream, WorkerReport
-from vla_ros.executor.worker import BEGIN, Loader, WorkerTask
 from vla_ros.policies.base import PolicySpec
-from vla_ros.policies.interpreter import worker_python
+from vla_ros.policies.load import worker_python
+from vla_ros.runtime.worker.mailbox import Doorbell, MailboxWriter
+from vla_ros.runtime.worker.wire import ReportStream, WorkerReport
+from vla_ros.runtime.worker.worker import BEGIN, Loader, WorkerTask
 
-_MAIN = "from vla_ros.executor.worker import main; main(*map(int, sys.argv[1:]))"
+_MAIN = "from vla_ros.runtime.worker.worker import main; main(*map(int, sys.argv[1:]))"
 _BOOT = (
     "import os, sys; sys.path[:] = os.environ.pop('VLA_ROS_WORKER_PATH').split(os.pathsep); "
     + _MAIN
@@ -47,7 +47,7 @@ spec.loader.exec_module(sys.modules["vla_ros"])
 """
     + _MAIN
 )
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parents[2]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -75,7 +75,7 @@ class WorkerProcess:
         self._reports = ReportStream()
         self._reaping = threading.Lock()
         self.channel, theirs = socket.socketpair()
-        life, self._life = os.pipe()  # nobody else holds this end: it closes with this process
+        life, self._life = os.pipe()  # this process alone holds this end: it closes with it
         try:
             inherited = (theirs.fileno(), mailbox.fileno(), bell.fileno(), life)
             self._process = subprocess.Popen(
@@ -148,13 +148,13 @@ class WorkerProcess:
             return True
 
     def _kill_group(self) -> None:
-        """Before it is reaped: until then its number is nobody else's."""
+        """Before it is reaped: until then its number is not used again."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def obituary(self, patience_s: float = 0.05) -> str:
-        """How it ended, in words; waits a moment for the news."""
+    def exit_reason(self, patience_s: float = 0.05) -> str:
+        """How it ended, in words; waits a moment to learn it."""
         self._wait(patience_s)
         how = self.how()
         return f"the worker {how}" if how else "the worker closed its channel"

@@ -8,31 +8,46 @@ only beside another worker. Pure but for the processes it is handed; time is han
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
 
-from vla_ros.executor.messages import Event, Ready, SpareLost, SpareReady, WorkerLimits
-from vla_ros.executor.watchdog import RespawnBudget
-from vla_ros.executor.wire import LoadRefused, WorkerReport
-from vla_ros.timing import SECOND
-
-
-class Process(Protocol):
-    """What of :class:`vla_ros.executor.process.WorkerProcess` is used here."""
-
-    def begin(self, after: int) -> None: ...
-    def read(self, steady_ns: int) -> list[WorkerReport] | None: ...
-    def kill(self) -> None: ...
-    def ended(self) -> bool: ...
-    def obituary(self) -> str: ...
+from vla_ros.core.clock import SECOND
+from vla_ros.runtime.worker.process import WorkerProcess
+from vla_ros.runtime.worker.wire import (
+    Event,
+    LoadRefused,
+    Ready,
+    SpareLost,
+    SpareReady,
+    WorkerLimits,
+)
 
 
-P = TypeVar("P", bound=Process)
+class RespawnBudget:
+    """At most ``count`` replacements in any ``window_s`` seconds."""
+
+    def __init__(self, count: int, window_s: float) -> None:
+        self.count, self.window_s = count, window_s
+        self._taken: deque[int] = deque()
+
+    def take(self, steady_ns: int) -> bool:
+        """Whether one more is allowed now; takes it if so."""
+        oldest = steady_ns - round(self.window_s * SECOND)
+        while self._taken and self._taken[0] <= oldest:
+            self._taken.popleft()
+        if len(self._taken) >= self.count:
+            return False
+        self._taken.append(steady_ns)
+        return True
+
+    def clear(self) -> None:
+        """Forget what was taken."""
+        self._taken.clear()
 
 
-class Spare(Generic[P]):
-    """At most one spare worker. Used by the supervisor's thread alone.
+class Spare:
+    """At most one spare worker. Used by the executor's thread alone.
 
     ``start`` makes one beside the worker that is handed to it, and may raise; ``refusal`` says why
     memory holds none, or "". ``process`` is the one there is, loaded or not.
@@ -40,7 +55,7 @@ class Spare(Generic[P]):
 
     def __init__(
         self,
-        start: Callable[[Ready], P],
+        start: Callable[[Ready], WorkerProcess],
         refusal: Callable[[Ready], str],
         limits: WorkerLimits,
         tell: Callable[[Event], None],
@@ -52,9 +67,9 @@ class Spare(Generic[P]):
         self._barred = False  # none can be beside the worker that serves
         self._beside: Ready | None = None
         self._ready: Ready | None = None
-        self.dying: list[P] = []  # killed, not yet reaped
+        self.zombies: list[WorkerProcess] = []  # killed, not yet reaped
         self._since_ns = 0
-        self.process: P | None = None
+        self.process: WorkerProcess | None = None
 
     def turn(self, now_ns: int, serving: Ready | None) -> None:
         """Look after it. ``serving``: what the worker said that serves; None: none is ready."""
@@ -67,7 +82,7 @@ class Spare(Generic[P]):
         """Whether one could take over now."""
         return self._ready is not None
 
-    def take(self, after: int) -> tuple[P, Ready] | None:
+    def take(self, after: int) -> tuple[WorkerProcess, Ready] | None:
         """Hand over the one that stands by; requests up to ``after`` are void for it.
 
         None: there is none. One that still loads is ended: the memory is the next worker's.
@@ -77,7 +92,7 @@ class Spare(Generic[P]):
         process, ready, beside = self.process, self._ready, self._beside
         self._barred = False
         if process is None or ready is None or beside is None or process.ended():
-            self.bury()
+            self.terminate()
             return None
         self.process = self._ready = None
         process.begin(after)
@@ -86,21 +101,21 @@ class Spare(Generic[P]):
 
     def renew(self) -> None:
         """End it, and forget earlier losses: everything begins anew."""
-        self.bury()
+        self.terminate()
         self._barred = False
         self._budget.clear()
 
-    def bury(self) -> None:
-        """End it, without a word to anybody."""
+    def terminate(self) -> None:
+        """Kill it; no event follows."""
         if self.process is not None:
             self.process.kill()
-            self.dying.append(self.process)
+            self.zombies.append(self.process)
             self.process = self._ready = None
 
     def gone(self) -> bool:
-        """Whether none is dying: the memory of the last one is free again."""
-        self.dying = [process for process in self.dying if not process.ended()]
-        return not self.dying
+        """Whether every killed one is reaped: the memory of the last one is free again."""
+        self.zombies = [process for process in self.zombies if not process.ended()]
+        return not self.zombies
 
     def _begin(self, now_ns: int, serving: Ready) -> None:
         if reason := self._refusal(serving):
@@ -112,14 +127,14 @@ class Spare(Generic[P]):
         except Exception as error:  # a machine out of processes or descriptors
             self._bar(f"it cannot be started: {error}")
 
-    def _read(self, process: P, now_ns: int) -> None:
+    def _read(self, process: WorkerProcess, now_ns: int) -> None:
         try:
             reports = process.read(now_ns)
         except ValueError as error:
             self._lose(f"it sent something unreadable: {error}", now_ns)
             return
         if reports is None:
-            self._lose(process.obituary(), now_ns)
+            self._lose(process.exit_reason(), now_ns)
             return
         waited_s = (now_ns - self._since_ns) / SECOND
         for report in reports:
@@ -135,13 +150,13 @@ class Spare(Generic[P]):
     def _lose(self, reason: str, now_ns: int) -> None:
         """One that ends while it loads would do so again; one that stood may have been killed."""
         stood = self.stands()
-        self.bury()
+        self.terminate()
         if stood and self._budget.take(now_ns):
             self._tell(SpareLost(reason, final=False))
         else:
             self._bar(reason)
 
     def _bar(self, reason: str) -> None:
-        self.bury()
+        self.terminate()
         self._barred = True
         self._tell(SpareLost(reason, final=True))

@@ -1,27 +1,125 @@
-"""How requests and reports look between the processes: JSON heads, raw images, no pickles.
+"""What passes between the node and its worker: JSON heads and raw images, no pickles.
 
 Requests go through the mailbox, reports of the worker through a stream socket, each report
 a 4-byte length and a JSON object. Floats survive exactly (shortest repr); so does NaN.
-``decode_*`` raises ValueError for anything that is not what ``encode_*`` makes.
+``decode_*`` raises ValueError for anything that is not what ``encode_*`` makes. Events are what the
+executor tells its owner. Frozen values only.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from vla_ros.action_space import ActionKind, ActionSpace
-from vla_ros.core import Executing, Inference, Instruction, Observation, PolicyInfo, Pose, Timeline
-from vla_ros.executor.mailbox import Bytes, Letter
-from vla_ros.executor.messages import ErrorKind, FrameRefused, FrameRequest, Ready, Result
+from vla_ros.core.action_space import ActionKind, ActionSpace
+from vla_ros.core.types import (
+    Executing,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    Pose,
+    Timeline,
+)
+from vla_ros.runtime.worker.mailbox import Bytes, Frame
 
 HEAD_ROOM = 256 * 1024  # bytes for text, poses and joint values of one request
 _MAIN, _WRIST = "main", "wrist"  # no further camera may be called so
 REPORT_LIMIT = 16 * 1024 * 1024  # bytes of one report; more is garbage
+
+
+class FrameRefused(ValueError):
+    """The frame cannot be handed to the worker: too large, or not uint8 [H, W, 3]."""
+
+
+class WorkerGone(RuntimeError):
+    """There is no worker, and none can be started any more."""
+
+
+class ErrorKind(str, Enum):
+    """Why a result carries no inference."""
+
+    NONE = ""
+    INVALID = "invalid"  # the output was no action; the worker goes on
+    MEMORY = "memory"  # out of memory, also after a flush and a second attempt; it goes on
+    FAILED = "failed"  # any other exception; the worker ends and is replaced
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """How long and how often.
+
+    ``hang_timeout_s``: a request unanswered for longer means that the worker hangs.
+    ``max_respawns`` in ``respawn_window_s``; a replacement must load in ``load_timeout_s``.
+    ``max_image_bytes`` is the room for all images of one frame together. ``spare``: a second
+    worker is kept loaded where memory allows, which takes over where one is lost.
+    """
+
+    hang_timeout_s: float = 2.0
+    max_respawns: int = 3
+    respawn_window_s: float = 600.0
+    load_timeout_s: float = 120.0
+    max_image_bytes: int = 2 * 1920 * 1080 * 3
+    spare: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.hang_timeout_s, self.respawn_window_s, self.load_timeout_s) <= 0:
+            raise ValueError("hang_timeout_s, respawn_window_s, load_timeout_s must be above 0")
+        if self.max_respawns < 0 or self.max_image_bytes < 1:
+            raise ValueError("max_respawns must be 0 or more, max_image_bytes 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRequest:
+    """One frame as the worker finds it: complete in itself."""
+
+    sequence: int
+    observation: Observation
+    instruction: Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker has loaded its policy, warmed it up and waits for frames.
+
+    The times are those of the timed warm-up inferences, 0 for a policy that made none.
+    ``device_bytes``: what it holds of a GPU's memory, at its peak; 0 without a GPU.
+    """
+
+    info: PolicyInfo
+    pid: int
+    inference_p50_ms: float = 0.0
+    inference_p99_ms: float = 0.0
+    device_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer to one request, sent for every request that the worker took.
+
+    ``request_stamp_ns`` names the observation that was given, ``epoch`` and
+    ``instruction_digest`` the task it was given under. ``received_ns`` and
+    ``received_steady_ns`` are those of the observation that the *inference* belongs to (an
+    older one in a pipeline), or of the given one where there is no inference. No inference
+    and no error: the policy has nothing to say yet. ``returned_steady_ns`` is when the
+    parent read this result.
+    """
+
+    sequence: int
+    request_stamp_ns: int
+    epoch: int
+    instruction_digest: int
+    received_ns: int
+    received_steady_ns: int
+    inference: Inference | None = None
+    error: ErrorKind = ErrorKind.NONE
+    error_text: str = ""
+    returned_steady_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +137,67 @@ class WorkerFailed:
 
 
 WorkerReport = Ready | LoadRefused | WorkerFailed | Result
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """The worker ended or was killed; a replacement is on its way (or WorkerGaveUp follows)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDied:
+    """How the worker ended that was lost before, where that was not known then: "was killed by
+    SIGSEGV". Only for the log: it comes when the process is gone, seconds after the loss where it
+    wrote a core file, and whatever is done about the loss has not waited for it."""
+
+    pid: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A replacement is ready, ``load_s`` after it was started."""
+
+    ready: Ready
+    load_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSwitched:
+    """The worker was lost for ``reason``, and the spare one has taken its place already."""
+
+    reason: str
+    ready: Ready
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGaveUp:
+    """There is no worker and none will come before ``Executor.restart``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpareReady:
+    """A spare worker stands by, ``load_s`` after it was started."""
+
+    pid: int
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpareLost:
+    """No spare worker stands by. ``final``: none will come before the worker is another one."""
+
+    reason: str
+    final: bool
+
+
+Event = (
+    WorkerLost | WorkerDied | WorkerReady | WorkerSwitched | WorkerGaveUp | SpareReady | SpareLost
+)
 
 
 def encode_request(
@@ -60,7 +219,7 @@ def encode_request(
         "shapes": {role: image.shape for role, image in images.items()},
         "proprio": None if proprio is None else np.asarray(proprio, np.float64).tolist(),
         "delay": observation.delay_steps,
-        "executing": None if observation.executing is None else astuple(observation.executing),
+        "executing": observation.executing and asdict(observation.executing),
         "poses": {k: [*p.position, *p.quaternion] for k, p in observation.poses.items()},
         "text": instruction.text,
         "epoch": instruction.epoch,
@@ -71,11 +230,11 @@ def encode_request(
         raise FrameRefused(f"the instruction is not valid Unicode: {error}") from error
 
 
-def decode_request(letter: Letter) -> FrameRequest:
+def decode_request(frame: Frame) -> FrameRequest:
     """What ``encode_request`` was given, from the reader's own copies."""
-    head = json.loads(letter.head)
+    head = json.loads(frame.head)
     shapes = head["shapes"].items()
-    images = {r: a.reshape(s) for a, (r, s) in zip(letter.arrays, shapes, strict=True)}
+    images = {r: a.reshape(s) for a, (r, s) in zip(frame.arrays, shapes, strict=True)}
     proprio = head["proprio"]
     observation = Observation(
         stamp_ns=head["stamp"],
@@ -91,75 +250,18 @@ def decode_request(letter: Letter) -> FrameRequest:
         executing=_executing(head["executing"]),
         delay_steps=int(head["delay"]),
     )
-    return FrameRequest(letter.sequence, observation, Instruction(head["text"], head["epoch"]))
+    return FrameRequest(frame.sequence, observation, Instruction(head["text"], head["epoch"]))
 
 
-def _executing(values: list[int] | None) -> Executing | None:
-    if values is None:
-        return None
-    stamp_ns, index, delay_steps = map(int, values)
-    return Executing(stamp_ns, index, delay_steps)
+def _executing(values: dict[str, Any] | None) -> Executing | None:
+    return None if values is None else Executing(**{n: int(v) for n, v in values.items()})
 
 
 def encode_report(report: WorkerReport) -> bytes:
     """One report, length first."""
-    body: dict[str, Any] = {"kind": type(report).__name__}
-    if isinstance(report, Result):
-        inference = report.inference
-        body["inference"] = None if inference is None else _inference_to_json(inference)
-        for name in _RESULT_FIELDS:
-            body[name] = getattr(report, name)
-        body["error"] = report.error.value
-    else:
-        body |= asdict(report)
-    data = json.dumps(body).encode()
+    body = {"kind": type(report).__name__, **asdict(report)}
+    data = json.dumps(body, default=lambda value: value.tolist()).encode()  # numpy's
     return struct.pack("<I", len(data)) + data
-
-
-_RESULT_FIELDS = (
-    "sequence",
-    "request_stamp_ns",
-    "epoch",
-    "instruction_digest",
-    "received_ns",
-    "received_steady_ns",
-    "error_text",
-)
-
-
-def _inference_to_json(inference: Inference) -> dict[str, Any]:
-    return {
-        "stamp_ns": inference.stamp_ns,
-        "actions": np.asarray(inference.actions, np.float64).tolist(),
-        "start": inference.timeline.start_ns,
-        "marks": inference.timeline.marks,
-        "tokens": [int(t) for t in inference.tokens],
-        "target_passes": inference.target_passes,
-        "draft_passes": inference.draft_passes,
-        "drafted": [int(n) for n in inference.drafted],
-        "accepted": [int(n) for n in inference.accepted],
-        "continues": None if inference.continues is None else astuple(inference.continues),
-        "told_delay": inference.told_delay,
-        "captures": inference.captures,
-    }
-
-
-def _inference_from_json(body: dict[str, Any]) -> Inference:
-    return Inference(
-        stamp_ns=int(body["stamp_ns"]),
-        actions=np.array(body["actions"], np.float64),
-        timeline=Timeline(
-            int(body["start"]), tuple((str(stage), int(end)) for stage, end in body["marks"])
-        ),
-        tokens=tuple(map(int, body["tokens"])),
-        target_passes=int(body["target_passes"]),
-        draft_passes=int(body["draft_passes"]),
-        drafted=tuple(map(int, body["drafted"])),
-        accepted=tuple(map(int, body["accepted"])),
-        continues=_executing(body["continues"]),
-        told_delay=int(body["told_delay"]),
-        captures=int(body["captures"]),
-    )
 
 
 def decode_report(data: bytes, returned_steady_ns: int) -> WorkerReport:
@@ -173,19 +275,17 @@ def decode_report(data: bytes, returned_steady_ns: int) -> WorkerReport:
 def _report(body: dict[str, Any], returned_steady_ns: int) -> WorkerReport:
     match body.pop("kind"):
         case "Result":
-            inference = body.pop("inference")
-            error = ErrorKind(body.pop("error"))
-            result = Result(
-                **body,
-                inference=None if inference is None else _inference_from_json(inference),
-                error=error,
-                returned_steady_ns=returned_steady_ns,
-            )
+            body |= {
+                "inference": _inference(body["inference"]),
+                "error": ErrorKind(body["error"]),
+                "returned_steady_ns": returned_steady_ns,
+            }
+            result = Result(**body)
             if not isinstance(result.sequence, int):
                 raise ValueError("not a report: its sequence is no number")
             return result
         case "Ready":
-            return Ready(**(body | {"info": _info_from_json(body["info"])}))
+            return Ready(**(body | {"info": _info(body["info"])}))
         case "LoadRefused":
             return LoadRefused(str(body["reason"]))
         case "WorkerFailed":
@@ -193,21 +293,33 @@ def _report(body: dict[str, Any], returned_steady_ns: int) -> WorkerReport:
     raise ValueError("not a report: unknown kind")
 
 
-def _info_from_json(body: dict[str, Any]) -> PolicyInfo:
-    space = body["action_space"]
-    return PolicyInfo(
+def _inference(body: dict[str, Any] | None) -> Inference | None:
+    if body is None:
+        return None
+    timeline = body["timeline"]
+    marks = tuple((str(stage), int(end)) for stage, end in timeline["marks"])
+    for name in ("stamp_ns", "target_passes", "draft_passes", "told_delay", "captures"):
+        body[name] = int(body[name])
+    for name in ("tokens", "drafted", "accepted"):
+        body[name] = tuple(map(int, body[name]))
+    return Inference(
         **body
         | {
-            "camera_roles": tuple(map(str, body["camera_roles"])),
-            "continues": tuple(map(str, body["continues"])),
-            "action_space": ActionSpace(
-                ActionKind(space["kind"]),
-                tuple(map(str, space["names"])),
-                tuple(map(str, space["units"])),
-                tuple(map(int, space["grippers"])),
-            ),
+            "actions": np.array(body["actions"], np.float64),
+            "timeline": Timeline(int(timeline["start_ns"]), marks),
+            "continues": _executing(body["continues"]),
         }
     )
+
+
+def _info(body: dict[str, Any]) -> PolicyInfo:
+    space = body["action_space"]
+    for name in ("camera_roles", "continues"):
+        body[name] = tuple(map(str, body[name]))
+    names, units = (tuple(map(str, space[name])) for name in ("names", "units"))
+    grippers = tuple(map(int, space["grippers"]))
+    body["action_space"] = ActionSpace(ActionKind(space["kind"]), names, units, grippers)
+    return PolicyInfo(**body)
 
 
 class ReportStream:

@@ -1,20 +1,248 @@
-"""The worker's own part, apart from processes: warm a policy up, answer one request."""
+"""The worker process: owns the device, answers the newest request, ends with its parent. Linux.
+
+It is started by :mod:`vla_ros.runtime.worker.process` with four inherited descriptors: the
+channel (a stream socket: the task comes in, reports go out, its end means that the parent
+is gone), the mailbox's memory, its doorbell, and a pipe that the parent alone holds open. SIGINT
+and SIGTERM are ignored: the parent decides. One daemon thread does nothing but listen to the
+channel: its end ends the worker, and one that stands by is told there to begin.
+
+Native code may hold Python's lock for ever, so no thread of the worker can be relied on to end it.
+The kernel is: it kills the worker with its parent's thread. What a policy started in turn, such as
+compilers and loaders, is in the worker's process group; a small process of that group waits for
+the pipe's end, and kills the group.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
 import sys
+import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vla_ros.core import Inference, Instruction, Observation, Timeline
-from vla_ros.executor.messages import ErrorKind, FrameRequest, Ready, Result
+from vla_ros.core.clock import MS, Clock, SystemClock
+from vla_ros.core.types import Inference, Instruction, Observation, Timeline
 from vla_ros.policies.base import InvalidAction, Policy, PolicyRefused, PolicySpec
-from vla_ros.timing import MS, Clock
+from vla_ros.runtime.worker.mailbox import Doorbell, MailboxReader
+from vla_ros.runtime.worker.memory import device_bytes, refuse_unless_free
+from vla_ros.runtime.worker.wire import (
+    ErrorKind,
+    FrameRequest,
+    LoadRefused,
+    Ready,
+    Result,
+    WorkerFailed,
+    WorkerReport,
+    decode_request,
+    encode_report,
+)
 
+Loader = Callable[[PolicySpec], Policy]
 REMEMBERED = 256  # observations whose receipt is remembered; more than any pipeline is deep
 WARM_UP = Instruction("pick up the red block and place it on the plate", -1)
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTask:
+    """What a worker is told at its start. ``after``: requests up to this number are void.
+
+    ``standby``: it loads, and then leaves the mailbox and its bell alone until the parent tells it
+    to begin. ``device_bytes``: how much of the GPU's memory must be free for it.
+    """
+
+    spec: PolicySpec
+    loader: Loader
+    after: int
+    head_room: int
+    array_room: int
+    standby: bool = False
+    device_bytes: int = 0
+
+
+BEGIN = struct.Struct("<Q")  # to one that stands by: requests up to this number are void
+
+
+def main(channel_fd: int, memory_fd: int, bell_fd: int, life_fd: int, parent: int) -> None:
+    """Run until the parent is gone or an exception ends it. Never returns."""
+    end_with_parent(parent, life_fd)
+    faulthandler.enable()  # a crash in native code says where
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    for fd in (channel_fd, memory_fd, bell_fd):
+        os.set_inheritable(fd, False)
+    channel = socket.socket(fileno=channel_fd)
+    bell = Doorbell(bell_fd)
+    code = 1
+    try:
+        task = _receive_task(channel)
+        parent_says = _Parent(channel)
+        parent_says.start()
+        mailbox = MailboxReader(memory_fd, task.head_room, task.array_room)
+        os.close(memory_fd)
+        server = _load(task, channel)
+        if server is not None:
+            after = parent_says.begin() if task.standby else task.after
+            _serve(server, after, channel, mailbox, bell)
+    except OSError:
+        code = 0  # the parent is gone
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # no interpreter shutdown: a broken CUDA context would hang in it
+
+
+def _receive_task(channel: socket.socket) -> WorkerTask:
+    """The parent's own pickle, read before anything else can reach the channel."""
+    with channel.makefile("rb") as stream:
+        (length,) = struct.unpack("<I", stream.read(4))
+        task = pickle.loads(stream.read(length))
+    assert isinstance(task, WorkerTask)
+    return task
+
+
+class _Parent(threading.Thread):
+    """Ends the process when the channel ends; hears from it that a spare worker is to begin."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        super().__init__(daemon=True)
+        self._channel = channel
+        self._heard = b""
+        self._told = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while data := self._channel.recv(4096):
+                self._heard += data
+                if len(self._heard) >= BEGIN.size:
+                    self._told.set()
+        except OSError:
+            pass
+        os._exit(0)
+
+    def begin(self) -> int:
+        """Wait for the word; returns the number up to which requests are void."""
+        self._told.wait()
+        return int(BEGIN.unpack_from(self._heard)[0])
+
+
+def _send(channel: socket.socket, report: WorkerReport) -> None:
+    channel.sendall(encode_report(report))
+
+
+def _load(task: WorkerTask, channel: socket.socket) -> Server | None:
+    clock = SystemClock()
+    try:
+        if task.device_bytes:
+            refuse_unless_free(task.spec.device, task.device_bytes)
+        policy = task.loader(task.spec)
+        ready = warm_up(policy, task.spec, os.getpid(), clock)
+        ready = replace(ready, device_bytes=device_bytes())
+    except PolicyRefused as error:
+        _send(channel, LoadRefused(last_line(error)))
+        return None
+    except Exception as error:
+        traceback.print_exc()
+        _send(
+            channel, LoadRefused(f"policy {task.spec.name!r} cannot be loaded: {last_line(error)}")
+        )
+        return None
+    _send(channel, ready)
+    return Server(policy, clock)
+
+
+def _serve(
+    server: Server, after: int, channel: socket.socket, mailbox: MailboxReader, bell: Doorbell
+) -> None:
+    waiting = select.poll()
+    waiting.register(bell.fileno(), select.POLLIN)
+    inbox = Inbox(mailbox, after)
+    server.watch(inbox.peek)
+    while True:
+        request = inbox.take()
+        if request is None:
+            waiting.poll()
+            bell.answer()
+            continue
+        try:
+            result = server.answer(request)
+        except Exception as error:
+            traceback.print_exc()
+            reason = last_line(error)
+            _send(channel, server.failed(request, reason))
+            _send(channel, WorkerFailed(reason))
+            return
+        _send(channel, result)
+
+
+class Inbox:
+    """The worker's end. ``after``: requests up to this number are void. One thread."""
+
+    def __init__(self, mailbox: MailboxReader, after: int) -> None:
+        self._mailbox, self._after = mailbox, after
+        self._shown: FrameRequest | None = None
+
+    def peek(self) -> FrameRequest | None:
+        """The newest request that was not taken, None where there is none; the same object until
+        there is a newer one. It is not taken by this, and a newer one takes its place."""
+        shown = self._shown
+        if shown is not None and shown.sequence == self._mailbox.newest:
+            return shown
+        frame = self._mailbox.read(self._after)
+        if frame is not None:
+            self._shown = decode_request(frame)
+        return self._shown
+
+    def take(self) -> FrameRequest | None:
+        """The same, taken out."""
+        request, self._shown = self.peek(), None
+        if request is not None:
+            self._after = request.sequence
+        return request
+
+
+def end_with_parent(parent: int, life_fd: int) -> None:
+    """Call it first in a worker that leads its process group and has no thread yet.
+
+    ``parent``: the process that started it. ``life_fd``: the end for reading of a pipe whose
+    other end that process alone holds; it is closed here.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:  # it had ended before the line above
+        os._exit(0)
+    if os.fork() == 0:
+        _kill_group_after(life_fd)
+    os.close(life_fd)
+
+
+def _kill_group_after(life_fd: int) -> None:
+    """Holds nothing but the pipe: whoever waits for the worker's end of anything else sees it."""
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(nothing, fd)
+        os.closerange(3, life_fd)
+        os.closerange(life_fd + 1, os.sysconf("SC_OPEN_MAX"))
+        while os.read(life_fd, 1):
+            pass
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+# ------------------------------------------------------------------ answers, apart from processes
 
 
 class Server:
@@ -57,6 +285,10 @@ class Server:
             if not is_out_of_memory(error):
                 raise
             return self._result(request, None, ErrorKind.MEMORY, last_line(error))
+
+    def failed(self, request: FrameRequest, reason: str) -> Result:
+        """The result of a request whose exception ends the worker."""
+        return self._result(request, None, ErrorKind.FAILED, reason)
 
     def _step(self, request: FrameRequest, timeline: Timeline) -> Inference | None:
         try:

@@ -7,18 +7,87 @@ and in ~/.cache/libero/assets, where LIBERO itself puts what it gets from the hu
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
 import os
+import re
 import shutil
+import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 from vla_ros.sim.env import SimError
-from vla_ros.sim.libero.config import config_file, read_config
+from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
+from vla_ros.sim.libero.suites import NOT_INSTALLED, LiberoTask
+
+# ------------------------------------------------------------------------------------------------
+# LIBERO's own configuration file, without which its first import asks questions.
+#
+# It is `$LIBERO_CONFIG_PATH/config.yaml`, else `~/.libero/config.yaml`, and must name five
+# folders. LIBERO ignores its entry `assets`; we do not.
+
+
+FOLDER_VARIABLE: Final = "LIBERO_CONFIG_PATH"
+
+
+def config_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where LIBERO looks for its configuration."""
+    folder = environ.get(FOLDER_VARIABLE)
+    return (Path(folder) if folder else Path.home() / ".libero") / "config.yaml"
+
+
+def read_config(path: Path) -> dict[str, str]:
+    """What the file says; nothing where it is missing. SimError: it cannot be read."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SimError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise SimError(f"{path} is not LIBERO's configuration; remove it")
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def write_config(path: Path, package: Path, assets: Path) -> None:
+    """Write every entry LIBERO wants. What a user changed is kept, but for the assets."""
+    wanted = {
+        "benchmark_root": str(package),
+        "bddl_files": str(package / "bddl_files"),
+        "init_states": str(package / "init_files"),
+        "datasets": str(package.parent / "datasets"),
+    }
+    kept = {key: value for key, value in read_config(path).items() if _still_true(value)}
+    text = yaml.safe_dump({**wanted, **kept, "assets": str(assets)}, sort_keys=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            return
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            file.write(text)
+        os.replace(file.name, path)
+    except OSError as error:
+        with contextlib.suppress(OSError, UnboundLocalError):
+            os.unlink(file.name)
+        raise SimError(f"cannot write {path}: {error}") from error
+
+
+def _still_true(folder: str) -> bool:
+    """A folder of an environment that is gone is no wish of the user's."""
+    return Path(folder).is_dir()
+
 
 VARIABLE: Final = "VLA_ROS_LIBERO_ASSETS"
 PLACEHOLDER_NOTE: Final = "LIBERO physics, placeholder visuals"
@@ -141,3 +210,125 @@ def placeholder_note(assets: Path) -> str:
         if hashlib.sha256(path.read_bytes()).hexdigest().startswith(begins):
             return PLACEHOLDER_NOTE
     return ""
+
+
+# ------------------------------------------------------------------------------------------------
+# What of LIBERO is installed, and what a task needs that a folder of assets lacks.
+
+
+#: what is installed without its dependencies (requirements/libero.txt) → its import
+BENCHMARK: Final = {"hf-libero": "libero", "robosuite": "robosuite", "bddl": "bddl"}
+#: what those import, as the extra `libero` of setup.py has it → its import
+DEPENDENCIES: Final = {
+    "mujoco": "mujoco",
+    "scipy": "scipy",
+    "numba": "numba",
+    "opencv-python-headless": "cv2",
+    "easydict": "easydict",
+    "cloudpickle": "cloudpickle",
+    "gymnasium": "gymnasium",
+    "future": "future",
+    "termcolor": "termcolor",
+    "matplotlib": "matplotlib",
+    "tqdm": "tqdm",
+}
+#: arenas that a task's file lists among its fixtures
+_ARENAS: Final = {
+    "table",
+    "kitchen_table",
+    "living_room_table",
+    "study_table",
+    "coffee_table",
+    "floor",
+}
+_SECTION: Final = re.compile(r"\(:(?:objects|fixtures)\b(.*?)\)", re.DOTALL)
+_CATEGORY: Final = re.compile(r"-\s+([^\s()]+)")
+
+
+def missing_packages() -> tuple[str, ...]:
+    """Packages that LIBERO imports and that are not installed, by their names for pip."""
+    wanted = {**BENCHMARK, **DEPENDENCIES}
+    return tuple(name for name, module in wanted.items() if not _found(module))
+
+
+def _found(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def version(package: str) -> str:
+    """As installed, or 'unknown'."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def categories(bddl: Path) -> frozenset[str]:
+    """The kinds of object a task's BDDL file names. SimError: the file cannot be read."""
+    try:
+        text = bddl.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SimError(f"cannot read {bddl}: {error}") from error
+    named = {kind for section in _SECTION.findall(text) for kind in _CATEGORY.findall(section)}
+    return frozenset(named - _ARENAS)
+
+
+def missing_objects(tasks: Iterable[LiberoTask], package: Path, assets: Path) -> tuple[str, ...]:
+    """Kinds of object that the tasks need and the assets have no model of, sorted."""
+    there = _models(assets)
+    needed = {kind for task in tasks for kind in categories(task.bddl_file(package))}
+    return tuple(sorted(needed - there))
+
+
+@functools.cache
+def _models(assets: Path) -> frozenset[str]:
+    return frozenset(path.stem for path in assets.rglob("*.xml"))
+
+
+# ------------------------------------------------------------------------------------------------
+# Importing LIBERO without its habits: no question, no download, no file in /tmp, no torch.
+#
+# What LIBERO and robosuite read from the environment and from their own modules is set before
+# they are imported, so :func:`load` must come first in a process.
+
+
+def load(package: Path, assets: Path) -> Any:
+    """LIBERO's class OffScreenRenderEnv, which will use these assets.
+
+    SimError: something is not installed. NoRenderer: there is no OpenGL.
+    """
+    backend = choose_renderer()
+    cache = cache_folder()
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))
+    if not config_file().is_file():  # its first import would ask where things are
+        os.environ[FOLDER_VARIABLE] = str(cache)
+        write_config(config_file(), package, assets)
+    try:
+        _quiet_robosuite()
+        libero = importlib.import_module("libero.libero")
+        libero._assets_path_cache = str(assets)  # type: ignore[attr-defined]
+        wrapper = importlib.import_module("libero.libero.envs.env_wrapper")
+    except ModuleNotFoundError as error:
+        raise SimError(f"{NOT_INSTALLED} ({error})") from error
+    except (AttributeError, ImportError, OSError) as error:  # the OpenGL library is not there
+        raise NoRenderer(f"MUJOCO_GL={backend}: {NO_RENDERER} ({error})") from error
+    return wrapper.OffScreenRenderEnv
+
+
+def _quiet_robosuite() -> None:
+    """Its settings, taken before it reads them: it would log to one file in /tmp, which only
+    the first user of a machine can open."""
+    if "robosuite" in sys.modules:
+        return
+    found = importlib.util.find_spec("robosuite")
+    for place in (found.submodule_search_locations or ()) if found else ():
+        name = "robosuite.macros"
+        spec = importlib.util.spec_from_file_location(name, Path(place) / "macros.py")
+        if spec is None or spec.loader is None:
+            continue
+        macros = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(macros)
+        macros.FILE_LOGGING_LEVEL = None  # type: ignore[attr-defined]
+        macros.CONSOLE_LOGGING_LEVEL = "ERROR"  # type: ignore[attr-defined]
+        sys.modules[name] = macros
+        return

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_ros.core import Floats, Pose
-from vla_ros.sim.libero.goals import Goal, MissingThing, UnknownInstruction, find, parse, position
-from vla_ros.sim.rotation import matrix
-from vla_ros.sim.waypoints import CLOSED, OPEN, Follower, Scene, Waypoint, still
+from vla_ros.core.types import Floats, Pose
+from vla_ros.sim.expert import CLOSED, OPEN, Follower, Scene, Waypoint, matrix, still
+from vla_ros.sim.libero.suites import Goal, MissingThing, UnknownInstruction, find, parse, position
 
 _HOVER = 0.10  # m above an object's top before going down to it
 _DEEP = 0.033  # m below its top where an object is held

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from robosuite.utils.errors import RandomizationError
 
-from vla_ros.core import Floats, Image, Pose
+from vla_ros.core.types import Floats, Image, Pose
 from vla_ros.sim.env import AGENTVIEW, FINGERS, WRIST, SimError, SimObservation
 
 #: What a robot does while objects come to rest, and for how many control steps. Both are

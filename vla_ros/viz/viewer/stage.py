@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vla_ros.core import Floats
-from vla_ros.view.robot import Robot, Shape, wxyz_of
-from vla_ros.view.space import Instant, colour_of
+from vla_ros.core.types import Floats
+from vla_ros.viz.robot_model import Robot, Shape, wxyz_of
+from vla_ros.viz.viewer.model import Instant, color_of
 
 _CUBE_M = 0.042  # edge of what nobody says the size of: the tabletop's cubes
 _PLATE = (0.075, 0.009)  # radius, height
@@ -53,15 +53,15 @@ class Stage:
     def _add_shape(self, name: str, shape: Shape) -> None:
         place = {"position": shape.at[:3, 3], "wxyz": wxyz_of(shape.at[:3, :3])}
         if shape.kind == "box":
-            self._scene.add_box(name, color=shape.colour, dimensions=shape.size, **place)
+            self._scene.add_box(name, color=shape.color, dimensions=shape.size, **place)
         elif shape.kind == "cylinder":
             radius, length = shape.size
             self._scene.add_cylinder(
-                name, radius=radius, height=length, color=shape.colour, radial_segments=16, **place
+                name, radius=radius, height=length, color=shape.color, radial_segments=16, **place
             )
         else:
             self._scene.add_icosphere(
-                name, radius=shape.size[0], color=shape.colour, subdivisions=2, **place
+                name, radius=shape.size[0], color=shape.color, subdivisions=2, **place
             )
 
     def show(self, instant: Instant, rate_hz: float) -> None:
@@ -86,13 +86,13 @@ class Stage:
             self._bones.points = bones
 
     def _add_thing(self, name: str) -> Any:
-        colour = colour_of(name)
+        color = color_of(name)
         if "plate" in name:
             radius, height = _PLATE
             return self._scene.add_cylinder(
-                f"/things/{name}", radius=radius, height=height, color=colour
+                f"/things/{name}", radius=radius, height=height, color=color
             )
-        return self._scene.add_box(f"/things/{name}", color=colour, dimensions=(_CUBE_M,) * 3)
+        return self._scene.add_box(f"/things/{name}", color=color, dimensions=(_CUBE_M,) * 3)
 
     def _show_arrow(self, arrow: Floats | None) -> None:
         if arrow is None:

@@ -1,25 +1,107 @@
 """The page in the browser: viser's widgets, and what is asked through them.
 
-What is shown is said by :class:`vla_ros.view.page.Page` and :class:`vla_ros.view.strips.Strips`;
+What is shown is said by :class:`vla_ros.viz.viewer.model.Page` and
+:class:`vla_ros.viz.viewer.model.Strips`;
 this file only puts it there, and only what has changed. ``ask`` is called from viser's threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import http
+import io
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import msgspec
 import numpy as np
+import viser
+import websockets.asyncio.server
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
 
-from vla_ros.core import Image
-from vla_ros.view.guard import Guard
-from vla_ros.view.server import GuardedServer
-from vla_ros.view.space import SECONDS
-from vla_ros.view.stage import Stage
-from vla_ros.view.strips import Strip
+from vla_ros.core.types import Image
+from vla_ros.viz.viewer.guard import Guard
+from vla_ros.viz.viewer.model import HISTORY_SECONDS as SECONDS
+from vla_ros.viz.viewer.model import Strip
+from vla_ros.viz.viewer.stage import Stage
+
+# ------------------------------------------------------------------------------------------------
+# viser's server with a guard in front of every request, web sockets included.
+#
+# viser has neither a token nor a look at where a web socket's page came from. Its server is that of
+# the `websockets` package, which asks a function about every request: here it asks the guard first.
+
+
+_PORTS = 50  # tried after the one that was asked for
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class GuardedServer(viser.ViserServer):
+    """Raises OSError where no port is free, RuntimeError where viser cannot be guarded."""
+
+    def __init__(self, host: str, port: int, guard: Guard) -> None:
+        port = free_port(host, port)
+        quiet = contextlib.redirect_stdout(io.StringIO())  # it prints a table of addresses
+        with _guarded(guard) as asked, quiet:
+            super().__init__(host=host, port=port, verbose=False)
+        if not asked.is_set():
+            self.stop()
+            raise RuntimeError(
+                f"viser {viser.__version__} serves in a way that cannot be guarded: use viser 1.1"
+            )
+
+    def request_share_url(self, verbose: bool = True) -> str | None:
+        """Never: viser would open a tunnel for anybody on the internet, and any page may ask."""
+        return None
+
+
+def free_port(host: str, port: int) -> int:
+    """The first free one from ``port`` on. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in range(port, min(port + _PORTS, 65_536)):
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, candidate))
+            except OSError as error:
+                wrong = error
+                continue
+            return candidate
+    raise OSError(f"no port to serve the view on, {port} and those after it: {wrong}")
+
+
+@contextlib.contextmanager
+def _guarded(guard: Guard) -> Iterator[threading.Event]:
+    """While viser starts, `websockets` serves what passes the guard. The event says that it did."""
+    serve = websockets.asyncio.server.serve
+    asked = threading.Event()
+
+    def guarded(*args: Any, process_request: Any = None, **options: Any) -> Any:
+        def process(connection: Any, request: Request) -> Any:
+            headers = {name.lower(): value for name, value in request.headers.raw_items()}
+            answer = guard.judge(request.path, headers)
+            if answer is not None:
+                body = answer.body.encode()
+                told = Headers({**answer.headers, "Content-Length": str(len(body))})
+                status = http.HTTPStatus(answer.status)
+                return Response(status.value, status.phrase, told, body)
+            return process_request(connection, request)
+
+        asked.set()
+        return serve(*args, process_request=process, **options)
+
+    with _ONE_AT_A_TIME:
+        websockets.asyncio.server.serve = guarded  # type: ignore[assignment,misc]
+        try:
+            yield asked
+        finally:
+            websockets.asyncio.server.serve = serve  # type: ignore[misc]
+
 
 LEFT_PX = 420
 RIGHT_PX = 430
@@ -177,7 +259,7 @@ class Window:
             old.remove()
         series: list[dict[str, Any]] = [{"label": "s"}]
         for line in strip.lines:
-            one: dict[str, Any] = {"label": line.label, "stroke": line.colour, "width": 1.5}
+            one: dict[str, Any] = {"label": line.label, "stroke": line.color, "width": 1.5}
             one["points"] = {"show": False}
             if line.dashed:
                 one |= {"dash": (6, 4), "width": 1.0}

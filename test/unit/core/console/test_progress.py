@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from vla_ros.console import progress as module
-from vla_ros.console.progress import Progress, duration
+from vla_ros.core import console as module
+from vla_ros.core.console import Progress, duration
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 SCRIPT = """
-from vla_ros.console.progress import Progress
+from vla_ros.core.console import Progress
 with Progress() as progress:
     progress.say("begun [bold]as it is[/bold] " + "x" * 100)
     for done in range(101):
@@ -54,7 +54,7 @@ def on_a_terminal(columns: int, **variables: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Every state of every line, without what moves and colours it."""
+    """Every state of every line, without what moves and colors it."""
     return [line for line in ESCAPES.sub("", text).replace("\r", "\n").split("\n") if line]
 
 
@@ -73,9 +73,9 @@ def test_on_a_terminal_one_line_is_rewritten_and_never_wider_than_it(columns: in
 
 
 def test_no_color_is_honoured() -> None:
-    coloured = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m|\x1b\[9[0-9]m")
-    assert coloured.search(on_a_terminal(80))
-    assert not coloured.search(on_a_terminal(80, NO_COLOR="1"))
+    colored = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m|\x1b\[9[0-9]m")
+    assert colored.search(on_a_terminal(80))
+    assert not colored.search(on_a_terminal(80, NO_COLOR="1"))
 
 
 @pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE", "CLICOLOR_FORCE"])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vla_ros.console.streams import error, show, text_of
-from vla_ros.console.tables import Table
+from vla_ros.core.console import Table, error, show, text_of
 
 ROWS = [("speculative,model,relaxed,r=15", "25/28", "89.3 %"), ("a", "1/28", "3.6 %")]
 

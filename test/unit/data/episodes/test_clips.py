@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from vla_ros.evaluation.clips import LIMIT, clip_path, save_clip
-from vla_ros.evaluation.player import Order, Played, Player, keep
-from vla_ros.evaluation.records import Job, Record, Setup, Variant
-from vla_ros.evaluation.report.strips import clips
+from vla_ros.data.episodes.play import Order, Played, Player, keep
+from vla_ros.data.episodes.records import Job, Record, Setup, Variant
+from vla_ros.data.episodes.store import LIMIT, clip_path, save_clip
+from vla_ros.lab.report.page import clips
 
 JOB = Job("a", "reach_red_cube", 3, 0, number=7)
 FAILED = Record(JOB, False, "step limit", ages=(50.0, math.nan))

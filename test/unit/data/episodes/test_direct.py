@@ -8,20 +8,18 @@ import pytest
 pytest.importorskip("mujoco")
 
 from vla_ros.cli.main import main
-from vla_ros.core import Inference
-from vla_ros.engine.flow.random import PRESETS, write_random_flow
-from vla_ros.engine.options import SCHEDULES
-from vla_ros.evaluation import direct
-from vla_ros.evaluation.direct import DirectRunner
-from vla_ros.evaluation.records import Job, Setup, Variant
-from vla_ros.evaluation.robot_state import robot_state
-from vla_ros.evaluation.runner import RunnerFailed
-from vla_ros.evaluation.strips import Strip
+from vla_ros.core.types import Inference
+from vla_ros.data.demonstrations import scales, to_environment
+from vla_ros.data.episodes import play as direct
+from vla_ros.data.episodes.play import DirectRunner, RunnerFailed, robot_state
+from vla_ros.data.episodes.records import Job, Setup, Variant
+from vla_ros.data.episodes.store import Strip
+from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.options import DECODINGS, REFERENCES
 from vla_ros.policies import load_policy
 from vla_ros.sim.expert import Expert
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.tasks import TASKS
-from vla_ros.train.data.units import scales, to_environment
 
 PLAIN = Variant("plain")
 SCRIPTED = Setup(policy="scripted", route="direct", image_size=64)
@@ -30,6 +28,10 @@ EXACT = ("autoregressive", "speculative", "generate")
 
 
 def play(setup, variant=PLAIN, task="reach_red_cube", instruction="", strip=None):
+    if variant.decoding in REFERENCES:
+        from vla_ros.lab import reference
+
+        reference.register()
     with DirectRunner(setup, (variant,)) as runner:
         return runner.play(Job(variant.label, task, 3, 5, instruction), variant, strip)
 
@@ -96,7 +98,7 @@ def test_a_state_of_eight_values_is_liberos(tmp_path):
     assert list(eight[6:]) == list(seen.gripper_qpos)
     write_random_flow(tmp_path, replace(PRESETS["smolvla-small"], state_dim=8), seed=1)
     setup = replace(RANDOM, checkpoint=str(tmp_path), wrist=True, chunk=10, max_age_s=1.0)
-    record = play(setup, Variant("flow", schedule="auto"))
+    record = play(setup, Variant("flow", decoding="auto"))
     assert record.frames > 0
     assert "robot state" not in record.reason
 
@@ -189,11 +191,11 @@ def test_lossless_schedules_give_the_same_actions_and_tokens():
     assert sum(drafting.accepted) == 7 * 9 - drafting.passes
 
 
-@pytest.mark.skipif("auto" not in SCHEDULES, reason="this engine picks no schedule by itself")
+@pytest.mark.skipif("auto" not in DECODINGS, reason="this engine picks no schedule by itself")
 def test_a_picked_schedule_is_recorded_by_its_name():
     pytest.importorskip("torch")
     picked = play(RANDOM, Variant("auto", "auto"))
-    assert picked.schedule in set(SCHEDULES) - {"auto"}
+    assert picked.schedule in set(DECODINGS) - {"auto"}
     plain = play(RANDOM, Variant("plain", "autoregressive"))
     assert picked.action_digest == plain.action_digest  # it changes nothing
 
@@ -295,7 +297,7 @@ def test_a_policy_that_cannot_continue_a_chunk_is_one_line():
 
 def test_only_what_the_policy_looks_at_is_rendered(monkeypatch):
     """Four actions of a chunk are executed to a frame; the frames between cost no rendering."""
-    from vla_ros.sim.render import OffscreenRenderer
+    from vla_ros.sim.rendering import OffscreenRenderer
 
     rendered = []
     real = OffscreenRenderer.render
@@ -303,7 +305,7 @@ def test_only_what_the_policy_looks_at_is_rendered(monkeypatch):
         OffscreenRenderer, "render", lambda *args: rendered.append(args[2]) or real(*args)
     )
     setup = replace(RANDOM, checkpoint="random:pi0-small", wrist=True, max_steps=16, max_age_s=1.0)
-    record = play(setup, Variant("flow", schedule="auto", replan_interval=4))
+    record = play(setup, Variant("flow", decoding="auto", replan_interval=4))
     assert (record.steps, record.frames) == (16, 4)
     assert len(rendered) == 2 * (record.frames + 1)  # the last answer comes to no step
     rendered.clear()

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from support.evaluations import evaluation
-from vla_ros.evaluation.records import Spread, Variant
-from vla_ros.evaluation.report.figures.canvas import available
-from vla_ros.evaluation.report.figures.late import late_figure, late_lines
-from vla_ros.evaluation.rows import rows_of
+from vla_ros.data.episodes.records import Spread, Variant
+from vla_ros.lab.report.figures import available, late_figure, late_lines
+from vla_ros.lab.report.rows import rows_of
 
 
 def variant(execution, delay, **changes):
@@ -32,7 +31,7 @@ def rows(variants):
 def test_a_line_an_execution_in_the_order_of_the_delay_whatever_s():
     found = late_lines(rows([
         *(variant(e, d) for e in ("sync", "rtc") for d in (8, 0, 4)),
-        variant("rtc", 4, rtc_jacobian="true"),
+        variant("rtc", 4, rtc_mode="guided_vjp"),
         Variant("other", "speculative", execution="async", delay_frames=2),
     ]))  # fmt: skip
     delays = {name: [row.variant.delay_frames for row in own] for name, own in found.items()}

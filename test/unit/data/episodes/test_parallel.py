@@ -6,11 +6,9 @@ import time
 import pytest
 
 from support.runners import named_runner
-from vla_ros.evaluation import ray_machines
-from vla_ros.evaluation.parallel import play_here, play_in_processes
-from vla_ros.evaluation.player import Order, keep
-from vla_ros.evaluation.records import Job, Setup, Variant
-from vla_ros.evaluation.runner import RunnerFailed
+from vla_ros.data.episodes.parallel import play_here, play_in_processes
+from vla_ros.data.episodes.play import Order, RunnerFailed, keep
+from vla_ros.data.episodes.records import Job, Setup, Variant
 
 SETUP = Setup(policy="zero", route="direct")
 VARIANTS = (Variant("a"),)
@@ -81,26 +79,3 @@ def test_a_strip_comes_back_as_a_file(tmp_path):
     record = keep(played, tmp_path)
     assert record.strip == "strips/001_solve.jpg"
     assert (tmp_path / record.strip).read_bytes()[:2] == b"\xff\xd8"  # JPEG
-
-
-def test_without_ray_there_is_one_clear_line(monkeypatch):
-    def missing(name: str) -> None:
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr(ray_machines.importlib, "import_module", missing)
-    with pytest.raises(RunnerFailed, match="ray is not installed: pip install ray"):
-        list(ray_machines.play_on_ray(named_runner, SETUP, VARIANTS, orders("solve"), 2))
-
-
-def test_on_ray_every_job_is_played_and_a_lost_actor_fails_its_episode():
-    """Where Ray is installed, which the project does not ask for."""
-    pytest.importorskip("ray")
-    wanted = orders("solve", "solve", "die", "solve", "solve", strip="strips/a.jpg")
-    played = list(ray_machines.play_on_ray(named_runner, SETUP, VARIANTS, wanted, 2))
-    assert sorted(p.record.job.number for p in played) == list(range(5))
-    lost = [p.record for p in played if not p.record.success]
-    assert [record.job.task for record in lost] == ["die"]
-    assert "lost" in lost[0].reason
-    assert all(p.strip[:2] == b"\xff\xd8" for p in played if p.record.success)
-    with pytest.raises(RunnerFailed, match="no such robot"):
-        list(ray_machines.play_on_ray(named_runner, SETUP, VARIANTS, orders("refuse"), 1))

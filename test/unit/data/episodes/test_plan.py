@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.evaluation.plan import Plan, PlanError, age_limit_s, group_of, select_tasks
-from vla_ros.evaluation.records import Setup, Variant
+from vla_ros.data.episodes.plan import Plan, PlanError, age_limit_s, group_of, select_tasks
+from vla_ros.data.episodes.records import Setup, Variant
 from vla_ros.sim.env import Task
 from vla_ros.sim.tasks import TASKS
 

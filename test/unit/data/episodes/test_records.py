@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.evaluation.records import (
+from vla_ros.data.episodes.records import (
     Job,
     Record,
     Setup,
@@ -19,7 +19,7 @@ from vla_ros.evaluation.records import (
     to_json,
     variant_from_json,
 )
-from vla_ros.sim.episode.state import Mode
+from vla_ros.sim.episode import Mode
 
 SAMPLES = st.lists(st.floats(-1e6, 1e6), max_size=60)
 WORDS = st.text(max_size=30)
@@ -61,8 +61,8 @@ def test_setup_and_variant_come_back_as_they_were():
 
 
 def test_a_field_of_another_version_is_one_line():
-    values = _through_a_file(Variant("a")) | {"colour": "red"}
-    with pytest.raises(ValueError, match="Variant has no colour"):
+    values = _through_a_file(Variant("a")) | {"color": "red"}
+    with pytest.raises(ValueError, match="Variant has no color"):
         variant_from_json(values)
     with pytest.raises(ValueError, match="label"):
         variant_from_json({})

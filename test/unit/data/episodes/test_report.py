@@ -15,22 +15,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.evaluations import evaluation
-from vla_ros.evaluation import origin
-from vla_ros.evaluation.records import Job, Record, Setup, Spread, Variant
-from vla_ros.evaluation.report import page as report
-from vla_ros.evaluation.report.failures import kind_of
-from vla_ros.evaluation.report.figures.canvas import panels
-from vla_ros.evaluation.report.figures.times import _bands
-from vla_ros.evaluation.statistics import wilson
-from vla_ros.evaluation.strips import Strip, strip_paths
-from vla_ros.evaluation.summary import summary
-from vla_ros.sim.episode.state import Mode
+from vla_ros.core import origin
+from vla_ros.data.episodes.records import Job, Record, Setup, Spread, Variant
+from vla_ros.data.episodes.store import Strip, strip_paths
+from vla_ros.lab.report import page as report
+from vla_ros.lab.report.figures import _bands, panels
+from vla_ros.lab.report.page import kind_of
+from vla_ros.lab.report.rows import summary, wilson
+from vla_ros.sim.episode import Mode
 from vla_ros.sim.tasks import TASKS
 
 NAMES = [task.name for task in TASKS]
 SOME = ("pick_red_cube", "push_red_cube_left", "stack_red_on_blue", "reach_red_cube")
-PLAIN = Variant("autoregressive", schedule="autoregressive")
-DRAFTS = Variant("speculative", schedule="speculative")
+PLAIN = Variant("autoregressive", decoding="autoregressive")
+DRAFTS = Variant("speculative", decoding="speculative")
 VOID = {"meta", "img", "br", "wbr", "rect", "path", "use", "image"}
 
 
@@ -113,7 +111,7 @@ def test_success_and_its_interval_are_those_of_the_records(tmp_path):
 def test_before_the_first_episode(tmp_path):
     page = written(tmp_path, Setup(), [PLAIN], [])
     assert "No episode has been played yet" in page.words
-    assert "autoregressive: schedule=autoregressive" in page.words
+    assert "autoregressive: decoding=autoregressive" in page.words
 
 
 def test_an_unfinished_evaluation_says_so(tmp_path):
@@ -205,7 +203,7 @@ def test_the_kind_of_a_reason(reason, kind):
 
 def test_what_reproduces_it_is_there_word_for_word(tmp_path):
     command = "vla-ros eval --instruction \"push <b> & 'go'\" --seed 3"
-    setup = Setup(seed=3, note="LIBERO physics, <placeholder> visuals", threads=2)
+    setup = Setup(seed=3, note="LIBERO physics, <placeholder> visuals", num_threads=2)
     page = written(tmp_path, setup, [PLAIN], evaluation([PLAIN], SOME, 1), command)
     assert command in page.text
     assert setup.note in page.text
@@ -247,7 +245,7 @@ def test_without_matplotlib_the_tables_are_there(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     records = evaluation([PLAIN, DRAFTS], SOME, 2)
     page = written(tmp_path, Setup(), [PLAIN, DRAFTS], records)
-    assert "matplotlib is missing (pip install '.[plots]'" in page.words
+    assert "matplotlib is missing (pip install '.[lab]'" in page.words
     assert page.row("speculative")
     assert "Acceptance of drafts" in page.words
 

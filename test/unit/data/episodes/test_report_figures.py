@@ -10,16 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.evaluations import evaluation
-from vla_ros.evaluation.records import Job, Record, Spread, Variant
-from vla_ros.evaluation.report.sweeps import DELAY, KINDS, RELAXED, REPLAN, sweeps
-from vla_ros.evaluation.rows import Row, rows_of
+from vla_ros.data.episodes.records import Job, Record, Spread, Variant
+from vla_ros.lab.report.rows import DELAY, KINDS, RELAXED, REPLAN, Row, rows_of, sweeps
 
 pytest.importorskip("matplotlib")
-from vla_ros.evaluation.report.figures.age import age_figure
-from vla_ros.evaluation.report.figures.canvas import panels
-from vla_ros.evaluation.report.figures.curves import sweep_figure
-from vla_ros.evaluation.report.figures.labels import Label, place, spread_out
-from vla_ros.evaluation.report.figures.times import times_figure
+from vla_ros.lab.report.figures import (
+    Label,
+    age_figure,
+    panels,
+    place,
+    spread_out,
+    sweep_figure,
+    times_figure,
+)
 
 TASKS = ("reach_red_cube", "push_red_cube_left", "pick_red_cube")
 PLAIN = Variant("autoregressive", "autoregressive")
@@ -81,7 +84,7 @@ def test_one_value_is_no_sweep():
         st.builds(
             Variant,
             label=st.just("x"),
-            schedule=st.sampled_from(["autoregressive", "speculative"]),
+            decoding=st.sampled_from(["autoregressive", "speculative"]),
             acceptance=st.sampled_from(["exact", "relaxed", "sampling"]),
             relaxed_distance=st.integers(0, 2),
             delay_frames=st.integers(0, 2),

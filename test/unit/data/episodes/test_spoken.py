@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from vla_ros.core import Inference, Timeline
-from vla_ros.errors import UserError
-from vla_ros.evaluation.player import Played, keep
-from vla_ros.evaluation.records import Job, to_json
-from vla_ros.evaluation.spoken import read_spoken
-from vla_ros.evaluation.tally import Tally
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Inference, Timeline
+from vla_ros.data.episodes.play import Played, keep
+from vla_ros.data.episodes.records import Job, to_json
+from vla_ros.data.episodes.store import read_spoken
+from vla_ros.data.episodes.tally import Tally
 
 JOB = Job("speculative,r=3", "pick_red_cube", 3, 17, "pick / it up")
 SAID = ((1, 2, 3), (4, 5, 6))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.evaluation.records import Job, Record, Setup, Variant, to_json
-from vla_ros.evaluation.store import Store, StoreError, read_records, read_run
+from vla_ros.data.episodes.records import Job, Record, Setup, Variant, to_json
+from vla_ros.data.episodes.store import Store, StoreError, read_records, read_run
 
 SETUP = Setup(checkpoint="c", checkpoint_sha256="abc")
 ONE, TWO = Variant("one", "autoregressive"), Variant("two", "actionflow")

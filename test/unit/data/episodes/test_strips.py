@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vla_ros.evaluation.records import Job
-from vla_ros.evaluation.strips import Strip, strip_paths
+from vla_ros.data.episodes.records import Job
+from vla_ros.data.episodes.store import Strip, strip_paths
 
 
 def frame(step: int, size: int = 8) -> np.ndarray:
-    """A picture that says its step in two of its colours."""
+    """A picture that says its step in two of its colors."""
     return np.full((size, size, 3), (step // 256, step % 256, 7), np.uint8)
 
 

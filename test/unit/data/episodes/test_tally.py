@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vla_ros.core import Command, CommandKind, Inference, Timeline
-from vla_ros.evaluation.records import Job, Setup, Spread, Variant, record_from_json, to_json
-from vla_ros.evaluation.report.page import html
-from vla_ros.evaluation.rows import Drafts
-from vla_ros.evaluation.summary import summary
-from vla_ros.evaluation.tally import Tally
-from vla_ros.timing import MS, SECOND
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import Command, CommandKind, Inference, Timeline
+from vla_ros.data.episodes.records import Job, Setup, Spread, Variant, record_from_json, to_json
+from vla_ros.data.episodes.tally import Tally
+from vla_ros.lab.report.page import html
+from vla_ros.lab.report.rows import Drafts, summary
 
 JOB = Job("v", "reach_red_cube", 0, 0)
 PERIOD = 50 * MS

@@ -23,11 +23,9 @@ from support.bags import (
     write_bag,
 )
 from vla_ros.cli.main import main
-from vla_ros.core import CommandKind
-from vla_ros.lerobot_data.bag import BagOptions, BagRows
-from vla_ros.lerobot_data.bags import Bags
-from vla_ros.replay.bag import Bag
-from vla_ros.replay.errors import BagError
+from vla_ros.core.types import CommandKind
+from vla_ros.data.bags import Bag, BagError
+from vla_ros.data.lerobot.from_bags import BagOptions, BagRows, Bags
 
 
 def rows_of(path, **options):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.lerobot_data.pairing import (
+from vla_ros.data.lerobot.from_bags import (
     DUE,
     EVIDENCE,
     NEWEST,
@@ -20,7 +20,7 @@ from vla_ros.lerobot_data.pairing import (
     episodes,
     pair,
 )
-from vla_ros.lerobot_data.wire import Message, receive, send
+from vla_ros.data.lerobot.wire import Message, receive, send
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -17,11 +17,11 @@ from support.bags import START, T, action, image, joints, task, write_bag
 from support.lerobot import interpreter
 from support.train import INFO, SENTENCES, demonstration
 from vla_ros.cli.main import main
-from vla_ros.lerobot_data.read import Reader
-from vla_ros.train.data.frames import load_frames
-from vla_ros.train.data.shards import read_images, read_info, read_tracks, write_shard
+from vla_ros.data.demonstrations import read_images, read_info, read_tracks, write_shard
+from vla_ros.data.lerobot.dataset import Reader
+from vla_ros.lab.train.frames import load_frames
 
-MAKER = Path(__file__).parents[2] / "support" / "lerobot_sets.py"
+MAKER = Path(__file__).parents[3] / "support" / "lerobot_sets.py"
 # LeRobot takes 5 to 40 s to be imported, and each export starts it anew.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

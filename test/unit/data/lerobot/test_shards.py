@@ -8,16 +8,14 @@ import pytest
 pytest.importorskip("h5py", exc_type=ImportError)
 
 from support.train import INFO, SENTENCES, demonstration
-from vla_ros.errors import UserError
-from vla_ros.lerobot_data import shards_in
-from vla_ros.lerobot_data.read import Feature, Info
-from vla_ros.lerobot_data.rows import Row
-from vla_ros.lerobot_data.shards_in import ImportOptions, import_shards
-from vla_ros.lerobot_data.shards_out import ShardRows
-from vla_ros.train.data.frames import load_frames
-from vla_ros.train.data.shards import read_info, read_tracks, write_shard
-from vla_ros.train.kinds import TokenKind
-from vla_ros.train.options import TrainOptions
+from vla_ros.core.errors import UserError
+from vla_ros.data.demonstrations import read_info, read_tracks, write_shard
+from vla_ros.data.lerobot import shards as shards_in
+from vla_ros.data.lerobot.dataset import Feature, Info, Row
+from vla_ros.data.lerobot.shards import ImportOptions, ShardRows, import_shards
+from vla_ros.lab.train.frames import load_frames
+from vla_ros.lab.train.options import TrainOptions
+from vla_ros.lab.train.trainer import TokenKind
 
 
 class FakeReader:

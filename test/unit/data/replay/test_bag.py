@@ -9,8 +9,7 @@ pytest.importorskip(
 )
 
 from support.bags import START, T, action, film, task, write_bag
-from vla_ros.replay.bag import Bag
-from vla_ros.replay.errors import BagError
+from vla_ros.data.bags import Bag, BagError
 
 
 def entries(count=40):

@@ -10,12 +10,10 @@ import pytest
 pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[replay]'")
 
 from support.bags import START, T, action, chunk, film, task, write_bag
-from vla_ros.replay.bag import Bag
-from vla_ros.replay.chunks import instructions_of, read_chunks, run_of_chunks
-from vla_ros.replay.compare import compare
-from vla_ros.replay.errors import BagError
-from vla_ros.replay.recorded import read_recorded
-from vla_ros.replay.topics import pick
+from vla_ros.data.bag_frames import pick
+from vla_ros.data.bags import Bag, BagError
+from vla_ros.data.replay import instructions_of, read_chunks, read_recorded, run_of_chunks
+from vla_ros.data.replay_compare import compare
 
 ROWS = np.arange(21.0).reshape(3, 7) / 100
 

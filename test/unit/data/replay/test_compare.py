@@ -18,22 +18,26 @@ pytest.importorskip(
 from rosbags.typesys import get_types_from_msg
 
 from support.bags import START, Entry, T, action, film, task, write_bag
-from vla_ros.action_space import ActionKind, joints
-from vla_ros.core import CommandKind
-from vla_ros.recording.typestore import ros_types
-from vla_ros.replay.bag import Bag
-from vla_ros.replay.compare import compare
-from vla_ros.replay.errors import BagError
-from vla_ros.replay.frames import Frames, FrameTime
-from vla_ros.replay.golden import load_golden, save_golden
-from vla_ros.replay.page import page
-from vla_ros.replay.plan import make_plan
-from vla_ros.replay.recorded import Recorded, Task, read_recorded
-from vla_ros.replay.report import Report, Side, json_line, text
-from vla_ros.replay.run import Run, Said
-from vla_ros.replay.topics import pick
+from vla_ros.core.action_space import ActionKind, joints
+from vla_ros.core.types import CommandKind
+from vla_ros.data.bag_frames import Frames, FrameTime, pick
+from vla_ros.data.bag_writer import ros_types
+from vla_ros.data.bags import Bag, BagError
+from vla_ros.data.replay import Recorded, Task, make_plan, read_recorded
+from vla_ros.data.replay_compare import (
+    Report,
+    Run,
+    Said,
+    Side,
+    compare,
+    json_line,
+    load_golden,
+    save_golden,
+    text,
+)
+from vla_ros.viz.replay_page import page
 
-FIRST_RELEASE = Path(__file__).parents[2] / "golden" / "first_release"
+FIRST_RELEASE = Path(__file__).parents[3] / "golden" / "first_release"
 COMMAND = "vla_ros/msg/ActionCommand"
 STAGES = dict.fromkeys(("transport", "queue", "preprocess", "vision", "prefill", "decode"), 3.0)
 
@@ -206,7 +210,7 @@ def test_the_verdict_follows_the_tolerance():
 
 def test_the_stages_stand_under_the_age_that_they_add_up_to_not_under_inference():
     """Waiting and the gate are no inference; the seven stages are the observation's age."""
-    from vla_ros.core import STAGES as NAMES
+    from vla_ros.core.types import STAGES as NAMES
 
     made = report(run(range(4)), run(range(4)))
     labels = [line[:22].rstrip() for line in text(made).splitlines()]

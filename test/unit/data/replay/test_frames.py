@@ -9,11 +9,8 @@ pytest.importorskip(
 )
 
 from support.bags import SECOND, START, T, film, image, joints, picture, png, task, write_bag
-from vla_ros.replay.bag import Bag, BagTopic
-from vla_ros.replay.errors import BagError
-from vla_ros.replay.frames import lacking, read_frames, scan
-from vla_ros.replay.parts import restamped
-from vla_ros.replay.topics import parse_remaps, pick
+from vla_ros.data.bag_frames import lacking, parse_remaps, pick, read_frames, restamped, scan
+from vla_ros.data.bags import Bag, BagError, BagTopic
 
 RAW = ("rgb8", "bgr8", "mono8")
 IMAGE = "sensor_msgs/msg/Image"

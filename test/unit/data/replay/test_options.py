@@ -6,8 +6,10 @@ import pytest
 
 from vla_ros.cli.main import make_parser
 from vla_ros.cli.record import node_arguments
-from vla_ros.cli.replay.options import check, frame_range, graph_of, needs_of
-from vla_ros.errors import UserError
+from vla_ros.cli.replay import check
+from vla_ros.core.errors import UserError
+from vla_ros.ros.nodes.replay import frame_range
+from vla_ros.ros.nodes.replay.prepare import graph_of, needs_of
 
 
 def parsed(*words):
@@ -39,9 +41,10 @@ def test_options_of_record_become_parameters_of_the_node(tmp_path):
 
 def test_a_replay_runs_the_recorded_policy_unless_told_otherwise():
     recorded = {"policy": "vla", "seed": 7, "max_age_s": 2.0, "start_type_description_service": 1}
-    node = policy("--schedule", "actionflow", "-p", "max_age_s=1", recorded=recorded)
+    node = policy("--decoding", "actionflow", "-p", "max_age_s=1", recorded=recorded)
     values = node.parameters
-    assert (values["policy"], values["seed"], values["schedule"]) == ("vla", 7, "actionflow")
+    assert (values["policy"], values["decoding"]) == ("vla", "actionflow")
+    assert values["engine_options"] == ["seed=7"]  # a parameter of its own when it was recorded
     assert (values["max_age_s"], type(values["max_age_s"])) == (1.0, float)
     assert (values["mode"], values["use_sim_time"]) == ("lockstep", True)
     assert "start_type_description_service" not in values

@@ -21,13 +21,11 @@ from support.bags import STORE, picture, task
 from support.bags import image as frame
 from support.timing import judge
 from support.wait import wait_until
-from vla_ros.recording.bag_file import BagFile, Record, Topic
-from vla_ros.recording.flight import FlightLimits, FlightRecorder, Ring
-from vla_ros.recording.run_info import RunInfo
-from vla_ros.recording.sink import MB, BagSink, SinkLimits
-from vla_ros.replay.bag import Bag
-from vla_ros.replay.errors import BagError
-from vla_ros.timing import SECOND, ManualClock, SystemClock
+from vla_ros.core.clock import SECOND, ManualClock, SystemClock
+from vla_ros.data.bag_writer import MB, BagFile, BagSink, Record, SinkLimits, Topic
+from vla_ros.data.bags import Bag, BagError
+from vla_ros.data.flight_recorder import FlightLimits, FlightRecorder, Ring
+from vla_ros.data.run_info import RunInfo
 
 IMAGE = Topic("/image", "sensor_msgs/msg/Image")
 TASK = Topic("/instruction", "std_msgs/msg/String", latched=True)
@@ -37,10 +35,9 @@ LIMITS = SinkLimits(free_bytes=0, flush_s=0.1)
 RECORDER = """
 import os, sys, time
 from pathlib import Path
-from vla_ros.recording.bag_file import BagFile, Record, Topic
-from vla_ros.recording.run_info import RunInfo
-from vla_ros.recording.sink import BagSink, SinkLimits
-from vla_ros.timing import SystemClock
+from vla_ros.core.clock import SystemClock
+from vla_ros.data.bag_writer import BagFile, BagSink, Record, SinkLimits, Topic
+from vla_ros.data.run_info import RunInfo
 
 def warn(text):
     print("warning:", text, flush=True)
@@ -69,7 +66,7 @@ def record(i, data=None):
 
 
 def plain(i):
-    """A picture as a simulation gives it: large areas of one colour."""
+    """A picture as a simulation gives it: large areas of one color."""
     rgb = np.zeros((128, 128, 3), np.uint8)
     rgb[i : 2 * i] = i
     return frame(i, rgb).content

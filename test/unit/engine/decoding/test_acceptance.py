@@ -19,14 +19,13 @@ from support.engine import (
     tiny,
     tiny_config,
 )
-from vla_ros.core import Timeline
+from vla_ros.core.types import Timeline
 from vla_ros.engine import InvalidAction
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.engine.drafters.acceptance import Exact, Relaxed, Sampling
-from vla_ros.engine.drafters.base import Draft
-from vla_ros.engine.drafters.verdict import Verdict
-from vla_ros.engine.packed.pack import PackLayout, prefill_layout
-from vla_ros.engine.tokens import ActionTokens
+from vla_ros.engine.decoding.acceptance import Exact, Relaxed, Sampling, Verification
+from vla_ros.engine.decoding.drafters import Draft
+from vla_ros.engine.io.random import write_random
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.pack import PackLayout, prefill_layout
 
 V = 12
 ALL = ActionTokens(V, V)  # every token is an action token
@@ -43,9 +42,9 @@ def logits_for(tokens: list[int], vocab: int = V) -> torch.Tensor:
 
 
 def test_exact_keeps_the_matching_prefix_and_one_token_more() -> None:
-    verdict = Exact().judge(seen(logits_for([3, 4, 9, 6])), draft([3, 4, 5]), 0)
-    assert verdict == Verdict((3, 4, 9), (3, 4, 9), (3, 4, 5), 2, True)
-    assert Exact().judge(seen(logits_for([3, 4])), draft([3]), 0).tokens == (3, 4)  # the bonus
+    verdict = Exact().accept(seen(logits_for([3, 4, 9, 6])), draft([3, 4, 5]), 0)
+    assert verdict == Verification((3, 4, 9), (3, 4, 9), (3, 4, 5), 2, True)
+    assert Exact().accept(seen(logits_for([3, 4])), draft([3]), 0).tokens == (3, 4)  # the bonus
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -54,16 +53,16 @@ def test_a_broken_logit_is_reported(rule: Exact | Sampling, value: float) -> Non
     logits = logits_for([3, 4])
     logits[1, 0] = value
     shown = seen(logits) if isinstance(rule, Exact) else (logits,)
-    assert not rule.judge(shown, draft([3]), 0).finite
+    assert not rule.accept(shown, draft([3]), 0).finite
     assert not rule.plain(tuple(rows[1:] for rows in shown))[1].isfinite()
 
 
 def test_relaxed_keeps_near_drafts_but_not_a_gripper() -> None:
     rule = Relaxed(ALL, bins=2, action_dim=3)
-    verdict = rule.judge(seen(logits_for([3, 4, 9, 6])), draft([5, 4, 8]), 0)
+    verdict = rule.accept(seen(logits_for([3, 4, 9, 6])), draft([5, 4, 8]), 0)
     assert verdict.tokens == (5, 4, 9)  # position 2 is the gripper: 8 is not 9
     assert verdict.own == (3, 4, 9)
-    assert rule.judge(seen(logits_for([3, 4])), draft([6]), 0).tokens == (3,)  # 3 bins off
+    assert rule.accept(seen(logits_for([3, 4])), draft([6]), 0).tokens == (3,)  # 3 bins off
     assert not rule.lossless
 
 
@@ -77,23 +76,23 @@ TREE = tree([3, 4, 4, 6, 8], (-1, -1, 1, 1, 3))
 
 def test_of_a_tree_the_path_stands_that_the_target_says() -> None:
     """Rows: behind the root, behind node 0, 1, ..."""
-    verdict = Exact().judge(seen(logits_for([4, 0, 6, 0, 9, 0])), TREE, 0)
-    assert verdict == Verdict((4, 6, 9), (4, 6, 9), (4, 6, 8), 2, True, (1, 3))
-    whole = Exact().judge(seen(logits_for([4, 0, 6, 0, 8, 2])), TREE, 0)
-    assert whole == Verdict((4, 6, 8, 2), (4, 6, 8, 2), (4, 6, 8), 3, True, (1, 3, 4))
-    none = Exact().judge(seen(logits_for([5, 0, 0, 0, 0, 0])), TREE, 0)
-    assert none == Verdict((5,), (5,), (3,), 0, True, ())
+    verdict = Exact().accept(seen(logits_for([4, 0, 6, 0, 9, 0])), TREE, 0)
+    assert verdict == Verification((4, 6, 9), (4, 6, 9), (4, 6, 8), 2, True, (1, 3))
+    whole = Exact().accept(seen(logits_for([4, 0, 6, 0, 8, 2])), TREE, 0)
+    assert whole == Verification((4, 6, 8, 2), (4, 6, 8, 2), (4, 6, 8), 3, True, (1, 3, 4))
+    none = Exact().accept(seen(logits_for([5, 0, 0, 0, 0, 0])), TREE, 0)
+    assert none == Verification((5,), (5,), (3,), 0, True, ())
 
 
 def test_of_near_children_the_exact_one_is_followed_and_the_gripper_is_exact() -> None:
     rule = Relaxed(ALL, bins=2, action_dim=3)
     # 5 at the root: 4 is nearer than 3; behind it 4 is said and offered, 6 would do too.
-    verdict = rule.judge(seen(logits_for([5, 0, 4, 7, 0, 0])), TREE, 0)
+    verdict = rule.accept(seen(logits_for([5, 0, 4, 7, 0, 0])), TREE, 0)
     assert (verdict.tokens, verdict.own, verdict.path) == ((4, 4, 7), (5, 4, 7), (1, 2))
     # 5 and 6 are both one bin off 4 ... and one is the gripper's place: nothing is near enough.
-    assert rule.judge(seen(logits_for([5, 0, 0, 0, 0, 0])), TREE, 2).path == ()
+    assert rule.accept(seen(logits_for([5, 0, 0, 0, 0, 0])), TREE, 2).path == ()
     # Behind 6 comes the gripper: 8 is not 9.
-    assert rule.judge(seen(logits_for([4, 0, 6, 0, 9, 0])), TREE, 0).tokens == (4, 6, 9)
+    assert rule.accept(seen(logits_for([4, 0, 6, 0, 9, 0])), TREE, 0).tokens == (4, 6, 9)
 
 
 def test_sampling_over_a_tree_draws_the_targets_distribution() -> None:
@@ -108,7 +107,7 @@ def test_sampling_over_a_tree_draws_the_targets_distribution() -> None:
     rows = torch.stack([first_row, *(behind[t - 20] for t in likely), *torch.randn(3, V)])
     first, second = np.zeros(V), np.zeros(V)
     for _ in range(12_000):
-        out = rule.judge((rows,), offered, 0).tokens
+        out = rule.accept((rows,), offered, 0).tokens
         first[out[0] - 20] += 1
         if out[0] == likely[0]:
             second[out[1] - 20] += 1
@@ -121,8 +120,8 @@ def test_sampling_over_a_tree_draws_the_targets_distribution() -> None:
 def test_only_exact_acceptance_says_what_greedy_decoding_says() -> None:
     assert Exact().lossless
     assert not Sampling(ALL, 1.0, 0, CPU).lossless
-    assert engine_of(tiny(), "speculative").schedule.lossless
-    assert not engine_of(tiny(), "speculative", acceptance="sampling").schedule.lossless
+    assert engine_of(tiny(), "speculative").decoding.lossless
+    assert not engine_of(tiny(), "speculative", acceptance="sampling").decoding.lossless
 
 
 def seen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -160,7 +159,7 @@ def test_sampling_draws_the_targets_distribution_whatever_the_draft(certain: boo
     for _ in range(12_000):
         tokens = 20 + torch.multinomial(guess, 1, generator=generator)[:, 0]
         offered = Draft(likely, None) if certain else Draft(tokens, guess)
-        out = [t - 20 for t in rule.judge((logits,), offered, 0).tokens]
+        out = [t - 20 for t in rule.accept((logits,), offered, 0).tokens]
         first[out[0]] += 1
         if len(out) > 1:
             second[out[0], out[1]] += 1
@@ -196,18 +195,18 @@ def test_sampled_actions_follow_the_models_distribution(
     )  # fmt: skip
     frame = stream(1, {0: TEXTS[0]})
     play(engine, frame)
-    request = engine.request(observation(0, frame[0].image), Timeline(0), CLOCK)
+    request = engine.encode(observation(0, frame[0].image), Timeline(0), CLOCK)
     counts: dict[tuple[int, ...], int] = {}
     for _ in range(5_000 if drafter == "temporal" else 2_000):
-        tokens = engine.schedule.step(request).tokens  # type: ignore[union-attr]
+        tokens = engine.decoding.step(request).tokens  # type: ignore[union-attr]
         counts[tokens[:2]] = counts.get(tokens[:2], 0) + 1
-    lane, length, actions = engine.model.lane(1, 300), len(request.prompt), engine.model.actions
-    first = lane.logits(prefill_layout(length, (length - 1,)), request.prompt, None)[0]
+    runner, length, actions = engine.model.runner(1, 300), len(request.prompt), engine.model.actions
+    first = runner.logits(prefill_layout(length, (length - 1,)), request.prompt, None)[0]
     one = torch.softmax(first[actions.first : actions.vocab] / 0.25, -1)
     observed, chances = [], []
     for place in one.topk(4).indices.tolist():
         token, layout = actions.first + place, PackLayout((length,), length + 1)
-        behind = lane.logits(layout, request.prompt, torch.tensor([token]))[0]
+        behind = runner.logits(layout, request.prompt, torch.tensor([token]))[0]
         two = torch.softmax(behind[actions.first : actions.vocab] / 0.25, -1)
         for other in two.topk(4).indices.tolist():
             observed.append(counts.get((token, actions.first + other), 0))
@@ -242,12 +241,12 @@ def test_relaxed_stays_within_its_bounds_over_an_episode(bins: int) -> None:
     checkpoint = tiny(seed=6)
     events = stream(60, {0: TEXTS[0], 30: TEXTS[1]}, seed=6)
     engine = engine_of(
-        checkpoint, "speculative", acceptance="relaxed", relax_bins=bins, adaptive_draft=False
+        checkpoint, "speculative", acceptance="relaxed", relaxed_distance=bins, adaptive_draft=False
     )
     exact = play(engine_of(checkpoint), events)
     seen = []
-    original = engine.schedule.step
-    engine.schedule.step = lambda request: seen.append(original(request)) or seen[-1]  # type: ignore
+    original = engine.decoding.step
+    engine.decoding.step = lambda request: seen.append(original(request)) or seen[-1]  # type: ignore
     answers = play(engine, events)
     distances = [[abs(t - o) for t, o in zip(d.tokens, d.own, strict=True)] for d in seen]
     assert max(max(row) for row in distances) <= bins

@@ -9,17 +9,16 @@ import torch
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny
 from vla_ros.engine import EngineOptions
-from vla_ros.engine.drafters.acceptance import (
+from vla_ros.engine.decoding.acceptance import (
     Acceptance,
     Exact,
-    Greedy,
     Relaxed,
     Sampling,
+    follow,
     make_acceptance,
 )
-from vla_ros.engine.drafters.base import Draft
-from vla_ros.engine.drafters.verdict import follow
-from vla_ros.engine.tokens import ActionTokens
+from vla_ros.engine.decoding.drafters import Draft
+from vla_ros.engine.io.tokens import ActionTokens
 
 #: ten action tokens, 20 ... 29, behind twenty of text
 ACTIONS = ActionTokens(30, 10)
@@ -41,12 +40,12 @@ def relaxed(bins: int = 2, dim: int = 3) -> Relaxed:
 
 
 @pytest.mark.parametrize("rule", [Exact(), relaxed()])
-def test_the_newest_token_is_where_the_verdict_ends_for_any_draft(rule: Greedy) -> None:
+def test_the_newest_token_is_where_the_verdict_ends_for_any_draft(rule: Acceptance) -> None:
     """It never leaves the device: a row of what was seen."""
     for own in product((21, 24, 27), repeat=3):
         for tokens in product((21, 24, 27), repeat=2):
             shown = seen([*own])
-            verdict = rule.judge(shown, draft([*tokens]), 0)
+            verdict = rule.accept(shown, draft([*tokens]), 0)
             newest = rule.newest(shown, verdict)
             assert newest is not None
             assert newest.tolist() == [verdict.tokens[-1]]
@@ -61,7 +60,7 @@ def test_the_newest_token_of_a_tree_is_behind_the_last_node_of_its_path() -> Non
         ([24, 1, 25, 3, 4, 26, 28], (1, 4, 5)),
     ):
         shown = seen(wanted)
-        verdict = Exact().judge(shown, tree, 0)
+        verdict = Exact().accept(shown, tree, 0)
         newest = Exact().newest(shown, verdict)
         assert verdict.path == path
         assert newest is not None
@@ -71,51 +70,51 @@ def test_the_newest_token_of_a_tree_is_behind_the_last_node_of_its_path() -> Non
 def test_a_rule_that_samples_has_no_newest_token_on_the_device() -> None:
     rule = Sampling(ACTIONS, 1.0, 0, CPU)
     shown = (torch.zeros(2, 10),)
-    assert rule.newest(shown, rule.judge(shown, draft([21]), 0)) is None
+    assert rule.newest(shown, rule.accept(shown, draft([21]), 0)) is None
 
 
 def test_only_a_relaxed_rule_reaches_further_than_the_token_itself() -> None:
-    assert [relaxed(4).reach(place) for place in range(7)] == [4, 4, 0, 4, 4, 0, 4]
+    assert [relaxed(4).tolerance(place) for place in range(7)] == [4, 4, 0, 4, 4, 0, 4]
     for rule in (Exact(), Sampling(ACTIONS, 1.0, 0, CPU)):
-        assert [rule.reach(place) for place in range(7)] == [0] * 7
-        assert [rule.close(24, other, 0) for other in (23, 24, 25)] == [False, True, False]
+        assert [rule.tolerance(place) for place in range(7)] == [0] * 7
+        assert [rule.matches(24, other, 0) for other in (23, 24, 25)] == [False, True, False]
 
 
 def test_relaxed_compares_action_tokens_only() -> None:
     """A text token beside the bins is near by its number alone."""
     rule = relaxed()
-    assert rule.close(20, 22, 0) and rule.close(22, 20, 0)
-    assert not rule.close(20, 23, 0)
-    assert not rule.close(19, 20, 0)
-    assert not rule.close(20, 19, 0)
-    assert not rule.close(29, 30, 0)
-    assert not rule.close(18, 19, 0)
-    assert rule.close(19, 19, 0)  # unless it is what the target says
+    assert rule.matches(20, 22, 0) and rule.matches(22, 20, 0)
+    assert not rule.matches(20, 23, 0)
+    assert not rule.matches(19, 20, 0)
+    assert not rule.matches(20, 19, 0)
+    assert not rule.matches(29, 30, 0)
+    assert not rule.matches(18, 19, 0)
+    assert rule.matches(19, 19, 0)  # unless it is what the target says
 
 
 @pytest.mark.parametrize("start", range(7))
 def test_the_gripper_is_told_by_its_place_in_the_action(start: int) -> None:
     """Two places of every three relax, wherever in the action a draft begins."""
-    verdict = relaxed().judge(seen([24] * 5), draft([25] * 4), start)
+    verdict = relaxed().accept(seen([24] * 5), draft([25] * 4), start)
     gripper = next(n for n in range(4) if (start + n) % 3 == 2)
     assert verdict.tokens == (*[25] * gripper, 24)
     assert verdict.accepted == gripper
     tree = draft([25] * 4, (-1, 0, 1, 2))
-    assert relaxed().judge(seen([24] * 5), tree, start).accepted == gripper
+    assert relaxed().accept(seen([24] * 5), tree, start).accepted == gripper
 
 
 def test_of_children_equally_near_the_first_is_followed() -> None:
-    assert relaxed().judge(seen([24, 1, 2]), draft([25, 23], (-1, -1)), 0).path == (0,)
-    assert relaxed().judge(seen([24, 1, 2]), draft([26, 23], (-1, -1)), 0).path == (1,)
-    assert relaxed().judge(seen([24, 1, 2]), draft([22, 25], (-1, -1)), 0).path == (1,)
+    assert relaxed().accept(seen([24, 1, 2]), draft([25, 23], (-1, -1)), 0).path == (0,)
+    assert relaxed().accept(seen([24, 1, 2]), draft([26, 23], (-1, -1)), 0).path == (1,)
+    assert relaxed().accept(seen([24, 1, 2]), draft([22, 25], (-1, -1)), 0).path == (1,)
 
 
 def test_a_tree_that_ends_short_names_the_first_child_that_did_not_stand() -> None:
     tree = draft([21, 24, 27, 22, 25, 26], PARENTS)
-    verdict = Exact().judge(seen([24, 1, 29, 3, 4, 5, 6]), tree, 0)
+    verdict = Exact().accept(seen([24, 1, 29, 3, 4, 5, 6]), tree, 0)
     assert (verdict.draft, verdict.accepted) == ((24, 22), 1)
-    assert Exact().judge(seen([29, 1, 2, 3, 4, 5, 6]), tree, 0).draft == (21,)
-    assert Exact().judge(seen([27, 1, 2, 28, 4, 5, 6]), tree, 0).draft == (27,)
+    assert Exact().accept(seen([29, 1, 2, 3, 4, 5, 6]), tree, 0).draft == (21,)
+    assert Exact().accept(seen([27, 1, 2, 28, 4, 5, 6]), tree, 0).draft == (27,)
 
 
 def test_a_path_knows_whether_all_that_was_seen_was_finite() -> None:
@@ -137,7 +136,7 @@ def test_one_broken_row_is_enough(parents: tuple[int, ...] | None, broken: int |
         (relaxed(), (choices, maxima)),
         (Sampling(ACTIONS, 1.0, 0, CPU), (logits,)),
     ):
-        assert rule.judge(shown, offered, 0).finite is (broken is None)
+        assert rule.accept(shown, offered, 0).finite is (broken is None)
 
 
 def test_a_certain_target_is_sampled_as_greedy_decoding_would_say() -> None:
@@ -149,13 +148,13 @@ def test_a_certain_target_is_sampled_as_greedy_decoding_would_say() -> None:
     exact = seen([23, 20, 29, 25])
     for tokens in ([23, 20, 29], [23, 20, 28], [23, 21, 29], [24, 20, 29], [23, 20], [23], [29]):
         rows = len(tokens) + 1
-        wanted = Exact().judge(tuple(part[:rows] for part in exact), draft(tokens), 0)
-        got = rule.judge((logits[:rows],), draft(tokens), 0)
+        wanted = Exact().accept(tuple(part[:rows] for part in exact), draft(tokens), 0)
+        got = rule.accept((logits[:rows],), draft(tokens), 0)
         assert (got.tokens, got.own, got.draft) == (wanted.tokens, wanted.tokens, wanted.draft)
         assert (got.accepted, got.finite, got.path) == (wanted.accepted, True, ())
     for tokens in ([23, 24, 20], [23, 24, 21], [24, 25, 20]):
         tree = draft(tokens, (-1, -1, 0))
-        assert rule.judge((logits,), tree, 0) == Exact().judge(exact, tree, 0)
+        assert rule.accept((logits,), tree, 0) == Exact().accept(exact, tree, 0)
 
 
 @pytest.mark.parametrize("certain", [True, False])
@@ -170,7 +169,7 @@ def test_a_draft_that_agrees_with_the_target_always_stands(certain: bool) -> Non
     for _ in range(50):
         tokens = 20 + torch.multinomial(target[:2], 1)[:, 0]
         offered = Draft(tokens, None if certain else target[:2])
-        assert rule.judge((logits,), offered, 0).accepted == 2
+        assert rule.accept((logits,), offered, 0).accepted == 2
 
 
 def test_what_replaces_a_refused_draft_is_another_token() -> None:
@@ -181,7 +180,7 @@ def test_what_replaces_a_refused_draft_is_another_token() -> None:
     fallen = 0
     for probabilities in (None, sure):
         for _ in range(60):
-            verdict = rule.judge((logits,), Draft(torch.tensor([24]), probabilities), 0)
+            verdict = rule.accept((logits,), Draft(torch.tensor([24]), probabilities), 0)
             if not verdict.accepted:
                 fallen += 1
                 assert verdict.tokens[0] != 24
@@ -195,7 +194,7 @@ def test_draws_follow_the_seed() -> None:
         rule = Sampling(ACTIONS, 1.0, seed, CPU)
         out = []
         for _ in range(20):
-            out += rule.judge((torch.zeros(3, 10),), draft([24, 25]), 0).tokens
+            out += rule.accept((torch.zeros(3, 10),), draft([24, 25]), 0).tokens
             out += rule.plain((torch.zeros(1, 10),))[0].tolist()
         return out
 
@@ -219,7 +218,7 @@ def test_a_temperature_sharpens_or_flattens() -> None:
 def test_logits_in_bfloat16_are_sampled_in_full_precision() -> None:
     rule = Sampling(ACTIONS, 0.7, 0, CPU)
     logits = torch.randn(3, 10, dtype=torch.bfloat16)
-    assert len(rule.judge((logits,), draft([24, 25]), 0).tokens) >= 1
+    assert len(rule.accept((logits,), draft([24, 25]), 0).tokens) >= 1
     token, peak = rule.plain((logits[:1],))
     assert token.shape == (1,)
     assert peak.tolist() == logits[:1].amax(-1).tolist()
@@ -230,18 +229,18 @@ def test_logits_in_bfloat16_are_sampled_in_full_precision() -> None:
     [
         ({}, Exact),
         ({"acceptance": "exact"}, Exact),
-        ({"acceptance": "relaxed", "relax_bins": 3}, Relaxed),
+        ({"acceptance": "relaxed", "relaxed_distance": 3}, Relaxed),
         ({"acceptance": "sampling", "temperature": 0.1, "seed": 7}, Sampling),
     ],
 )
 def test_options_name_the_rule(options: dict[str, object], kind: type[Acceptance]) -> None:
-    asked = EngineOptions("memory", schedule="speculative", **options)  # type: ignore[arg-type]
+    asked = EngineOptions("memory", decoding="speculative", **options)  # type: ignore[arg-type]
     rule = make_acceptance(asked, ACTIONS, 3, CPU)
     assert type(rule) is kind
     assert rule.lossless is (kind is Exact)
     if isinstance(rule, Relaxed):
-        assert [rule.reach(place) for place in range(4)] == [3, 3, 0, 3]
-        assert rule.close(20, 23, 0) and not rule.close(19, 20, 0)
+        assert [rule.tolerance(place) for place in range(4)] == [3, 3, 0, 3]
+        assert rule.matches(20, 23, 0) and not rule.matches(19, 20, 0)
     if isinstance(rule, Sampling):
         assert rule.window == range(20, 30)
         same = Sampling(ACTIONS, 0.1, 7, CPU)
@@ -256,7 +255,7 @@ def test_options_name_the_rule(options: dict[str, object], kind: type[Acceptance
     "options",
     [
         {"acceptance": "exact"},
-        {"acceptance": "relaxed", "relax_bins": 0},
+        {"acceptance": "relaxed", "relaxed_distance": 0},
         {"acceptance": "exact", "drafter": "temporal_tree"},
     ],
     ids=str,
@@ -277,9 +276,9 @@ def test_a_token_without_any_chance_is_no_damage_a_row_without_any_token_is() ->
     rule, logits = Sampling(ACTIONS, 1.0, 0, CPU), torch.zeros(3, 10)
     logits[:, 4] = float("-inf")
     for _ in range(30):
-        verdict = rule.judge((logits,), draft([24, 25]), 0)
+        verdict = rule.accept((logits,), draft([24, 25]), 0)
         assert verdict.finite
         assert 24 not in verdict.tokens
     logits[1] = float("-inf")
-    assert not rule.judge((logits,), draft([25, 25]), 0).finite
-    assert not rule.judge((logits,), draft([25, 26], (-1, -1)), 0).finite
+    assert not rule.accept((logits,), draft([25, 25]), 0).finite
+    assert not rule.accept((logits,), draft([25, 26], (-1, -1)), 0).finite

@@ -11,13 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.calibrations import WINDOW, fitted, moods
-from vla_ros.engine.trees.calibration import Bins, Calibration, from_json, plan_bins
-from vla_ros.engine.trees.cart import best_split, bin_of, fit_thresholds
-from vla_ros.engine.trees.entropy import path_entropy, top_entropy
-from vla_ros.engine.trees.expected import Budget, Cost
-from vla_ros.engine.trees.marginals import TemporalMarginals
-from vla_ros.engine.trees.rounds import EMPTY, deepest, rounds, shown
-from vla_ros.engine.trees.shape import ROOT, DraftTree
+from vla_ros.engine.decoding.calibration import (
+    Bins,
+    Calibration,
+    from_json,
+    path_entropy,
+    plan_bins,
+    top_entropy,
+)
+from vla_ros.engine.decoding.draft_tree import Budget, Cost
+from vla_ros.engine.decoding.temporal_prediction import TemporalMarginals
+from vla_ros.lab.heterospec import EMPTY, rounds, shown, to_json
 
 CHANCES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=16)
 
@@ -25,7 +29,7 @@ CHANCES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=16)
 # ------------------------------------------------------------------ Phi
 
 
-def test_entropy_is_that_of_the_normalised_top():
+def test_entropy_is_that_of_the_normalized_top():
     assert top_entropy([0.5, 0.25]) == pytest.approx(-(2 / 3 * log(2 / 3) + 1 / 3 * log(1 / 3)))
     assert top_entropy([0.1] * 16) == pytest.approx(log(16))
     assert top_entropy([1.0, 0.0]) == 0.0
@@ -40,94 +44,19 @@ def test_entropy_lies_between_certain_and_alike_and_knows_no_scale(chances, scal
     assert top_entropy([scale * c for c in chances]) == pytest.approx(found, abs=1e-6)
 
 
-# ------------------------------------------------------------------ CART
-
-
-def error(targets) -> float:
-    return float(((targets - targets.mean()) ** 2).sum()) if len(targets) else 0.0
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 12), st.integers(-20, 20)), max_size=40), st.integers(1, 5)
-)
-def test_a_cut_is_the_best_of_all_cuts(samples, least):
-    samples.sort(key=lambda sample: sample[0])
-    x = np.array([a for a, _ in samples], float)
-    y = np.array([b for _, b in samples], float)
-    places = [n for n in range(least, len(x) - least + 1) if 0 < n < len(x) and x[n - 1] < x[n]]
-    errors = {n: error(y[:n]) + error(y[n:]) for n in places}
-    found = best_split(x, y, least)
-    if found is None:
-        assert not errors or min(errors.values()) >= error(y) - 1e-6
-    else:
-        assert found in errors
-        assert errors[found] == pytest.approx(min(errors.values()), abs=1e-6)
-        assert errors[found] < error(y)
-
-
-@given(
-    st.lists(st.tuples(st.floats(-5, 5), st.floats(-9, 9)), max_size=60),
-    st.integers(0, 3),
-    st.integers(1, 6),
-)
-def test_thresholds_rise_and_leave_no_bin_thin(samples, levels, least):
-    values, targets = [a for a, _ in samples], [b for _, b in samples]
-    found = fit_thresholds(values, targets, levels, least)
-    assert list(found) == sorted(set(found))
-    assert len(found) <= 2**levels - 1
-    places = [bin_of(value, found) for value in values]
-    assert all(places.count(number) >= least for number in range(len(found) + 1)) or not found
-
-
-def test_steps_are_found_where_they_are():
-    values = [v / 10 for v in range(80)]
-    found = fit_thresholds(values, [int(v) for v in values])
-    assert found == pytest.approx([1, 2, 3, 4, 5, 6, 7], abs=0.1)
-    assert [bin_of(v, found) for v in (-1, 0.5, 3.5, 99)] == [0, 0, 3, 7]
-    assert fit_thresholds([1, 2, 3], [5, 5, 5]) == ()
-    with pytest.raises(ValueError, match="2 values for 1"):
-        fit_thresholds([1, 2], [1])
-
-
-# ------------------------------------------------------------------ rounds
-
-
-def test_rounds_are_those_of_speculation():
-    """By hand: of two frames the first has no draft, the second is right but for its middle."""
-    frames = shown([[[120, 130, 140], [120, 131, 140]]], WINDOW)
-    tree = DraftTree((ROOT, 0, ROOT), (0, 0, 1))
-    chain = {0: tree, 1: DraftTree((ROOT,), (0,)), 2: EMPTY}
-    played = list(rounds(frames, lambda offer, known: chain[known]))
-    assert [(r.known, r.stood, len(r.tree)) for r in played] == [
-        (0, 0, 0), (1, 0, 0), (2, 0, 0), (0, 1, 3), (2, 0, 0),
-    ]  # fmt: skip
-    drafted = played[3]
-    assert drafted.rank == 1  # nothing is likelier than the first child
-    missed = next(iter(rounds(frames[1:], lambda offer, known: DraftTree((ROOT,), (5,)))))
-    assert (missed.node, missed.rank) == (ROOT, 2)
-
-
-def test_the_deepest_node_is_that_of_the_walk():
-    tree = DraftTree((ROOT, ROOT, 1, 2), (0, 1, 0, 3))
-    assert deepest(tree, [1, 0, 3, 0]) == 3
-    assert deepest(tree, [1, 1]) == 1
-    assert deepest(tree, [2]) == deepest(tree, [-1, 0]) == deepest(EMPTY, [0]) == ROOT
-
-
 def test_an_offer_has_the_chances_of_how_things_are():
     rng = np.random.default_rng(0)
     learned = TemporalMarginals(2, WINDOW)
     stream = [[200, int(rng.integers(150, 250))] for _ in range(200)]
     for before, last, own in zip(stream, stream[1:], stream[2:], strict=False):
-        learned.update(last, before, own, learned.alternatives(last, before))
-    offer = learned.offer([200, 200], [200, 190])
-    assert [list(tokens) for tokens in offer.tokens] == learned.alternatives([200, 200], [200, 190])
+        learned.update(last, before, own, learned.candidates(last, before).tokens)
+    offer = learned.candidates([200, 200], [200, 190])
     for chances in offer.chances:
         assert list(chances) == sorted(chances, reverse=True)
         assert sum(chances) <= 1.0 + 1e-9
     assert top_entropy(offer.chances[0]) < 0.8 < 2.0 < top_entropy(offer.chances[1])
     assert offer.behind(1).tokens == offer.tokens[1:]
-    assert learned.offer([7, 200], [7, 200]).chances[0][0] == 1.0  # what is no bin is repeated
+    assert learned.candidates([7, 200], [7, 200]).chances[0][0] == 1.0  # what is no bin is repeated
 
 
 # ------------------------------------------------------------------ bins and trees
@@ -189,7 +118,7 @@ def test_a_plan_expects_what_happens_and_costs_prune_it():
 
 def test_a_file_gives_the_calibration_back():
     found = fitted(5).calibration
-    again = from_json(json.loads(json.dumps(found.as_json())))
+    again = from_json(json.loads(json.dumps(to_json(found))))
     assert [s.thresholds for s in again.states] == [
         pytest.approx(s.thresholds, abs=1e-6) for s in found.states
     ]
@@ -216,4 +145,4 @@ def test_a_file_gives_the_calibration_back():
 )
 def test_a_file_of_somebody_else_is_refused(change, said):
     with pytest.raises(ValueError, match=said):
-        from_json({**fitted(5).calibration.as_json(), **change})
+        from_json({**to_json(fitted(5).calibration), **change})

@@ -20,19 +20,19 @@ from support.engine import (
     tiny_config,
 )
 from support.heads import random_head
-from vla_ros.core import Timeline
-from vla_ros.engine.checkpoints.draft_head import FOLDER, find_head, load_head, save_head
-from vla_ros.engine.checkpoints.openvla import fingerprint
-from vla_ros.engine.checkpoints.shipped import shipped
-from vla_ros.engine.decoders.base import tap_layers
-from vla_ros.engine.drafters.head import HeadDrafter
-from vla_ros.engine.drafters.spacing import spaced
-from vla_ros.engine.drafters.temporal import FP32_CPU
+from vla_ros.core.types import Timeline
+from vla_ros.engine.decoding.draft_tree import Budget
+from vla_ros.engine.decoding.drafters import FP32_CPU
+from vla_ros.engine.decoding.head_drafters import HeadDrafter
+from vla_ros.engine.decoding.tree_growth import spaced
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.expected import Budget
+from vla_ros.engine.io.draft_head import FOLDER, find_head, load_head, save_head
+from vla_ros.engine.io.hub import shipped
+from vla_ros.engine.io.openvla import fingerprint
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.models.language.base import tap_layers
+from vla_ros.engine.models.openvla import VLAModel
 
 ACTIONS = ActionTokens(960)
 
@@ -48,7 +48,7 @@ def test_an_early_a_middle_and_a_late_layer(count: int, layers: tuple[int, ...])
 def prompt_of(engine, seed: int = 1):  # type: ignore[no-untyped-def]
     engine.reset(TEXTS[0])
     image = stream(1, {0: TEXTS[0]}, seed)[0].image
-    return engine.request(observation(0, image), Timeline(0), CLOCK).prompt
+    return engine.encode(observation(0, image), Timeline(0), CLOCK).prompt
 
 
 @pytest.mark.parametrize("language", ["llama_gqa", "qwen2_tied"])
@@ -60,13 +60,13 @@ def test_taps_are_the_residual_stream_of_the_rows_asked_for(language: str) -> No
         engine = engine_of(checkpoint, backend=backend)
         prompt = prompt_of(engine)
         length = len(prompt)
-        lane = engine.model.lane(1, length + 9, taps=(1, 0))
-        first, _ = lane.run(prefill_layout(length, (length - 3, length - 1)), prompt, None)
-        front = lane.tapped
-        lane.run(PackLayout(rows=(1,), tail=chain(0, length, 2)), None, first)
+        runner = engine.model.runner(1, length + 9, taps=(1, 0))
+        first, _ = runner.run(prefill_layout(length, (length - 3, length - 1)), prompt, None)
+        front = runner.tapped
+        runner.run(PackLayout(rows=(1,), tail=chain(0, length, 2)), None, first)
         assert front is not None
-        assert lane.tapped is not None
-        seen.append((front, lane.tapped))
+        assert runner.tapped is not None
+        seen.append((front, runner.tapped))
     own, theirs = seen
     for a, b in zip(own, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
@@ -84,9 +84,9 @@ def test_taps_are_the_residual_stream_of_the_rows_asked_for(language: str) -> No
 def test_nobody_asks_nobody_pays() -> None:
     engine = engine_of(tiny())
     prompt = prompt_of(engine)
-    lane = engine.model.lane(1, len(prompt) + 9)
-    lane.run(prefill_layout(len(prompt), (len(prompt) - 1,)), prompt, None)
-    assert lane.tapped is None
+    runner = engine.model.runner(1, len(prompt) + 9)
+    runner.run(prefill_layout(len(prompt), (len(prompt) - 1,)), prompt, None)
+    assert runner.tapped is None
 
 
 def test_taps_come_out_of_captured_passes() -> None:
@@ -94,11 +94,13 @@ def test_taps_come_out_of_captured_passes() -> None:
     engine = engine_of(checkpoint)
     prompt = prompt_of(engine)
     length, found = len(prompt), []
-    for options in (ModelOptions(), ModelOptions(capture=lambda function: function)):
-        lane = VLAModel(checkpoint, CPU, torch.float32, options).lane(1, length + 20, taps=(0, 1))
+    for capture in (None, lambda function: function):
+        runner = VLAModel(checkpoint, CPU, torch.float32, capture=capture).runner(
+            1, length + 20, taps=(0, 1)
+        )
         for scale in (1.0, 0.5):
-            lane.run(prefill_layout(length, (length - 1,)), prompt * scale, None)
-        found.append(lane.tapped)
+            runner.run(prefill_layout(length, (length - 1,)), prompt * scale, None)
+        found.append(runner.tapped)
     assert found[0] is not None
     torch.testing.assert_close(*found)
 
@@ -132,7 +134,7 @@ def test_it_drafts_behind_the_prompt_as_the_temporal_tree_and_then_by_the_head()
     own, asked = drafter()
     taps = torch.zeros(3, 128)
     assert not len(own.propose([], 4).tokens)  # no last action yet, and nothing seen
-    own.saw(taps, (0,))
+    own.observe_taps(taps, (0,))
     draft = own.propose([800], 3)
     assert draft.parents is not None
     assert len(draft.tokens) == 9
@@ -151,14 +153,14 @@ def test_it_drafts_behind_the_prompt_as_the_temporal_tree_and_then_by_the_head()
 def test_it_reads_the_row_in_which_the_newest_token_was_chosen() -> None:
     own, _ = drafter()
     taps = torch.arange(4.0)[:, None].repeat(1, 128)
-    own.saw(taps, (0, 2, 3))
+    own.observe_taps(taps, (0, 2, 3))
     assert own._taps is not None
     assert own._taps.tolist() == taps[3:4].tolist()
 
 
 def test_trees_that_do_not_pay_do_not_ask_the_head() -> None:
     own, asked = drafter(0.2, costs=FP32_CPU)
-    own.saw(torch.zeros(1, 128), (0,))
+    own.observe_taps(torch.zeros(1, 128), (0,))
     assert not len(own.propose([800], 3).tokens)  # a node costs a quarter of a pass
     assert asked == []
     assert own.passes == 0
@@ -223,8 +225,8 @@ def test_the_shipped_policy_has_a_head_of_its_own() -> None:
 @pytest.mark.parametrize("count", [7, 12])
 def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path: Path) -> None:
     """Recorded taps and tokens stand for the target: the same drafts, the same passes."""
-    from vla_ros.train.head.features import Seer, read_episode, write_episode
-    from vla_ros.train.head.judge import Judge
+    from vla_ros.lab.train.head.features import Seer, read_episode, write_episode
+    from vla_ros.lab.train.head.judge import Judge
 
     checkpoint = tiny(tiny_config("llama_gqa"), dim=count, seed=5)
     head = random_head(checkpoint.config, count)
@@ -250,7 +252,7 @@ def test_the_judge_counts_the_passes_that_the_engine_makes(count: int, tmp_path:
 
 def taught(frames: int, seed: int):  # type: ignore[no-untyped-def]
     """An episode in which the states say the next two tokens and the past says nothing."""
-    from vla_ros.train.head.features import Episode
+    from vla_ros.lab.train.head.features import Episode
 
     draw = torch.Generator().manual_seed(seed)
     bins = torch.randint(0, 16, (frames, 5), generator=draw)
@@ -264,10 +266,10 @@ def taught(frames: int, seed: int):  # type: ignore[no-untyped-def]
 
 
 def test_a_head_learns_what_the_states_say_and_is_judged_by_others() -> None:
-    from vla_ros.train.head.judge import count_chances
-    from vla_ros.train.head.options import HeadOptions
-    from vla_ros.train.head.target import Target
-    from vla_ros.train.head.training import train_head
+    from vla_ros.lab.train.head.judge import count_chances
+    from vla_ros.lab.train.head.options import HeadOptions
+    from vla_ros.lab.train.head.target import Target
+    from vla_ros.lab.train.head.training import train_head
 
     learn, held_out = [taught(64, n) for n in range(8)], [taught(24, 100 + n) for n in range(4)]
     target = Target(ActionTokens(116, 16), lambda t: torch.zeros(len(t), 16), (0, 1, 2), 16)

@@ -11,15 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.engine.trees.expected import (
+from vla_ros.engine.decoding.draft_tree import (
+    ROOT,
     Budget,
     Cost,
+    DraftTree,
+    branches,
+    children,
     due,
+    likeliest,
     passes_from,
     paying,
     plan_trees,
 )
-from vla_ros.engine.trees.shape import ROOT, DraftTree, branches, children, likeliest
 
 
 def falling(values: list[float]) -> list[float]:

@@ -23,18 +23,18 @@ from support.engine import (
     tiny_config,
 )
 from support.heads import random_head
-from vla_ros.core import Timeline
+from vla_ros.core.types import Timeline
 from vla_ros.engine import Engine, EngineOptions
-from vla_ros.engine.checkpoints.draft_head import save_head
-from vla_ros.engine.drafters.acceptance import Exact, Relaxed
-from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
+from vla_ros.engine.decoding.acceptance import Exact, Relaxed
+from vla_ros.engine.decoding.draft_tree import Budget
+from vla_ros.engine.decoding.drafters import TemporalTreeDrafter
+from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
+from vla_ros.engine.decoding.heterospec import HeteroSpec
+from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.factory import ScheduleParts, make_schedule
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.schedules.heterospec import HeteroSpec
-from vla_ros.engine.schedules.tree import TreeSpeculative
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.expected import Budget
+from vla_ros.engine.io.draft_head import save_head
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.models.openvla import VLAModel
 
 FRAMES = 520
 RESETS = {
@@ -65,7 +65,7 @@ def test_five_hundred_frames_say_what_generate_says(tmp_path: Path) -> None:
         {**hetero, "adaptive_draft": False},
     ):  # fmt: skip
         engine = engine_of(checkpoint, **{"schedule": "speculative", **options})
-        assert isinstance(engine.schedule, TreeSpeculative)
+        assert isinstance(engine.decoding, TreeSpeculative)
         answers = play(engine, events)
         assert said(answers) == expected
         assert any(sum(a.accepted) for a in answers.values())
@@ -77,18 +77,18 @@ def test_the_tree_follows_the_uncertainty(tmp_path: Path) -> None:
     engine = engine_of(
         checkpoint, "heterospec", calibration=write_calibration(tmp_path), adaptive_draft=False
     )
-    assert isinstance(engine.schedule, HeteroSpec)
+    assert isinstance(engine.decoding, HeteroSpec)
     rest = [Event(i, stream(1, {})[0].image, None if i else TEXTS[0]) for i in range(30)]
     wild = [Event(30 + i, stream(1, {}, seed=50 + i)[0].image) for i in range(30)]
     sizes: list[int] = []
-    propose = engine.schedule.drafter.propose
+    propose = engine.decoding.drafter.propose
 
     def seen(prefix, limit):  # type: ignore[no-untyped-def]
         draft = propose(prefix, limit)
         sizes.append(len(draft.tokens))
         return draft
 
-    engine.schedule.drafter.propose = seen  # type: ignore[method-assign]
+    engine.decoding.drafter.propose = seen  # type: ignore[method-assign]
     still = play(engine, rest)
     assert sizes[-1] == 10  # the surest bin: 0.3 * 24 nodes and 3 for what would be levels
     assert still[29].target_passes == 1
@@ -129,7 +129,7 @@ def test_plans_and_layouts_outlive_frames() -> None:
     engine = engine_of(tiny(seed=2), "speculative", **FULL)
     events = stream(64, {0: TEXTS[0]}, seed=3)
     play(engine, events[:34])
-    planner = engine.schedule.lane.planner  # type: ignore[union-attr]
+    planner = engine.decoding.runner.planner  # type: ignore[union-attr]
     before = planner.built
     answers = play(engine, events[34:])
     passes = sum(a.target_passes for a in answers.values())
@@ -151,16 +151,16 @@ def graphed(
         return function
 
     engine = engine_of(tiny(seed=2), "speculative")
-    model = VLAModel(tiny(seed=2), CPU, torch.float32, ModelOptions(capture=capture))
+    model = VLAModel(tiny(seed=2), CPU, torch.float32, capture=capture)
     options = EngineOptions(
-        "memory", schedule="heterospec" if calibration else "speculative", drafter=drafter,
+        "memory", decoding="heterospec" if calibration else "speculative", drafter=drafter,
         fixed_shapes=fixed, adaptive_draft=adaptive, calibration=calibration,
     )  # fmt: skip
     engine.model = model
     head = random_head(model.config, 7)
     none = lambda name: None  # noqa: E731
-    parts = ScheduleParts(model, options, 7, 7, 300, none, head=head)  # type: ignore[arg-type]
-    engine.schedule = make_schedule(parts)
+    parts = DecodingParts(model, options, 7, 7, 300, none, head=head)  # type: ignore[arg-type]
+    engine.decoding = make_decoding(parts)
     return engine
 
 
@@ -168,7 +168,7 @@ def prepare(engine: Engine, events: list[Event]) -> None:
     """For prompts of this length, as the benchmark does."""
     engine.reset(TEXTS[0])
     seen = observation(0, events[0].image)
-    engine.schedule.prepare(engine.request(seen, Timeline(0), CLOCK))
+    engine.decoding.prepare(engine.encode(seen, Timeline(0), CLOCK))
 
 
 @pytest.mark.parametrize("drafter", ["temporal_tree", "head"])
@@ -197,11 +197,11 @@ def test_with_graphs_heterospec_meets_neither_a_new_shape_nor_a_new_plan(
     prepare(engine, events)
     assert len(captured) <= (4 if fixed else 16)
     first = play(engine, events[:1])
-    shapes, plans = len(captured), engine.schedule.lane.planner.built  # type: ignore[union-attr]
+    shapes, plans = len(captured), engine.decoding.runner.planner.built  # type: ignore[union-attr]
     answers = play(engine, events[1:])
     assert len({a.target_passes for a in answers.values()}) > 3
     assert len(captured) == shapes
-    assert engine.schedule.lane.planner.built == plans  # type: ignore[union-attr]
+    assert engine.decoding.runner.planner.built == plans  # type: ignore[union-attr]
     assert said({**first, **answers}) == said(play(engine_of(tiny(seed=2)), events))
 
 
@@ -238,20 +238,20 @@ def test_heterospec_says_what_it_lacks(tmp_path: Path) -> None:
         engine_of(checkpoint, "heterospec", calibration=str(tmp_path / "broken.json"))
     Path(write_calibration(tmp_path)).rename(tmp_path / "heterospec.json")
     engine = engine_of(checkpoint, "heterospec")  # beside the checkpoint it is found
-    assert isinstance(engine.schedule, HeteroSpec)
+    assert isinstance(engine.decoding, HeteroSpec)
 
 
 def test_relaxed_stays_within_its_bounds() -> None:
     checkpoint = tiny(seed=6)
-    engine = engine_of(checkpoint, "speculative", **FULL, acceptance="relaxed", relax_bins=5)
-    seen, step = [], engine.schedule.step
-    engine.schedule.step = lambda request: seen.append(step(request)) or seen[-1]  # type: ignore
+    engine = engine_of(checkpoint, "speculative", **FULL, acceptance="relaxed", relaxed_distance=5)
+    seen, step = [], engine.decoding.step
+    engine.decoding.step = lambda request: seen.append(step(request)) or seen[-1]  # type: ignore
     play(engine, stream(60, {0: TEXTS[0], 30: TEXTS[1]}, seed=6))
     off = [[abs(t - o) for t, o in zip(d.tokens, d.own, strict=True)] for d in seen]
     assert max(max(row[:6]) for row in off) <= 5
     assert max(row[6] for row in off) == 0
     assert any(max(row) for row in off)  # it did relax
-    assert not engine.schedule.lossless
+    assert not engine.decoding.lossless
 
 
 # ------------------------------------------------------------------ the drafter
@@ -261,8 +261,8 @@ BUDGET = Budget(6, 9)
 
 
 def drafter(**options: object) -> TemporalTreeDrafter:
-    reach = Exact().reach
-    return TemporalTreeDrafter(ACTIONS, 3, CPU, reach, BUDGET, **options)  # type: ignore[arg-type]
+    tolerance = Exact().tolerance
+    return TemporalTreeDrafter(ACTIONS, 3, CPU, tolerance, BUDGET, **options)  # type: ignore[arg-type]
 
 
 def test_it_names_alternatives_to_the_last_action() -> None:
@@ -307,8 +307,8 @@ def test_it_learns_where_a_token_goes_and_draws_on_the_targets_own() -> None:
 
 
 def test_siblings_are_spaced_where_near_is_enough() -> None:
-    reach = Relaxed(ACTIONS, 4, 3).reach
-    own = TemporalTreeDrafter(ACTIONS, 3, CPU, reach, Budget(3, 3))
+    tolerance = Relaxed(ACTIONS, 4, 3).tolerance
+    own = TemporalTreeDrafter(ACTIONS, 3, CPU, tolerance, Budget(3, 3))
     own.observe([31900] * 3, [31900] * 3)
     alone = sorted(own.propose([7], 1).tokens.tolist())
     assert min(b - a for a, b in itertools.pairwise(alone)) > 4

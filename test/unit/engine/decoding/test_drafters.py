@@ -20,30 +20,24 @@ from support.engine import (
     tiny,
     tiny_config,
 )
-from vla_ros.benchmark.oracle import MissDrafter
-from vla_ros.core import Observation, Timeline
-from vla_ros.engine.checkpoints.random import (
-    SMALL_VOCAB,
-    in_memory,
-    random_tensors,
-    write_random,
-)
-from vla_ros.engine.decoders.hugging_face import TransformersDecoder
-from vla_ros.engine.drafters.acceptance import Exact
-from vla_ros.engine.drafters.model import ModelDrafter
-from vla_ros.engine.drafters.statistics import AcceptanceStatistics
-from vla_ros.engine.drafters.temporal import TemporalDrafter
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.request import Reading
-from vla_ros.engine.schedules.speculative import Speculative
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.expected import Cost
+from vla_ros.core.types import Observation, Timeline
+from vla_ros.engine.decoding.acceptance import Exact
+from vla_ros.engine.decoding.draft_tree import Cost
+from vla_ros.engine.decoding.drafters import AcceptanceStatistics, TemporalDrafter
+from vla_ros.engine.decoding.model_drafter import ModelDrafter
+from vla_ros.engine.decoding.request import Reading
+from vla_ros.engine.decoding.speculative import Speculative
+from vla_ros.engine.io.random import SMALL_VOCAB, in_memory, random_tensors, write_random
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.models.language.hugging_face import TransformersDecoder
+from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.lab.bench.measure import MissDrafter
 
 ACTIONS = ActionTokens(32000)
 
 
 def temporal(extrapolation: str = "repeat", adaptive: bool = False) -> TemporalDrafter:
-    return TemporalDrafter(ACTIONS, 3, CPU, Exact().close, extrapolation, adaptive)
+    return TemporalDrafter(ACTIONS, 3, CPU, Exact().matches, extrapolation, adaptive)
 
 
 def tokens(drafter: TemporalDrafter, prefix: list[int], limit: int) -> list[int]:
@@ -141,9 +135,9 @@ def test_without_drafts_speculation_is_autoregressive_decoding(
         engine, seen = engine_of(tiny(seed=2), schedule), []
         if schedule == "auto":
             answers = {s: a.tokens for s, a in plain.items()}
-            engine.schedule.drafter = MissDrafter(engine.model, 7, answers, adaptive=True)
-        run = engine.schedule.lane._pass
-        engine.schedule.lane._pass = lambda way, layouts, *fed, run=run, seen=seen: (
+            engine.decoding.drafter = MissDrafter(engine.model, 7, answers, adaptive=True)
+        run = engine.decoding.runner._pass
+        engine.decoding.runner._pass = lambda way, layouts, *fed, run=run, seen=seen: (
             seen.extend(layouts) or run(way, layouts, *fed)
         )
         assert {s: a.tokens for s, a in play(engine, events).items()} == {
@@ -157,17 +151,17 @@ def test_without_drafts_speculation_is_autoregressive_decoding(
 def test_with_graphs_no_shape_is_new_in_service() -> None:
     """Every pack shape of speculation is run before the first answer."""
     engine = engine_of(tiny(seed=2), "speculative")
-    assert isinstance(engine.schedule, Speculative)
+    assert isinstance(engine.decoding, Speculative)
     captured = []
 
     def capture(function):  # type: ignore[no-untyped-def]
         captured.append(function())
         return function
 
-    model = VLAModel(tiny(seed=2), CPU, torch.float32, ModelOptions(capture=capture))
-    drafter = TemporalDrafter(model.actions, 7, CPU, Exact().close)
+    model = VLAModel(tiny(seed=2), CPU, torch.float32, capture=capture)
+    drafter = TemporalDrafter(model.actions, 7, CPU, Exact().matches)
     engine.model = model
-    engine.schedule = Speculative(model, 7, 300, drafter, Exact())
+    engine.decoding = Speculative(model, 7, 300, drafter, Exact())
     events = stream(30, {0: TEXTS[0]}, seed=3)
     first = play(engine, events[:1])
     before = len(captured)
@@ -190,7 +184,7 @@ def test_the_target_as_its_own_draft_is_always_right(tmp_path: Path) -> None:
     write_random(tmp_path / "twin", tiny_config(), seed=2)
     for gamma, passes in ((6, 1), (3, 2), (2, 3)):
         engine = engine_with_draft(tmp_path / "twin", 2, gamma=gamma)
-        assert engine.schedule.drafter.shares_vision
+        assert engine.decoding.drafter.shares_vision
         answers = play(engine, stream(6, {0: TEXTS[0]}))
         assert {a.target_passes for a in answers.values()} == {passes}
         assert all(a.accepted == a.drafted for a in answers.values())
@@ -213,9 +207,8 @@ def test_a_draft_with_another_vocabulary_meets_the_target_in_the_bins(tmp_path: 
         new[: config.action_vocab - 256] = old[: config.action_vocab - 256]
         new[moved.action_vocab - 256 : moved.action_vocab] = old[SMALL_VOCAB - 256 : SMALL_VOCAB]
         tensors["language_model." + name] = new
-    from vla_ros.engine.checkpoints.openvla import save_checkpoint
-    from vla_ros.engine.checkpoints.random import norm_stats
-    from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
+    from vla_ros.engine.io.openvla import save_checkpoint
+    from vla_ros.engine.io.random import norm_stats, write_tokenizer
 
     save_checkpoint(tmp_path / "moved", moved, tensors, norm_stats(), write_tokenizer)
     answers = play(engine_with_draft(tmp_path / "moved", 2, gamma=6), stream(6, {0: TEXTS[0]}))
@@ -225,9 +218,9 @@ def test_a_draft_with_another_vocabulary_meets_the_target_in_the_bins(tmp_path: 
 def test_vision_is_shared_only_where_it_is_the_same(tmp_path: Path) -> None:
     write_random(tmp_path / "other", tiny_config(), seed=3)
     engine = engine_with_draft(tmp_path / "other", 2)
-    assert isinstance(engine.schedule, Speculative)
-    assert isinstance(engine.schedule.drafter, ModelDrafter)
-    assert not engine.schedule.drafter.shares_vision
+    assert isinstance(engine.decoding, Speculative)
+    assert isinstance(engine.decoding.drafter, ModelDrafter)
+    assert not engine.decoding.drafter.shares_vision
 
 
 @pytest.mark.parametrize("gamma", [1, 4])
@@ -236,7 +229,7 @@ def test_rejected_drafts_leave_no_trace_in_the_drafts_memory(tmp_path: Path, gam
     write_random(tmp_path / "other", tiny_config("qwen2_tied"), seed=5)
     engine = engine_with_draft(tmp_path / "other", 2, gamma=gamma)
     fresh = engine_with_draft(tmp_path / "other", 2, gamma=gamma)
-    drafter, second = engine.schedule.drafter, fresh.schedule.drafter
+    drafter, second = engine.decoding.drafter, fresh.decoding.drafter
     propose, begin = drafter.propose, drafter.begin
     seen, now = [], []
 
@@ -276,16 +269,16 @@ def test_a_draft_of_one_camera_sees_the_main_one_of_two(tmp_path: Path, sight: s
         engine = engine_of(
             checkpoint, "speculative", drafter="model", draft_checkpoint=str(tmp_path / "draft")
         )
-        drafter = engine.schedule.drafter
+        drafter = engine.decoding.drafter
         assert drafter.shares_vision is (sight == "features")
         engine.reset(TEXTS[0])
         drafts = []
         for seen in two_cameras(3):
-            request = engine.request(seen, Timeline(0), CLOCK)
+            request = engine.encode(seen, Timeline(0), CLOCK)
             drafter.begin(request)
             drafts.append(drafter.propose([], 6).tokens.tolist())
             if config is target:
-                assert engine.schedule.step(request).target_passes <= 7
+                assert engine.decoding.step(request).target_passes <= 7
         found.append(drafts)
     assert found[0] == found[1]
     assert found[0][0] != found[0][2]
@@ -305,8 +298,8 @@ def test_a_draft_model_runs_as_its_target_does(tmp_path: Path) -> None:
     write_random(tmp_path / "twin", tiny_config(), seed=2)
     options = {"backend": "transformers", "attention": "torch", "cuda_graphs": False}
     engine = engine_with_draft(tmp_path / "twin", 2, gamma=6, **options)
-    draft = engine.schedule.drafter._draft
+    draft = engine.decoding.drafter._draft
     assert isinstance(draft.decoder, TransformersDecoder)
-    assert draft.options == engine.model.options == ModelOptions(**options)  # type: ignore[arg-type]
+    assert draft.options == engine.model.options == engine.options
     answers = play(engine, stream(6, {0: TEXTS[0]}))
     assert {a.target_passes for a in answers.values()} == {1}

@@ -10,11 +10,12 @@ import torch
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
 from support.heads import recursive_head
-from vla_ros.engine.checkpoints.draft_head import load_head, save_head
-from vla_ros.engine.drafters.growth import Growing, shape_of
+from vla_ros.engine.decoding.draft_heads import LEVELS, heads_for, recursive_width
+from vla_ros.engine.decoding.draft_tree import DraftTree, likeliest
+from vla_ros.engine.decoding.tree_growth import Frame, TreeGrower, shape_of
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.recursive_head import LEVELS, heads_for, width_for
-from vla_ros.engine.trees.shape import DraftTree, likeliest
+from vla_ros.engine.io.draft_head import load_head, save_head
+from vla_ros.lab.train.head.unrolled import unroll
 
 CONFIG = replace(tiny_config(), chunk=8)
 COUNT = 56
@@ -40,34 +41,35 @@ def test_a_tree_grows_as_the_head_was_trained(greedy: bool) -> None:
     """The unrolled steps of a whole answer are the levels that a drafter grows, one by one."""
     head = recursive_head(CONFIG, COUNT, seed=1)
     taps, tokens, last, before = random_answer()
-    steps = head.unrolled(taps, tokens, last, before, 4, embed, FIRST if greedy else None)
-    growing = Growing(head, embed, FIRST, lambda place: 0)
+    steps = unroll(head, taps, tokens, last, before, 4, embed, FIRST if greedy else None)
+    deepest = shape_of(DraftTree(tuple(range(-1, 4)), (0,) * 5))
+    grower = TreeGrower(head, embed, FIRST, lambda place: 0, Frame.around([deepest]))
     said = tokens[0].tolist()
     for known, fresh in ((1, 1), (4, 3), (20, 16)):
-        growing.saw(taps[0, known - fresh : known])
-        assert growing.seen == known
+        grower.add_taps(taps[0, known - fresh : known])
+        assert grower.seen == known
         behind = range(known - fresh, known)
         there = [[t[0, p, 0].item() for p in behind] for t in (last, before)]
         ahead = [t[0, known - 1, :4].tolist() for t in (last, before)]
-        growth = growing.begin(said[known - fresh : known], tuple(there), tuple(ahead))
+        grower.begin(said[known - fresh : known], tuple(there), tuple(ahead))
         wanted = [steps[i][0, known - 1 + i] for i in range(4)]
         ranks, tree = [], DraftTree()
         for level in range(4):
-            if level:
-                tree = DraftTree(tuple(range(-1, level)), (*ranks, 0))
-                growth.grow(shape_of(tree, CPU).levels[-1])
-            found = growth._ranked[-1][0].tolist()
+            tree = DraftTree(tuple(range(-1, level)), (*ranks, 0))
+            with torch.inference_mode():
+                grower.through(shape_of(tree), level)
+            found = grower.ranked[level].tolist()
             expected = wanted[level].topk(16)
             assert found == expected.indices.tolist()
             chances = wanted[level].softmax(-1)[expected.indices]
-            torch.testing.assert_close(growth.best[-1], chances, rtol=1e-4, atol=1e-6)
-            right = 0 if greedy else _rank_for(growth, said[known + level] - FIRST)
+            torch.testing.assert_close(grower.best[level], chances, rtol=1e-4, atol=1e-6)
+            right = 0 if greedy else _rank_for(grower.ranked[level], said[known + level] - FIRST)
             ranks.append(right)
 
 
-def _rank_for(growth, bin_: int) -> int:  # type: ignore[no-untyped-def]
+def _rank_for(ranked: torch.Tensor, bin_: int) -> int:
     """Make the alternative of rank 1 the one that was said: what is drafted is then known."""
-    growth._ranked[-1][0, 1] = bin_
+    ranked[1] = bin_
     return 1
 
 
@@ -76,18 +78,18 @@ def test_branches_do_not_see_each_other() -> None:
     head = recursive_head(CONFIG, COUNT, seed=2)
     taps, tokens, last, before = random_answer(1)
     wide = likeliest([[0.5, 0.3, 0.2]] * 3, 20)
-    growing = Growing(head, embed, FIRST, lambda place: 0)
+    grower = TreeGrower(head, embed, FIRST, lambda place: 0, Frame.around([shape_of(wide)]))
 
     def drafted(tree: DraftTree) -> list[int]:
-        growing.forget()
-        growing.saw(taps[0, :5])
+        grower.forget()
+        grower.add_taps(taps[0, :5])
         told = [[t[0, p, 0].item() for p in range(5)] for t in (last, before)]
         ahead = [t[0, 4, :4].tolist() for t in (last, before)]
-        growth = growing.begin(tokens[0, :5].tolist(), tuple(told), tuple(ahead))
-        shape = shape_of(tree, CPU)
-        for level in shape.levels:
-            growth.grow(level)
-        return growth.tokens(shape).tolist()
+        shape = shape_of(tree)
+        with torch.inference_mode():
+            grower.begin(tokens[0, :5].tolist(), tuple(told), tuple(ahead))
+            grower.through(shape, len(shape.levels))
+            return grower.tokens().tolist()
 
     whole = drafted(wide)
     for node in range(len(wide)):
@@ -101,8 +103,8 @@ def test_branches_do_not_see_each_other() -> None:
 
 
 def test_its_width_follows_the_target() -> None:
-    assert (width_for(256), heads_for(128)) == (128, 4)
-    assert (width_for(4096), heads_for(1024)) == (1024, 16)
+    assert (recursive_width(256), heads_for(128)) == (128, 4)
+    assert (recursive_width(4096), heads_for(1024)) == (1024, 16)
 
 
 def test_drafted_by_the_head_a_chunk_says_the_same(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A lane at its edges: lengths of prompts, buckets, what it fits, layers that are tapped."""
+"""A runner at its edges: lengths of prompts, buckets, what it fits, layers that are tapped."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import pytest
 import torch
 
 from support.engine import CPU, Again, tiny, tiny_config
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.packed.attention import Backend, PackedAttention
-from vla_ros.engine.packed.lane import BUCKET, Lane, prompt_lengths, resized
-from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.quantised.matrices import linear
+from vla_ros.engine.decoding.runner import BUCKET, DecoderRunner, prompt_lengths, resized
+from vla_ros.engine.layers.attention import Backend, PackedAttention
+from vla_ros.engine.layers.linear import linear
+from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.options import EngineOptions
 
 
-def model_of(language: str = "llama_gqa", **options: object) -> VLAModel:
-    return VLAModel(tiny(tiny_config(language)), CPU, torch.float32, ModelOptions(**options))  # type: ignore[arg-type]
+def model_of(language: str = "llama_gqa", capture: object = None, **options: object) -> VLAModel:
+    chosen = EngineOptions(**options)  # type: ignore[arg-type]
+    return VLAModel(tiny(tiny_config(language)), CPU, torch.float32, chosen, capture)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def test_a_prompt_is_cut_or_goes_on_with_its_last_row() -> None:
 
 
 def test_only_a_captured_prefill_is_rounded_up() -> None:
-    plain, captured = (model_of(capture=capture).lane(1, 64) for capture in (None, Again()))
+    plain, captured = (model_of(capture=capture).runner(1, 64) for capture in (None, Again()))
     for tokens, rounded in ((1, 16), (15, 16), (16, 16), (17, 32), (32, 32)):
         assert (plain.behind(tokens), captured.behind(tokens)) == (tokens, rounded)
 
@@ -60,9 +62,9 @@ def test_a_prefill_that_sees_all_of_itself_is_never_padded() -> None:
     for length in (9, 16, 20):
         prompt = plain.decoder.embed(torch.arange(3, 3 + length))
         layout = PackLayout((0, length - 1), length, causal=False)
-        wanted, got = (m.lane(1, 64).logits(layout, prompt, None) for m in (plain, captured))
+        wanted, got = (m.runner(1, 64).logits(layout, prompt, None) for m in (plain, captured))
         torch.testing.assert_close(got, wanted)
-        causal = model_of().lane(1, 64).logits(replace(layout, causal=True), prompt, None)
+        causal = model_of().runner(1, 64).logits(replace(layout, causal=True), prompt, None)
         assert not torch.allclose(wanted[0], causal[0])
 
 
@@ -72,39 +74,39 @@ def test_a_prefill_that_sees_all_of_itself_is_never_padded() -> None:
 def test_a_ring_is_as_long_as_what_comes_rounded_up(
     model: VLAModel, entries: int, length: int
 ) -> None:
-    lane = model.lane(1, 100)
-    lane.fit(entries)
-    assert lane.ring.slot_length == length
+    runner = model.runner(1, 100)
+    runner.fit(entries)
+    assert runner.kv_cache.slot_length == length
 
 
 def test_a_ring_keeps_its_shape_while_a_request_is_alive_or_a_graph_knows_it(
     model: VLAModel,
 ) -> None:
-    lane, captured = model.lane(1, 96), model_of(capture=Again()).lane(1, 96)
-    slot = lane.ring.acquire()
-    for each in (lane, captured):
+    runner, captured = model.runner(1, 96), model_of(capture=Again()).runner(1, 96)
+    slot = runner.kv_cache.acquire()
+    for each in (runner, captured):
         each.fit(33)
-        assert each.ring.slot_length == 96
-    lane.ring.release(slot)
-    lane.fit(33)
-    assert lane.ring.slot_length == 48
+        assert each.kv_cache.slot_length == 96
+    runner.kv_cache.release(slot)
+    runner.fit(33)
+    assert runner.kv_cache.slot_length == 48
 
 
 def test_another_length_makes_new_plans_and_the_same_one_keeps_them(model: VLAModel) -> None:
-    lane, prompt = model.lane(1, 100), model.decoder.embed(torch.arange(3, 23))
+    runner, prompt = model.runner(1, 100), model.decoder.embed(torch.arange(3, 23))
     layout = prefill_layout(20, (19,))
-    lane.fit(40)
-    wanted = lane.run(layout, prompt, None)[1].tolist()
-    assert lane.planner.built == 1
-    lane.fit(45)
-    lane.run(layout, prompt, None)
-    assert lane.planner.built == 1
-    lane.fit(100)
-    assert lane.planner.built == 0
-    assert lane.run(layout, prompt, None)[1].tolist() == pytest.approx(wanted)
+    runner.fit(40)
+    wanted = runner.run(layout, prompt, None)[1].tolist()
+    assert runner.planner.built == 1
+    runner.fit(45)
+    runner.run(layout, prompt, None)
+    assert runner.planner.built == 1
+    runner.fit(100)
+    assert runner.planner.built == 0
+    assert runner.run(layout, prompt, None)[1].tolist() == pytest.approx(wanted)
     tail = PackLayout((0,), tail=chain(0, 20, 1))
-    got = lane.run(tail, None, torch.tensor([7]))[1].tolist()
-    again = model.lane(1, 100)
+    got = runner.run(tail, None, torch.tensor([7]))[1].tolist()
+    again = model.runner(1, 100)
     again.run(layout, prompt, None)
     assert again.run(tail, None, torch.tensor([7]))[1].tolist() == pytest.approx(got)
 
@@ -113,31 +115,31 @@ def test_another_length_makes_new_plans_and_the_same_one_keeps_them(model: VLAMo
 def test_layers_that_are_tapped_give_what_the_rows_made_of_them(graphs: bool) -> None:
     """In the order asked for, of ``run``, of ``logits``, and of passes that feed each other."""
     model = model_of(capture=Again() if graphs else None)
-    lane = model.lane(1, 64, None, (0, 1))
-    plain = model_of().lane(1, 64)
-    assert lane.tapped is None
+    runner = model.runner(1, 64, None, (0, 1))
+    plain = model_of().runner(1, 64)
+    assert runner.tapped is None
     prompt = model.decoder.embed(torch.arange(3, 12))
     layout = prefill_layout(9, (4, 8))
-    choices, maxima = lane.run(layout, prompt, None)
-    first = lane.tapped
+    choices, maxima = runner.run(layout, prompt, None)
+    first = runner.tapped
     assert first is not None
     assert first.shape == (2, 2 * 64)
     wanted = plain.run(layout, prompt, None)
     assert choices.tolist() == wanted[0].tolist()
     torch.testing.assert_close(maxima, wanted[1])
     first = first.clone()
-    logits = lane.logits(layout, prompt, None)
-    assert lane.tapped is not None
-    torch.testing.assert_close(lane.tapped, first)
+    logits = runner.logits(layout, prompt, None)
+    assert runner.tapped is not None
+    torch.testing.assert_close(runner.tapped, first)
     torch.testing.assert_close(logits.amax(-1), maxima)
-    others = model.lane(1, 64, None, (1,))
+    others = model.runner(1, 64, None, (1,))
     others.run(layout, prompt, None)
     assert others.tapped is not None
     torch.testing.assert_close(others.tapped, first[:, 64:])
     assert plain.tapped is None
     follow = tuple(PackLayout((0,), tail=chain(0, 9 + n, 1)) for n in range(3))
-    said, _ = lane.follow(follow, choices[1:])
-    assert lane.tapped.shape == (3, 2 * 64)
+    said, _ = runner.follow(follow, choices[1:])
+    assert runner.tapped.shape == (3, 2 * 64)
     assert said.tolist() == plain.follow(follow, choices[1:])[0].tolist()
 
 
@@ -149,8 +151,10 @@ def test_a_layer_is_tapped_by_what_was_given_for_it(model: VLAModel) -> None:
         asked.append(layers)
         return model.decoder.tapped(x, positions, attention, rows, layers)
 
-    lane = model.lane(1, 64)
-    own = Lane(model.decoder, model.decoder.hidden, lane.ring, lane.backend, taps=(1,), tap=tap)
+    runner = model.runner(1, 64)
+    own = DecoderRunner(
+        model.decoder, model.decoder.hidden, runner.kv_cache, runner.backend, taps=(1,), tap=tap
+    )
     own.run(prefill_layout(5, (4,)), model.decoder.embed(torch.arange(5)), None)
     assert asked == [(1,)]
     assert own.tapped is not None
@@ -160,11 +164,11 @@ def test_a_layer_is_tapped_by_what_was_given_for_it(model: VLAModel) -> None:
 def test_passes_that_feed_each_other_choose_within_the_window(
     model: VLAModel, window: range | None
 ) -> None:
-    lane, whole = model.lane(1, 64, window), model.lane(1, 64)
+    runner, whole = model.runner(1, 64, window), model.runner(1, 64)
     prompt = model.decoder.embed(torch.arange(3, 12))
-    token, _ = lane.run(prefill_layout(9, (8,)), prompt, None)
+    token, _ = runner.run(prefill_layout(9, (8,)), prompt, None)
     whole.run(prefill_layout(9, (8,)), prompt, None)
-    said, peaks = lane.follow(
+    said, peaks = runner.follow(
         tuple(PackLayout((0,), tail=chain(0, 9 + n, 1)) for n in range(4)), token
     )
     for place in range(4):
@@ -180,19 +184,19 @@ def test_passes_that_feed_each_other_choose_within_the_window(
 
 
 def test_hidden_states_are_those_the_logits_come_from(model: VLAModel) -> None:
-    lane, x = model.lane(1, 32), model.decoder.embed(torch.arange(3, 12))
+    runner, x = model.runner(1, 32), model.decoder.embed(torch.arange(3, 12))
     layout = prefill_layout(9, (2, 8))
-    states = lane.hidden(layout, x)
+    states = runner.hidden(layout, x)
     assert states.shape == (2, 64)
     assert not states.requires_grad and states.is_inference()
     logits = linear(states, model.decoder.head)
-    torch.testing.assert_close(lane.logits(layout, x, None), logits)
+    torch.testing.assert_close(runner.logits(layout, x, None), logits)
 
 
 def test_answers_carry_no_gradient(model: VLAModel) -> None:
-    lane, x = model.lane(1, 32), model.decoder.embed(torch.arange(3, 12))
+    runner, x = model.runner(1, 32), model.decoder.embed(torch.arange(3, 12))
     layout = prefill_layout(9, (8,))
-    for answer in (*lane.run(layout, x, None), lane.logits(layout, x, None)):
+    for answer in (*runner.run(layout, x, None), runner.logits(layout, x, None)):
         assert answer.is_inference()
 
 
@@ -200,13 +204,15 @@ def test_attention_is_made_once_for_a_plan_that_comes_again(model: VLAModel) -> 
     """Eager: what it takes from a plan is taken once. Captured: its plan changes under it."""
     made = []
 
-    def make(ring, plan):  # type: ignore[no-untyped-def]
+    def make(kv_cache, plan):  # type: ignore[no-untyped-def]
         made.append(plan)
-        return PackedAttention(ring, plan)
+        return PackedAttention(kv_cache, plan)
 
     for capture, count in ((None, 2), (lambda f: f, 5)):
-        lane = model.lane(1, 64)
-        own = Lane(model.decoder, model.decoder.hidden, lane.ring, Backend(make), capture)
+        runner = model.runner(1, 64)
+        own = DecoderRunner(
+            model.decoder, model.decoder.hidden, runner.kv_cache, Backend(make), capture
+        )
         made.clear()
         for entry in (5, 5, 9, 5, 9):
             own.run(PackLayout((0,), tail=chain(0, entry, 1)), None, torch.tensor([entry]))
@@ -222,14 +228,14 @@ def test_attention_is_made_once_for_a_plan_that_comes_again(model: VLAModel) -> 
 def test_however_many_passes_feed_each_other_each_says_one_token(
     model: VLAModel, count: int, graphs: bool
 ) -> None:
-    lane = (model_of(capture=Again()) if graphs else model).lane(1, 64)
+    runner = (model_of(capture=Again()) if graphs else model).runner(1, 64)
     prompt, token = model.decoder.embed(torch.arange(3, 12)), torch.tensor([40])
-    lane.run(prefill_layout(9, (8,)), prompt, None)
+    runner.run(prefill_layout(9, (8,)), prompt, None)
     layouts = tuple(PackLayout((0,), tail=chain(0, 9 + n, 1)) for n in range(count))
-    said, peaks = lane.follow(layouts, token)
+    said, peaks = runner.follow(layouts, token)
     assert said.shape == peaks.shape == (count,)
     for place, layout in enumerate(layouts):
-        token, peak = lane.run(layout, None, token)
+        token, peak = runner.run(layout, None, token)
         assert token.tolist() == said[place : place + 1].tolist()
         torch.testing.assert_close(peak[0], peaks[place])
 
@@ -237,8 +243,8 @@ def test_however_many_passes_feed_each_other_each_says_one_token(
 def test_a_layout_that_brings_its_padding_keeps_it(model: VLAModel) -> None:
     tokens = torch.arange(3, 12)
     padded = PackLayout((6,), 7, pad=2)
-    got = model.lane(1, 64).logits(padded, model.decoder.embed(tokens), None)
-    wanted = model.lane(1, 64).logits(
+    got = model.runner(1, 64).logits(padded, model.decoder.embed(tokens), None)
+    wanted = model.runner(1, 64).logits(
         prefill_layout(7, (6,)), model.decoder.embed(tokens[:7]), None
     )
     torch.testing.assert_close(got, wanted)

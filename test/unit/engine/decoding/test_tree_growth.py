@@ -13,20 +13,24 @@ from hypothesis import strategies as st
 
 from support.engine import CLOCK, CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
 from support.heads import recursive_head, rollouts
-from vla_ros.analysis.calibration import fit
-from vla_ros.core import Timeline
-from vla_ros.engine.checkpoints.draft_head import save_head
-from vla_ros.engine.drafters.captured_growth import FRESH, CapturedGrowing, Frame, laid
-from vla_ros.engine.drafters.growth import Growing, shape_of
-from vla_ros.engine.drafters.recursive import RecursiveDrafter
-from vla_ros.engine.drafters.uncertain_head import UncertainHeadDrafter
-from vla_ros.engine.packed.graphs import CountedCapture
-from vla_ros.engine.request import Request
-from vla_ros.engine.stages import StageTimer
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.calibration import FILE, Calibration, from_json, plan_bins
-from vla_ros.engine.trees.expected import Budget
-from vla_ros.engine.trees.shape import DraftTree
+from vla_ros.core.types import Timeline
+from vla_ros.engine.decoding.calibration import FILE, Calibration, from_json, plan_bins
+from vla_ros.engine.decoding.draft_tree import Budget, DraftTree
+from vla_ros.engine.decoding.head_drafters import RecursiveDrafter
+from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter
+from vla_ros.engine.decoding.request import Request, StageTimer
+from vla_ros.engine.decoding.tree_growth import (
+    FRESH,
+    Frame,
+    TreeGrower,
+    layout_of,
+    shape_of,
+)
+from vla_ros.engine.io.draft_head import save_head
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.graphs import CountedCapture
+from vla_ros.lab.heterospec import to_json
+from vla_ros.lab.roofline.calibration import fit
 
 CHUNK = 4
 COUNT = 7 * CHUNK
@@ -57,10 +61,10 @@ def trees(draw: st.DrawFn) -> DraftTree:
 @settings(max_examples=10, deadline=None)
 @given(st.lists(trees(), min_size=1, max_size=3), st.integers(1, 20), st.sampled_from([0, 3]))
 def test_within_a_frame_every_tree_says_what_it_says_alone(
-    drawn: list[DraftTree], known: int, reach: int
+    drawn: list[DraftTree], known: int, tolerance: int
 ) -> None:
     head = recursive_head(CONFIG, COUNT, seed=1)
-    shapes = [shape_of(tree, CPU) for tree in drawn]
+    shapes = [shape_of(tree) for tree in drawn]
     draw = torch.Generator().manual_seed(known)
     taps = torch.randn(known, 2 * 64, generator=draw)
     said = (ACTIONS.first + torch.randint(0, 256, (known,), generator=draw)).tolist()
@@ -69,34 +73,31 @@ def test_within_a_frame_every_tree_says_what_it_says_alone(
     ahead = told[0][known:], told[1][known:]
 
     def apart(place: int) -> int:
-        return 0 if place % 7 == 6 else reach
+        return 0 if place % 7 == 6 else tolerance
 
-    plain = Growing(head, embed, ACTIONS.first, apart)
-    own = CapturedGrowing(
-        head, embed, ACTIONS.first, apart, Again(), Frame.around(shapes),
-        [(0, len(shape.levels)) for shape in shapes], True,
-    )  # fmt: skip
-    own.prepare()
+    own = TreeGrower(head, embed, ACTIONS.first, apart, Frame.around(shapes), Again())
+    own.prepare([(-1, len(shape.levels)) for shape in shapes])
     for shape in (*shapes, shapes[0]):
+        alone = TreeGrower(head, embed, ACTIONS.first, apart, Frame.around([shape]))
         found = []
-        for growing in (plain, own):
-            growing.forget()
-            growing.saw(taps[: known // 2])
-            growing.saw(taps[known // 2 :])
+        for grower in (alone, own):
+            grower.forget()
+            grower.add_taps(taps[: known // 2])
+            grower.add_taps(taps[known // 2 :])
             with torch.inference_mode():
-                growth = growing.begin(said, behind, ahead)
-                growth.through(shape, len(shape.levels))
-                found.append((growth.tokens(shape).tolist(), growth.entropy()))
+                grower.begin(said, behind, ahead)
+                grower.through(shape, len(shape.levels))
+                found.append((grower.tokens().tolist(), grower.entropy()))
         assert found[0][0] == found[1][0]
         assert found[0][1] == pytest.approx(found[1][1], abs=1e-3)
 
 
 def test_a_tree_that_was_not_planned_for_says_so() -> None:
-    wide = shape_of(DraftTree((-1, -1, 0, 1), (0, 1, 0, 0)), CPU)
-    deep = shape_of(DraftTree((-1, 0, 1, 2), (0, 0, 0, 0)), CPU)
+    wide = shape_of(DraftTree((-1, -1, 0, 1), (0, 1, 0, 0)))
+    deep = shape_of(DraftTree((-1, 0, 1, 2), (0, 0, 0, 0)))
     for frame, shape in ((Frame.around([deep]), wide), (Frame.around([wide]), deep)):
         with pytest.raises(ValueError, match="not planned for"):
-            laid(shape, frame, CPU)
+            layout_of(shape, frame, CPU)
 
 
 # ------------------------------------------------------------------ drafters
@@ -104,7 +105,7 @@ def test_a_tree_that_was_not_planned_for_says_so() -> None:
 
 @pytest.fixture(scope="module")
 def calibration() -> Calibration:
-    from vla_ros.train.head.replayed import replayed
+    from vla_ros.lab.train.head.replayed import replayed
 
     head = recursive_head(CONFIG, COUNT, seed=3)
     episodes = [rollouts(CONFIG, COUNT, 40, seed) for seed in range(2)]
@@ -119,7 +120,7 @@ def drafter_of(kind: str, calibration: Calibration, capture):  # type: ignore[no
         ACTIONS, CPU, lambda p: 0, budget if trees else Budget(0, 0), head, embed, None, CHUNK,
         capture,
     )  # fmt: skip
-    return made if trees else UncertainHeadDrafter(made, calibration, plan_bins(calibration), CPU)
+    return made if trees else EntropyHeadDrafter(made, calibration, plan_bins(calibration), CPU)
 
 
 @pytest.mark.parametrize("kind", ["trees", "heterospec"])
@@ -142,7 +143,7 @@ def test_drafts_are_those_without_graphs(kind: str, calibration: Calibration) ->
             known += step
             drafts = []
             for one in (plain, own):
-                one.saw(taps[known - step : known], range(step))
+                one.observe_taps(taps[known - step : known], range(step))
                 drafts.append(one.propose(said[:known], COUNT - 1 - known))
             assert drafts[0].parents == drafts[1].parents
             assert drafts[0].tokens.tolist() == drafts[1].tokens.tolist()
@@ -160,14 +161,14 @@ def test_what_is_not_finite_is_forgotten(calibration: Calibration) -> None:
     own.prepare(REQUEST)
     taps, said = torch.randn(1, 128), [ACTIONS.first + 20]
     own.begin(REQUEST)
-    own.saw(taps * float("nan"), (0,))
+    own.observe_taps(taps * float("nan"), (0,))
     own.propose(said, 20)
     own.forget(damaged=True)
-    assert bool(own.growing.keys.isfinite().all())
+    assert bool(own.grower.keys.isfinite().all())
     found = []
     for one in (plain, own):
         one.begin(REQUEST)
-        one.saw(taps, (0,))
+        one.observe_taps(taps, (0,))
         found.append(one.propose(said, 20).tokens.tolist())
     assert found[0] == found[1] != []
 
@@ -179,10 +180,10 @@ def test_what_is_not_finite_is_forgotten(calibration: Calibration) -> None:
 def test_an_engine_captures_nothing_in_service(
     kind: str, calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("engine", "factory"):
+    for module in ("engine", "decoding.factory"):
         monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", 48)
     save_head(tmp_path, recursive_head(CONFIG, COUNT, seed=3))
-    (tmp_path / FILE).write_text(json.dumps(calibration.as_json()))
+    (tmp_path / FILE).write_text(json.dumps(to_json(calibration)))
     assert from_json(json.loads((tmp_path / FILE).read_text())).tokens == COUNT
     schedule = "speculative" if kind == "trees" else "heterospec"
     options = {"drafter": "head", "draft_checkpoint": str(tmp_path), "adaptive_draft": False}

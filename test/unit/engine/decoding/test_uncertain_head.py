@@ -10,19 +10,17 @@ import pytest
 import torch
 
 from support.calibrations import write_calibration
-from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
+from support.engine import TEXTS, engine_of, play, stream, tiny, tiny_config
 from support.heads import recursive_head, rollouts
-from vla_ros.analysis.calibration import fit
-from vla_ros.analysis.rivals import best_chain, by_bins, counted, rivals
-from vla_ros.engine.checkpoints.draft_head import save_head
-from vla_ros.engine.drafters.growth import Growing, entropy, merged, shape_of
-from vla_ros.engine.drafters.uncertain_head import bunch_of
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.calibration import FILE, from_json, plan_bins
-from vla_ros.engine.trees.entropy import path_entropy
-from vla_ros.engine.trees.expected import Budget, Cost
-from vla_ros.engine.trees.rounds import Unrolled, hindsight, rounds
-from vla_ros.engine.trees.shape import DraftTree, likeliest
+from vla_ros.engine.decoding.calibration import FILE, from_json, path_entropy, plan_bins
+from vla_ros.engine.decoding.draft_tree import Budget, Cost, DraftTree, likeliest
+from vla_ros.engine.decoding.heterospec import bin_trees
+from vla_ros.engine.decoding.tree_growth import Frame, TreeGrower, entropy, merged, shape_of
+from vla_ros.engine.io.draft_head import save_head
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.lab.heterospec import Unrolled, hindsight, rounds, to_json
+from vla_ros.lab.roofline.calibration import fit
+from vla_ros.lab.roofline.rivals import best_chain, by_bins, counted, rivals
 
 CHUNK, COUNT = 2, 14
 CONFIG = replace(tiny_config(), chunk=CHUNK)
@@ -36,7 +34,7 @@ def embed(tokens: torch.Tensor) -> torch.Tensor:
 
 def offered(frames: int = 60) -> list[Unrolled]:
     """What a head offers of episodes that nobody played."""
-    from vla_ros.train.head.replayed import replayed
+    from vla_ros.lab.train.head.replayed import replayed
 
     head = recursive_head(CONFIG, COUNT, seed=3)
     episodes = [rollouts(CONFIG, COUNT, frames, seed) for seed in range(2)]
@@ -48,10 +46,10 @@ def test_trees_are_put_together_and_cut_out_again() -> None:
     whole = merged([wide, deep])
     assert len(whole) == 8
     assert whole.levels == (1, 1, 2, 2, 2, 2, 3, 4)
-    part, all_ = shape_of(deep, CPU, whole), shape_of(whole, CPU)
-    assert [len(a.parents) for a in part.levels] == [len(b.parents) for b in all_.levels]
+    part, all_ = shape_of(deep, whole), shape_of(whole)
+    assert part.levels == all_.levels
     assert len(part.nodes) == 4
-    bunch = bunch_of((wide, deep), 9, 2, CPU)
+    bunch = bin_trees((wide, deep), 9, 2)
     assert bunch.common == 1
     assert [len(s.levels) for s in bunch.shapes] == [1, 3]  # the deep one goes on
 
@@ -79,21 +77,22 @@ def test_replayed_rounds_offer_what_is_left_of_the_answer() -> None:
 
 def test_replayed_is_what_a_drafter_grows() -> None:
     """Chances of the likeliest path, and the rank of what was said, at one place of one frame."""
-    from vla_ros.train.head.recursive import answers_of
+    from vla_ros.lab.train.head.recursive import answers_of
 
     head, episode = recursive_head(CONFIG, COUNT, seed=3), rollouts(CONFIG, COUNT, 6, 0)
     frames = offered(6)
     answers = answers_of([episode], ACTIONS, CHUNK)
     frame, known = 4, 5
-    growing = Growing(head, embed, ACTIONS.first, lambda place: 0)
-    growing.saw(answers.taps[frame, :known].float())
+    path = shape_of(DraftTree((-1, 0, 1), (0, 0, 0)))
+    grower = TreeGrower(head, embed, ACTIONS.first, lambda place: 0, Frame.around([path]))
+    grower.add_taps(answers.taps[frame, :known].float())
     told = [t[frame, :known, 0].tolist() for t in (answers.last, answers.before)]
     ahead = [t[frame, known - 1, :3].tolist() for t in (answers.last, answers.before)]
     said = answers.tokens[frame].tolist()
-    growth = growing.begin(said[:known], tuple(told), tuple(ahead))
-    for level in shape_of(DraftTree((-1, 0, 1), (0, 0, 0)), CPU).levels:
-        growth.grow(level)
-    for level, best in enumerate(growth.best):
+    with torch.inference_mode():
+        grower.begin(said[:known], tuple(told), tuple(ahead))
+        grower.through(path, 2)
+    for level, best in enumerate(grower.best):
         wanted = torch.tensor(frames[frame].chances[known - 1][level])
         torch.testing.assert_close(best, wanted, rtol=1e-4, atol=1e-6)
 
@@ -101,7 +100,7 @@ def test_replayed_is_what_a_drafter_grows() -> None:
 def test_a_fit_gives_every_number_of_known_tokens_trees_of_its_own() -> None:
     frames = offered()
     fitted = fit(frames, Budget(8, 12), about={"drafter": "head"})
-    back = from_json(json.loads(json.dumps(fitted.calibration.as_json())))
+    back = from_json(json.loads(json.dumps(to_json(fitted.calibration))))
     assert back.tokens == COUNT
     plan = plan_bins(back)
     for known, trees in enumerate(plan.trees):
@@ -122,7 +121,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("head")
     save_head(path, recursive_head(CONFIG, COUNT, seed=3))
     fitted = fit(offered(), Budget(8, 12), about={"drafter": "head"})
-    (path / FILE).write_text(json.dumps(fitted.calibration.as_json()))
+    (path / FILE).write_text(json.dumps(to_json(fitted.calibration)))
     return path
 
 

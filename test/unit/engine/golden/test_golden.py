@@ -15,17 +15,16 @@ import torch
 from scenes import INSTRUCTIONS, pairs, pictures
 
 from support.engine import CLOCK, CPU
-from vla_ros.core import Inference, Observation, Timeline
+from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, load_engine
-from vla_ros.engine.checkpoints.config import TextConfig, TowerConfig
-from vla_ros.engine.checkpoints.convert import ConvertOptions, convert
-from vla_ros.engine.checkpoints.convert.prismatic import BASE_VLMS, convert_prismatic, describe
-from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.checkpoints.files import read_json
-from vla_ros.engine.checkpoints.preprocessor import read_preprocessor
-from vla_ros.engine.checkpoints.random import PRESETS
-from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.vision.images import Preprocessor
+from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.convert import ConvertOptions, convert
+from vla_ros.engine.io.convert.prismatic import BASE_VLMS, convert_prismatic, describe
+from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.processors import read_preprocessor
+from vla_ros.engine.io.random import PRESETS
+from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 
 TOWERS = (
     TowerConfig(32, 3, 2, 64, 56, 14, class_token=True, registers=4, layer_scale=True,
@@ -40,7 +39,7 @@ QWEN = TextConfig(
 
 def engine(directory: Path, schedule: str = "autoregressive", **options: object) -> Engine:
     words = {"checkpoint": str(directory), "action_dim": None, "threads": 1, **options}
-    return load_engine(EngineOptions(schedule=schedule, **words))  # type: ignore[arg-type]
+    return load_engine(EngineOptions(decoding=schedule, **words))  # type: ignore[arg-type]
 
 
 def seen(number: int, cameras: int, state: np.ndarray | None = None) -> Observation:
@@ -65,13 +64,13 @@ def logits(policy: Engine, number: int, text: str, tokens: np.ndarray) -> np.nda
     """Logits [K, action tokens] where the original's tokens are fed back."""
     policy.reset(text)
     model, actions = policy.model, policy.model.actions
-    request = policy.request(seen(number, model.config.images), Timeline(0), CLOCK)
+    request = policy.encode(seen(number, model.config.images), Timeline(0), CLOCK)
     length = len(request.prompt)
-    lane = model.lane(1, length + len(tokens))
-    rows = [lane.logits(prefill_layout(length, (length - 1,)), request.prompt, None)]
+    runner = model.runner(1, length + len(tokens))
+    rows = [runner.logits(prefill_layout(length, (length - 1,)), request.prompt, None)]
     for i, token in enumerate(tokens[:-1]):
         layout = PackLayout(rows=(0,), tail=chain(0, length + i, 1))
-        rows.append(lane.logits(layout, None, torch.tensor([token])))
+        rows.append(runner.logits(layout, None, torch.tensor([token])))
     return torch.cat(rows)[:, actions.first : actions.vocab].numpy()
 
 
@@ -82,7 +81,7 @@ def check(policy: Engine, expected: dict[str, np.ndarray]) -> None:
     apart = {"pixels": 0.0, "logits": 0.0, "actions": 0.0}
     for wanted, (number, text) in zip(expected["pixels"], pairs(), strict=False):
         policy.reset(text)
-        request = policy.request(seen(number, policy.model.config.images), Timeline(0), CLOCK)
+        request = policy.encode(seen(number, policy.model.config.images), Timeline(0), CLOCK)
         ours = torch.cat(request.pixels, dim=1).numpy().reshape(wanted.shape)
         apart["pixels"] = max(apart["pixels"], float(np.abs(ours - wanted).max()))
     for wanted, tokens, (number, text) in zip(
@@ -178,7 +177,7 @@ def test_minivla(golden: Callable, name: str, tmp_path: Path) -> None:
     rows, last = int(given.expected["rows"]), int(given.expected["last"])
     vla = Fields(read_json(given.directory / "config.json"), "config").part("vla")
     real = describe(vla, given.directory)
-    assert BASE_VLMS[str(vla.raw["base_vlm"])].all_tokens == 151921
+    assert BASE_VLMS[str(vla.raw["base_vlm"])][1] == 151921
     small = replace(real, text=replace(QWEN, vocab_size=rows), towers=TOWERS, action_vocab=last)
     (tmp_path / "out").mkdir()
     vq = given.directory / "vq" if name.endswith("vq") else None

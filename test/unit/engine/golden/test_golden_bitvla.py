@@ -18,13 +18,13 @@ import torch
 from scenes import INSTRUCTIONS, pairs, pictures
 
 from support.engine import CLOCK
-from vla_ros.core import Observation, Timeline
+from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import Engine, EngineOptions, load_engine
-from vla_ros.engine.checkpoints.convert import convert
-from vla_ros.engine.packed.pack import PackLayout
-from vla_ros.engine.quantised.ternary.matrix import Ternary, int8_rows
-from vla_ros.engine.request import Request
-from vla_ros.engine.schedules.parallel import Parallel
+from vla_ros.engine.decoding.parallel import Parallel
+from vla_ros.engine.decoding.request import Request
+from vla_ros.engine.io.convert import convert
+from vla_ros.engine.layers.pack import PackLayout
+from vla_ros.engine.layers.ternary import Ternary, int8_rows
 
 TOWER = "vision_tower.vision_model.encoder.layers.1.mlp.fc2"
 LANGUAGE = "language_model.model.layers.2.mlp.down_proj"
@@ -43,14 +43,14 @@ class Played:
 
     def request(self, pair: tuple[int, str]) -> Request:
         self.engine.reset(pair[1])
-        return self.engine.request(self.observation(pair[0]), Timeline(0), CLOCK)
+        return self.engine.encode(self.observation(pair[0]), Timeline(0), CLOCK)
 
     def states(self, request: Request) -> torch.Tensor:
-        schedule = self.engine.schedule
+        schedule = self.engine.decoding
         assert isinstance(schedule, Parallel)
         x = schedule.sequence(request)
         layout = PackLayout(rows=tuple(schedule.rows(len(x))), prefill=len(x), causal=False)
-        return schedule.lane.hidden(layout, x)
+        return schedule.runner.hidden(layout, x)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def played(golden: Callable, tmp_path_factory: pytest.TempPathFactory) -> Played
     done = convert(given.directory, target)
     assert "as for LIBERO: chunks of 8 actions of 7, 2 cameras, 8 values of state" in done.summary
     engine = load_engine(
-        EngineOptions(checkpoint=str(target), dtype="float32", threads=1, schedule="parallel")
+        EngineOptions(checkpoint=str(target), dtype="float32", num_threads=1, decoding="parallel")
     )
     assert isinstance(engine, Engine)
     return Played(engine, given.expected)
@@ -84,7 +84,7 @@ def test_integers_are_the_authors(played: Played) -> None:
         assert np.array_equal(made.values().numpy(), expected[f"ternary {name}"])
         assert (made.scale == torch.from_numpy(expected[f"scale {name}"])).all()
     request = played.request(pairs()[0])
-    schedule = played.engine.schedule
+    schedule = played.engine.decoding
     assert isinstance(schedule, Parallel)
     x = schedule.sequence(request)
     assert list(schedule.rows(len(x))) == expected["action_rows"].tolist()
@@ -127,7 +127,7 @@ def test_states_values_and_actions(played: Played) -> None:
         if number < len(expected["states"]):
             states.append(float(np.abs(found.numpy() - expected["states"][number]).max()))
         with torch.inference_mode():
-            values = played.engine.schedule.read(found)  # type: ignore[attr-defined]
+            values = played.engine.decoding.read(found)  # type: ignore[attr-defined]
         ours.append(float(np.abs(values.numpy() - expected["normal"][number]).max()))
         answer = played.engine.step(played.observation(pair[0]), Timeline(0), CLOCK)
         assert answer is not None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vla_ros.engine import CheckpointError
-from vla_ros.engine.checkpoints.parse import LLAMA_EMPTY_TOKEN, parse_config, parse_text
+from vla_ros.engine.io.config import LLAMA_EMPTY_TOKEN, parse_config, parse_text
 
 OPENVLA: dict[str, Any] = {
     "vision_backbone_id": "dinosiglip-vit-so-224px",

@@ -9,21 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from golden.flow.seeded import image
+from golden.flow.seeded import draw, image
+from golden.groot import eagle_cases as n15
 from golden.groot.cases import PICTURES, ROBOTS
-from unit.engine.flow.groot.small import GOLDEN
+from unit.engine.models.groot_small import GOLDEN
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.groot.embodiment import Embodiment, read_embodiment
-from vla_ros.engine.flow.groot.pictures import Framing, framed, letterboxed, resized
-from vla_ros.engine.flow.groot.units import (
+from vla_ros.engine.io.groot import (
+    CROP,
+    DATA_CONFIG,
+    METADATA,
+    Embodiment,
+    Framing,
     Group,
     Relative,
-    Scale,
-    actions_to_robot,
-    state_to_model,
+    framed,
+    letterboxed,
+    read_metadata,
+    read_processor,
+    resized,
 )
 
 KNOWN = {"turner": 1}
@@ -36,7 +43,7 @@ def golden() -> dict[str, np.ndarray]:
 
 
 def robot(name: str) -> Embodiment:
-    return read_embodiment(GOLDEN / "robots", name, KNOWN)
+    return read_processor(GOLDEN / "robots", name, KNOWN)
 
 
 @pytest.mark.parametrize("name", list(PICTURES))
@@ -51,7 +58,7 @@ def test_pictures_are_nvidias_to_the_last_bit(name: str, golden: dict[str, np.nd
 
 
 @given(source=st.integers(1, 80), side=st.integers(1, 80), value=st.integers(0, 255))
-def test_one_colour_stays_it_at_every_size(source: int, side: int, value: int) -> None:
+def test_one_color_stays_it_at_every_size(source: int, side: int, value: int) -> None:
     out = resized(np.full((source, source, 3), value, np.uint8), side)
     assert out.shape == (side, side, 3)
     assert (out == value).all()
@@ -71,9 +78,10 @@ def test_what_is_no_picture_is_refused() -> None:
 @pytest.mark.parametrize("name", list(ROBOTS))
 def test_states_and_actions_are_nvidias(name: str, golden: dict[str, np.ndarray]) -> None:
     made, raw = robot(name), golden[f"{name}/raw"]
-    shown = state_to_model(made.state, raw, made.clip)
+    shown = made.normalize(torch.from_numpy(raw))
     assert shown.tolist() == golden[f"{name}/shown"].tolist()
-    actions = actions_to_robot(made.actions, golden[f"{name}/chunk"], raw)
+    chunk = torch.from_numpy(golden[f"{name}/chunk"])
+    actions = made.unnormalize(chunk, torch.from_numpy(raw)).numpy()
     off = np.abs(actions - golden[f"{name}/actions"]).max()
     assert off < 1e-6  # NVIDIA's code has rotations of the state in float32
     assert actions.shape == (made.horizon, made.action_dim)
@@ -91,14 +99,14 @@ def test_a_folder_says_what_a_robot_is() -> None:
 
 
 def test_a_state_that_is_not_shown_is_zeros() -> None:
-    group = Group("x", np.zeros(3), np.ones(3), Scale.ZERO)
-    assert not state_to_model((group,), np.ones(3, np.float32), True).any()
+    group = Group("x", np.zeros(3), np.ones(3), "zero")
+    assert not group.normalize(np.ones(3, np.float32)).any()
 
 
 def test_a_pose_is_moved_in_its_own_frame() -> None:
     quarter = np.array([0, 0, 0, 0, 0, np.pi / 2], np.float32)
     group = Group("twist", -np.ones(6), np.ones(6), relative=Relative.ROTVEC)
-    out = actions_to_robot((group,), np.array([[0.5, 0, 0, 0, 0, 0.25]], np.float32), quarter)
+    out = group.absolute(np.array([[0.5, 0, 0, 0, 0, 0.25]]), quarter)
     assert out[0] == pytest.approx([0, 0.5, 0, 0, 0, np.pi / 2 + 0.25], abs=1e-6)
 
 
@@ -141,26 +149,26 @@ ARM = ("modality_configs", "arm")
 )
 def test_what_is_not_built_is_refused_in_one_line(tmp_path: Path, change: Any, words: str) -> None:
     with pytest.raises(CheckpointError, match=words) as caught:
-        read_embodiment(folder(tmp_path, change), "arm", KNOWN)
+        read_processor(folder(tmp_path, change), "arm", KNOWN)
     assert "\n" not in str(caught.value)
 
 
 def test_the_robots_that_there_are_are_listed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"trained for 2 robots.*'embodiment': arm, turner"):
-        read_embodiment(GOLDEN / "robots", None, KNOWN)
+        read_processor(GOLDEN / "robots", None, KNOWN)
     with pytest.raises(CheckpointError, match=r"'leg' is unknown: .* has arm, turner"):
-        read_embodiment(GOLDEN / "robots", "leg", KNOWN)
+        read_processor(GOLDEN / "robots", "leg", KNOWN)
     with pytest.raises(CheckpointError, match=r"gives 'turner' the row None"):
-        read_embodiment(GOLDEN / "robots", "turner", {})
+        read_processor(GOLDEN / "robots", "turner", {})
     with pytest.raises(CheckpointError, match=r"processor_config.json in"):
-        read_embodiment(tmp_path, None, KNOWN)
+        read_processor(tmp_path, None, KNOWN)
 
 
 def test_an_only_robot_needs_no_name(tmp_path: Path) -> None:
     alone = folder(tmp_path, lambda s: s["modality_configs"].pop("turner"))
     (tmp_path / "model" / "processor").parent.mkdir()
     shutil.move(alone, tmp_path / "model" / "processor")
-    assert read_embodiment(tmp_path / "model", None, {}).tag == "arm"
+    assert read_processor(tmp_path / "model", None, {}).tag == "arm"
 
 
 def test_statistics_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
@@ -170,4 +178,89 @@ def test_statistics_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     content["arm"]["state"]["joints"]["q99"] = [1.0, float("nan"), 1.0, 1.0]
     path.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=r"joints.q99 .* finite numbers"):
-        read_embodiment(made, "arm", KNOWN)
+        read_processor(made, "arm", KNOWN)
+
+
+SAID = {
+    "video": list(n15.N15_CAMERAS),
+    "state": list(n15.N15_STATES),
+    "action": list(n15.N15_ACTIONS),
+}
+
+
+@pytest.fixture(scope="module")
+def golden15() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN / "n15" / "golden.npz") as arrays:
+        return {n: arrays[n] for n in arrays.files}
+
+
+@pytest.fixture
+def folder15(tmp_path: Path) -> Path:
+    """N1.5's, with its data configuration written down."""
+    shutil.copytree(GOLDEN / "n15", tmp_path / "n15")
+    (tmp_path / "n15" / DATA_CONFIG).write_text(json.dumps(SAID))
+    return tmp_path / "n15"
+
+
+def test_n15s_pictures(golden15: dict[str, np.ndarray]) -> None:
+    sizes = n15.N15_CAMERAS.items()
+    framing = Framing(56, CROP, letterbox=False)
+    seen = torch.stack([framed(image(f"n15/{k}", *size), framing) for k, size in sizes])
+    assert np.array_equal(seen.numpy(), golden15["pixels"])
+
+
+def test_n15s_state_and_actions(golden15: dict[str, np.ndarray], folder15: Path) -> None:
+    robot, known = read_metadata(folder15, None), golden15
+    state = np.concatenate([draw(f"n15/state/{k}", 1, 1, n) for k, n in n15.N15_STATES.items()], 2)
+    shown = robot.normalize(torch.from_numpy(state[0, 0]))
+    assert np.array_equal(shown.numpy(), known["state"][: robot.state_wide])
+    units = robot.unnormalize(torch.from_numpy(known["chunk"]), torch.zeros(6))
+    assert np.array_equal(units.numpy(), known["actions"])
+    assert robot.row == 31
+
+
+def test_what_python_said_must_be_written_down(folder15: Path) -> None:
+    (folder15 / DATA_CONFIG).unlink()
+    with pytest.raises(CheckpointError, match=r"write it down, of .*\"front\", \"wrist\""):
+        read_metadata(folder15, "NEW_EMBODIMENT")
+    with pytest.raises(CheckpointError, match=r"is unknown: .* has new_embodiment"):
+        read_metadata(folder15, "gr1")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"state": ["arm"]}, "has state 'arm', the metadata gripper, single_arm"),
+        ({"modes": {"action.gripper": "sin_cos"}}, "wanted a mode that can be undone"),
+        ({"modes": {"action.foot": "none"}}, "modes has action.foot, of which nothing is used"),
+        ({"modes": {"state.gripper": "median"}}, "wanted one of min_max, q99"),
+        ({"video": ["top"]}, r"wanted of front, wrist"),
+    ],
+)
+def test_a_data_configuration_that_does_not_fit(
+    folder15: Path, change: dict[str, object], message: str
+) -> None:
+    (folder15 / DATA_CONFIG).write_text(json.dumps({**SAID, **change}))
+    with pytest.raises(CheckpointError, match=message):
+        read_metadata(folder15, None)
+
+
+def test_the_modes_of_n15(folder15: Path) -> None:
+    """Source: ``Normalizer``; sine and cosine as ``StateActionSinCosTransform``."""
+    modes = {
+        "state.single_arm": "sin_cos",
+        "state.gripper": "q99",
+        "action.gripper": "binary",
+        "action.single_arm": "mean_std",
+    }
+    (folder15 / DATA_CONFIG).write_text(json.dumps({**SAID, "modes": modes}))
+    robot = read_metadata(folder15, None)
+    state = torch.tensor([0.1, 0.2, 0.3, 0.4, 90.0, -90.0])
+    shown = robot.normalize(state)
+    assert torch.equal(shown, torch.cat((state[:4].sin(), state[:4].cos(), torch.tensor([1, -1]))))
+    stats = json.loads((folder15 / METADATA).read_text())["new_embodiment"]["statistics"]["action"]
+    units = robot.unnormalize(torch.tensor([[0.0, 1.0, 2.0, 0.6]]), torch.zeros(6))[0]
+    arm = stats["single_arm"]
+    wanted = torch.tensor([0.0, 1.0, 2.0]) * torch.tensor(arm["std"]) + torch.tensor(arm["mean"])
+    assert torch.allclose(units[:3], wanted)
+    assert units[3] == 1

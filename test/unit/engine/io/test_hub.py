@@ -13,8 +13,8 @@ pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed"
 import huggingface_hub
 from huggingface_hub import constants
 
-from vla_ros.engine.checkpoints import hub, manifest
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io import hub
 
 COMMIT, LATER = "0123456789" * 4, "abcdef0123" * 4
 NAME = "somebody/policy"
@@ -128,7 +128,7 @@ def test_a_whole_download_is_taken(cache: FakeHub, monkeypatch: pytest.MonkeyPat
 def test_a_manifest_beside_the_weights_is_checked(tmp_path: Path) -> None:
     for name, data in FILES.items():
         (tmp_path / name).write_bytes(data)
-    (tmp_path / manifest.MANIFEST).write_text(listed(tmp_path, *FILES))
+    (tmp_path / hub.MANIFEST).write_text(listed(tmp_path, *FILES))
     assert hub.folder_of(str(tmp_path)) == tmp_path
     (tmp_path / "model.safetensors").write_bytes(b"weighty" * 100)
     with pytest.raises(CheckpointError, match=r"model.safetensors is not the file that"):
@@ -192,12 +192,12 @@ def test_an_engine_reads_no_weights_that_the_manifest_does_not_mean(tmp_path: Pa
     pytest.importorskip("torch", reason="torch is not installed")
     import torch
 
-    from vla_ros.engine.checkpoints.openvla import load_checkpoint
-    from vla_ros.engine.checkpoints.random import PRESETS, write_random
+    from vla_ros.engine.io.openvla import load_checkpoint
+    from vla_ros.engine.io.random import PRESETS, write_random
 
     write_random(tmp_path, PRESETS["small"], seed=0)
     names = [p.name for p in tmp_path.iterdir() if p.is_file()]
-    sums = tmp_path / manifest.MANIFEST
+    sums = tmp_path / hub.MANIFEST
     sums.write_text(listed(tmp_path, *names))
     loaded = load_checkpoint(str(tmp_path), torch.device("cpu"), torch.float32)
     assert loaded.directory == tmp_path
@@ -213,7 +213,7 @@ def test_an_engine_reads_no_weights_that_the_manifest_does_not_mean(tmp_path: Pa
 def test_lerobots_folders_are_found_the_same_way(cache: FakeHub) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from vla_ros.policies.base import PolicyRefused
-    from vla_ros.policies.lerobot.loading import folder_of
+    from vla_ros.policies.lerobot.policy import folder_of
 
     snapshot = cache.add(COMMIT, FILES, branch="main")
     assert folder_of(f"{NAME}@{COMMIT}") == snapshot

@@ -12,11 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from support.engine import CPU, tiny_config
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.checkpoints import weights
-from vla_ros.engine.checkpoints.config import BACKBONES, config_json
-from vla_ros.engine.checkpoints.openvla import load_checkpoint, read_layout
-from vla_ros.engine.checkpoints.parse import parse_config
-from vla_ros.engine.checkpoints.random import PRESETS, parameters, write_random
+from vla_ros.engine.io import weights
+from vla_ros.engine.io.config import BACKBONES, config_json, parse_config
+from vla_ros.engine.io.openvla import load_checkpoint, read_layout
+from vla_ros.engine.io.random import PRESETS, parameters, write_random
 
 
 @pytest.fixture
@@ -100,7 +99,7 @@ def test_dataset_statistics_override_the_config(directory: Path) -> None:
     stats = {"mine": {"action": {"q01": [0.0] * 7, "q99": [2.0] * 7}}}
     (directory / "dataset_statistics.json").write_text(json.dumps(stats))
     engine = load_engine(EngineOptions(checkpoint=str(directory)))
-    assert engine.normaliser.high.tolist() == [2.0] * 7
+    assert engine.normalizer.high.tolist() == [2.0] * 7
     with pytest.raises(CheckpointError, match=r"'yours' is unknown; \S+ has: mine"):
         load_engine(EngineOptions(checkpoint=str(directory), unnorm_key="yours"))
     with pytest.raises(CheckpointError, match="actions have 7 dimensions, wanted 8"):

@@ -14,11 +14,11 @@ import torch
 
 from support.engine import CPU, tiny_config
 from vla_ros.engine import CheckpointError
-from vla_ros.engine.checkpoints.config import DINOV2_L, SIGLIP_SO400M, ModelConfig
-from vla_ros.engine.checkpoints.parse import read_config
-from vla_ros.engine.checkpoints.preprocessor import FILE, apply_preprocessor
-from vla_ros.engine.checkpoints.random import PRESETS, write_random
-from vla_ros.engine.vision.images import Preprocessor
+from vla_ros.engine.io.config import DINOV2_L, SIGLIP_SO400M, ModelConfig
+from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.openvla import read_config
+from vla_ros.engine.io.processors import FILE, apply_preprocessor
+from vla_ros.engine.io.random import PRESETS, write_random
 
 CONFIG = PRESETS["openvla-7b"]
 #: As published with openvla/openvla-7b: made with bfloat16 as the default type.
@@ -67,7 +67,7 @@ def white(config: ModelConfig) -> tuple[torch.Tensor, ...]:
     return Preprocessor(config, CPU, torch.float32, False)(image)
 
 
-def test_released_files_normalise_with_what_they_store() -> None:
+def test_released_files_normalize_with_what_they_store() -> None:
     """0.484375, not 0.485: pixels of DINOv2 differ by up to 8e-3, and actions with them."""
     config = apply_preprocessor(CONFIG, RELEASED)
     assert config.towers[0].mean == (0.484375, 0.455078125, 0.40625)

@@ -1,25 +1,26 @@
-"""Flow policies with weights of fewer bits: quantised when loaded and ahead of time."""
+"""Flow, then token policies with weights of fewer bits: quantised when loaded, ahead of time."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
+from support.engine import play, stream, tiny_config
 from vla_ros.cli.main import main
-from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.families import all_presets, family_of
-from vla_ros.engine.flow.family import Choice, Place
-from vla_ros.engine.flow.matrices import Formatting, Made, Make, Take
-from vla_ros.engine.flow.quantise import quantise_flow
-from vla_ros.engine.inspection import inspect, refuse_weights
-from vla_ros.engine.quantised.formats import parse_formats
-from vla_ros.engine.quantised.fp8 import Fp8
-from vla_ros.engine.quantised.matrices import quantise
+from vla_ros.engine import CheckpointError, Engine, EngineOptions, load_engine
+from vla_ros.engine.engine import inspect, refuse_weights, sha256_on_disk
+from vla_ros.engine.io.quantize import Made, Make, QuantizingWeights, Take, quantize_checkpoint
+from vla_ros.engine.io.random import write_random
+from vla_ros.engine.layers.formats import parse_formats
+from vla_ros.engine.layers.linear import Fp8, quantize
+from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.registry import all_presets, family_of
 
 SMALL = [name for name in all_presets() if name.endswith("-small")]
 MIXED = "vision=int8,decoder=int4,head=fp8"
@@ -32,20 +33,20 @@ def folder(tmp_path: Path, preset: str) -> Path:
     return source
 
 
-def chunk(source: Path, weights: str = "", kind: type[Place] = Place) -> torch.Tensor:
+def chunk(source: Path, weights: str = "", kind: type[Placement] = Placement) -> torch.Tensor:
     place = kind(CPU, torch.bfloat16, None, parse_formats(weights))
-    model = family_of(source).load(source, Choice(), place).model
+    model = family_of(source).load(source, LoadOptions(), place).model
     generator = torch.Generator().manual_seed(2)
     given = model.example(5, generator)
-    prefix = model.prefill(model.see(given.pixels), given.ids, given.state)
-    out: torch.Tensor = model.integrate(prefix, None, model.noise(generator))
+    prefix = model.prefill(model.image_features(given.pixels), given.ids, given.state)
+    out: torch.Tensor = model.sample_actions(prefix, None, model.noise(generator))
     return out
 
 
 @pytest.mark.parametrize("preset", SMALL)
 def test_ahead_of_time_is_the_same_to_the_bit(preset: str, tmp_path: Path) -> None:
     source, target = folder(tmp_path, preset), tmp_path / "few"
-    done = quantise_flow(str(source), parse_formats(MIXED), target)
+    done = quantize_checkpoint(str(source), parse_formats(MIXED), target)
     assert done.after < done.before
     now = chunk(source, MIXED)
     assert torch.equal(now, chunk(target))
@@ -56,17 +57,17 @@ def test_ahead_of_time_is_the_same_to_the_bit(preset: str, tmp_path: Path) -> No
     assert found.parameters == inspect(str(source)).parameters
 
 
-class Widened(Formatting):
+class Widened(QuantizingWeights):
     """The same matrices, quantised and made floats again: plain products."""
 
     def made(self, name: str, part: str, like: torch.Tensor, make: Make, take: Take) -> Made:
         weight, bias = make(take)
         kind = getattr(self._formats, part)
-        whole = weight if kind == "bf16" else quantise(weight, kind).whole()
+        whole = weight if kind == "bf16" else quantize(weight, kind).whole()
         return whole.to(like), None if bias is None else bias.to(like)
 
 
-class WidenedPlace(Place):
+class WidenedPlace(Placement):
     def formatted(self, weights):  # type: ignore[no-untyped-def]
         return Widened(weights, self.formats)
 
@@ -107,17 +108,17 @@ class Beside:
         return out
 
 
-class BesidePlace(Place):
+class BesidePlace(Placement):
     off: ClassVar[list[tuple[float, float]]] = []
 
     def formatted(self, weights):  # type: ignore[no-untyped-def]
         return BesideFormatting(weights, self.formats)
 
 
-class BesideFormatting(Formatting):
+class BesideFormatting(QuantizingWeights):
     def made(self, name: str, part: str, like: torch.Tensor, make: Make, take: Take) -> Made:
         weight, bias = make(take)
-        few = quantise(weight, getattr(self._formats, part))
+        few = quantize(weight, getattr(self._formats, part))
         assert isinstance(few, Fp8)
         beside: Any = Beside(few, BesidePlace.off)
         return beside, None if bias is None else bias.to(like)
@@ -143,7 +144,7 @@ def test_each_part_is_its_own(tmp_path: Path) -> None:
     said = []
     for number, part in enumerate(("vision", "decoder", "head")):
         target = tmp_path / f"few{number}"
-        quantise_flow(str(source), parse_formats(f"{part}=int8"), target)
+        quantize_checkpoint(str(source), parse_formats(f"{part}=int8"), target)
         names = json.loads((target / "quantised.json").read_text())["tensors"]
         said.append({name for name in names if name.endswith(".int8")})
     vision, decoder, head = said
@@ -157,16 +158,19 @@ def test_each_part_is_its_own(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
     source, target = folder(tmp_path, "pi05-small"), tmp_path / "few"
-    quantise_flow(str(source), parse_formats("int8"), target)
+    quantize_checkpoint(str(source), parse_formats("int8"), target)
     for options, said in (
         ({"dtype": "float32", "weights": "int8"}, "give dtype bfloat16"),
-        ({"dtype": "bfloat16", "weights": "int8", "rtc": "true"}, "give rtc 'identity'"),
+        (
+            {"dtype": "bfloat16", "weights": "int8", "rtc_mode": "guided_vjp"},
+            "give rtc_mode 'guided'",
+        ),
     ):
         with pytest.raises(CheckpointError, match=said):
             load_engine(EngineOptions(str(source), **options))  # type: ignore[arg-type]
     for options, said in (
         ({"dtype": "float32"}, "give dtype bfloat16"),
-        ({"dtype": "bfloat16", "rtc": "true"}, "give rtc 'identity'"),
+        ({"dtype": "bfloat16", "rtc_mode": "guided_vjp"}, "give rtc_mode 'guided'"),
         ({"dtype": "bfloat16", "weights": "int4"}, "quantised already"),
     ):
         with pytest.raises(CheckpointError, match=said):
@@ -185,10 +189,10 @@ def _with_another(names: list[str]) -> list[str]:
     return [*names, "another.int8"]
 
 
-@pytest.mark.parametrize(("change", "said"), [(_without, "unused"), (_with_another, "missing")])
+@pytest.mark.parametrize(("change", "said"), [(_without, "extra"), (_with_another, "missing")])
 def test_a_tensor_that_is_not_listed(change, said: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     source, target = folder(tmp_path, "pi05-small"), tmp_path / "few"
-    quantise_flow(str(source), parse_formats("int8"), target)
+    quantize_checkpoint(str(source), parse_formats("int8"), target)
     listed = json.loads((target / "quantised.json").read_text())
     listed["tensors"] = change(listed["tensors"])
     (target / "quantised.json").write_text(json.dumps(listed))
@@ -201,7 +205,7 @@ def test_a_damaged_matrix_is_named(damage: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     source, target = folder(tmp_path, "pi05-small"), tmp_path / "few"
-    quantise_flow(str(source), parse_formats("fp8"), target)
+    quantize_checkpoint(str(source), parse_formats("fp8"), target)
     tensors = load_file(str(target / "model.safetensors"))
     name = next(n for n in tensors if n.endswith("qkv.fp8"))
     if damage == "shape":
@@ -209,7 +213,7 @@ def test_a_damaged_matrix_is_named(damage: str, tmp_path: Path) -> None:
     else:
         tensors[name].view(torch.uint8)[0, 0] = 0x7F  # e4m3's NaN
     save_file(tensors, str(target / "model.safetensors"))
-    with pytest.raises(CheckpointError, match=f"{name} (is|has)"):
+    with pytest.raises(CheckpointError, match=f"{name} (is|holds)"):
         chunk(target)
 
 
@@ -258,3 +262,152 @@ def test_wrong_usage(
         words = [*words, "--out", str(tmp_path / "x")]
     assert main(words) == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+ALL = "vision=int8,decoder=int4,head=int8"
+EVENTS = stream(4, {0: "pick up the red cube"})
+
+
+@pytest.fixture(params=["llama_gqa", "qwen2_tied"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    write_random(tmp_path / "it", tiny_config(request.param, "fused"), seed=1)
+    return tmp_path / "it"
+
+
+def loaded(checkpoint: Path, weights: str = "", **options: object) -> Engine:
+    engine = load_engine(
+        EngineOptions(str(checkpoint), dtype="bfloat16", weights=weights, **options)  # type: ignore[arg-type]
+    )
+    assert isinstance(engine, Engine)
+    return engine
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "fp8", ALL])
+def test_ahead_of_time_is_the_same_to_the_bit_of_tokens(checkpoint: Path, weights: str) -> None:
+    """And schedules run: speculation over the quantised weights answers every frame."""
+    target = checkpoint.with_name("few")
+    done = quantize_checkpoint(str(checkpoint), parse_formats(weights), target)
+    assert done.after < done.before
+    now, before = play(loaded(checkpoint, weights), EVENTS), play(loaded(target), EVENTS)
+    assert now.keys() == before.keys() == set(range(4))
+    for stamp, inference in now.items():
+        assert inference.tokens == before[stamp].tokens
+        np.testing.assert_array_equal(inference.actions, before[stamp].actions)
+    assert sha256_on_disk(str(target)) != sha256_on_disk(str(checkpoint))
+    assert inspect(str(target)).parameters > 0
+
+
+def test_what_it_was_made_of_is_written_down(checkpoint: Path) -> None:
+    target = checkpoint.with_name("few")
+    quantize_checkpoint(str(checkpoint), parse_formats("int8"), target)
+    said = json.loads((target / "quantised.json").read_text())
+    assert said["weights"] == "decoder=int8,head=int8"
+    assert said["source"] == str(checkpoint)
+    assert said["source_sha256"] == sha256_on_disk(str(checkpoint))
+
+
+def test_what_cannot_be_is_one_line_of_tokens(checkpoint: Path) -> None:
+    for options, said in (
+        ({"dtype": "float32"}, "give dtype bfloat16"),
+        ({"schedule": "generate"}, "no quantised weights"),
+        ({"backend": "transformers"}, "no quantised weights"),
+        ({"schedule": "speculative", "acceptance": "sampling", "weights": "int4"}, "head=int8"),
+    ):
+        asked = {"dtype": "bfloat16", "weights": "int8", **options}
+        with pytest.raises(ValueError, match=said):
+            load_engine(EngineOptions(str(checkpoint), **asked))  # type: ignore[arg-type]
+    target = checkpoint.with_name("few")
+    quantize_checkpoint(str(checkpoint), parse_formats("int8"), target)
+    with pytest.raises(CheckpointError, match="give dtype bfloat16"):
+        load_engine(EngineOptions(str(target)))
+    with pytest.raises(ValueError, match="quantised already"):
+        loaded(target, "int4")
+    with pytest.raises(CheckpointError, match="exists"):
+        quantize_checkpoint(str(checkpoint), parse_formats("int8"), target)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"weights": "int8", "group": 64}, "groups of 64"),
+        ({"weights": "int9", "group": 32}, "give bf16, int8, int4, fp8"),
+        ({"weights": "int4", "group": 32}, "do not fit"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, content: dict[str, object], said: str) -> None:
+    write_random(tmp_path / "it", tiny_config(), seed=1)
+    quantize_checkpoint(str(tmp_path / "it"), parse_formats("int8"), tmp_path / "few")
+    (tmp_path / "few" / "quantised.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=said):
+        loaded(tmp_path / "few")
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+def test_sizes_that_no_kernel_takes(tmp_path: Path, kind: str) -> None:
+    """They are padded, when they are multiplied and not on the disk."""
+    config = tiny_config()
+    config = replace(config, text=replace(config.text, intermediate_size=100))
+    write_random(tmp_path / "it", config, seed=1)
+    quantize_checkpoint(str(tmp_path / "it"), parse_formats(kind), tmp_path / "few")
+    now, before = (
+        play(loaded(*which), EVENTS) for which in ((tmp_path / "it", kind), (tmp_path / "few",))
+    )
+    assert [i.tokens for i in now.values()] == [i.tokens for i in before.values()]
+
+
+def test_the_head_of_oft(tmp_path: Path) -> None:
+    """Its wide maps have fewer bits, its last one stays; read back, it says the same."""
+    config = replace(tiny_config("llama_gqa"), parallel=True, chunk=4)
+    write_random(tmp_path / "it", config, seed=1)
+    quantize_checkpoint(str(tmp_path / "it"), parse_formats("head=int8"), tmp_path / "few")
+    engine, other = loaded(tmp_path / "it", "head=int8"), loaded(tmp_path / "few")
+    assert len(engine.model.quantized_head) == 3
+    now, before = play(engine, EVENTS), play(other, EVENTS)
+    for stamp, inference in now.items():
+        np.testing.assert_array_equal(inference.actions, before[stamp].actions)
+    plain = play(loaded(tmp_path / "it"), EVENTS)
+    apart = np.abs(plain[0].actions - now[0].actions).max()
+    assert 0 < apart < 0.05
+
+
+def test_the_verbs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Quantise, then a gate against what it was made of; the verdict belongs to the new files."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_random(tmp_path / "it", tiny_config(), seed=1)
+    source, target = str(tmp_path / "it"), str(tmp_path / "few")
+    words = ["quantize", "--checkpoint", source, "--weights", ALL, "--out", target, "--json"]
+    assert main(words) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["bytes"] < said["bytes_before"]
+    gate = ["gate", "--synthetic", "--frames", "2", "--json"]
+    gate += ["--max-margin", "1", "--max-error", "0.5"]  # random weights
+    assert main([*gate, "--checkpoint", target]) == 0
+    made = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert made["reference"] == source
+    assert main([*gate, "--checkpoint", source, "--weights", ALL]) == 0
+    loaded_so = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert loaded_so["stages"] == made["stages"]
+    assert loaded_so["weights"] == ALL
+    assert {s["name"]: s["worst"] > 0.02 for s in made["stages"]}["layer 0"]  # int4 is seen
+    assert (tmp_path / "few" / "precision").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "weights", "said"),
+    [
+        ("shipped:tabletop", "int5", "give bf16, int8, int4, fp8"),
+        ("shipped:tabletop", "bf16", "quantises nothing"),
+        ("random:small", "int8", "made anew"),
+        ("nowhere", "int8", "neither a directory"),
+    ],
+)
+def test_wrong_usage_of_tokens(
+    checkpoint: str, weights: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--checkpoint", checkpoint, "--weights", weights, "--out", str(tmp_path / "x")]
+    assert main(["quantize", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (tmp_path / "x").exists()

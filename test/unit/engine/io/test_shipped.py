@@ -6,12 +6,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from vla_ros.engine.checkpoints.openvla import load_checkpoint, resolve
-from vla_ros.engine.checkpoints.shipped import PREFIX
+from support.flow import load_folder
+from support.weights import needs_weights
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.load import load_folder
-from vla_ros.train.flow.arch import FLOW_ARCHITECTURES
+from vla_ros.engine.io.hub import SHIPPED
+from vla_ros.engine.io.openvla import load_checkpoint, resolve
+from vla_ros.engine.models.family import Placement
+from vla_ros.lab.train.flow import FLOW_ARCHITECTURES
 
+studies = needs_weights("tabletop-draft", "tabletop-oft", "tabletop-late", "tabletop-chunk")
 CPU = torch.device("cpu")
 TARGET, DRAFT, CHUNKS = (f"shipped:tabletop{kind}" for kind in ("", "-draft", "-oft"))
 FLOW, LATE, SAID = (f"shipped:tabletop-{kind}" for kind in ("flow", "late", "chunk"))
@@ -21,9 +24,10 @@ def test_an_unknown_one_is_refused_with_those_there_are():
     with pytest.raises(
         CheckpointError, match=f"{TARGET}, {SAID}, {DRAFT}, {FLOW}, {LATE}, {CHUNKS}"
     ):
-        resolve(PREFIX + "nothing")
+        resolve(SHIPPED + "nothing")
 
 
+@studies
 @pytest.mark.parametrize("name", [TARGET, DRAFT, CHUNKS, LATE, SAID])
 def test_it_loads_and_says_how_it_was_made(name):
     checkpoint = load_checkpoint(name, CPU, torch.float32)
@@ -34,7 +38,7 @@ def test_it_loads_and_says_how_it_was_made(name):
 
 
 def test_the_flow_policy_loads_and_can_be_given_what_is_under_way():
-    policy = load_folder(resolve(FLOW), CPU, torch.float32)
+    policy = load_folder(resolve(FLOW), Placement(CPU, torch.float32))
     record = json.loads((resolve(FLOW) / "training.json").read_text())
     assert record["step"] == record["options"]["steps"]
     assert policy.config == FLOW_ARCHITECTURES["small-flow"]
@@ -44,6 +48,7 @@ def test_the_flow_policy_loads_and_can_be_given_what_is_under_way():
     assert sum(file.stat().st_size for file in resolve(FLOW).iterdir()) < 20e6
 
 
+@studies
 def test_the_draft_has_its_target_s_vision_and_another_vocabulary():
     target, draft = (load_checkpoint(name, CPU, torch.float32) for name in (TARGET, DRAFT))
     assert target.config.action_vocab != draft.config.action_vocab
@@ -57,6 +62,7 @@ def test_together_they_are_small():
     assert sum(file.stat().st_size for file in files) < 84e6
 
 
+@studies
 def test_which_are_told_how_late_their_actions_are_is_in_their_configuration():
     told = {
         name: load_checkpoint(name, CPU, torch.float32).config.max_delay for name in (TARGET, LATE)
@@ -64,7 +70,20 @@ def test_which_are_told_how_late_their_actions_are_is_in_their_configuration():
     assert told == {TARGET: 0, LATE: 8}
 
 
+@studies
 def test_one_says_its_chunks_token_by_token():
     said, at_once = (load_checkpoint(name, CPU, torch.float32).config for name in (SAID, CHUNKS))
     assert (said.chunk, said.parallel) == (8, False)
     assert (at_once.chunk, at_once.parallel) == (8, True)
+
+
+def test_weights_that_this_copy_lacks_are_named_with_what_brings_them(tmp_path, monkeypatch):
+    text = (resolve(TARGET) / "config.json").read_text()
+    (tmp_path / "tabletop-late").mkdir()
+    (tmp_path / "tabletop-late" / "config.json").write_text(text)
+    monkeypatch.setattr("vla_ros.engine.io.hub.SHIPPED_FOLDER", tmp_path)
+    monkeypatch.setattr("vla_ros.engine.io.weights.SHIPPED_FOLDER", tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"weights of shipped:tabletop-late .* `make weights`"
+    ):
+        load_checkpoint(LATE, CPU, torch.float32)

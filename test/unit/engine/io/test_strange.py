@@ -13,12 +13,12 @@ import torch
 
 from support.engine import CLOCK, observation, tiny_config
 from support.strange import CASES, NORM, WEIGHTS
-from vla_ros.core import Timeline
+from vla_ros.core.types import Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.checkpoints import weights
-from vla_ros.engine.checkpoints.openvla import inspect_checkpoint
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.engine.inspection import inspect
+from vla_ros.engine.engine import inspect
+from vla_ros.engine.io import weights
+from vla_ros.engine.io.openvla import inspect_checkpoint
+from vla_ros.engine.io.random import write_random
 
 COMMIT = "0123456789" * 4
 
@@ -91,7 +91,7 @@ def test_looking_holds_one_tensor_at_a_time(good: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("case", ["NaN", "infinity"])
 def test_a_draft_is_looked_at_as_well(case: str, make: Callable[[str], Path], good: Path) -> None:
     options = EngineOptions(
-        checkpoint=str(good), schedule="speculative", drafter="model",
+        checkpoint=str(good), decoding="speculative", drafter="model",
         draft_checkpoint=str(make(case)),
     )  # fmt: skip
     with pytest.raises(CheckpointError, match=r"projector.fc1.weight holds NaN"):
@@ -142,7 +142,7 @@ def test_without_a_network_a_download_of_before_is_read(
 
 def test_generate_blames_the_logits_and_not_token_0(good: Path) -> None:
     """transformers' generate takes token 0 where every logit is NaN."""
-    engine = load_engine(EngineOptions(checkpoint=str(good), schedule="generate"))
+    engine = load_engine(EngineOptions(checkpoint=str(good), decoding="generate"))
     with torch.inference_mode():
         engine.model.tensors[NORM].fill_(float("nan"))
     engine.reset("pick up the cube")

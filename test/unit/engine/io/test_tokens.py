@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.engine import CheckpointError, InvalidAction
-from vla_ros.engine.checkpoints.random import PRESETS
-from vla_ros.engine.checkpoints.small_tokenizer import TEXT_VOCAB, build_tokenizer, write_tokenizer
-from vla_ros.engine.tokens import (
+from vla_ros.engine.io.random import PRESETS, TEXT_VOCAB, build_tokenizer, write_tokenizer
+from vla_ros.engine.io.tokens import (
     ActionTokens,
-    Normaliser,
+    Normalizer,
     PromptTokenizer,
     prompt_text,
-    read_normaliser,
+    read_normalizer,
 )
 
 LLAMA, QWEN = ActionTokens(32000), ActionTokens(151921)
@@ -86,10 +85,10 @@ def test_the_empty_token_is_appended_once(tmp_path: Path) -> None:
 
 
 def test_restoring_respects_the_mask() -> None:
-    normaliser = Normaliser(np.array([-2.0, 0.0]), np.array([4.0, 1.0]), np.array([True, False]))
-    np.testing.assert_allclose(normaliser.restore(np.array([[0.0, 0.3], [1.0, -0.3]])),
+    normalizer = Normalizer(np.array([-2.0, 0.0]), np.array([4.0, 1.0]), np.array([True, False]))
+    np.testing.assert_allclose(normalizer.restore(np.array([[0.0, 0.3], [1.0, -0.3]])),
                                [[1.0, 0.3], [4.0, -0.3]])  # fmt: skip
-    np.testing.assert_allclose(normaliser.normalise(np.array([9.0, 0.5])), [1.0, 0.5])
+    np.testing.assert_allclose(normalizer.normalize(np.array([9.0, 0.5])), [1.0, 0.5])
 
 
 STATS = {"a": {"action": {"q01": [0.0], "q99": [1.0]}}, "b": {"action": {"min": [0.0]}}}
@@ -105,8 +104,8 @@ STATS = {"a": {"action": {"q01": [0.0], "q99": [1.0]}}, "b": {"action": {"min": 
 )
 def test_a_wrong_key_is_refused_with_what_there_is(key: str | None, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        read_normaliser(STATS, key)
+        read_normalizer(STATS, key)
 
 
 def test_the_only_key_needs_no_name() -> None:
-    assert read_normaliser({"a": STATS["a"]}, None).dim == 1
+    assert read_normalizer({"a": STATS["a"]}, None).dim == 1

@@ -12,19 +12,26 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from support.flow import inputs_of, noise_of
+from support.flow import inputs_of, load_folder, noise_of
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow import weights as weights_of_files
-from vla_ros.engine.flow.gate import position_ids
-from vla_ros.engine.flow.load import WEIGHTS, build_model, expected_tensors, load_folder
-from vla_ros.engine.flow.random import PRESETS, DrawnWeights, write_random_flow
-from vla_ros.engine.flow.weights import Expected, FileWeights
+from vla_ros.engine.io import weights as weights_of_files
+from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.lerobot import (
+    PRESETS,
+    WEIGHTS,
+    build_model,
+    drawn_weights,
+    expected_tensors,
+    write_random_flow,
+)
+from vla_ros.engine.io.weights import Expected, FileWeights
+from vla_ros.engine.models.family import Placement
+from vla_ros.engine.models.golden_ints import position_ids
 
 CPU = torch.device("cpu")
 KINDS = ("pi0-small", "pi05-small", "smolvla-small")
@@ -55,23 +62,24 @@ def held(*roots: object) -> int:
     return sum(found.values())
 
 
-class Noted(DrawnWeights):
+class Noted:
     """Keeps in mind what was asked for."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, config: FlowConfig) -> None:
+        self._within = drawn_weights(config, 0, CPU)
+        self.shapes = self._within.shapes
         self.taken: list[str] = []
 
     def take(self, name: str) -> torch.Tensor:
         self.taken.append(name)
-        return super().take(name)
+        return self._within.take(name)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_no_weight_is_held_twice(kind: str, dtype: torch.dtype) -> None:
     config = PRESETS[kind]
-    drawn = Noted(config, 0, CPU)
+    drawn = Noted(config)
     like = torch.empty(0, dtype=dtype)
     model = build_model(config, drawn, position_ids(config, "exact"), like)
     assert len(set(drawn.taken)) == len(drawn.taken)
@@ -79,7 +87,9 @@ def test_no_weight_is_held_twice(kind: str, dtype: torch.dtype) -> None:
     assert not [n for n in drawn.taken if "text_model" in n and last in n]  # no output needs it
     sizes = {n: math.prod(drawn.shapes[n]) for n in drawn.taken}
     most = sum(s * (4 if n.startswith(OUTER) else dtype.itemsize) for n, s in sizes.items())
-    apart = held(model.buffers, model.sample, model._rope, model._pixels, model.solver)
+    buffers = [model.key_cache, model.value_cache, model.state, model._x, model.cos, model.sin]
+    buffers += [model._prefix_mask, model._suffix_mask, *getattr(model, "_cross_kv", ())]
+    apart = held(buffers, model.sample, model.rotary, model._pixels, model.solver)
     kept = held(model) - apart
     assert 0.8 * most < kept <= most  # of pi0.5's adaptive norms there are tables, not weights
 
@@ -106,14 +116,14 @@ def write_over(path: Path) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_loaded_policy_needs_its_file_no_more(folder: Path, dtype: torch.dtype) -> None:
     """A mapped weight would change with the file, and every page read would stay resident."""
-    policy = load_folder(folder, CPU, dtype)
+    policy = load_folder(folder, Placement(CPU, dtype))
     model, config = policy.model, policy.config
     assert str(folder / WEIGHTS) not in Path("/proc/self/maps").read_text()
     pixels, ids, state = inputs_of(config, 2, 5)
 
     def chunk() -> torch.Tensor:
-        prefix = model.prefill(model.see(pixels), ids, state)
-        return model.integrate(prefix, None, noise_of(config))
+        prefix = model.prefill(model.image_features(pixels), ids, state)
+        return model.sample_actions(prefix, None, noise_of(config))
 
     want = chunk()
     for _ in write_over(folder / WEIGHTS):

@@ -14,19 +14,24 @@ from hypothesis import strategies as st
 
 from support.engine import CPU
 from support.tails import own_entries
-from vla_ros.engine.packed.attention import Attention, CpuAttention, PackedAttention, _runs, prefill
-from vla_ros.engine.packed.kernels.rope_write import (
+from vla_ros.engine.layers.attention import (
+    Attention,
+    CpuAttention,
+    PackedAttention,
+    _runs,
+    prefill,
+)
+from vla_ros.engine.layers.kernels.fused import (
     Heads,
     rope_write_reference,
     signed,
     split_rotated,
 )
-from vla_ros.engine.packed.pack import PackLayout, Plan, branching, chain
-from vla_ros.engine.packed.planner import Planner
-from vla_ros.engine.packed.ring import Ring
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import PackLayout, Plan, Planner, branching, chain
 
 HEADS, DIM, SCALE = Heads(4, 2), 8, 0.3
-WAYS: dict[str, Callable[[Ring, Plan], PackedAttention]] = {
+WAYS: dict[str, Callable[[KVCache, Plan], PackedAttention]] = {
     "packed": PackedAttention,
     "on a CPU": CpuAttention,
     "with a kernel": partial(PackedAttention, rope_write=rope_write_reference),
@@ -63,26 +68,26 @@ LAYOUTS = {
 }
 
 
-def made(layout: PackLayout) -> tuple[Ring, Plan, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A ring of three layers with something in every entry, and a fused projection to attend."""
+def made(layout: PackLayout) -> tuple[KVCache, Plan, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A KV cache of three layers, filled, and a fused projection to attend."""
     torch.manual_seed(1)
-    ring = Ring(3, 4, 24, HEADS.kv, DIM, torch.float32, CPU)
-    for both in ring.both:
+    kv_cache = KVCache(3, 4, 24, HEADS.kv, DIM, torch.float32, CPU)
+    for both in kv_cache.both:
         both.normal_()
-    plan = Planner(ring).plan(layout)
+    plan = Planner(kv_cache).plan(layout)
     count = plan.shape.prefill + plan.shape.tail
     qkv = torch.randn(count, HEADS.query + 2 * HEADS.kv, DIM)
     angles = torch.randn(count, DIM // 2).repeat(1, 2)
-    return ring, plan, qkv, angles.cos(), signed(angles.sin())
+    return kv_cache, plan, qkv, angles.cos(), signed(angles.sin())
 
 
 def by_hand(
-    layout: PackLayout, ring: Ring, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    layout: PackLayout, kv_cache: KVCache, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> torch.Tensor:
     """Layer 1, token by token: first all K and V lie where they belong, then each attends."""
     front, out = layout.prefill + layout.pad, []
     where = [(layout.slot, n) for n in range(front)] + [(t.slot, t.index) for t in layout.tail]
-    keys, values = ring.keys[1].clone(), ring.values[1].clone()
+    keys, values = kv_cache.keys[1].clone(), kv_cache.values[1].clone()
     for (slot, entry), key, value in zip(where, k, v, strict=True):
         keys[slot, :, entry], values[slot, :, entry] = key, value
     sees = [set(range(n + 1 if layout.causal else front)) for n in range(front)]
@@ -99,21 +104,21 @@ def by_hand(
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_attention_token_by_token_and_what_it_leaves_in_the_ring(
-    way: Callable[[Ring, Plan], PackedAttention], layout: PackLayout
+    way: Callable[[KVCache, Plan], PackedAttention], layout: PackLayout
 ) -> None:
-    ring, plan, qkv, cos, sin = made(layout)
-    before = [both.clone() for both in ring.both]
+    kv_cache, plan, qkv, cos, sin = made(layout)
+    before = [both.clone() for both in kv_cache.both]
     q, k, v = split_rotated(qkv, cos, sin, HEADS)
-    wanted = by_hand(layout, ring, q, k, v)
-    attention = way(ring, plan)
+    wanted = by_hand(layout, kv_cache, q, k, v)
+    attention = way(kv_cache, plan)
     torch.testing.assert_close(attention(1, q, k, v, SCALE), wanted)
-    after = [both.clone() for both in ring.both]
+    after = [both.clone() for both in kv_cache.both]
     assert torch.equal(after[0], before[0]) and torch.equal(after[2], before[2])
-    ring.both[1].copy_(before[1])
+    kv_cache.both[1].copy_(before[1])
     got = attention.from_qkv(1, qkv.clone(), cos, sin, HEADS, SCALE)
     torch.testing.assert_close(got, wanted)
-    torch.testing.assert_close(ring.both[1], after[1])
-    assert torch.equal(ring.both[0], before[0]) and torch.equal(ring.both[2], before[2])
+    torch.testing.assert_close(kv_cache.both[1], after[1])
+    assert torch.equal(kv_cache.both[0], before[0]) and torch.equal(kv_cache.both[2], before[2])
     changed = (after[1] != before[1]).any(-1).any(0).any(1)  # [slots, entries]
     entries = {(layout.slot, n) for n in range(layout.prefill + layout.pad)}
     entries |= {(token.slot, token.index) for token in layout.tail}
@@ -124,16 +129,20 @@ def test_attention_token_by_token_and_what_it_leaves_in_the_ring(
 def test_the_kernel_that_was_given_is_what_rotates_and_writes(
     kind: type[PackedAttention],
 ) -> None:
-    ring, plan, qkv, cos, sin = made(LAYOUTS["a chain"])
+    kv_cache, plan, qkv, cos, sin = made(LAYOUTS["a chain"])
     asked = []
 
     def kernel(*given: Any) -> Any:
         asked.append(given)
         return rope_write_reference(*given)
 
-    kind(ring, plan, kernel).from_qkv(1, qkv, cos, sin, HEADS, SCALE)
+    kind(kv_cache, plan, kernel).from_qkv(1, qkv, cos, sin, HEADS, SCALE)
     ((*_, entries, where, heads),) = asked
-    assert (entries[0] is ring.keys[1], entries[1] is ring.values[1], heads) == (True, True, HEADS)
+    assert (entries[0] is kv_cache.keys[1], entries[1] is kv_cache.values[1], heads) == (
+        True,
+        True,
+        HEADS,
+    )
     assert (where[0] is plan.slot, where[1] is plan.index) == (True, True)
 
 
@@ -179,14 +188,14 @@ def test_a_compiled_pass_has_no_slot_or_entry_of_its_plan_in_its_code(
 ) -> None:
     """So one compilation serves all: nothing is read from the plan while it is traced."""
     layout = LAYOUTS[name]
-    ring, plan, qkv, cos, sin = made(layout)
+    kv_cache, plan, qkv, cos, sin = made(layout)
     q, k, v = split_rotated(qkv, cos, sin, HEADS)
-    wanted = by_hand(layout, ring, q, k, v)
+    wanted = by_hand(layout, kv_cache, q, k, v)
     with monkeypatch.context() as patch:
         patch.setattr(torch.compiler, "is_compiling", lambda: True)
         for read in ("tolist", "item"):
             patch.setattr(torch.Tensor, read, lambda self: pytest.fail("the plan was read"))
-        got = CpuAttention(ring, plan)(1, q, k, v, SCALE)
+        got = CpuAttention(kv_cache, plan)(1, q, k, v, SCALE)
     torch.testing.assert_close(got, wanted)
 
 

@@ -10,16 +10,13 @@ import pytest
 import torch
 
 from support.engine import CPU
-from vla_ros.engine.packed import backends, probe
-from vla_ros.engine.packed.attention import CpuAttention, PackedAttention
-from vla_ros.engine.packed.kernels.between import PLAIN, Between
-from vla_ros.engine.packed.kernels.rope_write import Heads, rope_write_reference
-from vla_ros.engine.packed.pack import PackLayout, chain
-from vla_ros.engine.packed.planner import Planner
-from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.packed.tail import TorchTail
+from vla_ros.engine.layers import backends, devices
+from vla_ros.engine.layers.attention import CpuAttention, PackedAttention, TorchTail
+from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, rope_write_reference
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import PackLayout, Planner, chain
 
-GPU, KERNELS = torch.device("cuda:1"), "vla_ros.engine.packed.kernels."
+GPU, KERNELS = torch.device("cuda:1"), "vla_ros.engine.layers.kernels."
 
 
 class Kernel(TorchTail):
@@ -43,13 +40,13 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
     for name in ("check_rope_write", "check_tail", "check_between"):
         note = lambda *given, name=name: found.update({name: given})  # noqa: E731
         monkeypatch.setattr(backends, name, note)
-    probe.say.cache_clear()
+    devices.say.cache_clear()
     return found
 
 
 def made(backend: backends.Backend, dtype: torch.dtype = torch.float32) -> PackedAttention:
-    ring = Ring(1, 1, 16, 2, 16, dtype, CPU)
-    return backend.make(ring, Planner(ring).plan(LAYOUT))
+    kv_cache = KVCache(1, 1, 16, 2, 16, dtype, CPU)
+    return backend.make(kv_cache, Planner(kv_cache).plan(LAYOUT))
 
 
 def test_a_cpu_has_an_attention_of_its_own_unless_plain_torch_is_asked_for() -> None:

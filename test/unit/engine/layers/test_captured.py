@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from support.engine import CPU, Again
-from vla_ros.engine.packed.devices import on_device, synchronise
-from vla_ros.engine.packed.graphs import WARM_UP, CudaCapture, GraphCache, GraphedVision
-from vla_ros.engine.packed.pack import PackLayout, Plan, chain, prefill_layout
-from vla_ros.engine.packed.planner import Planner
-from vla_ros.engine.packed.ring import Ring
+from vla_ros.engine.layers.devices import on_device, synchronize
+from vla_ros.engine.layers.graphs import WARM_UP, CudaCapture, GraphCache, GraphedVision
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import PackLayout, Plan, Planner, chain, prefill_layout
 
 
 class Cuda:
@@ -110,11 +109,11 @@ def test_a_function_is_warmed_up_beside_what_runs_and_then_captured(cuda: Cuda) 
 
 
 def test_a_gpu_is_waited_for_and_made_the_current_one_a_cpu_is_not(cuda: Cuda) -> None:
-    synchronise(CPU)
+    synchronize(CPU)
     with on_device(CPU):
         pass
     assert not cuda.log
-    synchronise(GPU)
+    synchronize(GPU)
     assert cuda.log == [("synchronise", "cuda:1")]
     with on_device(GPU):
         pass
@@ -123,7 +122,7 @@ def test_a_gpu_is_waited_for_and_made_the_current_one_a_cpu_is_not(cuda: Cuda) -
 
 
 def plans(*layouts: PackLayout) -> tuple[Plan, ...]:
-    planner = Planner(Ring(1, 2, 64, 1, 2, torch.float32, CPU))
+    planner = Planner(KVCache(1, 2, 64, 1, 2, torch.float32, CPU))
     return tuple(planner.plan(layout) for layout in layouts)
 
 

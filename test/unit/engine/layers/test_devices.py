@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.engine import CPU
-from vla_ros.engine.packed.devices import cache_bytes, triton_may_run
+from vla_ros.engine.layers.devices import cache_bytes, triton_may_run
 
 
 def test_a_gpus_cache_is_its_own_and_a_cpu_has_none_to_clear(

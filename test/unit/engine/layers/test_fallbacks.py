@@ -10,16 +10,14 @@ import pytest
 import torch
 
 from support.engine import CPU
-from vla_ros.engine.packed import backends, probe
-from vla_ros.engine.packed.kernels.between import PLAIN, Between
-from vla_ros.engine.packed.kernels.rope_write import Heads, rope_write_reference
-from vla_ros.engine.packed.pack import PackLayout, chain
-from vla_ros.engine.packed.planner import Planner
-from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.packed.tail import TorchTail
+from vla_ros.engine.layers import backends, devices
+from vla_ros.engine.layers.attention import TorchTail
+from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, rope_write_reference
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import PackLayout, Planner, chain
 
 CUDA = torch.device("cuda")
-KERNELS = "vla_ros.engine.packed.kernels."
+KERNELS = "vla_ros.engine.layers.kernels."
 NO_COMPILER = RuntimeError("Failed to find C compiler. Please specify via CC\nsecond line")
 
 
@@ -38,7 +36,7 @@ def raises(*args: object) -> object:
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be tried on a GPU is tried here, and nothing counts as said."""
-    probe.say.cache_clear()
+    devices.say.cache_clear()
     for name in ("check_rope_write", "check_tail", "check_between"):
         check = getattr(backends, name)
         here = lambda call, device, *rest, check=check: check(call, CPU, *rest)  # noqa: E731
@@ -65,8 +63,10 @@ def test_where_triton_runs_all_kernels_are_taken(
 ) -> None:
     backend = backends.choose_backend(CUDA, dtype, 16)
     assert (backend.name, backend.whole_slots) == ("Triton's tail attention", False)
-    ring = Ring(1, 2, 64, 2, 16, dtype, CPU)
-    attention = backend.make(ring, Planner(ring).plan(PackLayout((0,), tail=chain(0, 3, 1))))
+    kv_cache = KVCache(1, 2, 64, 2, 16, dtype, CPU)
+    attention = backend.make(
+        kv_cache, Planner(kv_cache).plan(PackLayout((0,), tail=chain(0, 3, 1)))
+    )
     assert isinstance(attention._tail, TorchTail)
     assert attention._rope_write is rope_write_reference
     assert backends.choose_between(CUDA, dtype, 64, 160) is KIND

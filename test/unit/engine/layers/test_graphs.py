@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from vla_ros.core import Timeline
-from vla_ros.engine.packed.graphs import CountedCapture, CudaCapture
-from vla_ros.engine.stages import StageTimer
-from vla_ros.timing import MS, SystemClock
+from vla_ros.core.clock import MS, SystemClock
+from vla_ros.core.types import Timeline
+from vla_ros.engine.decoding.request import StageTimer
+from vla_ros.engine.layers.graphs import CountedCapture, CudaCapture
 
 
 class Made:

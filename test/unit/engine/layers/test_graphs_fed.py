@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 
 from support.engine import CPU, Again, tiny, tiny_config
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.packed.lane import Lane
-from vla_ros.engine.packed.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.decoding.runner import DecoderRunner
+from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.models.openvla import VLAModel
 
 
-def lanes(slots: int = 1) -> tuple[Lane, Lane, Again, VLAModel]:
-    """A lane whose passes are captured, and one whose are not."""
+def runners(slots: int = 1) -> tuple[DecoderRunner, DecoderRunner, Again, VLAModel]:
+    """A runner whose passes are captured, and one whose are not."""
     capture = Again()
     captured, plain = (
-        VLAModel(tiny(tiny_config("llama_gqa")), CPU, torch.float32, ModelOptions(capture=c))
+        VLAModel(tiny(tiny_config("llama_gqa")), CPU, torch.float32, capture=c)
         for c in (capture, None)
     )
-    return captured.lane(slots, 64), plain.lane(slots, 64), capture, plain
+    return captured.runner(slots, 64), plain.runner(slots, 64), capture, plain
 
 
 def alone(entry: int, count: int) -> tuple[PackLayout, ...]:
@@ -25,14 +25,14 @@ def alone(entry: int, count: int) -> tuple[PackLayout, ...]:
 
 
 def test_passes_that_feed_each_other_are_one_graph_for_prompts_of_all_lengths() -> None:
-    captured, plain, capture, model = lanes()
+    captured, plain, capture, model = runners()
     for length in (9, 12, 30, 9):
         prompt = model.decoder.embed(torch.arange(3, 3 + length))
         first = prefill_layout(length, (length - 1,))
         said = []
-        for lane in (captured, plain):
-            token, _ = lane.run(first, prompt, None)
-            said.append((token, *lane.follow(alone(length, 6), token)))
+        for runner in (captured, plain):
+            token, _ = runner.run(first, prompt, None)
+            said.append((token, *runner.follow(alone(length, 6), token)))
         assert said[0][0].tolist() == said[1][0].tolist()
         assert said[0][1].tolist() == said[1][1].tolist()
         torch.testing.assert_close(said[0][2], said[1][2])
@@ -45,29 +45,29 @@ def test_passes_that_feed_each_other_are_one_graph_for_prompts_of_all_lengths() 
 
 def test_drafts_go_where_the_prompt_ends_whatever_was_there_before() -> None:
     """One graph for prompts of 20 to 30 tokens with two drafts, even after one of NaN."""
-    captured, plain, capture, model = lanes()
+    captured, plain, capture, model = runners()
     draft = torch.tensor([800, 801])
     bad = model.decoder.embed(torch.arange(30)) * float("nan")
     captured.run(prefill_layout(32, (31,)), bad, draft)
-    captured.ring.flush(damaged=True)
+    captured.kv_cache.flush(damaged=True)
     for length in (30, 20, 27):
         prompt = model.decoder.embed(torch.arange(3, 3 + length))
         layout = prefill_layout(length + 2, (length + 1,))
-        wanted, got = (lane.run(layout, prompt, draft) for lane in (plain, captured))
+        wanted, got = (runner.run(layout, prompt, draft) for runner in (plain, captured))
         torch.testing.assert_close(got[1], wanted[1])
         tail = PackLayout((0, 1), tail=chain(0, length + 2, 2))
-        wanted, got = (lane.run(tail, None, draft) for lane in (plain, captured))
+        wanted, got = (runner.run(tail, None, draft) for runner in (plain, captured))
         torch.testing.assert_close(got[1], wanted[1])
     assert capture.captured == 2
 
 
 def test_a_prompt_with_a_draft_and_a_tail_in_one_pass() -> None:
-    captured, plain, _, model = lanes(2)
+    captured, plain, _, model = runners(2)
     older = model.decoder.embed(torch.arange(50, 60))
     fresh = model.decoder.embed(torch.arange(3, 13))
     layout = PackLayout((9, 10, 11, 12), 12, 1, tail=chain(0, 10, 1))
     found = []
-    for lane in (plain, captured):
-        lane.run(prefill_layout(10, (9,)), older, None)
-        found.append(lane.run(layout, fresh, torch.tensor([800, 801, 802])))
+    for runner in (plain, captured):
+        runner.run(prefill_layout(10, (9,)), older, None)
+        found.append(runner.run(layout, fresh, torch.tensor([800, 801, 802])))
     torch.testing.assert_close(found[0][1], found[1][1])

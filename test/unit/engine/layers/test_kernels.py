@@ -15,16 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.tails import Case, cases
-from vla_ros.engine.gemm.ways import check_product, ways
-from vla_ros.engine.packed.kernels.between import PLAIN, check_between
-from vla_ros.engine.packed.kernels.rope_write import (
+from vla_ros.engine.layers.backends import check_tail
+from vla_ros.engine.layers.gemm import check_product, ways
+from vla_ros.engine.layers.kernels.fused import (
+    PLAIN,
     Heads,
+    check_between,
     check_rope_write,
     fits_triton,
     rope_write_reference,
     signed,
 )
-from vla_ros.engine.packed.kernels.tail_attention import check_tail
 
 
 def case(heads: Heads, dtype: torch.dtype, seed: int = 0):  # type: ignore[no-untyped-def]
@@ -58,7 +59,7 @@ def test_head_sizes_the_kernel_takes(dim: int, fits: bool) -> None:
 
 
 def compare(heads: Heads, dtype: torch.dtype, tolerance: float) -> None:
-    from vla_ros.engine.packed.kernels.rope_write_triton import rope_write
+    from vla_ros.engine.layers.kernels.rope_write_triton import rope_write
 
     expected, actual = case(heads, dtype), case(heads, dtype)
     wanted = rope_write_reference(*expected, heads)
@@ -69,7 +70,7 @@ def compare(heads: Heads, dtype: torch.dtype, tolerance: float) -> None:
 
 def tried(heads: Heads) -> None:
     """What a model tries when it is made finds the kernel good, in every type and size."""
-    from vla_ros.engine.packed.kernels.rope_write_triton import rope_write
+    from vla_ros.engine.layers.kernels.rope_write_triton import rope_write
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for head_dim in (64, 128):
@@ -87,17 +88,17 @@ EXAMPLES = int(os.environ.get("VLA_ROS_EXAMPLES", "8"))
     dtype=st.sampled_from((torch.float32, torch.bfloat16)),
 )
 def compare_tails(case: Case, parts: int | None, dtype: torch.dtype) -> None:
-    from vla_ros.engine.packed.kernels.tail_attention_triton import TritonTail
+    from vla_ros.engine.layers.kernels.tail_attention_triton import TritonTail
 
-    ring, plan, q = case.made(dtype)
-    got = TritonTail(ring, plan, parts)(0, q, 0.3).float()
-    wanted = case.token_by_token(ring, q.float(), 0.3)
+    kv_cache, plan, q = case.made(dtype)
+    got = TritonTail(kv_cache, plan, parts)(0, q, 0.3).float()
+    wanted = case.token_by_token(kv_cache, q.float(), 0.3)
     limit = 1e-5 if dtype == torch.float32 else 5e-2
     torch.testing.assert_close(got, wanted, atol=limit, rtol=limit)
 
 
 def check_all_tails() -> None:
-    from vla_ros.engine.packed.kernels.tail_attention_triton import TritonTail
+    from vla_ros.engine.layers.kernels.tail_attention_triton import TritonTail
 
     for dtype in (torch.float32, torch.bfloat16):
         for heads in (Heads(4, 4), Heads(14, 2)):
@@ -108,7 +109,7 @@ def check_all_tails() -> None:
 @given(st.data())
 def compare_products(data: st.DataObject) -> None:
     """Every way, of sizes that fit no block, of rows that lie apart, with and without a bias."""
-    from vla_ros.engine.gemm.triton_kernels import product
+    from vla_ros.engine.layers.kernels.gemm_triton import product
 
     dtype = data.draw(st.sampled_from((torch.float32, torch.bfloat16, torch.float16)))
     rows = data.draw(st.sampled_from((1, 2, 3, 4, 5, 16, 17, 130)))
@@ -127,7 +128,7 @@ def compare_products(data: st.DataObject) -> None:
 
 
 def check_all_products() -> None:
-    from vla_ros.engine.gemm.triton_kernels import product
+    from vla_ros.engine.layers.kernels.gemm_triton import product
 
     random = torch.Generator().manual_seed(0)
     numbers = torch.randn(200, 328, generator=random).bfloat16()
@@ -143,9 +144,8 @@ def tune_an_engine() -> None:
     from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
     from support.tuned import MadeUp
     from vla_ros.engine import engine, factory, model
-    from vla_ros.engine.gemm.choose import choose_tuner
-    from vla_ros.engine.gemm.triton_kernels import product
-    from vla_ros.engine.gemm.tuner import TORCH
+    from vla_ros.engine.layers.gemm import TORCH, choose_tuner
+    from vla_ros.engine.layers.kernels.gemm_triton import product
 
     engine.MAX_TEXT = factory.MAX_TEXT = 48  # few lengths of prompts to prepare for
     assert choose_tuner(CPU, torch.float32) is not None  # what is tried there is right
@@ -162,7 +162,7 @@ def tune_an_engine() -> None:
 def compare_engines() -> None:
     """The whole engine with the kernel in place says what it says without."""
     from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
-    from vla_ros.engine.packed import backends
+    from vla_ros.engine.layers import backends
 
     checkpoint = tiny(tiny_config("llama_gqa"), dim=2, seed=1)
     engine = engine_of(checkpoint, "actionflow")
@@ -199,7 +199,7 @@ def test_the_triton_kernel_in_its_interpreter() -> None:
 
 
 if __name__ == "__main__":
-    from vla_ros.engine.packed.kernels.between_triton import KERNELS
+    from vla_ros.engine.layers.kernels.between_triton import KERNELS
 
     torch.set_num_threads(1)
     for widths in ((64, 160), (896, 4864), (80, 1100)):

@@ -16,13 +16,9 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from vla_ros.engine.gemm import triton_kernels as gemm
-from vla_ros.engine.gemm.ways import Gemv, Tile, Way, ways
-from vla_ros.engine.packed.kernels import (
-    between_triton,
-    rope_write_triton,
-    tail_attention_triton,
-)
+from vla_ros.engine.layers.gemm import Gemv, Tile, Way, ways
+from vla_ros.engine.layers.kernels import between_triton, rope_write_triton, tail_attention_triton
+from vla_ros.engine.layers.kernels import gemm_triton as gemm
 
 SMALL = 99 * 1024  # of a GeForce; a data centre's GPUs have more
 CAPABILITIES = (80, 89, 90, 120)

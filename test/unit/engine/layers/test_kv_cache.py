@@ -9,60 +9,60 @@ from hypothesis import strategies as st
 
 from support.engine import TEXTS, Event, engine_of, play, stream, tiny
 from vla_ros.engine import InvalidAction
-from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.schedules.actionflow import ActionFlow
+from vla_ros.engine.decoding.actionflow import ActionFlow
+from vla_ros.engine.layers.kv_cache import KVCache
 
 
-def ring_of(slots: int) -> Ring:
-    return Ring(1, slots, 4, 1, 2, torch.float32, torch.device("cpu"))
+def ring_of(slots: int) -> KVCache:
+    return KVCache(1, slots, 4, 1, 2, torch.float32, torch.device("cpu"))
 
 
 @given(slots=st.integers(1, 6), actions=st.lists(st.integers(0, 3), max_size=60))
 def test_no_slot_ever_has_two_owners(slots: int, actions: list[int]) -> None:
-    ring, held = ring_of(slots), []
+    kv_cache, held = ring_of(slots), []
     for action in actions:
         if action == 3:
-            ring.flush()
+            kv_cache.flush()
             held.clear()
         elif action == 2 and held:
-            ring.release(held.pop(0))
+            kv_cache.release(held.pop(0))
         elif len(held) < slots:
-            held.append(ring.acquire())
+            held.append(kv_cache.acquire())
         else:
             with pytest.raises(RuntimeError, match=r"all .* KV slots are taken"):
-                ring.acquire()
+                kv_cache.acquire()
         assert len(set(held)) == len(held)
-        assert ring.live == frozenset(held)
+        assert kv_cache.live == frozenset(held)
 
 
 def test_releasing_twice_is_an_error() -> None:
-    ring = ring_of(2)
-    slot = ring.acquire()
-    ring.release(slot)
+    kv_cache = ring_of(2)
+    slot = kv_cache.acquire()
+    kv_cache.release(slot)
     with pytest.raises(RuntimeError, match="not held"):
-        ring.release(slot)
+        kv_cache.release(slot)
 
 
 def poison_the_dead(engine, events):  # type: ignore[no-untyped-def]
     """Play a stream; before every call overwrite every slot that no request holds."""
     out = {}
     for event in events:
-        ring = engine.schedule.lane.ring
-        for slot in set(range(ring.slots)) - ring.live:
-            ring.fill(slot, 1e6)
+        kv_cache = engine.decoding.runner.kv_cache
+        for slot in set(range(kv_cache.slots)) - kv_cache.live:
+            kv_cache.fill(slot, 1e6)
         out.update(play(engine, [event]))
     return out
 
 
 def test_a_path_is_moved_in_all_layers_at_once() -> None:
     """Sources and targets may overlap; the other slot and the other entries stay."""
-    ring = Ring(3, 2, 8, 2, 2, torch.float32, torch.device("cpu"))
+    kv_cache = KVCache(3, 2, 8, 2, 2, torch.float32, torch.device("cpu"))
     before = []
-    for tensor in (*ring.keys, *ring.values):
+    for tensor in (*kv_cache.keys, *kv_cache.values):
         tensor.normal_()
         before.append(tensor.clone())
-    ring.move(1, torch.tensor([3, 4, 7]), torch.tensor([2, 3, 4]))
-    for now, then in zip((*ring.keys, *ring.values), before, strict=True):
+    kv_cache.move(1, torch.tensor([3, 4, 7]), torch.tensor([2, 3, 4]))
+    for now, then in zip((*kv_cache.keys, *kv_cache.values), before, strict=True):
         assert torch.equal(now[0], then[0])
         assert torch.equal(now[1], then[1][:, [0, 1, 3, 4, 7, 5, 6, 7]])
 
@@ -80,14 +80,14 @@ def test_nothing_reads_what_earlier_requests_left(schedule: str, drafter: str) -
 
 def test_actionflow_reuses_its_slots_by_index() -> None:
     engine = engine_of(tiny(), "actionflow")
-    assert isinstance(engine.schedule, ActionFlow)
-    ring = engine.schedule.lane.ring
-    storage = [t.data_ptr() for t in (*ring.keys, *ring.values)]
+    assert isinstance(engine.decoding, ActionFlow)
+    kv_cache = engine.decoding.runner.kv_cache
+    storage = [t.data_ptr() for t in (*kv_cache.keys, *kv_cache.values)]
     play(engine, stream(30, {0: TEXTS[0]}))
-    assert [t.data_ptr() for t in (*ring.keys, *ring.values)] == storage
-    assert ring.slots == 7
+    assert [t.data_ptr() for t in (*kv_cache.keys, *kv_cache.values)] == storage
+    assert kv_cache.slots == 7
     # One plan per place in the rotation once full, one per length while filling.
-    assert engine.schedule.lane.planner.built <= 7 + 6
+    assert engine.decoding.runner.planner.built <= 7 + 6
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_actionflow_reuses_its_slots_by_index() -> None:
     ],
 )
 def test_a_damaged_frame_does_not_outlive_itself(schedule: str, drafter: str) -> None:
-    """NaN in the KV would spread through masked entries (0 * NaN): the ring is cleared."""
+    """NaN in the KV would spread through masked entries (0 * NaN): the KV cache is cleared."""
     engine = engine_of(tiny(seed=4), schedule, drafter=drafter, adaptive_draft=False)
     events = stream(24, {0: TEXTS[0]})
     play(engine, events[:8])

@@ -8,15 +8,16 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.engine.quantised.formats import Formats, parse_formats
-from vla_ros.engine.quantised.fp8 import as_bfloat16, rounded_rows
-from vla_ros.engine.quantised.matrices import (
+from vla_ros.engine.layers.formats import Formats, parse_formats
+from vla_ros.engine.layers.linear import (
     Fp8,
     Int4,
     Int8,
-    Quantised,
+    LowBit,
+    as_bfloat16,
     linear,
-    quantise,
+    quantize,
+    rounded_rows,
     rows_of,
     stacked,
 )
@@ -37,7 +38,7 @@ def test_no_value_is_off_by_more_than_half_a_step(
 ) -> None:
     """Of any size: a step is the format's, of its row or group."""
     weight = matrix(rows, width, seed)
-    made = quantise(weight, kind)
+    made = quantize(weight, kind)
     assert made.shape == (rows, width)
     exact, off = weight.float(), (made.whole().float() - weight.float()).abs()
     if kind == "fp8":  # three bits behind the leading one, and a last step below 2 ** -6
@@ -58,7 +59,7 @@ def test_no_value_is_off_by_more_than_half_a_step(
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 100])
 @pytest.mark.parametrize("shape", [(1040, 64), (48, 160), (27, 50)])
 def test_products_are_those_of_the_matrix(kind: str, count: int, shape: tuple[int, int]) -> None:
-    made = quantise(matrix(*shape), kind)
+    made = quantize(matrix(*shape), kind)
     x = matrix(count, shape[1], 1)
     given = x.float()
     if kind == "fp8":  # which rounds its inputs too
@@ -73,7 +74,7 @@ def test_products_are_those_of_the_matrix(kind: str, count: int, shape: tuple[in
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_and_bias(kind: str) -> None:
-    made = quantise(matrix(32, 64), kind).ready()
+    made = quantize(matrix(32, 64), kind).ready()
     x, bias = matrix(6, 64, 2).view(2, 3, 64), matrix(1, 32, 3)[0]
     out = linear(x, made, bias)
     assert out.shape == (2, 3, 32)
@@ -81,13 +82,13 @@ def test_batches_and_bias(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_quantised_by_themselves(kind: str) -> None:
+def test_rows_are_quantized_by_themselves(kind: str) -> None:
     one, other = matrix(32, 96, 1), matrix(64, 96, 2)
-    apart = stacked([quantise(one, kind), quantise(other, kind)])
-    together = quantise(torch.cat((one, other)), kind)
+    apart = stacked([quantize(one, kind), quantize(other, kind)])
+    together = quantize(torch.cat((one, other)), kind)
     assert torch.equal(apart.values.view(torch.uint8), together.values.view(torch.uint8))
     assert torch.equal(apart.scale, together.scale)
-    assert torch.equal(together.rows(32, 96).whole(), quantise(other, kind).whole())
+    assert torch.equal(together.rows(32, 96).whole(), quantize(other, kind).whole())
     assert len(apart) == 96
     assert apart.parameters == 96 * 96
 
@@ -100,7 +101,7 @@ def test_every_e4m3_value_is_what_torch_says() -> None:
 
 def test_a_row_of_zeros_stays_zero() -> None:
     for kind in KINDS:
-        made = quantise(torch.zeros(16, 32).bfloat16(), kind)
+        made = quantize(torch.zeros(16, 32).bfloat16(), kind)
         assert not made.whole().any()
 
 
@@ -109,7 +110,7 @@ def test_a_row_of_zeros_stays_zero() -> None:
 @given(count=st.integers(1, 40), width=st.integers(1, 80), rows=st.integers(1, 12))
 def test_sizes_of_no_kernel_are_padded(kind: str, count: int, width: int, rows: int) -> None:
     """int8's kernel does not fail for another width, it gives other numbers: so never without."""
-    made = quantise(matrix(count, width), kind)
+    made = quantize(matrix(count, width), kind)
     x = torch.ones(rows, width).bfloat16()
     exact = made.whole().float().sum(1).expand(rows, count)
     torch.testing.assert_close(linear(x, made.ready()).float(), exact, rtol=0.02, atol=0.03)
@@ -117,7 +118,7 @@ def test_sizes_of_no_kernel_are_padded(kind: str, count: int, width: int, rows: 
 
 def test_some_rows_of_a_head() -> None:
     head = matrix(96, 64)
-    eight: Quantised = Int8.of(head)
+    eight: LowBit = Int8.of(head)
     part = rows_of(eight, range(32, 64))
     assert isinstance(part, Int8)
     assert torch.equal(part.whole(), eight.whole()[32:64])

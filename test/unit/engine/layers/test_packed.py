@@ -8,26 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.engine import CPU, tiny, tiny_config
-from vla_ros.engine.decoders.hugging_face import build_causal_lm
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.packed.attention import Backend, PackedAttention
-from vla_ros.engine.packed.lane import Lane
-from vla_ros.engine.packed.pack import (
-    PackLayout,
-    TailToken,
-    branching,
-    chain,
-    prefill_layout,
-)
-from vla_ros.engine.trees.shape import branches
+from vla_ros.engine.decoding.draft_tree import branches
+from vla_ros.engine.decoding.runner import DecoderRunner
+from vla_ros.engine.layers.attention import Backend, PackedAttention
+from vla_ros.engine.layers.pack import PackLayout, TailToken, branching, chain, prefill_layout
+from vla_ros.engine.models.language.hugging_face import build_causal_lm
+from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.options import EngineOptions
 
 LANGUAGES = ["llama_mha", "llama_gqa", "qwen2_tied"]
 ATTENTIONS = ["auto", "torch"]
 
 
-def model_of(language: str, attention: str = "auto", **options: object) -> VLAModel:
-    chosen = ModelOptions(attention=attention, **options)  # type: ignore[arg-type]
-    return VLAModel(tiny(tiny_config(language)), CPU, torch.float32, chosen)
+def model_of(
+    language: str, attention: str = "auto", capture: object = None, **options: object
+) -> VLAModel:
+    chosen = EngineOptions(attention=attention, **options)  # type: ignore[arg-type]
+    return VLAModel(tiny(tiny_config(language)), CPU, torch.float32, chosen, capture)  # type: ignore[arg-type]
 
 
 def dense(model: VLAModel, tokens: list[int]) -> torch.Tensor:
@@ -49,8 +46,8 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_prefill_equals_transformers(language: str) -> None:
     model, tokens = model_of(language), list(range(5, 25))
-    lane = model.lane(1, 32)
-    logits = lane.logits(prefill_layout(20, tuple(range(20))), embed(model, tokens), None)
+    runner = model.runner(1, 32)
+    logits = runner.logits(prefill_layout(20, tuple(range(20))), embed(model, tokens), None)
     close(logits, dense(model, tokens))
 
 
@@ -59,15 +56,15 @@ def test_prefill_equals_transformers(language: str) -> None:
 def test_every_part_of_a_mixed_pack_equals_its_own_sequence(language: str, attention: str) -> None:
     """A fresh prefill, a single token of one request and a chain of three of another."""
     model = model_of(language, attention)
-    lane = model.lane(3, 32)
+    runner = model.runner(3, 32)
     one, two, fresh = list(range(3, 13)), list(range(40, 47)), list(range(70, 79))
     for slot, tokens in ((0, one), (2, two)):
-        lane.logits(prefill_layout(len(tokens), (0,), slot), embed(model, tokens), None)
+        runner.logits(prefill_layout(len(tokens), (0,), slot), embed(model, tokens), None)
     layout = PackLayout(
         rows=tuple(range(13)), prefill=9, slot=1,
         tail=(*chain(2, 7, 3), *chain(0, 10, 1)),
     )  # fmt: skip
-    logits = lane.logits(layout, embed(model, fresh), torch.tensor([100, 101, 102, 200]))
+    logits = runner.logits(layout, embed(model, fresh), torch.tensor([100, 101, 102, 200]))
     close(logits[:9], dense(model, fresh))
     close(logits[9:12], dense(model, [*two, 100, 101, 102])[7:])
     close(logits[12], dense(model, [*one, 200])[-1])
@@ -79,22 +76,22 @@ def test_a_greedy_pass_gives_choices_and_their_logits() -> None:
     layout = prefill_layout(20, tuple(range(10, 20)))
     wanted = dense(model, tokens)[10:]
     for window in (None, range(704, 960), range(3, 30)):
-        lane = model.lane(1, 32, window)
-        choices, maxima = lane.run(layout, embed(model, tokens), None)
+        runner = model.runner(1, 32, window)
+        choices, maxima = runner.run(layout, embed(model, tokens), None)
         where = slice(None) if window is None else slice(window.start, window.stop)
         best = wanted[:, where].max(-1)
         assert choices.tolist() == (best.indices + (where.start or 0)).tolist()
         close(maxima, best.values)
-        close(lane.logits(layout, embed(model, tokens), None), wanted[:, where])
+        close(runner.logits(layout, embed(model, tokens), None), wanted[:, where])
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_draft_tree_sees_its_own_branch_only(attention: str, graphs: bool) -> None:
     model = model_of("llama_gqa", attention, capture=(lambda f: f) if graphs else None)
-    lane = model.lane(1, 32)
+    runner = model.runner(1, 32)
     prompt, n = list(range(3, 13)), 10
-    lane.logits(prefill_layout(n, (0,)), embed(model, prompt), None)
+    runner.logits(prefill_layout(n, (0,)), embed(model, prompt), None)
     seen = tuple(range(n))
     tail = (
         TailToken(0, 10, 10, (*seen, 10)),  # 50
@@ -104,12 +101,12 @@ def test_a_draft_tree_sees_its_own_branch_only(attention: str, graphs: bool) -> 
     )
     layout = PackLayout(rows=(0, 1, 2, 3), tail=tail)
     other = PackLayout(rows=(0, 1, 2, 3), tail=(*tail[:3], TailToken(0, 13, 11, (*seen, 10, 13))))
-    lane.logits(other, None, torch.tensor([50, 60, 70, 80]))  # of the same shape, another tree
-    logits = lane.logits(layout, None, torch.tensor([50, 60, 70, 80]))
+    runner.logits(other, None, torch.tensor([50, 60, 70, 80]))  # of the same shape, another tree
+    logits = runner.logits(layout, None, torch.tensor([50, 60, 70, 80]))
     close(logits[2], dense(model, [*prompt, 50, 70])[-1])
     close(logits[3], dense(model, [*prompt, 60, 80])[-1])
-    lane.ring.move(0, torch.tensor([11, 13]), torch.tensor([10, 11]))  # accept 60, 80
-    after = lane.logits(PackLayout(rows=(0,), tail=chain(0, 12, 1)), None, torch.tensor([90]))
+    runner.kv_cache.move(0, torch.tensor([11, 13]), torch.tensor([10, 11]))  # accept 60, 80
+    after = runner.logits(PackLayout(rows=(0,), tail=chain(0, 12, 1)), None, torch.tensor([90]))
     close(after[0], dense(model, [*prompt, 60, 80, 90])[-1])
 
 
@@ -121,36 +118,38 @@ def test_a_draft_tree_behind_the_prompt_in_its_own_pass(
 ) -> None:
     """Every node sees the prompt and its branch; a prompt's padding is seen by none."""
     model = model_of(language, attention, capture=(lambda f: f) if graphs else None)
-    lane = model.lane(1, 64)
+    runner = model.runner(1, 64)
     prompt, tokens = list(range(3, 13)), [50, 60, 70, 80, 90]
     parents = (-1, -1, 1, 2, 0)
-    start = lane.behind(len(prompt))
+    start = runner.behind(len(prompt))
     assert start == (16 if graphs else 10)
     tail = branching(0, start, len(prompt), branches(parents))
     layout = PackLayout(rows=tuple(range(9, 15)), prefill=10, tail=tail)
-    logits = lane.logits(layout, embed(model, prompt), torch.tensor(tokens))
+    logits = runner.logits(layout, embed(model, prompt), torch.tensor(tokens))
     close(logits[0], dense(model, prompt)[-1])
     for row, branch in enumerate(branches(parents), 1):
         close(logits[row], dense(model, [*prompt, *(tokens[n] for n in branch)])[-1])
-    lane.ring.move(0, torch.tensor([start + n for n in (1, 2, 3)]), torch.tensor([10, 11, 12]))
-    after = lane.logits(PackLayout(rows=(0,), tail=chain(0, 13, 1)), None, torch.tensor([99]))
+    runner.kv_cache.move(
+        0, torch.tensor([start + n for n in (1, 2, 3)]), torch.tensor([10, 11, 12])
+    )
+    after = runner.logits(PackLayout(rows=(0,), tail=chain(0, 13, 1)), None, torch.tensor([99]))
     close(after[0], dense(model, [*prompt, 60, 70, 80, 99])[-1])
 
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_pack_equals_its_sequences_and_reads_nothing_else(data: st.DataObject) -> None:
-    """Random requests in random slots, everything else in the ring poisoned."""
+    """Random requests in random slots, everything else in the KV cache poisoned."""
     model = model_of("llama_gqa", data.draw(st.sampled_from(ATTENTIONS)))
     slots = data.draw(st.integers(2, 4))
-    lane = model.lane(slots, 24)
+    runner = model.runner(slots, 24)
     for slot in range(slots):
-        lane.ring.fill(slot, 1e6)
+        runner.kv_cache.fill(slot, 1e6)
     known = {}
     for slot in range(slots - 1):
         length = data.draw(st.integers(2, 10))
         known[slot] = data.draw(st.lists(st.integers(0, 900), min_size=length, max_size=length))
-        lane.logits(prefill_layout(length, (0,), slot), embed(model, known[slot]), None)
+        runner.logits(prefill_layout(length, (0,), slot), embed(model, known[slot]), None)
     tail: list[TailToken] = []
     fed: dict[int, list[int]] = {}
     for slot, tokens in known.items():
@@ -160,7 +159,7 @@ def test_any_pack_equals_its_sequences_and_reads_nothing_else(data: st.DataObjec
     total = len(fresh) + len(tail)
     layout = PackLayout(tuple(range(total)), len(fresh), slots - 1, tuple(tail))
     ids = [t for tokens in fed.values() for t in tokens]
-    logits = lane.logits(layout, embed(model, fresh), torch.tensor(ids) if ids else None)
+    logits = runner.logits(layout, embed(model, fresh), torch.tensor(ids) if ids else None)
     close(logits[: len(fresh)], dense(model, fresh))
     row = len(fresh)
     for slot, tokens in known.items():
@@ -181,16 +180,16 @@ def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -
 
     plain = model_of("llama_mha")
     graphed = model_of("llama_mha", capture=capture, attention=attention)
-    lanes: list[Lane] = [m.lane(2, 48) for m in (plain, graphed)]
+    runners: list[DecoderRunner] = [m.runner(2, 48) for m in (plain, graphed)]
     for length in (17, 20, 30, 33):
         prompt = list(range(3, 3 + length))
         draft = torch.tensor([800, 801])
         results = []
-        for model, lane in zip((plain, graphed), lanes, strict=True):
+        for model, runner in zip((plain, graphed), runners, strict=True):
             layout = PackLayout((length - 1, length, length + 1), length + 2, slot=0)
-            first = lane.logits(layout, embed(model, prompt), draft).clone()
+            first = runner.logits(layout, embed(model, prompt), draft).clone()
             tail = PackLayout(rows=(0, 1), tail=chain(0, length + 1, 2))
-            second = lane.logits(tail, None, torch.tensor([802, 803])).clone()
+            second = runner.logits(tail, None, torch.tensor([802, 803])).clone()
             results.append(torch.cat((first, second)))
         close(results[1], results[0])
     # Lengths 19, 22, 32 share a bucket, 35 has its own; wherever a tail lies, it has one shape.
@@ -199,23 +198,23 @@ def test_padding_to_a_bucket_and_static_buffers_change_nothing(attention: str) -
 
 def test_a_lane_takes_the_length_that_wastes_little() -> None:
     """Where tails read whole slots; not while a request is alive, nor longer than it was made."""
-    lane, fixed = (model_of("llama_mha").lane(1, 100) for _ in range(2))
+    runner, fixed = (model_of("llama_mha").runner(1, 100) for _ in range(2))
     fixed.backend = Backend(PackedAttention)  # as with the kernel
     layout = PackLayout((0,), tail=chain(0, 5, 1))
-    lane.run(layout, None, torch.tensor([5]))
-    for each in (lane, fixed):
+    runner.run(layout, None, torch.tensor([5]))
+    for each in (runner, fixed):
         each.fit(33)
-    assert (lane.ring.slot_length, fixed.ring.slot_length) == (48, 100)
-    lane.run(layout, None, torch.tensor([5]))
-    lane.fit(1000)
-    assert lane.ring.slot_length == 100
+    assert (runner.kv_cache.slot_length, fixed.kv_cache.slot_length) == (48, 100)
+    runner.run(layout, None, torch.tensor([5]))
+    runner.fit(1000)
+    assert runner.kv_cache.slot_length == 100
 
 
 def test_equal_layouts_share_a_plan() -> None:
-    lane = model_of("llama_mha").lane(1, 32)
-    first = lane.planner.plan(prefill_layout(9, (8,)))
-    assert lane.planner.plan(prefill_layout(9, (8,))) is first
-    assert lane.planner.built == 1
+    runner = model_of("llama_mha").runner(1, 32)
+    first = runner.planner.plan(prefill_layout(9, (8,)))
+    assert runner.planner.plan(prefill_layout(9, (8,))) is first
+    assert runner.planner.built == 1
 
 
 @pytest.mark.parametrize(
@@ -223,7 +222,7 @@ def test_equal_layouts_share_a_plan() -> None:
     [
         (prefill_layout(33, (0,)), "needs 33 entries, a slot has 32"),
         (PackLayout((0,), tail=(TailToken(0, 32),)), "needs 33 entries"),
-        (PackLayout((0,), tail=(TailToken(5, 1),)), r"slots \[5\], the ring has 2"),
+        (PackLayout((0,), tail=(TailToken(5, 1),)), r"slots \[5\], the KV cache has 2"),
         (PackLayout((0,), 4, 1, (TailToken(1, 3),)), "lies within the prefill"),
         (PackLayout((0,), tail=(TailToken(0, 4), TailToken(0, 4))), "same KV entry"),
         (PackLayout((0,), tail=(*chain(0, 4, 1), *chain(1, 4, 1), *chain(0, 5, 1))), "together"),
@@ -231,6 +230,6 @@ def test_equal_layouts_share_a_plan() -> None:
     ],
 )
 def test_layouts_that_do_not_fit_are_refused(layout: PackLayout, message: str) -> None:
-    lane = model_of("llama_mha").lane(2, 32)
+    runner = model_of("llama_mha").runner(2, 32)
     with pytest.raises(ValueError, match=message):
-        lane.planner.plan(layout)
+        runner.planner.plan(layout)

@@ -6,22 +6,22 @@ import pytest
 import torch
 
 from support.engine import CPU
-from vla_ros.engine.packed import planner as planner_module
-from vla_ros.engine.packed.pack import (
+from vla_ros.engine.layers import pack
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import (
     PackLayout,
     PackShape,
     Plan,
+    Planner,
     TailToken,
     branching,
     chain,
     prefill_layout,
 )
-from vla_ros.engine.packed.planner import Planner
-from vla_ros.engine.packed.ring import Ring
 
 
-def ring_of(slots: int = 3, entries: int = 256) -> Ring:
-    return Ring(1, slots, entries, 1, 2, torch.float32, CPU)
+def ring_of(slots: int = 3, entries: int = 256) -> KVCache:
+    return KVCache(1, slots, entries, 1, 2, torch.float32, CPU)
 
 
 def plan_of(layout: PackLayout, slots: int = 3) -> Plan:
@@ -111,13 +111,13 @@ def test_the_last_entry_and_the_last_slot_can_be_used() -> None:
         (prefill_layout(257, (0,)), "the pack needs 257 entries, a slot has 256"),
         (PackLayout((0,), 250, pad=7), "the pack needs 257 entries, a slot has 256"),
         (PackLayout((0,), tail=chain(0, 256, 1)), "the pack needs 257 entries, a slot has 256"),
-        (prefill_layout(3, (0,), slot=3), "the pack uses slots [3], the ring has 3"),
-        (prefill_layout(3, (0,), slot=-1), "the pack uses slots [-1], the ring has 3"),
+        (prefill_layout(3, (0,), slot=3), "the pack uses slots [3], the KV cache has 3"),
+        (prefill_layout(3, (0,), slot=-1), "the pack uses slots [-1], the KV cache has 3"),
         (
             PackLayout((0,), 3, 2, (*chain(4, 1, 2), *chain(0, 1, 1))),
-            "the pack uses slots [0, 2, 4], the ring has 3",
+            "the pack uses slots [0, 2, 4], the KV cache has 3",
         ),
-        (PackLayout((0,)), "the pack uses slots [], the ring has 3"),
+        (PackLayout((0,)), "the pack uses slots [], the KV cache has 3"),
         (
             PackLayout((0,), 4, 1, chain(1, 3, 1)),
             "a tail token of the prefill's slot lies within the prefill",
@@ -181,11 +181,11 @@ def test_a_planner_remembers_a_number_of_plans_and_counts_what_it_made() -> None
 def test_a_planner_does_not_grow_for_ever() -> None:
     planner = Planner(ring_of())
     first = planner.plan(prefill_layout(1, (0,)))
-    for row in range(planner_module.PLANS):
+    for row in range(pack.PLANS):
         planner.plan(PackLayout((row,), 2))
     assert planner.plan(prefill_layout(1, (0,))) is not first
-    again = planner.plan(PackLayout((planner_module.PLANS - 1,), 2))
-    assert planner.plan(PackLayout((planner_module.PLANS - 1,), 2)) is again
+    again = planner.plan(PackLayout((pack.PLANS - 1,), 2))
+    assert planner.plan(PackLayout((pack.PLANS - 1,), 2)) is again
 
 
 def test_a_copied_plan_lies_in_memory_of_its_own_and_takes_another_over() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny, tiny_config
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.quantised.matrices import linear, plain, rows_of
-from vla_ros.engine.quantised.prepacked import Prepacked, can_prepack
+from vla_ros.engine.layers.linear import Prepacked, can_prepack, linear, plain, rows_of
+from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.options import EngineOptions
 
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if can_prepack(CPU, dtype)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="oneDNN is not there")
@@ -68,11 +68,11 @@ def test_plain_weights_say_the_same() -> None:
     events = stream(8, {0: TEXTS[0]})
     engine = engine_of(tiny(seed=2))
     answers = play(engine, events)
-    options = ModelOptions(prepack=False)
+    options = EngineOptions(decoding="generate")
     other = engine_of(tiny(seed=2))
     other.model.decoder = VLAModel(tiny(seed=2), CPU, torch.float32, options).decoder
     other.model._hidden = other.model.decoder.hidden
-    other.schedule = type(other.schedule)(other.model, 7, 400)  # type: ignore[call-arg]
+    other.decoding = type(other.decoding)(other.model, 7, 400)  # type: ignore[call-arg]
     assert {s: a.tokens for s, a in play(other, events).items()} == {
         s: a.tokens for s, a in answers.items()
     }
@@ -93,6 +93,6 @@ def test_a_torch_without_these_calls_multiplies_by_itself(monkeypatch: pytest.Mo
 def test_where_nothing_is_packed() -> None:
     assert not can_prepack(torch.device("cuda"), torch.bfloat16)
     assert not can_prepack(CPU, torch.float16)
-    whole = VLAModel(tiny(), CPU, torch.float32, ModelOptions(compile=("decoder",)))
+    whole = VLAModel(tiny(), CPU, torch.float32, EngineOptions(compile=("decoder",)))
     assert set(whole.tensors) == set(tiny().tensors)
     assert set(engine_of(tiny(), "generate").model.tensors) == set(tiny().tensors)

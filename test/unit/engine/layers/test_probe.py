@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from vla_ros.engine.packed.probe import first_that_runs, reason, say
+from vla_ros.engine.layers.devices import first_that_runs, reason, say
 
 
 @pytest.fixture(autouse=True)

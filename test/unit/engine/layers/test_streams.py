@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from support.engine import CPU, Again, tiny, tiny_config
-from vla_ros.engine.model import ModelOptions, VLAModel
-from vla_ros.engine.packed.graphs import CountedCapture, CudaCapture
-from vla_ros.engine.packed.streams import Apart, SideBySide, in_turn
+from vla_ros.engine.layers.devices import Apart, SideBySide, in_turn
+from vla_ros.engine.layers.graphs import CountedCapture, CudaCapture
+from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.options import EngineOptions
 
 
 class Stream:
@@ -81,9 +82,9 @@ def test_within_a_stream_that_is_captured_that_one_is_forked(cuda: Cuda) -> None
     assert cuda.log[-1] == "captured waits for side"
 
 
-def model(towers: str = "fused", **options: Any) -> VLAModel:
+def model(towers: str = "fused", capture: Any = None, both: Any = None, **options: Any) -> VLAModel:
     checkpoint = tiny(tiny_config("llama_gqa", towers), seed=3)
-    return VLAModel(checkpoint, CPU, torch.float32, ModelOptions(**options))
+    return VLAModel(checkpoint, CPU, torch.float32, EngineOptions(**options), capture, both)
 
 
 def pixels(seed: int = 0) -> tuple[torch.Tensor, ...]:
@@ -115,7 +116,7 @@ def test_towers_are_compiled_one_by_one(towers: str, monkeypatch: pytest.MonkeyP
         asked.append(function)
         return function
 
-    monkeypatch.setattr("vla_ros.engine.model.compiled", keep)
+    monkeypatch.setattr("vla_ros.engine.models.openvla.compiled", keep)
     made = model(towers, compile=("vision",), both=in_turn)
     assert asked == list(made.vision.vision_backbone.towers)
     given = pixels()[: len(asked)]

@@ -8,26 +8,25 @@ from hypothesis import strategies as st
 
 from support.engine import CPU
 from support.tails import Case, cases
-from vla_ros.engine.packed.pack import PackLayout, TailToken
-from vla_ros.engine.packed.planner import Planner, seen_by
-from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.packed.tail import TorchTail, seen
+from vla_ros.engine.layers.attention import TorchTail, seen
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import PackLayout, Planner, TailToken, seen_by
 
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_a_tail_token_by_token(case: Case) -> None:
-    ring, plan, q = case.made(torch.float32)
-    got = TorchTail(ring, plan)(0, q, 0.3)
-    torch.testing.assert_close(got, case.token_by_token(ring, q, 0.3), atol=1e-5, rtol=1e-5)
+    kv_cache, plan, q = case.made(torch.float32)
+    got = TorchTail(kv_cache, plan)(0, q, 0.3)
+    torch.testing.assert_close(got, case.token_by_token(kv_cache, q, 0.3), atol=1e-5, rtol=1e-5)
 
 
 @settings(max_examples=30, deadline=None)
 @given(cases())
 def test_in_bfloat16_it_is_as_near_as_bfloat16_is(case: Case) -> None:
-    ring, plan, q = case.made(torch.bfloat16)
-    got = TorchTail(ring, plan)(0, q, 0.3)
-    wanted = case.token_by_token(ring, q.float(), 0.3)
+    kv_cache, plan, q = case.made(torch.bfloat16)
+    got = TorchTail(kv_cache, plan)(0, q, 0.3)
+    wanted = case.token_by_token(kv_cache, q.float(), 0.3)
     torch.testing.assert_close(got.float(), wanted, atol=0.05, rtol=0.05)
 
 
@@ -35,8 +34,8 @@ def test_in_bfloat16_it_is_as_near_as_bfloat16_is(case: Case) -> None:
 def test_any_set_of_entries_can_be_said(entries: set[int], trunk: int) -> None:
     own = entries | set(range(trunk))
     token = TailToken(0, max(own), 0, tuple(sorted(entries)), trunk)
-    ring = Ring(1, 1, 402, 1, 2, torch.float32, CPU)
-    plan = Planner(ring).plan(PackLayout((0,), tail=(token,)))
+    kv_cache = KVCache(1, 1, 402, 1, 2, torch.float32, CPU)
+    plan = Planner(kv_cache).plan(PackLayout((0,), tail=(token,)))
     found = seen(plan.sees, 402)[0].nonzero()[:, 0].tolist()
     assert found == sorted(own)
     length, reach, base, bits = seen_by(token)
@@ -46,13 +45,13 @@ def test_any_set_of_entries_can_be_said(entries: set[int], trunk: int) -> None:
 
 def test_chains_and_small_trees_share_a_shape() -> None:
     """So one graph serves them all, wherever they lie."""
-    ring = Ring(1, 1, 200, 1, 2, torch.float32, CPU)
+    kv_cache = KVCache(1, 1, 200, 1, 2, torch.float32, CPU)
     tails = [
         (TailToken(0, 3), TailToken(0, 4)),
         (TailToken(0, 120), TailToken(0, 121)),
         (TailToken(0, 16, 9, (16,), 9), TailToken(0, 79, 10, (16, 79), 9)),
     ]
-    shapes = {Planner(ring).plan(PackLayout((0,), tail=tail)).shape for tail in tails}
+    shapes = {Planner(kv_cache).plan(PackLayout((0,), tail=tail)).shape for tail in tails}
     assert len(shapes) == 1
     wide = (TailToken(0, 16, 9, (16,), 9), TailToken(0, 80, 10, (16, 80), 9))
-    assert Planner(ring).plan(PackLayout((0,), tail=wide)).shape.words == 2
+    assert Planner(kv_cache).plan(PackLayout((0,), tail=wide)).shape.words == 2

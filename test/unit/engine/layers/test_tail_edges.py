@@ -1,4 +1,4 @@
-"""The tail at its edges: words of bits, slots, types; and everything lies where the ring lies."""
+"""The tail at its edges: words of bits, slots, types; and all lies where the KV cache lies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import torch
 
 from support.engine import CPU
 from support.tails import Case, own_entries
-from vla_ros.engine.packed.attention import PackedAttention
-from vla_ros.engine.packed.kernels.rope_write import Heads
-from vla_ros.engine.packed.pack import PackLayout, TailToken, branching, chain
-from vla_ros.engine.packed.planner import Planner
-from vla_ros.engine.packed.ring import Ring
-from vla_ros.engine.packed.tail import TorchTail, seen
+from vla_ros.engine.layers.attention import PackedAttention, TorchTail, seen
+from vla_ros.engine.layers.kernels.fused import Heads
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import PackLayout, Planner, TailToken, branching, chain
 
 META = torch.device("meta")  # tensors without content, which do not mix with those of a CPU
 
@@ -33,8 +31,8 @@ META = torch.device("meta")  # tensors without content, which do not mix with th
     ids=str,
 )
 def test_a_token_sees_what_it_names_and_nothing_around_it(token: TailToken) -> None:
-    ring = Ring(1, 1, 260, 1, 2, torch.float32, CPU)
-    plan = Planner(ring).plan(PackLayout((0,), tail=(token,)))
+    kv_cache = KVCache(1, 1, 260, 1, 2, torch.float32, CPU)
+    plan = Planner(kv_cache).plan(PackLayout((0,), tail=(token,)))
     found = seen(plan.sees, 260)
     assert found.shape == (1, 260)
     assert found[0].nonzero()[:, 0].tolist() == sorted(own_entries(token))
@@ -42,8 +40,8 @@ def test_a_token_sees_what_it_names_and_nothing_around_it(token: TailToken) -> N
 
 def test_tokens_of_one_plan_need_not_need_the_same_words() -> None:
     tail = (*branching(0, 20, 9, ((0,), (1,))), TailToken(0, 180, 10, (20, 180), 9))
-    ring = Ring(1, 1, 200, 1, 2, torch.float32, CPU)
-    plan = Planner(ring).plan(PackLayout((0,), tail=tail))
+    kv_cache = KVCache(1, 1, 200, 1, 2, torch.float32, CPU)
+    plan = Planner(kv_cache).plan(PackLayout((0,), tail=tail))
     for row, token in zip(seen(plan.sees, 200), tail, strict=True):
         assert row.nonzero()[:, 0].tolist() == sorted(own_entries(token))
 
@@ -57,22 +55,22 @@ def test_chains_of_unequal_length_in_slots_in_any_order(
     order = [slot for slot in (2, 0, 1) if slot < slots]
     tail = tuple(t for slot in order for t in chain(slot, 5 + 3 * slot, 4 - slot))
     case = Case(PackLayout((0,), tail=tail), slots, 24, heads, 8, 3)
-    ring, plan, q = case.made(dtype)
-    attend, limit = TorchTail(ring, plan), 1e-5 if dtype == torch.float32 else 0.05
+    kv_cache, plan, q = case.made(dtype)
+    attend, limit = TorchTail(kv_cache, plan), 1e-5 if dtype == torch.float32 else 0.05
     for _ in range(2):  # every layer asks again
         got = attend(0, q, 0.3)
         assert got.dtype == dtype
-        wanted = case.token_by_token(ring, q.float(), 0.3)
+        wanted = case.token_by_token(kv_cache, q.float(), 0.3)
         torch.testing.assert_close(got.float(), wanted, atol=limit, rtol=limit)
 
 
 def test_layers_attend_to_their_own_entries() -> None:
     case = Case(PackLayout((0,), tail=chain(1, 5, 2)), 2, 24, Heads(2, 1), 8, 3)
-    ring, plan, q = case.made(torch.float32)
-    attend = TorchTail(ring, plan)
+    kv_cache, plan, q = case.made(torch.float32)
+    attend = TorchTail(kv_cache, plan)
     first, second = attend(0, q, 0.3), attend(1, q, 0.3)
     assert not torch.allclose(first, second)
-    ring.both[0].copy_(ring.both[1])
+    kv_cache.both[0].copy_(kv_cache.both[1])
     torch.testing.assert_close(attend(0, q, 0.3), second)
 
 
@@ -81,17 +79,17 @@ def test_everything_lies_where_the_ring_lies(dtype: torch.dtype) -> None:
     """A plan, its masks, what is attended: nothing is made on the CPU by the way."""
     tree = branching(1, 9, 9, ((0,), (1,), (1, 2)))
     layout = PackLayout((0,), 4, 0, (*tree, *chain(2, 3, 1)))
-    ring = Ring(2, 3, 24, 2, 8, dtype, META)
-    assert ring.device == META
-    plan = Planner(ring).plan(layout)
+    kv_cache = KVCache(2, 3, 24, 2, 8, dtype, META)
+    assert kv_cache.device == META
+    plan = Planner(kv_cache).plan(layout)
     for part in (plan.flat, plan.positions, plan.sees):
         assert part.device == META
     assert seen(plan.sees, 24).device == META
     q, kv = torch.empty(8, 4, 8, dtype=dtype, device=META), (8, 2, 8)
     k, v = (torch.empty(kv, dtype=dtype, device=META) for _ in range(2))
-    out = PackedAttention(ring, plan)(1, q, k, v, 0.3)
+    out = PackedAttention(kv_cache, plan)(1, q, k, v, 0.3)
     assert (out.shape, out.device, out.dtype) == (q.shape, META, dtype)
-    attend = TorchTail(ring, plan)
+    attend = TorchTail(kv_cache, plan)
     for part in (attend._mask, attend._cells, attend._tokens):
         assert part is not None and part.device == META
     assert attend._mask.dtype == dtype

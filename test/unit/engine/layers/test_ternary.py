@@ -12,17 +12,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.engine.quantised.matrices import QuantisedLinear, linear, rows_of, stacked
-from vla_ros.engine.quantised.ternary import products
-from vla_ros.engine.quantised.ternary.layout import pack, plane, unpack
-from vla_ros.engine.quantised.ternary.matrix import Ternary, int8_rows
-from vla_ros.engine.quantised.ternary.products import (
+from vla_ros.engine.layers import ternary as products
+from vla_ros.engine.layers.linear import LowBitLinear, linear, rows_of, stacked
+from vla_ros.engine.layers.ternary import (
     Product,
+    Ternary,
     by_float32,
     by_int8,
     check_product,
     choose_product,
+    int8_rows,
+    pack,
+    plane,
     reference,
+    unpack,
 )
 
 CPU = torch.device("cpu")
@@ -145,7 +148,7 @@ def test_matrices_on_top_of_each_other_keep_their_scales() -> None:
     apart = torch.cat([linear(x, part.ready()) for part in parts], 1)
     assert torch.equal(linear(x, whole), apart)
     assert torch.equal(linear(x, rows_of(whole, range(16, 32))), apart[:, 16:32])
-    module = QuantisedLinear(whole, torch.arange(48.0))
+    module = LowBitLinear(whole, torch.arange(48.0))
     assert torch.equal(module(x.view(2, 2, 48)), (apart + torch.arange(48.0)).view(2, 2, 48))
 
 
@@ -190,7 +193,7 @@ def test_the_triton_kernel_compiles_for_gpus_that_are_not_here(capability: int) 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from vla_ros.engine.quantised.ternary.triton_kernel import BLOCKS, _kernel
+    from vla_ros.engine.layers.kernels.ternary_triton import BLOCKS, _kernel
 
     names = _kernel.arg_names
     types = {
@@ -206,7 +209,7 @@ def test_the_triton_kernel_compiles_for_gpus_that_are_not_here(capability: int) 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    from vla_ros.engine.quantised.ternary.triton_kernel import product as kernel
+    from vla_ros.engine.layers.kernels.ternary_triton import product as kernel
 
     check_product(kernel, CPU)
     assert choose_product(CPU) is kernel

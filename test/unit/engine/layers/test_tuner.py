@@ -9,12 +9,10 @@ import torch.nn.functional as F
 
 from support.engine import CPU, TEXTS, Again, engine_of, play, stream, tiny, tiny_config
 from support.tuned import MadeUp
-from vla_ros.engine import model
-from vla_ros.engine.gemm.choose import choose_tuner
-from vla_ros.engine.gemm.tuner import TORCH, Choice, Tuned
-from vla_ros.engine.gemm.ways import FEW, Gemv, ways
-from vla_ros.engine.packed.probe import say
-from vla_ros.engine.quantised.matrices import linear, plain, rows_of
+from vla_ros.engine.layers.devices import say
+from vla_ros.engine.layers.gemm import FEW, TORCH, Choice, Gemv, Tuned, choose_tuner, ways
+from vla_ros.engine.layers.linear import linear, plain, rows_of
+from vla_ros.engine.models import openvla as model
 
 ONE = [str(way) for way in ways(1, torch.bfloat16)]
 MANY = [str(way) for way in ways(300, torch.bfloat16)]
@@ -152,12 +150,12 @@ def test_an_engine_says_the_same_in_any_way_and_times_nothing_in_service(
     language: str, schedule: str, more: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vla_ros.engine.engine.MAX_TEXT", 64)
-    monkeypatch.setattr("vla_ros.engine.factory.MAX_TEXT", 64)
+    monkeypatch.setattr("vla_ros.engine.decoding.factory.MAX_TEXT", 64)
     made = MadeUp({ONE[0]: 1e-6})
     monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: made.tuner)
     checkpoint = tiny(tiny_config(language), dim=4, seed=1)
     events = stream(6, {0: TEXTS[0], 3: TEXTS[2]})
-    engine = engine_of(checkpoint, schedule, Again(), **more)
+    engine = engine_of(checkpoint, schedule, Again(), gemm="auto", **more)
     play(engine, stream(1, {0: TEXTS[1]}))  # before the first answer all shapes are captured
     timed, asked = len(made.timed), len(made.asked)
     tuned = play(engine, events)
@@ -172,4 +170,4 @@ def test_an_engine_says_the_same_in_any_way_and_times_nothing_in_service(
 def test_where_there_is_none() -> None:
     """Without Triton, without graphs, and where the decoder is not ours."""
     assert choose_tuner(CPU, torch.bfloat16) is None
-    assert engine_of(tiny(), "autoregressive", Again()).model.tuner is None
+    assert engine_of(tiny(), "autoregressive", Again(), gemm="auto").model.tuner is None

@@ -11,19 +11,16 @@ import numpy as np
 import torch
 
 from golden.flow.seeded import draw
-from golden.groot.drawn import weight
 from golden.groot.eagle_cases import HEAD, IMAGE_TOKEN, TEXT, VISION
-from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.flow.groot.config import GrootConfig
-from vla_ros.engine.flow.groot.eagle import Eagle, EagleConfig, eagle_expected
-from vla_ros.engine.flow.groot.eagle_config import N15, N16, parse_n15, parse_n16
-from vla_ros.engine.flow.groot.head import ActionHead
-from vla_ros.engine.flow.groot.model import GrootModel, longest_of
-from vla_ros.engine.flow.groot.shapes import HeadConfig, head_shapes
-from vla_ros.engine.flow.weights import check_shapes
-from vla_ros.engine.packed.graphs import Capture
+from unit.engine.models.groot_small import GOLDEN, Drawn
+from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.groot import Embodiment, Framing
+from vla_ros.engine.io.weights import Stored, check_tensors
+from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.models.eagle import EagleConfig
+from vla_ros.engine.models.groot import N15, N16, VERSIONS, GrootConfig, GrootModel
+from vla_ros.engine.models.groot_head import HeadConfig, head_shapes
 
-GOLDEN = Path(__file__).resolve().parents[4] / "golden" / "groot"
 ROWS = {N15: 31, N16: 2}  # new_embodiment, libero_panda
 FOLDERS = {N15: GOLDEN / "n15", N16: GOLDEN / "n16"}
 SIDES = {N15: 56, N16: 84}
@@ -50,8 +47,9 @@ def said(kind: str) -> dict[str, Any]:
 
 
 def halves(kind: str) -> tuple[EagleConfig, HeadConfig]:
-    fields = Fields(said(kind))
-    return parse_n15(fields) if kind == N15 else parse_n16(fields, SIDES[N16])
+    version = next(v for v in VERSIONS if v.kind == kind)
+    robot = Embodiment("robot", ROWS[kind], (), (), (), 1, Framing(SIDES[kind]))
+    return version.parse(Fields(said(kind)), robot)  # type: ignore[return-value]
 
 
 def stored(kind: str) -> dict[str, tuple[int, ...]]:
@@ -59,29 +57,12 @@ def stored(kind: str) -> dict[str, tuple[int, ...]]:
     return {name: tuple(shape) for name, shape in found.items()}
 
 
-class Drawn:
-    """Weights by their names in the checkpoint; ``left``: those that nobody took."""
-
-    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        self.shapes, self.left = shapes, set(shapes)
-
-    def take(self, name: str) -> torch.Tensor:
-        self.left.remove(name)
-        return torch.from_numpy(np.array(weight(name, self.shapes[name]), dtype=np.float32))
-
-    def take_row(self, name: str, row: int) -> torch.Tensor:
-        return self.take(name)[row]
-
-
 def small(kind: str, capture: Capture | None = None, dtype: torch.dtype = torch.float32) -> Small:
     eagle, head = halves(kind)
     horizon = 7 if kind == N15 else 5
     config = GrootConfig(kind, eagle, head, "robot", ROWS[kind], horizon, 6, 4, ("a", "b"), 110)
     drawn = Drawn(stored(kind))
-    like, longest = torch.empty(0, dtype=dtype), longest_of(config, capture)
-    eyes = Eagle(eagle, drawn, like, longest)
-    last = ActionHead(head, drawn, ROWS[kind], like, longest, padded=capture is not None)
-    model = GrootModel(config, eyes, last, like, capture)
+    model = GrootModel(config, drawn, torch.empty(0, dtype=dtype), capture)
     with np.load(FOLDERS[kind] / "golden.npz") as arrays:
         golden = {n: torch.from_numpy(arrays[n]) for n in arrays.files}
     name = FOLDERS[kind].name
@@ -92,8 +73,9 @@ def small(kind: str, capture: Capture | None = None, dtype: torch.dtype = torch.
 def check_names(kind: str) -> None:
     """CheckpointError where NVIDIA's model has other tensors than are expected here."""
     eagle, head = halves(kind)
-    expected = eagle_expected(eagle)
+    expected = eagle.expected()
     own = stored(kind)
-    check_shapes("n", {n: s for n, s in own.items() if n.startswith("backbone.")}, expected)
+    backbone = {n: s for n, s in own.items() if n.startswith("backbone.")}
+    check_tensors("n", {n: Stored(Path("n"), s, "F32") for n, s in backbone.items()}, expected)
     heads = {n for n in own if n.startswith("action_head.")} - {"action_head.mask_token"}
     assert heads == set(head_shapes(head))

@@ -21,36 +21,34 @@ from golden.groot.cases import (
     VIEWS,
 )
 from golden.groot.drawn import weight
-from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.flow.groot.config import GrootConfig, parse_qwen
-from vla_ros.engine.flow.groot.head import ActionHead
-from vla_ros.engine.flow.groot.model import GrootModel, longest_of
-from vla_ros.engine.flow.groot.qwen_vl import QwenVl, QwenVlConfig, qwen_vl_expected
-from vla_ros.engine.flow.groot.shapes import HeadConfig, head_shapes
-from vla_ros.engine.packed.graphs import Capture
+from vla_ros.engine.io.config import Fields
+from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.models.groot import GrootConfig, GrootModel
+from vla_ros.engine.models.groot_head import HeadConfig
+from vla_ros.engine.models.qwen3_vl import Qwen3VLConfig, parse_qwen3_vl
 
-GOLDEN = Path(__file__).resolve().parents[4] / "golden" / "groot"
+GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "groot"
 
 
-def qwen() -> QwenVlConfig:
+def qwen() -> Qwen3VLConfig:
     said = {"shapes": QWEN, "select_layer": LAYERS, "backbone_embedding_dim": 40}
-    return parse_qwen(Fields(said), SIDE)
+    return parse_qwen3_vl(Fields(said), SIDE)
 
 
 def config(horizon: int = 7) -> GrootConfig:
     head = HeadConfig(
-        horizon=HEADS_ALL["action_horizon"],
-        action_width=HEADS_ALL["max_action_dim"],
-        state_width=HEADS_ALL["max_state_dim"],
-        layers=6,
-        heads=HEAD_HEADS,
-        head_dim=HEAD_DIM,
-        context_width=HEADS_ALL["backbone_embedding_dim"],
-        hidden=HEADS_ALL["hidden_size"],
-        context_layers=2,
-        context_heads=CONTEXT_HEADS,
-        positions=HEADS_ALL["max_seq_len"],
-        embodiments=HEADS_ALL["max_num_embodiments"],
+        action_horizon=HEADS_ALL["action_horizon"],
+        max_action_dim=HEADS_ALL["max_action_dim"],
+        max_state_dim=HEADS_ALL["max_state_dim"],
+        num_layers=6,
+        num_attention_heads=HEAD_HEADS,
+        attention_head_dim=HEAD_DIM,
+        backbone_embedding_dim=HEADS_ALL["backbone_embedding_dim"],
+        hidden_size=HEADS_ALL["hidden_size"],
+        vl_layers=2,
+        vl_heads=CONTEXT_HEADS,
+        max_seq_len=HEADS_ALL["max_seq_len"],
+        max_num_embodiments=HEADS_ALL["max_num_embodiments"],
     )
     return GrootConfig(
         "groot-n1.7", qwen(), head, "robot", EMBODIMENT, horizon, 5, 7, VIEWS, max_text=24
@@ -58,26 +56,26 @@ def config(horizon: int = 7) -> GrootConfig:
 
 
 class Drawn:
-    """Weights by their names in the checkpoint; ``left``: those that nobody took."""
+    """Weights by their names in the checkpoint behind ``case``; ``left``: those that nobody took,
+    ``rows``: those of stacks that were."""
 
-    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        self.shapes, self.left = shapes, set(shapes)
+    def __init__(self, shapes: dict[str, tuple[int, ...]], case: str = "") -> None:
+        self.shapes, self.left, self.rows = shapes, set(shapes), set[int]()
+        self._case = case
 
     def take(self, name: str) -> torch.Tensor:
         self.left.remove(name)
-        return torch.from_numpy(weight(name, self.shapes[name]))
+        return torch.from_numpy(np.float32(weight(self._case + name, self.shapes[name])))
 
     def take_row(self, name: str, row: int) -> torch.Tensor:
+        self.rows.add(row)
         return self.take(name)[row]
 
 
 def model(capture: Capture | None = None, horizon: int = 7) -> GrootModel:
     made = config(horizon)
-    drawn = Drawn({**qwen_vl_expected(qwen()).must, **head_shapes(made.head)})
-    like, longest = torch.empty(0), longest_of(made, capture)
-    eyes = QwenVl(qwen(), drawn, like, longest)
-    head = ActionHead(made.head, drawn, EMBODIMENT, like, longest, padded=capture is not None)
-    return GrootModel(made, eyes, head, like, capture)
+    drawn = Drawn(dict(made.expected().must))
+    return GrootModel(made, drawn, torch.empty(0), capture)
 
 
 def golden() -> dict[str, np.ndarray]:

@@ -13,15 +13,13 @@ import torch
 
 from golden.flow.seeded import draw, image
 from golden.groot import eagle_cases as cases
-from unit.engine.flow.groot import eagle_small
+from unit.engine.models import eagle_small
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.family import Choice, Place
-from vla_ros.engine.flow.groot.eagle_config import N15, N16
-from vla_ros.engine.flow.groot.family import FAMILIES, GrootFamily
-from vla_ros.engine.flow.groot.metadata import DATA_CONFIG
-from vla_ros.engine.flow.groot.random import write_shards
+from vla_ros.engine.io.groot import DATA_CONFIG
+from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.groot import FAMILIES, N15, N16, GrootFamily, write_shards
 
-CPU = Place(torch.device("cpu"), torch.float32)
+CPU = Placement(torch.device("cpu"), torch.float32)
 FRAMES: dict[str, Any] = {
     N15: (cases.N15_CAMERAS, cases.N15_STATES, (1, 1)),
     N16: (cases.CAMERAS, cases.STATES, (1,)),
@@ -40,8 +38,11 @@ def folder_of(kind: str, target: Path) -> Path:
     drawn = eagle_small.Drawn(eagle_small.stored(kind))
     write_shards(folder, {name: drawn.take(name) for name in drawn.shapes})
     if kind == N15:
-        names = (("video", cases.N15_CAMERAS), ("state", cases.N15_STATES),
-                 ("action", cases.N15_ACTIONS))  # fmt: skip
+        names = (
+            ("video", cases.N15_CAMERAS),
+            ("state", cases.N15_STATES),
+            ("action", cases.N15_ACTIONS),
+        )
         (folder / DATA_CONFIG).write_text(json.dumps({k: list(v) for k, v in names}))
     return folder
 
@@ -55,7 +56,7 @@ def test_a_frame_becomes_nvidias_actions(folder: Path) -> None:
     kind, name = folder.name, eagle_small.FOLDERS[folder.name].name
     cameras, states, shape = FRAMES[kind]
     tag = cases.TAG if kind == N16 else None  # statistics of one robot, and its only one
-    policy = family_of(kind).load(folder, Choice(embodiment=tag), CPU)
+    policy = family_of(kind).load(folder, LoadOptions(embodiment=tag), CPU)
     assert policy.config.cameras == tuple(cameras)
     preparation = policy.preparation()
     preparation.instruct(cases.TASK)
@@ -64,9 +65,9 @@ def test_a_frame_becomes_nvidias_actions(folder: Path) -> None:
     )
     seen = [image(f"{name}/{k}", *size) for k, size in cameras.items()]
     given = preparation.inputs(seen, torch.from_numpy(state))
-    prefix = policy.model.prefill(policy.model.see(given.pixels), given.ids, given.state)
+    prefix = policy.model.prefill(policy.model.image_features(given.pixels), given.ids, given.state)
     noise = torch.from_numpy(draw(f"{name}/noise", 1, 7, 11))[0]
-    chunk = policy.model.integrate(prefix, None, noise)
+    chunk = policy.model.sample_actions(prefix, None, noise)
     actions = preparation.actions(chunk, torch.from_numpy(state)).numpy()
     with np.load(eagle_small.FOLDERS[kind] / "golden.npz") as golden:
         theirs = golden["actions"]
@@ -78,7 +79,7 @@ def test_a_frame_becomes_nvidias_actions(folder: Path) -> None:
 def test_a_folder_is_its_versions_alone_and_is_inspected(folder: Path) -> None:
     owners = [f.kinds[0] for f in FAMILIES if f.owns(folder)]
     assert owners == [folder.name]
-    config, parameters = family_of(folder.name).inspect(folder, Choice())
+    config, parameters = family_of(folder.name).inspect(folder, LoadOptions())
     assert config.kind == folder.name
     assert parameters == family_of(folder.name).parameters(config)
 
@@ -97,7 +98,7 @@ def test_an_embedding_may_lie_under_the_other_name_that_it_is_tied_to(
     head = next(n for n in tensors if n.endswith("lm_head.weight"))
     tensors[head] = tensors.pop(embedding)
     write_shards(other, tensors)
-    assert family_of(folder.name).load(other, Choice(), CPU).config.kind == folder.name
+    assert family_of(folder.name).load(other, LoadOptions(), CPU).config.kind == folder.name
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_what_an_n16_cannot_be(tmp_path: Path, change: dict[str, Any], message: 
     shutil.copytree(eagle_small.FOLDERS[N16], target)
     (target / "config.json").write_text(json.dumps({**eagle_small.said(N16), **change}))
     with pytest.raises(CheckpointError, match=message):
-        family_of(N16).config(target, Choice())
+        family_of(N16).config(target, LoadOptions())
 
 
 @pytest.mark.parametrize(
@@ -133,4 +134,4 @@ def test_what_an_n15_cannot_be(
     said = eagle_small.said(N15)
     (target / "config.json").write_text(json.dumps({**said, part: {**said[part], **change}}))
     with pytest.raises(CheckpointError, match=message):
-        family_of(N15).config(target, Choice())
+        family_of(N15).config(target, LoadOptions())

@@ -12,26 +12,33 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unit.engine.flow.test_buffers import Again
-from unit.engine.flow.test_family_faults import engine_of, refused, seen, step
-from vla_ros.benchmark.flow.ours import NaiveRow, OwnRow
-from vla_ros.benchmark.flow.suite import inputs_of
-from vla_ros.core import Executing
+from unit.engine.models.test_family_faults import engine_of, refused, seen, step
+from unit.engine.models.test_vlm_with_expert import Again
+from vla_ros.core.types import Executing
 from vla_ros.engine import EngineOptions, InvalidAction
+from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.engine import FlowEngine
-from vla_ros.engine.flow.evo1.config import (
+from vla_ros.engine.models.evo1 import (
+    TIME_INDEX,
+    CrossBlock,
+    check_table,
+    evo1_expected,
+    kept_rows,
+    position_table,
+    time_index,
+)
+from vla_ros.engine.models.evo1_config import (
+    PRESETS,
+    Evo1Family,
     Gripper,
     chosen,
     evo1_config_json,
     parse_evo1_config,
+    square_of,
+    write_evo1,
 )
-from vla_ros.engine.flow.evo1.family import Evo1Family
-from vla_ros.engine.flow.evo1.gate import TIME_INDEX, check_table, position_table, time_index
-from vla_ros.engine.flow.evo1.model import evo1_expected, kept_rows
-from vla_ros.engine.flow.evo1.preparation import square_of
-from vla_ros.engine.flow.evo1.random import PRESETS, write_evo1
-from vla_ros.engine.flow.family import Choice, Place
+from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.lab.bench.flow import NaiveRow, OwnRow, inputs_of
 
 SMALL = PRESETS["evo1-small"]
 CPU = torch.device("cpu")
@@ -158,7 +165,7 @@ def test_a_gripper_of_two_ends(folder: Path) -> None:
 
 
 def test_noise_is_uniform_and_only_where_there_are_actions() -> None:
-    model = FAMILY.load("random:evo1-small", Choice(), Place(CPU, torch.float32)).model
+    model = FAMILY.load("random:evo1-small", LoadOptions(), Placement(CPU, torch.float32)).model
     noise = model.noise(torch.Generator().manual_seed(1))
     used = noise[:, : SMALL.action_dim]
     assert -1 <= used.min() < -0.8
@@ -175,7 +182,7 @@ def test_an_embodiment_is_one_of_the_checkpoints(tmp_path: Path) -> None:
     assert np.array_equal(answers[0], answers[1])
     assert not np.allclose(answers[1], answers[2], atol=1e-3)
     assert "'3' is unknown: this checkpoint has 0, 1, 2" in refused(tmp_path, embodiment="3")
-    assert chosen(SMALL, Choice(steps=3)).steps == 3
+    assert chosen(SMALL, LoadOptions(steps=3)).steps == 3
 
 
 def test_an_instruction_that_is_too_long_is_refused() -> None:
@@ -184,15 +191,15 @@ def test_an_instruction_that_is_too_long_is_refused() -> None:
         engine.reset("pick up the cube " * 60)
 
 
-@pytest.mark.parametrize("rtc", ["", "identity"])
+@pytest.mark.parametrize("rtc", ["", "guided"])
 def test_no_graph_is_captured_in_service(rtc: str) -> None:
     """Padded prompts in graphs say what plain ones do, whatever their length."""
-    options = EngineOptions("random:evo1-small", flow_steps=2, rtc=rtc)
-    capture, choice = Again(), Choice(steps=2)
+    options = EngineOptions("random:evo1-small", flow_steps=2, rtc_mode=rtc)
+    capture, choice = Again(), LoadOptions(steps=2)
     made = FlowEngine(
-        FAMILY.load("random:evo1-small", choice, Place(CPU, torch.float32, capture)), options
+        FAMILY.load("random:evo1-small", choice, Placement(CPU, torch.float32, capture)), options
     )
-    plain = engine_of("random:evo1-small", flow_steps=2, rtc=rtc)
+    plain = engine_of("random:evo1-small", flow_steps=2, rtc_mode=rtc)
     for number, words in enumerate((1, 4)):
         for each in (made, plain):
             each.reset(" ".join(["push the cube"] * words))
@@ -207,12 +214,12 @@ def test_no_graph_is_captured_in_service(rtc: str) -> None:
 
 
 def test_the_naive_row_says_the_same_and_does_more() -> None:
-    model = FAMILY.load("random:evo1-small", Choice(), Place(CPU, torch.float32)).model
+    model = FAMILY.load("random:evo1-small", LoadOptions(), Placement(CPU, torch.float32)).model
     inputs = inputs_of(model, 0)
     calls = 0
     inner = model.head.keys_values
 
-    def counted(block: int, context: torch.Tensor) -> Any:
+    def counted(block: CrossBlock, context: torch.Tensor) -> Any:
         nonlocal calls
         calls += 1
         return inner(block, context)

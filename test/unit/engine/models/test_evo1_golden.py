@@ -16,16 +16,15 @@ from safetensors.torch import save_file
 
 from golden.evo1.cases import CASES, weight
 from golden.flow.seeded import draw, image
-from vla_ros.engine.flow.evo1.config import Evo1Config
-from vla_ros.engine.flow.evo1.family import Evo1Family
-from vla_ros.engine.flow.evo1.gate import TIME_INDEX, position_table, time_index
-from vla_ros.engine.flow.evo1.model import kept_rows
-from vla_ros.engine.flow.family import Choice, Place
-from vla_ros.engine.flow.layers import rope
-from vla_ros.engine.flow.primitive import Continuing, Guidance, Prefix
+from vla_ros.engine.decoding.flow_matching import Guidance, RtcMode
+from vla_ros.engine.models.base import Prefix
+from vla_ros.engine.models.evo1 import TIME_INDEX, kept_rows, position_table, time_index
+from vla_ros.engine.models.evo1_config import Evo1Config, Evo1Family
+from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.transformer import rope
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "evo1"
-PLACE = Place(torch.device("cpu"), torch.float32)
+PLACE = Placement(torch.device("cpu"), torch.float32)
 
 
 def folder_of(name: str, target: Path) -> Path:
@@ -49,7 +48,7 @@ class Played:
     def __init__(self, name: str, target: Path) -> None:
         self.name, self.case = name, CASES[name]
         self.folder = folder_of(name, target)
-        self.policy = Evo1Family().load(self.folder, Choice(), PLACE)
+        self.policy = Evo1Family().load(self.folder, LoadOptions(), PLACE)
         arrays = np.load(self.folder / "golden.npz")
         self.golden = {n: torch.from_numpy(arrays[n]) for n in arrays.files}
         self.preparation = self.policy.preparation()
@@ -67,13 +66,13 @@ class Played:
 
     def prefix(self) -> Prefix:
         model, given = self.policy.model, self.given
-        return model.prefill(model.see(given.pixels), given.ids, given.state)
+        return model.prefill(model.image_features(given.pixels), given.ids, given.state)
 
-    def guidance(self, how: Continuing = Continuing.IDENTITY) -> Guidance:
+    def guidance(self, how: RtcMode = RtcMode.GUIDED) -> Guidance:
         config = self.policy.config
         left = torch.from_numpy(draw(f"{self.name}/left", config.horizon, config.action_width))
         left[:, config.action_dim :] = 0
-        return Guidance(left, self.golden["guided_weights"], delay=2, limit=6.0, how=how)
+        return Guidance(left, self.golden["guided_weights"], delay=2, limit=6.0, mode=how)
 
 
 @pytest.fixture(scope="module", params=list(CASES))
@@ -98,7 +97,7 @@ def test_the_features_of_the_cameras_that_are_there(played: Played) -> None:
     golden = played.golden["features"]
     views = len(played.given.pixels)
     assert len(golden) == played.policy.config.slots > views
-    features = played.policy.model.see(played.given.pixels)
+    features = played.policy.model.image_features(played.given.pixels)
     assert far(features, golden[:views].flatten(0, 1)) < 2e-5
     assert golden.abs().max() > 0.3
 
@@ -127,7 +126,7 @@ def test_the_context(played: Played) -> None:
     prefix, golden = played.prefix(), played.golden
     model = played.policy.model
     wanted = golden["hidden"][golden["attended"]]
-    span = model.memory.span(len(wanted))
+    span = model.span(len(wanted))
     assert far(span.context[1:], wanted) < 5e-5
     assert wanted.abs().max() > 1
     assert len(prefix.mask) == len(wanted) + 1
@@ -138,7 +137,7 @@ def test_the_velocity_of_every_step(played: Played) -> None:
     prefix, config = played.prefix(), played.policy.config
     assert len(played.golden["x"]) == config.steps
     for number, x in enumerate(played.golden["x"]):
-        velocity = played.policy.model.velocity(prefix, x, number, begin=number == 1)
+        velocity = played.policy.model.denoise_step(prefix, x, number, begin=number == 1)
         wanted = played.golden["v"][number]
         assert far(velocity[:, : config.action_dim], wanted[:, : config.action_dim]) < 5e-5
         assert wanted.abs().max() > 0.3
@@ -147,7 +146,7 @@ def test_the_velocity_of_every_step(played: Played) -> None:
 
 def test_the_chunk_and_the_actions_in_units(played: Played) -> None:
     golden, config = played.golden, played.policy.config
-    chunk = played.policy.model.integrate(played.prefix(), None, played.noise)
+    chunk = played.policy.model.sample_actions(played.prefix(), None, played.noise)
     assert far(chunk, golden["chunk"]) < 5e-5
     assert far(chunk[:, : config.action_dim], played.noise[:, : config.action_dim]) > 0.3
     actions = played.preparation.actions(chunk, played.raw)
@@ -159,11 +158,11 @@ def test_the_chunk_and_the_actions_in_units(played: Played) -> None:
 def test_the_authors_own_head_on_a_context_without_a_mask(played: Played) -> None:
     """MINT-SJTU/Evo-1 lets the head see every row; the arithmetic is the same."""
     golden, model = played.golden, played.policy.model
-    span = model.memory.span(len(golden["hidden"]))
+    span = model.span(len(golden["hidden"]))
     with torch.inference_mode():
         span.context[1:].copy_(golden["hidden"])
         span.context[0].copy_(model.head.state_row(golden["state"]))
-        model._keep(span, 0)
+        model.redo_chunk(span)
         model.solver.load(model.sample, played.noise * model._used, None)
         chunk = model._steps(span, None)
     assert far(chunk, golden["authors_chunk"]) < 5e-5
@@ -173,14 +172,14 @@ def test_the_authors_own_head_on_a_context_without_a_mask(played: Played) -> Non
 def test_guidance_is_lerobots(played: Played) -> None:
     golden = played.golden
     model = played.policy.model
-    chunk = model.integrate(played.prefix(), None, played.noise, played.guidance())
+    chunk = model.sample_actions(played.prefix(), None, played.noise, played.guidance())
     assert far(chunk, golden["guided_chunk"]) < 2e-4
     assert far(golden["guided_chunk"], golden["chunk"]) > 0.3
 
 
 def test_the_true_jacobian_is_another_chunk_and_finite(played: Played) -> None:
     model, prefix = played.policy.model, played.prefix()
-    true = model.integrate(prefix, None, played.noise, played.guidance(Continuing.TRUE))
+    true = model.sample_actions(prefix, None, played.noise, played.guidance(RtcMode.GUIDED_VJP))
     assert true.isfinite().all()
     assert far(true, played.golden["guided_chunk"]) > 1e-3
 
@@ -189,9 +188,9 @@ def test_a_state_of_its_own_replaces_one_row(played: Played) -> None:
     """As if the observation had had it."""
     model = played.policy.model
     moved = played.given.state + torch.linspace(-1, 1, len(played.given.state))
-    chunk = model.integrate(played.prefix(), moved, played.noise)
-    prefix = model.prefill(model.see(played.given.pixels), played.given.ids, moved)
-    assert far(chunk, model.integrate(prefix, None, played.noise)) < 1e-5
+    chunk = model.sample_actions(played.prefix(), moved, played.noise)
+    prefix = model.prefill(model.image_features(played.given.pixels), played.given.ids, moved)
+    assert far(chunk, model.sample_actions(prefix, None, played.noise)) < 1e-5
     assert far(chunk, played.golden["chunk"]) > 1e-3
 
 
@@ -205,6 +204,6 @@ def test_an_absent_camera_leaves_its_place(tmp_path: Path) -> None:
     one = played.preparation.inputs([None, wrist], played.raw)
     assert torch.equal(one.pixels[0], played.given.pixels[1])
     model = played.policy.model
-    prefix = model.prefill(model.see(one.pixels), one.ids, one.state)
+    prefix = model.prefill(model.image_features(one.pixels), one.ids, one.state)
     whole = played.prefix()
     assert len(whole.mask) - len(prefix.mask) == config.view_tokens

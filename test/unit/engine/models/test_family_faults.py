@@ -11,12 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from vla_ros.core import Inference, Observation, Timeline
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine import CheckpointError, EngineOptions, InvalidAction, load_engine
-from vla_ros.engine.flow.engine import FlowEngine
-from vla_ros.engine.flow.families import all_presets, config_of, family_of
-from vla_ros.engine.inspection import inspect
-from vla_ros.timing import SystemClock
+from vla_ros.engine.engine import FlowEngine, inspect
+from vla_ros.engine.models.registry import all_presets, config_of, family_of
 
 CLOCK = SystemClock()
 SMALL = [name for name in all_presets() if name.endswith("-small")]
@@ -108,13 +107,13 @@ def test_weights_that_are_damaged(folder: Path) -> None:
     good = tensors[name].clone()
     tensors[name].view(-1)[3] = torch.nan
     save_file(tensors, str(path))
-    assert "not finite" in refused(folder)
-    with pytest.raises(CheckpointError, match="not finite"):
+    assert "NaN or infinity" in refused(folder)
+    with pytest.raises(CheckpointError, match="NaN or infinity"):
         inspect(str(folder))
     tensors[name] = good
     tensors["something.else"] = torch.zeros(2)
     save_file(tensors, str(path))
-    assert "unused: something.else" in refused(folder)
+    assert "extra: something.else" in refused(folder)
     del tensors["something.else"], tensors[name]
     save_file(tensors, str(path))
     assert "1 missing: " in refused(folder)

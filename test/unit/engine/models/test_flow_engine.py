@@ -11,14 +11,16 @@ import pytest
 import torch
 
 from support.engine import CLOCK, CPU, Again, images
-from vla_ros.core import Executing, Inference, Observation, Timeline
+from vla_ros.core.types import Executing, Inference, Observation, Timeline
 from vla_ros.engine import EngineOptions
+from vla_ros.engine.decoding.flow_matching import Guidance
+from vla_ros.engine.engine import FlowEngine, check_layout, load_flow_engine
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.flow.config import flow_config_json
-from vla_ros.engine.flow.engine import FlowEngine, check_layout, load_flow_engine
-from vla_ros.engine.flow.families import flow_source
-from vla_ros.engine.flow.primitive import Guidance
-from vla_ros.engine.flow.random import PRESETS, STATE_DIM, load_random_flow
+from vla_ros.engine.io.flow_config import flow_config_json
+from vla_ros.engine.io.lerobot import PRESETS, STATE_DIM
+from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.models.preparation import LerobotPreparation
+from vla_ros.engine.models.registry import family_of, flow_source
 
 KINDS = ("pi0-small", "pi05-small", "smolvla-small")
 TEXT = "pick up the red cube and place it on the plate"
@@ -38,9 +40,16 @@ def seen(stamp: int, **changes: Any) -> Observation:
     return replace(observation, **changes)
 
 
-def step(engine: FlowEngine, observation: Observation, **more: Any) -> Inference:
+def step(
+    engine: FlowEngine, observation: Observation, guidance: Guidance | None = None
+) -> Inference:
     timeline = Timeline(CLOCK.steady_ns()).mark("queue", CLOCK.steady_ns())
-    return engine.step(observation, timeline, CLOCK, **more)
+    if guidance is not None:
+        request = engine.encode(observation, timeline, CLOCK)
+        return engine.unnormalize(engine.decode(request, CLOCK, guidance))
+    answer = engine.step(observation, timeline, CLOCK)
+    assert answer is not None
+    return answer
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -68,14 +77,16 @@ def test_a_chunk_in_units_with_every_stage(engine: FlowEngine) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rtc", ["", "identity"])
+@pytest.mark.parametrize("rtc", ["", "guided"])
 def test_no_graph_is_captured_in_service_whatever_the_text_and_the_state(
     kind: str, rtc: str
 ) -> None:
-    options = EngineOptions(checkpoint=f"random:{kind}", flow_steps=2, rtc=rtc)
+    options = EngineOptions(checkpoint=f"random:{kind}", flow_steps=2, rtc_mode=rtc)
     capture = Again()
-    policy = load_random_flow(f"random:{kind}", 0, CPU, torch.float32, 2, capture)
-    made, plain = FlowEngine(policy, options), engine_of(kind, flow_steps=2, rtc=rtc)
+    policy = family_of(f"random:{kind}").load(
+        f"random:{kind}", LoadOptions(steps=2), Placement(CPU, torch.float32, capture)
+    )
+    made, plain = FlowEngine(policy, options), engine_of(kind, flow_steps=2, rtc_mode=rtc)
     prepared = 0
     for number, words in enumerate((1, 3, 6)):
         text = " ".join(["push the red cube"] * words)
@@ -146,11 +157,11 @@ def test_an_action_that_is_not_finite_never_leaves(monkeypatch: pytest.MonkeyPat
     engine = engine_of("smolvla-small")
     engine.reset(TEXT)
     want = step(engine, seen(1)).actions
-    good = engine.policy.model._out.weight.clone()  # type: ignore[attr-defined]
-    engine.policy.model._out.weight[0, 0] = float("nan")  # type: ignore[attr-defined]
+    good = engine.policy.model.action_out_proj.weight.clone()  # type: ignore[attr-defined]
+    engine.policy.model.action_out_proj.weight[0, 0] = float("nan")  # type: ignore[attr-defined]
     with pytest.raises(InvalidAction, match="not finite"):
         step(engine, seen(1))
-    engine.policy.model._out.weight.copy_(good)  # type: ignore[attr-defined]
+    engine.policy.model.action_out_proj.weight.copy_(good)  # type: ignore[attr-defined]
     assert np.array_equal(step(engine, seen(1)).actions, want)
 
 
@@ -193,15 +204,15 @@ def test_fewer_steps_are_a_choice() -> None:
         engine.reset(TEXT)
     a, b = (step(e, seen(1)).actions for e in (full, few))
     assert 0 < np.abs(a - b).max() < 0.5
-    with pytest.raises(ValueError, match="flow_steps is 0"):
-        EngineOptions(checkpoint="x", flow_steps=0)
+    with pytest.raises(ValueError, match="flow_steps is -1"):
+        EngineOptions(checkpoint="x", flow_steps=-1)
 
 
 def test_options_of_token_policies_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"drafter, gamma: these options are for token policies"):
-        engine_of("pi0-small", schedule="autoregressive", drafter="model", gamma=3)
-    with pytest.raises(ValueError, match="schedule: these options"):
-        engine_of("pi0-small", schedule="actionflow")
+    with pytest.raises(ValueError, match=r"drafter, acceptance: these options are for token"):
+        engine_of("pi0-small", decoding="autoregressive", drafter="model", acceptance="sampling")
+    with pytest.raises(ValueError, match="decoding: these options"):
+        engine_of("pi0-small", decoding="actionflow")
 
 
 def test_a_robot_that_does_not_fit_is_told_what_is_wanted_and_offered() -> None:
@@ -222,13 +233,22 @@ def test_a_folder_that_does_not_fit_is_refused_before_its_weights_are_read(tmp_p
         load_flow_engine(tmp_path, EngineOptions(str(tmp_path), action_dim=7))
 
 
+def prepared_with(policy: LoadedPolicy, **parts: Any) -> LoadedPolicy:
+    """The same networks behind other units or cameras."""
+    made = replace(policy, **parts)
+    device = torch.device("cpu")
+    preparation = LerobotPreparation(made.config, made.processors, made.tokenizer, device)
+    return replace(made, preparation=lambda: preparation)
+
+
 def test_relative_actions_are_added_to_the_state() -> None:
     engine = engine_of("pi0-small")
     engine.reset(TEXT)
     plain, observation = step(engine, seen(1)).actions, seen(1)
     marks = (True, True, True, True, True, True, False)
     processors = replace(engine.policy.processors, relative=marks)
-    engine = FlowEngine(replace(engine.policy, processors=processors), engine.options)
+    policy = prepared_with(engine.policy, processors=processors)
+    engine = FlowEngine(policy, engine.options)
     engine.reset(TEXT)
     assert observation.proprio is not None
     moved = step(engine, observation).actions - plain
@@ -237,7 +257,8 @@ def test_relative_actions_are_added_to_the_state() -> None:
 
 def test_one_camera_needs_no_second_image() -> None:
     engine = engine_of("smolvla-small")
-    policy = replace(engine.policy, config=replace(engine.policy.config, cameras=("front",)))
+    config = replace(engine.policy.config, cameras=("front",))
+    policy = prepared_with(engine.policy, config=config)
     engine = FlowEngine(policy, engine.options)
     engine.reset(TEXT)
     assert engine.cameras == 1
@@ -257,7 +278,7 @@ def test_where_a_checkpoint_is_dispatched(tmp_path: Any) -> None:
 @pytest.mark.parametrize("preset", KINDS)
 def test_small_ones_are_quick_enough_for_the_graph(preset: str) -> None:
     """Under 100 ms a chunk on one core (25 ms as measured; four times that on a busy machine)."""
-    engine = engine_of(preset, threads=None)
+    engine = engine_of(preset, num_threads=0)
     engine.reset(TEXT)
     times = []
     for stamp in range(10):

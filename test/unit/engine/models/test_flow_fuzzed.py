@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.flow.families import family_of
+from vla_ros.engine.models.registry import family_of
 
 
 def made(folder: Path, preset: str) -> Path:
@@ -27,7 +27,7 @@ def refusal(folder: Path) -> str:
 
 @pytest.mark.parametrize("name", ["mean", "std"])
 @pytest.mark.parametrize("value", [[0.5, 0.5, "x"], [0.5, 0.5, None], [0.5] * 4])
-def test_colours_of_evo1_are_three_numbers(tmp_path: Path, name: str, value: list[Any]) -> None:
+def test_colors_of_evo1_are_three_numbers(tmp_path: Path, name: str, value: list[Any]) -> None:
     """They were torch's business at the first frame."""
     path = made(tmp_path / "it", "evo1-small") / "config.json"
     content = json.loads(path.read_text())

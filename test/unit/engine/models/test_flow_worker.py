@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from support.engine import CLOCK, images
-from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind
-from vla_ros.core import Instruction, Observation, Timeline
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, action_space_of
+from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.engine import Engine
-from vla_ros.engine.flow.engine import FlowEngine
-from vla_ros.engine.flow.random import PRESETS, write_random_flow
-from vla_ros.engine.layout import action_space_of
-from vla_ros.executor.serve import warm_up
+from vla_ros.engine.engine import Engine, FlowEngine
+from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.policies.vla import VlaPolicy
+from vla_ros.runtime.worker.worker import warm_up
 
 SPEC = PolicySpec(
-    "vla", checkpoint="random:smolvla-small", warmup_count=2, action_scale=(0.05,) * 3 + (0.5,) * 3
+    "vla",
+    engine=EngineOptions("random:smolvla-small"),
+    warmup_count=2,
+    action_scale=(0.05,) * 3 + (0.5,) * 3,
 )
 FRONT, WRIST = images(2, still=0.0)
 
@@ -34,7 +35,7 @@ def test_load_engine_looks_at_the_checkpoint() -> None:
 
 
 def test_options_of_flow_policies_are_refused_for_token_policies() -> None:
-    with pytest.raises(ValueError, match="flow_steps, flow_cameras: these options are for flow"):
+    with pytest.raises(ValueError, match="flow_cameras, flow_steps: these options are for flow"):
         load_engine(EngineOptions("random:small", flow_steps=2, flow_cameras="a=main"))
 
 
@@ -69,7 +70,7 @@ def test_the_policy_is_warmed_up_with_a_state_and_acts() -> None:
 def test_what_cannot_be_loaded_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"type": "pi0", "chunk_size": "many"}')
     with pytest.raises(PolicyRefused, match=r"config.json: chunk_size is 'many'"):
-        VlaPolicy(PolicySpec("vla", checkpoint=str(tmp_path)))
+        VlaPolicy(PolicySpec("vla", engine=EngineOptions(str(tmp_path))))
 
 
 @pytest.mark.parametrize(("dim", "names"), [(6, 6), (14, 14)])
@@ -78,7 +79,7 @@ def test_actions_of_another_width_are_joints_in_the_units_of_their_data(
 ) -> None:
     config = replace(PRESETS["smolvla-small"], action_dim=dim, action_width=16)
     write_random_flow(tmp_path, config, seed=2)
-    spec = PolicySpec("vla", checkpoint=str(tmp_path), warmup_count=1)
+    spec = PolicySpec("vla", engine=EngineOptions(str(tmp_path)), warmup_count=1)
     policy = VlaPolicy(spec)
     space = policy.info.action_space
     assert space.kind is ActionKind.JOINT_POSITION

@@ -12,20 +12,21 @@ import torch
 
 from support.flow import inputs_of, model_of, noise_of, tiny_flow
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.config import SMOLVLM2_500M
-from vla_ros.engine.flow.gate import (
+from vla_ros.engine.io.flow_config import SMOLVLM2_500M
+from vla_ros.engine.io.lerobot import PRESETS
+from vla_ros.engine.models.golden_ints import (
     FILE,
     STATE_BINS,
     STATE_PROBES,
     Discrete,
     check_discrete,
     discrete_json,
+    patch_positions,
     position_ids,
     read_discrete,
 )
-from vla_ros.engine.flow.random import PRESETS
-from vla_ros.engine.flow.tables import patch_positions, time_table
-from vla_ros.engine.flow.text import state_bins
+from vla_ros.engine.models.preparation import state_bins
+from vla_ros.engine.models.vlm_with_expert import time_table
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "flow"
 
@@ -49,8 +50,8 @@ def test_the_two_tables_are_two_policies() -> None:
     chunks = []
     for table in ("exact", "transformers-4"):
         model = model_of(config, table=table)
-        prefix = model.prefill(model.see(pixels), ids, state)
-        chunks.append(model.integrate(prefix, None, noise_of(config)))
+        prefix = model.prefill(model.image_features(pixels), ids, state)
+        chunks.append(model.sample_actions(prefix, None, noise_of(config)))
     assert (chunks[0] - chunks[1]).abs().max() > 0.01
 
 

@@ -13,24 +13,28 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from golden.groot.cases import QWEN
-from vla_ros.analysis.models import MODELS
-from vla_ros.core import Observation, Timeline
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.engine import inspect
 from vla_ros.engine.errors import CheckpointError, InvalidAction
-from vla_ros.engine.flow.families import config_of, family_of
-from vla_ros.engine.flow.family import Choice, Place
-from vla_ros.engine.flow.groot.config import parse_head, qwen_json
-from vla_ros.engine.flow.groot.load import build
-from vla_ros.engine.flow.groot.n17 import VERSION
-from vla_ros.engine.flow.groot.random import DrawnWeights, write_shards
-from vla_ros.engine.flow.groot.robot_files import random_robot as robot_of
-from vla_ros.engine.flow.groot.shapes import HeadConfig
-from vla_ros.engine.flow.groot.shards import ShardWeights
-from vla_ros.engine.inspection import inspect
-from vla_ros.timing import SystemClock
+from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.weights import FileWeights
+from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.groot import (
+    PRESETS,
+    DrawnRows,
+    GrootModel,
+    random_robot,
+    write_shards,
+)
+from vla_ros.engine.models.groot_head import HeadConfig, head_json, parse_head
+from vla_ros.engine.models.qwen3_vl import parse_qwen3_vl
+from vla_ros.engine.models.registry import config_of, family_of
+from vla_ros.lab.roofline.shapes import MODELS
 
 NAME = "groot-n1.7-small"
-PLACE = Place(torch.device("cpu"), torch.float32)
+PLACE = Placement(torch.device("cpu"), torch.float32)
 STACK = "action_head.action_encoder.W1.W"
 
 
@@ -131,21 +135,21 @@ def test_one_row_of_a_stack_is_read_and_no_other(folder: Path) -> None:
     stack[[0, 1, 3]] = float("nan")
     weights_changed(folder, STACK, stack)
     assert np.array_equal(actions(load_engine(EngineOptions(checkpoint=str(folder)))), made)
-    with pytest.raises(CheckpointError, match=f"{STACK} has values that are not finite"):
-        family_of(folder).inspect(folder, Choice())
+    with pytest.raises(CheckpointError, match=f"{STACK} holds NaN or infinity"):
+        family_of(folder).inspect(folder, LoadOptions())
     stack[2, 0, 0] = float("inf")
     weights_changed(folder, STACK, stack)
-    refused(folder, f"{STACK} has values that are not finite")
+    refused(folder, f"{STACK} holds NaN or infinity")
 
 
 def family_stack(folder: Path) -> torch.Tensor:
-    return ShardWeights(folder, VERSION.expected(config_of(folder))).take(STACK)  # type: ignore[arg-type]
+    return FileWeights(folder, config_of(folder).expected()).take(STACK)  # type: ignore[arg-type]
 
 
 def test_weights_that_do_not_fit_are_refused(folder: Path) -> None:
     name = "backbone.model.model.visual.blocks.0.attn.qkv.weight"
     weights_changed(folder, name, torch.zeros(3, 3))
-    refused(folder, r"1 of the wrong shape: .*attn.qkv.weight \[3, 3\], wanted \[144, 48\]")
+    refused(folder, r"1 of the wrong shape: .*attn.qkv.weight is \[3, 3\], wanted \[144, 48\]")
     weights_changed(folder, name, None)
     refused(folder, "1 missing: backbone.model.model.visual.blocks.0.attn.qkv.weight")
 
@@ -231,23 +235,21 @@ def test_other_steps_than_the_gates_may_be_asked_for(folder: Path) -> None:
 
 
 def test_sizes_are_read_back_as_they_were_written() -> None:
-    config = VERSION.presets[NAME]
-    from vla_ros.engine.checkpoints.fields import Fields
-    from vla_ros.engine.flow.groot.config import head_json, parse_qwen
+    config = PRESETS[NAME]
 
     assert parse_head(Fields(head_json(config.head))) == config.head
-    shapes = qwen_json(config.backbone, 28)  # type: ignore[arg-type]
+    shapes = config.backbone.shapes_json()
     said = {"shapes": shapes, "select_layer": 4, "backbone_embedding_dim": 64}
-    assert parse_qwen(Fields(said), 96) == config.backbone
+    assert parse_qwen3_vl(Fields(said), 96) == config.backbone
     assert QWEN["text_config"]["num_hidden_layers"] > 4
 
 
 def test_the_published_size_is_nvidias(tmp_path: Path) -> None:
     """3 billion parameters, 326 million of them the encoders of 32 robots, of which one is held."""
-    family, config = family_of("random:groot-n1.7"), VERSION.presets["groot-n1.7"]
+    family, config = family_of("random:groot-n1.7"), PRESETS["groot-n1.7"]
     assert config.head == HeadConfig(40, 132, 132)
     assert family.parameters(config) == pytest.approx(3.1e9, rel=0.05)
-    stacks = {n: s for n, s in VERSION.expected(config).must.items() if n.endswith((".W", ".b"))}
+    stacks = {n: s for n, s in config.expected().must.items() if n.endswith((".W", ".b"))}
     count = sum(int(np.prod(s)) for s in stacks.values())
     assert count == pytest.approx(326e6, rel=0.01)
     held = family.weight_bytes(config, torch.bfloat16)
@@ -256,18 +258,20 @@ def test_the_published_size_is_nvidias(tmp_path: Path) -> None:
 
 def test_a_drawn_model_is_the_one_that_is_written(tmp_path: Path) -> None:
     """What the whole presets draw as they load is what a folder would hold."""
-    config = VERSION.presets[NAME]
-    drawn = DrawnWeights(VERSION, config, 1, torch.device("cpu"))
+    config = PRESETS[NAME]
+    drawn = DrawnRows(config, 1, torch.device("cpu"))
     assert torch.equal(drawn.take(STACK)[2], drawn.take_row(STACK, 2))
-    robot = robot_of(config)
+    robot = random_robot(config)
     assert (robot.state_dim, robot.action_dim) == (config.state_dim, config.action_dim)
     write_shards(tmp_path, {n: drawn.take(n) for n in drawn.shapes})
-    read = build(VERSION, config, ShardWeights(tmp_path, VERSION.expected(config)), PLACE)
-    made = build(VERSION, config, drawn, PLACE)
+    read = GrootModel(config, FileWeights(tmp_path, config.expected()), PLACE.like)
+    made = GrootModel(config, drawn, PLACE.like)
     given = made.example(6, torch.Generator().manual_seed(2))
     noise = made.noise(torch.Generator().manual_seed(3))
     chunks = [
-        model.integrate(model.prefill(model.see(given.pixels), given.ids, given.state), None, noise)
+        model.sample_actions(
+            model.prefill(model.image_features(given.pixels), given.ids, given.state), None, noise
+        )
         for model in (made, read)
     ]
     assert torch.equal(*chunks)
@@ -276,9 +280,9 @@ def test_a_drawn_model_is_the_one_that_is_written(tmp_path: Path) -> None:
 def test_the_rooflines_published_shape_is_the_presets() -> None:
     from dataclasses import replace
 
-    from vla_ros.analysis.flow_shapes import flow_shape_of
+    from vla_ros.lab.roofline.shapes import flow_shape_of
 
-    ours = flow_shape_of(VERSION.presets["groot-n1.7"], "groot-n1.7")
+    ours = flow_shape_of(PRESETS["groot-n1.7"], "groot-n1.7")
     known = MODELS["groot-n1.7"]
     same = replace(known, text_tokens=ours.text_tokens, source=ours.source)
     assert same == ours

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,11 +18,11 @@ from golden.groot.cases import (
     HEADS,
     HEADS_ALL,
 )
-from golden.groot.drawn import weight
-from vla_ros.engine.flow.groot.head import ActionHead
-from vla_ros.engine.flow.groot.shapes import HeadConfig, head_shapes
+from unit.engine.models.groot_small import GOLDEN as FOLDER
+from unit.engine.models.groot_small import Drawn
+from vla_ros.engine.models.groot_head import ActionHead, HeadConfig, head_shapes
 
-GOLDEN = Path(__file__).resolve().parents[4] / "golden" / "groot" / "head.npz"
+GOLDEN = FOLDER / "head.npz"
 IMAGES = [i for i, kind in enumerate(CONTEXT) if kind == "i"]
 ORDER = IMAGES + [i for i, kind in enumerate(CONTEXT) if kind == "t"]
 BOUND = 1e-5
@@ -32,36 +31,25 @@ BOUND = 1e-5
 def config_of(name: str) -> HeadConfig:
     case = HEADS[name]
     return HeadConfig(
-        horizon=HEADS_ALL["action_horizon"],
-        action_width=HEADS_ALL["max_action_dim"],
-        state_width=HEADS_ALL["max_state_dim"],
-        layers=case["layers"],
-        heads=HEAD_HEADS,
-        head_dim=HEAD_DIM,
-        context_width=HEADS_ALL["backbone_embedding_dim"],
-        hidden=HEADS_ALL["hidden_size"],
-        text_every=HEADS_ALL["attend_text_every_n_blocks"] * case["use_alternate_vl_dit"],
-        context_layers=case["vl_layers"],
-        context_heads=CONTEXT_HEADS,
-        positions=HEADS_ALL["max_seq_len"],
-        embodiments=HEADS_ALL["max_num_embodiments"],
+        action_horizon=HEADS_ALL["action_horizon"],
+        max_action_dim=HEADS_ALL["max_action_dim"],
+        max_state_dim=HEADS_ALL["max_state_dim"],
+        num_layers=case["layers"],
+        num_attention_heads=HEAD_HEADS,
+        attention_head_dim=HEAD_DIM,
+        backbone_embedding_dim=HEADS_ALL["backbone_embedding_dim"],
+        hidden_size=HEADS_ALL["hidden_size"],
+        attend_text_every_n_blocks=HEADS_ALL["attend_text_every_n_blocks"]
+        * case["use_alternate_vl_dit"],
+        vl_layers=case["vl_layers"],
+        vl_heads=CONTEXT_HEADS,
+        max_seq_len=HEADS_ALL["max_seq_len"],
+        max_num_embodiments=HEADS_ALL["max_num_embodiments"],
     )
 
 
-class Drawn:
-    """Weights of a case, and which of them were taken whole."""
-
-    def __init__(self, name: str, config: HeadConfig) -> None:
-        self.name, self.shapes, self.rows = name, head_shapes(config, ""), set[int]()
-        self.left = set(self.shapes)
-
-    def take(self, name: str) -> torch.Tensor:
-        self.left.remove(name)
-        return torch.from_numpy(weight(f"{self.name}/{name}", self.shapes[name]))
-
-    def take_row(self, name: str, row: int) -> torch.Tensor:
-        self.rows.add(row)
-        return self.take(name)[row]
+def drawn(name: str, config: HeadConfig) -> Drawn:
+    return Drawn(head_shapes(config, ""), f"{name}/")
 
 
 class Case:
@@ -70,27 +58,35 @@ class Case:
             own = [n for n in arrays.files if n.startswith(f"{name}/")]
             self.golden = {n.split("/")[1]: arrays[n] for n in own}
         self.config = config_of(name)
-        self.drawn = Drawn(name, self.config)
+        self.drawn = drawn(name, self.config)
         count = len(CONTEXT)
         self.head = ActionHead(
-            self.config, self.drawn, EMBODIMENT, torch.empty(0), count + padding + 3,
-            padded=padding > 0, base="",
-        )  # fmt: skip
+            self.config,
+            self.drawn,
+            EMBODIMENT,
+            torch.empty(0),
+            count + padding + 3,
+            padded=padding > 0,
+            base="",
+        )
         self.context = self.head.context(len(IMAGES), count + padding)
         rows = torch.from_numpy(draw(f"{name}/rows", 1, count, 40))[0][ORDER]
         rows = torch.cat((rows, torch.full((padding, 40), 7.0)))
         self.head.hide(self.context, count)
-        self.refined = self.head.refine(self.context, rows)
+        self.refined = self.head.process_backbone_output(self.context, rows)
         self.head.cross(self.context, self.refined)
         self.head.begin(torch.from_numpy(draw(f"{name}/state", 1, 1, 9))[0, 0])
         self.noise = torch.from_numpy(draw(f"{name}/noise", 1, 7, 11))[0]
 
+    def velocity(self, x: torch.Tensor, step: int) -> torch.Tensor:
+        return self.head.velocity(self.context, self.head.embed_suffix(x, step), step)
+
     def chunk(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The velocities on the way [N, H, D], and where it ends."""
         x, speeds = self.noise.clone(), []
-        for step in range(self.config.steps):
-            speeds.append(self.head.velocity(self.context, x, step))
-            x = x + speeds[-1] / self.config.steps
+        for step in range(self.config.num_inference_timesteps):
+            speeds.append(self.velocity(x, step))
+            x = x + speeds[-1] / self.config.num_inference_timesteps
         return torch.stack(speeds), x
 
 
@@ -122,7 +118,7 @@ def test_times_are_the_integers_that_nvidias_code_cuts(case: Case) -> None:
 
 @pytest.mark.parametrize("steps", [3, 7, 10, 32])
 def test_times_are_cut_in_float64(steps: int) -> None:
-    times = replace(config_of("plain"), steps=steps).times
+    times = replace(config_of("plain"), num_inference_timesteps=steps).times
     assert list(times) == [int(t / float(steps) * 1000) for t in range(steps)]
 
 
@@ -146,11 +142,11 @@ def test_a_block_reads_the_text_or_the_images_alone() -> None:
     reads = [case.config.reads_text(layer) for layer in case.config.crossing]
     assert reads == [True, False, True]
     assert [k.shape[1] for k in case.context.keys] == [4, 6, 4]
-    before = case.head.velocity(case.context, case.noise, 0)
+    before = case.velocity(case.noise, 0)
     for keys, text in zip(case.context.keys, reads, strict=True):
         if text:
             keys.zero_()
-    assert not torch.equal(before, case.head.velocity(case.context, case.noise, 0))
+    assert not torch.equal(before, case.velocity(case.noise, 0))
 
 
 def test_a_context_that_does_not_fit_is_refused() -> None:
@@ -163,4 +159,4 @@ def test_a_context_that_does_not_fit_is_refused() -> None:
 def test_an_embodiment_that_is_none_is_refused() -> None:
     config = config_of("plain")
     with pytest.raises(ValueError, match="embodiment 5 of 5"):
-        ActionHead(config, Drawn("plain", config), 5, torch.empty(0), 8, base="")
+        ActionHead(config, drawn("plain", config), 5, torch.empty(0), 8, base="")

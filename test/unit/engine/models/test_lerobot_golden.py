@@ -18,10 +18,11 @@ from safetensors.torch import save_file
 
 from golden.flow.cases import CASES, PI_SHAPES
 from golden.flow.seeded import draw, image, weight
-from vla_ros.engine.flow.images import padded_square
-from vla_ros.engine.flow.load import FlowPolicy, load_folder
-from vla_ros.engine.flow.primitive import Guidance, Prefix
-from vla_ros.engine.flow.text import prompt_text, state_bins
+from support.flow import load_folder
+from vla_ros.engine.decoding.flow_matching import Guidance
+from vla_ros.engine.models.base import Prefix
+from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
+from vla_ros.engine.models.preparation import padded_square, prompt_text, state_bins
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "flow"
 INTERPRETER = "VLA_ROS_LEROBOT_PYTHON"
@@ -49,14 +50,16 @@ class Played:
     def __init__(self, name: str, target: Path) -> None:
         self.name, self.case = name, CASES[name]
         folder = folder_of(name, target)
-        self.policy: FlowPolicy = load_folder(
-            folder, torch.device("cpu"), torch.float32, tokenizer=str(GOLDEN / "tokenizer")
+        self.policy: LoadedPolicy = load_folder(
+            folder,
+            Placement(torch.device("cpu"), torch.float32),
+            LoadOptions(tokenizer=str(GOLDEN / "tokenizer")),
         )
         arrays = np.load(folder / "golden.npz")
         self.golden = {n: torch.from_numpy(arrays[n]) for n in arrays.files}
         config, processors = self.policy.config, self.policy.processors
         self.raw = torch.from_numpy(draw(f"{name}/state", self.case.state))
-        self.state = processors.state.normalise(self.raw)
+        self.state = processors.state.normalize(self.raw)
         bins = state_bins(self.state.numpy()) if config.kind == "pi05" else None
         self.ids = self.policy.tokenizer(prompt_text(config.kind, self.case.task, bins))
         centred = config.kind != "smolvla"
@@ -71,7 +74,7 @@ class Played:
         model, config = self.policy.model, self.policy.config
         padded = torch.zeros(config.state_width)
         padded[: len(self.state)] = self.state
-        return model.prefill(model.see(self.pixels), torch.tensor(self.ids), padded)
+        return model.prefill(model.image_features(self.pixels), torch.tensor(self.ids), padded)
 
 
 @pytest.fixture(scope="module", params=list(CASES))
@@ -89,7 +92,7 @@ def test_state_pixels_and_prompt_are_equal(played: Played) -> None:
 def test_the_velocity_of_every_step(played: Played) -> None:
     prefix = played.prefix()
     for number, x in enumerate(played.golden["x"]):
-        velocity = played.policy.model.velocity(prefix, x, number)
+        velocity = played.policy.model.denoise_step(prefix, x, number)
         assert (velocity - played.golden["v"][number]).abs().max() < 1e-4
         assert played.golden["v"][number].abs().max() > 1
 
@@ -97,7 +100,7 @@ def test_the_velocity_of_every_step(played: Played) -> None:
 def test_the_chunk_and_the_actions_in_units(played: Played) -> None:
     policy, golden = played.policy, played.golden
     count = policy.config.action_dim
-    chunk = policy.model.integrate(played.prefix(), None, played.noise)[:, :count]
+    chunk = policy.model.sample_actions(played.prefix(), None, played.noise)[:, :count]
     assert (chunk - golden["chunk"]).abs().max() < 1e-4
     assert (chunk - played.noise[:, :count]).abs().max() > 1
     relative = torch.tensor(policy.processors.relative or [False] * count)
@@ -115,7 +118,7 @@ def test_guidance_is_lerobots(played: Played) -> None:
     shape = (policy.config.horizon, policy.config.action_width)
     left = torch.from_numpy(draw(f"{played.name}/left", *shape))
     guidance = Guidance(left, golden["guided_weights"], delay=2, limit=6.0)
-    chunk = policy.model.integrate(played.prefix(), None, played.noise, guidance)
+    chunk = policy.model.sample_actions(played.prefix(), None, played.noise, guidance)
     chunk = chunk[:, : policy.config.action_dim]
     assert (chunk - golden["guided_chunk"]).abs().max() < 1e-4
     assert (golden["guided_chunk"] - golden["chunk"]).abs().max() > 0.5

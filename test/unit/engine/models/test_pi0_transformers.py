@@ -12,12 +12,19 @@ from typing import Any
 import pytest
 import torch
 
-from support.flow import LIKE, hugging_face_pi0, inputs_of, noise_of, tensors_of, tiny_flow
-from vla_ros.engine.checkpoints.config import TowerConfig
-from vla_ros.engine.flow.config import FlowConfig
-from vla_ros.engine.flow.gate import position_ids
-from vla_ros.engine.flow.pi import PiModel
-from vla_ros.engine.flow.weights import MemoryWeights
+from support.flow import (
+    LIKE,
+    MemoryWeights,
+    hugging_face_pi0,
+    inputs_of,
+    noise_of,
+    tensors_of,
+    tiny_flow,
+)
+from vla_ros.engine.io.config import TowerConfig
+from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.models.golden_ints import position_ids
+from vla_ros.engine.models.pi0 import Pi0
 
 pytest.importorskip("transformers.models.pi0", reason="transformers has no pi0")
 
@@ -36,10 +43,10 @@ CASES = {
 }  # fmt: skip
 
 
-def ours_of(config: FlowConfig) -> PiModel:
+def ours_of(config: FlowConfig) -> Pi0:
     weights = MemoryWeights(tensors_of(config))
     positions = position_ids(config, "exact")
-    return PiModel(config, weights, positions, LIKE, time_precision=torch.float32)
+    return Pi0(config, weights, positions, LIKE, time_precision=torch.float32)
 
 
 def theirs(
@@ -77,15 +84,15 @@ def test_velocities_every_step_and_the_chunk(name: str) -> None:
     model, reference = ours_of(config), hugging_face_pi0(config)
     views = len(config.cameras)
     pixels, ids, state = inputs_of(config, views, WORDS)
-    features = model.see(pixels)
+    features = model.image_features(pixels)
     wanted = reference.model.vlm.get_image_features(pixels).pooler_output.flatten(0, 1)
     assert torch.allclose(features, wanted, atol=1e-5)
     chunk, steps = theirs(reference, config, [True] * views, padding=0)
     prefix = model.prefill(features, ids, state)
     for number, (x, velocity) in enumerate(steps):
-        assert (model.velocity(prefix, x, number) - velocity).abs().max() < 1e-4
+        assert (model.denoise_step(prefix, x, number) - velocity).abs().max() < 1e-4
         assert velocity.abs().max() > 1
-    assert (model.integrate(prefix, None, noise_of(config)) - chunk).abs().max() < 1e-4
+    assert (model.sample_actions(prefix, None, noise_of(config)) - chunk).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -98,16 +105,16 @@ def test_what_they_mask_out_is_left_out_here(present: list[bool], padding: int) 
     model, reference = ours_of(config), hugging_face_pi0(config)
     pixels, ids, state = inputs_of(config, sum(present), WORDS)
     chunk, _ = theirs(reference, config, present, padding)
-    prefix = model.prefill(model.see(pixels), ids, state)
+    prefix = model.prefill(model.image_features(pixels), ids, state)
     assert len(prefix.mask) == sum(present) * config.view_tokens + WORDS
-    assert (model.integrate(prefix, None, noise_of(config)) - chunk).abs().max() < 1e-4
+    assert (model.sample_actions(prefix, None, noise_of(config)) - chunk).abs().max() < 1e-4
 
 
 def test_the_prefix_holds_their_keys_and_values() -> None:
     config = CASES["two cameras"]
     model, reference = ours_of(config), hugging_face_pi0(config)
     pixels, ids, state = inputs_of(config, 2, WORDS)
-    prefix = model.prefill(model.see(pixels), ids, state)
+    prefix = model.prefill(model.image_features(pixels), ids, state)
     image = torch.full((2 * config.view_tokens,), config.shapes.text.vocab_size)
     tokens = torch.cat([image, ids])[None]
     inner = reference.model
@@ -128,8 +135,10 @@ def test_another_state_needs_no_new_prefix_in_pi0() -> None:
     pixels, ids, state = inputs_of(config, 2, WORDS)
     other = inputs_of(config, 2, WORDS, "b")[2]
     noise = noise_of(config)
-    wanted = model.integrate(model.prefill(model.see(pixels), ids, other), None, noise)
-    prefix = model.prefill(model.see(pixels), ids, state)
-    before = model.integrate(prefix, None, noise)
-    assert torch.equal(model.integrate(prefix, other, noise), wanted)
+    wanted = model.sample_actions(
+        model.prefill(model.image_features(pixels), ids, other), None, noise
+    )
+    prefix = model.prefill(model.image_features(pixels), ids, state)
+    before = model.sample_actions(prefix, None, noise)
+    assert torch.equal(model.sample_actions(prefix, other, noise), wanted)
     assert not torch.allclose(before, wanted, atol=1e-3)

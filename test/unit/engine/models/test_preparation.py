@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vla_ros.engine.flow.images import padded_square
-from vla_ros.engine.flow.text import prompt_text
+from vla_ros.engine.models.preparation import padded_square, prompt_text
 
 
 def grey(height: int, width: int, value: int = 255) -> np.ndarray:
@@ -16,7 +15,7 @@ def grey(height: int, width: int, value: int = 255) -> np.ndarray:
 
 def test_a_square_of_the_right_size_is_only_scaled() -> None:
     image = np.random.default_rng(0).integers(0, 256, (20, 20, 3), np.uint8)
-    square = padded_square(image, 20, centred=True)
+    square = padded_square(image, 20, centered=True)
     assert square.shape == (3, 20, 20)
     assert torch.allclose(square, torch.from_numpy(image).permute(2, 0, 1) / 127.5 - 1, atol=1e-6)
     image[:] = 0  # the camera's buffer is used again
@@ -39,9 +38,9 @@ def test_the_rest_is_black_around_pi_and_before_smolvla(height: int, width: int)
 def test_what_is_no_image_is_named() -> None:
     for bad in (grey(4, 4).astype(np.float32), grey(4, 4)[..., :2], grey(0, 4)):
         with pytest.raises(ValueError, match="give uint8"):
-            padded_square(bad, 20, centred=True)
+            padded_square(bad, 20, centered=True)
     with pytest.raises(ValueError, match="leaves nothing to see"):
-        padded_square(grey(1, 400), 20, centred=True)
+        padded_square(grey(1, 400), 20, centered=True)
 
 
 def test_prompts() -> None:

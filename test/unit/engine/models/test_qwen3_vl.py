@@ -9,18 +9,15 @@ import pytest
 import torch
 
 from golden.groot.cases import PROMPT
-from unit.engine.flow.groot.small import GOLDEN, Drawn, golden, off, pixels, qwen
-from vla_ros.engine.flow.groot.qwen_tower import (
-    QwenTowerConfig,
+from unit.engine.models.groot_small import GOLDEN, Drawn, golden, off, pixels, qwen
+from vla_ros.engine.models.qwen3_vl import (
+    Qwen3VL,
+    Qwen3VLConfig,
+    Qwen3VLVisionConfig,
     block_order,
-    stretched_rows,
-)
-from vla_ros.engine.flow.groot.qwen_vl import (
-    QwenVl,
-    QwenVlConfig,
+    fast_pos_embed_interpolate,
     frequency_axes,
-    positions_of,
-    qwen_vl_expected,
+    get_rope_index,
 )
 
 BOUND = 1e-5
@@ -30,16 +27,16 @@ class Case:
     def __init__(self, padding: int = 0) -> None:
         self.golden = golden()
         self.config = qwen()
-        expected = qwen_vl_expected(self.config)
+        expected = self.config.expected()
         self.drawn = Drawn(dict(expected.must))
-        self.model = QwenVl(self.config, self.drawn, torch.empty(0), len(PROMPT) + padding)
-        self.visual = self.model.see(pixels())
+        self.model = Qwen3VL(self.config, self.drawn, torch.empty(0), len(PROMPT) + padding)
+        self.visual = self.model.encode_images(pixels())
         ids = torch.tensor(PROMPT)
         places = (ids == 7).nonzero().flatten()
         rows = self.model.embed(ids).index_copy(0, places, self.visual[:, :40])
         rows = torch.cat((rows, torch.zeros(padding, 40)))
-        self.model.lay(PROMPT, len(rows))
-        self.hidden = self.model.read(rows, self.visual, places)
+        self.model.set_prompt(PROMPT)
+        self.hidden = self.model.forward(rows, self.visual, places)
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +59,12 @@ def test_padding_behind_a_prompt_changes_nothing(case: Case) -> None:
 
 
 def test_positions_are_the_same_integers(case: Case) -> None:
-    assert positions_of(case.config, PROMPT).tolist() == case.golden["positions"].tolist()
+    assert get_rope_index(case.config, PROMPT).tolist() == case.golden["positions"].tolist()
 
 
 def test_tensors_are_those_of_the_checkpoint(case: Case) -> None:
     saved = json.loads((GOLDEN / "n17.json").read_text())
-    expected = qwen_vl_expected(case.config)
+    expected = case.config.expected()
     ours = {n: list(s) for n, s in (expected.must | expected.spare).items()}
     assert ours == {n: s for n, s in saved.items() if n.startswith("backbone.")}
 
@@ -77,17 +74,17 @@ def test_all_but_the_last_norm_is_read(case: Case) -> None:
 
 
 def test_frequencies_of_the_published_model_follow_moment_row_and_column_in_turn() -> None:
-    axes = frequency_axes(QwenVlConfig())
+    axes = frequency_axes(Qwen3VLConfig())
     assert [axes.count(i) for i in range(3)] == [24, 20, 20]
     assert axes[:7] == [0, 1, 2, 0, 1, 2, 0]
     assert axes[57:] == [0, 1, 2, 0, 0, 0, 0]
 
 
 def test_patches_of_a_block_stand_together() -> None:
-    assert block_order(QwenTowerConfig()).tolist()[:6] == [0, 1, 16, 17, 2, 3]
+    assert block_order(Qwen3VLVisionConfig()).tolist()[:6] == [0, 1, 16, 17, 2, 3]
 
 
 def test_a_table_of_the_pictures_size_is_read_as_it_is() -> None:
-    rows, shares = stretched_rows(QwenTowerConfig(table=16))
+    rows, shares = fast_pos_embed_interpolate(Qwen3VLVisionConfig(num_grid_per_side=16))
     read = (shares * (rows == torch.arange(256))).sum(0)
     assert torch.equal(read, torch.ones(256))

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from vla_ros.analysis.model_files import load_model
-from vla_ros.engine.checkpoints.family import READS
+from vla_ros.engine.engine import inspect, sha256_on_disk
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.families import (
+from vla_ros.engine.io.foreign import FLOW_KINDS, READS
+from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.registry import (
     FAMILIES,
     all_presets,
     config_of,
@@ -19,13 +20,11 @@ from vla_ros.engine.flow.families import (
     flow_source,
     is_flow,
 )
-from vla_ros.engine.flow.family import Choice, Place
-from vla_ros.engine.flow.names import FLOW_KINDS
-from vla_ros.engine.inspection import inspect, sha256_on_disk
+from vla_ros.lab.roofline.shapes import load_model
 
 KINDS = [kind for family in FAMILIES for kind in family.kinds]
 SMALL = [name for name in all_presets() if name.endswith("-small")]
-PLACE = Place(torch.device("cpu"), torch.float32)
+PLACE = Placement(torch.device("cpu"), torch.float32)
 
 
 def test_every_kind_is_of_one_family_and_is_named() -> None:
@@ -51,7 +50,7 @@ def test_a_random_policy_is_what_its_config_says(name: str) -> None:
     source = flow_source(f"random:{name}")
     assert source == f"random:{name}"
     family, config = family_of(source), config_of(source)
-    policy = family.load(source, Choice(), PLACE, seed=3)
+    policy = family.load(source, LoadOptions(), PLACE, seed=3)
     model = policy.model
     assert (model.horizon, model.width) == (config.horizon, config.action_width)
     assert policy.config == config
@@ -59,8 +58,8 @@ def test_a_random_policy_is_what_its_config_says(name: str) -> None:
     generator = torch.Generator().manual_seed(1)
     given, noise = model.example(5, generator), model.noise(generator)
     assert (noise is None) == (config.steps == 0)
-    prefix = model.prefill(model.see(given.pixels), given.ids, given.state)
-    chunk = model.integrate(prefix, None, noise)
+    prefix = model.prefill(model.image_features(given.pixels), given.ids, given.state)
+    chunk = model.sample_actions(prefix, None, noise)
     assert chunk.shape == (config.horizon, config.action_width)
     assert chunk.isfinite().all()
     assert chunk.abs().max() > 1e-3
@@ -69,7 +68,7 @@ def test_a_random_policy_is_what_its_config_says(name: str) -> None:
 
 def test_a_choice_that_means_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="embodiment: this means nothing to a policy of pi0, pi05"):
-        config_of("random:pi0-small", Choice(embodiment="gr1"))
+        config_of("random:pi0-small", LoadOptions(embodiment="gr1"))
 
 
 def test_nobody_owns_what_is_no_policy(tmp_path: Path) -> None:
@@ -94,4 +93,4 @@ def test_the_folder_of_a_small_preset_is_its_own(name: str, tmp_path: Path) -> N
     found = inspect(str(tmp_path))
     assert found.kind == config.kind
     assert found.parameters == family.parameters(config)
-    assert sha256_on_disk(str(tmp_path)) == family.load(tmp_path, Choice(), PLACE).sha256
+    assert sha256_on_disk(str(tmp_path)) == family.load(tmp_path, LoadOptions(), PLACE).sha256

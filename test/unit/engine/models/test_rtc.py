@@ -11,24 +11,27 @@ import pytest
 import torch
 
 from support.engine import CLOCK, images
-from support.flow import inputs_of, model_of, noise_of, tiny_flow
-from unit.control.bench import Bench
-from vla_ros.control.retold import Question, Retold, read_questions, write_questions
-from vla_ros.control.timeline import Chunking, Execution
-from vla_ros.core import Executing, Inference, Instruction, Observation, Timeline
+from support.flow import inputs_of, model_of, noise_for, noise_of, tiny_flow
+from unit.runtime.control.bench import Bench
+from vla_ros.core.types import Executing, Inference, Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
+from vla_ros.engine.decoding.flow_matching import Guidance, RtcMode, guidance_of, soft_mask
+from vla_ros.engine.engine import FlowEngine, load_flow_engine
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.flow.continuing import guidance_of, soft_mask
-from vla_ros.engine.flow.engine import FlowEngine, load_flow_engine
-from vla_ros.engine.flow.families import flow_source
-from vla_ros.engine.flow.model import FlowModel
-from vla_ros.engine.flow.primitive import Continuing, Guidance, Prefix
-from vla_ros.engine.flow.random import STATE_DIM
-from vla_ros.engine.flow.solver import noise_for
-from vla_ros.engine.stages import StageTimer
+from vla_ros.engine.io.lerobot import STATE_DIM
+from vla_ros.engine.models.base import Prefix
+from vla_ros.engine.models.registry import flow_source
+from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.vla import VlaPolicy
-from vla_ros.safety import Limits
+from vla_ros.runtime.control.queue import Chunking, Execution
+from vla_ros.runtime.control.requests import (
+    RecordedRequest,
+    RecordedRequests,
+    read_requests,
+    write_requests,
+)
+from vla_ros.runtime.safety import Limits
 
 KINDS = ("pi0", "pi05", "smolvla")
 FRONT, WRIST = images(2, still=0.0)
@@ -72,23 +75,23 @@ def test_the_soft_mask_is_the_papers(horizon: int, s: int) -> None:
 
 def test_the_leftover_is_moved_and_never_zero() -> None:
     chunk = torch.arange(1.0, 11.0).view(5, 2)
-    guidance = guidance_of(chunk, Executing(7, 3, 9), 5.0, Continuing.IDENTITY)
+    guidance = guidance_of(chunk, Executing(7, 3, 9), 5.0, RtcMode.GUIDED)
     assert guidance is not None
     assert guidance.previous.tolist() == [[7, 8], [9, 10], [9, 10], [9, 10], [9, 10]]
     assert (guidance.delay, guidance.limit) == (2, 5.0)
     assert guidance.weights.tolist() == [1, 1, 0, 0, 0]
-    assert guidance_of(chunk, Executing(7, 5, 0), 5.0, Continuing.IDENTITY) is None
+    assert guidance_of(chunk, Executing(7, 5, 0), 5.0, RtcMode.GUIDED) is None
 
 
-def prepared(kind: str, **changes: Any) -> tuple[FlowModel, Prefix, torch.Tensor]:
+def prepared(kind: str, **changes: Any) -> tuple[VLMWithExpert, Prefix, torch.Tensor]:
     config = tiny_flow(kind, **changes)
     model, inputs = model_of(config), inputs_of(config, 2, 5)
-    return model, model.prefill(model.see(inputs[0]), *inputs[1:]), noise_of(config)
+    return model, model.prefill(model.image_features(inputs[0]), *inputs[1:]), noise_of(config)
 
 
-def in_numpy(model: FlowModel, prefix: Prefix):
+def in_numpy(model: VLMWithExpert, prefix: Prefix):
     def velocity(x: np.ndarray, step: int) -> np.ndarray:
-        return model.velocity(prefix, torch.from_numpy(x).float(), step).double().numpy()
+        return model.denoise_step(prefix, torch.from_numpy(x).float(), step).double().numpy()
 
     return velocity
 
@@ -97,10 +100,10 @@ def in_numpy(model: FlowModel, prefix: Prefix):
 @pytest.mark.parametrize(("s", "d", "beta"), [(3, 2, 5.0), (4, 0, 5.0), (2, 7, 0.7)])
 def test_guidance_with_the_identity_is_the_formula(kind: str, s: int, d: int, beta: float) -> None:
     model, prefix, noise = prepared(kind)
-    earlier = model.integrate(prefix, None, torch.flip(noise, (0,)))
-    guidance = guidance_of(earlier, Executing(1, s, d), beta, Continuing.IDENTITY)
+    earlier = model.sample_actions(prefix, None, torch.flip(noise, (0,)))
+    guidance = guidance_of(earlier, Executing(1, s, d), beta, RtcMode.GUIDED)
     assert guidance is not None
-    got = model.integrate(prefix, None, noise, guidance).double().numpy()
+    got = model.sample_actions(prefix, None, noise, guidance).double().numpy()
     held = earlier.double().numpy()
     previous = np.concatenate((held[s:], np.repeat(held[-1:], s, 0)))
     weights = paper_mask(model.horizon, s, d)
@@ -114,8 +117,8 @@ def test_guidance_with_the_identity_is_the_formula(kind: str, s: int, d: int, be
 def test_guidance_with_the_true_jacobian_is_the_formula(kind: str) -> None:
     """J^T e by central differences, one number of x at a time."""
     model, prefix, noise = prepared(kind, horizon=4, action_width=7, steps=3)
-    earlier = model.integrate(prefix, None, torch.flip(noise, (0,)))
-    guidance = guidance_of(earlier, Executing(1, 1, 1), 5.0, Continuing.TRUE)
+    earlier = model.sample_actions(prefix, None, torch.flip(noise, (0,)))
+    guidance = guidance_of(earlier, Executing(1, 1, 1), 5.0, RtcMode.GUIDED_VJP)
     assert guidance is not None
     velocity = in_numpy(model, prefix)
 
@@ -132,12 +135,12 @@ def test_guidance_with_the_true_jacobian_is_the_formula(kind: str) -> None:
     args = (noise.double().numpy(), model.solver.times, guidance.previous.double().numpy(),
             guidance.weights.double().numpy(), 5.0)  # fmt: skip
     want, plain = paper_chunk(velocity, *args, pulled), paper_chunk(velocity, *args)
-    got = model.integrate(prefix, None, noise, guidance).double().numpy()
+    got = model.sample_actions(prefix, None, noise, guidance).double().numpy()
     apart = np.abs(want - plain).max()
     assert apart > 1e-3
     assert np.abs(got - want).max() < 0.05 * apart
-    free = model.integrate(prefix, None, noise)
-    again = model.integrate(prefix, None, noise)
+    free = model.sample_actions(prefix, None, noise)
+    again = model.sample_actions(prefix, None, noise)
     assert torch.equal(free, again)
     assert not free.requires_grad
 
@@ -145,11 +148,11 @@ def test_guidance_with_the_true_jacobian_is_the_formula(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_true_jacobian_leaves_no_trace_in_the_buffers(kind: str) -> None:
     model, prefix, noise = prepared(kind)
-    want = model.integrate(prefix, None, noise)
+    want = model.sample_actions(prefix, None, noise)
     ones = torch.ones(model.horizon, model.width), torch.ones(model.horizon)
-    model.integrate(prefix, None, noise, Guidance(*ones, 2, 5.0, Continuing.TRUE))
-    assert torch.equal(model.integrate(prefix, None, noise), want)
-    assert not any(k.requires_grad for k in model.buffers._kv[0])
+    model.sample_actions(prefix, None, noise, Guidance(*ones, 2, 5.0, RtcMode.GUIDED_VJP))
+    assert torch.equal(model.sample_actions(prefix, None, noise), want)
+    assert not any(k.requires_grad for k in (model.key_cache, model.value_cache))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,32 +160,31 @@ def test_given_rows_stay_as_they_are_at_the_time_of_actions(kind: str) -> None:
     """arXiv 2512.05964: no noise and time 0 for the rows under way, the solver's for the rest."""
     model, prefix, noise = prepared(kind, row_time=True)
     plain, want_free, _ = prepared(kind)
-    free = model.integrate(prefix, None, noise), plain.integrate(want_free, None, noise)
+    free = model.sample_actions(prefix, None, noise), plain.sample_actions(want_free, None, noise)
     assert torch.allclose(*free, atol=1e-5), "without given rows it is the same network"
-    earlier = model.integrate(prefix, None, torch.flip(noise, (0,)))
-    guidance = guidance_of(earlier, Executing(1, 3, 2), 5.0, Continuing.TRAINED)
+    earlier = model.sample_actions(prefix, None, torch.flip(noise, (0,)))
+    guidance = guidance_of(earlier, Executing(1, 3, 2), 5.0, RtcMode.CONDITIONED)
     assert guidance is not None
-    got = model.integrate(prefix, None, noise, guidance)
+    got = model.sample_actions(prefix, None, noise, guidance)
     assert torch.equal(got[:2], earlier[3:5])
     x = torch.where(guidance.weights[:, None] > 0, guidance.previous, noise)
     for step, _ in enumerate(model.solver.times):
         with torch.inference_mode():
-            span = model._open(prefix, None)
-            model._fresh(span, x, step)
-            model._given = guidance.weights[:, None] > 0
-            v = model._velocity(span, x, step)
-            model._given = None
-            other = model._velocity(span, x, step)
+            model.denoise_step(prefix, x, step)
+            model.given = guidance.weights[:, None] > 0
+            v = model.denoise_step(prefix, x, step, begin=False)
+            model.given = None
+            other = model.denoise_step(prefix, x, step, begin=False)
         assert not torch.allclose(v[2:], other[2:], atol=1e-6), "the time of given rows counts"
         x = torch.where(guidance.weights[:, None] > 0, guidance.previous, x + model.solver.dt * v)
     assert torch.allclose(got, x, atol=1e-5)
-    assert guidance_of(earlier, Executing(1, 3, 0), 5.0, Continuing.TRAINED) is None
+    assert guidance_of(earlier, Executing(1, 3, 0), 5.0, RtcMode.CONDITIONED) is None
 
 
 def test_rows_at_their_own_times_are_those_of_each_time() -> None:
     model, _, noise = prepared("smolvla", row_time=True)
     given = (torch.arange(model.horizon) < 3)[:, None]
-    timed = model._timed  # type: ignore[attr-defined]
+    timed = model.action_time_mlp
     mixed = timed(noise, 1, given)
     assert torch.allclose(mixed[:3], timed(noise, -1)[:3], atol=1e-6)
     assert torch.allclose(mixed[3:], timed(noise, 1)[3:], atol=1e-6)
@@ -190,11 +192,11 @@ def test_rows_at_their_own_times_are_those_of_each_time() -> None:
 
 def test_a_network_with_one_time_for_all_is_refused_in_one_line() -> None:
     with pytest.raises(CheckpointError, match=r"a time for each action.*choose sync, async, "):
-        engine_of("smolvla-small", rtc="trained")
+        engine_of("smolvla-small", rtc_mode="conditioned")
     model, prefix, noise = prepared("smolvla")
-    guidance = Guidance(noise, torch.ones(model.horizon), 1, 5.0, Continuing.TRAINED)
+    guidance = Guidance(noise, torch.ones(model.horizon), 1, 5.0, RtcMode.CONDITIONED)
     with pytest.raises(ValueError, match="one time for all actions"):
-        model.integrate(prefix, None, noise, guidance)
+        model.sample_actions(prefix, None, noise, guidance)
 
 
 # ------------------------------------------------------------------ the engine
@@ -218,7 +220,7 @@ def step(engine: FlowEngine, observation: Observation) -> Inference:
 
 @pytest.mark.parametrize("preset", ["smolvla-small", "pi0-small"])
 def test_the_engine_continues_what_the_observation_says_is_executed(preset: str) -> None:
-    engine, free = engine_of(preset, rtc="identity", rtc_limit=4.0), engine_of(preset)
+    engine, free = engine_of(preset, rtc_mode="guided", rtc_guidance_limit=4.0), engine_of(preset)
     for one in (engine, free):
         one.reset(TEXT)
         step(one, seen(1))
@@ -229,7 +231,7 @@ def test_the_engine_continues_what_the_observation_says_is_executed(preset: str)
     executing = Executing(1, 4, 2)
     answer = step(engine, seen(3, executing))
     assert answer.continues == executing
-    prefix = free.head.encode(seen(3), StageTimer(Timeline(0), CLOCK, torch.device("cpu")))
+    prefix = free.encode(seen(3), Timeline(0), CLOCK).prefix
     held = first.double().numpy()
     want = paper_chunk(
         in_numpy(free.policy.model, prefix),
@@ -250,11 +252,11 @@ def test_the_engine_continues_what_the_observation_says_is_executed(preset: str)
     assert step(engine, seen(7, Executing(6, 4, 2))).continues is None, "a new epoch"
 
 
-SPEC = PolicySpec("vla", checkpoint="random:smolvla-small", warmup_count=0)
+SPEC = PolicySpec("vla", engine=EngineOptions("random:smolvla-small"), warmup_count=0)
 
 
 def policy_of(rtc: str) -> VlaPolicy:
-    policy = VlaPolicy(replace(SPEC, schedule_options={"rtc": rtc} if rtc else {}))
+    policy = VlaPolicy(replace(SPEC, engine=replace(SPEC.engine, rtc_mode=rtc)))
     policy.reset(Instruction(TEXT, 1))
     return policy
 
@@ -288,7 +290,7 @@ def run(policy: VlaPolicy, execution: Execution, delays: list[int], replan: int,
     return said, bench.out.commands
 
 
-@pytest.mark.parametrize("rtc", ["identity", "true"])
+@pytest.mark.parametrize("rtc", ["guided", "guided_vjp"])
 def test_an_asynchronous_run_is_replayed_from_its_recorded_delays(rtc: str) -> None:
     said, _ = run(policy_of(rtc), Execution.RTC, [2, 4, 1, 3], 4, 40)
     assert len(said) >= 6
@@ -306,7 +308,7 @@ def test_an_asynchronous_run_is_replayed_from_its_recorded_delays(rtc: str) -> N
 
 def test_a_loop_in_lock_step_that_is_told_of_it_asks_the_same_and_hears_the_same() -> None:
     """As `vla-ros replay --mode chunks` does it, a frame after the other."""
-    said, _ = run(policy_of("identity"), Execution.RTC, [2, 4, 1, 3], 4, 40)
+    said, _ = run(policy_of("guided"), Execution.RTC, [2, 4, 1, 3], 4, 40)
     for told in (True, False):
         bench = Bench(
             lockstep=True, limits=Limits(max_age_s=5.0), chunk=10, continues=("rtc",),
@@ -314,9 +316,9 @@ def test_a_loop_in_lock_step_that_is_told_of_it_asks_the_same_and_hears_the_same
         )  # fmt: skip
         bench.control.activate()
         bench.control.set_instruction(TEXT)
-        questions = [Question(o.stamp_ns, i.continues if told else None) for o, i in said]
-        bench.control.asking.retold = Retold(questions)
-        again = policy_of("identity")
+        questions = [RecordedRequest(o.stamp_ns, i.continues if told else None) for o, i in said]
+        bench.control.requests.recorded = RecordedRequests(questions)
+        again = policy_of("guided")
         same = []
         for observation, want in said:
             seen_before = len(bench.out.submitted)
@@ -333,20 +335,24 @@ def test_a_loop_in_lock_step_that_is_told_of_it_asks_the_same_and_hears_the_same
 
 def test_questions_are_asked_once_each_and_kept_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "chunks.json"
-    asked = [Question(5), Question(9, Executing(5, 3, 2)), Question(9, None, 3)]
-    write_questions(file, asked)
-    retold = read_questions(file)
+    asked = [
+        RecordedRequest(5),
+        RecordedRequest(9, Executing(5, 3, 2)),
+        RecordedRequest(9, None, 3),
+    ]
+    write_requests(file, asked)
+    retold = read_requests(file)
     assert retold.next(4) is None
     assert retold.next(9) == asked[1], "those before are over"
     assert [retold.next(9), retold.next(9), retold.next(10)] == [asked[2], None, None]
     for wrong in ("{}x", "[[1]]", "[[1, 2, 3]]", "7"):
         file.write_text(wrong)
         with pytest.raises(ValueError, match="cannot read"):
-            read_questions(file)
+            read_requests(file)
 
 
 def test_rtc_without_delay_and_leftover_is_sync_to_the_bit() -> None:
-    guided, commands = run(policy_of("identity"), Execution.RTC, [0], 0, 30)
+    guided, commands = run(policy_of("guided"), Execution.RTC, [0], 0, 30)
     plain, wanted = run(policy_of(""), Execution.SYNC, [0], 0, 30)
     assert len(guided) == len(plain) == 3
     for (_, a), (_, b) in zip(guided, plain, strict=True):
@@ -358,10 +364,10 @@ def test_rtc_without_delay_and_leftover_is_sync_to_the_bit() -> None:
 def test_a_guided_chunk_joins_the_one_before_it() -> None:
     """At the seam it is much nearer to what would have come than one made by itself."""
     jumps = {}
-    for rtc, execution in (("", Execution.ASYNC), ("identity", Execution.RTC)):
+    for rtc, execution in (("", Execution.ASYNC), ("guided", Execution.RTC)):
         said, _ = run(policy_of(rtc), execution, [2], 4, 40)
         jumps[rtc] = np.mean([
             np.abs(new.actions[2] - old.actions[6])[:6].max()
             for (_, old), (_, new) in zip(said[1:], said[2:], strict=False)
         ])  # fmt: skip
-    assert jumps["identity"] < 0.5 * jumps[""]
+    assert jumps["guided"] < 0.5 * jumps[""]

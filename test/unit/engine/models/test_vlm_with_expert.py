@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from support.flow import inputs_of, model_of, noise_of, tiny_flow
-from vla_ros.engine.flow.model import BUCKET, FlowModel
-from vla_ros.engine.flow.primitive import Guidance, Prefix
+from vla_ros.engine.decoding.flow_matching import Guidance
+from vla_ros.engine.models.base import BUCKET, Prefix
+from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 
 KINDS = ("pi0", "pi05", "smolvla")
 Run = Callable[[], tuple[torch.Tensor, ...]]
@@ -36,18 +37,19 @@ class Again:
         return replay
 
 
-def encode(model: FlowModel, views: int, words: int, name: str = "a") -> Prefix:
+def encode(model: VLMWithExpert, views: int, words: int, name: str = "a") -> Prefix:
     pixels, ids, state = inputs_of(model.config, views, words, name)
-    return model.prefill(model.see(pixels), ids, state)
+    return model.prefill(model.image_features(pixels), ids, state)
 
 
-def addresses(model: FlowModel) -> list[int]:
+def addresses(model: VLMWithExpert) -> list[int]:
     """Of everything that two replays have in common."""
-    buffers, sample = model.buffers, model.sample
-    tensors = [*(t for part in (*buffers._kv, *buffers._far) for t in part), buffers.cos,
-               buffers.sin, buffers.state, buffers._x, buffers._prefix_mask, buffers._suffix_mask,
-               sample.noise, sample.x, sample.previous, sample.weights, sample.gains,
-               *model._pixels.values()]  # fmt: skip
+    sample = model.sample
+    tensors = (
+        model.key_cache, model.value_cache, model.cos, model.sin, model.state, model._x,
+        model._prefix_mask, model._suffix_mask, sample.noise, sample.x, sample.previous,
+        sample.weights, sample.gains, *model._pixels.values(),
+    )  # fmt: skip
     return [t.data_ptr() for t in tensors]
 
 
@@ -57,8 +59,10 @@ def test_with_graphs_the_same_chunks_from_padded_prefixes(kind: str) -> None:
     plain, padded = model_of(config), model_of(config, Again())
     for views, words in ((2, 5), (1, 9), (2, 6), (2, 30), (2, 5)):
         name = f"{views} {words}"
-        want = plain.integrate(encode(plain, views, words, name), None, noise_of(config, name))
-        got = padded.integrate(encode(padded, views, words, name), None, noise_of(config, name))
+        want = plain.sample_actions(encode(plain, views, words, name), None, noise_of(config, name))
+        got = padded.sample_actions(
+            encode(padded, views, words, name), None, noise_of(config, name)
+        )
         assert (got - want).abs().max() < 1e-4
 
 
@@ -67,14 +71,14 @@ def test_nothing_moves_and_a_graph_serves_a_bucket_of_lengths(kind: str) -> None
     config, capture = tiny_flow(kind), Again()
     model = model_of(config, capture)
     first = encode(model, 2, 5)
-    model.integrate(first, None, noise_of(config))
+    model.sample_actions(first, None, noise_of(config))
     assert capture.captured == 3  # vision, prefix, all solver steps
     before, length = addresses(model), len(first.mask)
     assert length % BUCKET == 0
     most = length - int(first.mask.sum()) + 5
     for words in range(5, most + 1):
         prefix = encode(model, 2, words, str(words))
-        model.integrate(prefix, None, noise_of(config, str(words)))
+        model.sample_actions(prefix, None, noise_of(config, str(words)))
         assert len(prefix.mask) == length
         assert prefix.keys[0].data_ptr() == first.keys[0].data_ptr()
     assert capture.captured == 3
@@ -82,12 +86,12 @@ def test_nothing_moves_and_a_graph_serves_a_bucket_of_lengths(kind: str) -> None
     encode(model, 2, most + 1)
     assert capture.captured == 4  # a longer prefix, the same memory
     assert addresses(model) == before
-    model.integrate(encode(model, 2, 5), None, noise_of(config), guidance_for(model))
+    model.sample_actions(encode(model, 2, 5), None, noise_of(config), guidance_for(model))
     assert capture.captured == 5
     assert addresses(model) == before
 
 
-def guidance_for(model: FlowModel) -> Guidance:
+def guidance_for(model: VLMWithExpert) -> Guidance:
     return Guidance(torch.ones(model.horizon, model.width), torch.ones(model.horizon))
 
 
@@ -97,13 +101,13 @@ def test_nothing_of_the_chunk_before_is_left(kind: str, capture: type[Again] | N
     """Not even after a prefix and a chunk that were not finite, guided and longer."""
     config = tiny_flow(kind)
     model = model_of(config, capture and capture())
-    want = model.integrate(encode(model, 2, 5), None, noise_of(config))
+    want = model.sample_actions(encode(model, 2, 5), None, noise_of(config))
     pixels, ids, state = inputs_of(config, 2, 28, "other")
-    bad = model.prefill(model.see(pixels * float("nan")), ids, state * float("nan"))
+    bad = model.prefill(model.image_features(pixels * float("nan")), ids, state * float("nan"))
     noise = noise_of(config, "other")
-    chunk = model.integrate(bad, None, noise * float("inf"), guidance_for(model))
+    chunk = model.sample_actions(bad, None, noise * float("inf"), guidance_for(model))
     assert not chunk.isfinite().all()
-    again = model.integrate(encode(model, 2, 5), None, noise_of(config))
+    again = model.sample_actions(encode(model, 2, 5), None, noise_of(config))
     assert torch.equal(again, want)
 
 
@@ -117,16 +121,15 @@ def test_keys_and_values_are_written_once_and_never_copied(
     prefix = encode(model, 2, 5)
     kept = [t.clone() for t in (*prefix.keys, *prefix.values)]
     versions = []
-    velocity = model._velocity
+    velocity = model.velocity
     monkeypatch.setattr(
-        model, "_velocity", lambda *a: versions.append(prefix.keys[0].data_ptr()) or velocity(*a)
+        model, "velocity", lambda *a: versions.append(prefix.keys[0].data_ptr()) or velocity(*a)
     )
-    model.integrate(prefix, None, noise_of(config))
-    first = int(kind == "pi0")  # its first step takes the state along
-    assert len(versions) == config.steps - first
+    model.sample_actions(prefix, None, noise_of(config))
+    assert len(versions) == config.steps
     for before, now in zip(kept, (*prefix.keys, *prefix.values), strict=True):
         assert torch.equal(before, now)
-    assert prefix.keys[0].data_ptr() == model.buffers._kv[0][0].data_ptr()
+    assert prefix.keys[0].data_ptr() == model.key_cache[0].data_ptr()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,7 +139,9 @@ def test_every_input_moves_the_chunk(kind: str) -> None:
     pixels, ids, state = inputs_of(config, 2, 5)
 
     def chunk(p: torch.Tensor, i: torch.Tensor, s: torch.Tensor, n: str = "a") -> torch.Tensor:
-        return model.integrate(model.prefill(model.see(p), i, s), None, noise_of(config, n))
+        return model.sample_actions(
+            model.prefill(model.image_features(p), i, s), None, noise_of(config, n)
+        )
 
     want = chunk(pixels, ids, state)
     other = pixels.clone()
@@ -153,8 +158,8 @@ def test_every_input_moves_the_chunk(kind: str) -> None:
 def test_bfloat16_stays_near_float32(kind: str) -> None:
     config = tiny_flow(kind)
     exact, low = model_of(config), model_of(config, dtype=torch.bfloat16)
-    want = exact.integrate(encode(exact, 2, 5), None, noise_of(config))
-    got = low.integrate(encode(low, 2, 5), None, noise_of(config))
+    want = exact.sample_actions(encode(exact, 2, 5), None, noise_of(config))
+    got = low.sample_actions(encode(low, 2, 5), None, noise_of(config))
     assert got.dtype == torch.float32
     assert (got - want).norm() < 0.1 * want.norm()
     assert encode(low, 2, 5).keys[0].dtype == torch.bfloat16

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from support.measuring import whose
-from vla_ros.benchmark import suite
-from vla_ros.benchmark.apart import run_apart
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.lab.bench import suite
+from vla_ros.lab.bench.apart import run_apart
 
 
 def test_it_runs_elsewhere_and_says_how_far_it_is() -> None:
@@ -39,7 +39,8 @@ def test_every_engine_of_an_ablation_has_a_process_on_a_gpu(
     made: list[str] = []
     monkeypatch.setattr(suite, "run_apart", lambda run, options, report: made.append("apart"))
     monkeypatch.setattr(suite, "run_bench", lambda options, report: made.append("here"))
-    suite.run_ablation(replace(suite.BenchOptions(), device=device))
+    options = suite.BenchOptions()
+    suite.run_ablation(replace(options, engine=replace(options.engine, device=device)))
     assert made.count("apart") == apart
     assert len(made) == 4
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from support.calibrations import write_calibration
-from vla_ros.benchmark import suite
-from vla_ros.benchmark.frames import drifting_frames, load_frames
-from vla_ros.benchmark.rows import ROWS
-from vla_ros.cli.bench.verb import _options, add_parser
+from vla_ros.cli.bench import _options, add_parser
 from vla_ros.cli.main import main
-from vla_ros.engine.checkpoints.openvla import Checkpoint
+from vla_ros.core.errors import UserError
+from vla_ros.engine.io.openvla import Checkpoint
 from vla_ros.engine.options import EngineOptions
-from vla_ros.errors import UserError
+from vla_ros.lab.bench import suite
+from vla_ros.lab.bench.measure import drifting_frames, load_frames
+from vla_ros.lab.bench.suite import ROWS
 
 KEYS = {
     "median_ms", "p95_ms", "rate_hz", "latency_ms", "passes_per_action", "acceptance",
@@ -167,19 +167,19 @@ def test_how_the_engine_runs_is_chosen_and_says_the_same(
     """Images resized in torch are Pillow's to the byte, so every answer is."""
     asked: list[EngineOptions] = []
 
-    class Noted(suite.Engine):
+    class Noted(suite.TokenEngine):
         def __init__(self, checkpoint: Checkpoint, options: EngineOptions) -> None:
             asked.append(options)
             super().__init__(checkpoint, options)
 
-    monkeypatch.setattr(suite, "Engine", Noted)
+    monkeypatch.setattr(suite, "TokenEngine", Noted)
     words = ["--timed", "2", "--warm-up", "1", "--rows", "autoregressive", "--json"]
     said = []
     for steps in ("cpu", "device"):
-        assert main([*SMALL, *words, "--image-steps", steps, "--no-vision-streams"]) == 0
+        assert main([*SMALL, *words, "--image-steps", steps, "--vision-streams"]) == 0
         said.append(last_line(capsys.readouterr().out)["schedules"]["autoregressive"]["said"])
     assert [options.image_steps for options in asked] == ["cpu", "device"]
-    assert not any(options.vision_streams for options in asked)
+    assert all(options.vision_streams for options in asked)
     assert said[0] == said[1]
 
 
@@ -189,14 +189,14 @@ def test_parts_to_compile_are_said_to_the_engine() -> None:
     add_parser(parser.add_subparsers())
     words = ["--compile", "vision", "--compile", "decoder"]
     options = _options(parser.parse_args([*SMALL, *words]))
-    assert suite._engine_options(options).compile == ("vision", "decoder")
+    assert options.engine.compile == ("vision", "decoder")
 
 
 def test_the_sweep_covers_lengths(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vla_ros.benchmark.suite.SWEEP_TOKENS", (2, 3))
-    monkeypatch.setattr("vla_ros.benchmark.suite.SWEEP_WORDS", (10, 60))
+    monkeypatch.setattr("vla_ros.lab.bench.suite.SWEEP_TOKENS", (2, 3))
+    monkeypatch.setattr("vla_ros.lab.bench.suite.SWEEP_WORDS", (10, 60))
     words = ["--timed", "1", "--warm-up", "2", "--rows", "autoregressive", "--sweep", "--json"]
     assert main([*SMALL, *words]) == 0
     shapes = [run["shapes"] for run in last_line(capsys.readouterr().out)["sweep"]]
@@ -209,7 +209,7 @@ def test_the_sweep_covers_lengths(
     [
         (["--rows", "magic"], "rows magic are unknown"),
         (["--checkpoint", "/no/where"], "neither a directory nor a hub id"),
-        (["--timed", "0"], "--timed and --tokens need at least 1"),
+        (["--timed", "0"], "--timed 0: needs at least 1"),
         (["--compile", "vision", "--compile-ablation"], "leave out --compile"),
     ],
 )

@@ -11,12 +11,13 @@ import torch
 
 from support.engine import Again
 from support.tuned import MadeUp
-from vla_ros.analysis.devices import Device, Rate
-from vla_ros.benchmark import suite
-from vla_ros.benchmark.passes import operators
 from vla_ros.cli.main import main
-from vla_ros.engine import Engine, model
-from vla_ros.engine.gemm.tuner import TORCH
+from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.layers.gemm import TORCH
+from vla_ros.engine.models import openvla as model
+from vla_ros.lab.bench import suite
+from vla_ros.lab.bench.passes import operators
+from vla_ros.lab.roofline.devices import Device, Rate
 
 SMALL = ["bench", "--passes", "--checkpoint", "random:small", "--dtype", "float32", "--timed", "3"]
 
@@ -26,7 +27,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is measured at once: 1 TFLOP/s, 100 GB/s."""
     fast, wide = (Rate(rate, rate, "a test", "a test") for rate in (1e12, 1e11))
     device = Device("this", "a machine", {"fp32": fast, "bf16": fast}, wide)
-    monkeypatch.setattr("vla_ros.analysis.machine.measure", lambda *args, **options: device)
+    monkeypatch.setattr("vla_ros.lab.roofline.devices.measure", lambda *args, **options: device)
 
 
 def test_every_pass_and_its_share(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -65,8 +66,8 @@ def test_the_products_that_were_chosen_are_listed(
     """Where passes are captured; here a stand-in captures them, and the times are made up."""
     made = MadeUp({TORCH: 5e-6, "GEMV 4x512": 2e-6})
     monkeypatch.setattr(model, "choose_tuner", lambda device, dtype: made.tuner)
-    monkeypatch.setattr(suite, "Engine", partial(Engine, capture=Again()))
-    assert main([*SMALL, "--output", str(tmp_path)]) == 0
+    monkeypatch.setattr(suite, "TokenEngine", partial(TokenEngine, capture=Again()))
+    assert main([*SMALL, "--gemm", "auto", "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     found = json.loads(out.splitlines()[-1])
     decode = {

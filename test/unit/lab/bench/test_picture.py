@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from vla_ros.benchmark.measure import RowResult
-from vla_ros.benchmark.report import draw, expected_ms
+from vla_ros.lab.bench.measure import RowResult
+from vla_ros.lab.bench.report import draw, expected_ms
 
 
 def row(median_ms, p95_ms, passes, lossless=True):

@@ -16,17 +16,17 @@ import torch
 from safetensors.torch import load_file
 
 from support.engine import tiny_config
-from vla_ros.cli.gate.frames import frames_of
 from vla_ros.engine import load_engine
-from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.io.random import write_random
+from vla_ros.engine.layers.linear import Int4
 from vla_ros.engine.options import EngineOptions
-from vla_ros.engine.quantised.matrices import Int4
+from vla_ros.lab.precision.compare import Thresholds, allowed_clear, allowed_error, judge
+from vla_ros.lab.precision.frames import frames_of
+from vla_ros.lab.precision.run import measure
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import settle
-from vla_ros.precision.judge import Thresholds, allowed_clear, allowed_error, judge
-from vla_ros.precision.run import measure
 
-FOLDER = Path(__file__).resolve().parents[3] / "benchmarks" / "precision"
+FOLDER = Path(__file__).resolve().parents[4] / "benchmarks" / "precision"
 
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -81,7 +81,9 @@ def test_the_limits_of_int4_lie_between_what_costs_nothing_and_what_loses_episod
     damage = program("damage", monkeypatch)
     monkeypatch.setattr("sys.argv", ["damage", "--bits", str(bits), str(tmp_path / "few")])
     assert damage.main() == 0
-    spec = PolicySpec(name="vla", checkpoint="shipped:tabletop", dtype="float32", num_threads=1)
+    spec = PolicySpec(
+        name="vla", engine=EngineOptions("shipped:tabletop", dtype="float32", num_threads=1)
+    )
     used, _ = settle(spec)
     asked = argparse.Namespace(bag=None, images=None, synthetic=False, frames=3, seed=0)
     frames, _ = frames_of(asked, used, lambda *_: None)

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture
@@ -247,9 +247,9 @@ def test_the_stages_of_a_gpu_are_commands_that_exist(visit: ModuleType) -> None:
 
     from stages import CALIBRATION, FAMILIES
 
-    from vla_ros.benchmark.rows import CALIBRATED, ROWS
     from vla_ros.cli.bench import add_parser
-    from vla_ros.engine.flow.families import flow_source
+    from vla_ros.engine.models.registry import flow_source
+    from vla_ros.lab.bench.suite import CALIBRATED, ROWS
 
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())

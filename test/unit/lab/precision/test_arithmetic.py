@@ -10,12 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind, joints
-from vla_ros.precision.compare import compare, differences, relative_error, surer
-from vla_ros.precision.judge import Thresholds, allowed_clear, judge
-from vla_ros.precision.observed import Choices, Layout, Stage, Told
-from vla_ros.precision.sides import SIDE, gripper_choices
-from vla_ros.precision.tables import moved_rows
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, joints
+from vla_ros.lab.precision.compare import (
+    Thresholds,
+    allowed_clear,
+    compare,
+    differences,
+    judge,
+    moved_rows,
+    relative_error,
+    surer,
+)
+from vla_ros.lab.precision.watch import SIDE, Choices, Layout, Stage, Told, gripper_choices
 
 MOST = Thresholds(0.05)
 

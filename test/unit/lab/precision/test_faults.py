@@ -9,23 +9,21 @@ import pytest
 import torch
 
 from support.engine import engine_of, images, tiny, tiny_config
-from vla_ros.core import Observation
+from vla_ros.core.types import Observation
 from vla_ros.engine import Engine
-from vla_ros.engine.checkpoints.config import ModelConfig, TowerConfig
-from vla_ros.engine.decoders.llama import LlamaDecoder
-from vla_ros.engine.flow.engine import FlowEngine
-from vla_ros.engine.flow.tables import patch_positions
-from vla_ros.engine.quantised.matrices import plain
+from vla_ros.engine.engine import FlowEngine
+from vla_ros.engine.io.config import ModelConfig, TowerConfig
+from vla_ros.engine.layers.linear import plain
+from vla_ros.engine.models.golden_ints import patch_positions
+from vla_ros.engine.models.language.llama import LlamaDecoder
+from vla_ros.engine.options import EngineOptions
+from vla_ros.lab.precision.compare import Comparison, Thresholds, allowed_error, judge
+from vla_ros.lab.precision.run import Broken, load, measure
+from vla_ros.lab.precision.watch import DECODED, DECODING, PATCHES, ROTARY, TOKENS, Shown
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import Conventions
-from vla_ros.precision.compare import Comparison
-from vla_ros.precision.flow import PATCHES
-from vla_ros.precision.judge import Thresholds, allowed_error, judge
-from vla_ros.precision.observed import Shown
-from vla_ros.precision.run import Broken, load, measure
-from vla_ros.precision.tokens import DECODED, DECODING, ROTARY, TOKENS
 
-SPEC = PolicySpec(name="vla", checkpoint="random:small", dtype="bfloat16")
+SPEC = PolicySpec(name="vla", engine=EngineOptions("random:small", dtype="bfloat16"))
 FRAMES = [
     Shown(0, "pick up the red cube", Observation(n, n, n, image, image))
     for n, image in enumerate(images(2), 1)
@@ -46,11 +44,11 @@ def compared(config: ModelConfig | None, plant: object = None) -> Comparison:
 
     def make(spec: PolicySpec, used: Conventions) -> Engine:
         checkpoint = tiny(config)
-        if spec.dtype == "bfloat16":
+        if spec.engine.dtype == "bfloat16":
             tensors = {n: t.bfloat16() for n, t in checkpoint.tensors.items()}
             checkpoint = replace(checkpoint, tensors=tensors)
-        engine = engine_of(checkpoint, "auto", dtype=spec.dtype)
-        if spec.dtype == "bfloat16" and plant is not None:
+        engine = engine_of(checkpoint, "auto", dtype=spec.engine.dtype)
+        if spec.engine.dtype == "bfloat16" and plant is not None:
             plant(engine)  # type: ignore[operator]
         return engine
 
@@ -120,7 +118,7 @@ def test_a_fault_that_moves_no_index_is_found_by_its_stage() -> None:
 
 
 def test_nothing_flips_against_oneself() -> None:
-    spec = replace(SPEC, dtype="float32")
+    spec = replace(SPEC, engine=replace(SPEC.engine, dtype="float32"))
     found = measure(spec, FRAMES, lambda *_: None, make=lambda s, u: engine_of(tiny(), "auto"))
     comparison = found.comparison
     assert comparison.flips == ()
@@ -138,14 +136,14 @@ def test_smolvlms_old_position_table_is_found_in_a_flow_policy(faulty: bool) -> 
         engine = load(spec, used)
         assert isinstance(engine, FlowEngine)
         tower = engine.policy.model.tower
-        if faulty and spec.dtype == "bfloat16":
+        if faulty and spec.engine.dtype == "bfloat16":
             side = round(len(tower.positions) ** 0.5)
             rows = patch_positions(side, side, "transformers-4")
             assert int((rows != torch.arange(side**2)).sum()) > 0
             tower.positions = torch.nn.Parameter(tower.positions[rows], requires_grad=False)
         return engine
 
-    spec = replace(SPEC, checkpoint="random:smolvla-small")
+    spec = replace(SPEC, engine=replace(SPEC.engine, checkpoint="random:smolvla-small"))
     found = measure(spec, frames, lambda *_: None, make=make).comparison
     names = [stage.name for stage in found.stages]
     assert names[:3] == ["pixels", "vision", "layer 0, K and V"]
@@ -164,13 +162,13 @@ def test_positions_of_evo1_are_found(fault: str) -> None:
         engine = load(spec, used)
         assert isinstance(engine, FlowEngine)
         model = engine.policy.model
-        if fault == "patches" and spec.dtype == "bfloat16":
+        if fault == "patches" and spec.engine.dtype == "bfloat16":
             model.tower.positions[:, 1:] = model.tower.positions[:, 1:].roll(1, 1)
-        if fault == "rows" and spec.dtype == "bfloat16":
+        if fault == "rows" and spec.engine.dtype == "bfloat16":
             model._rope = type(model._rope)(model._rope.cos.roll(1, 0), model._rope.sin.roll(1, 0))
         return engine
 
-    spec = replace(SPEC, checkpoint="random:evo1-small")
+    spec = replace(SPEC, engine=replace(SPEC.engine, checkpoint="random:evo1-small"))
     found = measure(spec, frames[:2], lambda *_: None, make=make).comparison
     names = [stage.name for stage in found.stages]
     assert names[:3] == ["pixels", "vision", "layer 0, K and V"]

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from support.engine import tiny_config
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.engine.inspection import sha256_on_disk
-from vla_ros.nodes.policy.parameters import TABLE
+from vla_ros.engine.engine import sha256_on_disk
+from vla_ros.engine.io.random import write_random
+from vla_ros.engine.io.verdicts import NoGate, Precision, StoredGate, find, require, store
+from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
-from vla_ros.precision.store import NoGate, Precision, StoredGate, find, require, store
+from vla_ros.ros.nodes.policy.parameters import TABLE
 
 BF16 = Precision("bfloat16")
 
@@ -93,8 +94,11 @@ def test_the_reference_needs_no_gate_and_random_weights_have_none(checkpoint: Pa
 
 
 def test_a_policy_that_requires_a_gate(checkpoint: Path) -> None:
-    spec = PolicySpec("vla", checkpoint=str(checkpoint), dtype="bfloat16", require_gate=True,
-                      num_threads=1)  # fmt: skip
+    spec = PolicySpec(
+        "vla",
+        engine=EngineOptions(str(checkpoint), dtype="bfloat16", num_threads=1),
+        require_gate=True,
+    )
     with pytest.raises(PolicyRefused, match=r"run `vla-ros gate --checkpoint"):
         load_policy(spec)
     store(passed(checkpoint), checkpoint)
@@ -105,8 +109,11 @@ def test_a_policy_that_requires_a_gate(checkpoint: Path) -> None:
 
 def test_a_verdict_is_about_the_formats_of_the_weights_too(checkpoint: Path) -> None:
     store(passed(checkpoint), checkpoint)
-    spec = PolicySpec("vla", checkpoint=str(checkpoint), dtype="bfloat16", weights="int8",
-                      require_gate=True, num_threads=1)  # fmt: skip
+    spec = PolicySpec(
+        "vla",
+        engine=EngineOptions(str(checkpoint), dtype="bfloat16", weights="int8", num_threads=1),
+        require_gate=True,
+    )
     with pytest.raises(PolicyRefused, match="--weights decoder=int8,head=int8`"):
         load_policy(spec)
     few = Precision("bfloat16", "int8")
@@ -114,9 +121,9 @@ def test_a_verdict_is_about_the_formats_of_the_weights_too(checkpoint: Path) -> 
     store(replace(passed(checkpoint), precision=few), checkpoint)
     assert load_policy(spec).info.dtype == "bfloat16"
     with pytest.raises(PolicyRefused, match="weights is for policy vla"):
-        PolicySpec("zero", weights="int8")
-    with pytest.raises(PolicyRefused, match="give bf16, int8, int4"):
-        load_policy(replace(spec, weights="int7"))
+        PolicySpec("zero", engine=EngineOptions(weights="int8"))
+    with pytest.raises(ValueError, match="give bf16, int8, int4"):
+        replace(spec.engine, weights="int7")
 
 
 def test_a_node_asks_for_none_unless_told() -> None:

@@ -6,14 +6,13 @@ import json
 
 import pytest
 
-from vla_ros.analysis.advice import PARAMETERS, Requirements, advise, from_bench
-from vla_ros.analysis.bench_file import kind_of, read_bench
-from vla_ros.analysis.compare import compare_schedules, compare_stages, fit_shape
-from vla_ros.analysis.devices import load_devices
-from vla_ros.analysis.models import MODELS
-from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedules import schedules
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.lab.roofline.bench_file import kind_of, read_bench
+from vla_ros.lab.roofline.compare import compare_schedules, compare_stages, fit_shape
+from vla_ros.lab.roofline.devices import load_devices
+from vla_ros.lab.roofline.roofline import Roofline
+from vla_ros.lab.roofline.schedules import PARAMETERS, Requirements, advise, from_bench, schedules
+from vla_ros.lab.roofline.shapes import MODELS
 
 DEVICES = load_devices(config_path("devices.yaml"))
 ROOF = Roofline(MODELS["openvla-7b"], DEVICES["h200"])
@@ -200,10 +199,10 @@ def test_a_lossy_schedule_stands_below_every_lossless_one_that_will_do(tmp_path)
 
 
 def test_what_the_relaxed_row_was_measured_with_is_what_is_advised():
-    from vla_ros.benchmark.rows import OPTIONS
+    from vla_ros.lab.bench.suite import OPTIONS
 
-    bins = OPTIONS["speculative_relaxed"]["relax_bins"]
-    assert f"relaxed_distance:={bins}" in PARAMETERS["speculative_relaxed"]
+    bins = OPTIONS["speculative_relaxed"]["relaxed_distance"]
+    assert f"relaxed_distance={bins}" in PARAMETERS["speculative_relaxed"]
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.analysis import chunk_head
-from vla_ros.analysis.chunk_head import covered, ranked, recursive_schedule, rounds
-from vla_ros.analysis.devices import load_devices
-from vla_ros.analysis.models import MODELS
-from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedule_time import served
-from vla_ros.analysis.schedules import refused, schedules
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.lab.roofline import schedules as chunk_head
+from vla_ros.lab.roofline.devices import load_devices
+from vla_ros.lab.roofline.roofline import Roofline
+from vla_ros.lab.roofline.schedules import (
+    covered,
+    ranked,
+    recursive_schedule,
+    refused,
+    rounds,
+    schedules,
+    served,
+)
+from vla_ros.lab.roofline.shapes import MODELS
 
 DEVICES = load_devices(config_path("devices.yaml"))
 CHUNKED = MODELS["openvla-7b"].with_chunk(8)
@@ -89,11 +95,11 @@ def test_far_from_the_end_a_round_yields_what_the_sum_says():
 @pytest.mark.parametrize("model", ["openvla-7b", "small"])
 def test_a_recursive_head_is_counted_as_training_makes_it(model):
     torch = pytest.importorskip("torch")
-    from vla_ros.engine import recursive_head as real
+    from vla_ros.engine.decoding import draft_heads as real
 
     shape = MODELS[model].with_chunk(8)
     hidden = shape.decoder.hidden
-    width = real.width_for(hidden)
+    width = real.recursive_width(hidden)
     assert chunk_head.width_for(shape) == width
     assert (chunk_head.LEVELS, chunk_head.BINS) == (real.LEVELS, 256)
     config = real.RecursiveConfig((0, 1, 2), hidden, 56, 7, width=width, ordered=False)

@@ -11,20 +11,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from vla_ros.analysis import stages
-from vla_ros.analysis.flow_shapes import flow_shape_of
-from vla_ros.analysis.model_files import load_model, shape_of
-from vla_ros.analysis.models import MODELS
-from vla_ros.analysis.shapes import DecoderShape
-from vla_ros.analysis.work import Precision, Segment, attention, linear, parse_precision
-from vla_ros.engine.checkpoints.config import ModelConfig, TextConfig, TowerConfig, text_json
-from vla_ros.engine.checkpoints.random import PRESETS, write_random
-from vla_ros.engine.checkpoints.shapes import expected_shapes
-from vla_ros.engine.flow.families import family_of
-from vla_ros.engine.flow.family import Choice, Place
-from vla_ros.engine.flow.random import PRESETS as FLOW_PRESETS
-from vla_ros.engine.flow.random import load_random_flow, write_random_flow
-from vla_ros.engine.vision.towers import Projector, VisionBackbone
+from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig, text_json
+from vla_ros.engine.io.lerobot import PRESETS as FLOW_PRESETS
+from vla_ros.engine.io.lerobot import write_random_flow
+from vla_ros.engine.io.openvla import expected_shapes
+from vla_ros.engine.io.random import PRESETS, write_random
+from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.registry import family_of
+from vla_ros.engine.models.towers import Projector, VisionBackbone
+from vla_ros.lab.roofline import roofline as stages
+from vla_ros.lab.roofline.shapes import MODELS, DecoderShape, flow_shape_of, load_model, shape_of
+from vla_ros.lab.roofline.work import Precision, Segment, attention, linear, parse_precision
 
 TOWERS = (
     TowerConfig(96, 4, 3, 256, image_size=64, patch=8, class_token=True, registers=4),
@@ -255,24 +252,26 @@ def test_known_flow_shapes_are_those_the_engine_loads(name):
 @pytest.mark.parametrize("preset", ["smolvla-small", "pi0-small", "pi05-small"])
 def test_a_flow_policy_runs_what_is_counted(preset):
     """The engine's own matrix products and attention, as torch counts them."""
-    policy = load_random_flow(f"random:{preset}", 0, torch.device("cpu"), torch.float32)
+    policy = family_of(f"random:{preset}").load(
+        f"random:{preset}", LoadOptions(), Placement(torch.device("cpu"), torch.float32)
+    )
     config, engine = policy.config, policy.model
     model = flow_shape_of(config, preset)
     pixels = torch.zeros(2, 3, config.image_size, config.image_size)
     ids, state = torch.arange(config.max_text), torch.zeros(config.state_width)
     noise = torch.zeros(config.horizon, config.action_width)
-    features = engine.see(pixels)
+    features = engine.image_features(pixels)
     prefix = engine.prefill(features, ids, state)
     seen = total(stages.vision(model)) + total(stages.projector(model))
-    assert flops(lambda: engine.see(pixels)) == pytest.approx(seen, rel=0.01)
+    assert flops(lambda: engine.image_features(pixels)) == pytest.approx(seen, rel=0.01)
     counted = flops(lambda: engine.prefill(features, ids, state))
     assert counted == pytest.approx(total(stages.flow_prefix(model)), rel=0.03)
-    step = flops(lambda: engine.velocity(engine.prefill(features, ids, state), noise, 0, False))
+    step = flops(lambda: engine.denoise_step(engine.prefill(features, ids, state), noise, 0, False))
     step -= counted
     # the two maps before the SiLU are one matrix here
     assert step == pytest.approx(total(stages.expert_step(model)), rel=0.1)
     prefix = engine.prefill(features, ids, state)
-    chunk = flops(lambda: engine.integrate(prefix, None, noise))
+    chunk = flops(lambda: engine.sample_actions(prefix, None, noise))
     once = total(stages.expert_once(model))
     assert chunk == pytest.approx(config.steps * step + once, rel=0.03)
 
@@ -293,26 +292,26 @@ def test_evo1_costs_what_was_counted_by_hand():
 def test_evo1_runs_what_is_counted():
     """The engine's own matrix products and attention, as torch counts them."""
     family = family_of("random:evo1-small")
-    place = Place(torch.device("cpu"), torch.float32)
-    policy = family.load("random:evo1-small", Choice(), place)
+    place = Placement(torch.device("cpu"), torch.float32)
+    policy = family.load("random:evo1-small", LoadOptions(), place)
     config, engine = policy.config, policy.model
     given = engine.example(9, torch.Generator().manual_seed(0))
     noise = torch.zeros(config.horizon, config.action_width)
-    features = engine.see(given.pixels)
+    features = engine.image_features(given.pixels)
     prefix = engine.prefill(features, given.ids, given.state)
     model = flow_shape_of(config, "evo1-small").with_prompt(len(prefix.mask) - 1)
     seen = total(stages.vision(model)) + total(stages.projector(model))
-    assert flops(lambda: engine.see(given.pixels)) == pytest.approx(seen, rel=0.01)
+    assert flops(lambda: engine.image_features(given.pixels)) == pytest.approx(seen, rel=0.01)
     once = total(stages.expert_once(model))  # with the prefix: it depends on nothing else
     counted = flops(lambda: engine.prefill(features, given.ids, given.state))
     causal = total(stages.flow_prefix(model)) + once
     assert counted == pytest.approx(causal, rel=0.1)  # masked, not left out
     prefix = engine.prefill(features, given.ids, given.state)
-    step = flops(lambda: engine.velocity(prefix, noise, 0, False))
+    step = flops(lambda: engine.denoise_step(prefix, noise, 0, False))
     assert step == pytest.approx(total(stages.expert_step(model)), rel=0.02)
-    chunk = flops(lambda: engine.integrate(prefix, None, noise))
+    chunk = flops(lambda: engine.sample_actions(prefix, None, noise))
     assert chunk == pytest.approx(config.steps * step, rel=0.01)
-    naive = flops(lambda: engine.velocity(prefix, noise, 0))
+    naive = flops(lambda: engine.denoise_step(prefix, noise, 0))
     assert naive == pytest.approx(total(stages.expert_step(model, naive=True)), rel=0.02)
 
 

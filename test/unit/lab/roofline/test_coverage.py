@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_ros.analysis.coverage.alternatives import coverage
-from vla_ros.analysis.coverage.episodes import Chunks
-from vla_ros.analysis.coverage.passes import chain, learning, stands, trees
-from vla_ros.engine.trees.expected import Budget
-from vla_ros.engine.trees.shape import ROOT, DraftTree
+from vla_ros.engine.decoding.draft_tree import ROOT, Budget, DraftTree
+from vla_ros.lab.roofline.coverage.alternatives import coverage
+from vla_ros.lab.roofline.coverage.episodes import Chunks
+from vla_ros.lab.roofline.coverage.passes import chain, learning, stands, trees
 
 
 def walks(steps: list[int], episodes: int = 6, frames: int = 120, seed: int = 0) -> list:

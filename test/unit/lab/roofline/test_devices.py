@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from vla_ros.analysis.devices import load_devices
-from vla_ros.analysis.machine import measure
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.lab.roofline.devices import load_devices, measure
 
 GOOD = """
 sources: {sheet: a data sheet, guess: a guess}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from vla_ros.analysis import published
-from vla_ros.analysis.devices import load_devices
-from vla_ros.analysis.models import MODELS
-from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedules import schedules
-from vla_ros.analysis.speculation import speedup
-from vla_ros.analysis.work import parse_precision
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.lab.roofline import published
+from vla_ros.lab.roofline.devices import load_devices
+from vla_ros.lab.roofline.roofline import Roofline
+from vla_ros.lab.roofline.schedules import schedules, speedup
+from vla_ros.lab.roofline.shapes import MODELS
+from vla_ros.lab.roofline.work import parse_precision
 
 DEVICES = load_devices(config_path("devices.yaml"))
 

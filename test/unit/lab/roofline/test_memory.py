@@ -8,21 +8,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vla_ros.analysis import stages
-from vla_ros.analysis.devices import load_devices
-from vla_ros.analysis.memory import LONGEST_TEXT, RUNTIME, memory_of
-from vla_ros.analysis.model_files import load_model, shape_of
-from vla_ros.analysis.models import MODELS
-from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.work import Precision, parse_precision, precision_of_weights
-from vla_ros.cli.doctor.model import room_for
-from vla_ros.engine.checkpoints.random import PRESETS
-from vla_ros.engine.checkpoints.shapes import expected_shapes
+from vla_ros.cli.doctor import room_for
+from vla_ros.core.resources import config_path
 from vla_ros.engine.engine import load_engine
+from vla_ros.engine.io.openvla import expected_shapes
+from vla_ros.engine.io.random import PRESETS
+from vla_ros.engine.io.tokens import MAX_TEXT
+from vla_ros.engine.layers.pack import prefill_layout
 from vla_ros.engine.options import EngineOptions
-from vla_ros.engine.packed.pack import prefill_layout
-from vla_ros.engine.tokens import MAX_TEXT
-from vla_ros.resources import config_path
+from vla_ros.lab.roofline import roofline as stages
+from vla_ros.lab.roofline.devices import load_devices
+from vla_ros.lab.roofline.roofline import LONGEST_TEXT, RUNTIME, Roofline, memory_of
+from vla_ros.lab.roofline.shapes import MODELS, load_model, shape_of
+from vla_ros.lab.roofline.work import Precision, parse_precision, precision_of_weights
 
 DEVICES = load_devices(config_path("devices.yaml"))
 OPENVLA = MODELS["openvla-7b"]
@@ -45,9 +43,9 @@ def test_the_weights_are_the_bytes_of_the_checkpoint():
     ],
 )
 def test_the_cache_is_what_the_engine_allocates(checkpoint, schedule, frames):
-    engine = load_engine(EngineOptions(f"random:{checkpoint}", schedule=schedule))
-    ring = engine.schedule.lane.ring
-    allocated = sum(t.numel() * t.element_size() for t in ring._storage)
+    engine = load_engine(EngineOptions(f"random:{checkpoint}", decoding=schedule))
+    kv_cache = engine.decoding.runner.kv_cache
+    allocated = sum(t.numel() * t.element_size() for t in kv_cache._storage)
     shape = shape_of(PRESETS[checkpoint], checkpoint)
     counted = memory_of(shape, parse_precision("fp32"), frames).cache
     assert counted == pytest.approx(allocated, rel=0.02)  # a stop token, and rounding to pages
@@ -72,10 +70,10 @@ def test_a_pass_holds_no_more_than_is_counted():
 
     model = engine.model
     rows = model.config.patches + MAX_TEXT
-    lane = model.lane(1, rows + 7)
+    runner = model.runner(1, rows + 7)
     with Watch():
         x = torch.zeros(rows, model.config.text.hidden_size)
-        lane.logits(prefill_layout(rows, (rows - 1,)), x, None)
+        runner.logits(prefill_layout(rows, (rows - 1,)), x, None)
     counted = memory_of(MODELS["small"], parse_precision("fp32")).activations / 4
     assert 0.3 * counted < largest < counted
 

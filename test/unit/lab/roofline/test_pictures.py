@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vla_ros.analysis.devices import load_devices
-from vla_ros.analysis.models import MODELS
-from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedules import schedules
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.lab.roofline.devices import load_devices
+from vla_ros.lab.roofline.roofline import Roofline
+from vla_ros.lab.roofline.schedules import schedules
+from vla_ros.lab.roofline.shapes import MODELS
 
 pytest.importorskip("matplotlib")
-from vla_ros.analysis import plots
+from vla_ros.lab.roofline import plots
 
 YELLOW = np.array([0xFF, 0xD9, 0x2F])  # an operating point's
 

@@ -7,14 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.analysis.advice import Candidate, Requirements, advise, from_roofline, judge
-from vla_ros.analysis.devices import load_devices
-from vla_ros.analysis.models import MODELS
-from vla_ros.analysis.roofline import Roofline
-from vla_ros.analysis.schedule_time import clocked
-from vla_ros.analysis.schedules import head_weights, schedules
-from vla_ros.analysis.speculation import alternatives
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.lab.roofline.devices import load_devices
+from vla_ros.lab.roofline.roofline import Roofline
+from vla_ros.lab.roofline.schedules import (
+    Candidate,
+    Requirements,
+    advise,
+    alternatives,
+    clocked,
+    from_roofline,
+    head_weights,
+    judge,
+    schedules,
+)
+from vla_ros.lab.roofline.shapes import MODELS
 
 DEVICES = load_devices(config_path("devices.yaml"))
 
@@ -129,8 +136,8 @@ def test_on_a_fast_device_the_fresh_schedules_win_and_the_pipeline_is_too_old():
     ]
     assert [v.meets for v in verdicts] == [True, True, True, True, False]
     assert "255 ms old" in verdicts[-1].missing[0]
-    assert verdicts[0].parameters == "schedule:=speculative drafter:=temporal_tree"
-    assert verdicts[1].parameters == "schedule:=speculative drafter:=temporal"
+    assert verdicts[0].parameters == "decoding:=speculative engine_options:=[drafter=temporal_tree]"
+    assert verdicts[1].parameters == "decoding:=speculative"
 
 
 def test_a_tree_saves_passes_where_nodes_are_cheap():
@@ -188,9 +195,9 @@ def test_limits_that_are_none(values):
 @pytest.mark.parametrize(("model", "hidden"), [("openvla-7b", 4096), ("small", 256)])
 def test_a_draft_head_is_counted_as_training_makes_it(model, hidden):
     torch = pytest.importorskip("torch")
-    from vla_ros.engine.draft_heads import HeadConfig, OneShotHead, width_for
+    from vla_ros.engine.decoding.draft_heads import HeadConfig, OneShotHead, one_shot_width
 
     with torch.device("meta"):
-        head = OneShotHead(HeadConfig((0, 1, 2), hidden, 7, width=width_for(hidden)))
+        head = OneShotHead(HeadConfig((0, 1, 2), hidden, 7, width=one_shot_width(hidden)))
     real = sum(parameter.numel() for parameter in head.parameters())
     assert head_weights(MODELS[model]) == pytest.approx(real, rel=0.06)

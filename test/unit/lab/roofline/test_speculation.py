@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.analysis.speculation import (
+from vla_ros.lab.roofline.schedules import (
     best_gamma,
     break_even,
     expected_tokens,

@@ -12,7 +12,7 @@ import pytest
 
 from vla_ros.cli import main
 
-BENCH = str(Path(__file__).parents[3] / "benchmarks/cpu-bf16/bench.json")
+BENCH = str(Path(__file__).parents[4] / "benchmarks/cpu-bf16/bench.json")
 ADVISE = ("advise", "--camera-hz", "30", "--control-hz", "20")
 
 
@@ -91,7 +91,7 @@ def test_a_flow_policy_is_advised_how_much_of_a_chunk_to_execute(capsys, model):
     (flow,) = result["schedules"]  # naive is no choice
     assert flow["schedule"] == "flow"
     s = flow["executed"]
-    assert flow["parameters"] == f"schedule:=auto replan_interval:={s}"
+    assert flow["parameters"] == f"decoding:=auto replan_interval:={s}"
     assert flow["commands_hz"] == 20
     parts = {p["executed"]: p for p in result["executed"]}
     chunk = max(parts)
@@ -250,7 +250,7 @@ def test_a_chunk_policy_is_not_advised_a_pipeline(capsys):
     assert "actionflow" not in [row["schedule"] for row in result["schedules"]]
     assert "left out: actionflow" in out
     assert "the head's alternatives hold the right token 81% of times" in out
-    assert "drafter:=head" in result["schedules"][0]["parameters"]
+    assert "drafter=head" in result["schedules"][0]["parameters"]
     found = {row["schedule"]: row for row in result["schedules"]}
     assert found["autoregressive"]["executed"] == 4  # 6.1 answers a second for 20 commands
     assert found["autoregressive"]["meets"] is False  # 198 + 200 ms

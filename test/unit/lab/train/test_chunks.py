@@ -8,23 +8,20 @@ import torch
 
 from support.engine import CLOCK, engine_of, images, observation
 from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
-from vla_ros.core import Timeline
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Timeline
+from vla_ros.data.demonstrations import Demonstration, norm_stats, write_shard
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.checkpoints.openvla import load_checkpoint, save_checkpoint
-from vla_ros.engine.checkpoints.random import random_tensors
-from vla_ros.engine.checkpoints.small_tokenizer import build_tokenizer, write_tokenizer
-from vla_ros.engine.tokens import prompt_text
-from vla_ros.errors import UserError
-from vla_ros.sim.goals import parse_instruction
-from vla_ros.train.arch import ARCHITECTURES
-from vla_ros.train.data.chunk_batches import ChunkBatches
-from vla_ros.train.data.frames import load_frames
-from vla_ros.train.data.shards import Demonstration, write_shard
-from vla_ros.train.data.units import norm_stats
-from vla_ros.train.data.wordings import wordings
-from vla_ros.train.network import Network
-from vla_ros.train.options import TrainOptions
-from vla_ros.train.run import Machine, Reporter, run
+from vla_ros.engine.io.openvla import load_checkpoint, save_checkpoint
+from vla_ros.engine.io.random import build_tokenizer, random_tensors, write_tokenizer
+from vla_ros.engine.io.tokens import prompt_text
+from vla_ros.lab.train.batches import ChunkBatches
+from vla_ros.lab.train.frames import load_frames, wordings
+from vla_ros.lab.train.network import Network
+from vla_ros.lab.train.options import TrainOptions
+from vla_ros.lab.train.run import Machine, Reporter, run
+from vla_ros.lab.train.trainer import ARCHITECTURES
+from vla_ros.sim.tasks import parse_instruction
 
 CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-oft"]
@@ -118,7 +115,7 @@ def test_the_engine_says_what_the_network_says_whatever_the_padding(tmp_path):
     count = CONFIG.chunk * 7
     image = next(images(1, seed=3, still=0.0))
     seen = observation(1, image)
-    pixels = engine.pixels(seen)[0]
+    pixels = engine.prepare(seen)[0]
     sentences = (SENTENCES[0], "grasp the red cube and put it onto the plate")
     prompts = [tokenize(text) for text in sentences]
     length = max(map(len, prompts)) + count + 1
@@ -160,7 +157,7 @@ def test_a_chunk_policy_begins_from_a_token_policy_and_learns(tmp_path):
     assert run(options, tmp_path / "chunks", Machine(CPU), report).done
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
     policy = str(tmp_path / "chunks" / "policy")
-    engine = load_engine(EngineOptions(policy, schedule="parallel", threads=1))
+    engine = load_engine(EngineOptions(policy, decoding="parallel", num_threads=1))
     engine.reset(SENTENCES[0])
     image = np.full((SIZE, SIZE, 3), 200, np.uint8)
     answer = engine.step(observation(1, image), Timeline(CLOCK.steady_ns()), CLOCK)

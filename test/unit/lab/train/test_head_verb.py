@@ -9,8 +9,8 @@ pytest.importorskip("mujoco")
 
 from vla_ros.cli.main import main
 from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.lab.train.head import run as head_run
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.train.head import run as head_run
 
 SHORT = 14  # steps of an episode
 HEAD = ["train", "--head", "--threads", "1", "--device", "cpu"]
@@ -47,7 +47,7 @@ def test_a_head_is_trained_and_drafts(short, tmp_path, capsys):
 
     engine = load_engine(
         EngineOptions(
-            "random:small", schedule="speculative", drafter="head",
+            "random:small", decoding="speculative", drafter="head",
             draft_checkpoint=str(out / "draft_head"),
         )
     )  # fmt: skip
@@ -74,7 +74,7 @@ def test_a_chunk_policy_gets_a_recursive_head_and_its_calibration(short, tmp_pat
     assert sum(p.stat().st_size for p in (out / "draft_head").iterdir()) < 3_000_000
     load_engine(
         EngineOptions(
-            "random:small-chunk", schedule="speculative", drafter="head",
+            "random:small-chunk", decoding="speculative", drafter="head",
             draft_checkpoint=str(out / "draft_head"),
         )
     )  # fmt: skip

@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.train.loss import SoftBins, patch_loss, place_loss, token_error
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.lab.train.network import SoftBins, patch_loss, place_loss, token_error
 
 ACTIONS = ActionTokens(960)
 CPU = torch.device("cpu")

@@ -5,16 +5,14 @@ import torch
 
 from support.engine import engine_of, images, observation
 from support.train import SENTENCES
-from vla_ros.core import Timeline
-from vla_ros.engine.checkpoints.openvla import load_checkpoint, save_checkpoint
-from vla_ros.engine.checkpoints.random import random_tensors
-from vla_ros.engine.checkpoints.shapes import expected_shapes
-from vla_ros.engine.checkpoints.small_tokenizer import write_tokenizer
-from vla_ros.timing import SystemClock
-from vla_ros.train.arch import ARCHITECTURES
-from vla_ros.train.data.layout import Layout
-from vla_ros.train.data.units import norm_stats
-from vla_ros.train.network import Network, sincos
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Timeline
+from vla_ros.data.demonstrations import norm_stats
+from vla_ros.engine.io.openvla import expected_shapes, load_checkpoint, save_checkpoint
+from vla_ros.engine.io.random import random_tensors, write_tokenizer
+from vla_ros.lab.train.batches import Layout
+from vla_ros.lab.train.network import Network, sincos
+from vla_ros.lab.train.trainer import ARCHITECTURES
 
 CPU = torch.device("cpu")
 CLOCK = SystemClock()
@@ -44,7 +42,7 @@ def test_the_exported_engine_says_what_the_network_says(tmp_path, arch, cameras)
         for stamp, image in enumerate(images(4, seed=3, still=0.0)):
             seen = replace(observation(stamp, image), wrist_image=image[::-1].copy())
             answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
-            pixels = engine.pixels(seen)[0]
+            pixels = engine.prepare(seen)[0]
             with torch.no_grad():
                 tokens = network.greedy(pixels, engine.tokenizer(sentence), 7)
             assert tuple(tokens) == answer.tokens
@@ -52,7 +50,7 @@ def test_the_exported_engine_says_what_the_network_says(tmp_path, arch, cameras)
     assert len(said) > 2  # it did look at the images
 
 
-def test_padding_and_neighbours_change_nothing():
+def test_padding_and_neighbors_change_nothing():
     config = ARCHITECTURES["tiny"]
     network = warm(config)
     torch.manual_seed(1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vla_ros.engine.recursive_head import LEVELS
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.errors import UserError
-from vla_ros.train.head.features import Episode
-from vla_ros.train.head.options import HeadOptions
-from vla_ros.train.head.target import Target
-from vla_ros.train.head.training import train_head
+from vla_ros.core.errors import UserError
+from vla_ros.engine.decoding.draft_heads import LEVELS
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.lab.train.head.features import Episode
+from vla_ros.lab.train.head.options import HeadOptions
+from vla_ros.lab.train.head.target import Target
+from vla_ros.lab.train.head.training import train_head
 
 STEPS, DIM, BINS, FIRST = 3, 2, 16, 100
 COUNT = STEPS * DIM

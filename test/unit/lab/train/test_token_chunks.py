@@ -9,27 +9,22 @@ import torch
 
 from support.engine import CLOCK, images, observation
 from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
-from vla_ros.core import Timeline
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Timeline
+from vla_ros.data.demonstrations import Demonstration, norm_stats, write_shard
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.checkpoints.openvla import load_checkpoint, save_checkpoint
-from vla_ros.engine.checkpoints.random import random_tensors
-from vla_ros.engine.checkpoints.small_tokenizer import build_tokenizer, write_tokenizer
-from vla_ros.engine.tokens import ActionTokens, prompt_text
-from vla_ros.errors import UserError
+from vla_ros.engine.io.openvla import load_checkpoint, save_checkpoint
+from vla_ros.engine.io.random import build_tokenizer, random_tensors, write_tokenizer
+from vla_ros.engine.io.tokens import ActionTokens, prompt_text
+from vla_ros.lab.train.ahead import futures
+from vla_ros.lab.train.batches import Batches
+from vla_ros.lab.train.collect import EnginePolicy
+from vla_ros.lab.train.frames import load_frames, wordings
+from vla_ros.lab.train.options import TrainOptions
+from vla_ros.lab.train.run import Machine, Reporter, run
+from vla_ros.lab.train.trainer import ARCHITECTURES, Trainer, kind_of
 from vla_ros.sim.env import AGENTVIEW
-from vla_ros.sim.goals import instruction_of
-from vla_ros.train.arch import ARCHITECTURES
-from vla_ros.train.data.ahead import futures
-from vla_ros.train.data.batches import Batches
-from vla_ros.train.data.frames import load_frames
-from vla_ros.train.data.rollout import EnginePolicy
-from vla_ros.train.data.shards import Demonstration, write_shard
-from vla_ros.train.data.units import norm_stats
-from vla_ros.train.data.wordings import wordings
-from vla_ros.train.kinds import kind_of
-from vla_ros.train.options import TrainOptions
-from vla_ros.train.run import Machine, Reporter, run
-from vla_ros.train.trainer import Trainer
+from vla_ros.sim.tasks import instruction_of
 
 CPU = torch.device("cpu")
 CONFIG = ARCHITECTURES["tiny-chunk"]
@@ -136,13 +131,13 @@ def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
     network = kind_of(recipe).build(6)
     network.load_tensors(load_checkpoint(policy, CPU, torch.float32).tensors)
     engines = [
-        load_engine(EngineOptions(policy, schedule=schedule, threads=1))
+        load_engine(EngineOptions(policy, decoding=schedule, num_threads=1))
         for schedule in ("autoregressive", "speculative")
     ]
     said = set()
     for stamp, image in enumerate(images(3, seed=3, still=0.0)):
         seen = observation(stamp, image)
-        pixels, ids = engines[0].pixels(seen)[0], engines[0].tokenizer(SENTENCES[0])
+        pixels, ids = engines[0].prepare(seen)[0], engines[0].tokenizer(SENTENCES[0])
         with torch.no_grad():
             wanted = network.greedy(pixels, ids, COUNT)
         said.add(tuple(wanted))
@@ -152,7 +147,7 @@ def test_the_engine_says_what_the_trained_network_says(data, tmp_path):
             answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
             assert list(answer.tokens) == wanted
             by_step = engine.model.actions.decode(wanted).reshape(CONFIG.chunk, 7)
-            assert np.allclose(answer.actions, engine.normaliser.restore(by_step))
+            assert np.allclose(answer.actions, engine.normalizer.restore(by_step))
     assert len(said) > 1  # it did look at the images
 
 

@@ -10,14 +10,20 @@ import pytest
 import torch
 
 from support.train import SENTENCES, SIZE, data_set
-from vla_ros.core import Timeline
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Timeline
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.errors import UserError
-from vla_ros.train.journal import Entry, Journal, read_journal
-from vla_ros.train.options import TrainOptions
-from vla_ros.train.run import Machine, Reporter, run
-from vla_ros.train.state import State, load_state, save_state
-from vla_ros.train.trainer import Trainer
+from vla_ros.lab.train.options import TrainOptions
+from vla_ros.lab.train.run import Machine, Reporter, run
+from vla_ros.lab.train.trainer import (
+    Entry,
+    Journal,
+    State,
+    Trainer,
+    load_state,
+    read_journal,
+    save_state,
+)
 
 CPU = torch.device("cpu")
 QUIET = Reporter(lambda step: None, lambda text: None)
@@ -90,7 +96,7 @@ def test_it_learns_what_the_images_say(tmp_path):
     journal = read_journal(tmp_path / "run")
     assert journal[-1].loss < 0.55 * journal[0].loss
     assert journal[-1].error < 0.2 * journal[0].error
-    engine = load_engine(EngineOptions(str(tmp_path / "run" / "policy"), threads=1))
+    engine = load_engine(EngineOptions(str(tmp_path / "run" / "policy"), num_threads=1))
     engine.reset(SENTENCES[0])
     from support.engine import CLOCK, observation
 
@@ -130,11 +136,11 @@ def test_a_draft_keeps_its_target_s_vision_tower(data, tmp_path):
     run(recipe, tmp_path / "draft", Machine(CPU), QUIET)
     engine = load_engine(
         EngineOptions(
-            target, schedule="speculative", drafter="model",
-            draft_checkpoint=str(tmp_path / "draft" / "policy"), threads=1,
+            target, decoding="speculative", drafter="model",
+            draft_checkpoint=str(tmp_path / "draft" / "policy"), num_threads=1,
         )
     )  # fmt: skip
-    assert engine.schedule.drafter.shares_vision
+    assert engine.decoding.drafter.shares_vision
 
 
 def test_an_unknown_architecture_names_the_known_ones(data, tmp_path):

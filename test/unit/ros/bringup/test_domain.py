@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from vla_ros.bringup import domain
+from vla_ros.ros.bringup import environment as domain
 
 
 def test_the_domain_is_local_and_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from vla_ros.bringup.environment import defaults, profile_name
-from vla_ros.bringup.graph_file import GraphSpec, node_names, parse_overrides
-from vla_ros.bringup.process import command_line
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.ros.bringup.environment import defaults, profile_name
+from vla_ros.ros.bringup.graph import command_line
+from vla_ros.ros.bringup.graph_file import GraphSpec, node_names, parse_overrides
 
 
 def write(tmp_path, text, name="my.up.yaml"):
@@ -178,7 +178,7 @@ def test_shipped_graphs_by_their_short_name():
     ("rclpy", "wanted"), [("7.1.6", "FASTRTPS"), ("9.1.2", "FASTDDS"), ("odd", "FASTDDS")]
 )
 def test_of_wheels_the_version_tells_where_fast_dds_looks(monkeypatch, rclpy, wanted):
-    monkeypatch.setattr("vla_ros.bringup.environment.version", lambda name: rclpy)
+    monkeypatch.setattr("vla_ros.ros.bringup.environment.version", lambda name: rclpy)
     assert profile_name({}) == f"{wanted}_DEFAULT_PROFILES_FILE"
     assert profile_name({"ROS_DISTRO": "humble"}).startswith("FASTRTPS"), "a sourced one counts"
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from vla_ros.bringup.environment import defaults, shipped_profile
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.ros.bringup.environment import defaults, shipped_profile
 
 WHITE = "{http://www.eprosima.com}interfaceWhiteList"
 RANGE = "ROS_AUTOMATIC_DISCOVERY_RANGE"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from vla_ros.bringup.graph_file import GraphSpec
-from vla_ros.bringup.process import command_line
-from vla_ros.bringup.security import check_enclave, enclave_of
 from vla_ros.cli.main import main
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.ros.bringup.environment import check_enclave, enclave_of
+from vla_ros.ros.bringup.graph import command_line
+from vla_ros.ros.bringup.graph_file import GraphSpec
 
 SECURED = {
     "ROS_SECURITY_ENABLE": "true",
@@ -69,8 +69,8 @@ def test_up_refuses_before_anything_starts(
 def test_a_middleware_without_security_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the wheels' Fast DDS says it under Enforce."""
     pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
-    from vla_ros.bringup import lifecycle
-    from vla_ros.bringup.graph import Graph, GraphFailed
+    from vla_ros.ros.bringup import lifecycle
+    from vla_ros.ros.bringup.graph import Graph, GraphFailed
 
     def refuses(_: int | None) -> None:
         raise RuntimeError("error creating node: no security libraries\nPlease compile")

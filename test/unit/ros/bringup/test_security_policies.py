@@ -16,25 +16,31 @@ import pytest
 
 from support.endpoints import UNREADABLE, endpoints_of
 from support.sros2 import Enclave, Endpoint, absolute, read_policy
-from vla_ros.recording.topics import TOPICS as RECORDED
-from vla_ros.resources import config_path
+from vla_ros.core.resources import config_path
+from vla_ros.data.run_info import TOPICS as RECORDED
 
 FOLDER = config_path("security/governance.xml").parent
 FILES = sorted(path for path in FOLDER.glob("*.xml") if path.name != "governance.xml")
-ROOT = Path(__file__).resolve().parents[3]
-NODES = ROOT / "vla_ros" / "nodes"
+ROOT = Path(__file__).resolve().parents[4]
+NODES = ROOT / "vla_ros" / "ros" / "nodes"
 #: nodes that have no file of their own, since they hear everything
-SPECTATORS = {"foxglove", "rerun"}
+SPECTATORS = {"rerun"}
 #: no keys are made of these where there is a robot
 SIMULATED = {"bridge", "replay"}
 
 IMAGES = ("image", "image/compressed", "wrist_image", "wrist_image/compressed")
+OUTPUTS = (
+    *("twist", "left_twist", "gripper", "left_gripper"),
+    *("joint_trajectory", "positions", "gripper_positions"),
+)
 #: What the source does not show: by node and file, how many such calls there are, and what they
 #: open, as the words of support.sros2 and names.
 COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
-    ("bridge", "geometry.py"): (1, {"publish": ("camera_info", "wrist_camera_info")}),
-    ("bridge", "node.py"): (1, {"publish": ("image", "wrist_image")}),
-    ("bridge", "policy.py"): (1, {"request": ("policy/reset",)}),
+    ("bridge", "convert.py"): (1, {"publish": ("camera_info", "wrist_camera_info")}),
+    ("bridge", "node.py"): (
+        2,
+        {"publish": ("image", "wrist_image"), "request": ("policy/reset",)},
+    ),
     ("monitor", "node.py"): (1, {"subscribe": ("image", "image/compressed")}),
     # A goal's success_topic has any name: who uses one adds it to policy.xml.
     ("policy", "goals.py"): (2, {}),
@@ -42,28 +48,31 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
         4,  # cameras, poses of arms, and the helper itself, twice
         {"subscribe": (*IMAGES, "left_image", "measured_pose", "left_measured_pose")},
     ),
-    ("policy", "outputs/base.py"): (1, {}),  # the helper itself
-    ("policy", "outputs/gripper.py"): (1, {"call": ("~/hand_cmd",)}),
-    ("policy", "outputs/twist.py"): (
-        2,
-        {"publish": ("~/twist", "~/left_twist", "~/gripper", "~/left_gripper")},
-    ),
-    ("recorder", "node.py"): (3, {"subscribe": tuple(name for name, _ in RECORDED)}),
-    ("recorder", "parameters.py"): (
-        2,
+    ("policy", "outputs.py"): (
+        4,  # the helper itself, and what it is asked for
         {
+            "publish": tuple(f"~/{name}" for name in OUTPUTS),
+            "call": ("~/hand_cmd",),
+        },
+    ),
+    ("recorder", "node.py"): (
+        5,
+        {
+            "subscribe": tuple(name for name, _ in RECORDED),
             "request": tuple(
                 f"{node}/{verb}_parameters"
                 for node in ("policy", "bridge", "monitor")
                 for verb in ("list", "get")
-            )
+            ),
         },
     ),
     ("replay", "driver.py"): (1, {"publish": (*IMAGES, "joint_states", "ground_truth")}),
-    ("view", "node.py"): (1, {"subscribe": IMAGES}),
-    ("view", "wishes.py"): (
-        1,
-        {"request": ("policy/stop", "policy/resume", "policy/recover", "policy/reset")},
+    ("view", "node.py"): (
+        2,
+        {
+            "subscribe": IMAGES,
+            "request": ("policy/stop", "policy/resume", "policy/recover", "policy/reset"),
+        },
     ),
 }
 PARAMETERS = (

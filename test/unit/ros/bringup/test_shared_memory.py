@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from vla_ros.bringup.shared_memory import find_leftovers, remove
+from vla_ros.ros.bringup.environment import find_leftovers, remove
 
 # What a living process maps is told by its name: these must be nobody's, and no other test's.
 _OWN = uuid.uuid4().int

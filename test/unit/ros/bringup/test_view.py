@@ -1,6 +1,6 @@
 """What a graph reads in the view node's log."""
 
-from vla_ros.bringup.view import Visitors
+from vla_ros.ros.bringup.graph_file import Visitors
 
 HEAD = "[INFO] [1795348578.821961283] [view]: "
 

@@ -9,11 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vla_ros.core import EPISODE_OVER, CommandKind, Inference, PolicyState, Timeline
-from vla_ros.monitoring import CommandSeen, Level, PublisherSeen, StatusSeen
-from vla_ros.observe.demo.log import EpisodeLog, Measured
-from vla_ros.observe.episode import Episode
-from vla_ros.timing import MS, SECOND, Moment
+from vla_ros.core.clock import MS, SECOND, Moment
+from vla_ros.core.types import EPISODE_OVER, CommandKind, Inference, PolicyState, Timeline
+from vla_ros.ros.listeners.demo_log import Episode, EpisodeLog, Measured
+from vla_ros.runtime.monitor.seen import CommandSeen, Level, PublisherSeen, StatusSeen
 
 START = 1_000 * SECOND
 PERIOD = SECOND // 20

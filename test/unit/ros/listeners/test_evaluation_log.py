@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vla_ros.core import EPISODE_OVER, Command, CommandKind, Inference, PolicyState, Timeline
-from vla_ros.evaluation.records import Job, Setup
-from vla_ros.evaluation.tally import Tally
-from vla_ros.monitoring import StatusSeen
-from vla_ros.observe.episode import Episode
-from vla_ros.observe.evaluation.log import EvalLog, Heard
-from vla_ros.sim.episode.state import Mode
-from vla_ros.timing import MS, SECOND
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import EPISODE_OVER, Command, CommandKind, Inference, PolicyState, Timeline
+from vla_ros.data.episodes.records import Job, Setup
+from vla_ros.data.episodes.tally import Tally
+from vla_ros.ros.listeners.demo_log import Episode
+from vla_ros.ros.listeners.evaluation_log import EvalLog, Heard
+from vla_ros.runtime.monitor.seen import StatusSeen
+from vla_ros.sim.episode import Mode
 
 LOCKSTEP, REALTIME = Setup(), Setup(mode=Mode.REALTIME)
 JOB = Job("plain", "reach_red_cube", 0, 0)

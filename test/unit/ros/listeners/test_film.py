@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from vla_ros.errors import UserError
-from vla_ros.observe.film import MAX_FRAMES, Film
+from vla_ros.core.errors import UserError
+from vla_ros.ros.listeners.demo_log import MAX_FRAMES, Film
 
 
 def test_a_gif_has_every_image_and_lasts_as_long_as_they_did(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_gif_has_every_image_and_lasts_as_long_as_they_did(tmp_path: Path) -> 
         assert gif.info["duration"] == 50
 
 
-def test_a_small_thing_keeps_its_colour_in_a_gif(tmp_path: Path) -> None:
+def test_a_small_thing_keeps_its_color_in_a_gif(tmp_path: Path) -> None:
     film = Film(tmp_path / "out.gif")
     wood = np.random.default_rng(0).integers((150, 110, 70), (200, 160, 110), (64, 64, 3))
     image = wood.astype(np.uint8)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vla_ros.control import make_control
-from vla_ros.control.lasting import Lasting
-from vla_ros.control.queue import Answer
-from vla_ros.core import Command, CommandKind, Inference, Observation, PolicyInfo, Timeline
-from vla_ros.safety import Limits
-from vla_ros.timing import ManualClock, moment
+from vla_ros.core.clock import ManualClock, moment
+from vla_ros.core.types import Command, CommandKind, Inference, Observation, PolicyInfo, Timeline
+from vla_ros.runtime.control.drivers import make_control
+from vla_ros.runtime.control.goals import PersistentState
+from vla_ros.runtime.control.queue import Answer
+from vla_ros.runtime.safety import Limits
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
 
@@ -45,7 +45,7 @@ class Bench:
         self.lockstep = lockstep
         self.clock = kwargs.pop("clock", None) or ManualClock()
         self.out = kwargs.pop("out", None) or Recorder()
-        self.lasting = kwargs.pop("lasting", None) or Lasting()
+        self.persistent = kwargs.pop("persistent", None) or PersistentState()
         self.control = make_control(
             limits or Limits(),
             PolicyInfo(
@@ -59,7 +59,7 @@ class Bench:
             self.out,
             lockstep=lockstep,
             sim_time=kwargs.pop("sim_time", lockstep),
-            lasting=self.lasting,
+            persistent=self.persistent,
             **kwargs,
         )
 

@@ -5,9 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from unit.control.bench import Bench, Recorder
-from vla_ros.core import EPISODE_OVER, GRIPPER, CommandKind, PolicyState
-from vla_ros.timing import MS, SECOND
+from unit.runtime.control.bench import Bench, Recorder
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import EPISODE_OVER, GRIPPER, CommandKind, PolicyState
 
 POLICY = CommandKind.POLICY
 TASKS = ("reach", "push")
@@ -25,7 +25,7 @@ class Judge(Recorder):
         world, control = self.world, self.world.bench.control
         assert world.active, "nothing is published while inactive"
         assert command.epoch == control.instruction.epoch, "nothing of an old epoch"
-        assert command.sequence == control.lasting.sequence - 1
+        assert command.sequence == control.persistent.sequence - 1
         if self.commands:
             assert command.sequence == self.commands[-1].sequence + 1
         self.judge_motion(command)
@@ -111,9 +111,13 @@ class AnyOrder(RuleBasedStateMachine):
         """Another loop takes over what lasts."""
         self.deactivate()
         self.task = ""
-        judge, clock, lasting = self.bench.out, self.bench.clock, self.bench.lasting
+        judge, clock, persistent = self.bench.out, self.bench.clock, self.bench.persistent
         self.bench = Bench(
-            lockstep=self.lockstep, sim_time=self.simulated, out=judge, lasting=lasting, clock=clock
+            lockstep=self.lockstep,
+            sim_time=self.simulated,
+            out=judge,
+            persistent=persistent,
+            clock=clock,
         )
         self.offered.clear()
         self.done = set()
@@ -219,7 +223,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 2), step=st.integers(0, 1))
     def episode_runs(self, number, step):
-        over = self.bench.control._episode
+        over = self.bench.control.episode
         if over.over and not over.is_echo(number, step):
             self.forget()  # it is a reset
             self.repeatable = True

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.core import GRIPPER, CommandKind, PolicyState
-from vla_ros.safety import Limits
-from vla_ros.timing import MS, SECOND
+from unit.runtime.control.bench import Bench
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import GRIPPER, CommandKind, PolicyState
+from vla_ros.runtime.safety import Limits
 
 CLOSED = np.array([0.01] * 6 + [0.0])
 
@@ -83,7 +83,7 @@ def test_evidence_from_the_future_moves_nothing(lockstep):
     bench.answer(observation)
     begin = len(bench.out.commands)
     if not lockstep:
-        bench.control._act(bench.moment())
+        bench.control.act(bench.moment())
     kinds = [c.kind for c in bench.out.commands[begin - 1 if lockstep else begin :]]
     assert CommandKind.POLICY not in kinds
     assert "future" in bench.control.counters.last_block
@@ -176,7 +176,7 @@ def test_an_instruction_given_while_inactive_is_obeyed_if_it_is_another(bench):
 
 def test_a_stop_while_nothing_is_known_yet_holds_back_whatever_comes():
     bench = Bench()
-    bench.lasting.latch.close()  # stop was called while the weights loaded
+    bench.persistent.latch.close()  # stop was called while the weights loaded
     assert not bench.control.set_instruction("reach")
     bench.control.activate()
     assert not bench.control.set_instruction("push") and not moves(bench)
@@ -186,12 +186,12 @@ def test_a_stop_while_nothing_is_known_yet_holds_back_whatever_comes():
 def test_numbers_and_stops_outlive_a_cleanup(bench):
     last, epoch = bench.out.commands[-1], bench.control.instruction.epoch
     bench.control.deactivate()
-    again = Bench(lockstep=bench.lockstep, lasting=bench.lasting)
+    again = Bench(lockstep=bench.lockstep, persistent=bench.persistent)
     assert again.control.instruction.epoch > epoch
     again.control.activate()
     assert not again.control.set_instruction("reach"), "the latched topic says it again"
     assert again.control.resume()
-    again.clock = again.control._clock
+    again.clock = again.control.clock
     assert moves(again)
     assert again.out.commands[0].sequence > last.sequence
     assert again.out.commands[0].epoch > epoch

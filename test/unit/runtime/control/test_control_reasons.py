@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.action_space import ActionKind, end_effectors, joints
-from vla_ros.control.goals import Goal, GoalRefused, Outcome
-from vla_ros.core import PolicyState
-from vla_ros.safety import Limits
-from vla_ros.timing import MS, SECOND, Moment
+from unit.runtime.control.bench import Bench
+from vla_ros.core.action_space import ActionKind, end_effectors, joints
+from vla_ros.core.clock import MS, SECOND, Moment
+from vla_ros.core.types import PolicyState
+from vla_ros.runtime.control.goals import Goal, GoalRefused, Outcome
+from vla_ros.runtime.safety import Limits
 
 BOTH = pytest.mark.parametrize("lockstep", [False, True], ids=["realtime", "lockstep"])
 

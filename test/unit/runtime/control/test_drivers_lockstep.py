@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.control.goals import Goal
-from vla_ros.control.timeline import Chunking, Execution
-from vla_ros.core import CommandKind, PolicyState
-from vla_ros.safety import Limits
+from unit.runtime.control.bench import Bench
+from vla_ros.core.types import CommandKind, PolicyState
+from vla_ros.runtime.control.goals import Goal
+from vla_ros.runtime.control.queue import Chunking, Execution
+from vla_ros.runtime.safety import Limits
 
 POLICY, HELD, STOP = CommandKind.POLICY, CommandKind.HELD, CommandKind.STOP
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.control.ticker import Scheduling, Ticker, shift_ns
-from vla_ros.timing import MS, SECOND
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.runtime.control.drivers import Scheduling, Ticker, shift_ns
 
 PERIOD = 50 * MS
 
@@ -224,9 +224,9 @@ class World:
         self.now, self.left = 10**12, ticks
         self.calls, self.errors = [], []
         fake = SimpleNamespace(Event=lambda: self, Thread=self.thread)
-        monkeypatch.setattr("vla_ros.control.ticker.threading", fake)
+        monkeypatch.setattr("vla_ros.runtime.control.drivers.threading", fake)
         clock = SimpleNamespace(monotonic_ns=lambda: self.now)
-        monkeypatch.setattr("vla_ros.control.ticker.time", clock)
+        monkeypatch.setattr("vla_ros.runtime.control.drivers.time", clock)
 
     def thread(self, target, **_how):
         return SimpleNamespace(start=target)

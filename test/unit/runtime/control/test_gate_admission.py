@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from unit.control.bench import IMAGE, Bench
-from vla_ros.action_space import ActionKind, end_effectors
-from vla_ros.control.commands import CommandMaker
-from vla_ros.control.lasting import Lasting
-from vla_ros.core import CommandKind, Instruction, Observation, PolicyState, StalePolicy
-from vla_ros.safety import Limits
-from vla_ros.timing import MS, SECOND, Moment
+from unit.runtime.control.bench import IMAGE, Bench
+from vla_ros.core.action_space import ActionKind, end_effectors
+from vla_ros.core.clock import MS, SECOND, Moment
+from vla_ros.core.types import CommandKind, Instruction, Observation, PolicyState, StalePolicy
+from vla_ros.runtime.control.gate import CommandMaker
+from vla_ros.runtime.control.goals import PersistentState
+from vla_ros.runtime.safety import Limits
 
 POLICY, HELD, STOP = CommandKind.POLICY, CommandKind.HELD, CommandKind.STOP
 
@@ -184,7 +184,7 @@ def test_a_place_is_held_where_it_was_commanded_and_a_displacement_is_none():
 
 @pytest.mark.parametrize("kind", [ActionKind.END_EFFECTOR_DELTA, ActionKind.END_EFFECTOR_POSE])
 def test_at_rest_a_displacement_changes_from_none_and_a_place_from_nothing(kind):
-    maker = CommandMaker(end_effectors(kind), sim_time=False, lasting=Lasting())
+    maker = CommandMaker(end_effectors(kind), PersistentState())
     task, action = Instruction("reach", 3), np.full(7, 0.1)
     assert maker.before == ()
     command = maker.make(POLICY, action, Moment(5, 6), task, 4)

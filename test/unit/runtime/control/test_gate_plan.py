@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.action_space import ActionKind, end_effectors
-from vla_ros.core import CommandKind, StalePolicy
-from vla_ros.safety import Limits
+from unit.runtime.control.bench import Bench
+from vla_ros.core.action_space import ActionKind, end_effectors
+from vla_ros.core.types import CommandKind, StalePolicy
+from vla_ros.runtime.safety import Limits
 
 PERIOD_S = 0.05
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros import rotation, safety
-from vla_ros.action_space import ActionKind, end_effectors
-from vla_ros.core import CommandKind, PolicyState, StalePolicy
-from vla_ros.safety import Limits
-from vla_ros.timing import MS, SECOND, Moment
+from unit.runtime.control.bench import Bench
+from vla_ros.core import rotation
+from vla_ros.core.action_space import ActionKind, end_effectors
+from vla_ros.core.clock import MS, SECOND, Moment
+from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
+from vla_ros.runtime import safety
+from vla_ros.runtime.safety import Limits
 
 POSES = end_effectors(ActionKind.END_EFFECTOR_POSE)
 HERE = np.array([0.4, 0.0, 0.3, 0.0, 0.0, 0.0, 0.0])

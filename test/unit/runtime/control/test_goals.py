@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from unit.control.bench import Bench, Recorder
-from vla_ros.control.goals import Goal, GoalRefused, Outcome, check_goal
-from vla_ros.core import CommandKind, PolicyState
-from vla_ros.timing import SECOND
+from unit.runtime.control.bench import Bench, Recorder
+from vla_ros.core.clock import SECOND
+from vla_ros.core.types import CommandKind, PolicyState
+from vla_ros.runtime.control.goals import Goal, GoalRefused, Outcome, check_goal
 
 POLICY, STOP = CommandKind.POLICY, CommandKind.STOP
 
@@ -117,7 +117,7 @@ def test_it_is_an_explicit_will_and_releases_a_stop(bench, how):
         bench.control.activate()
     else:
         bench.control.stop()
-        bench.lasting.latch.close()
+        bench.persistent.latch.close()
     bench.control.begin_goal(Goal("reach"))
     assert play(bench) == [POLICY] * 3
 
@@ -262,7 +262,7 @@ def test_a_topic_that_stands_still_says_nothing_new_after_a_cleanup(bench):
     """It is latched: the next configure reads it again."""
     bench.control.begin_goal(Goal("pick"))
     bench.control.deactivate()
-    again = Bench(lockstep=bench.lockstep, lasting=bench.lasting, clock=bench.clock)
+    again = Bench(lockstep=bench.lockstep, persistent=bench.persistent, clock=bench.clock)
     again.control.set_instruction("reach")
     again.control.activate()
     assert stands_still(again)

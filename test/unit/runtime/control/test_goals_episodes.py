@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.control.episodes import EpisodeCourse
-from vla_ros.core import CommandKind, PolicyState
+from unit.runtime.control.bench import Bench
+from vla_ros.core.types import CommandKind, PolicyState
+from vla_ros.runtime.control.goals import EpisodeTracker
 
 POLICY, STOP = CommandKind.POLICY, CommandKind.STOP
 OVER = "the episode is over: success"
@@ -182,7 +182,7 @@ def test_in_lock_step_a_last_frame_that_gets_no_action_does_not_hold_up_the_rest
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["runs 1", "over 1", "begin"])))
 def test_an_end_counts_only_for_what_was_heard_to_run_since_the_begin(order):
-    course, heard = EpisodeCourse(), []
+    course, heard = EpisodeTracker(), []
     for word in order:
         heard.append(word)
         if word == "begin":

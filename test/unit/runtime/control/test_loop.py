@@ -3,19 +3,14 @@
 import numpy as np
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind, end_effectors
-from vla_ros.control.commands import CommandMaker
-from vla_ros.control.lasting import Lasting
-from vla_ros.control.timeline import Chunking
-from vla_ros.core import (
-    CommandKind,
-    Instruction,
-    PolicyState,
-    StalePolicy,
-)
-from vla_ros.safety import ActionRefused, Limits
-from vla_ros.timing import MS, SECOND, Moment
+from unit.runtime.control.bench import Bench
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, end_effectors
+from vla_ros.core.clock import MS, SECOND, Moment
+from vla_ros.core.types import CommandKind, Instruction, PolicyState, StalePolicy
+from vla_ros.runtime.control.gate import CommandMaker
+from vla_ros.runtime.control.goals import PersistentState
+from vla_ros.runtime.control.queue import Chunking
+from vla_ros.runtime.safety import ActionRefused, Limits
 
 POSES = end_effectors(ActionKind.END_EFFECTOR_POSE)
 
@@ -213,7 +208,7 @@ def test_a_simulation_that_starts_over_holds_and_its_frames_are_taken_again():
 
 @pytest.mark.parametrize("bad", [np.full(7, np.nan), np.zeros(6)])
 def test_no_command_is_made_of_what_is_no_action(bad):
-    maker = CommandMaker(END_EFFECTOR_DELTA, sim_time=False, lasting=Lasting())
+    maker = CommandMaker(END_EFFECTOR_DELTA, PersistentState())
     with pytest.raises(ActionRefused):
         maker.make(CommandKind.STOP, bad, Moment(1, 1), Instruction("reach", 1), 0)
 

@@ -10,13 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.control.assembling import WAITING, Assembler, PairingWindow, Stamped
-from vla_ros.control.intake import FrameCheck
-from vla_ros.control.parts import PICTURES, Joints, Nearest, Poses, between
-from vla_ros.control.proprio import libero_oft
-from vla_ros.core import Observation, Pose
-from vla_ros.safety import Limits
-from vla_ros.timing import MS, SECOND, Moment
+from vla_ros.core.clock import MS, SECOND, Moment
+from vla_ros.core.types import Observation, Pose
+from vla_ros.runtime.control.observation import (
+    PICTURES,
+    WAITING,
+    Assembler,
+    FrameCheck,
+    Joints,
+    Nearest,
+    PairingWindow,
+    Poses,
+    Stamped,
+    between,
+    libero_oft,
+)
+from vla_ros.runtime.safety import Limits
 
 START = 1_000 * SECOND
 

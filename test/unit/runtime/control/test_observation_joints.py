@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.action_space import ActionKind, joints
-from vla_ros.core import CommandKind, PolicyState, StalePolicy
-from vla_ros.safety import Limits
-from vla_ros.timing import Moment
+from unit.runtime.control.bench import Bench
+from vla_ros.core.action_space import ActionKind, joints
+from vla_ros.core.clock import Moment
+from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
+from vla_ros.runtime.safety import Limits
 
 NAMES = ("shoulder", "claw", "elbow", "thumb")
 PLACES = {"shoulder": 0, "elbow": 2}

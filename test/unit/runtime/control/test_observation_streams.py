@@ -3,11 +3,20 @@
 import numpy as np
 import pytest
 
-from vla_ros.control.assembling import WAITING, Assembler, PairingWindow, Stamped
-from vla_ros.control.history import History, Sample
-from vla_ros.control.parts import Joints, Nearest, Poses, gap
-from vla_ros.core import Pose
-from vla_ros.timing import MS, SECOND, Moment
+from vla_ros.core.clock import MS, SECOND, Moment
+from vla_ros.core.types import Pose
+from vla_ros.runtime.control.observation import (
+    WAITING,
+    Assembler,
+    History,
+    Joints,
+    Nearest,
+    PairingWindow,
+    Poses,
+    Sample,
+    Stamped,
+    gap,
+)
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
 LEVEL = (0.0, 0.0, 0.0, 1.0)
@@ -36,7 +45,7 @@ def test_samples_are_kept_in_order_and_the_newest_of_them_stay():
     assert found.nearest(30) == Sample(30, "again") and len(found) == 3
 
 
-def test_of_two_neighbours_the_closer_one_is_nearest_and_the_later_of_equals():
+def test_of_two_neighbors_the_closer_one_is_nearest_and_the_later_of_equals():
     found = history(10, 20)
     assert [found.nearest(s).stamp_ns for s in (1, 10, 14, 15, 16, 20, 99)] == [
         10, 10, 10, 20, 20, 20, 20,
@@ -174,7 +183,7 @@ def test_a_robot_that_makes_up_names_fills_no_memory():
     assert len(found.offered) == 1024
 
 
-def test_forgetting_leaves_the_neighbours_of_what_is_to_come():
+def test_forgetting_leaves_the_neighbors_of_what_is_to_come():
     found = named((0, {"a": 0.0, "b": 0.0}), (10, {"a": 1.0, "b": 1.0}), (20, {"a": 2.0, "b": 2.0}))
     found.forget(15)
     assert found.at(15, 99).value.tolist() == [1.5, 1.5]

@@ -7,12 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.action_space import ActionKind, end_effectors
-from vla_ros.control.ensemble import blend
-from vla_ros.control.timeline import Chunking, Delays, Execution
-from vla_ros.core import CommandKind, Executing, PolicyInfo
-from vla_ros.safety import Limits
+from unit.runtime.control.bench import Bench
+from vla_ros.core.action_space import ActionKind, end_effectors
+from vla_ros.core.types import CommandKind, Executing, PolicyInfo
+from vla_ros.runtime.control.queue import Chunking, Delays, Execution, blend
+from vla_ros.runtime.safety import Limits
 
 H = 8
 PERIOD = 50_000_000

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.control.bench import Bench
-from vla_ros.control.retold import Question, Retold
-from vla_ros.control.timeline import Chunking, Lateness
-from vla_ros.safety import Limits
-from vla_ros.timing import SECOND
+from unit.runtime.control.bench import Bench
+from vla_ros.core.clock import SECOND
+from vla_ros.runtime.control.queue import Chunking, Lateness
+from vla_ros.runtime.control.requests import RecordedRequest, RecordedRequests
+from vla_ros.runtime.safety import Limits
 
 T = 0.05
 PERIOD = round(T * SECOND)
@@ -57,7 +57,7 @@ def test_it_is_not_told_of_more_than_it_was_trained_for() -> None:
 
 
 def test_it_is_told_what_a_parameter_says() -> None:
-    how = Chunking(told_delay=3)
+    how = Chunking(conditioning_delay_steps=3)
     bench = Bench(limits=Limits(max_age_s=2.0), max_delay=8, chunking=how)
     bench.control.activate()
     bench.control.set_instruction("reach")
@@ -66,8 +66,8 @@ def test_it_is_told_what_a_parameter_says() -> None:
         bench.clock.advance(T)
     bench.frame()
     assert told(bench) == 3
-    with pytest.raises(ValueError, match="told_delay must be 0 or more"):
-        Chunking(told_delay=-1)
+    with pytest.raises(ValueError, match="conditioning_delay_steps must be 0 or more"):
+        Chunking(conditioning_delay_steps=-1)
 
 
 @pytest.mark.parametrize("told_delay", [0, 3])
@@ -89,7 +89,9 @@ def test_what_is_told_again_is_what_was_told() -> None:
     bench.control.activate()
     bench.control.set_instruction("reach")
     for asked, heard in ((1, 1), (5, 2)):  # another checkpoint may know of less
-        bench.control.asking.retold = Retold([Question(bench.clock.now, None, asked)])
+        bench.control.requests.recorded = RecordedRequests(
+            [RecordedRequest(bench.clock.now, None, asked)]
+        )
         bench.frame()
         assert told(bench) == heard
         bench.clock.advance(T)

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.action_space import END_EFFECTOR_DELTA
-from vla_ros.control.asking import Asking
-from vla_ros.control.queue import ActionQueue, Answer
-from vla_ros.control.timeline import Chunking, Execution
-from vla_ros.core import Inference, Observation, PolicyInfo, Timeline
-from vla_ros.safety import Limits
+from unit.runtime.control.bench import Bench
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.types import Inference, Observation, PolicyInfo, Timeline
+from vla_ros.runtime.control.queue import ActionQueue, Answer, Chunking, Execution, RequestBuilder
+from vla_ros.runtime.safety import Limits
 
 PERIOD = 50_000_000
 
@@ -236,10 +234,10 @@ def test_a_robot_that_does_not_run_has_nothing_to_continue():
     line, limits = queue(execution=Execution.RTC)
     line.put(answer(1))
     play(line, limits, PERIOD, 3)
-    asking = Asking(line, PolicyInfo("p", chunk_length=8))
+    requests = RequestBuilder(line, PolicyInfo("p", chunk_length=8))
     frame = Observation(4 * PERIOD, 4 * PERIOD, 4 * PERIOD, np.zeros((2, 2, 3), np.uint8))
-    assert asking.about(frame, limits, running=False).executing is None
-    assert asking.about(frame, Limits(max_age_s=0.06), running=True) is None, "one is under way"
+    assert requests.build(frame, limits, running=False).executing is None
+    assert requests.build(frame, Limits(max_age_s=0.06), running=True) is None, "one is under way"
     line.answered()
-    said = asking.about(frame, limits, running=True)
+    said = requests.build(frame, limits, running=True)
     assert (said.executing.index, said.executing.delay_steps, said.delay_steps) == (3, 0, 0)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from unit.control.test_timeline import H, Line
-from vla_ros.control.timeline import Chunking, Execution
-from vla_ros.core import PolicyInfo
-from vla_ros.evaluation.brain import chunking_of
-from vla_ros.evaluation.records import Variant
-from vla_ros.safety import Limits
+from unit.runtime.control.test_queue import H, Line
+from vla_ros.core.types import PolicyInfo
+from vla_ros.data.episodes.play import chunking_of
+from vla_ros.data.episodes.records import Variant
+from vla_ros.runtime.control.queue import Chunking, Execution
+from vla_ros.runtime.safety import Limits
 
 ASKED_FOR_ALL = [Execution.SYNC, Execution.ASYNC, Execution.RTC]
 

@@ -4,16 +4,21 @@ import json
 
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.control.retold import Question, Retold, read_questions, write_questions
-from vla_ros.control.timeline import Chunking, Execution
-from vla_ros.core import Executing
+from unit.runtime.control.bench import Bench
+from vla_ros.core.types import Executing
+from vla_ros.runtime.control.queue import Chunking, Execution
+from vla_ros.runtime.control.requests import (
+    RecordedRequest,
+    RecordedRequests,
+    read_requests,
+    write_requests,
+)
 
-ASKED = [Question(5), Question(9, Executing(5, 3, 2)), Question(12, None, 3)]
+ASKED = [RecordedRequest(5), RecordedRequest(9, Executing(5, 3, 2)), RecordedRequest(12, None, 3)]
 
 
 def test_each_frame_is_asked_as_it_was_and_once():
-    retold = Retold(ASKED)
+    retold = RecordedRequests(ASKED)
     assert retold.next(4) is None, "nothing was asked of this one"
     assert retold.next(5) == ASKED[0]
     assert retold.next(5) is None
@@ -23,12 +28,12 @@ def test_each_frame_is_asked_as_it_was_and_once():
 
 def test_a_file_of_questions_is_read_as_it_was_written(tmp_path):
     file = tmp_path / "chunks.json"
-    write_questions(file, ASKED)
+    write_requests(file, ASKED)
     assert json.loads(file.read_text("utf-8")) == [[5, 0], [9, 0, 5, 3, 2], [12, 3]]
-    retold = read_questions(file)
+    retold = read_requests(file)
     assert [retold.next(question.stamp_ns) for question in ASKED] == ASKED
     file.write_text('[["5", 0.0, "4", 3.0, 2]]')
-    assert read_questions(file).next(5) == Question(5, Executing(4, 3, 2), 0), "whole numbers"
+    assert read_requests(file).next(5) == RecordedRequest(5, Executing(4, 3, 2), 0), "whole numbers"
 
 
 @pytest.mark.parametrize("wrong", ["{}x", "[[1]]", "[[1, 2, 3]]", "7", "[[null, 1]]", None])
@@ -37,7 +42,7 @@ def test_a_file_that_is_none_is_refused_in_a_line_that_names_it(tmp_path, wrong)
     if wrong is not None:
         file.write_text(wrong)
     with pytest.raises(ValueError, match=f"^cannot read {file}: .") as refused:
-        read_questions(file)
+        read_requests(file)
     assert "\n" not in str(refused.value)
 
 
@@ -47,7 +52,7 @@ def test_the_worker_hears_what_was_executed_then_and_the_answer_is_waited_for(lo
     bench.control.activate()
     bench.control.set_instruction("reach")
     now, executing = bench.clock.now, Executing(7, 2, 1)
-    bench.control.asking.retold = Retold([Question(now, executing)])
+    bench.control.requests.recorded = RecordedRequests([RecordedRequest(now, executing)])
     bench.frame(now - 1)
     assert bench.out.submitted == [], "nothing was asked of this one"
     frame = bench.frame(now)

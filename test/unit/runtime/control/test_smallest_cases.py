@@ -8,24 +8,32 @@ import math
 import numpy as np
 import pytest
 
-from unit.control.bench import Recorder
-from vla_ros.action_space import ActionKind, end_effectors
-from vla_ros.action_space import joints as joints_of
-from vla_ros.control import LockstepControl, RealtimeControl, check_instruction, make_control
-from vla_ros.control.commands import stages_ms
-from vla_ros.control.episodes import EpisodeCourse
-from vla_ros.control.goals import Goal, GoalCourse, GoalRefused, check_goal
-from vla_ros.control.intake import MAX_INSTRUCTION, FrameCheck
-from vla_ros.control.lasting import StopLatch
-from vla_ros.control.parts import Joints, between
-from vla_ros.control.proprio import axis_angle
-from vla_ros.control.queue import Answer
-from vla_ros.control.ticker import shift_ns
-from vla_ros.control.timeline import Chunking, Execution
-from vla_ros.control.whereabouts import Whereabouts
-from vla_ros.core import STAGES, Inference, Observation, PolicyInfo, Pose, Timeline
-from vla_ros.safety import Limits
-from vla_ros.timing import MS, SECOND, ManualClock, Moment
+from unit.runtime.control.bench import Recorder
+from vla_ros.core.action_space import ActionKind, end_effectors
+from vla_ros.core.action_space import joints as joints_of
+from vla_ros.core.clock import MS, SECOND, ManualClock, Moment
+from vla_ros.core.types import STAGES, Inference, Observation, PolicyInfo, Pose, Timeline
+from vla_ros.runtime.control.drivers import make_control, shift_ns
+from vla_ros.runtime.control.gate import stages_ms
+from vla_ros.runtime.control.goals import (
+    MAX_INSTRUCTION,
+    EpisodeTracker,
+    Goal,
+    GoalRefused,
+    GoalTracker,
+    StopLatch,
+    check_goal,
+    check_instruction,
+)
+from vla_ros.runtime.control.observation import (
+    FrameCheck,
+    Joints,
+    MeasuredState,
+    axis_angle,
+    between,
+)
+from vla_ros.runtime.control.queue import Answer, Chunking, Execution
+from vla_ros.runtime.safety import Limits
 
 NAMES = ("a", "b")
 
@@ -136,13 +144,13 @@ def test_a_tick_moves_by_a_fiftieth_at_most_and_the_shorter_way_round(waited, mo
 
 def test_the_smallest_chunking_that_can_be():
     assert Chunking(delay_window=1).delay_window == 1
-    assert Chunking(told_delay=0).told_delay == 0
+    assert Chunking(conditioning_delay_steps=0).conditioning_delay_steps == 0
     line = "replan_interval and delay_frames must be 0 or more, delay_window 1 or more"
     for bad, says in (
         ({"delay_window": 0}, line),
         ({"delay_frames": -1}, line),
         ({"replan_interval": -1}, line),
-        ({"told_delay": -1}, "told_delay must be 0 or more"),
+        ({"conditioning_delay_steps": -1}, "conditioning_delay_steps must be 0 or more"),
     ):
         with pytest.raises(ValueError, match=f"^{says}$"):
             Chunking(**bad)
@@ -165,42 +173,42 @@ def test_an_ensemble_asks_anew_after_each_action_unless_told_otherwise():
 
 def test_of_two_measurements_of_one_moment_the_first_stays():
     space = end_effectors(ActionKind.END_EFFECTOR_POSE)
-    where, now = Whereabouts(space, sim_time=False), Moment(10, 10)
+    where, now = MeasuredState(space, sim_time=False), Moment(10, 10)
     assert where.lacks(now, 100) == "nothing fresh on measured_pose"
-    where.tell(range(6), np.full(6, 1.0), 5, 5)
-    where.tell(range(6), np.full(6, 2.0), 5, 6)
+    where.update(range(6), np.full(6, 1.0), 5, 5)
+    where.update(range(6), np.full(6, 2.0), 5, 6)
     assert where.at(now, 100)[:6].tolist() == [1.0] * 6
     with pytest.raises(ValueError, match="argument"):
-        where.tell(range(6), np.zeros(5), 7, 7)
+        where.update(range(6), np.zeros(5), 7, 7)
 
 
 def test_of_two_arms_it_is_said_which_is_silent():
     space = end_effectors(ActionKind.END_EFFECTOR_POSE, ("left_", "right_"))
-    where, now = Whereabouts(space, sim_time=False), Moment(10, 10)
-    where.tell(range(6), np.zeros(6), 5, 5)
+    where, now = MeasuredState(space, sim_time=False), Moment(10, 10)
+    where.update(range(6), np.zeros(6), 5, 5)
     right = " ".join(space.names[place] for place in space.motion[6:])
     assert right.startswith("right_x right_y")
     assert where.lacks(now, 100) == f"nothing fresh on measured_pose: {right}"
 
 
 def test_of_joints_those_that_are_silent_are_named():
-    where = Whereabouts(joints_of(ActionKind.JOINT_POSITION, ("hip", "knee", "toe")), False)
-    where.tell([1], np.zeros(1), 5, 5)
+    where = MeasuredState(joints_of(ActionKind.JOINT_POSITION, ("hip", "knee", "toe")), False)
+    where.update([1], np.zeros(1), 5, 5)
     assert where.at(Moment(10, 10), 100) is None
     assert where.lacks(Moment(10, 10), 100) == "nothing fresh on joint_states of 'hip', 'toe'"
 
 
 def test_a_measurement_counts_until_it_is_too_old_and_a_copy_is_handed_out():
-    where = Whereabouts(joints_of(ActionKind.JOINT_POSITION, ("hip",)), False)
-    where.tell([0], np.array([0.5]), 5, 5)
+    where = MeasuredState(joints_of(ActionKind.JOINT_POSITION, ("hip",)), False)
+    where.update([0], np.array([0.5]), 5, 5)
     assert where.at(Moment(105, 105), 100).tolist() == [0.5]
     assert where.at(Moment(106, 105), 100) is None and where.at(Moment(105, 106), 100) is None
     where.at(Moment(10, 10), 100)[0] = 9.0
     assert where.at(Moment(10, 10), 100).tolist() == [0.5]
-    where.tell([0], np.array([0.7]), 4, 6)
+    where.update([0], np.array([0.7]), 4, 6)
     assert where.at(Moment(10, 10), 100).tolist() == [0.5], "older than what is known"
     where.forget()
-    where.tell([0], np.array([0.9]), 1, 1)
+    where.update([0], np.array([0.9]), 1, 1)
     assert where.at(Moment(10, 10), 100).tolist() == [0.9], "any is news now"
 
 
@@ -258,7 +266,7 @@ def test_a_new_episode_gives_back_what_was_withheld_and_keeps_the_stop():
 
 def test_ages_of_a_goal_are_of_its_newest_2000_actions_of_ten_minutes():
     clock = ManualClock()
-    course = GoalCourse(clock)
+    course = GoalTracker(clock)
     assert (course.progress.actions, course.progress.ages.count) == (0, 0)
     course.acted(1)
     course.begin(Goal("pick", 1.0))
@@ -277,14 +285,20 @@ def test_ages_of_a_goal_are_of_its_newest_2000_actions_of_ten_minutes():
     assert course.progress.ages.count == 0
 
 
+@pytest.mark.parametrize(("lockstep", "counts"), [(True, 0.0), (False, 1.0)])
+def test_in_lock_step_inference_takes_no_time(lockstep, counts):
+    made = Limits(), PolicyInfo("p"), ManualClock(), Recorder()
+    assert make_control(*made, lockstep=lockstep, inference_s=1.0).inference_s == counts
+
+
 @pytest.mark.parametrize(
-    ("kind", "early_ms"),
-    [(LockstepControl, 50), (RealtimeControl, 5), (make_control, 5)],
-    ids=["lockstep", "realtime", "made"],
+    ("options", "early_ms"),
+    [({"lockstep": True}, 50), ({}, 5)],
+    ids=["lockstep", "realtime"],
 )
-def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(kind, early_ms):
+def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(options, early_ms):
     out, clock = Recorder(), ManualClock()
-    control = kind(Limits(), PolicyInfo("p"), clock, out)
+    control = make_control(Limits(), PolicyInfo("p"), clock, out, **options)
     control.activate()
     control.set_instruction("reach")
     for _ in range(30):
@@ -292,7 +306,7 @@ def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(kind, early_ms)
         control.offer(Observation(clock.now, clock.now, clock.steady, np.zeros((8, 8, 3))))
         control.tick()
     assert out.warnings == [] and control.inference_s == 0.0 and not control.plans
-    assert len(out.submitted) == 30 and control.lasting.sequence == len(out.commands)
+    assert len(out.submitted) == 30 and control.persistent.sequence == len(out.commands)
     assert control.counters.frames_received == 30
     now = clock.now + 20 * MS
     for stamp in (now + early_ms * MS + 1, now + early_ms * MS):
@@ -302,7 +316,7 @@ def test_a_loop_made_by_hand_is_of_a_robot_that_nobody_knows_yet(kind, early_ms)
 
 
 def test_only_what_is_said_of_a_later_step_can_have_been_said_before_the_end():
-    course = EpisodeCourse()
+    course = EpisodeTracker()
     course.runs(1)
     assert course.ends(1, "solved", True) and course.solved
     assert course.is_echo(1, 1) and not course.is_echo(1, 0) and not course.is_echo(2, 1)
@@ -322,6 +336,6 @@ def test_what_the_worker_counts_to_the_gate_is_the_gate_s():
 
 def test_in_a_simulation_a_measurement_is_as_old_as_its_stamp_says():
     for sim_time in (False, True):
-        where = Whereabouts(joints_of(ActionKind.JOINT_POSITION, ("hip",)), sim_time)
-        where.tell([0], np.array([0.5]), 5, 5)
+        where = MeasuredState(joints_of(ActionKind.JOINT_POSITION, ("hip",)), sim_time)
+        where.update([0], np.array([0.5]), 5, 5)
         assert (where.at(Moment(10, SECOND), 100) is not None) is sim_time

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unit.control.bench import Bench
-from vla_ros.core import CommandKind, PolicyState
+from unit.runtime.control.bench import Bench
+from vla_ros.core.types import CommandKind, PolicyState
 
 POLICY, STOP = CommandKind.POLICY, CommandKind.STOP
 

@@ -3,7 +3,7 @@
 Patterns of what a camera's frames take, 20 frames a second, are below. The figures: false alarms
 an hour in 400 runs of ten minutes, and the share of 200 runs in which a step of so many ms, in
 the third minute, is seen within 40 s. Written by
-`python test/unit/monitoring/test_clock_steps.py 400`.
+`python test/unit/runtime/monitor/test_clock_steps.py 400`.
 
 pattern                     false alarms an hour   seen:     +6    +20    -20    +40   +100  +1000
 quiet                                       0.00           1.00   1.00   1.00   1.00   1.00   1.00
@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from vla_ros.monitoring.clocks import ClockOffset
-from vla_ros.timing import MS, SECOND
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.runtime.monitor.camera import ClockOffset
 
 Array = npt.NDArray[np.float64]
 Rng = np.random.Generator

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.core import STAGES, CommandKind, PolicyState
-from vla_ros.monitoring import (
+from vla_ros.core.clock import MS, SECOND, ManualClock, moment
+from vla_ros.core.types import STAGES, CommandKind, PolicyState
+from vla_ros.runtime.monitor.camera import ClockOffset, SlidingMinimum
+from vla_ros.runtime.monitor.commands import MAX_WRITERS
+from vla_ros.runtime.monitor.monitor import Monitor
+from vla_ros.runtime.monitor.seen import (
     CommandSeen,
     Diagnostic,
     Level,
-    Monitor,
     MonitorConfig,
     PublisherSeen,
     StagesSeen,
     StatusSeen,
     worst,
 )
-from vla_ros.monitoring.clocks import ClockOffset, SlidingMinimum
-from vla_ros.monitoring.commands import MAX_WRITERS
-from vla_ros.timing import MS, SECOND, ManualClock, moment
 
 RUNNING = StatusSeen(PolicyState.RUNNING, control_rate_hz=20.0, max_age_ms=300.0)
 PERIOD = 0.05
@@ -386,7 +386,7 @@ def test_simulated_time_that_goes_back_makes_no_frame_out_of_order() -> None:
     assert values["clock resets"] == "1"
 
 
-def test_stamps_in_the_future_say_that_the_clocks_are_not_synchronised() -> None:
+def test_stamps_in_the_future_say_that_the_clocks_are_not_synchronized() -> None:
     graph = Graph()
     for _ in range(20):
         graph.frame(delay_ms=-40.0)

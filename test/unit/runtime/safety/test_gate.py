@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from golden.make_gate import NARROW, POSES, actions, gated
-from vla_ros import rotation, safety
-from vla_ros.action_space import ActionKind, end_effectors, joints
-from vla_ros.core import StalePolicy
-from vla_ros.safety import ActionRefused, Limits
+from vla_ros.core import rotation
+from vla_ros.core.action_space import ActionKind, end_effectors, joints
+from vla_ros.core.types import StalePolicy
+from vla_ros.runtime import safety
+from vla_ros.runtime.safety import ActionRefused, Limits
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "gate7.npz"
+GOLDEN = Path(__file__).parents[3] / "golden" / "gate7.npz"
 ARMS = ("left_", "right_")
 JOINTS = joints(ActionKind.JOINT_POSITION, ("a", "claw", "b", "c"), ("claw",))
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from vla_ros import safety
-from vla_ros.action_space import ActionKind, end_effectors
-from vla_ros.core import GRIPPER, PolicyState, StalePolicy
-from vla_ros.safety import ActionRefused, Gripper, Limits, Safety
-from vla_ros.timing import SECOND
+from vla_ros.core.action_space import ActionKind, end_effectors
+from vla_ros.core.clock import SECOND
+from vla_ros.core.types import GRIPPER, PolicyState, StalePolicy
+from vla_ros.runtime import safety
+from vla_ros.runtime.safety import ActionRefused, Gripper, Limits, Safety
 
 LIMITS = Limits()
 ACTIONS = arrays(np.float64, 7, elements=st.floats(allow_nan=True, allow_infinity=True, width=64))

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vla_ros import safety
-from vla_ros.action_space import ActionKind, end_effectors, joints
-from vla_ros.core import PolicyState, StalePolicy
-from vla_ros.safety import ActionRefused, Gripper, Limits, Safety
-from vla_ros.timing import SECOND
+from vla_ros.core.action_space import ActionKind, end_effectors, joints
+from vla_ros.core.clock import SECOND
+from vla_ros.core.types import PolicyState, StalePolicy
+from vla_ros.runtime import safety
+from vla_ros.runtime.safety import ActionRefused, Gripper, Limits, Safety
 
 LIMITS = Limits()
 HELD = Safety(PolicyState.HOLD, "no image", 5, fresh=2)
@@ -133,3 +133,45 @@ def test_bounds_of_which_one_is_missing_are_refused():
 def test_deltas_of_one_direction_are_bounds_too():
     assert Limits(low=(0.0,) * 6).low == (0.0,) * 6
     assert Limits(high=(0.0,) * 6, low=(-0.1,) * 6).high == (0.0,) * 6
+
+
+def test_what_cannot_be_a_stale_policy_is_refused_in_these_words():
+    with pytest.raises(ValueError) as refused:
+        Limits(stale_policy=StalePolicy.HOLD)
+    assert str(refused.value) == (
+        "stale_policy 'hold' needs action_space 'end_effector_pose' or 'joint_position':"
+        " repeating a delta is motion; use 'zero' or 'silence'"
+    )
+    poses = end_effectors(ActionKind.END_EFFECTOR_POSE)
+    with pytest.raises(ValueError) as refused:
+        Limits(space=poses, stale_policy=StalePolicy.ZERO)
+    assert str(refused.value) == (
+        "stale_policy 'zero' needs action_space 'end_effector_delta' or 'joint_delta':"
+        " a zero pose is a place to go to; use 'hold' or 'silence'"
+    )
+
+
+def test_an_age_of_one_period_is_too_short_to_allow():
+    with pytest.raises(ValueError, match=r"max_age_s is 0\.1, must be above"):
+        Limits(control_rate_hz=10.0, max_age_s=0.1)
+
+
+def test_entering_the_state_that_is_there_changes_its_reason_alone():
+    assert safety.enter(HELD, PolicyState.HOLD, "too old", 9) == replace(HELD, reason="too old")
+
+
+def test_a_hold_keeps_the_count_of_invalid_actions():
+    assert safety.hold(replace(RUNNING, invalid=1), "no image", 9) == Safety(
+        PolicyState.HOLD, "no image", 9, invalid=1
+    )
+
+
+def test_a_fault_began_when_it_was_entered():
+    after = replace(RUNNING, invalid=100)
+    after = safety.after_invalid(after, LIMITS, "not finite", 9)
+    assert (after.state, after.since_ns) == (PolicyState.FAULT, 9)
+
+
+def test_a_shape_that_does_not_fit_is_named():
+    with pytest.raises(ActionRefused, match=r"^action has shape \(3,\), not \(7,\)$"):
+        safety.refuse_unless_numbers(np.zeros(3), LIMITS.space)

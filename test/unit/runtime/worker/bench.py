@@ -8,11 +8,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from vla_ros.core import Instruction, Observation
-from vla_ros.executor import Event, Executor, Result, WorkerLimits
-from vla_ros.executor.worker import Loader
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Instruction, Observation
 from vla_ros.policies import PolicySpec
-from vla_ros.timing import SystemClock
+from vla_ros.runtime.worker.executor import Executor
+from vla_ros.runtime.worker.wire import Event, Result, WorkerLimits
+from vla_ros.runtime.worker.worker import Loader
 
 T = TypeVar("T")
 CLOCK = SystemClock()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from unit.executor.bench import Bench
-from vla_ros.executor import WorkerLimits
-from vla_ros.executor.worker import Loader
+from unit.runtime.worker.bench import Bench
 from vla_ros.policies import PolicySpec, load_policy
+from vla_ros.runtime.worker.wire import WorkerLimits
+from vla_ros.runtime.worker.worker import Loader
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 
-from unit.executor.bench import Bench
-from unit.executor.faulty_policies import Obedient
-from vla_ros.executor import WorkerLimits
+from unit.runtime.worker.bench import Bench
+from unit.runtime.worker.faulty_policies import Obedient
 from vla_ros.policies import Policy, PolicySpec
+from vla_ros.runtime.worker.wire import WorkerLimits
 
 
 class Spinning(Obedient):
@@ -32,7 +32,7 @@ def load_spinning(spec: PolicySpec) -> Policy:
 
 
 if __name__ == "__main__":
-    from unit.executor import orphan  # a worker cannot import from here by this module's name
+    from unit.runtime.worker import orphan  # a worker cannot import from here by this module's name
 
     bench = Bench(
         PolicySpec("replay", replay_file=sys.argv[1]),

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from unit.executor import faulty_policies as faulty
-from unit.executor.bench import MakeBench
-from vla_ros.executor import (
+from unit.runtime.worker import faulty_policies as faulty
+from unit.runtime.worker.bench import MakeBench
+from vla_ros.runtime.worker.process import WorkerProcess
+from vla_ros.runtime.worker.wire import (
     SpareReady,
     WorkerDied,
     WorkerLimits,
@@ -21,7 +22,6 @@ from vla_ros.executor import (
     WorkerReady,
     WorkerSwitched,
 )
-from vla_ros.executor.process import WorkerProcess
 
 LATE_S = 0.6  # the news of the end, behind the end of the channel
 
@@ -65,7 +65,7 @@ def test_a_spare_takes_over_before_them(make_bench: MakeBench, late_news: dict[i
     late_news[pid] = time.monotonic() + LATE_S
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WorkerProcess, "begin", noted)
-        patch.setattr(WorkerProcess, "obituary", lambda *_: str(time.monotonic()))
+        patch.setattr(WorkerProcess, "exit_reason", lambda *_: str(time.monotonic()))
         os.kill(pid, signal.SIGSEGV)
         switched = bench.event(WorkerSwitched)
     assert switched.ready.pid == spare

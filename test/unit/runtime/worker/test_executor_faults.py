@@ -11,10 +11,16 @@ import pytest
 
 from support.processes import alive
 from support.timing import judge
-from unit.executor import faulty_policies as faulty
-from unit.executor.bench import MakeBench
-from vla_ros.executor import ErrorKind, WorkerGaveUp, WorkerLimits, WorkerLost, WorkerReady
+from unit.runtime.worker import faulty_policies as faulty
+from unit.runtime.worker.bench import MakeBench
 from vla_ros.policies import PolicyRefused, PolicySpec
+from vla_ros.runtime.worker.wire import (
+    ErrorKind,
+    WorkerGaveUp,
+    WorkerLimits,
+    WorkerLost,
+    WorkerReady,
+)
 
 
 @pytest.mark.timing
@@ -128,10 +134,10 @@ def test_restart_replaces_a_healthy_worker(make_bench: MakeBench) -> None:
 def test_failing_callbacks_do_not_end_the_executor(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.executor.start(10)
-    bench.executor._supervisor._on_result = lambda result: 1 / 0  # type: ignore[assignment]
+    bench.executor._on_result = lambda result: 1 / 0  # type: ignore[assignment]
     bench.ask()
     time.sleep(0.1)
-    bench.executor._supervisor._on_result = bench.results.put
+    bench.executor._on_result = bench.results.put
     assert bench.result(bench.ask()).inference is not None
 
 
@@ -139,7 +145,7 @@ def test_refused_policy_says_why_and_leaves_no_worker(make_bench: MakeBench) -> 
     bench = make_bench(faulty.load_refused)
     with pytest.raises(PolicyRefused, match=r"^no such unnorm_key: give one of bridge, libero$"):
         bench.executor.start(10)
-    assert not bench.executor._supervisor.is_alive()
+    assert not bench.executor._thread.is_alive()
 
 
 def test_worker_that_dies_while_loading_is_a_refusal(make_bench: MakeBench) -> None:

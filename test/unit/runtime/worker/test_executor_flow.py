@@ -17,11 +17,11 @@ import pytest
 import vla_ros
 from support.processes import alive
 from support.timing import judge
-from unit.executor import faulty_policies as faulty
-from unit.executor.bench import CLOCK, MakeBench, frame
-from vla_ros.core import STAGES, Instruction, Observation, Pose
-from vla_ros.executor import ErrorKind, FrameRefused
+from unit.runtime.worker import faulty_policies as faulty
+from unit.runtime.worker.bench import CLOCK, MakeBench, frame
+from vla_ros.core.types import STAGES, Instruction, Observation, Pose
 from vla_ros.policies import PolicySpec
+from vla_ros.runtime.worker.wire import ErrorKind, FrameRefused
 
 
 def test_newest_frame_wins_under_500_hz(make_bench: MakeBench) -> None:
@@ -182,7 +182,7 @@ def test_close_while_a_callback_is_stuck_still_kills_the_worker(make_bench: Make
     bench = make_bench()
     pid = bench.executor.start(10).pid
     free = threading.Event()
-    bench.executor._supervisor._on_result = lambda result: free.wait(5) and None
+    bench.executor._on_result = lambda result: free.wait(5) and None
     bench.ask()
     time.sleep(0.1)
     began = time.monotonic()
@@ -208,10 +208,11 @@ PARENT = """
 import sys, time
 import numpy as np
 from vla_ros.core import Instruction, Observation
-from vla_ros.executor import Executor, WorkerLimits
+from vla_ros.runtime.worker.executor import Executor
+from vla_ros.runtime.worker.wire import WorkerLimits
 from vla_ros.policies import PolicySpec
-from vla_ros.timing import SystemClock
-from unit.executor import faulty_policies
+from vla_ros.core.clock import SystemClock
+from unit.runtime.worker import faulty_policies
 executor = Executor(PolicySpec(), SystemClock(), WorkerLimits(), lambda r: None, lambda e: None,
                     loader=faulty_policies.load_obedient)
 print(executor.start(10).pid, flush=True)
@@ -226,7 +227,7 @@ time.sleep(60)
 def test_worker_ends_with_its_parent_and_leaves_nothing(word: str) -> None:
     before = set(os.listdir("/dev/shm"))
     root = os.path.dirname(os.path.dirname(vla_ros.__file__))
-    path = os.pathsep.join([root, str(Path(__file__).parents[2])])
+    path = os.pathsep.join([root, str(Path(__file__).parents[3])])
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, word],
         stdout=subprocess.PIPE,

@@ -8,10 +8,10 @@ import pytest
 
 from support.processes import alive
 from support.wait import wait_until
-from unit.executor import faulty_policies as faulty
-from unit.executor.bench import MakeBench
-from vla_ros.executor import WorkerGone, WorkerReady
-from vla_ros.executor.process import WorkerProcess
+from unit.runtime.worker import faulty_policies as faulty
+from unit.runtime.worker.bench import MakeBench
+from vla_ros.runtime.worker.process import WorkerProcess
+from vla_ros.runtime.worker.wire import WorkerGone, WorkerReady
 
 
 def test_halt_kills_the_worker_without_an_event_until_restart(make_bench: MakeBench) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from support.processes import alive
 from support.wait import wait_until
-from unit.executor.bench import MakeBench
-from unit.executor.orphan import load_spinning
-from vla_ros.executor import WorkerLost
+from unit.runtime.worker.bench import MakeBench
+from unit.runtime.worker.orphan import load_spinning
 from vla_ros.policies import PolicySpec
+from vla_ros.runtime.worker.wire import WorkerLost
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def note(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_killed_parent_takes_a_worker_with_it_that_spins_in_c(note: Path) -> None:
-    command = [sys.executable, "-m", "unit.executor.orphan", str(note)]
+    command = [sys.executable, "-m", "unit.runtime.worker.orphan", str(note)]
     path = os.pathsep.join(entry for entry in sys.path if entry)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}

@@ -13,9 +13,12 @@ import pytest
 
 from support.processes import alive
 from support.wait import wait_until
-from unit.executor import faulty_policies as faulty
-from unit.executor.bench import Bench, MakeBench
-from vla_ros.executor import (
+from unit.runtime.worker import faulty_policies as faulty
+from unit.runtime.worker.bench import Bench, MakeBench
+from vla_ros.engine.options import EngineOptions
+from vla_ros.policies import PolicySpec
+from vla_ros.runtime.worker import memory
+from vla_ros.runtime.worker.wire import (
     SpareLost,
     SpareReady,
     WorkerGaveUp,
@@ -23,9 +26,7 @@ from vla_ros.executor import (
     WorkerLost,
     WorkerReady,
     WorkerSwitched,
-    memory,
 )
-from vla_ros.policies import PolicySpec
 
 LIMITS = WorkerLimits(spare=True)
 
@@ -129,7 +130,9 @@ def test_it_steps_back_until_it_serves(make_bench: MakeBench) -> None:
         return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
     ours = os.sched_getaffinity(0)
-    bench, serving, spare = with_spare(make_bench, spec=PolicySpec(num_threads=1))
+    bench, serving, spare = with_spare(
+        make_bench, spec=PolicySpec(engine=EngineOptions(num_threads=1))
+    )
     assert len(os.sched_getaffinity(spare)) == 1 and score(spare) == 1000
     assert os.sched_getaffinity(serving) == ours
     os.kill(serving, signal.SIGKILL)
@@ -150,9 +153,9 @@ def test_halt_ends_it_too_and_restart_loads_both(make_bench: MakeBench) -> None:
 
 PARENT = """
 import time
-from unit.executor import faulty_policies as faulty
-from unit.executor.bench import Bench
-from vla_ros.executor import SpareReady, WorkerLimits
+from unit.runtime.worker import faulty_policies as faulty
+from unit.runtime.worker.bench import Bench
+from vla_ros.runtime.worker.wire import (SpareReady, WorkerLimits)
 from vla_ros.policies import PolicySpec
 
 bench = Bench(PolicySpec(), WorkerLimits(spare=True), faulty.load_obedient)

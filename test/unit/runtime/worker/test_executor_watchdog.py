@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from vla_ros.executor.watchdog import RespawnBudget, Watchdog
-from vla_ros.timing import SECOND
+from vla_ros.core.clock import SECOND
+from vla_ros.runtime.worker.executor import Watchdog
+from vla_ros.runtime.worker.spare import RespawnBudget
 
 
 def test_nothing_asked_nothing_missing() -> None:

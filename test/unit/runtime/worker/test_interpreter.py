@@ -11,10 +11,11 @@ import pytest
 
 from support.plugins import offer
 from support.processes import alive
-from unit.executor.bench import MakeBench
-from vla_ros.executor import WorkerLost, WorkerReady
+from unit.runtime.worker.bench import MakeBench
+from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import PolicyRefused, PolicySpec
-from vla_ros.policies.interpreter import VARIABLE, worker_python
+from vla_ros.policies.load import VARIABLE, worker_python
+from vla_ros.runtime.worker.wire import WorkerLost, WorkerReady
 
 TELLS = """
 import os, sys
@@ -91,7 +92,7 @@ def test_an_interpreter_that_is_not_there_is_refused_in_one_line(make_bench: Mak
 def test_lerobot_without_its_environment_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    spec = PolicySpec("lerobot", checkpoint="folder")
+    spec = PolicySpec("lerobot", engine=EngineOptions("folder"))
     with pytest.raises(PolicyRefused, match="vla-ros lerobot setup"):
         worker_python(spec)
     python = tmp_path / "vla_ros" / "lerobot" / "bin" / "python"

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from support.lerobot import interpreter, make_checkpoints, said
-from unit.executor.bench import CLOCK, Bench, MakeBench
-from vla_ros.action_space import ActionKind, joints
-from vla_ros.core import Inference, Instruction, Observation
-from vla_ros.executor import Ready, WorkerLimits
+from unit.runtime.worker.bench import CLOCK, Bench, MakeBench
+from vla_ros.core.action_space import ActionKind, joints
+from vla_ros.core.types import Inference, Instruction, Observation
+from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import PolicyRefused, PolicySpec
+from vla_ros.runtime.worker.wire import Ready, WorkerLimits
 
 pytestmark = pytest.mark.slow
 TASK = Instruction("push the blue block", 0)
@@ -41,16 +42,15 @@ def copy(checkpoints: Path, tmp_path: Path):
     return make
 
 
-def start(make_bench: MakeBench, folder: Path, **fields) -> tuple[Bench, Ready]:
+def start(
+    make_bench: MakeBench, folder: Path, flow_cameras: str = "", **fields
+) -> tuple[Bench, Ready]:
     roles = MORE.get(folder.name, ())
-    settings = {
-        "camera_roles": roles,
-        "action_space": SPACE,
-        "seed": 5,
-        "num_threads": 1,
-        "warmup_count": 1,
-    } | fields
-    spec = PolicySpec("lerobot", checkpoint=str(folder), **settings)
+    engine = EngineOptions(
+        str(folder), camera_roles=roles, seed=5, num_threads=1, flow_cameras=flow_cameras
+    )
+    settings = {"action_space": SPACE, "warmup_count": 1} | fields
+    spec = PolicySpec("lerobot", engine=engine, **settings)
     bench = make_bench(spec=spec, limits=PATIENT)
     return bench, bench.executor.start(120.0)
 
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused_with_wanted_and_offered(make_bench, checkp
     with pytest.raises(
         PolicyRefused, match="wants gripper_wrist, top, side, main, wrist, side are offered"
     ):
-        start(make_bench, checkpoints / "act", schedule_options={"flow_cameras": "front=main"})
+        start(make_bench, checkpoints / "act", flow_cameras="front=main")
 
 
 def test_options_reach_lerobot_s_config(make_bench, checkpoints):

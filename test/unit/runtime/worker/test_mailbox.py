@@ -14,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vla_ros
-from vla_ros.executor.mailbox import SLOTS, Bytes, Doorbell, Letter, MailboxReader, MailboxWriter
+from vla_ros.runtime.worker.mailbox import (
+    SLOTS,
+    Bytes,
+    Doorbell,
+    Frame,
+    MailboxReader,
+    MailboxWriter,
+)
 
 HEAD, ROOM = 256, 4096
 
@@ -30,7 +37,7 @@ def letter(n: int, size: int, size2: int = 0) -> tuple[bytes, tuple[Bytes, ...]]
     return f"{n}:{size}:{size2}".encode(), tuple(np.full(s, n % 251, np.uint8) for s in sizes)
 
 
-def check(got: Letter) -> int:
+def check(got: Frame) -> int:
     """The letter is one that ``letter`` made, all of it; returns its n."""
     n, size, size2 = map(int, got.head.split(b":"))
     assert [a.size for a in got.arrays] == ([size, size2] if size2 else [size])
@@ -154,8 +161,8 @@ def test_doorbell_rings_are_one_until_answered() -> None:
 
 READER = """
 import sys
-from unit.executor.test_mailbox import check
-from vla_ros.executor.mailbox import MailboxReader
+from unit.runtime.worker.test_mailbox import check
+from vla_ros.runtime.worker.mailbox import MailboxReader
 fd, head, room, last = map(int, sys.argv[1:])
 reader, seen, count = MailboxReader(fd, head, room), 0, 0
 while seen < last:
@@ -171,7 +178,7 @@ print(count)
 
 def start_reader(writer: MailboxWriter, last: int) -> subprocess.Popen[str]:
     arguments = (writer.fileno(), writer.head_room, writer.array_room, last)
-    path = [str(Path(vla_ros.__file__).parents[1]), str(Path(__file__).parents[2])]
+    path = [str(Path(vla_ros.__file__).parents[1]), str(Path(__file__).parents[3])]
     return subprocess.Popen(
         [sys.executable, "-c", READER, *map(str, arguments)],
         pass_fds=(writer.fileno(),),

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vla_ros.executor import memory
-from vla_ros.executor.memory import MIB
 from vla_ros.policies import PolicyRefused
+from vla_ros.runtime.worker import memory
+from vla_ros.runtime.worker.memory import MIB
 
 
 def test_the_peak_of_a_process_counts_and_not_what_it_holds_now() -> None:

@@ -6,11 +6,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from vla_ros.core import PolicyInfo
-from vla_ros.executor import Ready, SpareLost, SpareReady, WorkerLimits
-from vla_ros.executor.spare import Spare
-from vla_ros.executor.wire import LoadRefused, WorkerReport
-from vla_ros.timing import SECOND
+from vla_ros.core.clock import SECOND
+from vla_ros.core.types import PolicyInfo
+from vla_ros.runtime.worker.spare import Spare
+from vla_ros.runtime.worker.wire import (
+    LoadRefused,
+    Ready,
+    SpareLost,
+    SpareReady,
+    WorkerLimits,
+    WorkerReport,
+)
 
 INFO = PolicyInfo("zero")
 SERVING = Ready(INFO, 1, 10.0, 12.0)
@@ -41,7 +47,7 @@ class Fake:
     def ended(self) -> bool:
         return (self.killed and not self.slow_to_die) or self.said is None
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         return "killed by SIGKILL"
 
 

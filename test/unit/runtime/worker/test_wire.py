@@ -10,14 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.action_space import ActionKind, joints
-from vla_ros.core import Executing, Inference, Instruction, Observation, PolicyInfo, Pose, Timeline
-from vla_ros.executor.mailbox import Letter
-from vla_ros.executor.messages import ErrorKind, FrameRefused, Ready, Result
-from vla_ros.executor.wire import (
+from vla_ros.core.action_space import ActionKind, joints
+from vla_ros.core.types import (
+    Executing,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    Pose,
+    Timeline,
+)
+from vla_ros.runtime.worker.mailbox import Frame
+from vla_ros.runtime.worker.wire import (
     REPORT_LIMIT,
+    ErrorKind,
+    FrameRefused,
     LoadRefused,
+    Ready,
     ReportStream,
+    Result,
     WorkerFailed,
     decode_report,
     decode_request,
@@ -43,7 +54,7 @@ def test_request_round_trip(text: str, values: list[float], wrist: bool) -> None
         Executing(2**61, 7, 2) if wrist else None, 3,
     )  # fmt: skip
     head, images = encode_request(sent, Instruction(text, 5))
-    letter = Letter(6, head, tuple(i.reshape(-1).copy() for i in images))
+    letter = Frame(6, head, tuple(i.reshape(-1).copy() for i in images))
     got = decode_request(letter)
     assert got.sequence == 6
     assert got.instruction == Instruction(text, 5)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unit.executor.faulty_policies import Obedient, Pipelined
-from vla_ros.core import Inference, Instruction, Observation, PolicyInfo, Timeline
-from vla_ros.executor.messages import FrameRequest
-from vla_ros.executor.serve import Server, last_line, warm_up
+from unit.runtime.worker.faulty_policies import Obedient, Pipelined
+from vla_ros.core.clock import MS, Clock, ManualClock
+from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec
-from vla_ros.timing import MS, Clock, ManualClock
+from vla_ros.runtime.worker.wire import FrameRequest
+from vla_ros.runtime.worker.worker import Server, last_line, warm_up
 
 
 class Timed:

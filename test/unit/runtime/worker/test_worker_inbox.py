@@ -7,13 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vla_ros.core import Inference, Instruction, Observation, Timeline
-from vla_ros.executor.inbox import Inbox
-from vla_ros.executor.mailbox import MailboxReader, MailboxWriter
-from vla_ros.executor.messages import FrameRequest
-from vla_ros.executor.serve import Server
-from vla_ros.executor.wire import HEAD_ROOM, encode_request
-from vla_ros.timing import SystemClock
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Inference, Instruction, Observation, Timeline
+from vla_ros.runtime.worker.mailbox import MailboxReader, MailboxWriter
+from vla_ros.runtime.worker.wire import HEAD_ROOM, FrameRequest, encode_request
+from vla_ros.runtime.worker.worker import Inbox, Server
 
 FIRST, SECOND = Instruction("push", 1), Instruction("pull", 2)
 

@@ -19,7 +19,7 @@ from support.processes import with_words
 from support.wait import wait_until
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a browser")
-TEST = Path(__file__).resolve().parents[2]
+TEST = Path(__file__).resolve().parents[3]
 OPENS = """
 import sys, time
 from support.browser import browser
@@ -68,11 +68,11 @@ def test_the_slider_shows_the_robot_where_it_was(tmp_path):
     """Ten seconds ago the box began to stand low; before, it was half a metre higher."""
     pytest.importorskip("viser", reason="viser is not installed: make view")
     from support.browser import browser
-    from vla_ros.timing import SECOND
-    from vla_ros.view.guard import Guard
-    from vla_ros.view.robot import read
-    from vla_ros.view.space import Instant, Past
-    from vla_ros.view.window import Window
+    from vla_ros.core.clock import SECOND
+    from vla_ros.viz.robot_model import read
+    from vla_ros.viz.viewer.guard import Guard
+    from vla_ros.viz.viewer.model import Instant, Past
+    from vla_ros.viz.viewer.window import Window
 
     past = Past()
     for tenth in range(250):

@@ -4,7 +4,7 @@ from http import HTTPStatus
 
 import pytest
 
-from vla_ros.view.guard import COOKIE, Guard, is_loopback
+from vla_ros.viz.viewer.guard import COOKIE, Guard, is_loopback
 
 HERE = Guard()
 ELSEWHERE = Guard("secret")

@@ -4,10 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.core import PolicyState
-from vla_ros.monitoring import StatusSeen
-from vla_ros.timing import SECOND
-from vla_ros.view.page import COLOURS, LOG_LINES, UNHEARD, LogLine, Page, World
+from vla_ros.core.clock import SECOND
+from vla_ros.core.types import PolicyState
+from vla_ros.runtime.monitor.seen import StatusSeen
+from vla_ros.viz.viewer.model import (
+    LOG_LINES,
+    UNHEARD,
+    LogLine,
+    Page,
+    World,
+)
+from vla_ros.viz.viewer.model import (
+    STATE_COLORS as COLORS,
+)
 
 
 def status(state=PolicyState.RUNNING, **more):
@@ -15,13 +24,13 @@ def status(state=PolicyState.RUNNING, **more):
 
 
 @pytest.mark.parametrize("state", list(PolicyState))
-def test_every_state_has_its_word_its_reason_and_a_colour_of_its_own(state):
+def test_every_state_has_its_word_its_reason_and_a_color_of_its_own(state):
     page = Page()
     page.hear_status(status(state, reason="because"), "pick", SECOND)
     banner = page.banner(SECOND)
     assert (banner.word, banner.reason) == (state.name, "because")
-    assert list(COLOURS.values()).count(banner.colour) == 1
-    assert banner.colour in page.banner_html(SECOND)
+    assert list(COLORS.values()).count(banner.color) == 1
+    assert banner.color in page.banner_html(SECOND)
 
 
 def test_what_was_said_long_ago_is_not_shown_as_the_present():
@@ -30,7 +39,7 @@ def test_what_was_said_long_ago_is_not_shown_as_the_present():
     page.hear_status(status(), "pick", SECOND)
     assert page.banner(3 * SECOND).word == "RUNNING"
     late = page.banner(9 * SECOND)
-    assert (late.word, late.colour) == ("SILENT", UNHEARD)
+    assert (late.word, late.color) == ("SILENT", UNHEARD)
     assert late.reason == "silent for 8 s; it was RUNNING"
 
 

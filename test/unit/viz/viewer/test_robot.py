@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_ros.view.robot import place_of, read, wxyz_of
+from vla_ros.viz.robot_model import place_of, read, wxyz_of
 
 unit = st.tuples(*[st.floats(-1, 1)] * 4).filter(lambda q: np.linalg.norm(q) > 0.1)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from vla_ros.timing import SECOND
-from vla_ros.view.pictures import OLD, age_text, burnt, side_by_side
-from vla_ros.view.space import SECONDS, Instant, Past, colour_of
+from vla_ros.core.clock import SECOND
+from vla_ros.viz.viewer.model import HISTORY_SECONDS as SECONDS
+from vla_ros.viz.viewer.model import OLD, Instant, Past, age_text, burnt, color_of, side_by_side
 
 
 def at(x):
@@ -36,7 +36,7 @@ def test_the_arrow_leads_where_half_a_second_of_the_command_would():
     assert Instant(0, poses={"gripper": at(0.0)}, step=np.zeros(3)).arrow(20.0) is None
     assert Instant(0, step=step).arrow(20.0) is None
     assert list(instant.things()) == ["red_cube"]
-    assert colour_of("red_cube") != colour_of("blue_cube")
+    assert color_of("red_cube") != color_of("blue_cube")
 
 
 def test_the_age_is_burnt_in_and_red_where_it_is_too_high():
@@ -44,8 +44,8 @@ def test_the_age_is_burnt_in_and_red_where_it_is_too_high():
     fresh, old = burnt(image, 80.0, 500.0), burnt(image, 800.0, 500.0)
     assert (fresh[:200] == 120).all() and (old[:200] == 120).all()
 
-    def has(picture, colour):
-        return bool((picture == colour).all(axis=2).any())
+    def has(picture, color):
+        return bool((picture == color).all(axis=2).any())
 
     assert has(old, OLD) and not has(fresh, OLD)
     assert has(fresh, (255, 255, 255)) and has(fresh, (0, 0, 0))

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from vla_ros.core import STAGES, CommandKind, PolicyState
-from vla_ros.monitoring import CommandSeen, StatusSeen
-from vla_ros.monitoring.seen import StagesSeen
-from vla_ros.timing import MS, SECOND
-from vla_ros.view.strips import SECONDS, STANDARD, CommandShown, Strips
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import STAGES, CommandKind, PolicyState
+from vla_ros.runtime.monitor.seen import CommandSeen, StagesSeen, StatusSeen
+from vla_ros.viz.viewer.model import SECONDS, CommandShown, Strips
 
 UNITS = ("m", "m", "m", "rad", "rad", "rad", "1")
 STATUS = StatusSeen(
@@ -23,7 +23,7 @@ def command(age_ms=100.0, action=(0.0,) * 7, kind=CommandKind.POLICY, observed=T
     seen = CommandSeen(
         1, kind, published, published - round(age_ms * MS) if observed else 0, stages
     )
-    return CommandShown(seen, tuple(action), STANDARD, UNITS)
+    return CommandShown(seen, tuple(action), END_EFFECTOR_DELTA.names, UNITS)
 
 
 def strip(strips, name, now):
@@ -71,7 +71,7 @@ def test_each_number_of_an_action_is_a_share_of_its_own_bound():
     strips.sample(STATUS, SECOND)
     shown = strip(strips, "action", SECOND)
     assert [line[0] for line in shown.y[:7]] == [1.0, -0.5, 0.0, 1.0, 0.5, 0.5, 1.0]
-    assert [line.label for line in shown.lines] == [*STANDARD, "bound", "-bound"]
+    assert [line.label for line in shown.lines] == [*END_EFFECTOR_DELTA.names, "bound", "-bound"]
 
 
 def test_an_action_of_another_robot_makes_other_lines():

@@ -8,8 +8,8 @@ import pytest
 msgspec = pytest.importorskip("msgspec", reason="viser is not installed: make view")
 pytest.importorskip("viser", reason="viser is not installed: make view")
 
-from vla_ros.view.strips import Line, Strip
-from vla_ros.view.window import encoded
+from vla_ros.viz.viewer.model import Line, Strip
+from vla_ros.viz.viewer.window import encoded
 
 
 def test_where_nothing_was_measured_the_browser_gets_null():

@@ -24,13 +24,21 @@ from support.bags import (
     write_bag,
 )
 from support.bags import _make as make
-from vla_ros.replay.bag import Bag
-from vla_ros.replay.errors import BagError
-from vla_ros.view.robot import place_of
-from vla_ros.windows.facts import Lines, Numbers, Picture, Place, Solid, State, Text
-from vla_ros.windows.frames import Frames
-from vla_ros.windows.reading import Reader, stamp_of
-from vla_ros.windows.rerun_bag import show_bag
+from vla_ros.data.bags import Bag, BagError
+from vla_ros.viz.rerun import show_bag
+from vla_ros.viz.robot_model import place_of
+from vla_ros.viz.scene import (
+    Frames,
+    Lines,
+    Numbers,
+    Picture,
+    Place,
+    Reader,
+    Solid,
+    State,
+    Text,
+    stamp_of,
+)
 
 URDF = """<robot name="r"><link name="base_link"><visual><geometry><box size="1 2 3"/></geometry>
 </visual></link><link name="tip"><visual><geometry><sphere radius="0.1"/></geometry></visual></link>

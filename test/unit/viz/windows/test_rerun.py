@@ -10,9 +10,9 @@ pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[
 
 from support.bags import START, T, action, film, joints, task, write_bag
 from vla_ros.cli.main import main
-from vla_ros.replay.bag import Bag
-from vla_ros.windows.facts import Numbers, Place
-from vla_ros.windows.rerun_layout import charts
+from vla_ros.data.bags import Bag
+from vla_ros.viz.rerun import charts
+from vla_ros.viz.scene import Numbers, Place
 
 NUMBERS = [[0.1 * i, -0.2, 0.3, 0.0, 0.1, 0.2, 1.0] for i in range(3)]
 ROBOT = """<robot name="r"><link name="base_link"><visual><geometry><box size="1 2 3"/></geometry>

@@ -13,11 +13,11 @@ pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[
 
 from rosbags.interfaces import Nodetype
 
-from vla_ros.recording.topics import TOPICS
-from vla_ros.recording.typestore import typestore
-from vla_ros.resources import share
+from vla_ros.core.resources import share
+from vla_ros.data.bag_writer import typestore
+from vla_ros.data.run_info import TOPICS
 
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[4]
 
 CONFIG = share() / "config"
 KINDS = {f"/{name.lstrip('/')}": kind.rstrip("*") for name, kind in TOPICS}

@@ -10,16 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vla_ros.engine.checkpoints.convert.adapter import adapter_in
-from vla_ros.engine.checkpoints.convert.lora import convert_adapter
-from vla_ros.engine.checkpoints.convert.oft import convert_oft
-from vla_ros.engine.checkpoints.convert.pickled import convert_pickled, pickles_in
-from vla_ros.engine.checkpoints.convert.prismatic import convert_prismatic
-from vla_ros.engine.checkpoints.convert.publish import publishing
-from vla_ros.engine.checkpoints.family import OFT_PARTS, READS, foreign_config
-from vla_ros.engine.checkpoints.files import names_in, read_json
-from vla_ros.engine.checkpoints.openvla import Layout, inspect_checkpoint
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.convert.adapter import adapter_in, convert_adapter
+from vla_ros.engine.io.convert.oft import convert_oft
+from vla_ros.engine.io.convert.pickles import read_pickle
+from vla_ros.engine.io.convert.prismatic import convert_prismatic
+from vla_ros.engine.io.files import (
+    copy_beside,
+    names_in,
+    publishing,
+    read_json,
+    weight_map,
+    write_json,
+)
+from vla_ros.engine.io.foreign import OFT_PARTS, PICKLES, READS, foreign_config
+from vla_ros.engine.io.openvla import Layout, inspect_checkpoint
+from vla_ros.engine.io.weights import INDEX
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +75,46 @@ def _fill(source: Path, scratch: Path, options: ConvertOptions) -> str:
         )
     if list(source.glob(OFT_PARTS)):
         return convert_oft(
-            source, scratch, chunk=options.chunk, images=options.images, step=options.step,
+            source,
+            scratch,
+            chunk=options.chunk,
+            images=options.images,
+            step=options.step,
             base=options.base,
-        )  # fmt: skip
+        )
     has_weights = list(source.glob("model*.safetensors"))
     if adapter_in(source) is not None and not has_weights:
         return convert_adapter(source, scratch, options.base)
-    if pickles_in(source) and not has_weights:
-        return convert_pickled(source, scratch)
+    pickles = sorted(path for pattern in PICKLES for path in source.glob(pattern))
+    if pickles and not has_weights:
+        return _convert_pickled(source, scratch, pickles)
     if reason := foreign_config(raw, str(source)):
         raise CheckpointError(reason)
     if has_weights and "vision_backbone_id" in raw:
         raise CheckpointError(f"{source} is in the engine's own layout already: use it as it is")
     raise CheckpointError(f"nothing to convert in {source}: there is {names_in(source)}; {READS}")
+
+
+def _convert_pickled(source: Path, scratch: Path, files: list[Path]) -> str:
+    """OpenVLA's layout with its weights in ``pytorch_model*.bin``: every file on its own, and an
+    index over them where there are several."""
+    from safetensors.torch import save_file
+
+    read_json(source / "config.json")
+    index = source / "pytorch_model.bin.index.json"
+    if index.is_file():
+        files = [source / name for name in sorted(set(weight_map(index).values()))]
+    elif len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        raise CheckpointError(f"{source} has {names} and no index: which one is the model?")
+    places: dict[str, str] = {}
+    for number, path in enumerate(files, 1):
+        several = f"-{number:05d}-of-{len(files):05d}" if len(files) > 1 else ""
+        name = f"model{several}.safetensors"
+        tensors = {n: t.contiguous() for n, t in read_pickle(path).items()}
+        save_file(tensors, str(scratch / name))
+        places |= dict.fromkeys(tensors, name)
+    if len(files) > 1:
+        write_json(scratch / INDEX, {"weight_map": places})
+    copy_beside(source, scratch)
+    return f"{len(files)} file{'s' * (len(files) > 1)} of pickled weights"

@@ -7,7 +7,6 @@ the number of cameras is written anywhere in a release; they follow from the rob
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,16 +14,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from vla_ros.engine.checkpoints.config import ModelConfig
-from vla_ros.engine.checkpoints.convert.copying import base_of, copy_beside, refuse_baseless
-from vla_ros.engine.checkpoints.convert.unpickle import to_safetensors
-from vla_ros.engine.checkpoints.files import open_tensors, read_json
-from vla_ros.engine.checkpoints.openvla import norm_stats_of
-from vla_ros.engine.checkpoints.parse import parse_config
-from vla_ros.engine.checkpoints.preprocessor import read_preprocessor
-from vla_ros.engine.checkpoints.shapes import expected_shapes
-from vla_ros.engine.checkpoints.weights import HEADS, check_shapes, read_headers
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.config import ModelConfig, parse_config
+from vla_ros.engine.io.convert.adapter import base_of, refuse_baseless
+from vla_ros.engine.io.convert.pickles import read_pickle
+from vla_ros.engine.io.files import copy_beside, read_json, write_json
+from vla_ros.engine.io.openvla import expected_shapes, norm_stats_of
+from vla_ros.engine.io.processors import read_preprocessor
+from vla_ros.engine.io.weights import HEADS, Expected, check_tensors, read_headers
 
 _STEP = re.compile(r"--(.+)_checkpoint\.pt$")
 _NOT_BUILT = {
@@ -68,8 +65,8 @@ def convert_oft(
     heads = {name: _head_file(source, name, step) for name in HEADS}
     raw = read_json(source / "config.json" if base is None else base / "config.json")
     config = _plain(source if base is None else base, raw)
-    head = _read(heads["action_head"], scratch / "head.tmp")
-    proprio = _read(heads["proprio_projector"], scratch / "state.tmp")
+    head = _read(heads["action_head"])
+    proprio = _read(heads["proprio_projector"])
     dim, state = _sizes(source, head, proprio)
     robot = next((r for r in ROBOTS if r.dim == dim and state in (0, r.state)), ROBOTS[0])
     chunk, images = chunk or robot.chunk, images or robot.cameras
@@ -88,12 +85,12 @@ def convert_oft(
             save_file(named, scratch / f"{name}.safetensors")
     saved = [scratch / f"{name}.safetensors" for name, tensors in parts.items() if tensors]
     wanted = {n: s for n, s in expected_shapes(whole).items() if n.startswith(HEADS)}
-    check_shapes(source, read_headers(saved), wanted, ())
+    check_tensors(source, read_headers(saved), Expected(wanted))
     base_of(source, base, scratch, config)
     copy_beside(source, scratch)
     raw.update(parallel_decoding=True, action_chunk=chunk, image_sequence_len=images)
     raw.update(action_dim=dim, proprio_dim=state, normalise_by_minmax=dim == 14)
-    (scratch / "config.json").write_text(json.dumps(raw, indent=1) + "\n")
+    write_json(scratch / "config.json", raw)
     norm_stats_of(scratch, raw)
     return (
         f"{_said(heads)} as for {robot.name}: chunks of {chunk} actions of {dim},"
@@ -139,13 +136,11 @@ def _step(path: Path) -> str:
     return found.group(1) if found else ""
 
 
-def _read(path: Path | None, scratch: Path) -> dict[str, torch.Tensor]:
+def _read(path: Path | None) -> dict[str, torch.Tensor]:
     """A head's tensors, without the prefix that training in parallel leaves."""
     if path is None:
         return {}
-    with open_tensors(to_safetensors(path, scratch)) as shard:
-        found = {n.removeprefix("module."): shard.get_tensor(n) for n in shard.keys()}  # noqa: SIM118
-    scratch.unlink()
+    found = {n.removeprefix("module."): tensor for n, tensor in read_pickle(path).items()}
     if any(name.startswith("noise_predictor.") for name in found):
         reason = _NOT_BUILT["noisy_action_projector"]
         raise CheckpointError(f"{path} is not supported, {reason}")

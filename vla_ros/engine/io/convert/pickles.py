@@ -1,25 +1,61 @@
-"""The process that reads a pickle: SOURCE TARGET SEPARATOR. Knows torch and safetensors only.
-
-Ends with status 0 and TARGET written, or with one line of JSON, {"reason": ...}.
-"""
+"""Tensors of ``.pt`` and ``.bin`` files. No code of a pickle ever runs."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.pop(0)  # the folder of this file, whose modules are not meant for torch
-
 import torch
-from safetensors.torch import save_file
 
-SKIPPED = ("optimizer", "lr_scheduler", "scheduler")  # of a training run, larger than its model
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.files import refuse_broken
+
+SEPARATOR = "/"  # {"model": {"llm": {"x": tensor}}} becomes model/llm/x
+_SKIPPED = ("optimizer", "lr_scheduler", "scheduler")  # of a training run, larger than its model
 
 
-def reason(error: Exception) -> str:
+def read_pickle(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor in nested dictionaries, by the names that lead to it, each in storage of its own
+    (safetensors has no two names for one). CheckpointError: the file holds something else.
+
+    Torch's ``weights_only`` unpickler admits tensors and plain containers and nothing that could
+    run code, from torch 2.6 on: older ones are refused (CVE-2025-32434). The file is mapped, so
+    what is not looked at takes no memory.
+    """
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if release < (2, 6):
+        raise CheckpointError(
+            f"{path}: a pickle, and torch {torch.__version__} can be made to run code by one"
+            " (CVE-2025-32434); convert it where torch is 2.6 or later"
+        )
+    refuse_broken(path)
+    try:
+        content = _load(path)
+    except Exception as error:
+        raise CheckpointError(f"{path}: {_reason(error)}") from error
+    found: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in _tensors(content):
+        place = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.detach().clone() if place in seen else tensor.detach()
+        seen.add(place)
+    if not found:
+        kind = type(content).__name__
+        raise CheckpointError(f"{path}: holds a {kind} without tensors, wanted names with tensors")
+    return found
+
+
+def _load(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, ValueError) as error:
+        if "mmap" not in str(error):
+            raise
+        return torch.load(path, map_location="cpu", weights_only=True)  # the format before zip
+
+
+def _reason(error: Exception) -> str:
     """Torch's message of many lines in one."""
     text = " ".join(str(error).split())
     if "Unsupported" in text or "not an allowed global" in text:
@@ -31,51 +67,10 @@ def reason(error: Exception) -> str:
     return f"no whole file of torch.save ({text[:120]}): copy or download it again"
 
 
-def load(path: str) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, ValueError) as error:
-        if "mmap" not in str(error):
-            raise
-        return torch.load(path, map_location="cpu", weights_only=True)  # the format before zip
-
-
-def tensors(content: Any, separator: str, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in nested dictionaries, with the names that lead to it."""
+def _tensors(content: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(content, torch.Tensor):
         yield name, content
     elif isinstance(content, dict):
         for key, value in content.items():
-            if name or key not in SKIPPED:
-                yield from tensors(
-                    value, separator, f"{name}{separator}{key}" if name else str(key)
-                )
-
-
-def main(source: str, target: str, separator: str) -> str | None:
-    """Do it; returns what is wrong."""
-    try:
-        content = load(source)
-    except Exception as error:
-        return reason(error)
-    found: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors(content, separator):
-        place = tensor.untyped_storage().data_ptr()
-        shared = place in seen  # safetensors has no two names for one tensor
-        seen.add(place)
-        found[name] = tensor.detach().clone() if shared else tensor.detach().contiguous()
-    if not found:
-        return f"holds a {type(content).__name__} without tensors, wanted names with tensors"
-    try:
-        save_file(found, target)
-    except Exception as error:
-        return f"its tensors cannot be written to {target}: {' '.join(str(error).split())}"
-    return None
-
-
-if __name__ == "__main__":
-    said = main(*sys.argv[1:4])
-    if said is not None:
-        print(json.dumps({"reason": said}))
-        sys.exit(2)
+            if name or key not in _SKIPPED:
+                yield from _tensors(value, f"{name}{SEPARATOR}{key}" if name else str(key))

@@ -4,67 +4,74 @@
     RUN/dataset_statistics.json
     RUN/checkpoints/step-*.pt       {"model": {vision_backbone, projector, llm_backbone}}
 
+and beside it, where its actions are codes, a VQ-VAE:
+
+    VQ/config.json             {"input_dim_h", "input_dim_w", "vqvae_n_embed", "vqvae_groups", ...}
+    VQ/checkpoints/model.pt    {"encoder", "decoder", "vq_embedding", "optimizer"}
+
 Source: openvla-mini ``prismatic/models/load.py`` (what is read), ``prismatic/conf/models.py``
 (what a base VLM is made of), ``vla/action_tokenizer.py`` (where the action tokens end), and
-openvla ``vla-scripts/extern/convert_openvla_weights_to_hf.py`` (names of tensors).
+openvla ``vla-scripts/extern/convert_openvla_weights_to_hf.py`` (names of tensors); vq_bet_official
+``vqvae/vqvae.py``, openvla-mini ``vla-scripts/pretrain_vq.py``.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from vla_ros.engine.checkpoints.config import BACKBONES, ModelConfig, TextConfig
-from vla_ros.engine.checkpoints.convert.unpickle import SEPARATOR, to_safetensors
-from vla_ros.engine.checkpoints.convert.vq import read_vq
-from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.checkpoints.files import open_tensors, read_json
-from vla_ros.engine.checkpoints.openvla import STATISTICS, save_checkpoint
-from vla_ros.engine.checkpoints.parse import LLAMA_EMPTY_TOKEN
-from vla_ros.engine.checkpoints.shapes import LANGUAGE, Tensors, check_tensors, unused_names
-from vla_ros.engine.errors import CheckpointError
+import torch
 
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.config import (
+    BACKBONES,
+    LLAMA_EMPTY_TOKEN,
+    Fields,
+    ModelConfig,
+    TextConfig,
+    VqConfig,
+)
+from vla_ros.engine.io.convert.pickles import SEPARATOR, read_pickle
+from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.openvla import (
+    LANGUAGE,
+    STATISTICS,
+    Tensors,
+    refuse_unlike,
+    save_checkpoint,
+    unused_names,
+)
+
+_VQ_DECODER = {"encoder.0": "0", "encoder.2": "1", "fc": "2"}  # an EncoderMLP too
+_STEP = re.compile(r"step-(\d+)[-.]")
 _PROJECTOR = {"projector.0": "fc1", "projector.2": "fc2", "projector.4": "fc3"}
 _TOWERS = {
     "dino_featurizer.": "featurizer.",
     "siglip_featurizer.": "fused_featurizer.",
     "featurizer.": "featurizer.",
 }
-_LLAMA_7B = TextConfig()
-_QWEN_05B = TextConfig(
-    "qwen2", hidden_size=896, intermediate_size=4864, layers=24, heads=14, kv_heads=2, head_dim=64,
-    rope_theta=1e6, tied=True,
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class BaseVlm:
-    """What a base model of prismatic is made of; ``tokens`` is its tokenizer's ``vocab_size``
-    and ``all_tokens`` its length, with what was added to it."""
-
-    style: str
-    backbone: str
-    resize: str
-    text: TextConfig
-    tokens: int
-    all_tokens: int
-
-
-#: The base models that OpenVLA's and MiniVLA's published runs name.
+_DINOSIGLIP, _SIGLIP = "dinosiglip-vit-so-224px", "siglip-vit-so400m"
+_LLAMA = ModelConfig(TextConfig(), BACKBONES[_DINOSIGLIP], 32000, empty_token_id=LLAMA_EMPTY_TOKEN)
+_QWEN = ModelConfig(
+    TextConfig("qwen2", 32000, 896, 4864, 24, 14, 2, 64, rope_theta=1e6, tied=True),
+    BACKBONES[_DINOSIGLIP],
+    151643,
+    prompt_style="qwen",
+)
+#: The base models that OpenVLA's and MiniVLA's published runs name, each with its tokenizer's
+#: ``vocab_size``; and the tokenizer's length, with what was added to it.
 BASE_VLMS = {
-    "prism-dinosiglip-224px+7b": BaseVlm(
-        "openvla", "dinosiglip-vit-so-224px", "resize-naive", _LLAMA_7B, 32000, 32001
+    "prism-dinosiglip-224px+7b": (_LLAMA, 32001),
+    "siglip-224px+7b": (
+        replace(_LLAMA, prompt_style="openvla-v0.1", towers=BACKBONES[_SIGLIP], resize="letterbox"),
+        32001,
     ),
-    "siglip-224px+7b": BaseVlm(
-        "openvla-v0.1", "siglip-vit-so400m", "letterbox", _LLAMA_7B, 32000, 32001
-    ),
-    "prism-qwen25-dinosiglip-224px+0_5b": BaseVlm(
-        "qwen", "dinosiglip-vit-so-224px", "resize-naive", _QWEN_05B, 151643, 151665
-    ),
-    "prism-qwen25-extra-dinosiglip-224px+0_5b": BaseVlm(
-        "qwen", "dinosiglip-vit-so-224px", "resize-naive", _QWEN_05B, 151643, 151921
-    ),
+    "prism-qwen25-dinosiglip-224px+0_5b": (_QWEN, 151665),
+    "prism-qwen25-extra-dinosiglip-224px+0_5b": (_QWEN, 151921),
 }
 
 
@@ -86,16 +93,13 @@ def convert_prismatic(
     path = checkpoint_file(source, step)
     stats = read_json(source / STATISTICS)
     tokenizer = _tokenizer(source, tokenizer)
-    weights = to_safetensors(path, scratch / "weights.tmp")
-    tensors, config = _named(weights, path, config or describe(vla, source))
+    tensors, config = _named(read_pickle(path), path, config or describe(vla, source))
     if _coded(vla):
-        tensors_of_vq, config = read_vq(_vq(source, vq), scratch / "vq.tmp", config)
+        tensors_of_vq, config = _read_vq(source, vq, config)
         tensors.update(tensors_of_vq)
-    check_tensors(path, tensors, config, unused_names(config))
+    refuse_unlike(path, tensors, config, unused_names(config))
     used = {n: t for n, t in tensors.items() if not n.startswith(unused_names(config))}
-    save_checkpoint(scratch, config, used, stats, lambda place: _copy(tokenizer, place))
-    for left in ("weights.tmp", "vq.tmp"):
-        (scratch / left).unlink(missing_ok=True)
+    save_checkpoint(scratch, config, used, stats, partial(shutil.copyfile, tokenizer))
     return f"{path.name} of a prismatic run on {vla.text('base_vlm', 'a base VLM')}"
 
 
@@ -103,62 +107,51 @@ def checkpoint_file(run: Path, step: str | None) -> Path:
     """The newest ``checkpoints/step-*.pt``, as prismatic's loader takes it, or that of ``step``."""
     files = sorted((run / "checkpoints").glob("step-*.pt"))
     if step is not None:
-        files = [f for f in files if int(_number(f.name)) == int(step)]
+        files = [f for f in files if int((_STEP.match(f.name) or ["", "-1"])[1]) == int(step)]
     files = files or ([] if step else sorted((run / "checkpoints").glob("*.pt")))
     if not files:
         raise CheckpointError(f"no checkpoints/step-{step or '*'}*.pt in {run}")
     return files[-1]
 
 
-def _number(name: str) -> str:
-    digits = name.removeprefix("step-").split("-")[0].removesuffix(".pt")
-    return digits if digits.isdigit() else "-1"
-
-
 def describe(vla: Fields, source: Path) -> ModelConfig:
     """What the run's ``config.json`` says about its model."""
-    name = Path(vla.text("base_vlm", "")).name
-    base = BASE_VLMS.get(name)
-    if base is None:
+    where, name = source / "config.json", Path(vla.text("base_vlm", "")).name
+    if name not in BASE_VLMS:
         raise CheckpointError(
-            f"{source / 'config.json'}: vla.base_vlm is {name!r}; known are {', '.join(BASE_VLMS)}"
+            f"{where}: vla.base_vlm is {name!r}; known are {', '.join(BASE_VLMS)}"
         )
     images = vla.whole("image_sequence_len", 1)
     if images > 1 and not (images == 2 and vla.flag("use_wrist_image", False)):
         raise CheckpointError(
-            f"{source / 'config.json'}: this model looks at {images} images, a history of frames;"
+            f"{where}: this model looks at {images} images, a history of frames;"
             " one camera, or one with the wrist's beside it, is supported"
         )
     actions = vla.text("action_tokenizer", "action_tokenizer")
     if actions not in ("action_tokenizer", "extra_action_tokenizer") and not _coded(vla):
         raise vla.wrong("action_tokenizer", "action_tokenizer, extra_action_tokenizer or a vq one")
-    return ModelConfig(
-        text=base.text,
-        towers=BACKBONES[base.backbone],
-        action_vocab=base.all_tokens if "extra" in actions else base.tokens,
-        prompt_style=base.style,
-        empty_token_id=None if base.style == "qwen" else LLAMA_EMPTY_TOKEN,
-        resize=base.resize,
-        images=images,
-    )
+    base, length = BASE_VLMS[name]
+    vocab = length if "extra" in actions else base.action_vocab
+    return replace(base, action_vocab=vocab, images=images)
 
 
 def _coded(vla: Fields) -> bool:
     return "_vq_" in f"_{vla.text('action_tokenizer', '')}"
 
 
-def _named(weights: Path, source: Path, config: ModelConfig) -> tuple[Tensors, ModelConfig]:
+def _named(
+    weights: Mapping[str, torch.Tensor], source: Path, config: ModelConfig
+) -> tuple[Tensors, ModelConfig]:
     """The tensors under OpenVLA's names; the vocabulary is as large as its embedding."""
     out: Tensors = {}
     parts: set[str] = set()
-    with open_tensors(weights) as shard:
-        for full in shard.keys():  # noqa: SIM118 (a safetensors handle is no dict)
-            part, _, name = full.removeprefix(f"model{SEPARATOR}").partition(SEPARATOR)
-            new = _rename(part, name)
-            if new is None:
-                raise CheckpointError(f"{source} has an unknown tensor {full}")
-            parts.add(part)
-            out[new] = shard.get_tensor(full)
+    for full, tensor in weights.items():
+        part, _, name = full.removeprefix(f"model{SEPARATOR}").partition(SEPARATOR)
+        new = _rename(part, name)
+        if new is None:
+            raise CheckpointError(f"{source} has an unknown tensor {full}")
+        parts.add(part)
+        out[new] = tensor
     lost = {"vision_backbone", "projector", "llm_backbone"} - parts
     if lost:
         raise CheckpointError(f"{source} lacks {', '.join(sorted(lost))}: it is no whole VLA")
@@ -194,14 +187,37 @@ def _tokenizer(source: Path, given: Path | None) -> Path:
     return path
 
 
-def _copy(source: Path, target: Path) -> None:
-    shutil.copyfile(source, target)
-
-
-def _vq(source: Path, given: Path | None) -> Path:
-    if given is not None:
-        return given
-    raise CheckpointError(
-        f"{source} speaks in codes of a VQ-VAE: give --vq, the directory with its config.json and"
-        " checkpoints/model.pt (MiniVLA: Stanford-ILIAD/pretrain_vq)"
+def _read_vq(
+    source: Path, directory: Path | None, config: ModelConfig
+) -> tuple[Tensors, ModelConfig]:
+    """Codebooks and decoder of MiniVLA's VQ-VAE as ``vq.*``, and ``config`` with their sizes."""
+    if directory is None:
+        raise CheckpointError(
+            f"{source} speaks in codes of a VQ-VAE: give --vq, the directory with its config.json"
+            " and checkpoints/model.pt (MiniVLA: Stanford-ILIAD/pretrain_vq)"
+        )
+    fields = Fields(read_json(directory / "config.json"), str(directory / "config.json"))
+    groups, dim = fields.whole("vqvae_groups", 4), fields.whole("input_dim_w", 9)
+    if groups != dim:
+        raise fields.wrong("vqvae_groups", f"{dim}, one code for each of the action's dimensions")
+    path = directory / "checkpoints" / "model.pt"
+    found = read_pickle(path)
+    books = [f"vq_embedding{SEPARATOR}layers.{i}._codebook.embed" for i in range(groups)]
+    linear = {
+        f"decoder{SEPARATOR}{old}.{kind}": f"vq.decoder.{new}.{kind}"
+        for old, new in _VQ_DECODER.items()
+        for kind in ("weight", "bias")
+    }
+    lost = sorted({*books, *linear} - found.keys())
+    if lost:
+        raise CheckpointError(f"{path} lacks {', '.join(lost[:6])}: it is no VQ-VAE of MiniVLA")
+    out = {new: found[old].float() for old, new in linear.items()}
+    out["vq.codebooks"] = torch.cat([found[name] for name in books]).float()
+    vq = VqConfig(
+        horizon=fields.whole("input_dim_h", 10),
+        latent=fields.whole("n_latent_dims", 512),
+        hidden=len(out["vq.decoder.0.bias"]),
+        scale=fields.number("act_scale", 1.0),
     )
+    codes = fields.whole("vqvae_n_embed", 32, 2)
+    return out, replace(config, vq=vq, bins=codes, action_dim=dim)

@@ -2,30 +2,51 @@
 
 Two kinds of preprocessing lead to the square that a tower takes: ``default`` resizes as the
 checkpoint's own processor does (openvla ``processing_prismatic.py`` over torchvision), and
-``libero`` as the published LIBERO evaluations do (:mod:`vla_ros.engine.vision.transforms`).
+``libero`` as the published LIBERO evaluations do (:mod:`vla_ros.engine.io.images.steps`).
 Mean, deviation, interpolation and strategy are the checkpoint's.
+
+:class:`TorchSquares` makes the same squares in torch, on whatever device the pixels are. Resizing
+is what Pillow does, to the bit: two products with its own whole numbers, and its rounding to bytes
+between them. The steps of LIBERO's evaluation are those of :mod:`~.steps` in float32; sums in
+another order may round a pixel to the next byte. Its JPEG round trip stays on the CPU, as libjpeg's
+arithmetic is not torch's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable
 
 import numpy as np
 import torch
 from PIL import Image as PILImage
 
-from vla_ros.core import Image
-from vla_ros.engine.checkpoints.config import ModelConfig, TowerConfig
-from vla_ros.engine.vision.resampling import Placing, placing
-from vla_ros.engine.vision.squares import Colour, TorchSquares
-from vla_ros.engine.vision.transforms import centre_crop, libero_picture, libero_square
-from vla_ros.engine.vision.upload import uploaded
+from vla_ros.core.types import Image
+from vla_ros.engine.io.config import ModelConfig, TowerConfig
+from vla_ros.engine.io.images.steps import (
+    BYTES,
+    CROP_AREA,
+    PRECISION,
+    Placing,
+    bytes_of,
+    center_crop,
+    lanczos_weights,
+    libero_picture,
+    libero_square,
+    pillow_weights,
+    placing,
+    sample_points,
+    vertical_first,
+)
+from vla_ros.engine.layers.devices import on_device
 
-_Square = tuple[int, Colour, str]  # side, fill, interpolation
+Color = tuple[int, int, int]
+_Square = tuple[int, Color, str]  # side, fill, interpolation
+_HALF = 1 << (PRECISION - 1)
 
 
 def fit(
-    image: Image, size: int, strategy: str, fill: Colour, interpolation: str = "bicubic"
+    image: Image, size: int, strategy: str, fill: Color, interpolation: str = "bicubic"
 ) -> Image:
     """Make a uint8 image [size, size, 3] of an image [h, w, 3].
 
@@ -39,21 +60,17 @@ def fit(
     picture = PILImage.fromarray(image)
     to = placing(height, width, size, strategy)
     if to.top or to.left:
-        picture = _padded(picture, to, fill)
+        wide, high = picture.size
+        padded = PILImage.new("RGB", (wide + 2 * to.left, high + 2 * to.top), fill)
+        padded.paste(picture, (to.left, to.top))
+        picture = padded
     if picture.size != (to.wide, to.high):
         picture = picture.resize((to.wide, to.high), PILImage.Resampling[interpolation.upper()])
     left, top = to.cut_left, to.cut_top
     return np.asarray(picture.crop((left, top, left + size, top + size)))
 
 
-def _padded(picture: PILImage.Image, to: Placing, fill: Colour) -> PILImage.Image:
-    wide, high = picture.size
-    padded = PILImage.new("RGB", (wide + 2 * to.left, high + 2 * to.top), fill)
-    padded.paste(picture, (to.left, to.top))
-    return padded
-
-
-def letterbox_fill(config: ModelConfig, tower: TowerConfig) -> Colour:
+def letterbox_fill(config: ModelConfig, tower: TowerConfig) -> Color:
     """The colour of the padding: the checkpoint's one for all towers, else int(mean * 255).
 
     The family disagrees with itself. Its Hugging Face processor pads every tower with the last
@@ -75,8 +92,8 @@ class Preprocessor:
     """uint8 RGB image -> one float tensor [1, 3, size, size] per tower, on the device.
 
     ``image_steps`` says where a picture is resized: "cpu" by Pillow, "device" in torch after the
-    picture went there as it came (:mod:`vla_ros.engine.vision.squares`: the same pixels), "auto" on
-    a GPU where there is one.
+    picture went there as it came (:class:`TorchSquares`: the same pixels),
+    "auto" on a GPU where there is one.
     """
 
     def __init__(
@@ -122,7 +139,7 @@ class Preprocessor:
                 made = libero_square(image, size)
             else:
                 made = fit(image, size, self._config.resize, fill, interpolation)
-            made = centre_crop(made) if self._crop else made
+            made = center_crop(made) if self._crop else made
             # A copy: the camera's buffer may be shared memory that is written again.
             return torch.from_numpy(made.copy()).permute(2, 0, 1).float()
 
@@ -138,6 +155,131 @@ class Preprocessor:
                 made = squares.lanczos3(picture, size)
             else:
                 made = squares.fit(picture, size, self._config.resize, fill, interpolation)
-            return squares.centre_crop(made) if self._crop else made
+            return squares.center_crop(made) if self._crop else made
 
         return square
+
+
+class TorchSquares:
+    """Float pictures [3, h, w] of whole numbers -> squares [3, size, size] of whole numbers.
+
+    Matrices are uploaded when a camera's size is first seen, and kept."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kept: dict[Hashable, torch.Tensor] = {}
+
+    def fit(
+        self, picture: torch.Tensor, size: int, strategy: str, fill: Color, interpolation: str
+    ) -> torch.Tensor:
+        """As :func:`fit`."""
+        height, width = picture.shape[1:]
+        if (height, width) == (size, size):
+            return picture
+        to = placing(height, width, size, strategy)
+        if to.top or to.left:
+            picture = self._padded(picture, to, fill)
+        height, width = picture.shape[1:]
+        columns = self._cut(width, to.wide, to.cut_left, size, interpolation)
+        rows = self._cut(height, to.high, to.cut_top, size, interpolation)
+        steps = [
+            lambda x: _across(x, columns, to.cut_left, size),
+            lambda x: _down(x, rows, to.cut_top, size),
+        ]
+        if vertical_first(height, width, to.high, to.wide, interpolation):
+            steps.reverse()
+        return steps[1](steps[0](picture))
+
+    def lanczos3(self, picture: torch.Tensor, size: int) -> torch.Tensor:
+        """As :func:`.steps.lanczos3`."""
+        height, width = picture.shape[1:]
+        if (height, width) == (size, size):
+            return picture
+        rows, columns = (
+            self._keep(("lanczos3", n, size), lambda n=n: lanczos_weights(n, size))  # type: ignore[misc]
+            for n in (height, width)
+        )
+        return (rows @ picture @ columns.T).round_().clamp_(0, 255)
+
+    def center_crop(self, picture: torch.Tensor) -> torch.Tensor:
+        """As :func:`.steps.centre_crop`."""
+        (y0, y1, fy), (x0, x1, fx) = (self._samples(n) for n in picture.shape[1:])
+        # By a tensor: by a number, a GPU multiplies with what is nearly 1 / 255.
+        source = picture / self._keep("white", lambda: np.full(1, 255, np.float32))
+        left, right = source[:, :, x0], source[:, :, x1]
+        across = left + (right - left) * fx
+        above, below = across[:, y0], across[:, y1]
+        value = (above + (below - above) * fy[:, None]).clamp_(0, 1)
+        return (value * 255.5).clamp_(max=255).floor_().float()
+
+    def _padded(self, picture: torch.Tensor, to: Placing, fill: Color) -> torch.Tensor:
+        height, width = picture.shape[1:]
+        color = self._keep(("fill", fill), lambda: np.array(fill, np.float32)[:, None, None])
+        padded = color.repeat(1, height + 2 * to.top, width + 2 * to.left)
+        padded[:, to.top : to.top + height, to.left : to.left + width] = picture
+        return padded
+
+    def _cut(
+        self, length: int, size: int, begin: int, count: int, interpolation: str
+    ) -> torch.Tensor | None:
+        """The matrix [3 * count, length] of ``count`` of the new pixels; None: they are the old."""
+        if length == size:
+            return None
+
+        def make() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+            parts = bytes_of(pillow_weights(length, size, interpolation)[begin : begin + count])
+            return parts.reshape(-1, length)
+
+        return self._keep((length, size, begin, count, interpolation), make)
+
+    def _samples(self, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The two pixels that each new one lies between, and how far it is from the first."""
+        points = sample_points(length, math.sqrt(CROP_AREA))
+        low = np.floor(points).astype(np.int64)
+        first = self._keep(("first", length), lambda: low)
+        second = self._keep(("second", length), lambda: np.minimum(low + 1, length - 1))
+        return first, second, self._keep(("share", length), lambda: points - low)  # in float64
+
+    def _keep(
+        self, key: Hashable, make: Callable[[], np.ndarray[tuple[int, ...], np.dtype[np.generic]]]
+    ) -> torch.Tensor:
+        if key not in self._kept:
+            self._kept[key] = torch.from_numpy(make()).to(self._device)
+        return self._kept[key]
+
+
+def _across(
+    picture: torch.Tensor, columns: torch.Tensor | None, begin: int, size: int
+) -> torch.Tensor:
+    """[3, h, w] -> [3, h, size]: resized, or where nothing is to resize cut out."""
+    if columns is None:
+        return picture[:, :, begin : begin + size]
+    return _rounded((picture @ columns.T).unflatten(2, (BYTES, size)), 2)
+
+
+def _down(picture: torch.Tensor, rows: torch.Tensor | None, begin: int, size: int) -> torch.Tensor:
+    """[3, h, w] -> [3, size, w], likewise."""
+    if rows is None:
+        return picture[:, begin : begin + size]
+    return _rounded((rows @ picture).unflatten(1, (BYTES, size)), 1)
+
+
+def _rounded(parts: torch.Tensor, axis: int) -> torch.Tensor:
+    """Sums of the three parts of weights -> bytes as float32, as Pillow's ``clip8`` makes them."""
+    high, middle, low = parts.to(torch.int32).unbind(axis)
+    whole = torch.add(low, torch.add(middle, high, alpha=256), alpha=256)
+    return (whole.add_(_HALF) >> PRECISION).clamp_(0, 255).float()
+
+
+def uploaded(image: Image, device: torch.device) -> torch.Tensor:
+    """uint8 [h, w, 3] -> the same on the device, without waiting for the copy.
+
+    The camera's buffer may be shared memory that is written again, so it is copied first; for a GPU
+    into page-locked memory, from where the device fetches it by itself. That memory is torch's: it
+    is handed out again when the transfer is over, not before.
+    """
+    cuda = device.type == "cuda"
+    with on_device(device):
+        held = torch.empty(image.shape, dtype=torch.uint8, pin_memory=cuda)
+        np.copyto(held.numpy(), image)
+        return held.to(device, non_blocking=True)

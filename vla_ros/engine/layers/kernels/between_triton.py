@@ -10,8 +10,8 @@ import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
-from vla_ros.engine.packed.devices import on_device
-from vla_ros.engine.packed.kernels.between import Between, Pair
+from vla_ros.engine.layers.devices import on_device
+from vla_ros.engine.layers.kernels.fused import Between, Pair
 
 _BLOCK = 1024  # of silu_mul: columns a program
 

@@ -1,7 +1,7 @@
 """The Triton kernel of :mod:`rope_write`. Import it only where Triton runs.
 
 One program handles one head of one token. Q and K are rotated in place in the fused projection
-and K and V are copied from there into the ring; the arithmetic is fp32, rounded once.
+and K and V are copied from there into the KV cache; the arithmetic is fp32, rounded once.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
-from vla_ros.engine.packed.devices import on_device
-from vla_ros.engine.packed.kernels.rope_write import Heads, Rotated
+from vla_ros.engine.layers.devices import on_device
+from vla_ros.engine.layers.kernels.fused import Heads, Rotated
 
 
 @triton.jit

@@ -13,10 +13,10 @@ import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
-from vla_ros.engine.packed.devices import on_device
-from vla_ros.engine.packed.kernels.operand_triton import operand
-from vla_ros.engine.packed.pack import Plan
-from vla_ros.engine.packed.ring import Ring
+from vla_ros.engine.layers.devices import on_device
+from vla_ros.engine.layers.kernels.operand_triton import operand
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import Plan
 
 _ROWS = 16  # of a block of queries at least: what a tensor core takes
 _MOST = 64  # and at most, where a slot has many tokens
@@ -94,19 +94,19 @@ def _together(  # type: ignore[no-untyped-def]
 
 
 class TritonTail:
-    """As :class:`~vla_ros.engine.packed.tail.TorchTail`. ``parts``: of the entries; None: enough
+    """As :class:`.attention.TorchTail`. ``parts``: of the entries; None: enough
     of them to fill a GPU."""
 
-    def __init__(self, ring: Ring, plan: Plan, parts: int | None = None) -> None:
-        self._ring, self._plan, self._parts = ring, plan, parts
+    def __init__(self, kv_cache: KVCache, plan: Plan, parts: int | None = None) -> None:
+        self._kv_cache, self._plan, self._parts = kv_cache, plan, parts
         self._slot = plan.slot[plan.shape.prefill :]
 
     def __call__(self, layer: int, q: torch.Tensor, scale: float) -> torch.Tensor:
-        ring, plan = self._ring, self._plan
-        keys, values, (tail, heads, dim) = ring.keys[layer], ring.values[layer], q.shape
+        kv_cache, plan = self._kv_cache, self._plan
+        keys, values, (tail, heads, dim) = kv_cache.keys[layer], kv_cache.values[layer], q.shape
         slots, kv, entries, _ = keys.shape
         group = heads // kv
-        # In a ring of several slots a block of tokens may lie across two of them.
+        # In a KV cache of several slots a block of tokens may lie across two of them.
         tokens = max(min(tail, _MOST // group), 1) if slots == 1 else 1
         tiles = -(-tail // tokens)
         block = max(min(_BLOCK // (dim * q.element_size()), 64), 16)

@@ -11,8 +11,8 @@ import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
-from vla_ros.engine.packed.devices import on_device
-from vla_ros.engine.quantised.ternary.layout import PLANES
+from vla_ros.engine.layers.devices import on_device
+from vla_ros.engine.layers.ternary import PLANES
 
 BLOCKS = {"ROWS": 64, "WEIGHTS": 64, "BYTES": 64}
 

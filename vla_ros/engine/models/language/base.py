@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
-from vla_ros.engine.packed.attention import Attention
-from vla_ros.engine.quantised.matrices import Weight
+from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.linear import Weight
 
 #: embeddings [T, C], positions int64 [T], attention, rows int64 [R] -> hidden states [R, C]
 Hidden = Callable[[torch.Tensor, torch.Tensor, Attention, torch.Tensor], torch.Tensor]

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vla_ros.engine.checkpoints.config import TextConfig
-from vla_ros.engine.decoders.llama import rope_tables
-from vla_ros.engine.packed.attention import Attention
-from vla_ros.engine.packed.kernels.rope_write import Heads, signed
-from vla_ros.engine.quantised.matrices import Quantised, linear
+from vla_ros.engine.io.config import TextConfig
+from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.kernels.fused import Heads, signed
+from vla_ros.engine.layers.linear import LowBit, linear
+from vla_ros.engine.models.language.llama import rope_tables
 
 if TYPE_CHECKING:
-    from vla_ros.engine.checkpoints.openvla import Checkpoint
+    from vla_ros.engine.io.openvla import Checkpoint
 
 _PREFIX = "language_model.model."
 
@@ -30,18 +30,18 @@ class Layer:
     are the norms before ``out`` and ``down``."""
 
     norm1: torch.Tensor
-    qkv: Quantised
+    qkv: LowBit
     inner1: torch.Tensor
-    out: Quantised
+    out: LowBit
     norm2: torch.Tensor
-    gate_up: Quantised
+    gate_up: LowBit
     inner2: torch.Tensor
-    down: Quantised
+    down: LowBit
 
 
 class BitNetDecoder:
-    """See :class:`~vla_ros.engine.decoders.base.Decoder`. Its head is empty: it says no tokens, and
-    embeddings are read from where the checkpoint has them."""
+    """See :class:`~vla_ros.engine.models.language.base.Decoder`. Its head is empty: it says no
+    tokens, and embeddings are read from where the checkpoint has them."""
 
     def __init__(
         self, config: TextConfig, checkpoint: Checkpoint, max_positions: int = 4096
@@ -102,8 +102,8 @@ class BitNetDecoder:
 def _layer(checkpoint: Checkpoint, number: int) -> Layer:
     base, tensors = f"{_PREFIX}layers.{number}.", checkpoint.tensors
 
-    def matrix(name: str) -> Quantised:
-        return checkpoint.quantised[f"{base}{name}_proj.weight"].ready()
+    def matrix(name: str) -> LowBit:
+        return checkpoint.quantized[f"{base}{name}_proj.weight"].ready()
 
     return Layer(
         norm1=tensors[base + "input_layernorm.weight"],

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.checkpoints.config import TextConfig
-from vla_ros.engine.gemm.tuner import Tuner
-from vla_ros.engine.packed.attention import Attention
-from vla_ros.engine.packed.kernels.between import PLAIN, Between
-from vla_ros.engine.packed.kernels.rope_write import Heads, signed
-from vla_ros.engine.quantised.matrices import Quantised, Weight, linear, stacked
-from vla_ros.engine.quantised.prepacked import Prepacked
+from vla_ros.engine.io.config import TextConfig
+from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.gemm import Tuner
+from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, signed
+from vla_ros.engine.layers.linear import LowBit, Prepacked, Weight, linear, stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class Layer:
 
 
 class LlamaDecoder:
-    """See :class:`~vla_ros.engine.decoders.base.Decoder`."""
+    """See :class:`~vla_ros.engine.models.language.base.Decoder`."""
 
     def __init__(
         self,
@@ -43,7 +41,7 @@ class LlamaDecoder:
         tensors: dict[str, torch.Tensor],
         prefix: str = "language_model.",
         max_positions: int = 4096,
-        quantised: Mapping[str, Quantised] | None = None,
+        quantized: Mapping[str, LowBit] | None = None,
         prepack: bool = False,
         tuner: Tuner | None = None,
         between: Between = PLAIN,
@@ -54,7 +52,7 @@ class LlamaDecoder:
         self._packed: list[tuple[list[str], list[int], Prepacked]] = []
         self.embedding = tensors[prefix + "model.embed_tokens.weight"]
         self._final_norm = tensors[prefix + "model.norm.weight"]
-        few = quantised or {}
+        few = quantized or {}
         head = prefix + "lm_head.weight"
         self._head: Weight
         if head in few:

@@ -7,5 +7,6 @@ fitted on other episodes than it is judged by. numpy only.
 
 Of a chunk of several actions a token has been said before by the last chunk, *shifted* by the steps
 that were executed in between, and lies near the same token of the *previous step* of its own
-chunk: there those stand for the actions before (:mod:`vla_ros.engine.trees.expecting`).
+chunk: there those stand for the actions before
+(:mod:`vla_ros.engine.decoding.temporal_prediction`).
 """

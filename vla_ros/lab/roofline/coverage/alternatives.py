@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.analysis.coverage.episodes import (
+from vla_ros.engine.decoding.temporal_prediction import WIDTH, TemporalMarginals
+from vla_ros.lab.roofline.coverage.episodes import (
     SINGLE,
     Chunks,
     Tokens,
@@ -16,7 +17,6 @@ from vla_ros.analysis.coverage.episodes import (
     held_out,
     triples,
 )
-from vla_ros.engine.trees.marginals import WIDTH, TemporalMarginals
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,6 @@ def fold_hits(
     """[frames - 2, K]: whether a token is among the ``count`` likeliest alternatives."""
     hits = np.zeros((max(len(episode) - 2, 0), episode.shape[1]), bool)
     for row, (before, last, own) in enumerate(triples(episode, chunks)):
-        there = fitted.alternatives(last, before)
+        there = fitted.candidates(last, before).tokens
         hits[row] = [token in options[:count] for token, options in zip(own, there, strict=True)]
     return hits

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vla_ros.engine.trees.expecting import Expecting
-from vla_ros.engine.trees.marginals import TemporalMarginals
+from vla_ros.engine.decoding.temporal_prediction import TemporalMarginals, TemporalPredictor
 
 Tokens = npt.NDArray[np.int32]  # [frames, K] of an episode
 
@@ -39,7 +38,7 @@ def fit(episodes: Iterable[Tokens], window: range, chunks: Chunks = SINGLE) -> T
 
 def _learn(learned: TemporalMarginals, episode: Tokens, chunks: Chunks) -> None:
     for before, last, own in triples(episode, chunks):
-        learned.update(last, before, own, learned.alternatives(last, before))
+        learned.update(last, before, own, learned.candidates(last, before).tokens)
 
 
 def triples(
@@ -80,14 +79,14 @@ def met_frames(
         return
     for number, expecting in enumerate(expectations(episode, chunks)):
         if number:
-            last, before = expecting.look(rows[number], 0, len(rows[number]))
+            last, before = expecting.predict(rows[number], 0, len(rows[number]))
             yield list(before), list(last), rows[number]
 
 
-def expectations(episode: Tokens, chunks: Chunks) -> Iterable[Expecting]:
+def expectations(episode: Tokens, chunks: Chunks) -> Iterable[TemporalPredictor]:
     """Frame by frame as a drafter would have it before the frame is said."""
     width = episode.shape[1]
-    expecting = Expecting(width // chunks.steps, chunks.steps, window_of([episode]))
+    expecting = TemporalPredictor(width // chunks.steps, chunks.steps, window_of([episode]))
     for number, own in enumerate(episode.tolist()):
         told = None if chunks.executed is None or not number else (number - 1, chunks.executed)
         expecting.begin(number, told)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_ros.analysis.coverage.episodes import (
+from vla_ros.engine.decoding.draft_tree import ROOT, Budget, DraftTree, TreePlan, due, plan_trees
+from vla_ros.engine.decoding.temporal_prediction import TemporalMarginals
+from vla_ros.lab.roofline.coverage.episodes import (
     FOLDS,
     SINGLE,
     Chunks,
@@ -16,9 +18,6 @@ from vla_ros.analysis.coverage.episodes import (
     met_frames,
     window_of,
 )
-from vla_ros.engine.trees.expected import Budget, TreePlan, due, plan_trees
-from vla_ros.engine.trees.marginals import TemporalMarginals
-from vla_ros.engine.trees.shape import ROOT, DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def trees(
         for episode in episodes[fold::FOLDS]:
             count.first(episode.shape[1])
             for before, last, own in met_frames(episode, chunks):
-                _play(own, fitted.alternatives(last, before), plan, count)
+                _play(own, fitted.candidates(last, before).tokens, plan, count)
             frames += len(episode)
     return Replayed(name, frames, count.passes / frames, *count.means, float(np.mean(expected)))
 
@@ -95,7 +94,7 @@ def learning(
         for before, last, own in met_frames(episode, chunks):
             if due(seen):
                 plan = plan_trees(learned.chances[:-1], budget)
-            there = learned.alternatives(last, before)
+            there = learned.candidates(last, before).tokens
             _play(own, there, plan, count)
             learned.update(last, before, own, there)
             seen += 1

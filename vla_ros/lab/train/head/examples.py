@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vla_ros.train.head.features import Episode
+from vla_ros.lab.train.head.features import Episode
 
 
 @dataclass(frozen=True, slots=True)

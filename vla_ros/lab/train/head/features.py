@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
-from vla_ros.core import Inference, Observation, Timeline
-from vla_ros.engine import Engine
-from vla_ros.engine.decoders.base import tap_layers
-from vla_ros.engine.packed.pack import prefill_layout
-from vla_ros.engine.request import Decoded, Request
-from vla_ros.engine.tokens import MAX_TEXT
-from vla_ros.errors import UserError
-from vla_ros.timing import Clock
+from vla_ros.core.clock import Clock
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Inference, Observation, Timeline
+from vla_ros.engine.decoding.request import Decoded, Request
+from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.io.tokens import MAX_TEXT
+from vla_ros.engine.layers.pack import prefill_layout
+from vla_ros.engine.models.language.base import tap_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,22 @@ class Episode:
 class Seer:
     """Looks at a frozen target while it acts: the engine's answer, and one pass more."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: TokenEngine) -> None:
         model = engine.model
         if model.config.parallel:
             raise UserError("an OFT checkpoint says no tokens: a draft head would have no use")
         self._engine, self._actions = engine, model.actions
         longest = model.config.patches + MAX_TEXT + engine.info.max_tokens
         layers = tap_layers(model.config.text.layers)
-        self._lane = model.lane(1, longest, model.actions.window, layers)
+        self._runner = model.runner(1, longest, model.actions.window, layers)
         self._frames: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
-        """The target's answer to a frame, which is kept; InvalidAction as ``Engine.step``."""
-        request = self._engine.request(observation, timeline, clock)
-        decoded = self._engine.schedule.step(request)
+        """The target's answer to a frame, which is kept; InvalidAction as ``TokenEngine.step``."""
+        request = self._engine.encode(observation, timeline, clock)
+        decoded = self._engine.decoding.step(request)
         assert decoded is not None  # the schedule of the rollouts answers every frame
-        answer = self._engine.inference(decoded)
+        answer = self._engine.unnormalize(decoded)
         self._keep(request, decoded)
         return answer
 
@@ -61,12 +61,12 @@ class Seer:
         """All tokens but the last behind the prompt in one pass, as they were said."""
         length, tokens = len(request.prompt), torch.tensor(decoded.tokens)
         total = length + len(tokens) - 1
-        self._lane.fit(total)
+        self._runner.fit(total)
         behind = tokens[:-1].to(request.prompt.device)
         layout = prefill_layout(total, tuple(range(length - 1, total)))
-        logits = self._lane.logits(layout, request.prompt, behind if len(behind) else None)
-        assert self._lane.tapped is not None
-        taps = self._lane.tapped.to("cpu", torch.bfloat16)
+        logits = self._runner.logits(layout, request.prompt, behind if len(behind) else None)
+        assert self._runner.tapped is not None
+        taps = self._runner.tapped.to("cpu", torch.bfloat16)
         self._frames.append((tokens, taps, logits.float().softmax(-1).to("cpu", torch.bfloat16)))
 
     def take(self) -> Episode:

@@ -12,21 +12,17 @@ from dataclasses import dataclass
 
 import torch
 
-from vla_ros.core import Timeline
-from vla_ros.engine.draft_heads import RANKED, OneShotHead
-from vla_ros.engine.drafters.base import Drafter
-from vla_ros.engine.drafters.head import Embed, HeadDrafter
-from vla_ros.engine.drafters.recursive import RecursiveDrafter
-from vla_ros.engine.drafters.temporal_tree import TemporalTreeDrafter
-from vla_ros.engine.drafters.verdict import follow
-from vla_ros.engine.recursive_head import RecursiveHead
-from vla_ros.engine.request import Request
-from vla_ros.engine.stages import StageTimer
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.expected import Budget
-from vla_ros.timing import SystemClock
-from vla_ros.train.head.examples import past_of, places
-from vla_ros.train.head.features import Episode
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Timeline
+from vla_ros.engine.decoding.acceptance import follow
+from vla_ros.engine.decoding.draft_heads import RANKED, OneShotHead, RecursiveHead
+from vla_ros.engine.decoding.draft_tree import Budget
+from vla_ros.engine.decoding.drafters import Drafter, TemporalTreeDrafter
+from vla_ros.engine.decoding.head_drafters import Embed, HeadDrafter, RecursiveDrafter
+from vla_ros.engine.decoding.request import Request, StageTimer
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.lab.train.head.examples import past_of, places
+from vla_ros.lab.train.head.features import Episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +104,9 @@ def _action(
             tokens = draft.tokens.tolist()
             verdict = follow(said, tokens, parents, known, _same, True)
             stood = verdict.accepted
-            drafter.judged(verdict.draft, stood)
+            drafter.verified(verdict.draft, stood)
             accepted, rounds = accepted + stood * (known > 0), rounds + (known > 0)
-        drafter.saw(taps[known : known + stood + 1], range(stood + 1))
+        drafter.observe_taps(taps[known : known + stood + 1], range(stood + 1))
         known += stood + 1
     drafter.observe(own, own)
     return passes, accepted, rounds

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vla_ros.engine.recursive_head import LEVELS
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.engine.decoding.draft_heads import LEVELS
 
 
 @dataclass(frozen=True, slots=True)

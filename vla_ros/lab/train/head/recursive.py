@@ -15,25 +15,25 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.checkpoints.draft_head import DraftHead
-from vla_ros.engine.drafters.head import Embed
-from vla_ros.engine.drafters.recursive import expected_bins, states_of
-from vla_ros.engine.recursive_head import (
+from vla_ros.engine.decoding.draft_heads import (
     LEVELS,
     RANKED,
     RecursiveConfig,
     RecursiveHead,
     heads_for,
     reachable,
-    width_for,
+    recursive_width,
 )
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.expected import Budget, plan_states
-from vla_ros.engine.trees.expecting import Expecting
-from vla_ros.train.head.features import Episode
-from vla_ros.train.head.judge import Judge, Judged
-from vla_ros.train.head.options import HeadOptions
-from vla_ros.train.head.target import Target, rounded
+from vla_ros.engine.decoding.draft_tree import Budget, plan_states
+from vla_ros.engine.decoding.head_drafters import Embed, expected_bins, states_of
+from vla_ros.engine.decoding.temporal_prediction import TemporalPredictor
+from vla_ros.engine.io.draft_head import DraftHead
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.lab.train.head.features import Episode
+from vla_ros.lab.train.head.judge import Judge, Judged
+from vla_ros.lab.train.head.options import HeadOptions
+from vla_ros.lab.train.head.target import Target, rounded
+from vla_ros.lab.train.head.unrolled import unroll
 
 PRIOR = 8.0  # frames that the chances of all steps' same dimension count for
 BATCH = 16  # answers at once, where nothing is learned
@@ -77,7 +77,7 @@ def _expected(
     episode: Episode, actions: ActionTokens, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     count = episode.tokens.shape[1]
-    expecting, rows = Expecting(count // steps, steps, actions.window), []
+    expecting, rows = TemporalPredictor(count // steps, steps, actions.window), []
     for number, own in enumerate(episode.tokens.tolist()):
         expecting.begin(number)
         known = range(1, count - 1)
@@ -96,7 +96,7 @@ class RecursivePupil:
         self, options: HeadOptions, target: Target, learn: Sequence[Episode], device: torch.device
     ) -> None:
         actions, count = target.actions, learn[0].tokens.shape[1]
-        width = options.width or width_for(target.hidden)
+        width = options.width or recursive_width(target.hidden)
         config = RecursiveConfig(
             target.layers, target.hidden, count, count // target.steps, actions.bins, width,
             heads_for(width), actions.ordered,
@@ -167,11 +167,11 @@ def unrolled(
     device: torch.device,
     follow: int | None = None,
 ) -> list[torch.Tensor]:
-    """Logits as ``RecursiveHead.unrolled`` gives them."""
+    """Logits as :func:`unroll` gives them."""
     places = batch.taps.shape[1]
     tokens = batch.tokens[:, :places].to(device)
     last, before = batch.last.to(device).long(), batch.before.to(device).long()
-    return head.unrolled(batch.taps.to(device).float(), tokens, last, before, steps,
+    return unroll(head, batch.taps.to(device).float(), tokens, last, before, steps,
                          lambda t: embed(t).float(), follow)  # fmt: skip
 
 

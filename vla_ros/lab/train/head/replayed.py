@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from vla_ros.engine.drafters.head import Embed
-from vla_ros.engine.recursive_head import LEVELS, RANKED, RecursiveHead
-from vla_ros.engine.tokens import ActionTokens
-from vla_ros.engine.trees.rounds import Shown, Unrolled, shown
-from vla_ros.train.head.features import Episode
-from vla_ros.train.head.recursive import BATCH, Answers, answers_of, ranks_of, unrolled
+from vla_ros.engine.decoding.draft_heads import LEVELS, RANKED, RecursiveHead
+from vla_ros.engine.decoding.head_drafters import Embed
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.lab.heterospec import Shown, Unrolled, shown
+from vla_ros.lab.train.head.features import Episode
+from vla_ros.lab.train.head.recursive import BATCH, Answers, answers_of, ranks_of, unrolled
 
 
 def replayed(

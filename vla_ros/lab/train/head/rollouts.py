@@ -1,7 +1,7 @@
 """The target acts in the simulation, and what a draft head needs is kept.
 
 Episodes to learn from have seeds of the training's range, those to judge by seeds that nothing is
-trained on (:mod:`vla_ros.train.data.seeds`). A recording that was cut short goes on.
+trained on (:mod:`vla_ros.data.episodes.plan`). A recording that was cut short goes on.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from vla_ros.core import Floats, Observation, Timeline
-from vla_ros.engine import Engine
-from vla_ros.errors import UserError
+from vla_ros.core.clock import Clock
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Floats, Observation, Timeline
+from vla_ros.data.demonstrations import scales, to_environment
+from vla_ros.data.episodes.plan import dagger_seed, validation_seed
+from vla_ros.engine.engine import TokenEngine
+from vla_ros.lab.train.collect import Episode, play
+from vla_ros.lab.train.head.features import Seer, write_episode
 from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimObservation
-from vla_ros.timing import Clock
-from vla_ros.train.data.rollout import Episode, play
-from vla_ros.train.data.seeds import dagger_seed, validation_seed
-from vla_ros.train.data.units import scales, to_environment
-from vla_ros.train.head.features import Seer, write_episode
 
 ROUND = 49  # of the training's seeds: no round of on-policy correction has come so far
 OPTIONS_FILE = "rollouts.json"
@@ -52,7 +52,7 @@ class Recorded:
 def record(
     options: RolloutOptions,
     directory: Path,
-    engine: Engine,
+    engine: TokenEngine,
     environment: Environment,
     clock: Clock,
     stop: Callable[[], bool] = lambda: False,
@@ -111,7 +111,7 @@ def _episode(environment: Environment, part: str, number: int) -> Episode:
 def _act(
     episode: Episode,
     environment: Environment,
-    engine: Engine,
+    engine: TokenEngine,
     seer: Seer,
     clock: Clock,
     executed: int,

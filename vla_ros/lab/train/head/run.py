@@ -9,18 +9,19 @@ from pathlib import Path
 
 import torch
 
-from vla_ros.engine import Engine, EngineOptions, load_engine
-from vla_ros.engine.checkpoints.draft_head import save_head
-from vla_ros.engine.decoders.base import tap_layers
-from vla_ros.engine.quantised.matrices import Quantised, plain, rows_of
-from vla_ros.errors import UserError
-from vla_ros.timing import SystemClock
-from vla_ros.train.data.rollout import shared_environment
-from vla_ros.train.head.features import Episode, read_episode
-from vla_ros.train.head.options import HeadOptions
-from vla_ros.train.head.rollouts import JUDGE, LEARN, Recorded, RolloutOptions, path_of, record
-from vla_ros.train.head.target import Target
-from vla_ros.train.head.training import Step, Trained, train_head
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.errors import UserError
+from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.io.draft_head import save_head
+from vla_ros.engine.layers.linear import LowBit, plain, rows_of
+from vla_ros.engine.models.language.base import tap_layers
+from vla_ros.lab.train.collect import shared_environment
+from vla_ros.lab.train.head.features import Episode, read_episode
+from vla_ros.lab.train.head.options import HeadOptions
+from vla_ros.lab.train.head.rollouts import JUDGE, LEARN, Recorded, RolloutOptions, path_of, record
+from vla_ros.lab.train.head.target import Target
+from vla_ros.lab.train.head.training import Step, Trained, train_head
 
 ROLLOUTS, HEAD = "rollouts", "draft_head"  # folders of a run
 TRAINING = "training.json"
@@ -60,10 +61,13 @@ def run(
     before there was anything to train on. UserError: a target that has no use for a head."""
     engine = load_engine(
         EngineOptions(
-            wanted.target, device=wanted.device, dtype=wanted.dtype, unnorm_key=wanted.unnorm_key
+            wanted.target,
+            device=wanted.device,
+            dtype=wanted.dtype,
+            unnorm_key=wanted.unnorm_key or "",
         )
     )
-    if not isinstance(engine, Engine):
+    if not isinstance(engine, TokenEngine):
         raise UserError(f"{wanted.target} is a flow policy: draft heads are for token policies")
     if engine.model.config.parallel:
         raise UserError(f"{wanted.target} says all its actions in one pass: nothing to draft")
@@ -92,7 +96,7 @@ def run(
     return trained
 
 
-def target_of(engine: Engine) -> Target:
+def target_of(engine: TokenEngine) -> Target:
     """A token policy as its draft head sees it."""
     text = engine.model.config.text
     # A copy that gradients may meet: what is made in inference mode they may not.
@@ -107,7 +111,7 @@ def target_of(engine: Engine) -> Target:
     return Target(
         engine.model.actions, embed, tap_layers(text.layers), text.hidden_size,
         engine.info.chunk_length,
-        None if isinstance(rows, Quantised) else plain(rows).detach().float().cpu(),
+        None if isinstance(rows, LowBit) else plain(rows).detach().float().cpu(),
     )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from vla_ros.engine.drafters.head import Embed
-from vla_ros.engine.tokens import ActionTokens
+from vla_ros.engine.decoding.head_drafters import Embed
+from vla_ros.engine.io.tokens import ActionTokens
 
 Head = TypeVar("Head", bound=nn.Module)
 

@@ -14,16 +14,16 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from vla_ros.engine.checkpoints.draft_head import DraftHead
-from vla_ros.engine.draft_heads import HeadConfig, OneShotHead, width_for
-from vla_ros.engine.drafters.head import Embed
-from vla_ros.errors import UserError
-from vla_ros.train.head.examples import Batch, Examples
-from vla_ros.train.head.features import Episode
-from vla_ros.train.head.judge import Judge, Judged, count_chances
-from vla_ros.train.head.options import HeadOptions
-from vla_ros.train.head.recursive import RecursivePupil
-from vla_ros.train.head.target import Target, rounded
+from vla_ros.core.errors import UserError
+from vla_ros.engine.decoding.draft_heads import HeadConfig, OneShotHead, one_shot_width
+from vla_ros.engine.decoding.head_drafters import Embed
+from vla_ros.engine.io.draft_head import DraftHead
+from vla_ros.lab.train.head.examples import Batch, Examples
+from vla_ros.lab.train.head.features import Episode
+from vla_ros.lab.train.head.judge import Judge, Judged, count_chances
+from vla_ros.lab.train.head.options import HeadOptions
+from vla_ros.lab.train.head.recursive import RecursivePupil
+from vla_ros.lab.train.head.target import Target, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +85,18 @@ def train_head(
         )
     make = RecursivePupil if options.recursive else OneShotPupil
     pupil: Pupil = make(options, target, learn, device)
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         pupil.head.parameters(), betas=(0.9, 0.95), weight_decay=options.weight_decay
     )
     best: tuple[float, int, DraftHead] | None = None
     for step in range(options.steps):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = options.rate(step)
         loss = pupil.loss(draw)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(pupil.head.parameters(), options.clip)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         due = (step + 1) % options.check_every == 0 or step + 1 == options.steps
         if not (due or stop()):
             report(Step(step + 1, loss.item()))
@@ -124,7 +124,7 @@ class OneShotPupil:
         actions, count = target.actions, learn[0].tokens.shape[1]
         config = HeadConfig(
             target.layers, target.hidden, count, actions.bins,
-            options.width or width_for(target.hidden), options.blocks, actions.ordered,
+            options.width or one_shot_width(target.hidden), options.blocks, actions.ordered,
         )  # fmt: skip
         self._options, self._target, self._device = options, target, device
         self._head = OneShotHead(config).to(device)

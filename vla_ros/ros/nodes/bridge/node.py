@@ -11,52 +11,301 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import rclpy
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
+from rclpy.task import Future
 from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
 
-from vla_ros.control import check_instruction
-from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses
-from vla_ros.nodes.bridge import convert as bridge_convert
-from vla_ros.nodes.bridge.delay import DelayLine
-from vla_ros.nodes.bridge.geometry import GeometryTopics
-from vla_ros.nodes.bridge.parameters import TABLE
-from vla_ros.nodes.bridge.policy import PolicyPeer
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import BadMessage, to_time
-from vla_ros.nodes.common.diagnostics import Diagnostics
-from vla_ros.nodes.common.listening import listen
-from vla_ros.nodes.common.parameters import declare
-from vla_ros.nodes.common.spin import run
+from vla_ros.core.clock import MS, SECOND, Clock, SystemClock
+from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import BadMessage, Diagnostics, to_time
+from vla_ros.ros.common.listening import listen
+from vla_ros.ros.common.parameters import Parameter as P
+from vla_ros.ros.common.parameters import declare
+from vla_ros.ros.common.spin import every, run
+from vla_ros.ros.nodes.bridge import convert as bridge_convert
+from vla_ros.ros.nodes.bridge.convert import GeometryTopics
+from vla_ros.runtime.control.goals import check_instruction
 from vla_ros.sim.env import (
     AGENTVIEW,
+    IMAGE_SIZES,
     OPTICAL_FRAMES,
     WRIST,
     SimError,
     SimObservation,
     UnknownTask,
 )
-from vla_ros.sim.episode import EpisodeRunner
-from vla_ros.sim.episode.state import (
+from vla_ros.sim.episode import (
     EpisodeOptions,
     EpisodeRequest,
+    EpisodeRunner,
     EpisodeState,
     EpisodeView,
     Mode,
 )
-from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.factory import ENVIRONMENTS, MOST_NUDGE_M, EnvConfig
 from vla_ros.sim.process import SimProcess
 from vla_ros.srv import ResetEpisode
-from vla_ros.timing import MS, SystemClock
+
+# ------------------------------------------------------------------------------------------------
+# The policy as the bridge sees it: is it up, has it been reset, does it know the task.
+#
+# Threads: :meth:`PolicyPeer.begin` is called from the episode's thread and waits; callbacks
+# come from the node's executor.
+
+
+_ACTIVE = (PolicyStatus.STATE_WAITING, PolicyStatus.STATE_RUNNING, PolicyStatus.STATE_HOLD)
+_RESET_S = 2.0  # longest wait for the reset service's answer
+_LEARN_S = 2.0  # longest wait until the policy's status names the instruction
+_LOOK_S = 0.1  # how often a wait looks for other reasons to end
+
+
+class PolicyPeer:
+    """Talks to one policy node. ``wait``: episodes begin only once it is active."""
+
+    def __init__(self, node: Node, reset_service: str, wait: bool) -> None:
+        self._log = node.get_logger()
+        self._wait = wait
+        self._bell = threading.Condition()
+        self._status: PolicyStatus | None = None
+        self._reset_client = node.create_client(Trigger, reset_service)
+        self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
+        listen(node, PolicyStatus, "policy/status", self._on_status, qos.LATCHED)
+
+    def begin(
+        self, instruction: str, interrupted: Callable[[], bool], waiting: Callable[[], None]
+    ) -> None:
+        """Wait for the policy, reset it, tell it the task and see that it knows.
+
+        ``waiting`` is called now and then meanwhile. Returns early when ``interrupted``.
+        """
+        if self._wait:
+            self._until(self._active, interrupted, waiting)
+        if interrupted():
+            return
+        epoch = self._status.epoch if self._status is not None else 0
+        was_reset = self._reset(interrupted, waiting)
+        self._instruction.publish(String(data=instruction))
+        if self._status is None:
+            return
+
+        def knows() -> bool:
+            status = self._status
+            assert status is not None
+            new = status.epoch > epoch or not was_reset
+            return new and status.instruction == instruction
+
+        if not self._until(knows, interrupted, waiting, _LEARN_S) and not interrupted():
+            self._log.warning(f"the policy's status does not name '{instruction}': begins anyway")
+
+    def _on_status(self, message: PolicyStatus) -> None:
+        with self._bell:
+            self._status = message
+            self._bell.notify_all()
+
+    def _active(self) -> bool:
+        return self._status is not None and self._status.state in _ACTIVE
+
+    def _reset(self, interrupted: Callable[[], bool], waiting: Callable[[], None]) -> bool:
+        """Call the reset service if there is one; whether it did reset."""
+        if not self._reset_client.service_is_ready():
+            return False
+        future: Future = self._reset_client.call_async(Trigger.Request())
+        future.add_done_callback(lambda _: self._ring())
+        if not self._until(future.done, interrupted, waiting, _RESET_S):
+            self._reset_client.remove_pending_request(future)
+            self._log.warning("the policy's reset service did not answer: begins anyway")
+            return False
+        answer = future.result()
+        if answer is None or not answer.success:
+            why = "no answer" if answer is None else answer.message
+            self._log.warning(f"the policy was not reset: {why}")
+            return False
+        return True
+
+    def _ring(self) -> None:
+        with self._bell:
+            self._bell.notify_all()
+
+    def _until(
+        self,
+        true: Callable[[], bool],
+        interrupted: Callable[[], bool],
+        waiting: Callable[[], None],
+        timeout_s: float = float("inf"),
+    ) -> bool:
+        """Wait for ``true``; False when interrupted or timed out."""
+        left = timeout_s
+        while left > 0:
+            with self._bell:
+                if self._bell.wait_for(true, min(_LOOK_S, left)):
+                    return True
+            if interrupted():
+                return False
+            waiting()
+            left -= _LOOK_S
+        return true()
+
+
+# ------------------------------------------------------------------------------------------------
+# Calls that are made a fixed time after they were asked for, in order.
+
+
+class DelayLine:
+    """Makes each call of :meth:`put` ``delay_ns`` of the steady clock later, in its own thread.
+
+    Whoever puts is never held up. With a delay of 0 the call is made at once, by the caller.
+    """
+
+    def __init__(self, delay_ns: int, clock: Clock) -> None:
+        self._delay_ns = delay_ns
+        self._clock = clock
+        self._bell = threading.Condition()
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        if delay_ns:
+            self._thread = threading.Thread(target=self._run, name="delay", daemon=True)
+            self._thread.start()
+
+    def put(self, call: Callable[[], None]) -> None:
+        """Make this call later."""
+        if self._thread is None:
+            call()
+            return
+        with self._bell:
+            self._waiting.append((self._clock.steady_ns() + self._delay_ns, call))
+            self._bell.notify()
+
+    def clear(self) -> None:
+        """Forget the calls that are still to be made."""
+        with self._bell:
+            self._waiting.clear()
+
+    def close(self) -> None:
+        """Make no call any more."""
+        with self._bell:
+            self._closed = True
+            self._waiting.clear()
+            self._bell.notify()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while (call := self._next()) is not None:
+            call()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait until the oldest call is due; None after the end."""
+        with self._bell:
+            while not self._closed:
+                if not self._waiting:
+                    self._bell.wait()
+                    continue
+                due, call = self._waiting[0]
+                left_ns = due - self._clock.steady_ns()
+                if left_ns <= 0:
+                    self._waiting.popleft()
+                    return call
+                self._bell.wait(left_ns / SECOND)
+        return None
+
+
+# ------------------------------------------------------------------------------------------------
+# The parameters, and the node.
+
+
+SIZES = (IMAGE_SIZES[0], IMAGE_SIZES[-1])
+TABLE = (
+    P("environment", "tabletop", "Which simulation", choices=ENVIRONMENTS, fixed=True),
+    P("suite", "", "libero: the suite its tasks are of; empty: all of them", fixed=True),
+    P("task", "pick_red_cube", "Name of the first episode's task", fixed=True),
+    P("initial_state", 0, "Index of the first episode's initial state", 0, 100_000, fixed=True),
+    P("seed", 0, "Which set of initial states; counts from the next reset", 0, 2**31 - 1),
+    P("max_steps", 0, "Step limit from the next reset on; 0: the task's own", 0, 1_000_000),
+    P(
+        "nudge_m",
+        0.0,
+        "tabletop: the task's cube is moved by so much while the hand is on its way to it, m",
+        0.0,
+        MOST_NUDGE_M,
+        fixed=True,
+    ),
+    P(
+        "instruction",
+        "",
+        "What the policy is told from the next reset on; empty: the task's own sentence; a blank:"
+        " the empty instruction, which means stop",
+    ),
+    P(
+        "mode",
+        "realtime",
+        "lockstep: every frame waits for its command; realtime: the world does not wait",
+        choices=("lockstep", "realtime"),
+        fixed=True,
+    ),
+    P("image_size", 256, "Pixels a side of every camera image", *SIZES, fixed=True),
+    P("wrist_camera", True, "Also render and publish wrist_image", fixed=True),
+    P(
+        "camera_rate_hz",
+        0.0,
+        "realtime: rate of the images, at most the control rate; 0: every control step",
+        0.0,
+        1000.0,
+        fixed=True,
+    ),
+    P(
+        "image_delay_ms",
+        0.0,
+        "realtime: images, and the states that belong to them, are published this much after"
+        " their capture, which they are stamped with",
+        0.0,
+        10_000.0,
+        fixed=True,
+    ),
+    P(
+        "publish_tf",
+        True,
+        "Publish /tf and /tf_static where tf2_msgs is; off where robot_state_publisher does it",
+        fixed=True,
+    ),
+    P("auto_reset", False, "Begin the next initial state when an episode ends", fixed=True),
+    P(
+        "reset_pause_s",
+        3.0,
+        "realtime, auto_reset: between an episode's end and the next; the still world is shown",
+        0.0,
+        3600.0,
+        fixed=True,
+    ),
+    P(
+        "wait_for_policy",
+        True,
+        "Begin episodes only once policy/status says WAITING, RUNNING or HOLD",
+        fixed=True,
+    ),
+    P("policy_reset_service", "policy/reset", "Called before every episode", fixed=True),
+    P(
+        "answer_timeout_s",
+        1.0,
+        "lockstep: least wait before a frame is sent again; 2 x the slowest answer if longer",
+        0.01,
+        3600.0,
+        fixed=True,
+    ),
+)
 
 
 class BridgeNode(Node):
-    """See the module's text. It is also the outlet of its episode runner.
+    """The topics and services of the simulated robot; the outlet of its episode runner.
 
     ValueError: a bad parameter. SimError: the simulation cannot be started.
     """
@@ -88,10 +337,8 @@ class BridgeNode(Node):
             raise ValueError(str(error)) from None
         listen(self, ActionCommand, "policy/action", self._on_command, qos.ACTION)
         self.create_service(ResetEpisode, "~/reset", self._on_reset)
-        # Steady: in lock-step this node is the one that makes ROS time pass.
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._saying = threading.Lock()  # a status read before another must not go out after it
-        self.create_timer(1.0, self._repeat_episode, clock=steady)
+        every(self, 1.0, self._repeat_episode)
         self._thread = threading.Thread(target=self._runner.run, name="episode", daemon=True)
         self._thread.start()
 

@@ -10,35 +10,145 @@ not the moment at which this process came to read it, wherever the middleware te
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from diagnostic_msgs.msg import DiagnosticStatus
 from rcl_interfaces.msg import SetParametersResult
-from rclpy.clock import Clock as RclpyClock
-from rclpy.clock import ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.topic_endpoint_info import TopicEndpointInfo
 
-from vla_ros.monitoring import Judgement, Level, Monitor, MonitorConfig
-from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus
-from vla_ros.nodes.common import qos, spin
-from vla_ros.nodes.common.arrivals import ArrivalClock
-from vla_ros.nodes.common.compat import SubscriptionEventCallbacks, listener, on_parameters
-from vla_ros.nodes.common.convert import BadMessage
-from vla_ros.nodes.common.diagnostics import Diagnostics
-from vla_ros.nodes.common.images import image_topic
-from vla_ros.nodes.common.listening import listen
-from vla_ros.nodes.common.parameters import Parameter as P
-from vla_ros.nodes.common.parameters import declare
-from vla_ros.nodes.common.serialized import header_stamp
-from vla_ros.nodes.monitor import convert
-from vla_ros.timing import SECOND, moment
+from vla_ros.core.clock import SECOND, Distribution, moment
+from vla_ros.core.types import STAGES, CommandKind, PolicyState
+from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus, Stages
+from vla_ros.ros.common import qos, spin
+from vla_ros.ros.common.compat import SubscriptionEventCallbacks, listener, on_parameters
+from vla_ros.ros.common.convert import BadMessage, Diagnostics, set_times, stamp_of, status
+from vla_ros.ros.common.listening import ArrivalClock, listen
+from vla_ros.ros.common.parameters import Parameter as P
+from vla_ros.ros.common.parameters import declare
+from vla_ros.ros.common.peer import image_topic
+from vla_ros.ros.common.serialized import header_stamp
+from vla_ros.runtime.monitor.monitor import Judgement, Monitor
+from vla_ros.runtime.monitor.seen import (
+    CommandSeen,
+    Diagnostic,
+    GraphReport,
+    LatencySeen,
+    Level,
+    MonitorConfig,
+    PublisherSeen,
+    StagesSeen,
+    StatusSeen,
+)
 
 if TYPE_CHECKING:
     from rclpy.event_handler import QoSLivelinessChangedInfo  # Humble: rclpy.qos_event
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
+
+
+# ------------------------------------------------------------------------------------------------
+# Messages as the monitor's frozen views, and its judgement as messages.
+
+
+_GID_BYTES = 16
+_LARGEST = 1e9  # of a duration in s and of a rate in Hz
+
+
+def gid_of(gid: Iterable[int]) -> bytes:
+    """A writer's GID in the one form that the graph and message infos share."""
+    return bytes(gid)[:_GID_BYTES]
+
+
+def command_seen(message: ActionCommand, publisher: bytes = b"") -> CommandSeen:
+    """Raises :class:`BadMessage` for a kind that does not exist."""
+    try:
+        kind = CommandKind(message.kind)
+    except ValueError:
+        raise BadMessage(f"command of unknown kind {message.kind}") from None
+    return CommandSeen(
+        sequence=message.sequence,
+        kind=kind,
+        published_ns=stamp_of(message.header.stamp),
+        observed_ns=stamp_of(message.observation_stamp),
+        stages=stages_seen(message.stages),
+        staleness_ms=_finite(message.staleness_s) * 1e3,
+        publisher=publisher,
+    )
+
+
+def stages_seen(message: Stages) -> StagesSeen:
+    """Durations that are no numbers count as 0, so that they cannot spoil a percentile."""
+    durations = tuple(_finite(getattr(message, f"{stage}_s")) * 1e3 for stage in STAGES)
+    return StagesSeen(durations, _finite(message.total_s) * 1e3)
+
+
+def _finite(value: float) -> float:
+    """What no clock and no rate can be counts as 0, also where it would overflow as nanoseconds."""
+    return value if math.isfinite(value) and abs(value) < _LARGEST else 0.0
+
+
+def status_seen(message: PolicyStatus) -> StatusSeen:
+    """Raises :class:`BadMessage` for a state that does not exist."""
+    try:
+        state = PolicyState(message.state)
+    except ValueError:
+        raise BadMessage(f"policy status with unknown state {message.state}") from None
+    return StatusSeen(
+        state=state,
+        reason=message.reason,
+        policy=message.policy,
+        schedule=message.schedule,
+        checkpoint=message.checkpoint,
+        device=message.device,
+        dtype=message.dtype,
+        control_rate_hz=_finite(message.control_rate_hz),
+        max_age_ms=_finite(message.max_age_s) * 1e3,
+        pipeline_depth=message.pipeline_depth,
+        worker_restarts=message.worker_restarts,
+        frames_dropped=message.frames_dropped,
+        last_drop=message.last_drop,
+        acceptance=tuple(_finite(value) for value in message.acceptance),
+        epoch=message.epoch,
+        actions_clamped=message.actions_clamped,
+        actions_blocked=message.actions_blocked,
+        last_block=message.last_block,
+        graphs_captured=message.graphs_captured,
+    )
+
+
+def latency_seen(message: Latency) -> LatencySeen:
+    return LatencySeen(_finite(message.tick_error_s.p99) * 1e3, _finite(message.total_s.p99) * 1e3)
+
+
+def publisher_seen(endpoint: TopicEndpointInfo) -> PublisherSeen:
+    """A writer as the graph query returns it, by the full name of its node."""
+    name = f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}"
+    return PublisherSeen(name, gid_of(endpoint.endpoint_gid))
+
+
+def report_message(report: GraphReport) -> MonitorReport:
+    """The caller stamps it."""
+    out = MonitorReport(clock_offset_s=report.clock_offset_ms / 1e3)
+    for name in GraphReport.__slots__:
+        value = getattr(report, name)
+        if isinstance(value, Distribution):
+            set_times(out, name, value)
+            continue
+        if isinstance(value, tuple):
+            value = list(value)
+        setattr(out, name, int(value) if name == "level" else value)
+    return out
+
+
+def statuses(diagnostics: Iterable[Diagnostic]) -> list[DiagnosticStatus]:
+    """As :class:`vla_ros.ros.common.convert.Diagnostics` says them."""
+    return [status(d.level, d.name, d.message, d.values) for d in diagnostics]
+
 
 REPORT_PERIOD_NS = SECOND
 
@@ -84,9 +194,7 @@ class MonitorNode(Node):
         self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
         self._levels: tuple[Level, ...] = ()
         self._published_ns = 0
-        # Watchdogs must run while /clock stands still.
-        steady = RclpyClock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(values["check_period_s"], self._check, clock=steady)
+        spin.every(self, values["check_period_s"], self._check)
 
     def _subscribe(self, transport: str) -> None:
         kind, topic = image_topic(self, "image", transport)
@@ -140,7 +248,7 @@ class MonitorNode(Node):
         arrival = self._time.arrival(info)
         gid = info.get("publisher_gid")
         try:
-            seen = convert.command_seen(message, convert.gid_of(gid["data"]) if gid else b"")
+            seen = command_seen(message, gid_of(gid["data"]) if gid else b"")
         except BadMessage as error:
             self._complain(f"command ignored: {error}")
             return
@@ -148,7 +256,7 @@ class MonitorNode(Node):
 
     def _on_status(self, message: PolicyStatus) -> None:
         try:
-            seen = convert.status_seen(message)
+            seen = status_seen(message)
         except BadMessage as error:
             self._complain(str(error))
             return
@@ -159,7 +267,7 @@ class MonitorNode(Node):
         self._monitor.policy_alive(info.alive_count > 0)
 
     def _on_latency(self, message: Latency) -> None:
-        self._monitor.latency(convert.latency_seen(message))
+        self._monitor.latency(latency_seen(message))
 
     def _complain(self, text: str) -> None:
         self.get_logger().warning(text, throttle_duration_sec=1.0)
@@ -168,19 +276,19 @@ class MonitorNode(Node):
 
     def _check(self) -> None:
         listed = self.get_publishers_info_by_topic(self._action_topic)
-        self._monitor.publishers(tuple(convert.publisher_seen(info) for info in listed))
+        self._monitor.publishers(tuple(publisher_seen(info) for info in listed))
         judgement = self._monitor.judge()
         now = self._time.steady_ns()
         due = now - self._published_ns >= REPORT_PERIOD_NS
         if due or judgement.levels != self._levels:
             self._log_changes(judgement)
             self._levels = judgement.levels
-            self._diagnostics.say(*convert.statuses(judgement.diagnostics))
+            self._diagnostics.say(*statuses(judgement.diagnostics))
         if due:
             # Keep to the second: a late check must not shift all that follow.
             late = (now - self._published_ns) % REPORT_PERIOD_NS if self._published_ns else 0
             self._published_ns = now - late
-            report = convert.report_message(judgement.report)
+            report = report_message(judgement.report)
             report.header.stamp = self.get_clock().now().to_msg()
             self._reports.publish(report)
 

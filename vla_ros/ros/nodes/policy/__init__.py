@@ -1,14 +1,14 @@
-"""The policy node: `python -m vla_ros.nodes.policy.node`.
+"""The policy node: `python -m vla_ros.ros.nodes.policy.node`.
 
 A frame's way, from the image callback to the published command. What these call on the way
-(assembling, intake, queue, wire, mailbox, serve, safety, convert) returns to them.
+(observation, intake, queue, wire, mailbox, serve, safety) returns to them.
 
 1. ``nodes/policy/inputs.py``: the image callback validates, joins and offers a frame;
-2. ``control/realtime.py``: the loop takes it in and submits it;
+2. ``control/drivers.py``: the loop takes it in and submits it;
 3. ``nodes/policy/link.py``: the link hands it to the executor;
-4. ``executor/executor.py``: it is written to shared memory, newest wins, and a bell rings;
-5. ``executor/worker.py``: the worker process reads it, asks the policy, sends the answer;
-6. ``executor/supervisor.py``: the worker's reader receives it; link and loop queue it;
+4. ``worker/executor.py``: it is written to shared memory, newest wins, and a bell rings;
+5. ``worker/worker.py``: the worker process reads it, asks the policy, sends the answer;
+6. ``worker/executor.py``: the worker's reader receives it; link and loop queue it;
 7. ``control/gate.py``: at the next tick the loop takes the next action to the gate;
 8. ``nodes/policy/topics.py``: through the link it is published.
 """

@@ -1,7 +1,8 @@
 """The action server `~/execute_instruction`: goals in, how they go and how they ended out.
 
 It is there from the node's start to its end, so that every end finds its way to the caller. The
-loop decides how a goal goes (:mod:`vla_ros.control.goal_loop`); this is how it is asked and told.
+loop decides how a goal goes (:mod:`vla_ros.runtime.control.control`); this is how it is asked
+and told.
 Threads: what rclpy calls comes from the node's executor. A goal may end in any thread; its
 result is handed over in the executor's, which waits for nothing meanwhile.
 """
@@ -22,12 +23,12 @@ from rclpy.subscription import Subscription
 from std_msgs.msg import Bool
 
 from vla_ros.action import ExecuteInstruction
-from vla_ros.control import Control
-from vla_ros.control.goals import Ending, Goal, GoalRefused, Outcome, check_goal
 from vla_ros.msg import Percentiles
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import quoted
-from vla_ros.nodes.common.listening import listen
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import quoted
+from vla_ros.ros.common.listening import listen
+from vla_ros.runtime.control.control import Control
+from vla_ros.runtime.control.goals import Ending, Goal, GoalRefused, Outcome, check_goal
 
 _FEEDBACK_S = 0.2
 _LINGER_S = 0.05  # a result whose writer is gone at once may not be read any more
@@ -37,7 +38,7 @@ _LINGER_S = 0.05  # a result whose writer is gone at once may not be read any mo
 class _Served:
     """A goal from its request until its result is handed over."""
 
-    words: str  # the caller's own, for the log
+    text: str  # quoted, for the log
     handle: ServerGoalHandle | None = None  # once it is accepted
     refusal: str = ""  # why it does not begin
     ending: Ending | None = None
@@ -67,7 +68,7 @@ class GoalServer:
         node.create_timer(_FEEDBACK_S, self._feed, clock=steady)
 
     def attach(self, control: Control | None) -> None:
-        """Goals go to this loop from now on; None: to nobody."""
+        """Goals go to this loop from now on; None: they are rejected."""
         self._control = control
         if control is not None:
             control.goals.ended = self._ended
@@ -112,7 +113,7 @@ class GoalServer:
             if request.success_topic:
                 self._listen(control, served, request.success_topic)
         except GoalRefused as error:
-            served.refusal = str(error)  # accepted, to be told so
+            served.refusal = str(error)  # accepted, to get this reason
         else:
             control.make_way()
         return GoalResponse.ACCEPT
@@ -161,7 +162,7 @@ class GoalServer:
 
     def _listen(self, control: Control, served: _Served, topic: str) -> None:
         """To this goal's success, of whatever writer: a best-effort one does not match a reliable
-        reader. Neither is given what was said before. Raises :class:`GoalRefused`."""
+        reader. Neither gets what was published before. Raises :class:`GoalRefused`."""
 
         def said(message: Bool) -> None:
             with control.lock:
@@ -177,10 +178,10 @@ class GoalServer:
             reason = "cannot be listened to: is it std_msgs/Bool?"
             raise GoalRefused(f"success_topic {quoted(topic)} {reason}") from None
 
-    # ------------------------------------------------------------------ what is told
+    # ------------------------------------------------------------------ results and feedback
 
     def _ended(self, ending: Ending) -> None:
-        """The loop says that the goal is over, with its lock held."""
+        """The goal is over. Called by the loop, with its lock held."""
         served, self._current = self._current, None
         if served is not None:
             self._end(served, ending)
@@ -202,7 +203,7 @@ class GoalServer:
         else:
             handle.abort()
         if served.refusal:
-            self._log.warning(f"goal {served.words} refused: {served.refusal}")
+            self._log.warning(f"goal {served.text} refused: {served.refusal}")
         else:
             self._log.info(f"goal ended: {ending.outcome.name}: {ending.message}")
         return ExecuteInstruction.Result(

@@ -1,42 +1,265 @@
-"""The policy node's subscriptions: each message validated, parts joined, frames offered."""
+"""The policy node's inputs: what a frame needs, messages validated, parts joined to frames."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from geometry_msgs.msg import PoseStamped
+import numpy as np
+from geometry_msgs.msg import PoseStamped, TransformStamped
+from rclpy.clock import Clock as RosClock
+from rclpy.clock import ClockType
 from rclpy.lifecycle import LifecycleNode
+from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import String
 
-from vla_ros.action_space import ActionKind
-from vla_ros.control import Control, check_instruction
-from vla_ros.control.assembling import WRIST_IMAGE, Assembler, Lost, PairingWindow, Stamped
-from vla_ros.control.parts import PICTURES, STATES, Joints, Nearest, Part, Poses
-from vla_ros.core import Observation
+from vla_ros.core.action_space import ActionKind
+from vla_ros.core.clock import SECOND, Clock, moment
+from vla_ros.core.types import Floats, Observation, PolicyInfo, Pose
 from vla_ros.msg import EpisodeStatus, NamedPoses
-from vla_ros.nodes.common import qos
-from vla_ros.nodes.common.convert import (
-    BadMessage,
-    decompressed,
-    image_of,
-    quoted,
-    stamp_of,
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import BadMessage, decompressed, image_of, quoted, stamp_of
+from vla_ros.ros.common.listening import listen
+from vla_ros.ros.common.peer import image_topic
+from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
+from vla_ros.runtime.control.control import Control
+from vla_ros.runtime.control.goals import check_instruction
+from vla_ros.runtime.control.observation import (
+    LAYOUTS,
+    PICTURES,
+    STATES,
+    WRIST_IMAGE,
+    Assembler,
+    Joints,
+    Lost,
+    Nearest,
+    PairingWindow,
+    Part,
+    Poses,
+    ProprioLayout,
+    Stamped,
 )
-from vla_ros.nodes.common.images import image_topic
-from vla_ros.nodes.common.listening import listen
-from vla_ros.nodes.common.serialized import read_compressed, read_image, read_text
-from vla_ros.nodes.policy import convert
-from vla_ros.nodes.policy.needs import Camera, Needs
-from vla_ros.nodes.policy.transforms import FramePoses
-from vla_ros.timing import SECOND, Clock, moment
 
 Put = Callable[[Stamped[Any]], Observation | None]
 Read = Callable[[Any], tuple[int, Any]]  # a message -> its stamp in ns, its content
 _SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
+_LOOK_S = 0.01  # how often the newest transform is read
+
+# ------------------------------------------------------------------------------ what a frame needs
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """Where a camera's pictures are: the topic without its transport, "raw" or "compressed"."""
+
+    topic: str
+    transport: str
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The streams that a frame is joined from.
+
+    ``joint_names`` pick and order the joints; empty: as the messages have them, ``size`` values
+    (0: any number). ``more``: further cameras by role. ``end_effector``: the tf2 frame of it, ""
+    for the topic, None for neither.
+    """
+
+    main: Camera
+    wrist: Camera | None
+    more: Mapping[str, Camera]
+    joints: bool
+    joint_names: tuple[str, ...]
+    size: int
+    layout: ProprioLayout
+    end_effector: str | None
+    ground_truth: bool
+
+
+def needs_of(values: Mapping[str, Any], info: PolicyInfo) -> Needs:
+    """Raises ValueError, in one line, where the parameters cannot give what the policy needs."""
+    names = tuple(name for name in values["joint_names"] if name)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"joint_names has {', '.join(map(repr, twice))} more than once")
+    layout = LAYOUTS[values["proprio_layout"]]
+    _check_state(values, info, layout, len(names))
+    stays = tuple(info.action_space.names[i] for i in info.action_space.motion)
+    if info.name == "zero" and info.state_dim and names != stays:
+        raise ValueError(
+            "policy 'zero' stays where joint_names say that the robot is: give the joints of the"
+            f" action, {', '.join(map(repr, stays))}"
+        )
+    wrist = values["use_wrist_image"] or info.cameras == 2
+    return Needs(
+        main=_camera(values, "main", "a policy looks through a main camera"),
+        wrist=_camera(values, "wrist", _why_wrist(info)) if wrist else None,
+        more={r: _camera(values, r, f"this checkpoint looks at {r}") for r in info.camera_roles},
+        joints=values["use_joint_states"] or bool(names) or info.state_dim > 0,
+        joint_names=names,
+        size=info.state_dim,
+        layout=layout,
+        end_effector=values["end_effector_frame"] if layout.pose else None,
+        ground_truth=info.name == "scripted",
+    )
+
+
+def _check_state(
+    values: Mapping[str, Any], info: PolicyInfo, layout: ProprioLayout, joints: int
+) -> None:
+    name = values["proprio_layout"]
+    if layout.joints and joints not in layout.joints:
+        wanted = " or ".join(map(str, layout.joints))
+        raise ValueError(
+            f"proprio_layout {name} needs {wanted} joint_names, the gripper's fingers, not {joints}"
+        )
+    gives = layout.size or joints
+    if info.state_dim and gives and gives != info.state_dim:
+        raise ValueError(
+            f"this checkpoint needs {info.state_dim} values of robot state, proprio_layout {name}"
+            f" with {joints} joint_names gives {gives}"
+        )
+    if layout.pose and values["end_effector_frame"] and not tf2_is_there():
+        raise ValueError(
+            "end_effector_frame needs tf2_ros, which cannot be imported here: install it, or"
+            " publish the pose on end_effector_pose"
+        )
+
+
+def _camera(values: Mapping[str, Any], role: str, why: str) -> Camera:
+    topic, transport = values[f"cameras.{role}.topic"], values[f"cameras.{role}.transport"]
+    if not topic:
+        raise ValueError(f"cameras.{role}.topic is empty, and {why}: name the camera's topic")
+    return Camera(topic, values["image_transport"] if transport == "auto" else transport)
+
+
+def _why_wrist(info: PolicyInfo) -> str:
+    if info.cameras == 2:
+        return "this checkpoint looks through two cameras, main and wrist"
+    return "use_wrist_image is on"
+
+
+def tf2_is_there() -> bool:
+    """Whether tf2_ros can be imported."""
+    return importlib.util.find_spec("tf2_ros") is not None
+
+
+# ------------------------------------------------------------------------------ messages
+
+
+def joints_of(
+    message: JointState, wanted: frozenset[str] = frozenset()
+) -> tuple[tuple[str, ...], Floats]:
+    """Names and positions, float64 [n], in the message's own order. Raises :class:`BadMessage`.
+
+    With ``wanted`` names the message must name its joints, and only those must be finite.
+    """
+    names, positions = tuple(message.name), np.asarray(message.position, dtype=np.float64)
+    most = 1024 if wanted else 64
+    if positions.size > most:
+        raise BadMessage(f"joint state has {positions.size} positions, at most {most}")
+    if not wanted:
+        if not np.isfinite(positions).all():
+            raise BadMessage("joint state has positions that are not finite")
+        return names, positions
+    if len(names) != positions.size:
+        raise BadMessage(f"joint state has {len(names)} names for {positions.size} positions")
+    for name, position in zip(names, positions, strict=True):
+        if name in wanted and not np.isfinite(position):
+            raise BadMessage(f"the position of joint {quoted(name)} is not finite")
+    return names, positions
+
+
+def poses_of(message: NamedPoses) -> dict[str, Pose]:
+    """Ground truth by name. Raises :class:`BadMessage`."""
+    if len(message.names) != len(message.poses):
+        raise BadMessage(f"{len(message.names)} names for {len(message.poses)} poses")
+    poses = {
+        name: Pose(
+            (pose.position.x, pose.position.y, pose.position.z),
+            (pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w),
+        )
+        for name, pose in zip(message.names, message.poses, strict=True)
+    }
+    for name, pose in poses.items():
+        if not np.isfinite((*pose.position, *pose.quaternion)).all():
+            raise BadMessage(f"the pose of {quoted(name)} is not finite")
+    return poses
+
+
+def pose_of(message: PoseStamped) -> Pose:
+    """A pose with a quaternion of length 1. Raises :class:`BadMessage`."""
+    p, q = message.pose.position, message.pose.orientation
+    position, quaternion = (p.x, p.y, p.z), (q.x, q.y, q.z, q.w)
+    length = float(np.linalg.norm(quaternion))
+    if not np.isfinite((*position, length)).all() or abs(length - 1.0) > 1e-3:
+        raise BadMessage("end effector pose is not finite, or its quaternion not of length 1")
+    return Pose(position, quaternion)
+
+
+def pose_action_of(message: PoseStamped) -> Floats:
+    """A measured pose as an arm's numbers of an action, float64 [6]: x y z in m, axis-angle in
+    rad. Raises :class:`BadMessage`."""
+    p, q = message.pose.position, message.pose.orientation
+    vector, w = np.array([q.x, q.y, q.z]), float(q.w)
+    norm, sine = float(np.hypot(np.linalg.norm(vector), w)), float(np.linalg.norm(vector))
+    out = np.array([p.x, p.y, p.z, 0.0, 0.0, 0.0])
+    if not np.isfinite(out).all() or not np.isfinite(norm) or abs(norm - 1.0) > 1e-3:
+        raise BadMessage("measured pose is not finite, or its quaternion not of length 1")
+    if sine > 1e-9:
+        # The shorter way round: q and -q are the same rotation.
+        sign = 1.0 if w >= 0.0 else -1.0
+        out[3:6] = sign * vector / sine * 2.0 * np.arctan2(sine, abs(w))
+    return out
+
+
+def as_pose(transform: TransformStamped) -> PoseStamped:
+    """Where the child frame is, in the header's frame."""
+    out = PoseStamped(header=transform.header)
+    moved, turned = transform.transform.translation, transform.transform.rotation
+    out.pose.position.x, out.pose.position.y, out.pose.position.z = moved.x, moved.y, moved.z
+    out.pose.orientation = turned
+    return out
+
+
+class FramePoses:
+    """Calls back with the pose of ``frame`` in ``base`` whenever the tree has a newer one."""
+
+    def __init__(
+        self, node: Node, base: str, frame: str, callback: Callable[[PoseStamped], None]
+    ) -> None:
+        tf2: Any = importlib.import_module("tf2_ros")
+        self._node = node
+        self._base, self._frame = base, frame
+        self._callback = callback
+        self._not_yet = tf2.TransformException
+        self._buffer = tf2.Buffer(node=node)
+        self._listener = tf2.TransformListener(self._buffer, node)
+        steady = RosClock(clock_type=ClockType.STEADY_TIME)
+        self._timer = node.create_timer(_LOOK_S, self._look, clock=steady)
+        self._last = Time().to_msg()
+
+    def close(self) -> None:
+        self._node.destroy_timer(self._timer)
+        self._listener.unregister()
+
+    def _look(self) -> None:
+        try:
+            transform = self._buffer.lookup_transform(self._base, self._frame, Time())
+        except self._not_yet:
+            return
+        if transform.header.stamp != self._last:
+            self._last = transform.header.stamp
+            self._callback(as_pose(transform))
+
+
+# ------------------------------------------------------------------------------ subscriptions
 
 
 class PolicyInputs:
@@ -83,13 +306,13 @@ class PolicyInputs:
             self._film(camera, self._joined(f"{role}_image"), qos.PART_SUB)
         self._listen_to_joints(needs, wanted)
         if needs.end_effector is not None:
-            take = self._part("end_effector_pose", convert.pose_of)
+            take = self._part("end_effector_pose", pose_of)
             if needs.end_effector:
                 self._frames = FramePoses(self._node, self._frame_id, needs.end_effector, take)
             else:
                 self._listen(PoseStamped, "end_effector_pose", take, qos.STATE_SUB)
         if needs.ground_truth:
-            take = self._part("ground_truth", convert.poses_of)
+            take = self._part("ground_truth", poses_of)
             self._listen(NamedPoses, "ground_truth", take, qos.STATE)
         space = self._control.limits.space
         if space.kind is ActionKind.END_EFFECTOR_POSE:
@@ -186,8 +409,8 @@ class PolicyInputs:
             self._node.get_logger().info(line)
 
     def _lose(self, lost: Lost, steady_ns: int) -> None:
-        """Count an image without a partner. The log says it once a stream and kind, however soon
-        another one was said; the status always."""
+        """Count an image without a partner. The log has one line a stream and kind, however soon
+        another one had its own; the status counts all."""
         kind = f"{lost.stream} {lost.kind}"
         last = self._lost_ns.get(kind)
         self._lost_ns[kind] = steady_ns
@@ -203,14 +426,14 @@ class PolicyInputs:
     def _listen_to_joints(self, needs: Needs, wanted: frozenset[str]) -> None:
         """As the robot's state in a frame, and as where a robot that is told joints is: what a
         first position to go to is measured from, what stale_policy 'hold' keeps, and what
-        displacements are added to. One subscription: drivers say so hundreds of times a second."""
+        displacements are added to. One subscription: drivers publish hundreds of times a second."""
         space = self._control.limits.space
         takers: list[Callable[[JointState], None]] = []
         if space.kind.joints:
             moving = frozenset(space.names[i] for i in space.motion)
             takers.append(lambda m: self._on_measured_joints(m, moving))
         if needs.joints:
-            takers.append(self._part("joint_states", lambda m: convert.joints_of(m, wanted)))
+            takers.append(self._part("joint_states", lambda m: joints_of(m, wanted)))
 
         def take(message: JointState) -> None:
             for taker in takers:
@@ -220,7 +443,7 @@ class PolicyInputs:
             self._listen(JointState, "joint_states", take, qos.STATE_SUB)
 
     def _listen_to_pose(self, arm: str, places: Sequence[int]) -> None:
-        """Where an end effector that is told poses is."""
+        """The measured pose of an end effector that is commanded in poses."""
         topic = f"{arm}measured_pose"
 
         def callback(message: PoseStamped) -> None:
@@ -228,7 +451,7 @@ class PolicyInputs:
             try:
                 if frame != self._frame_id:
                     raise BadMessage(f"{topic} is in {quoted(frame)}, not in '{self._frame_id}'")
-                pose = convert.pose_action_of(message)
+                pose = pose_action_of(message)
             except BadMessage as error:
                 self._control.drop(str(error))
                 return
@@ -239,7 +462,7 @@ class PolicyInputs:
     def _on_measured_joints(self, message: JointState, wanted: frozenset[str]) -> None:
         received, space = moment(self._clock), self._control.limits.space
         try:
-            names, positions = convert.joints_of(message, wanted)
+            names, positions = joints_of(message, wanted)
             stamp_ns = stamp_of(message.header.stamp)
         except BadMessage as error:
             self._control.drop(str(error))
@@ -261,13 +484,13 @@ class PolicyInputs:
 
     def _on_stop(self, serialized: bytes) -> None:
         """Obeys the empty text and nothing else."""
-        with contextlib.suppress(ValueError):  # the other reader says so
+        with contextlib.suppress(ValueError):  # the other reader warns
             text = check_instruction(read_text(serialized))
             if not text and self._control.set_instruction(""):
                 self._node.get_logger().info("instruction: stop")
 
     def _on_episode(self, message: EpisodeStatus) -> None:
-        """Of a simulation; nobody publishes it on a robot."""
+        """Of a simulation; a robot has no episodes."""
         if message.state == EpisodeStatus.STATE_RUNNING:
             self._control.episode_runs(message.episode, message.step)
         elif message.state in (EpisodeStatus.STATE_SUCCESS, EpisodeStatus.STATE_FAILURE):

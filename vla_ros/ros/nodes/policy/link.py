@@ -1,24 +1,33 @@
 """Between the control loop and its surroundings: frames to the worker, its answers to the loop,
 commands to the topics, changes to the log.
 
-Threads: the methods of the outlet are called with the loop's lock held, by whoever called the
+Threads: the methods of the sink are called with the loop's lock held, by whoever called the
 loop; :meth:`LoopLink.on_result` and :meth:`LoopLink.on_event` by the worker's reader,
 without it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from vla_ros.control import Control
-from vla_ros.control.queue import Answer
-from vla_ros.control.ticker import Ticker
-from vla_ros.core import Command, CommandKind, Instruction, Observation, PolicyState
-from vla_ros.executor import (
+from vla_ros.core.clock import Clock
+from vla_ros.core.types import Command, CommandKind, Instruction, Observation, PolicyState
+from vla_ros.ros.nodes.policy.topics import (
+    DraftShares,
+    LatencyWindows,
+    PolicyTopics,
+    chunk_message,
+)
+from vla_ros.runtime.control.control import Control
+from vla_ros.runtime.control.drivers import Ticker
+from vla_ros.runtime.control.queue import Answer
+from vla_ros.runtime.safety import Safety
+from vla_ros.runtime.worker.executor import Executor
+from vla_ros.runtime.worker.wire import (
     ErrorKind,
     Event,
-    Executor,
     FrameRefused,
     Ready,
     Result,
@@ -30,20 +39,32 @@ from vla_ros.executor import (
     WorkerReady,
     WorkerSwitched,
 )
-from vla_ros.nodes.policy.convert import chunk_message
-from vla_ros.nodes.policy.figures import DraftShares, LatencyWindows
-from vla_ros.nodes.policy.throttle import Throttle
-from vla_ros.nodes.policy.topics import PolicyTopics
-from vla_ros.safety import Safety
-from vla_ros.timing import Clock
+
+
+class Throttle:
+    """Lets a kind of warning through at most once a second, and counts what it held back."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+
+    def text(self, kind: str, text: str) -> str | None:
+        """The line to log now, or None."""
+        now = time.monotonic()
+        if now - self._last.get(kind, -1.0) < 1.0:
+            self._held[kind] = self._held.get(kind, 0) + 1
+            return None
+        self._last[kind] = now
+        held = self._held.pop(kind, 0)
+        return f"{text} (and {held} more like it)" if held else text
 
 
 class LoopLink:
-    """The control loop's outlet and the executor's listener. Of use after :meth:`attach`.
+    """The control loop's sink and the executor's listener. Of use after :meth:`attach`.
 
-    ``ready`` is what the worker said last of its policy, ``worker_pid`` 0 where there is none,
-    ``deserted`` where none will come by itself.
-    ``ticker`` is told of answers while there is one.
+    ``ready`` is the newest report of a worker that has loaded, ``worker_pid`` 0 where there is
+    none, ``deserted`` where none will come by itself. ``ticker`` gets the times of answers while
+    there is one.
     """
 
     executor: Executor
@@ -80,7 +101,7 @@ class LoopLink:
         self.executor, self.ready, self.worker_pid = executor, ready, ready.pid
         self._control = control
 
-    # ------------------------------------------------------------------ outlet of the loop
+    # ------------------------------------------------------------------ sink of the loop
 
     def submit(self, observation: Observation, instruction: Instruction) -> None:
         try:
@@ -139,7 +160,7 @@ class LoopLink:
             self._topics.chunk(chunk, self._clock.now_ns())
 
     def _say_captures(self, count: int) -> None:
-        """A graph captured in service held the robot up for a second: the log says so."""
+        """A graph captured in service held the robot up for a second: a warning."""
         if count > self._captures:
             self.graphs_captured += count - self._captures
             self._log.warning(
@@ -182,8 +203,9 @@ class LoopLink:
                 self.ready, self.worker_pid = event.ready, event.ready.pid
                 self.spare = "loading"
                 control.worker_switched(event.reason)
-                self._log.error(f"worker lost: {event.reason}; the spare took over, pid"
-                                f" {event.ready.pid}")  # fmt: skip
+                self._log.error(
+                    f"worker lost: {event.reason}; the spare took over, pid {event.ready.pid}"
+                )
             case WorkerGaveUp():
                 self.worker_pid, self.deserted = 0, True
                 self._log.error(f"there is no worker: {event.reason}")

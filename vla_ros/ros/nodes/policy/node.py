@@ -1,7 +1,7 @@
 """The policy node: topics in, a policy in a worker process, gated commands out.
 
 This file is the node's life: parameters and lifecycle transitions. What it runs
-between configure and cleanup is :class:`vla_ros.nodes.policy.runtime.PolicyRuntime`.
+between configure and cleanup is :class:`vla_ros.ros.nodes.policy.runtime.PolicyRuntime`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,26 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 from rclpy.task import Future
 
-from vla_ros.control.lasting import Lasting
-from vla_ros.core import PolicyState
-from vla_ros.executor import WorkerGone
-from vla_ros.nodes.common.compat import awaiting_executor, on_parameters
-from vla_ros.nodes.common.parameters import check_fixed, check_values, declare
-from vla_ros.nodes.common.spin import make_executor, run
-from vla_ros.nodes.policy.convert import idle_message
-from vla_ros.nodes.policy.goals import GoalServer
-from vla_ros.nodes.policy.parameters import TABLE, camera_rows
-from vla_ros.nodes.policy.runtime import PolicyRuntime
-from vla_ros.nodes.policy.services import PolicyServices
-from vla_ros.nodes.policy.settings import judged, limits_of
-from vla_ros.nodes.policy.topics import PolicyTopics
+from vla_ros.core.types import PolicyState
 from vla_ros.policies.base import PolicyRefused
-from vla_ros.safety import Safety
+from vla_ros.ros.common.compat import awaiting_executor, on_parameters
+from vla_ros.ros.common.parameters import check_fixed, declare
+from vla_ros.ros.common.spin import make_executor, run
+from vla_ros.ros.nodes.policy.goals import GoalServer
+from vla_ros.ros.nodes.policy.parameters import (
+    TABLE,
+    apply_old,
+    camera_rows,
+    check_parameters,
+    old_parameters,
+)
+from vla_ros.ros.nodes.policy.runtime import PolicyRuntime
+from vla_ros.ros.nodes.policy.services import PolicyServices
+from vla_ros.ros.nodes.policy.settings import limits_of, validate
+from vla_ros.ros.nodes.policy.topics import PolicyTopics, idle_message
+from vla_ros.runtime.control.goals import PersistentState
+from vla_ros.runtime.safety import Safety
+from vla_ros.runtime.worker.wire import WorkerGone
 
 _NOT_CONFIGURED = Safety(PolicyState.UNCONFIGURED, "not configured")
 
@@ -60,7 +65,8 @@ class PolicyNode(LifecycleNode):
     def __init__(self, ending: threading.Event) -> None:
         super().__init__("policy")
         self._ending = ending  # set by SIGINT and SIGTERM: loading may take minutes
-        self.values = declare(self, TABLE, lifecycle=True)
+        old = old_parameters(self)
+        self.values = apply_old(self, old, declare(self, TABLE, lifecycle=True))
         cameras = camera_rows(self.values)
         self._table = (*TABLE, *cameras)
         self._own = frozenset(row.name for row in self._table)
@@ -69,7 +75,7 @@ class PolicyNode(LifecycleNode):
         self.clock = NodeClock(self.get_clock())
         self.topics = PolicyTopics(self)
         self.runtime: PolicyRuntime | None = None
-        self._lasting = Lasting()
+        self._persistent = PersistentState()
         self._loading: threading.Thread | None = None  # while configure is under way
         self._idle = _NOT_CONFIGURED
         self.create_timer(1.0, self._report, clock=RosClock(clock_type=ClockType.STEADY_TIME))
@@ -128,7 +134,7 @@ class PolicyNode(LifecycleNode):
         self._idle = Safety(PolicyState.UNCONFIGURED, "loads its policy")
         self.publish_status()
         try:
-            spec, limits = judged(self.values, self.sim_time)
+            spec, limits = validate(self.values, self.sim_time)
             runtime = PolicyRuntime(
                 self,
                 self.values,
@@ -137,7 +143,7 @@ class PolicyNode(LifecycleNode):
                 self.clock,
                 self.topics,
                 sim_time=self.sim_time,
-                lasting=self._lasting,
+                persistent=self._persistent,
                 changed_state=self.publish_status,
                 ending=self._ending,
             )
@@ -190,7 +196,7 @@ class PolicyNode(LifecycleNode):
     def last_word(self) -> None:
         """The stale policy's command, then the worker's end."""
         if (loading := self._loading) is not None:
-            loading.join(0.5)  # it was told by `ending`
+            loading.join(0.5)  # `ending` cuts it short
         if self.runtime is not None:
             self.runtime.last_word()
         self._release()
@@ -204,7 +210,7 @@ class PolicyNode(LifecycleNode):
         """What is being loaded will begin nothing. False: nothing is being loaded."""
         if self._loading is None:
             return False
-        self._lasting.latch.close()
+        self._persistent.latch.close()
         return True
 
     # ------------------------------------------------------------------ parameters
@@ -223,7 +229,7 @@ class PolicyNode(LifecycleNode):
             reason = "the policy is loading with the values it was given: wait until it is"
             return SetParametersResult(successful=False, reason=reason)
         try:
-            check_values(self._table, values)
+            check_parameters(self._table, values)
             if self.runtime is not None:
                 check_fixed(self._table, self.values, values)
                 self.runtime.check(limits_of(values))

@@ -2,7 +2,7 @@
 
 Lives from configure to cleanup. Threads: the node's executor runs the callbacks of the
 inputs, the worker's reader delivers results and events, the ticker runs the control tick.
-They meet in :class:`vla_ros.control.Control`, under its lock.
+They meet in :class:`vla_ros.runtime.control.control.Control`, under its lock.
 """
 
 from __future__ import annotations
@@ -14,27 +14,23 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
-from vla_ros.control import make_control
-from vla_ros.control.lasting import Lasting
-from vla_ros.control.retold import read_questions
-from vla_ros.control.ticker import Scheduling, Ticker
-from vla_ros.control.timeline import Chunking
-from vla_ros.core import Floats, PolicyState
-from vla_ros.executor import Executor, Ready, WorkerGone, WorkerLimits
-from vla_ros.nodes.policy.budget import hang_timeout_s, refuse_unless_met
-from vla_ros.nodes.policy.convert import status_message
-from vla_ros.nodes.policy.figures import LatencyWindows
-from vla_ros.nodes.policy.inputs import PolicyInputs
-from vla_ros.nodes.policy.link import LoopLink
-from vla_ros.nodes.policy.needs import needs_of
-from vla_ros.nodes.policy.outputs.choose import wanted
-from vla_ros.nodes.policy.parameters import roles_of
-from vla_ros.nodes.policy.settings import chunking_of
-from vla_ros.nodes.policy.space import check_space
-from vla_ros.nodes.policy.topics import PolicyTopics
+from vla_ros.core.clock import Clock, moment
+from vla_ros.core.types import Floats, PolicyInfo, PolicyState
 from vla_ros.policies.base import PolicySpec
-from vla_ros.safety import Limits
-from vla_ros.timing import Clock, moment
+from vla_ros.ros.nodes.policy.inputs import PolicyInputs, needs_of
+from vla_ros.ros.nodes.policy.link import LoopLink
+from vla_ros.ros.nodes.policy.outputs import wanted
+from vla_ros.ros.nodes.policy.parameters import roles_of
+from vla_ros.ros.nodes.policy.settings import chunking_of
+from vla_ros.ros.nodes.policy.space import check_space
+from vla_ros.ros.nodes.policy.topics import LatencyWindows, PolicyTopics, status_message
+from vla_ros.runtime.control.drivers import Scheduling, Ticker, make_control
+from vla_ros.runtime.control.goals import PersistentState
+from vla_ros.runtime.control.queue import Chunking
+from vla_ros.runtime.control.requests import read_requests
+from vla_ros.runtime.safety import Limits
+from vla_ros.runtime.worker.executor import Executor
+from vla_ros.runtime.worker.wire import Ready, WorkerGone, WorkerLimits
 
 
 class WrongState(Exception):
@@ -60,7 +56,7 @@ class PolicyRuntime:
         topics: PolicyTopics,
         *,
         sim_time: bool,
-        lasting: Lasting,
+        persistent: PersistentState,
         changed_state: Callable[[], None],
         ending: threading.Event,
     ) -> None:
@@ -83,7 +79,7 @@ class PolicyRuntime:
         )
         try:
             ready = self._executor.start(values["load_timeout_s"], ending)
-            self._build(node, spec, limits, ready, sim_time, lasting)
+            self._build(node, spec, limits, ready, sim_time, persistent)
         except BaseException:
             self._abandon()
             raise
@@ -95,7 +91,7 @@ class PolicyRuntime:
         limits: Limits,
         ready: Ready,
         sim_time: bool,
-        lasting: Lasting,
+        persistent: PersistentState,
     ) -> None:
         """Everything around the worker that is ready."""
         values, log = self._values, node.get_logger()
@@ -113,11 +109,11 @@ class PolicyRuntime:
             detect_frozen=values["detect_frozen"],
             chunking=chunking,
             inference_s=ready.inference_p99_ms / 1e3,
-            lasting=lasting,
+            persistent=persistent,
         )
         self.control.goals.topic_preempts = values["allow_topic_preempt"]
-        if values["retold_chunks"]:
-            self.control.asking.retold = read_questions(Path(values["retold_chunks"]))
+        if values["replay_requests_file"]:
+            self.control.requests.recorded = read_requests(Path(values["replay_requests_file"]))
         self._link.attach(self._executor, ready, self.control)
         self.control.plans = "trajectory" in wanted(values)
         self._open_topics(values, limits)
@@ -175,7 +171,7 @@ class PolicyRuntime:
 
     def deactivate(self) -> None:
         """Nothing is published after this; the outputs, whose readers may go on with what they
-        were told last, are told to stop."""
+        received last, are stopped."""
         with self.control.lock:
             self.control.deactivate()
             self._topics.rest(self._clock.now_ns())
@@ -296,3 +292,30 @@ class PolicyRuntime:
             out.acceptance = link.drafts.shares()
             out.graphs_captured = link.graphs_captured
             self._topics.status(out, self._clock.now_ns(), link.spare)
+
+
+def refuse_unless_met(
+    limits: Limits, info: PolicyInfo, inference_s: float, chunking: Chunking
+) -> None:
+    """Raise ValueError where the policy cannot act on observations as young as ``limits`` want.
+
+    ``inference_s``: L, the 99th percentile of inference at warm-up; 0 in lock-step, where the
+    world waits and inference makes no observation older.
+    """
+    least = chunking.least_age_s(limits, info, inference_s)
+    if limits.max_age_s < least:
+        kept = chunking.executed_of(info.chunk_length)
+        late = chunking.delay_frames if info.chunk_length > 1 else 0
+        raise ValueError(
+            f"max_age_s {limits.max_age_s:g} cannot be met: camera period"
+            f" {1e3 / limits.camera_rate_hz:.0f} ms, {info.pipeline_depth - 1 + late} frames of"
+            f" pipeline and {kept} actions at {limits.period_s * 1e3:.0f} ms, inference"
+            f" {inference_s * 1e3:.0f} ms need at least {least:.3f}"
+        )
+
+
+def hang_timeout_s(limits: Limits, inference_s: float) -> float:
+    """max(3 L, 5 T, A) + T. Before A the robot still moves on valid observations: a worker that is
+    merely slow, on a busy machine, must not be killed for it."""
+    period = limits.period_s
+    return max(3 * inference_s, 5 * period, limits.max_age_s) + period

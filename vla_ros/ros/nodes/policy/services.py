@@ -1,4 +1,4 @@
-"""The policy node's services: stop, resume, recover, reset. Each says what it did, or why not."""
+"""The policy node's services: stop, resume, recover, reset. Each answer has its reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rclpy.lifecycle import LifecycleNode
 from std_srvs.srv import Trigger
 
-from vla_ros.nodes.policy.runtime import PolicyRuntime, WrongState
+from vla_ros.ros.nodes.policy.runtime import PolicyRuntime, WrongState
 
 
 class PolicyServices:
@@ -44,7 +44,7 @@ class PolicyServices:
     def _while_active(
         self, call: Callable[[PolicyRuntime], str]
     ) -> Callable[[Trigger.Request, Trigger.Response], Trigger.Response]:
-        """A service's callback. ``call`` says what it did, or raises WrongState."""
+        """A service's callback. ``call`` returns what it did, or raises WrongState."""
 
         def serve(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
             if (runtime := self._runtime()) is None:

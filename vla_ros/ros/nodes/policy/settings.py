@@ -6,17 +6,18 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from vla_ros.control import check_instruction
-from vla_ros.control.timeline import Chunking, Execution
-from vla_ros.core import StalePolicy
-from vla_ros.nodes.policy.outputs.choose import check_outputs
-from vla_ros.nodes.policy.parameters import CROP, DRAFTING, ENGINE, LOW, roles_of
-from vla_ros.nodes.policy.space import space_of
+from vla_ros.core.types import StalePolicy
+from vla_ros.engine.options import EngineOptions, parse_options
 from vla_ros.policies.base import PolicyRefused, PolicySpec
-from vla_ros.safety import Limits
+from vla_ros.ros.nodes.policy.outputs import check_outputs
+from vla_ros.ros.nodes.policy.parameters import ENGINE, IN_ENGINE_OPTIONS, LOW, roles_of
+from vla_ros.ros.nodes.policy.space import space_of
+from vla_ros.runtime.control.goals import check_instruction
+from vla_ros.runtime.control.queue import Chunking, Execution
+from vla_ros.runtime.safety import Limits
 
 
-def judged(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits]:
+def validate(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits]:
     """What to load and what holds it, from values that are each allowed by themselves.
 
     Raises ValueError or PolicyRefused, in one line, for what they cannot mean together.
@@ -25,8 +26,10 @@ def judged(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits]:
     check_instruction(values["instruction"])
     if values["mode"] == "lockstep" and not sim_time:
         raise ValueError("mode 'lockstep' needs use_sim_time:=true and a /clock")
-    if values["retold_chunks"] and values["mode"] != "lockstep":
-        raise ValueError("retold_chunks is for mode 'lockstep': in real time nothing comes again")
+    if values["replay_requests_file"] and values["mode"] != "lockstep":
+        raise ValueError(
+            "replay_requests_file is for mode 'lockstep': in real time nothing comes again"
+        )
     check_outputs(values, limits.space)
     return spec_of(values), limits
 
@@ -61,13 +64,13 @@ def limits_of(values: dict[str, Any]) -> Limits:
 
 def chunking_of(values: Mapping[str, Any]) -> Chunking:
     """How chunks are executed."""
+    delay = values["conditioning_delay_steps"]
     return Chunking(
         execution=Execution(values["execution"]),
         replan_interval=values["replan_interval"],
         ensemble_decay=values["ensemble_decay"],
-        delay_window=values["delay_window"],
         delay_frames=values["delay_frames"],
-        told_delay=None if values["told_delay"] < 0 else values["told_delay"],
+        conditioning_delay_steps=None if delay < 0 else delay,
     )
 
 
@@ -84,58 +87,44 @@ def pairs_of(values: Mapping[str, Any], name: str) -> dict[str, str]:
 
 def spec_of(values: dict[str, Any]) -> PolicySpec:
     """Which policy to load. Raises PolicyRefused with the reason."""
-    options: dict[str, str | int | float | bool | tuple[str, ...]] = {}
-    if values["schedule"] in DRAFTING:
-        options |= {
-            "drafter": values["drafter"],
-            "draft_extrapolation": values["draft_extrapolation"],
-            "adaptive_draft": values["adaptive_draft"],
-            "acceptance": values["acceptance"],
-            "temperature": values["temperature"],
-            "relax_bins": values["relaxed_distance"],
-        }
-        if values["draft_checkpoint"]:
-            options["draft_checkpoint"] = values["draft_checkpoint"]
-        if values["calibration"]:
-            options["calibration"] = values["calibration"]
-        if values["gamma"]:
-            options["gamma"] = values["gamma"]
-    for name in ("tokenizer", "flow_steps", "flow_cameras", "embodiment"):
-        if values[name]:
-            options[name] = values[name]
-    options |= {name: values[name] for name in ENGINE}
-    options["compile"] = tuple(filter(None, values["compile"]))
-    if values["execution"] in ("rtc", "rtc_trained"):
-        trained = values["execution"] == "rtc_trained"
-        options["rtc"] = "trained" if trained else values["rtc_jacobian"]
-        options["rtc_limit"] = values["rtc_guidance_limit"]
     return PolicySpec(
         name=values["policy"],
         action_space=space_of(values),
-        checkpoint=values["checkpoint"],
-        schedule=values["schedule"],
-        schedule_options=options,
-        device=values["device"],
-        dtype=values["dtype"],
-        weights=values["weights"],
+        engine=engine_of(values),
         require_gate=values["require_gate"],
-        unnorm_key=values["unnorm_key"],
         action_scale=tuple(values["action_scale"]) if any(values["action_scale"]) else None,
-        center_crop=CROP[values["center_crop"]],
-        preprocessing=None if values["preprocessing"] == "auto" else values["preprocessing"],
-        seed=values["seed"],
         replay_file=values["replay_file"],
         replay_loop=values["replay_loop"],
-        num_threads=values["num_threads"] or _threads(values["device"]),
         warmup_count=values["warmup_count"],
-        cuda_graphs=values["cuda_graphs"],
         delay_frames=values["delay_frames"],
         worker_python=values["worker_python"],
         options=pairs_of(values, "policy_options"),
-        camera_roles=roles_of(values),
         state_units=tuple(filter(None, values["state_units"])),
         action_units=tuple(filter(None, values["action_units"])),
     )
+
+
+def engine_of(values: Mapping[str, Any]) -> EngineOptions:
+    """The options of the engine. Raises PolicyRefused with the reason."""
+    execution = Execution(values["execution"])
+    try:
+        asked = parse_options(pairs_of(values, "engine_options"))
+        if both := sorted(set(asked) - set(IN_ENGINE_OPTIONS)):
+            raise ValueError(
+                f"engine_options has {', '.join(both)}: a parameter of that name says it"
+            )
+        if execution is Execution.RTC_TRAINED:
+            asked["rtc_mode"] = "conditioned"
+        elif execution is Execution.RTC:
+            if asked.setdefault("rtc_mode", "guided") == "conditioned":
+                raise ValueError("rtc_mode conditioned is execution 'rtc_trained'")
+        else:
+            asked.pop("rtc_mode", None)
+        asked |= {name: values[name] for name in ENGINE}
+        asked["num_threads"] = values["num_threads"] or _threads(values["device"])
+        return EngineOptions(**asked, camera_roles=roles_of(values))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise PolicyRefused(str(error)) from error
 
 
 def _threads(device: str) -> int:

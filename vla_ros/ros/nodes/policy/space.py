@@ -1,4 +1,4 @@
-"""What the parameters say that an action's numbers are, and whether the policy says the same."""
+"""The action space that the parameters configure, and whether it is the policy's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
-from vla_ros.action_space import ActionKind, ActionSpace, end_effectors, joints
-from vla_ros.core import PolicyInfo
+from vla_ros.core.action_space import ActionKind, ActionSpace, end_effectors, joints
+from vla_ros.core.types import PolicyInfo
 
 KINDS = {kind.name.lower(): kind for kind in ActionKind}
 #: Words of earlier releases, and what they mean.
@@ -36,7 +36,7 @@ def space_of(values: Mapping[str, Any]) -> ActionSpace:
 
 
 def check_space(space: ActionSpace, info: PolicyInfo) -> str:
-    """What contradicts the policy's own word and is done all the same, as one line, or "".
+    """What contradicts the policy's own action space and is done all the same, as one line, or "".
 
     Raises ValueError, with both side by side, where the policy's actions have another width.
     """
@@ -57,7 +57,7 @@ def _given(names: list[str]) -> tuple[str, ...]:
 
 
 def _beside(offered: ActionSpace, space: ActionSpace) -> str:
-    """A row a number: what the policy says, what the parameters say."""
+    """A row a number: the policy's, the parameters'."""
     left, right = _said(offered, "policy"), _said(space, "parameters")
     width = max(map(len, left))
     rows = zip_longest(left, right, fillvalue="-")

@@ -1,113 +1,220 @@
-"""Between the policy node's messages and nouns. What comes in is validated first."""
+"""What the policy node publishes, apart from when: publishers, measured times, messages."""
 
 from __future__ import annotations
 
 import array
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
-from geometry_msgs.msg import PoseStamped
-from sensor_msgs.msg import JointState
+from rclpy.duration import Duration
+from rclpy.lifecycle import LifecycleNode
+from rclpy.publisher import Publisher
+from rclpy.qos import QoSProfile
 
-from vla_ros import core
-from vla_ros.action_space import ActionSpace
-from vla_ros.control import ControlCounts
-from vla_ros.control.queue import Answer
-from vla_ros.core import (
+from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.clock import MS, SECOND, Distribution, Window
+from vla_ros.core.types import (
+    ACTION_DIM,
     INFERENCE_STAGES,
     STAGES,
     Command,
+    Floats,
     Instruction,
     PolicyInfo,
     PolicyState,
-    Pose,
 )
-from vla_ros.executor.messages import Result
-from vla_ros.msg import ActionChunk, ActionCommand, Latency, NamedPoses, PolicyStatus, Stages
-from vla_ros.nodes.common.convert import BadMessage, quoted, set_times, to_time
-from vla_ros.nodes.common.diagnostics import status
-from vla_ros.safety import Limits, Safety
-from vla_ros.timing import SECOND, Distribution
+from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus, Stages
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.convert import Diagnostics, set_times, status, to_time
+from vla_ros.ros.nodes.policy.outputs import Output, Robot, gripper_ends, make_outputs
+from vla_ros.runtime.control.control import ControlCounts
+from vla_ros.runtime.control.queue import Answer
+from vla_ros.runtime.safety import Limits, Safety
+from vla_ros.runtime.worker.wire import Result
 
-#: what /diagnostics tells of a status beside its state
+CAPTURED_S = 10.0  # for so long /diagnostics warns of a graph captured in service
+
+#: values of /diagnostics, from the status
 _TOLD = (
-    "policy", "schedule", "checkpoint", "device", "instruction", "worker_pid", "worker_restarts",
-    "frames_received", "frames_dropped", "last_drop", "actions_published", "missed_deadlines",
-    "actions_blocked", "last_block", "actions_clamped", "graphs_captured",
-)  # fmt: skip
-
-# ------------------------------------------------------------------------------ in
-
-
-def joints_of(
-    message: JointState, wanted: frozenset[str] = frozenset()
-) -> tuple[tuple[str, ...], core.Floats]:
-    """Names and positions, float64 [n], in the message's own order. Raises :class:`BadMessage`.
-
-    With ``wanted`` names the message must name its joints, and only those must be finite.
-    """
-    names, positions = tuple(message.name), np.asarray(message.position, dtype=np.float64)
-    most = 1024 if wanted else 64
-    if positions.size > most:
-        raise BadMessage(f"joint state has {positions.size} positions, at most {most}")
-    if not wanted:
-        if not np.isfinite(positions).all():
-            raise BadMessage("joint state has positions that are not finite")
-        return names, positions
-    if len(names) != positions.size:
-        raise BadMessage(f"joint state has {len(names)} names for {positions.size} positions")
-    for name, position in zip(names, positions, strict=True):
-        if name in wanted and not np.isfinite(position):
-            raise BadMessage(f"the position of joint {quoted(name)} is not finite")
-    return names, positions
+    "policy",
+    "schedule",
+    "checkpoint",
+    "device",
+    "instruction",
+    "worker_pid",
+    "worker_restarts",
+    "frames_received",
+    "frames_dropped",
+    "last_drop",
+    "actions_published",
+    "missed_deadlines",
+    "actions_blocked",
+    "last_block",
+    "actions_clamped",
+    "graphs_captured",
+)
 
 
-def poses_of(message: NamedPoses) -> dict[str, Pose]:
-    """Ground truth by name. Raises :class:`BadMessage`."""
-    if len(message.names) != len(message.poses):
-        raise BadMessage(f"{len(message.names)} names for {len(message.poses)} poses")
-    poses = {
-        name: Pose(
-            (pose.position.x, pose.position.y, pose.position.z),
-            (pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w),
+class PolicyTopics:
+    """The publishers of the policy node; those of commands exist between open and close."""
+
+    def __init__(self, node: LifecycleNode) -> None:
+        self._node = node
+        self._frame_id = ""
+        self._action: Publisher | None = None
+        self._outputs: list[Output] = []
+        self._silent = True  # since the last period
+        self._status = node.create_publisher(PolicyStatus, "~/status", qos.STATUS)
+        self._diagnostics = Diagnostics(node)
+        self._last, self._spare = PolicyStatus(), ""
+        self._captured, self._captured_ns = 0, 0  # graphs in service, the last time some were
+        self._latency = node.create_publisher(Latency, "~/latency", qos.REPORT)
+        self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", qos.REPORT)
+
+    def open(
+        self,
+        values: Mapping[str, Any],
+        limits: Limits,
+        where: Callable[[], Floats | None],
+        warn: Callable[[str, str], None],
+    ) -> None:
+        """Make the command topics and the outputs; ``where`` and ``warn`` are a
+        :class:`~vla_ros.ros.nodes.policy.outputs.Robot`'s. A reader of ~/action may ask for a
+        deadline of two control periods: that is how it finds out, without a word from us, that
+        this process is gone."""
+        profile = QoSProfile(
+            history=qos.ACTION.history,
+            depth=qos.ACTION.depth,
+            reliability=qos.ACTION.reliability,
+            durability=qos.ACTION.durability,
         )
-        for name, pose in zip(message.names, message.poses, strict=True)
-    }
-    for name, pose in poses.items():
-        if not np.isfinite((*pose.position, *pose.quaternion)).all():
-            raise BadMessage(f"the pose of {quoted(name)} is not finite")
-    return poses
+        if values["mode"] != "lockstep":
+            profile.deadline = Duration(nanoseconds=2 * limits.period_ns)
+        self._frame_id, self._space = values["frame_id"], limits.space
+        self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
+        ends = gripper_ends(values, limits.space)
+        robot = Robot(limits, self._frame_id, where, ends, warn)
+        self._outputs = make_outputs(values, robot)
+        for output in self._outputs:
+            output.open(self._node)
+
+    def close(self) -> None:
+        """Take the command topics away."""
+        if self._action is None:
+            return
+        self._node.destroy_publisher(self._action)
+        for output in self._outputs:
+            output.close()
+        self._outputs = []
+        self._action = None
+
+    def command(self, command: Command, info: PolicyInfo) -> None:
+        """Under the loop's lock, as :meth:`period` and :meth:`rest`."""
+        if self._action is None:
+            return
+        self._silent = False
+        self._action.publish(command_message(command, info, self._space, self._frame_id))
+        for output in self._outputs:
+            output.command(command)
+
+    def period(self, now_ns: int) -> None:
+        """A control period is over: without a command in it the outputs are at rest."""
+        if self._silent:
+            self.rest(now_ns)
+        self._silent = True
+
+    def rest(self, now_ns: int) -> None:
+        """No command will come: what an output has set in motion is stopped."""
+        for output in self._outputs:
+            output.rest(now_ns)
+
+    def flush(self, seconds: float) -> None:
+        """Wait until the last command has reached its readers."""
+        if self._action is not None:
+            self._action.wait_for_all_acked(Duration(nanoseconds=round(seconds * SECOND)))
+
+    def chunk(self, message: ActionChunk, now_ns: int) -> None:
+        message.header.stamp = to_time(now_ns)
+        message.header.frame_id = self._frame_id
+        self._chunk.publish(message)
+
+    def latency(self, message: Latency, now_ns: int) -> None:
+        message.header.stamp = to_time(now_ns)
+        self._latency.publish(message)
+
+    def status(self, message: PolicyStatus, now_ns: int, spare: str = "") -> None:
+        """``spare``: how a spare worker is, for /diagnostics alone; "": none is wanted."""
+        message.header.stamp = to_time(now_ns)
+        self._status.publish(message)
+        if message.graphs_captured > self._last.graphs_captured:
+            self._captured = message.graphs_captured - self._last.graphs_captured
+            self._captured_ns = now_ns
+        elif not 0 <= now_ns - self._captured_ns < CAPTURED_S * SECOND:
+            self._captured = 0
+        self._last, self._spare = message, spare
+
+    def diagnose(self) -> None:
+        """The last status once more, for those who watch /diagnostics."""
+        self._diagnostics.say(diagnostic_of(self._last, self._spare, self._captured))
 
 
-def pose_of(message: PoseStamped) -> Pose:
-    """A pose with a quaternion of length 1. Raises :class:`BadMessage`."""
-    p, q = message.pose.position, message.pose.orientation
-    position, quaternion = (p.x, p.y, p.z), (q.x, q.y, q.z, q.w)
-    length = float(np.linalg.norm(quaternion))
-    if not np.isfinite((*position, length)).all() or abs(length - 1.0) > 1e-3:
-        raise BadMessage("end effector pose is not finite, or its quaternion not of length 1")
-    return Pose(position, quaternion)
+class LatencyWindows:
+    """Sliding windows of every stage, keyed by the field names of Latency.msg."""
+
+    def __init__(self, seconds: float) -> None:
+        names = (*STAGES, "total", "inference", "tick_error")
+        self._windows = {name: Window(seconds) for name in names}
+        self._seconds = seconds
+        self._last: Command | None = None
+
+    def span(self, seconds: float) -> None:
+        """Look back this far from now on."""
+        self._seconds = seconds
+        for window in self._windows.values():
+            window.seconds = seconds
+
+    def command(self, command: Command, steady_ns: int) -> None:
+        """Account for one new action; its stages may have been measured a chunk ago."""
+        first = self._last is None or self._last.stamp_ns != command.stamp_ns
+        self._last = command
+        if first:
+            for stage, duration in command.stages_ms.items():
+                self._windows[stage].add(steady_ns, duration)
+            spent = sum(command.stages_ms[stage] for stage in INFERENCE_STAGES)
+            self._windows["inference"].add(steady_ns, spent)
+        self._windows["total"].add(steady_ns, command.total_ms)
+
+    def tick(self, error_ns: int, steady_ns: int) -> None:
+        self._windows["tick_error"].add(steady_ns, error_ns / MS)
+
+    def message(self, steady_ns: int) -> Latency:
+        found = {name: w.distribution(steady_ns) for name, w in self._windows.items()}
+        return latency_message(found, self._last, self._seconds)
 
 
-def pose_action_of(message: PoseStamped) -> core.Floats:
-    """A measured pose as an arm's numbers of an action, float64 [6]: x y z in m, axis-angle in
-    rad. Raises :class:`BadMessage`."""
-    p, q = message.pose.position, message.pose.orientation
-    vector, w = np.array([q.x, q.y, q.z]), float(q.w)
-    norm, sine = float(np.hypot(np.linalg.norm(vector), w)), float(np.linalg.norm(vector))
-    out = np.array([p.x, p.y, p.z, 0.0, 0.0, 0.0])
-    if not np.isfinite(out).all() or not np.isfinite(norm) or abs(norm - 1.0) > 1e-3:
-        raise BadMessage("measured pose is not finite, or its quaternion not of length 1")
-    if sine > 1e-9:
-        # The shorter way round: q and -q are the same rotation.
-        sign = 1.0 if w >= 0.0 else -1.0
-        out[3:6] = sign * vector / sine * 2.0 * np.arctan2(sine, abs(w))
-    return out
+class DraftShares:
+    """Share of the draft tokens that were accepted, per action dimension, last 200 actions."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[tuple[int, ...], tuple[int, ...]]] = deque(maxlen=200)
+
+    def add(self, answer: Answer) -> None:
+        if answer.inference.drafted:
+            self._seen.append((answer.inference.drafted, answer.inference.accepted))
+
+    def shares(self) -> list[float]:
+        if not self._seen:
+            return []
+        dims = range(min(ACTION_DIM, len(self._seen[-1][0])))
+        drafted = [sum(d[i] for d, _ in self._seen if i < len(d)) for i in dims]
+        accepted = [sum(a[i] for _, a in self._seen if i < len(a)) for i in dims]
+        return [a / d if d else 0.0 for a, d in zip(accepted, drafted, strict=True)]
 
 
-# ------------------------------------------------------------------------------ out
+# ------------------------------------------------------------------------------ messages
 
 
 def _stages(command: Command) -> Stages:
@@ -193,7 +300,7 @@ def idle_message(safety: Safety, values: Mapping[str, Any]) -> PolicyStatus:
     """The status of a node that is not configured, from its parameters; the caller stamps it."""
     out = PolicyStatus(state=int(safety.state), reason=safety.reason)
     out.policy, out.schedule, out.checkpoint = (
-        values[name] for name in ("policy", "schedule", "checkpoint")
+        values[name] for name in ("policy", "decoding", "checkpoint")
     )
     out.control_rate_hz, out.max_age_s = values["control_rate_hz"], values["max_age_s"]
     out.max_age_ms = out.max_age_s * 1e3  # deprecated
@@ -222,7 +329,7 @@ def status_message(
 
 
 def diagnostic_of(message: PolicyStatus, spare: str = "", captured: int = 0) -> DiagnosticStatus:
-    """How the node is, in its own words. A robot in HOLD or FAULT does not do its task: error.
+    """The node's state for /diagnostics. A robot in HOLD or FAULT does not do its task: error.
     ``spare``: how its spare worker is; "": none is wanted. ``captured``: CUDA graphs that were
     captured lately, while the robot waited for them."""
     state = PolicyState(message.state)

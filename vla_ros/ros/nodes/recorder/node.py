@@ -5,50 +5,139 @@ slow one or the end of this process never reaches the control tick. Messages are
 go to the disk as they came.
 
 Threads: all callbacks run in the node's executor and only queue; see
-:mod:`vla_ros.recording.sink` and :mod:`vla_ros.recording.flight` for those that write.
+:mod:`vla_ros.data.bag_writer` and :mod:`vla_ros.data.flight_recorder` for those that write.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rclpy.clock import Clock as RclpyClock
-from rclpy.clock import ClockType
+from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import ReliabilityPolicy
+from rclpy.parameter import parameter_value_to_python
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 
-from vla_ros.core import PolicyState
+from vla_ros.core.clock import SECOND, SystemClock
+from vla_ros.core.resources import version
+from vla_ros.core.types import PolicyState
+from vla_ros.data.bag_writer import MB, BagSink, Record, SinkLimits, Topic, typestore
+from vla_ros.data.flight_recorder import FlightLimits, FlightRecorder
+from vla_ros.data.run_info import STATUS, TOPICS, RunInfo
 from vla_ros.msg import PolicyStatus
-from vla_ros.nodes.common.compat import SubscriptionEventCallbacks, listener
-from vla_ros.nodes.common.convert import BadMessage
-from vla_ros.nodes.common.diagnostics import Diagnostics, status
-from vla_ros.nodes.common.listening import message_of
-from vla_ros.nodes.common.parameters import Parameter as P
-from vla_ros.nodes.common.parameters import declare
-from vla_ros.nodes.common.spin import run
-from vla_ros.nodes.recorder.parameters import ParameterCollector
-from vla_ros.nodes.recorder.topics import (
-    STATUS,
-    TOPICS,
-    message_type_of,
-    parse_topics,
-    profile_of,
-)
-from vla_ros.recording.bag_file import Record, Topic
-from vla_ros.recording.flight import FlightLimits, FlightRecorder
-from vla_ros.recording.run_info import RunInfo
-from vla_ros.recording.sink import MB, BagSink, SinkLimits
-from vla_ros.resources import version
-from vla_ros.timing import SECOND, SystemClock
+from vla_ros.ros.common.compat import SubscriptionEventCallbacks, listener
+from vla_ros.ros.common.convert import BadMessage, Diagnostics, status
+from vla_ros.ros.common.listening import message_of
+from vla_ros.ros.common.parameters import Parameter as P
+from vla_ros.ros.common.parameters import declare
+from vla_ros.ros.common.peer import class_of
+from vla_ros.ros.common.spin import every, run
 
 if TYPE_CHECKING:
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
+
+# ------------------------------------------------------------------------------------------------
+# What is recorded: topics, their types, and the QoS to hear everything with.
+
+
+def profile_of(latched: bool, reliability: ReliabilityPolicy) -> QoSProfile:
+    """Deep enough for a burst; latched topics with what was said before."""
+    durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST, depth=100, reliability=reliability, durability=durability
+    )
+
+
+def parse_topics(text: str) -> list[tuple[str, str]]:
+    """(name, type) of 'NAME TYPE, NAME TYPE'; ValueError for anything else."""
+    found = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        words = item.split()
+        if len(words) != 2:
+            raise ValueError(f"extra_topics: '{item}' is not 'NAME TYPE'")
+        name, kind = words
+        if kind not in typestore().fielddefs:
+            raise ValueError(f"extra_topics: the type '{kind}' cannot be written into a bag")
+        found.append((name, kind))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------
+# Asks other nodes for all their parameters, without waiting for any of them.
+
+
+Known = Callable[[str, dict[str, Any]], None]
+
+
+class ParameterCollector:
+    """Call :meth:`ask` now and then; ``known(node, parameters)`` is called once a node, and
+    again after :meth:`node_is_up` was told of a node that had not answered.
+
+    Everything runs in the node's executor.
+    """
+
+    def __init__(self, node: Node, names: Iterable[str], known: Known) -> None:
+        self._known = known
+        self._open = {name: _Clients(node, name) for name in names}
+
+    def ask(self) -> None:
+        """Ask every node that is there and has not answered yet."""
+        for name, clients in list(self._open.items()):
+            if clients.ready and not clients.asked:
+                clients.asked = True
+                future = clients.list.call_async(ListParameters.Request())
+                future.add_done_callback(lambda done, name=name: self._on_names(name, done))
+
+    def node_is_up(self, name: str) -> None:
+        """Do not wait for the next :meth:`ask`."""
+        if name in self._open:
+            self.ask()
+
+    def _on_names(self, node: str, future: Any) -> None:
+        answer = future.result()
+        if answer is None:
+            self._open[node].asked = False
+            return
+        names = list(answer.result.names)
+        request = GetParameters.Request(names=names)
+        values = self._open[node].get.call_async(request)
+        values.add_done_callback(lambda done: self._on_values(node, names, done))
+
+    def _on_values(self, node: str, names: list[str], future: Any) -> None:
+        answer = future.result()
+        clients = self._open.get(node)
+        if answer is None or clients is None:
+            return
+        found = {
+            name: _plain(parameter_value_to_python(value))
+            for name, value in zip(names, answer.values, strict=False)
+        }
+        del self._open[node]
+        self._known(node, {name: value for name, value in found.items() if value is not None})
+
+
+class _Clients:
+    def __init__(self, node: Node, name: str) -> None:
+        self.list = node.create_client(ListParameters, f"{name}/list_parameters")
+        self.get = node.create_client(GetParameters, f"{name}/get_parameters")
+        self.asked = False
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.list.service_is_ready() and self.get.service_is_ready())
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return [item if isinstance(item, bool | int | float | str) else str(item) for item in value]
+
 
 CLOSE_S = 12.0  # to write what is held, and the index; whoever ends the process gives it 16 s
 ASKED = ("policy", "bridge", "monitor")  # nodes whose parameters are kept
@@ -71,7 +160,8 @@ TABLE = (
 
 
 class RecorderNode(Node):
-    """See the module's text. ValueError: a bad parameter, or a folder that cannot be used.
+    """Subscribes everything and hands it to the bag and the flight recorder. ValueError: a bad
+    parameter, or a folder that cannot be used.
 
     ``say`` gets one line for what it begins and ends, also from the threads that write; None:
     they are lines of its log.
@@ -93,10 +183,10 @@ class RecorderNode(Node):
         topics = [*TOPICS, *parse_topics(values["extra_topics"])]
         for name, kind in topics:
             self._listen(name, kind)
-        self.every(0.1, self._poll)
-        self.every(1.0, self._asked.ask)
+        every(self, 0.1, self._poll)
+        every(self, 1.0, self._asked.ask)
         self._diagnostics = Diagnostics(self)
-        self.every(1.0, self._diagnose)
+        every(self, 1.0, self._diagnose)
         self._begun_ns = clock.steady_ns()
         only = "" if self._sink is not None else "flight records only, into "
         self._say(f"recording: {only}{self._where()}")
@@ -128,10 +218,6 @@ class RecorderNode(Node):
             raise ValueError(f"flight_folder: {error}") from None
         return FlightRecorder(folder, limits, clock, self._say)
 
-    def every(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call again and again, by the steady clock: /clock may stand still."""
-        self.create_timer(seconds, call, clock=RclpyClock(clock_type=ClockType.STEADY_TIME))
-
     def _where(self) -> str:
         if self._sink is not None:
             return str(self._sink.path)
@@ -161,7 +247,9 @@ class RecorderNode(Node):
     def _listen(self, name: str, kind: str) -> None:
         """Subscribe reliably, to lose nothing; a writer that cannot do that is heard as well."""
         topic = Topic(self.resolve_topic_name(name), kind.rstrip("*"), kind.endswith("*"))
-        message_type = message_type_of(topic.kind)
+        message_type = class_of(topic.kind)
+        if message_type is None:
+            raise ValueError(f"no message type {topic.kind} is installed")
         is_status = name == STATUS
 
         def on_message(data: bytes, info: MessageInfo) -> None:

@@ -12,28 +12,42 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rclpy.clock import Clock as RclpyClock
-from rclpy.clock import ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
-from vla_ros.errors import UserError
-from vla_ros.nodes.common import spin
-from vla_ros.nodes.common.convert import BadMessage
-from vla_ros.nodes.common.listening import message_of
-from vla_ros.nodes.common.parameters import declare
-from vla_ros.nodes.common.spectating import Topics, class_of
-from vla_ros.nodes.rerun.parameters import TABLE
-from vla_ros.timing import SECOND, SystemClock
-from vla_ros.windows.reading import Reader, stamp_of
-from vla_ros.windows.rerun_log import RerunLog
+from vla_ros.core.clock import SECOND, SystemClock
+from vla_ros.core.errors import UserError
+from vla_ros.ros.common import spin
+from vla_ros.ros.common.convert import BadMessage
+from vla_ros.ros.common.listening import message_of
+from vla_ros.ros.common.parameters import Parameter as P
+from vla_ros.ros.common.parameters import declare
+from vla_ros.ros.common.peer import Topics, class_of
+from vla_ros.viz.rerun import RerunLog
+from vla_ros.viz.scene import Reader, stamp_of
+
+# ------------------------------------------------------------------------------------------------
+# The rerun node's parameters.
+
+
+TABLE = (
+    P("connect", "", "Address of a viewer that runs, such as rerun+http://HOST:9876/proxy; empty:"
+      " one is started", fixed=True),
+    P("out", "", "A file.rrd to write instead of showing", fixed=True),
+    P("jpeg", 80, "Quality of the pictures, 1 to 100; 0: every pixel as it was", 0, 100,
+      fixed=True),
+    P("picture_rate_hz", 10.0, "Most pictures a second of each camera", 0.1, 1000.0, fixed=True),
+    P("look_every_s", 1.0, "How often topics that came are looked for", 0.1, 60.0, fixed=True),
+    P("niceness", 10, "How far it stands back behind all other processes", 0, 19, fixed=True),
+)  # fmt: skip
+
 
 PICTURES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 _ARRANGE_S = 20.0  # after that an arrangement is the user's, and only the default is renewed
 
 
 class RerunNode(Node):
-    """See the module's text. ValueError: a bad parameter, or no viewer."""
+    """Shows what it hears in Rerun. ValueError: a bad parameter, or no viewer."""
 
     def __init__(self) -> None:
         super().__init__("rerun")
@@ -48,9 +62,8 @@ class RerunNode(Node):
         self._arranged: set[str] = set()
         self._log = self._open(values)
         self._began_ns = self._time.steady_ns()
-        steady = RclpyClock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(values["look_every_s"], self._look, clock=steady)
-        self.create_timer(2.0, self._arrange, clock=steady)
+        spin.every(self, values["look_every_s"], self._look)
+        spin.every(self, 2.0, self._arrange)
 
     def _open(self, values: dict[str, Any]) -> RerunLog:
         try:

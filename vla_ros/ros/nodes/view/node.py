@@ -13,52 +13,208 @@ import os
 import secrets
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rcl_interfaces.msg import Log
+import numpy as np
+from rcl_interfaces.msg import Log, ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters
-from rclpy.clock import Clock as RclpyClock
-from rclpy.clock import ClockType
+from rclpy.client import Client
+from rclpy.duration import Duration
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
+from std_srvs.srv import Trigger
 
+from vla_ros.core.clock import MS, SECOND, SystemClock
+from vla_ros.core.types import Floats
 from vla_ros.msg import ActionChunk, ActionCommand, EpisodeStatus, NamedPoses, PolicyStatus
-from vla_ros.nodes.common import qos, spin
-from vla_ros.nodes.common.convert import BadMessage, decompressed, image_of
-from vla_ros.nodes.common.images import image_topic
-from vla_ros.nodes.common.listening import listen
-from vla_ros.nodes.common.parameters import declare
-from vla_ros.nodes.common.serialized import header_stamp, read_compressed, read_image
-from vla_ros.nodes.monitor.convert import status_seen
-from vla_ros.nodes.view import convert
-from vla_ros.nodes.view.parameters import TABLE
-from vla_ros.nodes.view.wishes import Wishes
-from vla_ros.timing import MS, SECOND, SystemClock
-from vla_ros.view.guard import Guard, is_loopback
-from vla_ros.view.page import Page
-from vla_ros.view.pictures import burnt, side_by_side
-from vla_ros.view.robot import read
-from vla_ros.view.space import Past
-from vla_ros.view.strips import Strips
-from vla_ros.view.tasks import sentences_of
-from vla_ros.view.window import Ask, Window
+from vla_ros.ros.bringup.graph_file import ADDRESS, LEFT, OPENED
+from vla_ros.ros.common import qos, spin
+from vla_ros.ros.common.convert import BadMessage, decompressed, image_of
+from vla_ros.ros.common.listening import listen
+from vla_ros.ros.common.parameters import Parameter as P
+from vla_ros.ros.common.parameters import declare
+from vla_ros.ros.common.peer import TRANSPORTS, image_topic
+from vla_ros.ros.common.serialized import header_stamp, read_compressed, read_image
+from vla_ros.ros.nodes.monitor.node import command_seen, status_seen
+from vla_ros.srv import ResetEpisode
+from vla_ros.viz.robot_model import place_of, read
+from vla_ros.viz.viewer.guard import Guard, is_loopback
+from vla_ros.viz.viewer.model import (
+    CommandShown,
+    LogLine,
+    Page,
+    Past,
+    Strips,
+    World,
+    burnt,
+    sentences_of,
+    side_by_side,
+)
+from vla_ros.viz.viewer.window import Ask, Window, Wish
+
+# ------------------------------------------------------------------------------------------------
+# What was asked for at the page, said to the graph: services, and the instruction.
+
+
+_SAID_S = 5.0  # a policy that is started later must not be told what was typed long ago
+_SERVICES = (Wish.STOP, Wish.RESUME, Wish.RECOVER, Wish.RESET)
+
+
+class Wishes:
+    """``tell`` gets one line for each wish and whether it was done. Belongs to the executor."""
+
+    def __init__(self, node: Node, tell: Callable[[str, bool], None]) -> None:
+        self._tell = tell
+        self._triggers = {
+            wish: node.create_client(Trigger, f"policy/{wish.value}") for wish in _SERVICES
+        }
+        self._episode = node.create_client(ResetEpisode, "bridge/reset")
+        said = QoSProfile(
+            depth=1,
+            reliability=ReliabilityPolicy.RELIABLE,
+            durability=DurabilityPolicy.TRANSIENT_LOCAL,
+            lifespan=Duration(seconds=_SAID_S),
+        )
+        self._instruction = node.create_publisher(String, "instruction", said)
+
+    def fulfil(self, ask: Ask) -> None:
+        """Begin it; what comes of it is told later."""
+        if ask.wish is Wish.SAY:
+            self._say(ask.text.strip())
+        elif ask.wish is Wish.RESET and self._episode.service_is_ready():
+            request = ResetEpisode.Request(task="", initial_state=-1)
+            self._call(self._episode, request, "reset")
+        else:
+            self._trigger(ask.wish)
+
+    def _say(self, text: str) -> None:
+        if not text:
+            self._tell("there is no text to say; to stop the robot press STOP", False)
+            return
+        self._instruction.publish(String(data=text))
+        self._tell(f"said: {text}", True)
+
+    def _trigger(self, wish: Wish) -> None:
+        client = self._triggers[wish]
+        if client.service_is_ready():
+            self._call(client, Trigger.Request(), wish.value)
+        elif wish is Wish.STOP:
+            # Whoever executes may still listen where the service is not found: empty means stop.
+            self._instruction.publish(String(data=""))
+            self._tell(f"{client.srv_name} is not there; said the empty instruction", False)
+        else:
+            self._tell(f"{client.srv_name} is not there", False)
+
+    def _call(self, client: Client, request: Any, name: str) -> None:
+        def done(future: Any) -> None:
+            answer = future.result()
+            self._tell(f"{name}: {answer.message}", bool(answer.success))
+
+        client.call_async(request).add_done_callback(done)
+
+
+# ------------------------------------------------------------------------------------------------
+# Messages as the frozen views of the page. Malformed ones raise BadMessage or ValueError.
+
+
+_STATES = {
+    EpisodeStatus.STATE_RESETTING: "resetting",
+    EpisodeStatus.STATE_RUNNING: "running",
+    EpisodeStatus.STATE_SUCCESS: "success",
+    EpisodeStatus.STATE_FAILURE: "failure",
+}
+
+
+def command_shown(message: ActionCommand) -> CommandShown:
+    """Of any action space."""
+    return CommandShown(
+        seen=command_seen(message),
+        action=tuple(message.action),
+        names=tuple(message.names),
+        units=tuple(message.units),
+    )
+
+
+def step_of(message: ActionCommand) -> Floats | None:
+    """Float64 [3], the displacement of the end effector that it asks for; None: it asks for
+    another thing."""
+    if message.action_space != ActionCommand.SPACE_END_EFFECTOR_DELTA or len(message.action) < 3:
+        return None
+    step = np.array(message.action[:3], np.float64)
+    return step if np.isfinite(step).all() else None
+
+
+def world_of(message: EpisodeStatus) -> World:
+    """What a simulation says of its episode."""
+    return World(
+        environment=message.environment,
+        task=message.task,
+        number=message.episode,
+        step=message.step,
+        max_steps=message.max_steps,
+        state=_STATES.get(message.state, "unknown"),
+    )
+
+
+def joints_of(message: JointState) -> dict[str, float]:
+    """Positions by name; those of a message with too few of them are left out."""
+    return dict(zip(message.name, map(float, message.position), strict=False))
+
+
+def poses_of(message: NamedPoses) -> dict[str, Floats]:
+    """Float64 [4, 4] by name."""
+    found = {}
+    for name, pose in zip(message.names, message.poses, strict=False):
+        p, q = pose.position, pose.orientation
+        found[name] = place_of((p.x, p.y, p.z), (q.x, q.y, q.z, q.w))
+    return found
+
+
+def line_of(message: Log) -> LogLine:
+    """One line of a node's log."""
+    return LogLine(message.name, int(message.level), message.msg)
+
+
+def numbers_of(value: ParameterValue) -> tuple[float, ...]:
+    """Of a parameter that is a list of numbers; () for another."""
+    if value.type != ParameterType.PARAMETER_DOUBLE_ARRAY:
+        return ()
+    return tuple(map(float, value.double_array_value))
+
+
+# ------------------------------------------------------------------------------------------------
+# The parameters, and the node.
+
+
+TABLE = (
+    P("host", "127.0.0.1", "Address to serve on; elsewhere than on this machine it asks for a"
+      " token", fixed=True),
+    P("port", 8080, "Port to serve on; the next free one where it is taken", 1, 65_535, fixed=True),
+    P("token", "", "What a browser must know; empty: none on this machine, else a new one each"
+      " start, which stands in the address that is logged", fixed=True),
+    P("cameras", ["image", "wrist_image"], "Topics of the pictures", fixed=True),
+    P("image_transport", "raw", "Topics of the cameras: as they are, or with /compressed",
+      choices=TRANSPORTS, fixed=True),
+    P("suite", "", "libero: whose sentences are suggested; empty: those of all suites", fixed=True),
+    P("draw_rate_hz", 4.0, "How often the page is drawn, while somebody looks", 0.2, 20.0,
+      fixed=True),
+    P("niceness", 10, "How far it stands back behind all other processes", 0, 19, fixed=True),
+)  # fmt: skip
+
 
 MAX_PIXELS = 1920 * 1200  # of a picture that is shown
 CHARTS_EVERY = 2  # drawings: they are the dearest part
-#: what a graph reads in the log, see vla_ros.bringup.view
-ADDRESS = "the view is at "
-OPENED = "the page was opened"
-LEFT = "nobody looks at the page any more"
 GONE_NS = 3 * SECOND  # without a browser for so long: nobody looks. A page that is loaded anew does
 
 
 class ViewNode(Node):
-    """See the module's text. ValueError: a bad parameter, or no port to serve on."""
+    """Hears the graph, draws the page and does what is asked there. ValueError: a bad parameter, or
+    no port to serve on."""
 
     def __init__(self) -> None:
         super().__init__("view")
@@ -79,9 +235,8 @@ class ViewNode(Node):
         self._wishes = Wishes(self, self._told)
         self._subscribe(values)
         self._parameters = self.create_client(GetParameters, "policy/get_parameters")
-        steady = RclpyClock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0 / values["draw_rate_hz"], self._draw, clock=steady)
-        self.create_timer(0.2, self._sample, clock=steady)
+        spin.every(self, 1.0 / values["draw_rate_hz"], self._draw)
+        spin.every(self, 0.2, self._sample)
 
     def _open(self, values: dict[str, Any]) -> Window:
         host: str = values["host"]
@@ -121,11 +276,11 @@ class ViewNode(Node):
 
     def _on_command(self, message: ActionCommand) -> None:
         try:
-            self._strips.add(convert.command_shown(message), self._time.steady_ns())
+            self._strips.add(command_shown(message), self._time.steady_ns())
         except BadMessage as error:
             self._complain(str(error))
             return
-        self._past.now = replace(self._past.now, step=convert.step_of(message))
+        self._past.now = replace(self._past.now, step=step_of(message))
 
     def _on_chunk(self, message: ActionChunk) -> None:
         self._page.hear_inference(message.target_passes, message.length)
@@ -139,19 +294,19 @@ class ViewNode(Node):
         self._page.hear_status(seen, message.instruction, self._time.steady_ns())
 
     def _on_episode(self, message: EpisodeStatus) -> None:
-        self._page.world = convert.world_of(message)
+        self._page.world = world_of(message)
 
     def _on_joints(self, message: JointState) -> None:
-        joints = {**self._past.now.joints, **convert.joints_of(message)}
+        joints = {**self._past.now.joints, **joints_of(message)}
         now = replace(self._past.now, steady_ns=self._time.steady_ns(), joints=joints)
         self._past.add(now)
 
     def _on_poses(self, message: NamedPoses) -> None:
-        poses = convert.poses_of(message)
+        poses = poses_of(message)
         self._past.add(replace(self._past.now, steady_ns=self._time.steady_ns(), poses=poses))
 
     def _on_log(self, message: Log) -> None:
-        self._page.hear_log(convert.line_of(message))
+        self._page.hear_log(line_of(message))
 
     def _on_robot(self, message: String) -> None:
         try:
@@ -174,7 +329,7 @@ class ViewNode(Node):
             self._parameters.call_async(request).add_done_callback(self._set_bounds)
 
     def _set_bounds(self, future: Any) -> None:
-        low, high = (convert.numbers_of(value) for value in future.result().values)
+        low, high = (numbers_of(value) for value in future.result().values)
         self._strips.set_bounds(low, high)
 
     def _draw(self) -> None:

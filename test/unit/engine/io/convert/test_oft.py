@@ -12,8 +12,8 @@ import torch
 from support.engine import CPU
 from support.releases import Trap, adapter, oft_release, oft_statistics, plain_config
 from vla_ros.engine import CheckpointError, EngineOptions, load_engine
-from vla_ros.engine.checkpoints.convert import ConvertOptions, convert
-from vla_ros.engine.checkpoints.openvla import load_checkpoint
+from vla_ros.engine.io.convert import ConvertOptions, convert
+from vla_ros.engine.io.openvla import load_checkpoint
 
 
 def load(directory: Path):  # type: ignore[no-untyped-def]
@@ -43,7 +43,7 @@ def test_a_release_becomes_one_with_safetensors_only(tmp_path: Path, proprio: in
         kept = loaded.tensors[f"action_head.{name.removeprefix('module.')}"]
         assert torch.equal(kept, tensor)
     assert not list((tmp_path / "out").glob("*.pt"))
-    options = EngineOptions(checkpoint=str(tmp_path / "out"), schedule="parallel")
+    options = EngineOptions(checkpoint=str(tmp_path / "out"), decoding="parallel")
     assert load_engine(options).info.chunk_length == 8
 
 

@@ -15,9 +15,9 @@ from support.engine import CPU, tiny_config
 from support.releases import Trap, adapter, oft_release
 from vla_ros.cli.main import main
 from vla_ros.engine import CheckpointError
-from vla_ros.engine.checkpoints.convert import ConvertOptions, convert
-from vla_ros.engine.checkpoints.openvla import load_checkpoint
-from vla_ros.engine.checkpoints.random import write_random
+from vla_ros.engine.io.convert import ConvertOptions, convert
+from vla_ros.engine.io.openvla import load_checkpoint
+from vla_ros.engine.io.random import write_random
 
 
 @pytest.fixture
@@ -134,7 +134,6 @@ def test_torch_s_format_before_zip_is_read_too(tmp_path: Path, base: Path) -> No
     assert len(load(tmp_path / "out").tensors) == len(tensors)
 
 
-@pytest.mark.usefixtures("process")
 def test_a_pickle_with_code_never_runs(
     tmp_path: Path, base: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,7 +144,15 @@ def test_a_pickle_with_code_never_runs(
     assert "code ran" not in "".join(capfd.readouterr())
 
 
-@pytest.mark.usefixtures("process")
+def test_a_pickle_is_refused_where_torch_could_run_its_code(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pickled(base, 1)
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    with pytest.raises(CheckpointError, match="CVE-2025-32434"):
+        convert(base, tmp_path / "out")
+
+
 def test_the_verb_says_what_it_read_and_what_it_wrote(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,7 +177,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, base: Path) 
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("vla-ros convert: ")
-    assert "cannot be written" in line
+    assert "cannot write" in line
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 

@@ -13,12 +13,11 @@ import torch
 from support.engine import CPU, TEXTS, engine_of, play, stream, tiny_config
 from support.releases import UNEQUAL, Trap, prismatic_parts, prismatic_run, vq_vae
 from vla_ros.engine import CheckpointError
-from vla_ros.engine.checkpoints.convert import ConvertOptions, convert
-from vla_ros.engine.checkpoints.convert.prismatic import convert_prismatic, describe
-from vla_ros.engine.checkpoints.fields import Fields
-from vla_ros.engine.checkpoints.openvla import load_checkpoint
-from vla_ros.engine.checkpoints.random import PRESETS, write_random
-from vla_ros.engine.checkpoints.shapes import expected_shapes
+from vla_ros.engine.io.config import Fields
+from vla_ros.engine.io.convert import ConvertOptions, convert
+from vla_ros.engine.io.convert.prismatic import convert_prismatic, describe
+from vla_ros.engine.io.openvla import expected_shapes, load_checkpoint
+from vla_ros.engine.io.random import PRESETS, write_random
 
 
 def converted(source: Path, target: Path, **options: object) -> Path:
@@ -33,7 +32,6 @@ def load(directory: Path):  # type: ignore[no-untyped-def]
     return load_checkpoint(str(directory), CPU, torch.float32)
 
 
-@pytest.mark.usefixtures("process")
 def test_towers_of_unequal_depth_keep_all_their_blocks(tmp_path: Path) -> None:
     """Each tower's own last block is unused: SigLIP's block of DINOv2's depth is not."""
     config = load(converted(prismatic_run(tmp_path / "run"), tmp_path / "out")).config
@@ -131,7 +129,6 @@ def test_the_newest_step_is_taken_and_another_can_be_asked_for(tmp_path: Path) -
     assert first.exists()
 
 
-@pytest.mark.usefixtures("process")
 def test_a_pickle_with_code_is_refused_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,7 +204,7 @@ def test_codes_of_a_vq_vae_are_decoded_as_the_original_does(tmp_path: Path) -> N
     (answer,) = play(engine, stream(1, {0: TEXTS[0]})).values()
     assert answer.actions.shape == (1, 7)
     with pytest.raises(ValueError, match="codes of a VQ-VAE"):
-        engine_of(load(tmp_path / "out"), "speculative", acceptance="relaxed", relax_bins=2)
+        engine_of(load(tmp_path / "out"), "speculative", acceptance="relaxed", relaxed_distance=2)
     assert play(engine_of(load(tmp_path / "out"), "speculative"), stream(1, {0: TEXTS[0]}))
 
 

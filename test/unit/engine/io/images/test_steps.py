@@ -17,10 +17,10 @@ import torch
 from PIL import Image as PILImage
 
 from support.engine import CPU, tiny_config
-from vla_ros.engine.vision.images import Preprocessor
-from vla_ros.engine.vision.jpeg import decode_fast
-from vla_ros.engine.vision.transforms import (
-    centre_crop,
+from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.images.steps import (
+    center_crop,
+    decode_fast,
     jpeg_round_trip,
     lanczos3,
     libero_square,
@@ -110,7 +110,7 @@ def test_each_step_is_tensorflows(name: str) -> None:
     resized = lanczos3(golden[f"{name}_jpeg"], SIZES[name])
     for ours, theirs in (
         (resized, golden[f"{name}_lanczos"]),
-        (centre_crop(golden[f"{name}_lanczos"]), golden[f"{name}_crop"]),
+        (center_crop(golden[f"{name}_lanczos"]), golden[f"{name}_crop"]),
     ):
         most, share = differing(ours, theirs)
         assert most <= 1
@@ -132,7 +132,7 @@ def test_a_picture_of_the_right_size_is_not_resampled() -> None:
 
 def test_the_crop_is_its_formula() -> None:
     image = picture(50, 40)
-    most, share = differing(centre_crop(image), reference_crop(image))
+    most, share = differing(center_crop(image), reference_crop(image))
     assert most <= 1
     assert share < 1e-3
 

@@ -11,8 +11,8 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from vla_ros.engine.checkpoints.config import TowerConfig
-from vla_ros.engine.vision.towers import Projector, Tower
+from vla_ros.engine.io.config import TowerConfig
+from vla_ros.engine.models.towers import Projector, Tower
 
 SIZE = {"hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 3, "image_size": 32}
 LINES = ("norm1", "norm2", "mlp.fc1", "mlp.fc2")
@@ -28,7 +28,7 @@ def qkv(tower: dict[str, torch.Tensor], target: str, parts: list[torch.nn.Module
     tower[target + ".bias"] = torch.cat([p.bias.detach() for p in parts])
 
 
-def randomise(model: torch.nn.Module) -> None:
+def randomize(model: torch.nn.Module) -> None:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
 
@@ -39,7 +39,7 @@ def test_dinov2_with_registers() -> None:
         patch_size=8, num_register_tokens=4, mlp_ratio=2, layerscale_value=1.0, **SIZE
     )
     model = Dinov2WithRegistersModel(config).eval()
-    randomise(model)
+    randomize(model)
     named = dict(model.named_modules())
     shape = TowerConfig(48, 4, 3, 96, 32, 8, class_token=True, registers=4, layer_scale=True)
     tower = Tower(shape)
@@ -74,7 +74,7 @@ def test_siglip() -> None:
         patch_size=8, intermediate_size=96, hidden_act="gelu", vision_use_head=False, **SIZE
     )
     model = SiglipVisionModel(config).eval()
-    randomise(model)
+    randomize(model)
     inner = getattr(model, "vision_model", model)
     tower = Tower(TowerConfig(48, 4, 3, 96, 32, 8))
     state: dict[str, torch.Tensor] = {}

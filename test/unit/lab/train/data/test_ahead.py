@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.core import Pose
-from vla_ros.sim.expert import advise
-from vla_ros.sim.rotation import matrix, upright_yaw
-from vla_ros.sim.tasks import GOALS
-from vla_ros.train.data.ahead import (
+from vla_ros.core.types import Pose
+from vla_ros.data.demonstrations import BODIES, to_environment, to_values
+from vla_ros.lab.train.ahead import (
     advise_many,
     futures,
     matrices,
@@ -19,8 +17,8 @@ from vla_ros.train.data.ahead import (
     tables_of,
     upright_yaws,
 )
-from vla_ros.train.data.shards import BODIES
-from vla_ros.train.data.units import to_environment, to_values
+from vla_ros.sim.expert import advise, matrix, upright_yaw
+from vla_ros.sim.tasks import GOALS
 
 SCALE = np.array([0.05] * 3 + [0.5] * 3)
 EVERY = tuple(GOALS.values())
@@ -135,8 +133,8 @@ def test_closed_fingers_push_a_cube_along():
 def test_it_is_near_to_what_the_simulation_does(task):
     """The expert's episode, undisturbed: 8 actions ahead the model errs by little."""
     pytest.importorskip("mujoco", exc_type=ImportError)
+    from vla_ros.lab.train.collect import poses_of as rows_of
     from vla_ros.sim.tabletop import Tabletop
-    from vla_ros.train.data.rollout import poses_of as rows_of
 
     world = Tabletop(image_size=16, wrist=False)
     try:

@@ -6,16 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.train import OBJECTS, SENTENCES, SIZE, data_set
-from vla_ros.engine.checkpoints.config import IMAGENET_MEAN, IMAGENET_STD
-from vla_ros.engine.checkpoints.small_tokenizer import build_tokenizer
-from vla_ros.engine.tokens import ActionTokens, prompt_text
-from vla_ros.engine.vision.images import Preprocessor
-from vla_ros.sim.goals import parse_instruction
-from vla_ros.train.arch import ARCHITECTURES
-from vla_ros.train.data.answers import encode
-from vla_ros.train.data.batches import Batches, common_prefix, family_weights
-from vla_ros.train.data.frames import load_frames
-from vla_ros.train.data.wordings import wordings
+from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD
+from vla_ros.engine.io.images.preprocessor import Preprocessor
+from vla_ros.engine.io.random import build_tokenizer
+from vla_ros.engine.io.tokens import ActionTokens, prompt_text
+from vla_ros.lab.train.batches import Batches, common_prefix, encode, family_weights
+from vla_ros.lab.train.frames import load_frames, wordings
+from vla_ros.lab.train.trainer import ARCHITECTURES
+from vla_ros.sim.tasks import parse_instruction
 
 CONFIG = ARCHITECTURES["tiny"]
 CPU = torch.device("cpu")
@@ -202,7 +200,7 @@ def test_a_rare_family_is_drawn_more_often_than_its_share(tmp_path):
     assert share == pytest.approx(2 / total)
 
 
-def test_normalisation_is_the_tower_s(tmp_path):
+def test_normalization_is_the_tower_s(tmp_path):
     from dataclasses import replace
 
     tower = replace(CONFIG.towers[0], mean=IMAGENET_MEAN, std=IMAGENET_STD)

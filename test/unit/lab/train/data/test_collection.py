@@ -12,20 +12,34 @@ pytest.importorskip("mujoco")
 
 from support.train import SIZE
 from vla_ros.cli.main import main
-from vla_ros.engine.checkpoints.random import write_random
-from vla_ros.errors import UserError
+from vla_ros.core.errors import UserError
+from vla_ros.data.demonstrations import (
+    digest,
+    norm_stats,
+    read_images,
+    read_tracks,
+    scales,
+    shards,
+    to_environment,
+)
+from vla_ros.data.episodes.plan import TRAINING
+from vla_ros.engine.io.random import write_random
+from vla_ros.lab.train import collect as collection
+from vla_ros.lab.train.collect import (
+    CollectOptions,
+    EnginePolicy,
+    Late,
+    collect,
+    episode_of,
+    make_shard,
+    shared_environment,
+    totals,
+)
+from vla_ros.lab.train.options import TrainOptions
+from vla_ros.lab.train.run import Machine, Reporter, check, round_directory, run, success_by_family
+from vla_ros.lab.train.trainer import ARCHITECTURES
 from vla_ros.sim.expert import Expert
-from vla_ros.sim.goals import Family, parse_instruction
-from vla_ros.train.arch import ARCHITECTURES
-from vla_ros.train.check import check, success_by_family
-from vla_ros.train.data import collection
-from vla_ros.train.data.collection import CollectOptions, collect, episode_of, make_shard, totals
-from vla_ros.train.data.rollout import EnginePolicy, Late, shared_environment
-from vla_ros.train.data.seeds import TRAINING
-from vla_ros.train.data.shards import digest, read_images, read_tracks, shards
-from vla_ros.train.data.units import norm_stats, scales, to_environment
-from vla_ros.train.options import TrainOptions
-from vla_ros.train.run import Machine, Reporter, round_directory, run
+from vla_ros.sim.tasks import Family, parse_instruction
 
 REACH = CollectOptions(2, families=("reach",), image_size=SIZE, per_shard=1)
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from support.train import INFO, OBJECTS, SENTENCES, SIZE, data_set, demonstration
-from vla_ros.errors import UserError
-from vla_ros.sim.goals import parse_instruction
-from vla_ros.train.data.frames import load_frames, worth_training
-from vla_ros.train.data.relabel import INSTRUCTIONS
-from vla_ros.train.data.shards import write_shard
+from vla_ros.core.errors import UserError
+from vla_ros.data.demonstrations import write_shard
+from vla_ros.lab.train.collect import INSTRUCTIONS
+from vla_ros.lab.train.frames import load_frames, worth_training
+from vla_ros.sim.tasks import parse_instruction
 
 
 def waiting_track():

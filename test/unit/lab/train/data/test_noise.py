@@ -1,6 +1,6 @@
 import numpy as np
 
-from vla_ros.train.data.noise import Disturbance
+from vla_ros.lab.train.collect import Disturbance
 
 
 def run(seed, steps=200):

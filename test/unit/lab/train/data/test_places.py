@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from vla_ros.train.data.places import NOWHERE, patch_labels, places_of
+from vla_ros.lab.train.frames import NOWHERE, patch_labels, places_of
 
 
 def test_a_patch_is_labelled_by_the_object_centred_in_it():

@@ -1,4 +1,4 @@
-"""Against the renderer: at the pixel of a cube's centre the image has the cube's colour."""
+"""Against the renderer: at the pixel of a cube's centre the image has the cube's color."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,9 @@ import pytest
 pytest.importorskip("h5py", exc_type=ImportError)
 pytest.importorskip("mujoco")
 
-from vla_ros.core import Pose
+from vla_ros.core.types import Pose
+from vla_ros.lab.train.collect import OBJECTS, Projection
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.train.data.collection import OBJECTS
-from vla_ros.train.data.projection import Projection
 
 SIZE = 256
 CHANNELS = {"red_cube": (0,), "green_cube": (1,), "blue_cube": (2,), "yellow_cube": (0, 1)}

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
+from vla_ros.data.demonstrations import scales, to_environment
+from vla_ros.lab.train.collect import INSTRUCTIONS, labels
 from vla_ros.sim.expert import Expert
-from vla_ros.sim.goals import Family, Goal, instruction_of
-from vla_ros.sim.tasks import GOALS
-from vla_ros.train.data.relabel import INSTRUCTIONS, labels
-from vla_ros.train.data.units import scales, to_environment
+from vla_ros.sim.tasks import GOALS, Family, Goal, instruction_of
 
 pytest.importorskip("mujoco")
 
-from vla_ros.train.data.rollout import shared_environment
+from vla_ros.lab.train.collect import shared_environment
 
 PICK = Goal(Family.PICK, "red_cube", "plate")
 STACK = Goal(Family.STACK, "red_cube", "blue_cube")

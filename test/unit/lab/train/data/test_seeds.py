@@ -1,6 +1,6 @@
 import pytest
 
-from vla_ros.train.data.seeds import (
+from vla_ros.data.episodes.plan import (
     EVALUATION,
     TRAINING,
     VALIDATION,

@@ -6,8 +6,8 @@ import pytest
 h5py = pytest.importorskip("h5py", exc_type=ImportError)
 
 from support.train import INFO, demonstration
-from vla_ros.errors import UserError
-from vla_ros.train.data.shards import (
+from vla_ros.core.errors import UserError
+from vla_ros.data.demonstrations import (
     digest,
     read_images,
     read_info,

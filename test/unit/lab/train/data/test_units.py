@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from vla_ros.core import Command, CommandKind
-from vla_ros.engine.tokens import ActionTokens, read_normaliser
-from vla_ros.sim.commands import environment_action
+from vla_ros.core.types import Command, CommandKind
+from vla_ros.data.demonstrations import norm_stats, scales, to_environment, to_values
+from vla_ros.engine.io.tokens import ActionTokens, read_normalizer
 from vla_ros.sim.env import EnvSpec
-from vla_ros.train.data.units import norm_stats, scales, to_environment, to_values
+from vla_ros.sim.episode import environment_action
 
 SPEC = EnvSpec("tabletop", (), ("agentview",), 32)
 PHYSICAL = [
@@ -27,7 +27,7 @@ def test_tokens_of_a_label_decode_to_the_expert_s_action(action):
     scale = scales(SPEC)
     tokens = ActionTokens(960)
     encoded = tokens.encode(to_values(to_environment(np.array(action), scale)))
-    normaliser = read_normaliser(norm_stats("tabletop", scale, 1, 1), None)
-    back = normaliser.restore(tokens.decode(encoded))
+    normalizer = read_normalizer(norm_stats("tabletop", scale, 1, 1), None)
+    back = normalizer.restore(tokens.decode(encoded))
     half_a_bin = np.array([*scale, 0.5]) / 255
     assert np.all(np.abs(back - action) <= half_a_bin + 1e-9)

@@ -1,9 +1,9 @@
 import pytest
 
-from vla_ros.sim.goals import COLOURS, PLATE, Family, Goal, cube, instruction_of, parse_instruction
-from vla_ros.train.data.wordings import wordings
+from vla_ros.lab.train.frames import wordings
+from vla_ros.sim.tasks import COLORS, PLATE, Family, Goal, cube, instruction_of, parse_instruction
 
-CUBES = [cube(colour) for colour in COLOURS]
+CUBES = [cube(color) for color in COLORS]
 GOALS = [
     *(Goal(Family.REACH, thing) for thing in CUBES),
     *(Goal(Family.PUSH, thing, side) for thing in CUBES for side in ("left", "right")),

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from support.processes import alive
-from vla_ros.train.data.workers import pool
+from vla_ros.lab.train.collect import pool
 
 PARENT = """
 import os, time
-from vla_ros.train.data.workers import pool
+from vla_ros.lab.train.collect import pool
 
 if __name__ == "__main__":
     with pool(1) as processes:

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vla_ros.engine.flow.load import build_model, expected_tensors
-from vla_ros.engine.flow.weights import MemoryWeights
-from vla_ros.train.flow.arch import FLOW_ARCHITECTURES
-from vla_ros.train.flow.network import FlowNetwork
+from support.flow import MemoryWeights
+from vla_ros.engine.io.lerobot import build_model, expected_tensors
+from vla_ros.lab.train.flow import FLOW_ARCHITECTURES, FlowNetwork
 
 TINY = FLOW_ARCHITECTURES["tiny-flow"]
 TWO = replace(TINY, cameras=("front", "wrist"))
@@ -56,16 +55,16 @@ def test_it_says_what_the_engine_says(config, given):
     data["given"][..., :given] = True
     with torch.no_grad():
         speed, _, _ = network(**data)
-    model._given = (torch.arange(config.horizon) < given)[:, None] if given else None
+    model.given = (torch.arange(config.horizon) < given)[:, None] if given else None
     for image in range(2):
-        features = model.see(data["pixels"][image])
+        features = model.image_features(data["pixels"][image])
         for sentence in range(2):
             words = data["ids"][image, sentence, : data["lengths"][image, sentence]]
             prefix = model.prefill(features, words, data["state"][image])
             for sample in range(2):
                 x = data["x"][image, sentence, sample]
-                model.velocity(prefix, x, 0)  # leaves what is the same for all steps
-                wanted = model.velocity(prefix, x, step, begin=False)
+                model.denoise_step(prefix, x, 0)  # leaves what is the same for all steps
+                wanted = model.denoise_step(prefix, x, step, begin=False)
                 torch.testing.assert_close(
                     speed[image, sentence, sample], wanted, atol=1e-5, rtol=1e-4
                 )

@@ -9,27 +9,24 @@ import pytest
 import torch
 
 from support.engine import CLOCK, observation
+from support.flow import load_folder
 from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.cli.main import main
-from vla_ros.core import Executing, Timeline
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Executing, Timeline
+from vla_ros.data.demonstrations import BODIES, write_shard
 from vla_ros.engine import EngineOptions, load_engine
-from vla_ros.engine.checkpoints.openvla import load_checkpoint
-from vla_ros.engine.checkpoints.shapes import LANGUAGE
-from vla_ros.engine.decoders.llama import LlamaDecoder
-from vla_ros.engine.flow.load import WEIGHTS, expected_tensors, load_folder
-from vla_ros.engine.flow.weights import FileWeights, canonical
-from vla_ros.errors import UserError
-from vla_ros.train.data.frames import load_frames
-from vla_ros.train.data.shards import BODIES, write_shard
-from vla_ros.train.flow.batches import FlowBatches
-from vla_ros.train.flow.objective import spot_loss
-from vla_ros.train.flow.scaling import scaling_from, scaling_of
-from vla_ros.train.journal import read_journal
-from vla_ros.train.kinds import kind_of
-from vla_ros.train.network import BatchedAttention
-from vla_ros.train.options import TrainOptions
-from vla_ros.train.run import Machine, Reporter, run
-from vla_ros.train.trainer import Trainer
+from vla_ros.engine.io.lerobot import WEIGHTS, expected_tensors
+from vla_ros.engine.io.openvla import LANGUAGE, load_checkpoint
+from vla_ros.engine.io.weights import FileWeights, canonical
+from vla_ros.engine.models.family import Placement
+from vla_ros.engine.models.language.llama import LlamaDecoder
+from vla_ros.lab.train.flow import FlowBatches, scaling_from, scaling_of, spot_loss
+from vla_ros.lab.train.frames import load_frames
+from vla_ros.lab.train.network import BatchedAttention
+from vla_ros.lab.train.options import TrainOptions
+from vla_ros.lab.train.run import Machine, Reporter, run
+from vla_ros.lab.train.trainer import Trainer, kind_of, read_journal
 
 CPU = torch.device("cpu")
 QUIET = Reporter(lambda step: None, lambda text: None)
@@ -84,7 +81,7 @@ def test_what_is_written_is_what_is_read(data, tmp_path):
     trainer = Trainer(options(data), tmp_path / "run", CPU)
     trainer.train_step()
     trainer.export(tmp_path / "policy")
-    policy = load_folder(tmp_path / "policy", CPU, torch.float32)
+    policy = load_folder(tmp_path / "policy", Placement(CPU, torch.float32))
     network, config = trainer.network, trainer.kind.config
     assert policy.config == config and policy.config.row_time
     stored = FileWeights(tmp_path / "policy" / WEIGHTS, expected_tensors(config))
@@ -107,8 +104,10 @@ def test_what_is_written_is_what_is_read(data, tmp_path):
 def test_the_engine_runs_it_plain_guided_and_given(data, tmp_path):
     run(options(data, 2), tmp_path / "run", Machine(CPU), QUIET)
     said = {}
-    for how in ("", "identity", "true", "trained"):
-        engine = load_engine(EngineOptions(str(tmp_path / "run" / "policy"), threads=1, rtc=how))
+    for how in ("", "guided", "guided_vjp", "conditioned"):
+        engine = load_engine(
+            EngineOptions(str(tmp_path / "run" / "policy"), num_threads=1, rtc_mode=how)
+        )
         assert engine.info.continues == ("rtc", "rtc_trained")
         assert engine.info.state_dim == 8 and engine.info.chunk_length == 6
         engine.reset(SENTENCES[0])
@@ -119,9 +118,9 @@ def test_the_engine_runs_it_plain_guided_and_given(data, tmp_path):
             answer = engine.step(seen, Timeline(CLOCK.steady_ns()), CLOCK)
             said[how, stamp] = answer.actions
         assert answer.actions.shape == (6, 7) and np.isfinite(answer.actions).all()
-    np.testing.assert_array_equal(said["", 1], said["trained", 1])
+    np.testing.assert_array_equal(said["", 1], said["conditioned", 1])
     np.testing.assert_allclose(  # what is under way is taken over, to the rounding of the units
-        said["trained", 2][:2], said["trained", 1][1:3], atol=1e-6
+        said["conditioned", 2][:2], said["conditioned", 1][1:3], atol=1e-6
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from vla_ros.msg import ActionCommand
-from vla_ros.nodes.bridge.convert import command_of
+from vla_ros.ros.nodes.bridge.convert import command_of
 
 
 @pytest.mark.parametrize("staleness", [math.nan, math.inf, -math.inf, 1e308, -1e308])

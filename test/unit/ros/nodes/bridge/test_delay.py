@@ -8,8 +8,8 @@ import time
 import pytest
 
 from support.timing import judge
-from vla_ros.nodes.bridge.delay import DelayLine
-from vla_ros.timing import MS, SystemClock
+from vla_ros.core.clock import MS, SystemClock
+from vla_ros.ros.nodes.bridge.node import DelayLine
 
 
 @pytest.fixture

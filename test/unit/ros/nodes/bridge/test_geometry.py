@@ -10,15 +10,15 @@ import pytest
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 pytest.importorskip("mujoco")
 
-from vla_ros.nodes.bridge.geometry import camera_info, fixed_transforms, moving_transforms
-from vla_ros.nodes.common.convert import stamp_of
+from vla_ros.ros.common.convert import stamp_of
+from vla_ros.ros.nodes.bridge.convert import camera_info, fixed_transforms, moving_transforms
 from vla_ros.sim.env import AGENTVIEW, OPTICAL_FRAMES, WORLD, WRIST
 from vla_ros.sim.factory import EnvConfig
 from vla_ros.sim.gl import NoRenderer
 from vla_ros.sim.scene import CUBE_HALF
 
 SIZE = 256
-COLOURS = {"red": (1, 0, 0), "green": (0, 1, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0)}
+COLORS = {"red": (1, 0, 0), "green": (0, 1, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0)}
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,11 @@ def projected(point, camera, info):
     return u / w, v / w
 
 
-def coloured(image, colour):
-    """Pixels of a cube's colour, whichever light its sides are in: bool [height, width]."""
+def colored(image, color):
+    """Pixels of a cube's color, whichever light its sides are in: bool [height, width]."""
     strong = image.astype(int)
-    on = [strong[..., i] for i in range(3) if COLOURS[colour][i]]
-    off = [strong[..., i] for i in range(3) if not COLOURS[colour][i]]
+    on = [strong[..., i] for i in range(3) if COLORS[color][i]]
+    off = [strong[..., i] for i in range(3) if not COLORS[color][i]]
     return np.min(on, axis=0) > 1.8 * np.max(off, axis=0) + 20
 
 
@@ -88,8 +88,8 @@ def test_a_cube_is_projected_onto_its_own_pixels(table, camera):
         assert {stamp_of(t.header.stamp) for t in moving} == {5_000_000_007}
         place = in_world([*fixed_transforms(geometry), *moving], OPTICAL_FRAMES[camera])
         info = camera_info(geometry.fovy[camera], SIZE)
-        for colour in COLOURS:
-            pixels = coloured(seen.images[camera], colour)
+        for color in COLORS:
+            pixels = colored(seen.images[camera], color)
             rows, columns = np.nonzero(pixels)
             inside = len(rows) and rows.min() > 4 and rows.max() < SIZE - 5
             if not inside or columns.min() <= 4 or columns.max() >= SIZE - 5:
@@ -98,15 +98,15 @@ def test_a_cube_is_projected_onto_its_own_pixels(table, camera):
             if len(rows) < 0.5 * across**2:
                 continue  # half hidden by the hand
             found += 1
-            cube = seen.poses[f"{colour}_cube"]
+            cube = seen.poses[f"{color}_cube"]
             column, row = projected(cube.position, place, info)
-            assert pixels[round(row), round(column)], (camera, colour)
+            assert pixels[round(row), round(column)], (camera, color)
             ends = np.array([projected(corner, place, info) for corner in corners(cube)])
             # Pixel n reaches from n - 0.5 to n + 0.5.
             seen_ends = columns.min() - 0.5, columns.max() + 0.5, rows.min() - 0.5, rows.max() + 0.5
             lows, highs = ends.min(axis=0), ends.max(axis=0)
             expected = lows[0], highs[0], lows[1], highs[1]
-            assert seen_ends == pytest.approx(expected, abs=1.0), (camera, colour)
+            assert seen_ends == pytest.approx(expected, abs=1.0), (camera, color)
     assert found >= 6, found
 
 

@@ -7,8 +7,8 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from std_srvs.srv import Trigger
 
 from support.wait import wait_until
-from vla_ros.nodes.bridge import policy
-from vla_ros.nodes.bridge.policy import PolicyPeer
+from vla_ros.ros.nodes.bridge import node as policy
+from vla_ros.ros.nodes.bridge.node import PolicyPeer
 
 
 def test_a_reset_that_is_not_answered_is_forgotten(ros, monkeypatch):

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import vla_ros
 
-COMMON = Path(vla_ros.__file__).parent / "nodes" / "common"
+COMMON = Path(vla_ros.__file__).parent / "ros" / "common"
 ALLOWED = (
-    "vla_ros.core",
-    "vla_ros.pixels",  # imports core alone
-    "vla_ros.timing",
-    "vla_ros.signals",
+    "vla_ros.core.types",
+    "vla_ros.core.pixels",  # imports core alone
+    "vla_ros.core.clock",
+    "vla_ros.core.signals",
     "vla_ros.msg",
-    "vla_ros.nodes.common",
+    "vla_ros.ros.common",
 )
 
 

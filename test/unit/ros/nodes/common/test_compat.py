@@ -6,7 +6,7 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from rcl_interfaces.msg import SetParametersResult
 
-from vla_ros.nodes.common import compat
+from vla_ros.ros.common import compat
 
 
 class Timer:

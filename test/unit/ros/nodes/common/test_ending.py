@@ -9,7 +9,7 @@ import pytest
 
 STUCK = """
 import ctypes, sys
-from vla_ros.nodes.common.ending import bounded
+from vla_ros.ros.common.ending import bounded
 with bounded({seconds}, {status}):
     {body}
 sys.exit(5)
@@ -49,7 +49,7 @@ def test_the_timer_is_gone_afterwards():
 def test_a_node_whose_starter_has_ended_by_the_time_it_asks_ends_at_once():
     """And what it starts in turn is not told to."""
     code = (
-        "import os; from vla_ros.nodes.common.ending import end_with_parent;"
+        "import os; from vla_ros.ros.common.ending import end_with_parent;"
         " end_with_parent(); assert 'VLA_ROS_PARENT' not in os.environ; print('runs')"
     )
     for parent, status, said in ((os.getpid(), 0, b"runs\n"), (1, 3, b"")):

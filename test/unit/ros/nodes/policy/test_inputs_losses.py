@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
-from unit.control.bench import Bench, Recorder
-from vla_ros.control.assembling import Lost
-from vla_ros.nodes.policy.inputs import PolicyInputs
-from vla_ros.nodes.policy.throttle import Throttle
-from vla_ros.timing import MS, SECOND
+from unit.runtime.control.bench import Bench, Recorder
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.ros.nodes.policy.inputs import PolicyInputs
+from vla_ros.ros.nodes.policy.link import Throttle
+from vla_ros.runtime.control.observation import Lost
 
 
 class Throttled(Recorder):

@@ -11,12 +11,18 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from geometry_msgs.msg import PoseStamped, TransformStamped
 from sensor_msgs.msg import JointState
 
-from vla_ros.core import PolicyInfo
-from vla_ros.nodes.common.convert import BadMessage
-from vla_ros.nodes.policy.convert import joints_of, pose_of
-from vla_ros.nodes.policy.needs import Camera, Needs, needs_of
-from vla_ros.nodes.policy.parameters import TABLE, camera_rows
-from vla_ros.nodes.policy.transforms import as_pose, tf2_is_there
+from vla_ros.core.types import PolicyInfo
+from vla_ros.ros.common.convert import BadMessage
+from vla_ros.ros.nodes.policy.inputs import (
+    Camera,
+    Needs,
+    as_pose,
+    joints_of,
+    needs_of,
+    pose_of,
+    tf2_is_there,
+)
+from vla_ros.ros.nodes.policy.parameters import TABLE, camera_rows
 
 OFT = PolicyInfo("vla", cameras=2, state_dim=8)
 FINGERS = {"proprio_layout": "libero_oft", "joint_names": ["left", "right"]}

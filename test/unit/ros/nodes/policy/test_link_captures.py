@@ -13,10 +13,10 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
 
+from vla_ros.core.clock import SECOND
 from vla_ros.msg import PolicyStatus
-from vla_ros.nodes.policy.link import LoopLink
-from vla_ros.nodes.policy.topics import CAPTURED_S, PolicyTopics
-from vla_ros.timing import SECOND
+from vla_ros.ros.nodes.policy.link import LoopLink
+from vla_ros.ros.nodes.policy.topics import CAPTURED_S, PolicyTopics
 
 
 class Log:

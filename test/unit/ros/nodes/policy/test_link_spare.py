@@ -8,8 +8,11 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
-from vla_ros.core import PolicyInfo
-from vla_ros.executor import (
+from vla_ros.core.types import PolicyInfo
+from vla_ros.msg import PolicyStatus
+from vla_ros.ros.nodes.policy.link import LoopLink
+from vla_ros.ros.nodes.policy.topics import diagnostic_of
+from vla_ros.runtime.worker.wire import (
     Ready,
     SpareLost,
     SpareReady,
@@ -18,9 +21,6 @@ from vla_ros.executor import (
     WorkerReady,
     WorkerSwitched,
 )
-from vla_ros.msg import PolicyStatus
-from vla_ros.nodes.policy.convert import diagnostic_of
-from vla_ros.nodes.policy.link import LoopLink
 
 READY = Ready(PolicyInfo("zero"), 7)
 

@@ -10,18 +10,16 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
-from unit.control.bench import Bench, Recorder
-from vla_ros import safety
-from vla_ros.action_space import ActionKind, ActionSpace, end_effectors, joints
-from vla_ros.control.timeline import Chunking, Execution
-from vla_ros.core import Command, CommandKind, StalePolicy
-from vla_ros.nodes.common.convert import stamp_of
-from vla_ros.nodes.policy.outputs.base import Robot
-from vla_ros.nodes.policy.outputs.choose import check_outputs, gripper_ends, make_outputs
-from vla_ros.nodes.policy.outputs.trajectory import until
-from vla_ros.nodes.policy.parameters import TABLE
-from vla_ros.safety import Limits
-from vla_ros.timing import MS, Moment
+from unit.runtime.control.bench import Bench, Recorder
+from vla_ros.core.action_space import ActionKind, ActionSpace, end_effectors, joints
+from vla_ros.core.clock import MS, Moment
+from vla_ros.core.types import Command, CommandKind, StalePolicy
+from vla_ros.ros.common.convert import stamp_of
+from vla_ros.ros.nodes.policy.outputs import Robot, check_outputs, gripper_ends, make_outputs, until
+from vla_ros.ros.nodes.policy.parameters import TABLE
+from vla_ros.runtime import safety
+from vla_ros.runtime.control.queue import Chunking, Execution
+from vla_ros.runtime.safety import Limits
 
 DEFAULTS = {row.name: row.default for row in TABLE}
 NAMES = ("shoulder", "claw", "elbow")

@@ -8,14 +8,20 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
-from vla_ros.action_space import END_EFFECTOR_DELTA, ActionKind, ActionSpace, end_effectors, joints
-from vla_ros.core import PolicyInfo, StalePolicy
+from vla_ros.core.action_space import (
+    END_EFFECTOR_DELTA,
+    ActionKind,
+    ActionSpace,
+    end_effectors,
+    joints,
+)
+from vla_ros.core.types import PolicyInfo, StalePolicy
 from vla_ros.msg import ActionCommand
-from vla_ros.nodes.bridge.convert import command_of
-from vla_ros.nodes.common.convert import BadMessage
-from vla_ros.nodes.policy.parameters import TABLE
-from vla_ros.nodes.policy.settings import limits_of, spec_of
-from vla_ros.nodes.policy.space import check_space, space_of
+from vla_ros.ros.common.convert import BadMessage
+from vla_ros.ros.nodes.bridge.convert import command_of
+from vla_ros.ros.nodes.policy.parameters import TABLE
+from vla_ros.ros.nodes.policy.settings import limits_of, spec_of
+from vla_ros.ros.nodes.policy.space import check_space, space_of
 
 DEFAULTS = {row.name: row.default for row in TABLE}
 ARM = {

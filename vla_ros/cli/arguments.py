@@ -1,0 +1,95 @@
+"""What the verbs share: their names, their parsers, flags that several have, and common checks.
+
+Light: `vla-ros --help` imports this and nothing of the other rooms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from vla_ros.core.errors import UserError
+
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+#: verb → one line for `vla-ros --help`; in vla_ros/cli/<verb>.py or vla_ros/cli/<verb>/
+VERBS = {
+    "demo": "run one simulated task through the whole graph and print a card",
+    "up": "start a graph of nodes from a file, where ros2 launch is not installed",
+    "doctor": "check this machine: every line ok, or what to do about it",
+    "record": "record a running policy into a bag",
+    "replay": "play a bag into a policy and compare what it says",
+    "rerun": "a bag as a recording of the Rerun viewer",
+    "foxglove": "use foxglove_bridge; where our layout for it lies",
+    "export": "make a LeRobotDataset of bags or demonstrations",
+    "convert": "make a checkpoint that the engine reads of a released one",
+    "bench": "measure the inference engine, without ROS",
+    "eval": "measure success over many episodes",
+    "coverage": "what drafts an evaluation's recorded tokens would allow",
+    "quantize": "write a checkpoint with weights of fewer bits",
+    "gate": "is a policy in a lower precision still the same policy?",
+    "calibrate": "fit the bins of uncertainty that schedule heterospec goes by",
+    "libero": "prepare the LIBERO benchmark, list its tasks",
+    "lerobot": "set up LeRobot's environment, check its checkpoints",
+    "collect": "record demonstrations of the scripted expert",
+    "train": "train the small policy on simulated demonstrations",
+    "roofline": "what a model can reach on a device, calculated",
+    "advise": "which schedules meet a control rate and an age limit",
+}
+
+#: flags of several verbs; a verb may say another help, default or metavar
+FLAGS: Mapping[str, Mapping[str, Any]] = {
+    "--json": {"action": "store_true", "help": "end with one line of JSON on stdout"},
+    "--param": {"action": "append", "default": [], "metavar": "NODE.PARAM=VALUE"},
+    "--remap": {"action": "append", "default": [], "metavar": "FROM=TO"},
+    "--log-level": {"default": "info"},
+    "--domain-id": {"type": int, "metavar": "N", "help": "ROS domain (a free one, 1 to 100)"},
+    "--for": {"dest": "seconds", "type": float, "metavar": "SECONDS"},
+}
+SHORT = {"--param": "-p", "--remap": "-r"}
+
+
+def add_verb(
+    verbs: Verbs, name: str, description: str, epilog: str = ""
+) -> argparse.ArgumentParser:
+    """The parser of one verb."""
+    return verbs.add_parser(
+        name,
+        help=VERBS[name],
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_flag(group: argparse._ActionsContainer, name: str, **other: Any) -> None:
+    """One of :data:`FLAGS`, with what is different here."""
+    words = (SHORT[name], name) if name in SHORT else (name,)
+    group.add_argument(*words, **{**FLAGS[name], **other})
+
+
+def check_seconds(seconds: float | None) -> None:
+    """UserError: --for that is not above 0."""
+    if seconds is not None and not seconds > 0:
+        raise UserError(f"--for {seconds:g}: must be above 0 seconds")
+
+
+def check_domain(domain: int | None) -> None:
+    """UserError: no ROS domain."""
+    if domain is not None and not 0 <= domain <= 232:
+        raise UserError(f"--domain-id {domain}: must be 0 to 232")
+
+
+def require_rosbags() -> None:
+    """UserError where bags cannot be read or written."""
+    if importlib.util.find_spec("rosbags") is None:
+        raise UserError("rosbags is missing: pip install '.[replay]' in the checkout")
+
+
+def command() -> str:
+    """The command that runs, for a report; --json changes nothing in it."""
+    return "vla-ros " + shlex.join(word for word in sys.argv[1:] if word != "--json")

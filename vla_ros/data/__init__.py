@@ -1,0 +1,1 @@
+"""Bags, replay, LeRobot data sets, episodes and demonstrations."""

@@ -1,0 +1,370 @@
+"""LeRobotDatasets written and read by LeRobot's own code, in a process of LeRobot's Python."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Image
+from vla_ros.data.lerobot.wire import Array, Message, receive, send
+from vla_ros.policies.load import lerobot_python
+
+IMAGES = "observation.images."
+STATE = "observation.state"
+ACTION = "action"
+#: Neither begins with "observation" or "action": LeRobot's policies take those for inputs.
+OBSERVATION_AGE = "timing.observation_age_s"
+EVIDENCE_AGE = "timing.evidence_age_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Numbers of one kind: float32 [D], a name each."""
+
+    name: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """``cameras``: name -> (height, width). ``fps``: rows a second, which LeRobot wants whole."""
+
+    fps: int
+    cameras: Mapping[str, tuple[int, int]]
+    numbers: tuple[Column, ...]
+
+    def features(self, videos: bool) -> dict[str, Any]:
+        """As LeRobotDataset.create takes them."""
+        kind, axes = ("video" if videos else "image"), ["height", "width", "channels"]
+        found: dict[str, Any] = {
+            IMAGES + name: {"dtype": kind, "shape": [*size, 3], "names": axes}
+            for name, size in self.cameras.items()
+        }
+        for one in self.numbers:
+            found[one.name] = {
+                "dtype": "float32",
+                "shape": [len(one.names)],
+                "names": list(one.names),
+            }
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One frame. ``episode`` counts up; a row with another number begins another episode."""
+
+    episode: int
+    task: str
+    images: Mapping[str, Image] = field(default_factory=dict)
+    numbers: Mapping[str, Array] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, Array]:
+        """By the names of the columns."""
+        return {**{IMAGES + name: image for name, image in self.images.items()}, **self.numbers}
+
+
+# ------------------------------------------------------------------------------------------------
+# LeRobot's Python as a process: requests go in, answers come out, and it ends with us.
+
+
+#: Our site-packages hold binaries of another Python: only the one folder may be seen.
+_BOOT = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+folder = sys.argv[1]
+spec = spec_from_file_location("vla_ros", folder + "/__init__.py",
+                               submodule_search_locations=[folder])
+sys.modules["vla_ros"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["vla_ros"])
+from vla_ros.data.lerobot.served import main
+sys.exit(main())
+"""
+_PACKAGE = Path(__file__).resolve().parents[2]
+SETUP = (
+    "LeRobot is not there: `make lerobot` (or `vla-ros lerobot setup`) installs it beside this"
+    " environment, or name a Python that has lerobot[dataset] with --python"
+)
+
+
+def python_of(given: str = "") -> str:
+    """The interpreter that LeRobot is in: ``given``, else setup's, else this one. UserError: none
+    has it, and what to do."""
+    if given:
+        path = Path(given).expanduser()
+        if not path.is_file():
+            raise UserError(f"--python {given}: there is no such program")
+        return str(path)
+    if (path := lerobot_python()).is_file():
+        return str(path)
+    if importlib.util.find_spec("lerobot") is not None:
+        return sys.executable
+    raise UserError(SETUP)
+
+
+class LeRobot:
+    """A conversation with LeRobot's Python. Use it as a context manager."""
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        # The parent's own search path is for another Python; nothing here needs the hub.
+        env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        env |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "SVT_LOG": "1"}
+        self._process = subprocess.Popen(
+            [python, "-I", "-c", _BOOT, str(_PACKAGE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=env,
+        )
+
+    def __enter__(self) -> LeRobot:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        self.close(30.0 if kind is None else 0.0)
+
+    def close(self, patience_s: float) -> None:
+        """Let it end by itself for a while, then kill it."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):  # it is gone already
+                    stream.close()
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def ask(
+        self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
+    ) -> None:
+        """Send one message. UserError: it has failed; its last words."""
+        assert self._process.stdin is not None
+        try:
+            send(self._process.stdin, Message(kind, fields, arrays or {}))
+        except OSError:
+            self.hear("")  # raises with what it said before it died
+            raise UserError(self._exit_reason()) from None
+
+    def hear(self, *wanted: str) -> Message:
+        """The next answer, one of ``wanted``. UserError: it failed, and why."""
+        assert self._process.stdout is not None
+        try:
+            message = receive(self._process.stdout)
+        except EOFError:
+            message = None
+        if message is None:
+            raise UserError(self._exit_reason())
+        if message.kind == "missing":
+            raise UserError(
+                f"{self._python} lacks what LeRobot's data sets need ({message.fields['line']}):"
+                " run `vla-ros lerobot setup` again, or pip install 'lerobot[dataset]' there"
+            )
+        if message.kind == "failed":
+            raise UserError(f"LeRobot refused: {message.fields['line']}")
+        if message.kind not in wanted:
+            return self.hear(*wanted)
+        return message
+
+    def _exit_reason(self) -> str:
+        self._process.wait()
+        self._log.seek(0)
+        words = self._log.read().decode(errors="replace").strip().splitlines()
+        last = words[-1] if words else f"exit status {self._process.returncode}"
+        return f"LeRobot's Python ended ({self._python}): {last[:300]}"
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows into a new LeRobotDataset, by LeRobot's own code.
+
+
+OURS = (
+    Path("meta") / "vla_ros.json"
+)  # what we add: where it came from, and what LeRobot has no word for
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What there is in the new data set; ``version`` of its format."""
+
+    episodes: int
+    frames: int
+    version: str
+
+
+def write(
+    python: str,
+    out: Path,
+    repo_id: str,
+    robot_type: str,
+    columns: Columns,
+    rows: Iterable[Row],
+    videos: bool,
+    note: Callable[[], dict[str, Any]],
+    shown: Callable[[int, int], None],
+) -> Written:
+    """Write ``rows`` into ``out``, which must not be there; ``shown`` (episodes, frames) is told on
+    the way, ``note`` is asked at the end for what goes into meta/vla_ros.json.
+
+    The folder appears when it is whole. UserError: LeRobot refused, or nothing came.
+    """
+    scratch = out.with_name(f".{out.name}.part")
+    refuse_existing(out)
+    shutil.rmtree(scratch, ignore_errors=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with LeRobot(python) as there:
+            request = {
+                "root": str(scratch.absolute()),
+                "repo_id": repo_id,
+                "fps": columns.fps,
+                "robot_type": robot_type,
+                "features": columns.features(videos),
+                "videos": videos,
+                "threads": 2,
+            }
+            there.ask("create", request)
+            episodes = 0
+            last: int | None = None
+            for frames, row in enumerate(rows, 1):
+                if last is not None and row.episode != last:
+                    episodes = _save(there)
+                last = row.episode
+                there.ask("frame", {"task": row.task}, row.arrays())
+                shown(episodes, frames)
+            if last is None:
+                raise UserError("there is not one frame to write")
+            _save(there)
+            there.ask("end", {})
+            done = there.hear("done").fields
+        (scratch / OURS).write_text(json.dumps(note(), indent=1) + "\n", encoding="utf-8")
+        scratch.rename(out)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return Written(int(done["episodes"]), int(done["frames"]), str(done["version"]))
+
+
+def refuse_existing(out: Path) -> None:
+    """UserError: ``out`` is there."""
+    if out.exists():
+        raise UserError(f"{out} is there already: give another --out, or remove it")
+
+
+def _save(there: LeRobot) -> int:
+    there.ask("save", {})
+    return int(there.hear("saved").fields["episodes"])
+
+
+# ------------------------------------------------------------------------------------------------
+# A LeRobotDataset's rows, by LeRobot's own code.
+
+
+_INFO = Path("meta") / "info.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A column of somebody's data set. ``names``: of its numbers, or () where it has none."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def image(self) -> bool:
+        return self.dtype in ("image", "video")
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What a data set says about itself. ``ours``: meta/vla_ros.json, {} where another wrote it."""
+
+    fps: float
+    episodes: int
+    frames: int
+    features: Mapping[str, Feature]
+    ours: Mapping[str, Any]
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        return tuple(name for name, one in self.features.items() if one.image)
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder is a LeRobotDataset, of whatever version."""
+    return (folder / _INFO).is_file()
+
+
+class Reader:
+    """An open data set: ask ``info`` first, then take the ``rows``. A context manager.
+
+    UserError: LeRobot cannot read it, and what it said.
+    """
+
+    def __init__(self, python: str, folder: Path) -> None:
+        if not is_dataset(folder):
+            raise UserError(f"{folder} is no LeRobotDataset: it has no {_INFO}")
+        self._lerobot = LeRobot(python)
+        self._folder = folder
+
+    def __enter__(self) -> Reader:
+        self.info = self._open()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._lerobot.close(0.0)
+
+    def _open(self) -> Info:
+        try:
+            self._lerobot.ask("read", {"root": str(self._folder.absolute())})
+            said = self._lerobot.hear("meta").fields
+        except UserError as error:
+            self._lerobot.close(0.0)
+            raise UserError(f"{self._folder}: {error}") from None
+        ours = self._folder / OURS
+        return Info(
+            fps=float(said["fps"]),
+            episodes=int(said["episodes"]),
+            frames=int(said["frames"]),
+            features={name: _feature(name, one) for name, one in said["features"].items()},
+            ours=json.loads(ours.read_text(encoding="utf-8")) if ours.is_file() else {},
+        )
+
+    def rows(self, names: tuple[str, ...]) -> Iterator[Row]:
+        """Every frame, with these columns, in the order of the data set."""
+        self._lerobot.ask("go", {"features": list(names)})
+        while (message := self._lerobot.hear("frame", "done")).kind == "frame":
+            images = {n: a for n, a in message.arrays.items() if self.info.features[n].image}
+            numbers = {n: a for n, a in message.arrays.items() if n not in images}
+            episode, task = int(message.fields["episode"]), str(message.fields["task"])
+            yield Row(episode, task, images, numbers)
+
+
+def _feature(name: str, said: Mapping[str, Any]) -> Feature:
+    names = said.get("names") or ()
+    if isinstance(names, Mapping):  # older sets: {"motors": [...]}
+        names = [
+            one
+            for group in names.values()
+            for one in (group if isinstance(group, list) else [group])
+        ]
+    return Feature(name, str(said["dtype"]), tuple(said["shape"]), tuple(map(str, names)))
+
+
+def short(camera: str) -> str:
+    """A camera without LeRobot's prefix."""
+    return camera.removeprefix(IMAGES)

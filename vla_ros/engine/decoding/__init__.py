@@ -1,0 +1,14 @@
+"""Ways of decoding an answer; each fills packed passes of the decoder, or integrates a flow.
+
+Read in this order: ``request`` (what comes in and goes out), ``runner`` (how a pass is run),
+``base``, ``autoregressive``, ``actionflow``, ``parallel``; ``flow_matching`` is for flow policies.
+
+Speculation: ``speculative`` (the loop, over chains and trees), ``acceptance`` (which draft tokens
+stand), ``drafters`` (temporal) and ``model_drafter`` (a small VLA), ``temporal_prediction`` (what
+earlier answers let one expect), ``draft_tree`` (shapes and which nodes pay).
+
+With a draft head: ``draft_heads`` (the networks), ``head_drafters``, ``tree_growth`` (a tree out of
+the recursive head, in CUDA graphs). HeteroSpec: ``heterospec`` and its ``calibration``.
+
+``factory`` makes them of the options; ``prefetch`` encodes the next frame while a pass runs.
+"""

@@ -1,0 +1,260 @@
+"""Drafters with a head beside the target: candidates read off its hidden states.
+
+The first pass of an answer is the prefill with the tree of the temporal drafter behind it, since
+before the prefill there is nothing to read. From then on the head is asked: the one-shot head once
+a round for all tokens that are left, whose product the tree is the likeliest part of; the recursive
+head level by level, from the last accepted token on (:mod:`.tree_growth`).
+
+The shape of the trees is planned beforehand, for every number of known tokens, from how often each
+rank was right on episodes held out: EAGLE-2's reranking, done once. So layouts and graphs outlive
+frames, and the host reads nothing of the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+
+from vla_ros.engine.decoding.draft_heads import LEVELS, RANKED, Embed, OneShotHead, RecursiveHead
+from vla_ros.engine.decoding.draft_tree import Budget, DraftTree, Marginals, plan_first, plan_states
+from vla_ros.engine.decoding.drafters import Costs, Draft, TemporalTreeDrafter, cut
+from vla_ros.engine.decoding.request import Request
+from vla_ros.engine.decoding.temporal_prediction import TemporalPredictor
+from vla_ros.engine.decoding.tree_growth import (
+    ExpectedBins,
+    Frame,
+    Segment,
+    Shape,
+    TreeGrower,
+    layout_of,
+    shape_of,
+    spaced,
+)
+from vla_ros.engine.io.tokens import ActionTokens
+from vla_ros.engine.layers.graphs import Capture, Outputs
+
+
+class HeadDrafter(TemporalTreeDrafter):
+    """Drafts with a one-shot head.
+
+    ``embed`` gives the target's embeddings [N, C] of tokens int64 [N]; the rest is as of the
+    temporal trees, ``costs.alone`` with the head's own share. A tree that does not pay costs
+    nothing: the head is then not asked. With ``capture`` the head is one graph.
+    """
+
+    def __init__(
+        self,
+        actions: ActionTokens,
+        device: torch.device,
+        tolerance: Callable[[int], int],
+        budget: Budget,
+        head: OneShotHead,
+        embed: Embed,
+        costs: Costs | None = None,
+        capture: Capture | None = None,
+    ) -> None:
+        config = head.config
+        super().__init__(actions, config.tokens, device, tolerance, budget, costs)
+        self.layers = config.layers
+        self._actions, self._head, self._embed = actions, head, embed
+        self._chances: list[list[list[float]]] = head.chances.tolist()
+        # Per place that is guessed how far from the target's choice a token is still accepted.
+        places = [tolerance(place) for place in range(1, config.tokens - 1)]
+        self._tolerance = max(places, default=0)
+        self._apart = [place for place, bins in enumerate(places) if bins]
+        self._past = [-1] * (2 * config.tokens)
+        self._taps: torch.Tensor | None = None
+        # What a graph reads: the taps [1, layers * C]; the newest token, then the head's ``past``.
+        like = head.bins.weight
+        self._taps_in = like.new_zeros(1, len(config.layers) * config.hidden)
+        self._inputs = torch.zeros(1, 2 + 2 * config.tokens, dtype=torch.long, device=device)
+        self._guess: Callable[[], Outputs] = self._ranked
+        if capture is not None:
+            with torch.inference_mode():
+                self._guess = capture(self._ranked)
+        self._trees = self._plan()
+
+    def begin(self, request: Request) -> None:
+        self.passes, self._taps = 0, None
+
+    def observe_taps(self, taps: torch.Tensor, rows: Sequence[int]) -> None:
+        self._taps = taps[rows[-1] : rows[-1] + 1]
+
+    def propose(self, prefix: Sequence[int], limit: int) -> Draft:
+        known = len(prefix)
+        if not known:
+            return super().propose(prefix, limit)
+        tree = cut(self._trees[known], limit)
+        if not len(tree) or self._taps is None:
+            return self._nothing
+        self.passes += 1
+        with torch.inference_mode():
+            self._taps_in.copy_(self._taps)
+            self._inputs.copy_(torch.tensor([[prefix[-1], known, *self._past]]))
+            ranked = self._guess()[0][known - 1 :]
+            tokens = ranked.flatten()[_nodes(tree, self._device)]
+        return Draft(tokens, parents=tree.parents)
+
+    def _ranked(self) -> Outputs:
+        """The candidates of every place, ranked: tokens int64 [places, RANKED]. They lie so far
+        apart that none covers another's tolerance."""
+        inputs = self._inputs
+        logits = self._head(self._taps_in, self._embed(inputs[:, 0]), inputs[:, 1:])[0].float()
+        width = min(RANKED, logits.shape[1])
+        ranked = logits.topk(width).indices
+        if self._tolerance:
+            apart = spaced(logits.softmax(-1), self._tolerance, width)
+            ranked = ranked.clone()
+            ranked[self._apart] = apart[self._apart]
+        return (self._actions.first + F.pad(ranked, (0, RANKED - width)),)
+
+    def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
+        super().observe(tokens, own)
+        self._remember()
+
+    def forget(self, damaged: bool = False) -> None:
+        super().forget(damaged)
+        self._taps = None
+        self._remember()
+        self._trees = self._trees or self._plan()
+
+    def _remember(self) -> None:
+        first, nothing = self._actions.first, [-1] * self._positions
+        self._past = [
+            token - first if token in self._actions.window else -1
+            for action in (self._predictor.newest, self._predictor.before)
+            for token in (action or nothing)
+        ]
+
+    def _plan(self) -> tuple[DraftTree, ...]:
+        states = [self.marginals.chances[:-1]]
+        states += [rows[known:] for known, rows in enumerate(self._chances)]
+        return plan_states(states, self._budget, *self.paid).trees
+
+
+@lru_cache(512)
+def _nodes(tree: DraftTree, device: torch.device) -> torch.Tensor:
+    """Where the tokens of a tree's nodes are among the ranked candidates of its levels."""
+    pairs = zip(tree.levels, tree.ranks, strict=True)
+    return torch.tensor([(level - 1) * RANKED + rank for level, rank in pairs], device=device)
+
+
+class RecursiveDrafter(TemporalTreeDrafter):
+    """Drafts with a recursive head.
+
+    ``embed`` gives the target's embeddings [N, C] of tokens int64 [N]; the rest is as of the
+    temporal trees, ``costs.alone.level`` being what the head's pass over a level costs. A tree
+    that does not pay costs nothing: the head is then not asked. With ``capture`` a tree's levels
+    grow within one graph.
+    """
+
+    def __init__(
+        self,
+        actions: ActionTokens,
+        device: torch.device,
+        tolerance: Callable[[int], int],
+        budget: Budget,
+        head: RecursiveHead,
+        embed: Embed,
+        costs: Costs | None = None,
+        steps: int = 1,
+        capture: Capture | None = None,
+    ) -> None:
+        super().__init__(actions, head.config.tokens, device, tolerance, budget, costs, steps)
+        self.layers = head.config.layers
+        self._actions, self._head, self._embed = actions, head, embed
+        self._tolerance, self._capture = tolerance, capture
+        self.chances: list[Marginals] = states_of(head.chances.tolist())
+        self._later: tuple[DraftTree, ...] = ()  # the trees behind a token: they never change
+        self._trees = self._plan()
+        later: tuple[DraftTree, ...] = self._later
+        shapes = [shape_of(tree) for tree in later if len(tree)]
+        deepest = max((len(shape.levels) for shape in shapes), default=-1)
+        self.lay_out(shapes, [(-1, levels) for levels in range(deepest + 1)])
+
+    def lay_out(self, shapes: Sequence[Shape], segments: Sequence[Segment]) -> None:
+        """Memory for what may grow, and the segments in which it does."""
+        frame, self._segments = Frame.around(shapes), tuple(segments)
+        for shape in shapes:  # waits for the device: not in service
+            layout_of(shape, frame, self._device)
+        self.grower = TreeGrower(
+            self._head, self._embed, self._actions.first, self._tolerance, frame, self._capture
+        )
+
+    def prepare(self, request: Request, every: bool = False) -> None:
+        self.grower.prepare(self._segments)
+
+    def begin(self, request: Request) -> None:
+        super().begin(request)
+        self.passes = 0
+        self.grower.forget()
+
+    def observe_taps(self, taps: torch.Tensor, rows: Sequence[int]) -> None:
+        self.grower.add_taps(taps[list(rows)])  # a copy: the next pass may write where these are
+
+    def propose(self, prefix: Sequence[int], limit: int) -> Draft:
+        known = len(prefix)
+        if not known:
+            return super().propose(prefix, limit)
+        tree = cut(self._trees[known], limit)
+        if not len(tree):
+            return self._nothing
+        shape = shape_of(tree)
+        with torch.inference_mode():
+            if not self.begin_round(prefix, len(shape.levels) + 1):
+                return self._nothing
+            self.grower.through(shape, len(shape.levels))
+            tokens = self.grower.tokens()
+        self.passes += 1 + len(shape.levels)
+        return Draft(tokens, parents=tree.parents)
+
+    def begin_round(self, prefix: Sequence[int], levels: int) -> bool:
+        """Begin what grows behind a prefix, to at most so many levels; False where the target has
+        not shown all of it."""
+        known, grower = len(prefix), self.grower
+        if grower.seen != known:
+            return False
+        tokens, fresh = list(prefix), range(grower.known, known)
+        pairs = [expected_bins(self._predictor, tokens[: p + 1], 1, self._actions) for p in fresh]
+        behind = [one for last, _ in pairs for one in last], [one for _, b in pairs for one in b]
+        ahead = expected_bins(self._predictor, tokens, levels, self._actions)
+        grower.begin(tokens[fresh.start :], behind, ahead)
+        return True
+
+    def forget(self, damaged: bool = False) -> None:
+        super().forget(damaged)
+        if damaged:
+            self.grower.clear()
+        self.grower.forget()
+        self._trees = self._trees or self._plan()
+
+    def _plan(self) -> tuple[DraftTree, ...]:
+        """Behind the prompt as it is learned; behind a token once and for all."""
+        prompt, (paid, alone) = self.marginals.chances[:-1], self.paid
+        if not self._later:
+            plan = plan_states([prompt, *self.chances], self._budget, paid, alone)
+            self._later, self._expected = plan.trees[1:], plan.expected
+        return (plan_first(prompt, self._expected, self._budget, paid), *self._later)
+
+
+def states_of(chances: Sequence[Sequence[Sequence[float]]]) -> list[Marginals]:
+    """Of a head's ``chances`` those levels of each state that are of the answer."""
+    return [levels[: max(len(chances) - n, 0)][:LEVELS] for n, levels in enumerate(chances)]
+
+
+def expected_bins(
+    expecting: TemporalPredictor, prefix: Sequence[int], count: int, actions: ActionTokens
+) -> ExpectedBins:
+    """Bins expected of the ``count`` places behind a prefix, and the bins a step before each;
+    -1 where unknown, beyond the answer, or where it is no bin."""
+    known = len(prefix)
+    last, before = expecting.predict(prefix, known, min(known + count, expecting.positions))
+
+    def bins(tokens: Sequence[int]) -> list[int]:
+        found = [t - actions.first if t in actions.window else -1 for t in tokens]
+        return found + [-1] * (count - len(found))
+
+    return bins(last), bins(before)

@@ -1,0 +1,331 @@
+"""LeRobot's folders of pi0, pi0.5 and SmolVLA: loaded, checked, written, drawn at random.
+
+``random:pi0-small``, ``random:pi05-small`` and ``random:smolvla-small`` are written to a cache
+directory and read back; ``random:smolvla``, ``random:pi0`` and ``random:pi05`` have the published
+sizes and draw their weights as they are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vla_ros.core.action_space import action_space_of
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.config import TextConfig, TowerConfig
+from vla_ros.engine.io.files import read_json, write_json
+from vla_ros.engine.io.flow_config import (
+    ACTION,
+    STATE,
+    FlowConfig,
+    Shapes,
+    flow_config_json,
+    parse_flow_config,
+    read_flow_config,
+)
+from vla_ros.engine.io.processors import (
+    MODES,
+    NEW_LINE,
+    NORMALIZER,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    STATE_PROMPT,
+    TOKENIZER,
+    UNNORMALIZER,
+    Processors,
+    PromptTokenizer,
+    Scaler,
+    read_processors,
+)
+from vla_ros.engine.io.quantize import quantized_weights
+from vla_ros.engine.io.random import (
+    PREFIX,
+    TEXT_VOCAB,
+    DrawnWeights,
+    tokenizer_directory,
+    write_tokenizer,
+)
+from vla_ros.engine.io.weights import (
+    WEIGHTS,
+    Expected,
+    FileWeights,
+    Shape,
+    Weights,
+)
+from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.models.family import Family, LoadOptions, Opened
+from vla_ros.engine.models.golden_ints import (
+    check_discrete,
+    discrete_json,
+    known_discrete,
+    read_discrete,
+)
+from vla_ros.engine.models.pi0 import Pi0, pi0_expected
+from vla_ros.engine.models.preparation import LerobotPreparation
+from vla_ros.engine.models.smolvla import SmolVLA, smolvla_expected
+from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
+
+STATE_DIM = 9  # the tabletop's joints
+
+_TOWER = TowerConfig(72, 3, 3, 152, image_size=56, patch=14)
+_GEMMA = TextConfig("gemma", TEXT_VOCAB, 88, 232, 3, heads=5, kv_heads=1, head_dim=24, tied=True)
+_LLAMA = TextConfig("llama", TEXT_VOCAB, 90, 216, 4, heads=6, kv_heads=2, head_dim=22)
+_PI = Shapes(_TOWER, _GEMMA, replace(_GEMMA, vocab_size=1, hidden_size=56, intermediate_size=152))
+_SMOL = Shapes(
+    replace(_TOWER, image_size=84),
+    _LLAMA,
+    replace(_LLAMA, hidden_size=66, intermediate_size=168),
+    shuffle=3,
+)
+
+
+class LerobotFamily(Family[FlowConfig]):
+    """Policies whose config.json has one of ``kinds`` for its ``type``."""
+
+    presets_version = 2
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = kinds
+        self.presets = {name: c for name, c in PRESETS.items() if c.kind in kinds}
+
+    def owns(self, directory: Path) -> bool:
+        return lerobot_type(directory) in self.kinds
+
+    def config(self, source: Path | str, options: LoadOptions) -> FlowConfig:
+        if isinstance(source, Path):
+            return read_flow_config(source, options.steps)
+        config = preset_of(source)
+        return config if options.steps is None else replace(config, steps=options.steps)
+
+    def expected(self, config: FlowConfig) -> Expected:
+        return expected_tensors(config)
+
+    def open(self, directory: Path, options: LoadOptions) -> Opened:
+        config = read_flow_config(directory, options.steps)
+        processors = read_processors(directory, config)
+        vocab = config.shapes.text.vocab_size
+        words = PromptTokenizer(directory, options.tokenizer, processors.tokenizer, vocab)
+        positions = check_discrete(config, read_discrete(directory, config), str(directory))
+        expected = expected_tensors(config)
+        weights = quantized_weights(directory, expected) or FileWeights(
+            directory / WEIGHTS, expected
+        )
+        return _opened(config, weights, processors, words, positions)
+
+    def random(self, config: FlowConfig, seed: int, device: torch.device) -> Opened:
+        words = PromptTokenizer(tokenizer_directory(), None, "", config.shapes.text.vocab_size)
+        positions = check_discrete(config, known_discrete(config), f"random:{config.kind}")
+        weights = drawn_weights(config, seed, device)
+        return _opened(config, weights, random_processors(config), words, positions)
+
+    def write(self, directory: Path, preset: str, seed: int) -> None:
+        write_random_flow(directory, self.presets[preset], seed)
+
+    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
+        return read_processors(directory, self.config(directory, options)).action.ends()
+
+
+def _opened(
+    config: FlowConfig,
+    weights: Weights,
+    processors: Processors,
+    words: PromptTokenizer,
+    positions: torch.Tensor,
+) -> Opened:
+    return Opened(
+        config,
+        weights,
+        processors,
+        words,
+        action_space_of(config.action_dim, processors.action_names),
+        lambda device: LerobotPreparation(config, processors, words, device),
+        lambda taken, to: build_model(config, taken, positions, to.like, to.capture),
+    )
+
+
+def lerobot_type(directory: Path) -> str | None:
+    """``type`` in a folder's config.json; None where there is none."""
+    path = directory / "config.json"
+    if not path.is_file():
+        return None
+    try:
+        found = read_json(path).get("type")
+    except CheckpointError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+def expected_tensors(config: FlowConfig) -> Expected:
+    """The tensors that a checkpoint of ``config`` must have."""
+    return smolvla_expected(config) if config.kind == "smolvla" else pi0_expected(config)
+
+
+def build_model(
+    config: FlowConfig,
+    weights: Weights,
+    positions: torch.Tensor,
+    like: torch.Tensor,
+    capture: Capture | None = None,
+) -> VLMWithExpert:
+    """The model of ``config`` in the dtype and on the device of ``like``."""
+    network = SmolVLA if config.kind == "smolvla" else Pi0
+    return network(config, weights, positions, like, capture)
+
+
+def save_folder(
+    directory: Path,
+    config: FlowConfig,
+    tensors: Mapping[str, torch.Tensor],
+    processors: Processors,
+    discrete: Mapping[str, object] | None = None,
+) -> None:
+    """Write a folder as LeRobot's ``save_pretrained`` does, but for a tokenizer; ``discrete`` is
+    the content of the gate's file.
+
+    Raises ValueError for relative actions, which nothing here writes.
+    """
+    if processors.relative:
+        raise ValueError("relative actions are read, not written")
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", flow_config_json(config))
+    _write_processors(directory, config, processors)
+    if discrete is not None:
+        write_json(directory / "discrete.json", discrete)
+    save_weights(directory / WEIGHTS, tensors)
+
+
+def save_weights(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """A ``model.safetensors`` with LeRobot's names."""
+    from safetensors.torch import save_file
+
+    save_file({f"model.{n}": t.contiguous() for n, t in tensors.items()}, str(path))
+
+
+def step_json(name: str, **settings: object) -> dict[str, Any]:
+    """A processor's step as LeRobot writes it."""
+    return {"registry_name": name, "config": settings}
+
+
+def _write_processors(directory: Path, config: FlowConfig, processors: Processors) -> None:
+    from safetensors.torch import save_file
+
+    state, action = processors.state, processors.action
+    modes = {"VISUAL": "IDENTITY", "STATE": state.mode, "ACTION": action.mode}
+    normalize = step_json(NORMALIZER, eps=state.eps, norm_map=modes)
+    restore = step_json(UNNORMALIZER, eps=state.eps, norm_map=modes)
+    stored = {
+        f"{key}.{name}": value
+        for key, scaler in ((STATE, state), (ACTION, action))
+        for name, value in zip(MODES[scaler.mode], (scaler.low, scaler.high), strict=False)
+    }
+    for step, file in (
+        (normalize, "policy_preprocessor_step_3"),
+        (restore, "policy_postprocessor_step_0"),
+    ):
+        step["state_file"] = f"{file}_{step['registry_name']}.safetensors"
+        save_file(stored, str(directory / step["state_file"]))
+    words = step_json(
+        TOKENIZER,
+        max_length=config.max_text,
+        task_key="task",
+        padding_side="right",
+        padding="max_length",
+        truncation=True,
+        tokenizer_name=processors.tokenizer,
+    )
+    first = [step_json("rename_observations_processor", rename_map={})]
+    first.append(step_json("to_batch_processor"))
+    device = step_json("device_processor", device="cpu")
+    if config.kind == "pi05":
+        before = [*first, normalize, step_json(STATE_PROMPT), words, device]
+    else:
+        before = [*first, step_json(config.kind + NEW_LINE), words, device, normalize]
+    for name, steps in ((PREPROCESSOR, before), (POSTPROCESSOR, [restore, device])):
+        write_json(directory / name, {"name": name.removesuffix(".json"), "steps": steps})
+
+
+def _small(kind: str, shapes: Shapes) -> FlowConfig:
+    small = kind == "smolvla"
+    return FlowConfig(
+        kind=kind,
+        shapes=shapes,
+        horizon=10,
+        steps=5,
+        state_width=14,
+        action_width=13,
+        state_dim=STATE_DIM,
+        action_dim=7,
+        cameras=("front", "wrist"),
+        max_text=200 if kind == "pi05" else 48,
+        image_size=shapes.vision.image_size,
+        self_every=2 if small else 0,
+        vlm="none" if small else "",
+    )
+
+
+def _published(kind: str) -> FlowConfig:
+    cameras = {f"observation.images.{n}": {"type": "VISUAL"} for n in ("front", "wrist")}
+    state = {"observation.state": {"type": "STATE", "shape": [STATE_DIM]}}
+    action = {"action": {"type": "ACTION", "shape": [7]}}
+    return parse_flow_config(
+        {"type": kind, "input_features": {**cameras, **state}, "output_features": action}
+    )
+
+
+PRESETS: dict[str, FlowConfig] = {
+    "pi0-small": _small("pi0", _PI),
+    "pi05-small": _small("pi05", _PI),
+    "smolvla-small": _small("smolvla", _SMOL),
+    "pi0": _published("pi0"),
+    "pi05": _published("pi05"),
+    "smolvla": _published("smolvla"),
+}
+
+
+def preset_of(name: str) -> FlowConfig:
+    """The config of ``random:<preset>``."""
+    preset = name.removeprefix(PREFIX)
+    if preset not in PRESETS:
+        raise CheckpointError(f"{name!r} is unknown; there are random:{', random:'.join(PRESETS)}")
+    return PRESETS[preset]
+
+
+def drawn_weights(config: FlowConfig, seed: int, device: torch.device) -> DrawnWeights:
+    """The weights of a checkpoint of ``config``."""
+    gemma = config.kind != "smolvla"  # whose norms scale by 1 + their weight
+
+    def special(name: str, shape: Shape) -> torch.Tensor | None:
+        offset = gemma and ("language_model" in name or "gemma_expert" in name)
+        return torch.zeros(shape) if offset and len(shape) == 1 else None
+
+    return DrawnWeights(
+        expected_tensors(config).must,
+        seed,
+        device,
+        special,
+        lambda name: 0.3 if name.startswith("action_out_proj") else 1.0,
+    )
+
+
+def write_random_flow(directory: Path, config: FlowConfig, seed: int) -> None:
+    """Write a LeRobot folder with random float32 weights and the small tokenizer."""
+    drawn = drawn_weights(config, seed, torch.device("cpu"))
+    tensors = {name: drawn.take(name) for name in drawn.shapes}
+    save_folder(directory, config, tensors, random_processors(config), discrete_json(config))
+    write_tokenizer(directory / "tokenizer.json")
+
+
+def random_processors(config: FlowConfig) -> Processors:
+    """Actions of a tenth of LIBERO's units, the last one a gripper about 0.5."""
+    zeros, ones = torch.zeros(config.state_dim), torch.ones(config.state_dim)
+    middle, spread = torch.zeros(config.action_dim), torch.full((config.action_dim,), 0.1)
+    middle[-1], spread[-1] = 0.5, 0.25
+    state, action = Scaler("MEAN_STD", zeros, ones), Scaler("MEAN_STD", middle, spread)
+    if config.kind == "pi05":
+        state = Scaler("QUANTILES", -3 * ones, 3 * ones)
+        action = Scaler("QUANTILES", middle - spread, middle + spread)
+    return Processors(state, action, "")

@@ -1,0 +1,556 @@
+"""The quantizer: which matrices are in int8, int4 or fp8, made while loading or ahead of time.
+
+A directory that was quantized ahead of time has a ``quantised.json``. Of a quantized ``X.weight``
+it holds ``X.weight.int8``, ``.int4`` or ``.fp8`` and ``X.weight.scale`` in its place.
+
+Of a token policy the tensors are quantized one by one. Of a flow policy a family says how a matrix
+is made of a checkpoint's tensors (Q, K and V on top of each other, the weight of a norm folded in)
+and to which part it belongs; here it is made, and stored as it is or in fewer bits, so what is
+quantized is what is multiplied, and a family knows no format. Its directory holds such a matrix
+``X`` as ``X.int8``, ``X.scale``, and ``X.bias`` where it has one; ``quantised.json`` lists all.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from vla_ros.engine.decoding.flow_matching import RtcMode
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.files import copy_beside, publishing, read_json, write_json
+from vla_ros.engine.io.hub import MANIFEST
+from vla_ros.engine.io.weights import (
+    INDEX,
+    QUANTIZED,
+    WEIGHTS,
+    Expected,
+    FileWeights,
+    Shape,
+    Shapes,
+    TensorReader,
+    Weights,
+    canonical,
+    read_headers,
+    read_tensors,
+    refuse_faults,
+    weight_files,
+)
+from vla_ros.engine.layers import linear as low_bit
+from vla_ros.engine.layers.formats import STORED, Formats, parse_formats
+from vla_ros.engine.layers.gemm import Tuned
+from vla_ros.engine.layers.linear import (
+    GROUP,
+    KINDS,
+    LowBit,
+    LowBitLinear,
+    Prepacked,
+    Stored,
+    Weight,
+    kind_of,
+    linear,
+)
+from vla_ros.engine.layers.ternary import Ternary
+from vla_ros.engine.models.linear import Linear
+
+T = TypeVar("T")
+CPU = torch.device("cpu")
+HEAD_WEIGHT = "language_model.lm_head.weight"
+_EMBEDDING = "language_model.model.embed_tokens.weight"
+#: The part that a token policy's matrix belongs to. Of OFT's action head what is wide: its last
+#: map makes the few values of an action.
+_PARTS = {
+    "decoder": re.compile(r"language_model\.model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj\.weight"),
+    "head": re.compile(
+        r"language_model\.lm_head\.weight"
+        r"|action_head\.model\.(fc1|mlp_resnet_blocks\.\d+\.ffn\.1)\.weight"
+    ),
+    "vision": re.compile(
+        r"(vision_backbone\..*\.blocks\.\d+\.(attn|mlp)\.\w+|projector\.fc\d)\.weight"
+    ),
+}
+#: the parts of a flow policy
+VISION, DECODER, HEAD = "vision", "decoder", "head"
+TERNARY = (
+    "BitVLA's weights are -1, 0 or 1 times a scale and take two bits as they are: leave out weights"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What ``quantised.json`` says: the formats, of what checkpoint it was made, and of a flow
+    policy the names of all its tensors."""
+
+    formats: Formats
+    source: str = ""
+    source_sha256: str = ""
+    tensors: tuple[str, ...] = ()
+
+
+def read_origin(directory: Path) -> Origin | None:
+    """None: nothing in this directory is quantized. CheckpointError: the file is no good."""
+    path = directory / QUANTIZED
+    if not path.is_file():
+        return None
+    raw = read_json(path)
+    try:
+        if raw.get("group") != GROUP:
+            raise ValueError(f"groups of {raw.get('group')}, {GROUP} is read")
+        formats = parse_formats(str(raw.get("weights", "")))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    names = raw.get("tensors", [])
+    if not isinstance(names, list):
+        raise CheckpointError(f"{path}: tensors is no list of names")
+    source, sha256 = str(raw.get("source", "")), str(raw.get("source_sha256", ""))
+    return Origin(formats, source, sha256, tuple(map(str, names)))
+
+
+def write_origin(directory: Path, origin: Origin) -> None:
+    """The file that :func:`read_origin` reads."""
+    content = {
+        "weights": str(origin.formats),
+        "group": GROUP,
+        "source": origin.source,
+        "source_sha256": origin.source_sha256,
+        **({"tensors": list(origin.tensors)} if origin.tensors else {}),
+    }
+    write_json(directory / QUANTIZED, content)
+
+
+def already(directory: Path) -> str:
+    """What is said of a directory that was quantized ahead of time."""
+    return (
+        f"{directory} is quantised already: leave out weights, or name the checkpoint that it was"
+        " made of"
+    )
+
+
+def refuse_unless_fast(device: torch.device, dtype: torch.dtype, what: str) -> None:
+    """CheckpointError where torch has no products of few bits, or slow ones."""
+    if device.type not in ("cpu", "cuda"):
+        raise CheckpointError(f"{what}: these run on a CPU or on CUDA, not on {device.type}")
+    if dtype != torch.bfloat16:
+        raise CheckpointError(
+            f"{what}: torch multiplies them fast with bfloat16 only: give dtype bfloat16"
+        )
+
+
+def refuse_flow_formats(
+    source: Path | str, formats: Formats, device: torch.device, dtype: torch.dtype, rtc: str = ""
+) -> None:
+    """CheckpointError in one line where a flow policy's weights cannot be in these formats, or
+    those of a folder that was quantized ahead of time cannot be here; reads no weights."""
+    origin = read_origin(source) if isinstance(source, Path) else None
+    what = f"weights {formats}"
+    if origin is not None:
+        if formats:
+            raise CheckpointError(already(Path(source)))
+        formats, what = origin.formats, f"{source} has {origin.formats}"
+    if not formats:
+        return
+    refuse_unless_fast(device, dtype, what)
+    if rtc == RtcMode.GUIDED_VJP and formats.head != STORED:
+        raise CheckpointError(
+            "rtc_mode 'guided_vjp' follows gradients through the action expert, and products in"
+            f" {formats.head} have none: give rtc_mode 'guided', or head=bf16"
+        )
+
+
+# Token policies: tensor by tensor.
+
+
+def format_of(name: str, formats: Formats, config: ModelConfig) -> str:
+    """The format of a tensor, ``bf16`` for one that stays: such as OFT's head of logits, which no
+    action comes from."""
+    if name == HEAD_WEIGHT and config.parallel:
+        return STORED
+    part = next((part for part, names in _PARTS.items() if names.fullmatch(name)), None)
+    return STORED if part is None else str(getattr(formats, part))
+
+
+def stored_shapes(wanted: Shapes, config: ModelConfig, formats: Formats) -> Shapes:
+    """What a directory holds in these formats, of what it would hold as it was."""
+    out: Shapes = {}
+    for name, shape in with_head(wanted, config, formats).items():
+        kind = format_of(name, formats, config)
+        if kind == STORED:
+            out[name] = shape
+            continue
+        count, width = shape
+        out[f"{name}.{kind}"], out[f"{name}.scale"] = low_bit.stored_shapes(count, width, kind)
+    return out
+
+
+def with_head(wanted: Mapping[str, T], config: ModelConfig, formats: Formats) -> dict[str, T]:
+    """``wanted``, and a head that is stored apart from the embedding that it is tied to."""
+    apart = config.text.tied and not config.parallel and formats.head != STORED
+    return {**wanted, HEAD_WEIGHT: wanted[_EMBEDDING]} if apart else dict(wanted)
+
+
+def quantize_tensors(
+    tensors: Mapping[str, torch.Tensor], config: ModelConfig, formats: Formats
+) -> tuple[dict[str, torch.Tensor], dict[str, LowBit]]:
+    """Tensors of a checkpoint in bfloat16 -> those that stay, and the others, quantized."""
+    kept: dict[str, torch.Tensor] = {}
+    made: dict[str, LowBit] = {}
+    for name, tensor in with_head(tensors, config, formats).items():
+        kind = format_of(name, formats, config)
+        if kind == STORED:
+            kept[name] = tensor
+        else:
+            made[name] = low_bit.quantize(tensor, kind)
+    return kept, made
+
+
+def as_stored(made: Mapping[str, LowBit]) -> dict[str, torch.Tensor]:
+    """Tensors under the names of a directory."""
+    out: dict[str, torch.Tensor] = {}
+    for name, matrix in made.items():
+        assert not isinstance(matrix, Ternary)  # of BitVLA, which is never written
+        out[f"{name}.{kind_of(matrix)}"], out[f"{name}.scale"] = matrix.values, matrix.scale
+    return out
+
+
+def from_stored(
+    tensors: Mapping[str, torch.Tensor], shapes: Shapes
+) -> tuple[dict[str, torch.Tensor], dict[str, LowBit]]:
+    """The other way round: the tensors that stayed, and the quantized ones, of these shapes."""
+    kept = dict(tensors)
+    made: dict[str, LowBit] = {}
+    for name in tensors:
+        base, _, kind = name.rpartition(".")
+        if kind in KINDS:
+            values, scale = kept.pop(name), kept.pop(f"{base}.scale")
+            made[base] = low_bit.from_stored(kind, values, scale, shapes[base][1])
+    return kept, made
+
+
+# Flow policies: matrix by matrix, each made of a checkpoint's tensors.
+
+#: name -> tensor float32 on the model's device
+Take = Callable[[str], torch.Tensor]
+#: What makes a matrix [N, K], and a bias [N] if it has one, of tensors
+Make = Callable[[Take], tuple[torch.Tensor, torch.Tensor | None]]
+Made = tuple[Weight, torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Map:
+    """y = W x + b, W in any format."""
+
+    weight: Weight
+    bias: torch.Tensor
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+@dataclass(slots=True)
+class Record:
+    """What a directory in these formats holds: ``kept``, the names of a checkpoint's tensors that
+    are read as they are, and ``made``, tensors on the CPU by their names there, unless ``counting``
+    alone is wanted: of the bytes that are ``saved``."""
+
+    counting: bool = False
+    saved: int = 0
+    kept: set[str] = field(default_factory=set)
+    made: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def add(self, name: str, kind: str, few: Stored, bias: torch.Tensor | None, size: int) -> None:
+        """A matrix that would be ``size`` bytes otherwise."""
+        self.saved += size - few.nbytes
+        if self.counting:
+            return
+        stored = {f"{name}.{kind}": few.values, f"{name}.scale": few.scale}
+        if bias is not None:
+            stored[f"{name}.bias"] = bias
+        self.made |= {n: t.cpu() for n, t in stored.items()}
+
+
+class QuantizingWeights:
+    """Weights whose matrices are quantized as they are read."""
+
+    def __init__(self, within: Weights, formats: Formats, record: Record | None = None) -> None:
+        self._within, self._formats = within, formats
+        self._record = record
+        self._making = False
+
+    def take(self, name: str) -> torch.Tensor:
+        """See Weights."""
+        if self._record is not None and not self._making:
+            self._record.kept.add(name)
+        return self._within.take(name)
+
+    def take_row(self, name: str, row: int) -> torch.Tensor:
+        """See FileWeights."""
+        if self._record is not None:
+            self._record.kept.add(name)
+        taken: torch.Tensor = self._within.take_row(name, row)  # type: ignore[attr-defined]
+        return taken
+
+    def made(self, name: str, part: str, like: torch.Tensor, make: Make, take: Take) -> Made:
+        """A matrix and its bias in the format of their part."""
+        kind = getattr(self._formats, part)
+        if kind == STORED:
+            return plain(like, make, take)
+        self._making = True
+        try:
+            weight, bias = make(take)
+        finally:
+            self._making = False
+        few = low_bit.quantize(weight, kind)
+        if self._record is not None:
+            self._record.add(name, kind, few, bias, weight.numel() * like.itemsize)
+        return few.ready(), None if bias is None else bias.to(like)
+
+
+class QuantizedWeights(FileWeights):
+    """Weights of a folder that was quantized ahead of time, read back. All names and the shapes of
+    what was kept are checked here, a matrix' when it is read."""
+
+    def __init__(self, directory: Path, expected: Expected, origin: Origin) -> None:
+        (self._path,) = weight_files(directory)
+        self._formats, self._expected = origin.formats, expected
+        self._found = found = read_headers([self._path])
+        made = (*KINDS, "scale", "bias")
+        must, listed = expected.must, set(origin.tensors)
+        self._kept = kept = {n for n in found if n.rpartition(".")[2] not in made or n in must}
+        lists = {
+            "missing": [n for n in origin.tensors if n not in found],
+            "extra": [n for n in found if n not in listed or n in kept - set(must)],
+            "of the wrong shape": [
+                f"{n} is {list(found[n].shape)}, wanted {list(must[n])}"
+                for n in found
+                if n in must and found[n].shape != tuple(must[n])
+            ],
+        }
+        refuse_faults(directory, lists)
+        self._names = {name: name for name in found}
+        self._tensor = TensorReader(found)
+
+    def take_row(self, name: str, row: int | None) -> torch.Tensor:
+        """As of other files; CheckpointError where a matrix lies in its place."""
+        self._refuse_lost(name)
+        return super().take_row(name, row)
+
+    def read_all(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Read every matrix once; returns those of ``names`` that can be taken."""
+        for name in self._found:
+            if name not in self._kept:
+                self._tensor(name)
+        return tuple(name for name in names if name in self._kept)
+
+    def made(self, name: str, part: str, like: torch.Tensor, make: Make, take: Take) -> Made:
+        """A matrix and its bias in the format of their part."""
+        kind = getattr(self._formats, part)
+        if kind == STORED:
+            return plain(like, make, take)
+        # put together in its shape alone
+        weight, bias = make(lambda one: torch.empty(self._expected.must[one], device="meta"))
+        count, width = weight.shape
+        values, scale = (
+            self._of_shape(f"{name}.{what}", shape).to(like.device)
+            for what, shape in zip(
+                (kind, "scale"), low_bit.stored_shapes(count, width, kind), strict=True
+            )
+        )
+        few = low_bit.from_stored(kind, values, scale, width)
+        if bias is None:
+            return few.ready(), None
+        return few.ready(), self._of_shape(f"{name}.bias", tuple(bias.shape)).to(like)
+
+    def _of_shape(self, name: str, shape: Shape) -> torch.Tensor:
+        self._refuse_lost(name)
+        tensor = self._tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(
+                f"{self._path}: {name} is {list(tensor.shape)}, wanted {list(shape)}"
+            )
+        return tensor.clone()
+
+    def _refuse_lost(self, name: str) -> None:
+        if name not in self._names:
+            raise CheckpointError(f"{self._path} lacks {name}: quantise the checkpoint again")
+
+
+def quantized_weights(directory: Path, expected: Expected) -> QuantizedWeights | None:
+    """None: nothing in this folder is quantized. CheckpointError: it is, and is no good."""
+    origin = read_origin(directory)
+    return None if origin is None else QuantizedWeights(directory, expected, origin)
+
+
+def matrix(
+    weights: Weights, name: str, part: str, like: torch.Tensor, make: Callable[[Take], torch.Tensor]
+) -> Weight:
+    """The matrix ``name`` of a ``part``, in its format or in the dtype of ``like``, on its device.
+
+    ``make`` is given what takes tensors, float32 on that device, and takes each once.
+    """
+    return _made(weights, name, part, like, lambda take: (make(take), None))[0]
+
+
+def mapped(
+    weights: Weights, name: str, part: str, like: torch.Tensor, make: Callable[[Take], Linear]
+) -> Map:
+    """The same of a matrix and its bias."""
+
+    def both(take: Take) -> tuple[torch.Tensor, torch.Tensor | None]:
+        made = make(take)
+        return made.weight, made.bias
+
+    weight, bias = _made(weights, name, part, like, both)
+    assert bias is not None
+    return Map(weight, bias)
+
+
+def mapped_all(
+    weights: Weights, names: Mapping[str, str], part: str, like: torch.Tensor
+) -> dict[str, Map]:
+    """Maps as they are in the checkpoint: own name -> its name there."""
+    return {own: mapped(weights, name, part, like, as_it_is(name)) for own, name in names.items()}
+
+
+def placed(module: torch.nn.Module, maps: Mapping[str, Map]) -> dict[str, torch.Tensor]:
+    """Put those of few bits in the place of a module's maps; returns the tensors of the others,
+    by their names in its state."""
+    state: dict[str, torch.Tensor] = {}
+    for path, made in maps.items():
+        if isinstance(made.weight, torch.Tensor):
+            state |= {f"{path}.weight": made.weight, f"{path}.bias": made.bias}
+            continue
+        assert not isinstance(made.weight, Prepacked | Tuned)
+        place, _, own = path.rpartition(".")
+        setattr(module.get_submodule(place), own, LowBitLinear(made.weight, made.bias))
+    return state
+
+
+def plain(like: torch.Tensor, make: Make, take: Take) -> Made:
+    """As it is stored."""
+    weight, bias = make(take)
+    return weight.to(like), None if bias is None else bias.to(like)
+
+
+def as_it_is(name: str) -> Callable[[Take], Linear]:
+    """What makes a map that is nothing but its two tensors."""
+    return lambda take: Linear(take(f"{name}.weight"), take(f"{name}.bias"))
+
+
+def _made(weights: Weights, name: str, part: str, like: torch.Tensor, make: Make) -> Made:
+    def take(one: str) -> torch.Tensor:
+        return weights.take(one).to(like.device)
+
+    source = weights
+    while (within := getattr(source, "within", None)) is not None:  # such as checked tables
+        source = within
+    if isinstance(source, QuantizingWeights | QuantizedWeights):
+        return source.made(name, part, like, make, take)
+    return plain(like, make, take)
+
+
+# Ahead of time: read, quantized, written, read back, compared.
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """Bytes of the weights before, in ``dtype``, and as they were written."""
+
+    before: int
+    after: int
+    dtype: str = "bfloat16"
+
+
+def quantize_checkpoint(name: str, formats: Formats, target: Path, choice: Any = None) -> Quantized:
+    """Write ``target``, which appears whole or not at all. CheckpointError in one line.
+
+    ``choice``: of a flow policy's tokenizer and embodiment.
+    """
+    # these import what is above
+    from vla_ros.engine.io.openvla import load_checkpoint, quantized, resolve
+    from vla_ros.engine.models.registry import is_flow
+
+    source = resolve(name)
+    if is_flow(source):
+        return _quantize_flow(name, source, formats, target, choice)
+    with publishing(target) as scratch:
+        before = load_checkpoint(name, CPU, torch.bfloat16)
+        size = sum(tensor.nbytes for tensor in before.tensors.values())
+        made = quantized(before, formats)
+        tensors = {**made.tensors, **as_stored(made.quantized)}
+        copy_beside(source, scratch)
+        _write(scratch, tensors, Origin(formats, _whose(name, source), before.sha256))
+        back = load_checkpoint(str(scratch), CPU, torch.bfloat16)
+        _refuse_unlike(target, {**back.tensors, **as_stored(back.quantized)}.items(), tensors)
+    return Quantized(size, sum(tensor.nbytes for tensor in tensors.values()))
+
+
+def _quantize_flow(
+    name: str, source: Path, formats: Formats, target: Path, choice: Any
+) -> Quantized:
+    from vla_ros.engine.models.family import LoadOptions, Placement
+    from vla_ros.engine.models.registry import family_of
+
+    refuse_flow_formats(source, formats, CPU, torch.bfloat16)
+    family, record, choice = family_of(source), Record(), choice or LoadOptions()
+    with publishing(target) as scratch:
+        policy = family.load(source, choice, Placement(CPU, torch.bfloat16, None, formats, record))
+        sha256 = policy.sha256
+        kept = dict(_kept(source, family.expected(policy.config), record.kept))
+        del policy
+        tensors = {**kept, **record.made}
+        others = {WEIGHTS, INDEX, QUANTIZED, MANIFEST} | {p.name for p in weight_files(source)}
+        for path in source.iterdir():  # files of a family's own too, no verdicts about the source
+            if path.is_dir() and path.name != "precision" and not path.name.startswith("."):
+                shutil.copytree(path, scratch / path.name)
+            elif path.is_file() and path.name not in others:
+                shutil.copyfile(path, scratch / path.name)
+        names = tuple(sorted(tensors))
+        _write(scratch, tensors, Origin(formats, _whose(name, source), sha256, names))
+        family.load(scratch, choice, Placement(CPU, torch.bfloat16))
+        back = read_tensors(read_headers(weight_files(scratch)), tensors)
+        _refuse_unlike(target, back, tensors)
+    before = sum(path.stat().st_size for path in weight_files(source))
+    return Quantized(before, sum(tensor.nbytes for tensor in tensors.values()), "its own types")
+
+
+def _kept(source: Path, expected: Expected, names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """What stays as it was, under the names of this engine."""
+    headers = read_headers(weight_files(source)).items()
+    found = {canonical(name): (name, stored) for name, stored in headers}
+    wanted = {n if n in found else expected.tied[n]: n for n in names}
+    stored = {found[theirs][0]: found[theirs][1] for theirs in wanted}
+    for name, tensor in read_tensors(stored, stored):
+        yield wanted[canonical(name)], tensor.clone()
+
+
+def _whose(name: str, source: Path) -> str:
+    """What the weights were made of, for the reader of ``quantised.json``."""
+    return name if name.startswith("shipped:") else str(source.resolve())
+
+
+def _write(directory: Path, tensors: dict[str, torch.Tensor], origin: Origin) -> None:
+    from safetensors.torch import save_file
+
+    whole = {n: t.contiguous() for n, t in tensors.items()}
+    save_file(whole, str(directory / WEIGHTS), {"format": "pt"})
+    write_origin(directory, origin)
+
+
+def _refuse_unlike(
+    target: Path,
+    back: Iterable[tuple[str, torch.Tensor]],
+    tensors: Mapping[str, torch.Tensor],
+) -> None:
+    same = [
+        name
+        for name, tensor in back
+        if torch.equal(tensor.view(torch.uint8), tensors[name].contiguous().view(torch.uint8))
+    ]
+    if len(same) != len(tensors):
+        raise CheckpointError(f"{target} is not read back as it was written: is the disk good?")

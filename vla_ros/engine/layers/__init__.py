@@ -1,0 +1,1 @@
+"""The packed pass: layouts, plans, the KV cache, attention over it, captured graphs."""

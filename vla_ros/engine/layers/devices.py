@@ -1,0 +1,166 @@
+"""What every layer asks of its device: the current GPU, kernels that are tried once, side streams.
+
+What torch makes without naming a device (events, streams, graphs, Triton's launches) belongs to the
+current one, so for ``cuda:1`` it has to be set around them: :func:`on_device`.
+
+That a library can be imported does not say that it runs: Triton wants a C compiler, FlashAttention
+a generation of GPU. So fast paths are tried before anything depends on them
+(:func:`first_that_runs`), and what fails is said in one line.
+
+Two pieces of work at once run on a second stream. What follows from which is said by events:
+*fork*, the second stream waits for what the current one was given so far; *join*, the current one
+waits for the second. Inside a capture these are edges of the graph, and a stream that was forked
+has to be joined before the capture ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import TypeVar
+
+import torch
+
+from vla_ros.core.errors import UserError
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Makes a GPU the current one for a while; nothing on a CPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for a GPU to finish; nothing on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def cache_bytes(device: torch.device) -> int:
+    """Of a GPU's second-level cache; 0 for a CPU."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+
+def triton_may_run(device: torch.device) -> bool:
+    """Whether Triton is for this device at all (its interpreter runs on a CPU)."""
+    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+T = TypeVar("T")
+_log = logging.getLogger("vla_ros.engine")
+
+
+def first_that_runs(
+    what: str, ways: Mapping[str, Callable[[], T]], otherwise: str
+) -> tuple[str, T | None]:
+    """The name of the first way that can be made, and what it made; ``otherwise`` and None.
+
+    A way raises where it does not run here, or does not give what its reference gives.
+    """
+    failed = []
+    for name, make in ways.items():
+        try:
+            made = make()
+        except Exception as error:  # whatever a library raises: the next one is tried
+            failed.append(f"{name} fails ({reason(error)})")
+            continue
+        if failed:
+            say(f"{what}: {', '.join(failed)}: {name} runs instead")
+        return name, made
+    if failed:
+        say(f"{what}: {', '.join(failed)}: {otherwise} runs instead")
+    return otherwise, None
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line of at most 160 characters."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+@lru_cache(64)  # a target and its draft model would say it twice
+def say(line: str) -> None:
+    """One line to whoever runs this, once."""
+    _log.warning(line)
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def in_turn(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
+    """One after the other."""
+    return first(), second()
+
+
+class SideBySide:
+    """Runs two functions of tensors on two streams; made for one device, used by one thread.
+
+    Only this uses its second stream. What ``second`` makes lies in that stream's memory, which
+    torch gives to no other stream, and the next fork waits for all that was done with it; so
+    nothing has to be told to torch's allocator. The stream is always the same one, for cuBLAS keeps
+    a workspace for each.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        with on_device(device):
+            self._stream = torch.cuda.Stream()
+
+    def __call__(self, first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
+        """Of both what they return, to be used on the current stream."""
+        with on_device(self._device):
+            current = torch.cuda.current_stream()
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                other = second()
+            one = first()
+            current.wait_stream(self._stream)
+        return one, other
+
+
+class Apart:
+    """A stream for work that the current one does not wait for yet. One device, one thread."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        with on_device(device):
+            self._stream = torch.cuda.Stream()
+
+    def run(self, function: Callable[[], A], behind: bool) -> A:
+        """What it returns may be used behind a :meth:`join`. ``behind``: all that the current
+        stream was given so far comes first; otherwise it may run at the same time."""
+        with on_device(self._device):
+            if behind:
+                self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                return function()
+
+    def join(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The current stream waits for all of it, and may use these tensors: their memory is given
+        to nothing else on this stream before the current one is done with them."""
+        with on_device(self._device):
+            current = torch.cuda.current_stream()
+            current.wait_stream(self._stream)
+            for tensor in tensors:
+                tensor.record_stream(current)
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name. UserError: torch knows none, or finds none of its kind here."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device is {name!r}: give cpu, cuda or cuda:0") from None
+    if device.type != "cuda":
+        return device
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        found = f"finds {count} of them" if count else "finds no GPU"
+        raise UserError(f"device is {name}, but torch {found} here")
+    return device

@@ -1,0 +1,607 @@
+"""Low-bit and prepacked weights [N, K]: int8, int4, fp8, ternary; :func:`linear` takes any of them.
+
+=========  ============================================================================
+int8       one scale a row, symmetric; activations stay bfloat16
+int4       a scale and a middle for every 32 values of a row; activations stay bfloat16
+fp8        e4m3, one scale a row; the rows of x are rounded to e4m3 on the way in
+           (Micikevicius et al., "FP8 formats for deep learning", 2022, section 3)
+ternary    two bits and one scale a matrix: :mod:`vla_ros.engine.layers.ternary`
+prepacked  all bits, laid out once in the order that oneDNN multiplies in
+=========  ============================================================================
+
+Rows are quantized by themselves, so matrices may be stacked before or after. For inference: a
+product has no gradient.
+
+The kernels are torch's own, by names that begin with ``_`` and promise nothing. So each is tried
+once, when the first matrix of its kind is made ready, and held to the product of the same numbers
+in bfloat16: what fails is said in one line, and the bfloat16 product runs instead. So fp8 says the
+same on every machine, up to the order of sums: where a device has no fp8 product (compute
+capability below 8.9) it saves memory, not time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+
+from vla_ros.engine.layers.devices import first_that_runs, on_device
+from vla_ros.engine.layers.gemm import Tuned, stopwatch
+from vla_ros.engine.layers.ternary import Ternary
+
+
+def rounded(value: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-value // multiple) * multiple
+
+
+def with_columns(x: torch.Tensor, count: int) -> torch.Tensor:
+    """x [M, K] -> [M, ``count``], zeros behind; x itself where it has as many."""
+    missing = count - x.shape[1]
+    return F.pad(x, (0, missing)) if missing else x
+
+
+def with_rows(x: torch.Tensor, count: int) -> torch.Tensor:
+    """x [M, ...] -> [``count``, ...], zeros behind; x itself where it has as many."""
+    missing = count - len(x)
+    return torch.cat((x, x.new_zeros(missing, *x.shape[1:]))) if missing else x
+
+
+GROUP = 32  # of int4
+FEW = 8  # rows of x up to which the int8 kernel is faster than tiles that are made bfloat16
+_TOLERANCE = 0.02  # of the result's norm: several roundings to bfloat16
+_TIMED = 4096  # rows and columns of the matrix that int8's kernel is timed on
+
+
+@lru_cache
+def int8_rows(device: torch.device) -> int:
+    """Rows of x up to which torch's int8 kernel is taken; 0: never."""
+    if device.type == "cpu":
+        return FEW
+    ways = {"torch's int8 product": lambda: _int8_kernel(device)}
+    return first_that_runs("int8", ways, "bfloat16 on the way")[1] or 0
+
+
+def _int8_kernel(device: torch.device) -> int:
+    """The most rows, of 1, 2, 4 and 8, up to which it is faster. Raises where it is wrong, or not
+    even for one."""
+    with on_device(device), torch.inference_mode():
+        values, scale = _codes(48, 96, 256, device).sub(128).to(torch.int8), _scales(48, device)
+        x = _inputs(3, 96, device)
+        _same(
+            torch._weight_int8pack_mm(x, values, scale),
+            F.linear(x.float(), values.float()) * scale.float(),
+        )
+        values = torch.zeros(_TIMED, _TIMED, dtype=torch.int8, device=device)
+        scale = _scales(_TIMED, device)
+        most, seconds = 0, stopwatch(device)
+        for count in (1, 2, 4, FEW):
+            x = _inputs(count, _TIMED, device)
+            took = seconds(lambda: torch._weight_int8pack_mm(x, values, scale))  # noqa: B023
+            other = seconds(lambda: F.linear(x, values.to(x.dtype)).mul_(scale))  # noqa: B023
+            if took > other:
+                break
+            most = count
+    if not most:
+        raise RuntimeError("it is slower")
+    return most
+
+
+@lru_cache
+def int4_on_cuda(device: torch.device) -> bool:
+    """Whether tinygemm runs there."""
+    ways = {"tinygemm": lambda: _tinygemm(device)}
+    return bool(first_that_runs("int4", ways, "bfloat16 on the way")[1])
+
+
+def _tinygemm(device: torch.device) -> bool:
+    with on_device(device), torch.inference_mode():
+        for width in (GROUP, 2 * GROUP, 4 * GROUP, 3 * GROUP):  # every order of tiles
+            codes = _codes(48, width, 16, device).to(torch.int32)
+            groups = width // GROUP
+            steps = _scales(groups * 48, device).view(groups, 48)
+            scale = torch.stack((steps, -steps), -1).contiguous()
+            exact = (codes - 8).view(48, groups, GROUP) * steps.t()[..., None].float()
+            exact = (exact - steps.t()[..., None].float()).flatten(1)
+            for count in (1, 20):
+                x = _inputs(count, width, device)
+                out = int4_product(x, int4_packed(codes), scale)
+                _same(out, F.linear(x.float(), exact))
+    return True
+
+
+def int4_packed(codes: torch.Tensor) -> torch.Tensor:
+    """0..15 int32 [N, K] in the order of the device's kernel. N a multiple of 16, K of 32."""
+    if codes.device.type == "cpu":
+        return torch._convert_weight_to_int4pack_for_cpu(codes, 2)
+    return tinygemm_packed(codes)
+
+
+def tinygemm_packed(codes: torch.Tensor) -> torch.Tensor:
+    """The same for tinygemm, N a multiple of 8."""
+    pairs = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8)  # here the even one is high
+    return torch._convert_weight_to_int4pack(pairs.contiguous(), _inner_tiles(codes.shape[1]))
+
+
+def _inner_tiles(width: int) -> int:
+    """Tiles of 16 columns that lie behind each other: the most that divide K."""
+    return next(tiles for tiles in (8, 4, 2) if width % (16 * tiles) == 0)
+
+
+def int4_product(x: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """x bfloat16 [M, K], :func:`int4_packed` [N, K], ``scale`` [K / 32, N, 2] -> [M, N]."""
+    if x.device.type == "cpu":
+        return torch._weight_int4pack_mm_for_cpu(x, packed, GROUP, scale)
+    return torch._weight_int4pack_mm(x, packed, GROUP, scale)
+
+
+@lru_cache
+def fp8_on_cuda(device: torch.device) -> bool:
+    """Whether a GPU has fp8 products. An older one is not tried, and nothing is said of it."""
+    if torch.cuda.get_device_capability(device) < (8, 9):
+        return False
+    ways = {"torch's fp8 product": lambda: _scaled_mm(device)}
+    return bool(first_that_runs("fp8", ways, "bfloat16 on the way")[1])
+
+
+def _scaled_mm(device: torch.device) -> bool:
+    with on_device(device), torch.inference_mode():
+        values = _inputs(48, 96, device).to(torch.float8_e4m3fn)
+        scale = _scales(48, device).float()
+        for count in (1, 7, 100):
+            rows = _inputs(count, 96, device).to(torch.float8_e4m3fn)
+            factor = _scales(count, device).float()
+            exact = F.linear(rows.float(), values.float()) * factor[:, None] * scale
+            _same(fp8_product(rows, values, factor, scale), exact)
+    return True
+
+
+def fp8_product(
+    rows: torch.Tensor, values: torch.Tensor, factor: torch.Tensor, scale: torch.Tensor
+) -> torch.Tensor:
+    """e4m3 [M, K] and [N, K], float32 [M] and [N] -> bfloat16 [M, N]; sums in float32.
+
+    Hopper's faster sums (``use_fast_accum``) keep 14 bits and are left off: a pass of few rows is
+    bound by the weight's bytes, and other devices would say something else.
+    """
+    return torch._scaled_mm(
+        rows, values.t(), scale_a=factor[:, None], scale_b=scale[None], out_dtype=torch.bfloat16
+    )
+
+
+def _codes(rows: int, width: int, many: int, device: torch.device) -> torch.Tensor:
+    """Integers from 0 to ``many`` - 1, float32 [rows, width], all of them and in no order."""
+    return (torch.arange(rows * width, device=device) * 7919 % many).view(rows, width).float()
+
+
+def _inputs(rows: int, width: int, device: torch.device) -> torch.Tensor:
+    """bfloat16 [rows, width] in [-1, 1)."""
+    return (_codes(rows, width, 251, device) / 125.5 - 1).bfloat16()
+
+
+def _scales(count: int, device: torch.device) -> torch.Tensor:
+    """bfloat16 [count], all different for some."""
+    return (torch.arange(count, device=device) % 13 + 1).bfloat16() / 16
+
+
+def _same(found: torch.Tensor, exact: torch.Tensor) -> None:
+    off = float((found.float() - exact).norm() / exact.norm())
+    if not off <= _TOLERANCE:
+        raise RuntimeError(f"its result is off by {off:.3g}")
+
+
+_COLUMNS = 32  # the CPU's kernel does not fail for another width, it gives other numbers
+_TILE = 512  # rows that are made bfloat16 at a time on a CPU: 4096 wide, 4 MB of its cache
+
+Widen = Callable[[torch.Tensor], torch.Tensor]  # makes it bfloat16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Int8:
+    """``values`` int8 [N, K], ``scale`` bfloat16 [N]: w = values * scale.
+
+    ``width``: K without zeros behind it, 0 where there are none. ``few``: rows of x up to which the
+    kernel is taken, as :meth:`ready` found.
+    """
+
+    values: torch.Tensor
+    scale: torch.Tensor
+    width: int = 0
+    few: int = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N, K."""
+        return len(self.values), self.width or self.values.shape[1]
+
+    @property
+    def parameters(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scale.nbytes
+
+    @staticmethod
+    def of(weight: torch.Tensor) -> Int8:
+        """Round to the nearest; the scale is rounded first, so that it fits its values."""
+        exact = weight.float()
+        scale = (exact.abs().amax(1) / 127).clamp_min(1e-30).bfloat16()
+        values = (exact / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8)
+        return Int8(values, scale)
+
+    @staticmethod
+    def stacked(parts: Sequence[Int8]) -> Int8:
+        """One matrix of several, on top of each other."""
+        return Int8(torch.cat([p.values for p in parts]), torch.cat([p.scale for p in parts]))
+
+    def rows(self, start: int, stop: int) -> Int8:
+        return replace(self, values=self.values[start:stop], scale=self.scale[start:stop])
+
+    def whole(self) -> torch.Tensor:
+        """The matrix again, bfloat16 [N, K]."""
+        return self.values[:, : self.shape[1]].bfloat16() * self.scale[:, None]
+
+    def ready(self) -> Int8:
+        """As the product wants it."""
+        width = self.shape[1]
+        values = with_columns(self.values, rounded(width, _COLUMNS)).contiguous()
+        return Int8(values, self.scale, width, int8_rows(values.device))
+
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        """x bfloat16 [M, K] -> [M, N]; the matrix must be :meth:`ready`."""
+        x = with_columns(x, self.values.shape[1])
+        if len(x) <= self.few:
+            return torch._weight_int8pack_mm(x.contiguous(), self.values, self.scale)
+        return widened(x, self.values).mul_(self.scale)
+
+
+def widened(
+    x: torch.Tensor, values: torch.Tensor, widen: Widen = torch.Tensor.bfloat16
+) -> torch.Tensor:
+    """x bfloat16 [M, K] times ``values`` [N, K] of any type that bfloat16 holds -> [M, N].
+
+    On a CPU tiles of the matrix are made bfloat16 in the processor's cache; on a GPU all of it.
+    """
+    if x.device.type != "cpu":
+        return F.linear(x, widen(values))
+    out = x.new_empty(len(x), len(values))
+    for begin in range(0, len(values), _TILE):
+        tile = widen(values[begin : begin + _TILE])
+        out[:, begin : begin + _TILE] = F.linear(x, tile)
+    return out
+
+
+_ROWS = 16  # what the kernels want N to be a multiple of (CUDA's: 8)
+_MIDDLE = 0x88  # two values of 8, which are 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Int4:
+    """``values`` uint8 [N, K / 2], two columns a byte, the even one low; ``scale`` bfloat16
+    [K / 32, N, 2]: of every group its scale and its middle, w = (value - 8) * scale + middle.
+
+    Stored so on every machine, K with zeros behind it up to a multiple of 32; ``packed`` is a
+    kernel's own order. ``width``, ``height``: K and N without what was put behind, 0 for all.
+    """
+
+    values: torch.Tensor
+    scale: torch.Tensor
+    packed: torch.Tensor | None = None
+    width: int = 0
+    height: int = 0
+
+    def __len__(self) -> int:
+        return self.height or self.scale.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N, K."""
+        return len(self), self.width or len(self.scale) * GROUP
+
+    @property
+    def parameters(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        packed = 0 if self.packed is None else self.packed.nbytes
+        return self.values.nbytes + self.scale.nbytes + packed
+
+    @staticmethod
+    def of(weight: torch.Tensor) -> Int4:
+        """Sixteen even steps from the least to the most of each group."""
+        count, width = weight.shape
+        exact = with_columns(weight.float(), rounded(width, GROUP))
+        groups = exact.view(count, -1, GROUP)
+        low, high = groups.amin(-1), groups.amax(-1)
+        step = ((high - low) / 15).clamp_min(1e-30).bfloat16()
+        middle = (low + 8 * step.float()).bfloat16()
+        off = (groups - middle.float()[..., None]) / step.float()[..., None]
+        values = (off.round() + 8).clamp(0, 15).to(torch.uint8).flatten(1)
+        scale = torch.stack((step, middle), -1).transpose(0, 1).contiguous()
+        return Int4(values[:, 0::2] | values[:, 1::2] << 4, scale, None, width)
+
+    @staticmethod
+    def stacked(parts: Sequence[Int4]) -> Int4:
+        """One matrix of several, on top of each other."""
+        values, scale = [p.values for p in parts], [p.scale for p in parts]
+        return Int4(torch.cat(values), torch.cat(scale, 1), None, parts[0].width)
+
+    def rows(self, start: int, stop: int) -> Int4:
+        part = self.scale[:, start:stop].contiguous()
+        return replace(self, values=self.values[start:stop], scale=part)
+
+    def unpacked(self) -> torch.Tensor:
+        """0..15 as int32 [N, K], with what was put behind K."""
+        pairs = torch.stack((self.values & 15, self.values >> 4), -1)
+        return pairs.flatten(1).to(torch.int32)
+
+    def whole(self) -> torch.Tensor:
+        """The matrix again, bfloat16 [N, K]; of one that is not packed."""
+        count, width = self.shape
+        step, middle = (part.t()[..., None].float() for part in self.scale.unbind(-1))
+        groups = (self.unpacked() - 8).view(len(self.values), -1, GROUP)
+        return (groups * step + middle).flatten(1)[:count, :width].bfloat16()
+
+    def ready(self) -> Int4:
+        """As the product wants it; the stored form is let go where a kernel takes another."""
+        if self.values.is_cuda and not int4_on_cuda(self.values.device):
+            return self
+        count, width = self.shape
+        missing = rounded(count, _ROWS) - count
+        values = F.pad(self.values, (0, 0, 0, missing), value=_MIDDLE) if missing else self.values
+        scale = with_rows(self.scale.transpose(0, 1), count + missing).transpose(0, 1).contiguous()
+        packed = int4_packed(replace(self, values=values).unpacked())
+        return Int4(self.values[:0], scale, packed, width, count)
+
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        """x bfloat16 [M, K] -> [M, N]; the matrix must be :meth:`ready`."""
+        if self.packed is None:  # a GPU without the kernel: it costs time, and saves memory
+            return F.linear(x, self.whole())
+        x = with_columns(x, len(self.scale) * GROUP).contiguous()
+        return int4_product(x, self.packed, self.scale)[:, : len(self)]
+
+
+LARGEST = 448.0  # of e4m3
+_MULTIPLE = 16
+_PLACES = -0x7810  # 0x87F0 as int16: the sign, four bits of exponent, three of mantissa
+_FURTHER = 2.0**120
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fp8:
+    """``values`` float8_e4m3fn [N, K], ``scale`` float32 [N]: w = values * scale.
+
+    ``width``, ``height``: K and N without zeros behind them, 0 for all. ``fast``: a GPU's products.
+    """
+
+    values: torch.Tensor
+    scale: torch.Tensor
+    width: int = 0
+    height: int = 0
+    fast: bool = False
+
+    def __len__(self) -> int:
+        return self.height or len(self.values)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N, K."""
+        return len(self), self.width or self.values.shape[1]
+
+    @property
+    def parameters(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scale.nbytes
+
+    @staticmethod
+    def of(weight: torch.Tensor) -> Fp8:
+        """The largest value of a row becomes 448."""
+        return Fp8(*rounded_rows(weight))
+
+    @staticmethod
+    def stacked(parts: Sequence[Fp8]) -> Fp8:
+        """One matrix of several, on top of each other."""
+        bytes_ = torch.cat([p.values.view(torch.uint8) for p in parts])
+        return Fp8(bytes_.view(torch.float8_e4m3fn), torch.cat([p.scale for p in parts]))
+
+    def rows(self, start: int, stop: int) -> Fp8:
+        part = replace(self, values=self.values[start:stop], scale=self.scale[start:stop], height=0)
+        return part.ready() if self.fast else part
+
+    def whole(self) -> torch.Tensor:
+        """The matrix again, bfloat16 [N, K]."""
+        count, width = self.shape
+        exact = self.values.float() * self.scale[:, None]
+        return exact[:count, :width].bfloat16()
+
+    def ready(self) -> Fp8:
+        """As the product wants it."""
+        on_gpu = self.values.is_cuda and fp8_on_cuda(self.values.device)
+        return self.padded() if on_gpu else self
+
+    def padded(self) -> Fp8:
+        """As a GPU's product wants it."""
+        count, width = self.shape
+        bytes_ = self.values.view(torch.uint8)[:count, :width]  # what pads knows no fp8; 0 is 0
+        bytes_ = with_columns(bytes_, rounded(width, _MULTIPLE))
+        bytes_ = with_rows(bytes_, rounded(count, _MULTIPLE)).contiguous()
+        scale = with_rows(self.scale[:count], len(bytes_))
+        return Fp8(bytes_.view(torch.float8_e4m3fn), scale, width, count, fast=True)
+
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        """x bfloat16 [M, K] -> [M, N]; on a GPU the matrix must be :meth:`ready`."""
+        rows, factor = rounded_rows(with_columns(x, self.values.shape[1]))
+        if self.fast:
+            return fp8_product(rows, self.values, factor, self.scale)[:, : len(self)]
+        out = widened(as_bfloat16(rows), self.values, as_bfloat16)
+        return (out.float() * factor[:, None] * self.scale).to(x.dtype)
+
+
+def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [M, K] -> e4m3 [M, K] and what to multiply each row with, float32 [M]."""
+    exact = x.float()
+    factor = (exact.abs().amax(1) / LARGEST).clamp_min(1e-30)
+    small = (exact / factor[:, None]).clamp(-LARGEST, LARGEST)
+    return small.to(torch.float8_e4m3fn), factor
+
+
+def as_bfloat16(values: torch.Tensor) -> torch.Tensor:
+    """e4m3 [...] -> the same numbers. Sign, exponent and mantissa lie alike in both, four bits
+    further up, and the exponents count from -7 and -127: torch's own conversion on a CPU goes value
+    by value and takes ten times as long."""
+    if values.device.type != "cpu":
+        return values.bfloat16()
+    bits = (values.view(torch.int8).to(torch.int16) << 4) & _PLACES
+    return bits.view(torch.bfloat16) * _FURTHER
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepacked:
+    """``values``: opaque to everything but the product. For inference: no gradient, no writing."""
+
+    values: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @staticmethod
+    def of(weight: torch.Tensor) -> Prepacked:
+        """Of float32 or bfloat16, on a CPU that :func:`can_prepack`."""
+        return Prepacked(torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()))
+
+    def whole(self) -> torch.Tensor:
+        """The matrix again [N, K], as it was to the bit."""
+        return self.values.to_dense()
+
+    def times(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """x [..., K] -> [..., N]."""
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.values, bias, "none", [], "")
+        return out
+
+
+@lru_cache
+def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies in this type here; tried, as torch promises nobody these calls."""
+    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16):
+        return False
+    weight, x = torch.eye(16, dtype=dtype), torch.arange(32).view(2, 16).to(dtype)
+    try:
+        fast = dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        packed = Prepacked.of(weight)
+        return fast and torch.equal(packed.times(x), x) and torch.equal(packed.whole(), weight)
+    except Exception:  # whatever a build of torch lacks: then its own product runs
+        return False
+
+
+__all__ = ["GROUP", "Fp8", "Int4", "Int8", "LowBit", "Stored", "Weight"]
+
+#: What a directory can hold, by the name of its format.
+Stored = Int8 | Int4 | Fp8
+KINDS: dict[str, type[Int8] | type[Int4] | type[Fp8]] = {"int8": Int8, "int4": Int4, "fp8": Fp8}
+
+LowBit = Stored | Ternary
+Weight = torch.Tensor | Prepacked | Tuned | LowBit
+
+
+def quantize(weight: torch.Tensor, kind: str) -> Stored:
+    """``kind``: int8, int4 or fp8; sizes as they come."""
+    return KINDS[kind].of(weight)
+
+
+def stored_shapes(count: int, width: int, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of a matrix [N, K]: the shapes of its values and of its scale."""
+    if kind != "int4":
+        return (count, width), (count,)
+    groups = -(-width // GROUP)
+    return (count, groups * GROUP // 2), (groups, count, 2)
+
+
+def from_stored(kind: str, values: torch.Tensor, scale: torch.Tensor, width: int) -> Stored:
+    """What was stored, of a matrix with ``width`` columns."""
+    if kind == "int4":
+        return Int4(values, scale, None, width)
+    return Int8(values, scale) if kind == "int8" else Fp8(values, scale)
+
+
+def kind_of(matrix: Stored) -> str:
+    """The name of its format."""
+    return next(name for name, made in KINDS.items() if isinstance(matrix, made))
+
+
+def stacked(parts: Sequence[LowBit]) -> LowBit:
+    """One matrix of several of one kind."""
+    first = parts[0]
+    assert all(type(part) is type(first) for part in parts)
+    made: LowBit = type(first).stacked(parts)  # type: ignore[arg-type]
+    return made
+
+
+def rows_of(weight: Weight, rows: range) -> Weight:
+    """Some rows of a weight that is ready to be multiplied.
+
+    A packed int4 is whole or not at all: fewer of its rows cannot be had.
+    """
+    if rows == range(len(weight)):
+        return weight
+    if isinstance(weight, Int4):
+        raise ValueError("of a head in int4 some tokens cannot be had alone: give head=int8")
+    if isinstance(weight, Int8 | Fp8 | Ternary | Tuned):
+        return weight.rows(rows.start, rows.stop)
+    if isinstance(weight, Prepacked):
+        return Prepacked.of(weight.whole()[rows.start : rows.stop])
+    return weight[rows.start : rows.stop]
+
+
+def plain(weight: Weight) -> torch.Tensor:
+    """The matrix [N, K] as a tensor."""
+    return weight if isinstance(weight, torch.Tensor) else weight.whole()
+
+
+def linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x [..., K] -> [..., N], whatever the weight is."""
+    if isinstance(weight, torch.Tensor):
+        return F.linear(x, weight, bias)
+    if isinstance(weight, Prepacked):
+        return weight.times(x, bias)
+    rows = x.reshape(-1, x.shape[-1])
+    if isinstance(weight, Tuned):
+        out = weight.times(rows, bias)
+    else:
+        out = weight.times(rows)
+        if bias is not None:
+            out = out + bias
+    return out.reshape(*x.shape[:-1], len(weight))
+
+
+class LowBitLinear(torch.nn.Module):
+    """In the place of ``nn.Linear``. Inference only."""
+
+    def __init__(self, weight: LowBit, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.weight, self._bias = weight, bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.weight, self._bias)
+
+
+def replace_linear(
+    module: torch.nn.Module, few: Mapping[str, LowBit], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Put the matrices ``X.weight`` in the place of the maps X of a module, with the biases that
+    are among ``tensors``."""
+    for name, matrix in few.items():
+        path = name.removesuffix(".weight")
+        place, _, own = path.rpartition(".")
+        made = LowBitLinear(matrix.ready(), tensors.get(f"{path}.bias"))
+        setattr(module.get_submodule(place), own, made)

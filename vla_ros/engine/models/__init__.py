@@ -1,0 +1,1 @@
+"""One file an architecture, named as its authors name things, and the towers they share."""

@@ -1,0 +1,353 @@
+"""The base of flow policies: images once, a prefix once, N solver steps, all over static buffers.
+
+A family gives four hooks, :meth:`FlowPolicy.encode_images`, :meth:`~FlowPolicy.embed_prefix`,
+:meth:`~FlowPolicy.embed_suffix` and :meth:`~FlowPolicy.velocity`, and runs its language model in
+:meth:`~FlowPolicy.fill_kv_cache`. The base owns everything around them: CUDA graphs, buffers, the
+solver with real-time chunking, stage marks, noise.
+
+What depends on the observation is computed once a chunk, straight into buffers that never move and
+are never copied, so one graph can hold all solver steps. Rows that a reference masks out (padding
+of a prompt, absent cameras) are left out instead: positions count valid rows, so nothing else
+changes. With graphs a prefix is padded to a multiple of :data:`BUCKET`, so few lengths need one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from vla_ros.engine.decoding.flow_matching import Euler, Guidance, RtcMode, SampleBuffers
+from vla_ros.engine.decoding.request import StageTimer
+from vla_ros.engine.layers.graphs import Capture
+
+BUCKET = 16  # rows
+MASKED = float("-inf")
+
+
+class PolicyConfig(Protocol):
+    """What every family's config says; each is a frozen dataclass that says more."""
+
+    @property
+    def kind(self) -> str: ...  # of vla_ros.engine.io.foreign.FLOW_KINDS
+    @property
+    def horizon(self) -> int: ...  # actions of a chunk
+    @property
+    def steps(self) -> int: ...  # of the solver; 0: a single pass, which starts from no noise
+    @property
+    def action_width(self) -> int: ...  # values of an action in model space, padding included
+    @property
+    def action_dim(self) -> int: ...  # values of an action of the robot
+    @property
+    def state_dim(self) -> int: ...  # values of the robot's state; 0: it takes none
+    @property
+    def cameras(self) -> tuple[str, ...]: ...  # the checkpoint's names of them, in order
+    @property
+    def continues(self) -> tuple[str, ...]: ...  # of "rtc" and "rtc_trained"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """An observation as the network takes it: pixels [V, ...] of the cameras that are there, prompt
+    ids int64 [n], state [state_width] in model space."""
+
+    pixels: torch.Tensor
+    ids: torch.Tensor
+    state: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What the action head reads of one observation.
+
+    ``keys`` and ``values`` hold one [heads, P, d] per layer that is read, ``mask`` bool [P] is
+    False where a row is padding. They are views of the policy's own buffers: the next prefill
+    writes over them, and a prefix whose ``serial`` is not the newest is refused.
+    """
+
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+    mask: torch.Tensor
+    serial: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """Views of the buffers for one padded length of prefix; making one moves nothing, so a graph
+    over it stays valid. A family's own adds what else it reads.
+
+    ``key`` is what graphs are kept by; ``length``, ``keys`` and ``values`` are P and those of
+    :class:`Prefix`.
+    """
+
+    key: tuple[int, ...]
+    length: int
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+
+
+SpanT = TypeVar("SpanT", bound=Span)
+
+
+class GraphedFunctions:
+    """Functions over static buffers, each captured when its key is first asked for.
+
+    ``capture`` is injected as in :mod:`vla_ros.engine.layers.graphs`; None runs them as they
+    are. What a function returns is overwritten by the next call of any.
+    """
+
+    def __init__(self, capture: Capture | None) -> None:
+        self._capture = capture
+        self._replays: dict[Hashable, Callable[[], tuple[torch.Tensor, ...]]] = {}
+
+    @property
+    def count(self) -> int:
+        """Functions that were captured so far."""
+        return len(self._replays)
+
+    def __call__(self, key: Hashable, function: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if self._capture is None:
+            return function()
+        replay = self._replays.get(key)
+        if replay is None:
+            replay = self._replays[key] = self._capture(lambda: (function(),))
+        return replay()[0]
+
+
+class FlowPolicy(ABC, Generic[SpanT]):
+    """The networks of one loaded policy on one device, used by one thread. Inference only.
+
+    ``longest``: rows of the longest prefix, without padding. ``rising``: time goes from 0 (noise)
+    to 1, not from 1 to 0. ``rows``: actions that start from noise, where the head makes more than
+    the robot takes. ``capture`` turns functions into graphs; None runs them.
+    """
+
+    state_rows = 0  # suffix rows that only the first step of a chunk computes (pi0's state)
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        like: torch.Tensor,
+        capture: Capture | None,
+        *,
+        longest: int,
+        state_width: int,
+        rising: bool = False,
+        rows: int | None = None,
+    ) -> None:
+        self.config, self.device, self.dtype = config, like.device, like.dtype
+        self.horizon, self.width, self.steps = config.horizon, config.action_width, config.steps
+        self.bucket = 1 if capture is None else BUCKET
+        self.longest = round_up(longest, self.bucket)
+        self.state = torch.zeros(state_width, device=like.device)
+        self.solver = Euler(config.steps, rising)
+        self.sample = SampleBuffers(rows or self.horizon, self.width, self.steps, like.device)
+        self.captured = GraphedFunctions(capture)
+        self.row_time = "rtc_trained" in config.continues  # each action may have its own time
+        self.given: torch.Tensor | None = None  # [H, 1], while rows are given without noise
+        self._pixels: dict[int, torch.Tensor] = {}
+        self._span: SpanT | None = None
+        self._serial = 0
+
+    # ------------------------------------------------------------ the hooks of a family
+
+    @abstractmethod
+    def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels of the cameras that are there [V, ...] -> features [n, C]. Captured."""
+
+    @abstractmethod
+    def embed_prefix(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[SpanT, int]:
+        """Write the prompt's rows and masks into the buffers: the span and its valid rows of
+        :attr:`Prefix.mask`. :attr:`state` is the observation's. Not captured.
+
+        ValueError where the prompt has not the images' places, or is too long.
+        """
+
+    @abstractmethod
+    def fill_kv_cache(self, span: SpanT) -> torch.Tensor:
+        """Run the language model over the prefix: what the head reads of it. Captured."""
+
+    @abstractmethod
+    def embed_suffix(self, x: torch.Tensor, step: int, with_state: bool = False) -> torch.Tensor:
+        """Noisy actions [H, D] float32 and their time, one of the solver's, -> rows [n, w];
+        ``with_state``: behind :attr:`state_rows` others."""
+
+    @abstractmethod
+    def velocity(self, span: SpanT, rows: torch.Tensor, step: int) -> torch.Tensor:
+        """The rows of :meth:`embed_suffix` through the action expert -> velocity [H, D] float32."""
+
+    @abstractmethod
+    def example(self, words: int, generator: torch.Generator) -> Inputs:
+        """Random pixels of all cameras, a prompt of so many words at most, a state of zeros."""
+
+    @abstractmethod
+    def blank_span(self, image_rows: int, length: int) -> SpanT:
+        """A span of this padded length, laid out without padding for capture."""
+
+    def begin_chunk(self, span: SpanT) -> None:
+        """Compute what is the same for all steps of a chunk, before the first. Captured."""
+
+    def redo_chunk(self, span: SpanT) -> None:
+        """What a plain program computes again in every step (:meth:`denoise_step`)."""
+        self.begin_chunk(span)
+
+    def replace_state(self, span: SpanT, state: torch.Tensor) -> None:
+        """Let the head read another state than the prefix's; ValueError where it cannot."""
+        raise ValueError("the state is in this model's prefix: encode it again")
+
+    def longest_behind(self, image_rows: int) -> int:
+        """Rows of the longest prefix with so many rows of images."""
+        return self.longest
+
+    def noise(self, generator: torch.Generator) -> torch.Tensor:
+        """Where a chunk starts [H, D]: normal, drawn on the CPU."""
+        return torch.randn(len(self.sample.x), self.width, generator=generator)
+
+    def masked_noise(self, noise: torch.Tensor) -> torch.Tensor:
+        """Noise without what no action has."""
+        return noise
+
+    # ------------------------------------------------------------ one observation
+
+    @property
+    def padded(self) -> bool:
+        """Prefixes have padding behind them, which masks must hide."""
+        return self.bucket > 1
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """What tables of time are made for: the solver's, and that of actions without noise."""
+        return (*self.solver.times, 0.0) if self.row_time else self.solver.times
+
+    def encode(self, given: Inputs, stages: StageTimer) -> Prefix:
+        """The prefix of an observation; marks vision and prefill."""
+        features = self.image_features(given.pixels)
+        stages.mark("vision")
+        prefix = self.prefill(features, given.ids, given.state)
+        stages.mark("prefill")
+        return prefix
+
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels [V, ...] -> features [n, C], in memory that the next call of any graph may use."""
+        views = len(pixels)
+        if views not in self._pixels:
+            self._pixels[views] = torch.zeros(pixels.shape, device=self.device, dtype=self.dtype)
+        buffer = self._pixels[views]
+        buffer.copy_(pixels)
+        with torch.inference_mode():
+            return self.captured(("images", views), lambda: self.encode_images(buffer))
+
+    def prefill(self, features: torch.Tensor, ids: torch.Tensor, state: torch.Tensor) -> Prefix:
+        """Features of the images, prompt ids int64 [n], state [state_width] -> the prefix.
+
+        ValueError as of :meth:`embed_prefix`.
+        """
+        with torch.inference_mode():
+            self.state.copy_(state)
+            span, count = self.embed_prefix(features, ids)
+            self.captured(("prefill", *span.key), lambda: self.fill_kv_cache(span))
+            mask = torch.arange(span.length, device=self.device) < count
+        self._serial += 1
+        self._span = span
+        return Prefix(span.keys, span.values, mask, self._serial)
+
+    def sample_actions(
+        self,
+        prefix: Prefix,
+        state: torch.Tensor | None,
+        noise: torch.Tensor | None,
+        guidance: Guidance | None = None,
+    ) -> torch.Tensor:
+        """All solver steps: noise [H, D] -> chunk [H, D] float32, in model space.
+
+        ``state`` replaces the prefix's, such as one that was rolled ahead. ValueError where the
+        network cannot.
+        """
+        if noise is None:
+            raise ValueError("this head starts from noise: give noise [H, D]")
+        mode = None if guidance is None else guidance.mode
+        if mode is RtcMode.CONDITIONED and not self.row_time:
+            raise ValueError("this network takes one time for all actions: it cannot be given some")
+        with torch.inference_mode():
+            span = self.open(prefix, state)
+            padded = None if guidance is None else guidance.padded(len(self.sample.x))
+            self.solver.load(self.sample, self.masked_noise(noise.to(self.device)), padded)
+            if mode is not RtcMode.GUIDED_VJP:
+                run = self.captured(("steps", *span.key, mode), lambda: self._steps(span, mode))
+                return run[: self.horizon].clone()
+        with torch.no_grad():  # inference tensors could not be differentiated
+            return self._steps(span, mode)[: self.horizon].clone()
+
+    def denoise_step(
+        self, prefix: Prefix, x: torch.Tensor, step: int, begin: bool = True
+    ) -> torch.Tensor:
+        """The velocity [H, D] at x and one of the solver's steps, alone (tests, measurements).
+
+        ``begin`` False leaves out what is done once a chunk; another step must have done it.
+        """
+        with torch.inference_mode():
+            span = self.open(prefix, None)
+            if begin:
+                self.redo_chunk(span)
+            return self.step(span, x, step, with_state=begin)
+
+    def capture_graphs(self, image_rows: int, modes: Sequence[RtcMode | None]) -> None:
+        """Capture prefix and steps of every length that a text behind so many rows of images may
+        give, for chunks that continue others in these modes; nothing without graphs.
+
+        Earlier prefixes are written over.
+        """
+        if not self.padded:
+            return
+        with torch.inference_mode():
+            for span in self._blank_spans(image_rows):
+                self.captured(("prefill", *span.key), partial(self.fill_kv_cache, span))
+                for mode in modes:
+                    if mode is not RtcMode.GUIDED_VJP:  # which needs gradients, and no graph
+                        self.captured(("steps", *span.key, mode), partial(self._steps, span, mode))
+        self._serial += 1
+        self._span = None
+
+    def _blank_spans(self, image_rows: int) -> Iterable[SpanT]:
+        first = round_up(image_rows + 1, self.bucket)
+        last = round_up(self.longest_behind(image_rows), self.bucket)
+        return (self.blank_span(image_rows, n) for n in range(first, last + 1, self.bucket))
+
+    def open(self, prefix: Prefix, state: torch.Tensor | None) -> SpanT:
+        """The span of a prefix. ValueError: a later one was written over it."""
+        if prefix.serial != self._serial or self._span is None:
+            raise ValueError("this prefix was written over by a later one: encode it again")
+        if state is not None:
+            self.replace_state(self._span, state)
+        return self._span
+
+    def step(
+        self, span: SpanT, x: torch.Tensor, step: int, with_state: bool = False
+    ) -> torch.Tensor:
+        """The velocity at x; ``with_state`` computes :attr:`state_rows` along with it."""
+        return self.velocity(span, self.embed_suffix(x, step, with_state), step)
+
+    def _steps(self, span: SpanT, mode: RtcMode | None) -> torch.Tensor:
+        self.begin_chunk(span)
+        state_comes = True
+        if mode is RtcMode.GUIDED_VJP and self.state_rows:  # its keys and values are no gradient's
+            self.step(span, self.sample.noise, 0, with_state=True)
+            state_comes = False
+        self.given = self.sample.weights > 0 if mode is RtcMode.CONDITIONED else None
+        try:
+            return self.solver.run(
+                self.sample,
+                lambda x, step: self.step(span, x, step, state_comes and step == 0),
+                mode,
+            )
+        finally:
+            self.given = None
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-value // multiple) * multiple

@@ -1,0 +1,605 @@
+"""Evo-1's folders, which are LeRobot's of type evo1: config.json, processors, random weights.
+
+Source: lerobot 0.6.1 ``configuration_evo1.py``; the shapes of InternVL3-1B are those of
+OpenGVLab/InternVL3-1B-hf. One key is this project's own: ``shapes``, for checkpoints whose
+models are of other sizes ({"vision", "text", "shuffle"}).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+from vla_ros.core.action_space import action_space_of
+from vla_ros.core.types import Image
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.files import cached, read_json, write_json
+from vla_ros.engine.io.flow_config import (
+    ACTION,
+    CAMERA,
+    STATE,
+    camera_names,
+    feature,
+    feature_length,
+    own_shapes,
+)
+from vla_ros.engine.io.images.preprocessor import uploaded
+from vla_ros.engine.io.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
+from vla_ros.engine.io.processors import (
+    NORMALIZER,
+    PLUMBING,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    UNNORMALIZER,
+    Processors,
+    PromptTokenizer,
+    Scaler,
+    scaler_of,
+    steps_of,
+)
+from vla_ros.engine.io.quantize import quantized_weights
+from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
+from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights
+from vla_ros.engine.models.base import Inputs
+from vla_ros.engine.models.evo1 import (
+    TIMES,
+    Evo1,
+    check_table,
+    check_time_index,
+    evo1_expected,
+    position_table,
+)
+from vla_ros.engine.models.family import Family, LoadOptions, Opened
+from vla_ros.engine.models.preparation import (
+    CPU,
+    Preparation,
+    padded_to,
+    refuse_unless_image,
+    stacked,
+)
+
+KIND = "evo1"
+INTERNVL3_1B = "OpenGVLab/InternVL3-1B-hf"
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+#: InternViT-300M and Qwen2.5-0.5B with InternVL's vocabulary, all of its layers.
+INTERNVIT = TowerConfig(
+    1024,
+    24,
+    16,
+    4096,
+    image_size=448,
+    patch=14,
+    class_token=True,
+    layer_scale=True,
+    mean=IMAGENET_MEAN,
+    std=IMAGENET_STD,
+)
+QWEN = TextConfig("qwen2", 151674, 896, 4864, 24, 14, 2, 64, 1e6, 1e-6)
+LONGEST_TEXT = 8192  # tokens: a mask of so many squared is held; the published one has 1024
+SHUFFLE = 2
+IMAGE_START, IMAGE_TOKEN, IMAGE_END = "<img>", "<IMG_CONTEXT>", "</img>"
+IMAGE_TOKENS = (IMAGE_START, IMAGE_END, IMAGE_TOKEN)  # in the small tokenizer's order
+PAD_STATE, PAD_ACTION = "evo1_pad_state_processor", "evo1_pad_action_processor"
+ACTION_STEP = "evo1_action_processor"
+
+
+@dataclass(frozen=True, slots=True)
+class Gripper:
+    """A gripper that is only open or closed: value ``index`` becomes ``above`` or ``below``."""
+
+    index: int = 6
+    threshold: float = 0.5
+    below: float = 1.0
+    above: float = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evo1Config:
+    """An Evo-1 policy.
+
+    ``text.layers`` are those that are used. ``horizon`` actions a chunk, ``steps`` of the solver.
+    ``slots``: images in every prompt; cameras that are missing leave theirs without rows. The
+    head has ``blocks`` of cross attention with ``heads``, as wide as the language model; ``hidden``
+    and ``state_hidden`` are the widths inside its last and its state's MLP. Of ``embodiments`` in
+    the checkpoint, ``embodiment`` is the one in use. ``max_text``: tokens of the longest prompt,
+    images included.
+    """
+
+    vision: TowerConfig
+    text: TextConfig
+    horizon: int
+    steps: int
+    state_dim: int
+    action_dim: int
+    cameras: tuple[str, ...]
+    state_width: int = 24
+    action_width: int = 24
+    slots: int = 3
+    blocks: int = 8
+    heads: int = 8
+    hidden: int = 1024
+    state_hidden: int = 1024
+    max_text: int = 1024
+    shuffle: int = SHUFFLE
+    embodiments: int = 1
+    embodiment: int = 0
+    gripper: Gripper | None = None
+    vlm: str = INTERNVL3_1B
+
+    @property
+    def kind(self) -> str:
+        return KIND
+
+    @property
+    def continues(self) -> tuple[str, ...]:
+        """How a chunk can continue an earlier one."""
+        return ("rtc",)
+
+    @property
+    def width(self) -> int:
+        """Of the context and of the head."""
+        return self.text.hidden_size
+
+    @property
+    def view_tokens(self) -> int:
+        """Rows of one camera."""
+        return (self.vision.image_size // self.vision.patch // self.shuffle) ** 2
+
+
+#: field -> its key in config.json, what it is without it, least, most
+_WHOLE: dict[str, tuple[Any, ...]] = {
+    "horizon": ("chunk_size", 50, 2),
+    "steps": ("num_inference_timesteps", 32, 1, 1000),
+    "state_width": ("max_state_dim", 24),
+    "action_width": ("max_action_dim", 24),
+    "slots": ("max_views", 3),
+    "blocks": ("num_layers", 8),
+    "heads": ("num_heads", 8),
+    "hidden": ("hidden_dim", 1024),
+    "state_hidden": ("state_hidden_dim", 1024),
+    "max_text": ("max_text_length", 1024, 1, LONGEST_TEXT),
+}
+#: the same of a gripper's numbers
+_GRIPPER = {
+    "threshold": "gripper_threshold",
+    "below": "gripper_below_threshold_value",
+    "above": "gripper_above_threshold_value",
+}
+
+
+def read_evo1_config(directory: Path, options: LoadOptions) -> Evo1Config:
+    """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
+    path = directory / "config.json"
+    raw = read_json(path)
+    try:
+        return chosen(parse_evo1_config(raw), options)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def chosen(config: Evo1Config, options: LoadOptions) -> Evo1Config:
+    """With somebody's own number of steps and embodiment. CheckpointError: there is none such."""
+    if options.steps is not None:
+        config = replace(config, steps=options.steps)
+    if options.embodiment is None:
+        return config
+    known = [str(n) for n in range(config.embodiments)]
+    if options.embodiment not in known:
+        raise CheckpointError(
+            f"embodiment {options.embodiment!r} is unknown: this checkpoint has {', '.join(known)}"
+        )
+    return replace(config, embodiment=int(options.embodiment))
+
+
+def parse_evo1_config(raw: Mapping[str, Any]) -> Evo1Config:
+    """Turn a config.json's content into an :class:`Evo1Config`."""
+    fields = Fields(raw)
+    fields.choice("type", "", (KIND,))
+    fields.only("n_obs_steps", 1)
+    fields.only("return_cls_only", False)
+    fields.only("action_head", "flowmatching")
+    vision, text, shuffle = _shapes(fields)
+    embodiments = fields.whole("num_categories", 1)
+    whole = {name: fields.whole(*key) for name, key in _WHOLE.items()}
+    action_dim = feature_length(fields, "output_features", ACTION, whole["action_width"])
+    if raw.get("postprocess_action_dim") is not None:
+        fields.only("postprocess_action_dim", action_dim)
+    config = Evo1Config(
+        vision,
+        text,
+        state_dim=feature_length(fields, "input_features", STATE, whole["state_width"]),
+        action_dim=action_dim,
+        cameras=camera_names(fields),
+        shuffle=shuffle,
+        embodiments=embodiments,
+        embodiment=fields.whole("default_embodiment_id", 0, least=0, most=embodiments - 1),
+        gripper=_gripper(fields, action_dim),
+        vlm=fields.text("vlm_model_name", INTERNVL3_1B),
+        **whole,
+    )
+    _check(config, fields)
+    return config
+
+
+def _shapes(fields: Fields) -> tuple[TowerConfig, TextConfig, int]:
+    """InternVL3-1B, or ``shapes``; of the language model the layers that are used."""
+    vision, text, shuffle = INTERNVIT, QWEN, SHUFFLE
+    name = fields.text("vlm_model_name", INTERNVL3_1B)
+    if fields.raw.get("shapes") is not None:
+        own = fields.part("shapes")
+        vision, text = own_shapes(own, "qwen2")
+        shuffle = own.whole("shuffle", SHUFFLE)
+    elif name.removesuffix("-hf") != INTERNVL3_1B.removesuffix("-hf"):
+        raise CheckpointError(
+            f"vlm_model_name is {name!r}: of InternVL this engine knows the shapes of"
+            f" {INTERNVL3_1B} alone"
+        )
+    # null means all layers, and is no absent key
+    wanted = fields.raw.get("vlm_num_layers", 14)
+    layers = text.layers if wanted is None else fields.whole("vlm_num_layers", 14)
+    return vision, replace(text, layers=min(layers, text.layers)), shuffle
+
+
+def _gripper(fields: Fields, action_dim: int) -> Gripper | None:
+    if not fields.flag("binarize_gripper", False):
+        return None
+    index = fields.whole("gripper_index", 6, least=0, most=action_dim - 1)
+    default = Gripper()
+    return Gripper(
+        index, **{name: fields.real(key, getattr(default, name)) for name, key in _GRIPPER.items()}
+    )
+
+
+def _check(config: Evo1Config, fields: Fields) -> None:
+    vision, text = config.vision, config.text
+    if text.kind != "qwen2" or not (vision.class_token and vision.layer_scale):
+        raise CheckpointError("shapes: an InternViT and a qwen2 are wanted")
+    if fields.square("image_resolution", vision.image_size) != vision.image_size:
+        raise CheckpointError(f"image_resolution: the tower was made for {vision.image_size}")
+    if vision.image_size % (vision.patch * config.shuffle):
+        raise CheckpointError(
+            f"images of {vision.image_size} pixels do not divide by {vision.patch * config.shuffle}"
+        )
+    if fields.whole("embed_dim", config.width) != config.width:
+        raise CheckpointError(f"embed_dim is not the language model's width, {config.width}")
+    if config.width % config.heads or config.width % 2:
+        raise CheckpointError(f"a width of {config.width} does not divide by {config.heads} heads")
+    if config.state_dim > config.state_width or config.action_dim > config.action_width:
+        raise CheckpointError(
+            f"state {config.state_dim} of {config.state_width} or action {config.action_dim} of"
+            f" {config.action_width} is wider than the model"
+        )
+    if not 0 < len(config.cameras) <= config.slots:
+        raise CheckpointError(
+            f"input_features has {len(config.cameras)} cameras ({CAMERA}...), wanted 1 to"
+            f" {config.slots}"
+        )
+    if config.slots * config.view_tokens >= config.max_text:
+        raise CheckpointError(
+            f"{config.slots} images of {config.view_tokens} tokens leave no room in"
+            f" max_text_length {config.max_text}"
+        )
+
+
+def evo1_config_json(config: Evo1Config) -> dict[str, Any]:
+    """The config.json, in LeRobot's words, that :func:`parse_evo1_config` reads back."""
+    side = [config.vision.image_size] * 2
+    cameras = {f"{CAMERA}{name}": feature("VISUAL", 3, *side) for name in config.cameras}
+    out: dict[str, Any] = {
+        "type": KIND,
+        "n_obs_steps": 1,
+        "input_features": {**cameras, STATE: feature("STATE", config.state_dim)},
+        "output_features": {ACTION: feature("ACTION", config.action_dim)},
+        "n_action_steps": config.horizon,
+        "image_resolution": side,
+        "vlm_model_name": config.vlm,
+        "vlm_num_layers": config.text.layers,
+        "embed_dim": config.width,
+        "num_categories": config.embodiments,
+        "default_embodiment_id": config.embodiment,
+        "shapes": {
+            "vision": asdict(config.vision),
+            "text": asdict(config.text),
+            "shuffle": config.shuffle,
+        },
+    }
+    out |= {key[0]: getattr(config, name) for name, key in _WHOLE.items()}
+    if config.gripper is not None:
+        out |= {"binarize_gripper": True, "gripper_index": config.gripper.index}
+        out |= {key: getattr(config.gripper, name) for name, key in _GRIPPER.items()}
+    return out
+
+
+# ---------------------------------------------------------------- units, images and prompts
+
+
+def read_evo1_processors(directory: Path, config: Evo1Config) -> Processors:
+    """Both processors' JSON and statistics; CheckpointError in one line where they do not fit."""
+    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
+    known = {*PLUMBING, NORMALIZER, UNNORMALIZER, PAD_STATE, PAD_ACTION, ACTION_STEP}
+    if strange := sorted({*before, *after} - known):
+        raise CheckpointError(
+            f"{directory} has processor steps that are not built: {', '.join(strange)}"
+        )
+    for name, steps in ((NORMALIZER, before), (UNNORMALIZER, after)):
+        if name not in steps:
+            raise CheckpointError(f"{directory} has no processor step {name}")
+    state, action = config.state_dim, config.action_dim
+    return Processors(
+        scaler_of(directory, before[NORMALIZER], "STATE", STATE, state, config.state_width),
+        scaler_of(directory, after[UNNORMALIZER], "ACTION", ACTION, action, config.action_width),
+        config.vlm,
+    )
+
+
+def prompt_of(config: Evo1Config, task: str) -> str:
+    """What is tokenized: the places of all images, those of absent cameras too, and the task."""
+    image = IMAGE_START + IMAGE_TOKEN * config.view_tokens + IMAGE_END
+    places = "".join(f"Image-{i + 1}: {image}\n" for i in range(config.slots))
+    return places + task.strip()
+
+
+class Evo1Preparation(Preparation):
+    """As LeRobot's processors and its embedder go (``internvl3_embedder.py``, ``modeling_evo1.py``,
+    ``processor_evo1.py``)."""
+
+    def __init__(
+        self,
+        config: Evo1Config,
+        processors: Processors,
+        tokenizer: PromptTokenizer,
+        device: torch.device,
+    ) -> None:
+        self._config, self._processors, self._tokenizer = config, processors, tokenizer
+        self._device = device
+        self._mean, self._std = (
+            torch.tensor(values, device=device)[:, None, None]
+            for values in (config.vision.mean, config.vision.std)
+        )
+        self._image_token = tokenizer.id_of(IMAGE_TOKEN)
+        self._ids = torch.empty(0, dtype=torch.int64)
+
+    def instruct(self, text: str) -> None:
+        """Tokenize once. The reference cuts a prompt that is too long; here it is refused."""
+        config = self._config
+        ids = self._tokenizer(prompt_of(config, text))
+        if len(ids) > config.max_text:
+            raise ValueError(
+                f"the instruction makes a prompt of {len(ids)} tokens, images included, the most"
+                f" is {config.max_text}"
+            )
+        wanted, found = config.slots * config.view_tokens, ids.count(self._image_token)
+        if found != wanted:
+            raise ValueError(
+                f"the tokenizer makes {found} places of images of the prompt, wanted {wanted}"
+            )
+        self._ids = torch.tensor(ids)
+
+    def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
+        """Cameras that are there take the first places, whichever are absent."""
+        config = self._config
+        pixels = stacked(images, lambda one: square_of(one, config.vision.image_size, self._device))
+        scaled = self._processors.state.normalize(state)
+        padded = padded_to(config.state_width, scaled)
+        return Inputs((pixels - self._mean) / self._std, self._ids, padded)
+
+    def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """In units; a gripper that is only open or closed says one of its two values."""
+        values = self._processors.action.restore(chunk[:, : self._config.action_dim])
+        gripper = self._config.gripper
+        if gripper is not None:
+            closed = values[:, gripper.index] > gripper.threshold
+            ends = torch.tensor([gripper.below, gripper.above])
+            # What is not finite stays so: it is not made an end of the gripper.
+            found = torch.where(values[:, gripper.index].isfinite(), ends[closed.long()], torch.nan)
+            values = values.index_copy(1, torch.tensor([gripper.index]), found[:, None])
+        return values
+
+
+def square_of(image: Image, size: int, device: torch.device = CPU) -> torch.Tensor:
+    """uint8 [h, w, 3] -> float32 [3, size, size] in [0, 1], made on the device and there:
+    stretched, bicubic with antialiasing, rounded to 256 values, as PIL does it."""
+    refuse_unless_image(image)
+    pixels = uploaded(image, device).permute(2, 0, 1)[None]
+    pixels = _levels(device)[pixels.int()]
+    if image.shape[:2] != (size, size):
+        pixels = F.interpolate(
+            pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
+        )
+        pixels = pixels.clamp(0, 255).round()
+    return pixels[0] / 255.0
+
+
+@lru_cache(maxsize=4)
+def _levels(device: torch.device) -> torch.Tensor:
+    """LeRobot divides by 255, multiplies by it again and cuts: some of the 256 values become one
+    less. Which ones is a CPU's arithmetic; a GPU's division by a number is another one."""
+    values = torch.arange(256, dtype=torch.float32)
+    return (values / 255.0 * 255.0).clamp(0, 255).to(torch.uint8).float().to(device)
+
+
+# ---------------------------------------------------------------- the family, and random weights
+
+
+_TOWER = TowerConfig(
+    72,
+    3,
+    3,
+    152,
+    image_size=56,
+    patch=14,
+    class_token=True,
+    layer_scale=True,
+    mean=IMAGENET_MEAN,
+    std=IMAGENET_STD,
+)
+_TEXT = TextConfig("qwen2", TEXT_VOCAB + len(IMAGE_TOKENS), 84, 216, 3, 6, 2, 14, 1e6, 1e-6)
+_CAMERAS = ("front", "wrist")
+
+PRESETS: dict[str, Evo1Config] = {
+    "evo1-small": Evo1Config(
+        _TOWER,
+        _TEXT,
+        horizon=10,
+        steps=8,
+        state_dim=STATE_DIM,
+        action_dim=7,
+        cameras=_CAMERAS,
+        state_width=14,
+        action_width=12,
+        blocks=3,
+        heads=4,
+        hidden=48,
+        state_hidden=40,
+        max_text=96,
+        vlm="none",
+    ),
+    "evo1": Evo1Config(
+        INTERNVIT,
+        replace(QWEN, layers=14),
+        horizon=50,
+        steps=32,
+        state_dim=STATE_DIM,
+        action_dim=7,
+        cameras=_CAMERAS,
+    ),
+}
+
+
+class Evo1Family(Family[Evo1Config]):
+    """LeRobot's folders of type evo1."""
+
+    kinds = (KIND,)
+    presets = PRESETS
+    takes = frozenset({"tokenizer", "steps", "embodiment"})
+
+    def owns(self, directory: Path) -> bool:
+        return lerobot_type(directory) == KIND
+
+    def config(self, source: Path | str, options: LoadOptions) -> Evo1Config:
+        if isinstance(source, Path):
+            return read_evo1_config(source, options)
+        return chosen(self.presets[source.removeprefix(PREFIX)], options)
+
+    def expected(self, config: Evo1Config) -> Expected:
+        return evo1_expected(config)
+
+    def open(self, directory: Path, options: LoadOptions) -> Opened:
+        check_time_index()
+        config = read_evo1_config(directory, options)
+        processors = read_evo1_processors(directory, config)
+        words = PromptTokenizer(directory, options.tokenizer, config.vlm, config.text.vocab_size)
+        expected = evo1_expected(config)
+        weights = quantized_weights(directory, expected) or FileWeights(
+            directory / WEIGHTS, expected
+        )
+        return self._opened(config, weights, processors, words)
+
+    def random(self, config: Evo1Config, seed: int, device: torch.device) -> Opened:
+        directory = cached(f"evo1-tokenizer-{self.presets_version}", write_evo1_tokenizer)
+        words = PromptTokenizer(directory, None, "", config.text.vocab_size)
+        return self._opened(config, drawn_evo1(config, seed, device), _processors(config), words)
+
+    def write(self, directory: Path, preset: str, seed: int) -> None:
+        write_evo1(directory, self.presets[preset], seed)
+
+    def check_weight(self, name: str, tensor: torch.Tensor) -> None:
+        if name == TIMES:
+            check_table(name, tensor)
+
+    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
+        return read_evo1_processors(directory, self.config(directory, options)).action.ends()
+
+    def _opened(
+        self, config: Evo1Config, weights: Weights, processors: Processors, words: PromptTokenizer
+    ) -> Opened:
+        image_token = words.id_of(IMAGE_TOKEN)
+        return Opened(
+            config,
+            weights,
+            processors,
+            words,
+            action_space_of(config.action_dim),
+            lambda device: Evo1Preparation(config, processors, words, device),
+            lambda taken, to: Evo1(config, taken, image_token, to.like, to.capture),
+        )
+
+
+def drawn_evo1(config: Evo1Config, seed: int, device: torch.device) -> DrawnWeights:
+    """The random weights of a checkpoint of ``config``."""
+
+    def special(name: str, shape: Shape) -> torch.Tensor | None:
+        if name.endswith(".pe"):
+            return position_table(shape[1], shape[2])[None]
+        return torch.full(shape, 0.5) if "lambda_" in name else None
+
+    def gain(name: str) -> float:
+        return 0.3 if name.startswith("action_head.mlp_head.fc2") else 1.0
+
+    return DrawnWeights(evo1_expected(config).must, seed, device, special, gain)
+
+
+def write_evo1(directory: Path, config: Evo1Config, seed: int) -> None:
+    """A folder as LeRobot saves it, with random float32 weights and a small tokenizer."""
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = drawn_evo1(config, seed, CPU)
+    save_weights(directory / WEIGHTS, {name: drawn.take(name) for name in drawn.shapes})
+    write_json(directory / "config.json", evo1_config_json(config))
+    _write_processors(directory, config, _processors(config))
+    write_evo1_tokenizer(directory)
+
+
+def write_evo1_tokenizer(directory: Path) -> None:
+    """The small tokenizer, which knows the places of images too."""
+    write_tokenizer(directory / "tokenizer.json", more=IMAGE_TOKENS)
+
+
+def _processors(config: Evo1Config) -> Processors:
+    """Actions of a tenth of LIBERO's units, the last one a gripper about 0.5."""
+    middle, spread = torch.zeros(config.action_dim), torch.full((config.action_dim,), 0.2)
+    middle[-1], spread[-1] = 0.5, 0.5
+    wide = 3 * torch.ones(config.state_dim)
+    action = Scaler("MIN_MAX", middle - spread, middle + spread)
+    return Processors(Scaler("MIN_MAX", -wide, wide), action, config.vlm)
+
+
+def _write_processors(directory: Path, config: Evo1Config, processors: Processors) -> None:
+    """Statistics are padded to the model's widths, as LeRobot pads them."""
+    stored = {
+        f"{key}.{kind}": F.pad(values, (0, width - len(values)), value=pad)
+        for key, scaler, width in (
+            (STATE, processors.state, config.state_width),
+            (ACTION, processors.action, config.action_width),
+        )
+        for kind, values, pad in (("min", scaler.low, -1.0), ("max", scaler.high, 1.0))
+    }
+    modes = {"VISUAL": "IDENTITY", "STATE": "MIN_MAX", "ACTION": "MIN_MAX"}
+    device, gripper = step_json("device_processor", device="cpu"), config.gripper is not None
+    before = [
+        step_json("rename_observations_processor", rename_map={}),
+        step_json("to_batch_processor"),
+        step_json(PAD_STATE, max_state_dim=config.state_width),
+        step_json(PAD_ACTION, max_action_dim=config.action_width),
+        step_json(NORMALIZER, eps=1e-8, norm_map=modes),
+        device,
+    ]
+    after = [
+        step_json(UNNORMALIZER, eps=1e-8, norm_map=modes),
+        step_json(ACTION_STEP, action_dim=config.action_dim, binarize_gripper=gripper),
+        device,
+    ]
+    for file, steps in ((PREPROCESSOR, before), (POSTPROCESSOR, after)):
+        base = file.removesuffix(".json")
+        for number, step in enumerate(steps):
+            if step["registry_name"] in (NORMALIZER, UNNORMALIZER):
+                step["state_file"] = f"{base}_step_{number}_{step['registry_name']}.safetensors"
+                save_file(stored, str(directory / step["state_file"]))
+        write_json(directory / file, {"name": base, "steps": steps})

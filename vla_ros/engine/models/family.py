@@ -1,0 +1,211 @@
+"""What a family of flow policies is to the rest of the engine.
+
+A *family* knows its folders and its presets of random weights, and how one is opened; loading,
+inspecting and counting are the same for all. A new family is a model file on
+:mod:`~vla_ros.engine.models.base`, a config reader with a :class:`Family` and a row in
+:mod:`~vla_ros.engine.models.registry`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from vla_ros.core.action_space import ActionSpace
+from vla_ros.engine.io.files import cached, give_back_freed
+from vla_ros.engine.io.quantize import (
+    QuantizingWeights,
+    Record,
+)
+from vla_ros.engine.io.random import PREFIX, digest_of, fingerprint_of
+from vla_ros.engine.io.weights import Expected, Weights, sha256_of_folder
+from vla_ros.engine.layers.formats import Formats
+from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.models.base import FlowPolicy, PolicyConfig
+from vla_ros.engine.models.preparation import Preparation
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What somebody chose about a checkpoint; None leaves it to the checkpoint.
+
+    ``tokenizer``: the folder of the language model's; ``steps`` of the solver; ``embodiment``: the
+    robot among those that a checkpoint was trained for; ``unnorm_key``: the data set whose
+    statistics scale the actions. A family says which of them it :attr:`Family.takes`.
+    """
+
+    tokenizer: str | None = None
+    steps: int | None = None
+    embodiment: str | None = None
+    unnorm_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a model is to live, and how. ``capture`` makes graphs of functions; None runs them.
+    ``formats`` of its weights; ``record`` notes what a directory in these formats holds."""
+
+    device: torch.device
+    dtype: torch.dtype
+    capture: Capture | None = None
+    formats: Formats = Formats()
+    record: Record | None = None
+
+    @property
+    def like(self) -> torch.Tensor:
+        """An empty tensor of that dtype, there."""
+        return torch.empty(0, device=self.device, dtype=self.dtype)
+
+    def formatted(self, weights: Weights) -> Weights:
+        """The weights, whose matrices come in their formats."""
+        return QuantizingWeights(weights, self.formats, self.record) if self.formats else weights
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A policy's parts, all checked; of the weights only the headers were read.
+
+    ``processors`` are the family's units <-> model space, ``tokenizer`` its prompt's;
+    ``preparation`` makes a new one for a device, ``build`` the networks of the weights in their
+    formats.
+    """
+
+    config: Any
+    weights: Any  # Weights, with read_all where they are a folder's
+    processors: Any
+    tokenizer: Any
+    action_space: ActionSpace
+    preparation: Callable[[torch.device], Preparation]
+    build: Callable[[Any, Placement], FlowPolicy[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPolicy:
+    """A policy, read and checked. ``model`` is a :class:`~vla_ros.engine.models.base.FlowPolicy`;
+    ``sha256`` is over everything that decides what it says."""
+
+    config: Any
+    model: Any
+    processors: Any
+    tokenizer: Any
+    action_space: ActionSpace
+    sha256: str
+    preparation: Callable[[], Preparation]
+
+
+C = TypeVar("C", bound=PolicyConfig)
+
+
+class Family(ABC, Generic[C]):
+    """Policies that are read and run in the same way.
+
+    ``kinds`` of its configs, ``presets`` of random weights by name (``NAME-small`` goes through
+    a folder and the real loader, ``NAME`` has the published size and is drawn as it is loaded),
+    ``presets_version`` of the folders that are written for these, ``takes``: the fields of
+    :class:`LoadOptions` that mean something to it. A *source* is a folder, or
+    ``random:<preset>``.
+    """
+
+    kinds: tuple[str, ...]
+    presets: Mapping[str, C]
+    presets_version = 1
+    takes: frozenset[str] = frozenset({"tokenizer", "steps"})
+
+    @abstractmethod
+    def owns(self, directory: Path) -> bool:
+        """Whether the folder holds a policy of this family. Quick, and never raises: a folder
+        that is damaged, or of another size, is still its own."""
+
+    @abstractmethod
+    def config(self, source: Path | str, options: LoadOptions) -> C:
+        """Read no weights. CheckpointError in one line for what cannot be used."""
+
+    @abstractmethod
+    def expected(self, config: C) -> Expected:
+        """The tensors of a checkpoint of ``config``."""
+
+    @abstractmethod
+    def open(self, directory: Path, options: LoadOptions) -> Opened:
+        """Everything but the weights. CheckpointError in one line for what cannot be used."""
+
+    @abstractmethod
+    def random(self, config: C, seed: int, device: torch.device) -> Opened:
+        """The same with random weights that are drawn as they are taken."""
+
+    @abstractmethod
+    def write(self, directory: Path, preset: str, seed: int) -> None:
+        """A folder in the authors' own layout with the random weights of a small preset."""
+
+    def check_weight(self, name: str, tensor: torch.Tensor) -> None:
+        """CheckpointError where a stored table is not what it should be."""
+
+    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
+        """Where nearly all actions of the data lie, in units: from and to [action_dim]; () where
+        nothing says."""
+        return ()
+
+    def sha256(self, directory: Path) -> str:
+        """What :attr:`LoadedPolicy.sha256` will be, without loading."""
+        return sha256_of_folder(directory)
+
+    def load(
+        self, source: Path | str, options: LoadOptions, placement: Placement, seed: int = 0
+    ) -> LoadedPolicy:
+        """Read everything, cheap checks first; ``seed`` of random weights. CheckpointError."""
+        if isinstance(source, Path):
+            opened, sha256 = self.open(source, options), None
+        else:
+            name, config = source.removeprefix(PREFIX), self.config(source, options)
+            if name.endswith("-small"):
+                return self.load(self._cached(name, seed), options, placement)
+            opened = self.random(config, seed, placement.device)
+            sha256 = digest_of(config, seed, placement.dtype)
+        model = opened.build(placement.formatted(opened.weights), placement)
+        give_back_freed()
+        return LoadedPolicy(
+            opened.config,
+            model,
+            opened.processors,
+            opened.tokenizer,
+            opened.action_space,
+            sha256 or self.sha256(Path(source)),
+            partial(opened.preparation, placement.device),
+        )
+
+    def inspect(self, directory: Path, options: LoadOptions) -> tuple[C, int]:
+        """All that loading would find wrong, in the memory of one tensor: the config and the
+        number of parameters. CheckpointError as of :meth:`load`."""
+        opened = self.open(directory, options)
+        config: C = opened.config
+        for name in opened.weights.read_all(self.expected(config).must):
+            self.check_weight(name, opened.weights.take(name))
+        return config, self.parameters(config)
+
+    def parameters(self, config: C) -> int:
+        """Of a checkpoint of ``config``."""
+        return sum(math.prod(shape) for shape in self.expected(config).must.values())
+
+    def weight_bytes(self, config: C, dtype: torch.dtype) -> int:
+        """What its weights take in memory."""
+        return self.parameters(config) * dtype.itemsize
+
+    def refuse(self, options: LoadOptions) -> None:
+        """ValueError where something was chosen that means nothing here."""
+        made = [f.name for f in fields(options) if getattr(options, f.name) is not None]
+        if idle := [name for name in made if name not in self.takes]:
+            raise ValueError(
+                f"{', '.join(idle)}: this means nothing to a policy of {', '.join(self.kinds)}"
+            )
+
+    def _cached(self, preset: str, seed: int) -> Path:
+        """The folder of a small preset, written once."""
+        described: Any = self.presets[preset]
+        label = f"{preset}-{seed}-{fingerprint_of([self.presets_version, asdict(described)])}"
+        return cached(label, lambda scratch: self.write(scratch, preset, seed))

@@ -1,0 +1,158 @@
+"""Between a robot's units and a flow policy's, and as LeRobot does it for pi0, pi0.5 and SmolVLA.
+
+Sources: lerobot 0.6.1 ``vla_utils.py`` (``resize_with_pad_torch``, openpi's, and
+``resize_with_pad``), ``processor_pi0.py`` (a new line ends the task), ``processor_pi05.py`` (the
+state in 256 bins is part of the prompt), ``processor_smolvla.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from vla_ros.core.types import Image
+from vla_ros.engine.errors import InvalidAction
+from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.images.preprocessor import uploaded
+from vla_ros.engine.io.processors import Processors, PromptTokenizer
+from vla_ros.engine.models.base import Inputs
+
+CPU = torch.device("cpu")
+BINS = 256
+Ints = npt.NDArray[np.int64]
+
+
+class Preparation(ABC):
+    """Observations -> what the network is given, chunks -> actions; an instruction at a time."""
+
+    @abstractmethod
+    def instruct(self, text: str) -> None:
+        """Take on an instruction. ValueError where it is too long for the model."""
+
+    @abstractmethod
+    def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
+        """Of one image for each of the config's cameras (None: said to be absent) and the robot's
+        state float32 [state_dim], finite. InvalidAction where these cannot be used."""
+
+    @abstractmethod
+    def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """A chunk [H, D] on the CPU -> actions [H, action_dim] in the robot's units."""
+
+
+class LerobotPreparation(Preparation):
+    """Of pi0, pi0.5 and SmolVLA. Cameras that are absent have no pixels: LeRobot masks them, here
+    they are left out."""
+
+    def __init__(
+        self,
+        config: FlowConfig,
+        processors: Processors,
+        tokenizer: PromptTokenizer,
+        device: torch.device,
+    ) -> None:
+        self._config, self._processors = config, processors
+        self._tokenizer, self._device = tokenizer, device
+        self._task = ""
+        self._ids = torch.empty(0, dtype=torch.int64)
+
+    def instruct(self, text: str) -> None:
+        """Tokenise once. For pi0.5, whose prompt has the state in it, the longest that can come."""
+        config = self._config
+        worst = np.full(config.state_dim, BINS - 1)
+        ids = self._tokenizer(prompt_text(config.kind, text, worst))
+        if len(ids) > config.max_text:
+            raise ValueError(
+                f"the instruction makes a prompt of {len(ids)} tokens, the most is"
+                f" {config.max_text}"
+            )
+        self._task, self._ids = text, torch.tensor(ids, device=self._device)
+
+    def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
+        config = self._config
+        centered = config.kind != "smolvla"
+        pixels = stacked(
+            images, lambda one: padded_square(one, config.image_size, centered, self._device)
+        )
+        scaled = self._processors.state.normalize(state)
+        return Inputs(pixels, self._prompt(scaled), padded_to(config.state_width, scaled))
+
+    def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """In units, and added to the state where the model gives them relative to it."""
+        dim, processors = self._config.action_dim, self._processors
+        values = processors.action.restore(chunk[:, :dim])
+        if processors.relative:
+            values = values + state[:dim] * torch.tensor(processors.relative)
+        return values
+
+    def _prompt(self, state: torch.Tensor) -> torch.Tensor:
+        config = self._config
+        if config.kind != "pi05":
+            return self._ids
+        ids = self._tokenizer(prompt_text(config.kind, self._task, state_bins(state.numpy())))
+        if len(ids) > config.max_text:
+            raise InvalidAction(
+                f"with this state the prompt has {len(ids)} tokens, the most is {config.max_text}"
+            )
+        return torch.tensor(ids, device=self._device)
+
+
+def state_bins(state: npt.NDArray[np.float32]) -> Ints:
+    """Bins of a normalized state [n]: 0 to 255 in [-1, 1], -1 below it; float32 against float64
+    edges, as the reference compares them."""
+    edges = np.linspace(-1, 1, BINS + 1)[:-1]
+    return np.asarray(np.digitize(state, bins=edges) - 1, dtype=np.int64)
+
+
+def prompt_text(kind: str, task: str, bins: Ints | None = None) -> str:
+    """What is tokenized; ``bins`` are pi0.5's."""
+    if kind != "pi05":
+        return task if task.endswith("\n") else f"{task}\n"
+    assert bins is not None
+    cleaned = task.strip().replace("_", " ").replace("\n", " ")
+    return f"Task: {cleaned}, State: {' '.join(map(str, bins))};\nAction: "
+
+
+def stacked(images: Sequence[Image | None], make: Callable[[Image], torch.Tensor]) -> torch.Tensor:
+    """Pixels [V, 3, s, s] of the images that are there."""
+    return torch.stack([make(image) for image in images if image is not None])
+
+
+def padded_to(width: int, values: torch.Tensor) -> torch.Tensor:
+    """Values [n] with zeros behind them [width]."""
+    return F.pad(values, (0, width - len(values)))
+
+
+def refuse_unless_image(image: Image) -> None:
+    """ValueError where it is no camera's uint8 [h, w, 3]."""
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
+        raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
+
+
+def padded_square(
+    image: Image, size: int, centered: bool, device: torch.device = CPU
+) -> torch.Tensor:
+    """uint8 [h, w, 3] -> float32 [3, size, size] in [-1, 1], made on the device and there.
+
+    Bilinear without antialiasing, aspect kept. pi0 and pi0.5 center the picture, SmolVLA puts it
+    to the lower right; the rest is black.
+    """
+    refuse_unless_image(image)
+    pixels = uploaded(image, device).permute(2, 0, 1)[None].float() / 255.0
+    height, width = image.shape[:2]
+    if (height, width) != (size, size):
+        ratio = max(width / size, height / size)
+        rows, columns = int(height / ratio), int(width / ratio)
+        if 0 in (rows, columns):
+            raise ValueError(f"an image of {height} x {width} pixels leaves nothing to see")
+        pixels = F.interpolate(pixels, (rows, columns), mode="bilinear", align_corners=False)
+        top, left = size - rows, size - columns
+        if centered:
+            pixels = pixels.clamp(0.0, 1.0)
+            top, left = top // 2, left // 2
+        pixels = F.pad(pixels, (left, size - columns - left, top, size - rows - top))
+    return pixels[0] * 2.0 - 1.0

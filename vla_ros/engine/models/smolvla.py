@@ -1,0 +1,173 @@
+"""SmolVLA: SmolVLM's K and V, read by a narrower Llama with self and cross attention in turn.
+
+Source: lerobot 0.6.1 ``modeling_smolvla.py`` and ``smolvlm_with_expert.py``. The state is the
+last row of the prefix: it sees images and text, they do not see it. Every ``self_every``-th
+layer of the expert attends to prefix and actions, an action to itself and those before it; the
+others attend to K and V that are projected anew from the prefix's: these do not change between
+solver steps, so they are computed once a chunk.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.quantize import HEAD, VISION, matrix
+from vla_ros.engine.io.weights import Expected, Weights
+from vla_ros.engine.layers.graphs import Capture
+from vla_ros.engine.layers.kernels.fused import rotate
+from vla_ros.engine.layers.linear import Weight, linear
+from vla_ros.engine.models.base import MASKED
+from vla_ros.engine.models.linear import linear_shapes, read_linear
+from vla_ros.engine.models.siglip import pixel_shuffle
+from vla_ros.engine.models.transformer import (
+    Layer,
+    attend,
+    layer_shapes,
+    mlp,
+    norm,
+    norm_scale,
+    read_layer,
+    split,
+)
+from vla_ros.engine.models.vlm_with_expert import (
+    ActionTimeMlp,
+    KVSpan,
+    VLMWithExpert,
+    action_shapes,
+    append,
+    vlm_shapes,
+)
+
+_VLM = "vlm_with_expert.vlm."
+TOWER, TEXT = _VLM + "model.vision_model.", _VLM + "model.text_model."
+CONNECTOR = _VLM + "model.connector.modality_projection.proj"
+EXPERT = "vlm_with_expert.lm_expert."
+
+
+class SmolVLA(VLMWithExpert):
+    """One loaded SmolVLA."""
+
+    prefix_is_masked = True
+
+    def __init__(
+        self,
+        config: FlowConfig,
+        weights: Weights,
+        positions: torch.Tensor,
+        like: torch.Tensor,
+        capture: Capture | None = None,
+    ) -> None:
+        super().__init__(
+            config,
+            weights,
+            positions,
+            like,
+            capture,
+            tower=TOWER,
+            text=TEXT,
+            tail=config.horizon,
+            mask_rows=config.horizon,
+        )
+        text, expert = config.shapes.text, config.shapes.expert
+        self._connector = _read(weights, CONNECTOR, VISION, like)
+        bases = [f"{EXPERT}layers.{i}." for i in range(expert.layers)]
+        #: layer with cross attention -> its place among these
+        self._cross = {number: place for place, number in enumerate(cross_layers(config))}
+        self._kv_proj = [
+            [_read(weights, f"{bases[i]}self_attn.{p}_proj", HEAD, like) for p in "kv"]
+            for i in self._cross
+        ]
+        self._expert: list[Layer] = [
+            read_layer(weights, base, expert, like, HEAD, parts="q" if i in self._cross else "qkv")
+            for i, base in enumerate(bases)
+        ]
+        entry = (2, len(self._cross), text.kv_heads, self.longest, text.head_dim)
+        self._cross_kv = like.new_zeros(entry)
+        self.action_time_mlp = ActionTimeMlp(weights, self.time_table(), like)
+        self.state_proj = read_linear(weights, "state_proj").on(like.device)
+        self.action_out_proj = read_linear(weights, "action_out_proj").on(like.device)
+        scale = norm_scale(weights, EXPERT + "norm.weight", expert)
+        self.action_out_proj.weight.mul_(scale.to(like.device))
+
+    def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
+        features = pixel_shuffle(self.tower(pixels), self.config.shapes.shuffle)
+        rows = linear(features, self._connector).flatten(0, 1)
+        return rows * rows.shape[1] ** 0.5
+
+    def prefix_rows(self, features: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        state = self.state_proj(self.state)[None].to(self.dtype)
+        return *super().prefix_rows(features, ids), state
+
+    def mask(self, span: KVSpan, count: int) -> None:
+        super().mask(span, count)
+        span.prefix_mask[: count - 1, count - 1] = MASKED
+        span.suffix_mask[:, span.length :].fill_(MASKED).triu_(1)
+
+    def begin_chunk(self, span: KVSpan) -> None:
+        """K and V of the cross attention, made from the prefix's."""
+        for number, place in self._cross.items():
+            sources = span.keys[number], span.values[number]
+            for proj, source, target in zip(
+                self._kv_proj[place], sources, self._cross_kv[:, place], strict=True
+            ):
+                rows = source.transpose(0, 1).reshape(span.length, -1)
+                made = linear(rows, proj).view(span.length, len(source), -1).transpose(0, 1)
+                target[:, : span.length].copy_(made)
+
+    def embed_suffix(self, x: torch.Tensor, step: int, with_state: bool = False) -> torch.Tensor:
+        return self.action_time_mlp(x, step, self.given).to(self.dtype)
+
+    def velocity(self, span: KVSpan, rows: torch.Tensor, step: int) -> torch.Tensor:
+        expert = self.config.shapes.expert
+        for number, layer in enumerate(self._expert):
+            projected = linear(norm(rows, expert.rms_eps), layer.qkv)
+            if number in self._cross:
+                out = self._attend_across(span, self._cross[number], projected)
+            else:
+                out = self._attend_jointly(span, number, projected)
+            rows = rows + linear(out, layer.out)
+            rows = rows + mlp(norm(rows, expert.rms_eps), layer, expert)
+        return self.action_out_proj(norm(rows.float(), expert.rms_eps))
+
+    def _attend_jointly(self, span: KVSpan, number: int, qkv: torch.Tensor) -> torch.Tensor:
+        """Attention to the prefix and to the actions so far."""
+        expert, begin = self.config.shapes.expert, span.length
+        q, k, v = split(qkv, expert.heads, expert.kv_heads, self.cos, self.sin)
+        keys = append(span.joint_keys[number], begin, k)
+        return attend(q, keys, append(span.joint_values[number], begin, v), span.suffix_mask)
+
+    def _attend_across(self, span: KVSpan, place: int, q: torch.Tensor) -> torch.Tensor:
+        """Attention to the prefix alone; actions count from position 0 here."""
+        expert, count = self.config.shapes.expert, len(q)
+        heads = q.view(count, expert.heads, -1).transpose(0, 1)
+        q = rotate(heads.float(), self.rotary.cos[:count], self.rotary.sin[:count]).to(q.dtype)
+        mask = span.suffix_mask[:1, : span.length] if self.padded else None
+        keys, values = self._cross_kv[:, place, :, : span.length]
+        return attend(q, keys, values, mask)
+
+
+def cross_layers(config: FlowConfig) -> list[int]:
+    """The expert's layers with cross attention."""
+    every, count = config.self_every, config.shapes.expert.layers
+    return [i for i in range(count) if every and i % every]
+
+
+def smolvla_expected(config: FlowConfig) -> Expected:
+    """The tensors of a checkpoint; those of the VLM's head may be missing."""
+    shapes = config.shapes
+    text, expert = shapes.text, shapes.expert
+    must = vlm_shapes(config, TOWER, TEXT)
+    must |= action_shapes(config)
+    must[f"{CONNECTOR}.weight"] = (text.hidden_size, shapes.vision.width * shapes.shuffle**2)
+    across, kv_in = cross_layers(config), text.kv_heads * text.head_dim
+    for number in range(expert.layers):
+        base = f"{EXPERT}layers.{number}."
+        must |= layer_shapes(base, expert, kv_in=kv_in if number in across else None)
+    must[EXPERT + "norm.weight"] = (expert.hidden_size,)
+    must |= linear_shapes("state_proj", config.state_width, text.hidden_size)
+    return Expected(must, {_VLM + "lm_head.weight": (text.vocab_size, text.hidden_size)})
+
+
+def _read(weights: Weights, name: str, part: str, like: torch.Tensor) -> Weight:
+    return matrix(weights, name, part, like, lambda take: take(f"{name}.weight"))

@@ -1,1 +1,0 @@
-"""The packed pass: layouts, plans, the KV ring, attention over it, captured graphs."""

@@ -1,1 +1,0 @@
-"""Decoding schedules: each file is one way of filling packed passes."""

@@ -1,1 +1,0 @@
-"""The schedules that ours are measured against; exact, and slow on purpose."""

@@ -1,1 +1,0 @@
-"""Draft trees as arithmetic, without torch: shape, passes saved, what is learned for them."""

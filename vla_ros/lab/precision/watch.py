@@ -1,0 +1,459 @@
+"""Looking at an engine at work without changing what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.types import Floats, Observation, Timeline
+from vla_ros.engine.decoding.flow_matching import (
+    Euler,
+    RtcMode,
+    SampleBuffers,
+    Velocity,
+    generator_for,
+)
+from vla_ros.engine.decoding.parallel import Parallel
+from vla_ros.engine.decoding.request import Request
+from vla_ros.engine.engine import FlowEngine, TokenEngine
+from vla_ros.engine.io.tokens import MAX_TEXT
+from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.kernels.fused import Heads
+from vla_ros.engine.layers.linear import linear
+from vla_ros.engine.layers.pack import PackLayout, Planner, chain
+from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
+
+
+@dataclass(slots=True)
+class Turned:
+    """The rotary rows [T, 2 D] (cos beside sin) that reached the attention of the first layer."""
+
+    rows: list[torch.Tensor] = field(default_factory=list)
+
+
+class WatchedAttention(Attention):
+    """An attention that notes the rotary rows it is given, and otherwise is the one within."""
+
+    def __init__(self, within: Attention, turned: Turned) -> None:
+        self._within, self._turned = within, turned
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        return self._within(layer, q, k, v, scale)
+
+    def from_qkv(
+        self,
+        layer: int,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        heads: Heads,
+        scale: float,
+    ) -> torch.Tensor:
+        if layer == 0:
+            self._turned.rows.append(torch.cat((cos, sin), 1).float().cpu())
+        return self._within.from_qkv(layer, qkv, cos, sin, heads, scale)
+
+
+@contextmanager
+def watch_positions(tower: nn.Module, prefix: int = 0) -> Iterator[list[torch.Tensor]]:
+    """The position embeddings [patches, C] as they were added to the patches of a vision tower, one
+    entry an image: what went into the first block less what came out of the patch embedding.
+
+    ``prefix``: rows in front of the patches.
+    """
+    patches: list[torch.Tensor] = []
+    found: list[torch.Tensor] = []
+
+    def keep(module: nn.Module, given: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+        patches.append(out.detach().float().cpu())
+
+    def enter(module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        added = given[0].detach().float().cpu()[:, prefix:] - patches[-1]
+        found.extend(added.unbind(0))
+
+    embed, blocks = tower.get_submodule("patch_embed"), tower.get_submodule("blocks")
+    hooks = (embed.register_forward_hook(keep),
+             blocks.get_submodule("0").register_forward_pre_hook(enter))  # fmt: skip
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+# ------------------------------------------------------------------------------------------------
+# What was seen of one engine at work on one frame. Tensors: float32 or integers, on the CPU.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """A frame that both engines are asked about. ``episode``: what belongs together."""
+
+    episode: int
+    instruction: str
+    observation: Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the image is in the rows of a stage: ``images`` squares of ``side`` x ``side`` patches
+    from row ``first`` on. side 0: no row is of a patch."""
+
+    first: int = 0
+    images: int = 0
+    side: int = 0
+
+    @property
+    def patches(self) -> int:
+        return self.images * self.side**2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """What a stage gave: ``values`` float32 [rows, width]."""
+
+    name: str
+    values: torch.Tensor
+    layout: Layout = Layout()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choices:
+    """Discrete choices: ``picked`` int64 [n], and for an argmax the ``logits`` [n, V] behind them,
+    for a threshold at 0.5 the ``values`` [n].
+
+    ``exact``: an integer that no rounding may move, such as an index into a table of positions;
+    others may flip where the reference itself was undecided.
+    """
+
+    name: str
+    picked: torch.Tensor
+    exact: bool = False
+    logits: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Used:
+    """Rows of a table as they were used [n, D]; row i should be the reference's row ``first`` + i
+    of the table ``of``."""
+
+    name: str
+    rows: torch.Tensor
+    of: str
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """One engine on one frame.
+
+    ``tokens`` are what it said by itself, ``actions`` float64 [C, D] in m, rad and 0..1. The stages
+    and choices of a token policy are taken with the reference's tokens as input, so that each is
+    judged by itself and not by what an earlier token had become.
+    """
+
+    stages: tuple[Stage, ...]
+    choices: tuple[Choices, ...]
+    used: tuple[Used, ...]
+    tokens: tuple[int, ...]
+    actions: Floats
+
+
+def seen(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in float32 on the CPU, one row a line."""
+    return tensor.detach().float().cpu().clone().reshape(len(tensor), -1)
+
+
+# ------------------------------------------------------------------------------------------------
+# The one discrete choice of an action: which side of its middle a gripper is on.
+
+
+SIDE = "side of the gripper"
+
+
+def gripper_choices(actions: Floats, space: ActionSpace) -> list[Choices]:
+    """Open or closed, of every action of a chunk [C, D]; none where nothing is a gripper."""
+    if not space.grippers:
+        return []
+    values = torch.from_numpy(actions[:, list(space.grippers)].copy()).flatten()
+    return [Choices(SIDE, (values >= 0.5).long(), values=values)]
+
+
+# ------------------------------------------------------------------------------------------------
+# Watching a policy that says tokens, or a chunk through a head, on one frame after the other.
+
+
+ROTARY, DECODING = "rotary positions", "rotary positions while decoding"
+TOKENS, DECODED = "tokens (argmax)", "tokens while decoding (argmax)"
+
+
+class TokenWatch:
+    """One engine. ``scale`` [D]: m and rad of one unit of its actions."""
+
+    def __init__(self, engine: TokenEngine, scale: Floats) -> None:
+        self._engine, self._scale = engine, scale
+        self._clock = SystemClock()
+        model = engine.model
+        text = model.config.text
+        longest = model.config.patches + MAX_TEXT + engine.info.max_tokens + 2
+        # A KV cache of its own: the engine's own answer is not disturbed.
+        self._kv_cache = model.runner(1, longest).kv_cache
+        self._planner = Planner(self._kv_cache)
+        self._taps = tuple(range(text.layers))
+        self._turned = Turned()
+        self._said: tuple[int, str] | None = None
+
+    def told(self, shown: Shown, teacher: Told | None = None) -> Told:
+        """The engine on a frame; ``teacher``: the reference on the same one, None: it is this."""
+        if self._said != (shown.episode, shown.instruction):
+            self._engine.reset(shown.instruction)
+            self._said = (shown.episode, shown.instruction)
+        observation, clock = shown.observation, self._clock
+        answer = self._engine.step(observation, Timeline(clock.steady_ns()), clock)
+        assert answer is not None, "schedule auto is no pipeline"
+        actions, tokens = answer.actions * self._scale, self._meant(answer.tokens)
+        space = self._engine.info.action_space
+        request = self._engine.encode(observation, Timeline(clock.steady_ns()), clock)
+        with torch.inference_mode(), ExitStack() as watching:
+            stages, used = self._sight(request, watching)
+            more, choices, turned = self._language(request, tokens if teacher is None else
+                                                   teacher.tokens)  # fmt: skip
+        return Told(
+            stages=(*stages, *more),
+            choices=(*choices, *gripper_choices(actions, space)),
+            used=(*used, *turned),
+            tokens=tokens,
+            actions=actions,
+        )
+
+    def _sight(self, request: Request, watching: ExitStack) -> tuple[list[Stage], list[Used]]:
+        """Pixels, vision, projector, and the position embeddings that were added."""
+        model, stages, used = self._engine.model, [], []
+        towers = model.config.towers
+        names = ("featurizer", "fused_featurizer")[: len(towers)]
+        backbone = model.vision.vision_backbone
+        modules = [backbone.get_submodule(name) for name in names]
+        found = [
+            watching.enter_context(watch_positions(module, tower.registers + tower.class_token))
+            for module, tower in zip(modules, towers, strict=True)
+        ]
+        images = len(request.pixels[0])
+        for name, tower, pixels in zip(names, towers, request.pixels, strict=True):
+            layout = Layout(0, images, tower.image_size // tower.patch)
+            label = "pixels" if len(towers) == 1 else f"pixels of {name}"
+            stages.append(Stage(label, _patches(pixels, tower.patch), layout))
+        layout = Layout(0, images, towers[0].image_size // towers[0].patch)
+        features = model.vision.features(request.pixels)
+        stages.append(Stage("vision", seen(features), layout))
+        stages.append(Stage("projector", seen(model.project(features)), layout))
+        for name, positions in zip(names, found, strict=True):
+            label = f"positions of patches, {name}"
+            used += [Used(label, rows, label) for rows in positions[:1]]  # of the first image
+        return stages, used
+
+    def _language(
+        self, request: Request, tokens: tuple[int, ...]
+    ) -> tuple[list[Stage], list[Choices], list[Used]]:
+        if isinstance(self._engine.decoding, Parallel):
+            return self._chunk(request, self._engine.decoding)
+        model = self._engine.model
+        said = torch.tensor(tokens, device=model.device)
+        x = torch.cat((request.prompt, model.decoder.embed(said[:-1])))
+        states, stages = self._pass(PackLayout(tuple(range(len(x))), len(x)), x)
+        logits = seen(self._logits(states[-len(tokens) :]))
+        decoded = []
+        for number in range(len(tokens) - 1):
+            layout = PackLayout((0,), tail=chain(0, len(request.prompt) + number, 1))
+            one = model.decoder.embed(said[number : number + 1])
+            state, _ = self._pass(layout, one, stages=False)
+            decoded.append(seen(self._logits(state)))
+        choices = [self._chosen(TOKENS, logits)]
+        stages.append(Stage("logits", logits))
+        used = self._positions(len(x), len(request.prompt))
+        if decoded:
+            alone = torch.cat(decoded)
+            stages.append(Stage("logits while decoding", alone))
+            choices.append(self._chosen(DECODED, alone))
+        return stages, choices, used
+
+    def _chunk(
+        self, request: Request, schedule: Parallel
+    ) -> tuple[list[Stage], list[Choices], list[Used]]:
+        """A whole chunk in one bidirectional pass."""
+        x = schedule.sequence(request)
+        rows = tuple(range(len(x)))
+        states, stages = self._pass(PackLayout(rows, len(x), causal=False), x)
+        actions = schedule.read(states[schedule.rows(len(x))])
+        stages.append(Stage("head", seen(actions)))
+        return stages, [], self._positions(len(x), len(x))
+
+    def _pass(
+        self, layout: PackLayout, x: torch.Tensor, *, stages: bool = True
+    ) -> tuple[torch.Tensor, list[Stage]]:
+        """One pack -> states behind the final norm [R, C], and what every layer gave."""
+        model = self._engine.model
+        plan = self._planner.plan(layout)
+        attention = WatchedAttention(model.attention.make(self._kv_cache, plan), self._turned)
+        taps = self._taps if stages else ()
+        states, tapped = model.decoder.tapped(x, plan.positions, attention, plan.rows, taps)
+        if not stages:
+            return states, []
+        tower = model.config.towers[0]
+        images = model.config.patches // tower.patches
+        where = Layout(1, images, tower.image_size // tower.patch)
+        parts = tapped.split(states.shape[1], dim=1)
+        return states, [Stage(f"layer {n}", seen(part), where) for n, part in enumerate(parts)]
+
+    def _logits(self, states: torch.Tensor) -> torch.Tensor:
+        return linear(states, self._engine.model.decoder.head)
+
+    def _twins(self) -> tuple[int, int] | None:
+        """The tokens of the last two bins, which mean one value; None where tokens are codes."""
+        actions = self._engine.model.actions
+        if not actions.ordered:
+            return None
+        return actions.from_bin(actions.bins - 2), actions.from_bin(actions.bins - 1)
+
+    def _meant(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """One token for one value."""
+        twins = self._twins()
+        return tuple(twins[0] if twins and t == twins[1] else t for t in tokens)
+
+    def _chosen(self, name: str, logits: torch.Tensor) -> Choices:
+        twins = self._twins()
+        if twins:
+            kept, other = twins
+            logits = logits.clone()
+            logits[:, kept] = torch.maximum(logits[:, kept], logits[:, other])
+            logits[:, other] = float("-inf")
+        return Choices(name, logits.argmax(1), logits=logits)
+
+    def _positions(self, prefill: int, prompt: int) -> list[Used]:
+        """The rotary rows of the passes since the last call."""
+        rows, self._turned.rows[:] = list(self._turned.rows), []
+        if not rows:  # a decoder that turns by itself
+            return []
+        used = [Used(ROTARY, rows[0][:prefill], ROTARY)]
+        if len(rows) > 1:
+            used.append(Used(DECODING, torch.cat(rows[1:]), ROTARY, prompt))
+        return used
+
+
+def _patches(pixels: torch.Tensor, patch: int) -> torch.Tensor:
+    """[V, 3, s, s] -> [V * patches, 3 * patch ** 2], float32."""
+    cut = F.unfold(pixels.float(), patch, stride=patch)
+    return seen(cut.transpose(1, 2).flatten(0, 1))
+
+
+# ------------------------------------------------------------------------------------------------
+# Watching a flow policy: vision, every layer's K and V, every velocity, on one frame at a time.
+#
+# What is chosen once, when a checkpoint is loaded (rows of the position table, bins of the state,
+# the
+# table of times), is held to stored integers there already
+# (:mod:`vla_ros.engine.models.golden_ints`);
+# here it is what those choices became in the engine that runs.
+
+
+ROTARY_ACTIONS, PATCHES = "rotary positions of actions", "positions of patches"
+
+
+class _Noted(Euler):
+    """The solver, which notes every velocity [H, D] and the times as they are asked for."""
+
+    def __init__(self, within: Euler) -> None:
+        super().__init__(within.steps, within.rising)
+        self.velocities: list[torch.Tensor] = []
+
+    def run(
+        self, sample: SampleBuffers, velocity: Velocity, mode: RtcMode | None = None
+    ) -> torch.Tensor:
+        def noted(x: torch.Tensor, step: int) -> torch.Tensor:
+            found = velocity(x, step)
+            self.velocities.append(seen(found))
+            return found
+
+        self.velocities.clear()
+        return super().run(sample, noted, mode)
+
+
+class FlowWatch:
+    """One engine, which must have been loaded without graphs: a captured step is not seen."""
+
+    def __init__(self, engine: FlowEngine, scale: Floats) -> None:
+        self._engine, self._scale = engine, scale
+        self._model = engine.policy.model
+        self._solver: _Noted | None = None
+        if engine.policy.config.steps:
+            self._solver = self._model.solver = _Noted(self._model.solver)
+        self._clock = SystemClock()
+
+    def told(self, shown: Shown, teacher: Told | None = None) -> Told:
+        """The engine on a frame. Nothing is said token by token, so nobody teaches."""
+        self._engine.reset(shown.instruction)
+        observation, clock = shown.observation, self._clock
+        answer = self._engine.step(observation, Timeline(clock.steady_ns()), clock)
+        assert answer is not None, "a chunk a frame"
+        actions = answer.actions * self._scale
+        model = self._model
+        given = self._engine.prepare(observation)
+        with self._tower() as positions:
+            features = model.image_features(given.pixels)
+        where = self._where(len(given.pixels), len(features))
+        stages = [Stage("pixels", seen(given.pixels.flatten(0, 1))),
+                  Stage("vision", seen(features), where)]  # fmt: skip
+        prefix = model.prefill(features, given.ids, given.state)
+        first = where if isinstance(model, VLMWithExpert) else Layout()  # else they begin elsewhere
+        rows = int(prefix.mask.sum())
+        for number, (keys, values) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
+            both = torch.cat((keys, values))[:, :rows].transpose(0, 1)
+            stages.append(Stage(f"layer {number}, K and V", seen(both), first))
+        noise = model.noise(generator_for(self._engine.options.seed, observation.stamp_ns))
+        chunk = model.sample_actions(prefix, None, noise)
+        for step, velocity in enumerate(self._solver.velocities if self._solver else ()):
+            stages.append(Stage(f"velocity {step}", velocity))
+        stages.append(Stage("chunk", seen(chunk)))
+        space = self._engine.info.action_space
+        return Told(
+            stages=tuple(stages),
+            choices=(
+                Choices("prompt ids", given.ids.cpu(), exact=True),
+                *gripper_choices(actions, space),
+            ),
+            used=(*self._turned(rows), *(Used(PATCHES, p, PATCHES) for p in positions[:1])),
+            tokens=(),
+            actions=actions,
+        )
+
+    def _tower(self) -> AbstractContextManager[list[torch.Tensor]]:
+        """The positions that a tower adds, of those networks that show theirs (``tower``, and its
+        ``prefix`` of rows in front of the patches)."""
+        tower = getattr(self._model, "tower", None)
+        if tower is None or not hasattr(tower, "patch_embed"):
+            return nullcontext([])
+        return watch_positions(tower, getattr(tower, "prefix", 0))
+
+    def _where(self, views: int, rows: int) -> Layout:
+        """Rows of images as squares, where they are."""
+        side = round((rows / views) ** 0.5) if views else 0
+        return Layout(0, views, side) if views * side**2 == rows else Layout()
+
+    def _turned(self, rows: int) -> list[Used]:
+        if not isinstance(self._model, VLMWithExpert):
+            turned = getattr(self._model, "rotary_rows", None)  # cos and sin of the prefix's rows
+            return [] if turned is None else [Used(ROTARY, seen(turned(rows)), ROTARY)]
+        model, rope = self._model, self._model.rotary
+        table = torch.cat((rope.cos, rope.sin), 1).float().cpu()
+        behind = torch.cat((model.cos, model.sin), 1).float().cpu()
+        return [Used(ROTARY, table[: rows + len(behind)], ROTARY),
+                Used(ROTARY_ACTIONS, behind, ROTARY, rows)]  # fmt: skip

@@ -1,1 +1,0 @@
-"""One episode as `vla-ros demo` follows it."""

@@ -1,1 +1,0 @@
-"""Many episodes as `vla-ros eval` follows them through the ROS graph."""

@@ -1,0 +1,405 @@
+"""The policy node's parameters: one table in groups, the engine's rows made from its options.
+
+config/policy.yaml and docs/reference/parameters.md are written from it by
+`python -m vla_ros.ros.describe`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from rcl_interfaces.msg import ParameterDescriptor
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from vla_ros.core.types import StalePolicy
+from vla_ros.engine.options import OPTIONS, parse_options
+from vla_ros.ros.common.parameters import Parameter as P
+from vla_ros.ros.common.parameters import check_values
+from vla_ros.ros.common.peer import TRANSPORTS
+from vla_ros.ros.nodes.policy.old_names import OLD, renamed
+from vla_ros.ros.nodes.policy.outputs import ACTIONS
+from vla_ros.ros.nodes.policy.space import CHOICES
+from vla_ros.runtime.control.observation import LAYOUTS
+from vla_ros.runtime.control.queue import Execution
+from vla_ros.runtime.worker.mailbox import MAX_ARRAYS
+
+_MORE_CAMERAS = MAX_ARRAYS - 2
+_RESERVED = ("main", "wrist", "none")
+#: Options of the engine that are parameters by themselves; the others go through engine_options.
+ENGINE = (
+    "checkpoint", "decoding", "device", "dtype", "weights", "unnorm_key", "embodiment",
+    "flow_cameras", "center_crop", "preprocessing", "num_threads",
+)  # fmt: skip
+#: The others but those that follow from further parameters.
+IN_ENGINE_OPTIONS = tuple(sorted(set(OPTIONS) - {*ENGINE, "camera_roles", "action_dim"}))
+HIGH = [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]
+LOW = [-bound for bound in HIGH]
+
+
+#: A parameter that is read at configure.
+F = partial(P, fixed=True)
+
+
+def _engine(name: str) -> P:
+    """The engine's option as a parameter."""
+    option = OPTIONS[name]
+    default = list(option.default) or [""] if isinstance(option.default, tuple) else option.default
+    text = option.text[0].upper() + option.text[1:]
+    return F(name, default, text, option.low, option.high, option.choices)
+
+
+_POLICY = (
+    F(
+        "policy",
+        "zero",
+        "Which policy to run: zero, scripted, replay, vla, lerobot, or the name of"
+        " an entry point vla_ros.policies of an installed package",
+    ),
+    F(
+        "policy_options",
+        [""],
+        "Options of an installed package's policy, each name=value; lerobot:"
+        " fields of the checkpoint's config.json to replace",
+    ),
+    F(
+        "worker_python",
+        "",
+        "Python of the worker, where the policy's libraries exclude this one's;"
+        " empty: this Python, and for lerobot the one that `vla-ros lerobot setup` made",
+    ),
+    F(
+        "state_units",
+        [""],
+        "lerobot: unit of each value of observation.state, or one for all: rad,"
+        " deg, m, cm, mm, 1, %, or a gripper's closed..open, as -1..1; empty: rad, m, 0 to 1",
+    ),
+    F("action_units", [""], "lerobot: unit of each value of an action, as for state_units"),
+    F(
+        "action_scale",
+        [0.0] * 6,
+        "vla: what one unit of its first six numbers is, in m and rad; zeros: as its checkpoint"
+        " says, which is 0.05 and 0.5 for LIBERO's",
+    ),
+    F(
+        "replay_file",
+        "",
+        "replay: .npy or .npz of float64 [N, D], or chunks [N, C, D], in m, rad, 0..1",
+    ),
+    F("replay_loop", True, "replay: begin again at its end"),
+    F(
+        "require_gate",
+        False,
+        "vla: refuse dtype and weights in which `vla-ros gate` did not pass this checkpoint",
+    ),
+    F("warmup_count", 5, "Inferences before the node is ready", 1, 1000),
+    F("load_timeout_s", 300.0, "Longest time to load and warm up", 1.0, 3600.0),
+    F(
+        "warm_spare",
+        False,
+        "Keep a second worker loaded that takes over where the first is lost, if"
+        " memory holds another copy of the policy",
+    ),
+)
+_ENGINE = (
+    *map(_engine, ENGINE),
+    F(
+        "engine_options",
+        [""],
+        "More options of the engine, each name=value, such as gamma=3 or"
+        " drafter=temporal_tree; see their table below",
+    ),
+)
+_INPUTS = (
+    F("mode", "realtime", "Clocked, or one answer a frame", choices=("realtime", "lockstep")),
+    F("camera_rate_hz", 20.0, "Rate of the camera, for the age budget", 0.1, 1000.0),
+    F(
+        "image_transport",
+        "raw",
+        "Image or CompressedImage, of cameras that say nothing else",
+        choices=TRANSPORTS,
+    ),
+    F("cameras.main.topic", "image", "Topic of the main camera, without /compressed"),
+    F(
+        "cameras.main.transport",
+        "auto",
+        "Of the main camera; auto: image_transport",
+        choices=("auto", *TRANSPORTS),
+    ),
+    F(
+        "cameras.wrist.topic",
+        "wrist_image",
+        "Topic of the wrist camera, without /compressed;"
+        " empty: there is none, and a checkpoint that needs one is refused",
+    ),
+    F(
+        "cameras.wrist.transport",
+        "auto",
+        "Of the wrist camera; auto: image_transport",
+        choices=("auto", *TRANSPORTS),
+    ),
+    F(
+        "camera_roles",
+        [""],
+        "The robot's cameras beside main and wrist, for checkpoints that look through more: each"
+        " has cameras.ROLE.topic (ROLE_image) and cameras.ROLE.transport; given at the start",
+    ),
+    F(
+        "use_wrist_image",
+        False,
+        "Frames need a wrist image; they do where the checkpoint looks through two cameras",
+    ),
+    F(
+        "use_joint_states",
+        False,
+        "Frames need joint states; they do where joint_names are given"
+        " or the checkpoint takes the robot's state",
+    ),
+    F(
+        "joint_names",
+        [""],
+        "Which joints make the robot's state, and their order; empty: a"
+        " message's positions as they come",
+    ),
+    F(
+        "proprio_layout",
+        "joints",
+        "The robot's state as the checkpoint was taught it: the joints; or position, axis-angle and"
+        " two fingers, as LIBERO's OpenVLA-OFT: then joint_names are the finger joints, two,"
+        " or one that stands for both",
+        choices=tuple(LAYOUTS),
+    ),
+    F(
+        "end_effector_frame",
+        "",
+        "proprio_layout libero_oft: the end effector's pose is this frame"
+        " in frame_id, from tf2; empty: from the topic end_effector_pose",
+    ),
+    P(
+        "pairing_slop_s",
+        0.0,
+        "How far the stamps of one frame's parts may lie apart; 0: half a"
+        " control period. A stream slower than the control rate needs half of its own",
+        0.0,
+        10.0,
+    ),
+    F("max_image_pixels", 1920 * 1200, "Larger images are dropped", 64, 7680 * 4320),
+    F("detect_frozen", True, "Hold on a camera that repeats its pixels; off in simulation"),
+    F("instruction", "", "Instruction to begin with; the topic overrides it"),
+    P(
+        "allow_topic_preempt",
+        False,
+        "Another text on the topic instruction ends a goal of"
+        " ~/execute_instruction; false: it is ignored meanwhile, and only the empty text counts",
+    ),
+)
+_OUTPUTS = (
+    F("frame_id", "base_link", "Frame of the displacements"),
+    F("outputs", [""], "What is published beside ~/action: twist, trajectory, positions, gripper"),
+    F(
+        "gripper_range",
+        [0.0, 1.0],
+        "What a gripper's controller takes for closed and open, in its"
+        " joint's unit: of all grippers, or two values each",
+    ),
+    F(
+        "gripper_action",
+        "GripperCommand",
+        "outputs gripper: the action of control_msgs",
+        choices=ACTIONS,
+    ),
+    F(
+        "gripper_max_effort",
+        0.0,
+        "outputs gripper: of its goals; 0: the controller's own",
+        0.0,
+        1000.0,
+    ),
+    F(
+        "action_space",
+        "end_effector_delta",
+        "What the policy's actions are; delta and absolute are"
+        " older words for end_effector_delta and end_effector_pose",
+        choices=CHOICES,
+    ),
+    F(
+        "action_names",
+        [""],
+        "joint_delta, joint_position: the joints in the policy's order; empty: joint_names",
+    ),
+    F(
+        "arms",
+        [""],
+        "end_effector_*: a prefix of the names an arm, as left_ and right_: seven numbers each",
+    ),
+    F("gripper_names", [""], "Which of action_names are grippers, 0 closed to 1 open"),
+    P("control_rate_hz", 20.0, "Rate of commands; change it while inactive", 1.0, 200.0),
+    F(
+        "tick_priority",
+        0,
+        "SCHED_FIFO priority of the thread that publishes commands; 0: none. It"
+        " gets a CPU at once, but still waits for Python's lock",
+        0,
+        99,
+    ),
+    F("tick_cpus", [-1], "CPUs that this thread may run on; [-1]: all that the process may"),
+)
+_CHUNKS = (
+    F(
+        "execution",
+        "async",
+        "How chunks of actions are executed: stand still for each; skip what"
+        " was executed since its observation; the mean of all chunks; or continue the chunk before,"
+        " guided or trained for it (flow policies)",
+        choices=tuple(e.value for e in Execution),
+    ),
+    F(
+        "replan_interval",
+        0,
+        "S, actions executed of a chunk before the next; 0: as many as"
+        " max_age_s allows, and with execution ensemble as few as the worker allows",
+        0,
+        1000,
+    ),
+    F(
+        "ensemble_decay",
+        0.01,
+        "execution ensemble: m, the i-th oldest chunk weighs exp(-m i)",
+        0.0,
+        100.0,
+    ),
+    F(
+        "conditioning_delay_steps",
+        -1,
+        "Control periods of delay that a policy trained for delays is told; -1:"
+        " what is measured, pipeline included",
+        -1,
+        1000,
+    ),
+    F(
+        "delay_frames",
+        0,
+        "Act on the image of so many frames ago: what does old evidence cost?",
+        0,
+        1000,
+    ),
+    F(
+        "replay_requests_file",
+        "",
+        "mode lockstep: a file of `vla-ros replay --mode chunks`, which frames"
+        " to ask for and what each answer continues",
+    ),
+)
+_SAFETY = (
+    P("max_age_s", 0.5, "A: older evidence never moves the robot", 0.005, 60.0),
+    P(
+        "stale_policy",
+        "zero",
+        "What to publish when the evidence is too old",
+        choices=tuple(p.value for p in StalePolicy),
+    ),
+    P("silence_after_s", 1.0, "Stale commands end after this", 0.0, 60.0),
+    P(
+        "bounds_low",
+        LOW,
+        "Smallest numbers of a command, grippers left out: x y z rx ry rz an arm"
+        " in m and rad, or the joints in rad",
+    ),
+    P("bounds_high", HIGH, "Largest numbers of a command, in the same order"),
+    P("jump_limit", 1.0, "Largest change between commands, share of the bounds", 0.001, 1.0),
+    P("jerk_limit", 2.0, "Largest change of that change, share of the bounds", 0.001, 2.0),
+    P("clamp_limit", 5, "Clamped actions in a row before HOLD", 1, 1000),
+    P(
+        "clamp_tolerance",
+        0.05,
+        "Excess that is clamped but not counted, share of the bounds",
+        0.0,
+        1.0,
+    ),
+    P("invalid_limit", 3, "Invalid actions in a row before FAULT", 1, 1000),
+    P("fresh_needed", 3, "Clean actions in a row before HOLD ends", 1, 1000),
+    P("gripper_hysteresis", 0.05, "Smaller changes of the gripper are ignored", 0.0, 1.0),
+    P("gripper_dwell_s", 0.15, "Shortest time between two changes of side", 0.0, 10.0),
+    P("hang_timeout_s", 0.0, "Kill a worker silent for this; 0: max(3 L, 5 T, A) + T", 0.0, 600.0),
+    P("latency_window_s", 10.0, "Window of the percentiles on ~/latency", 0.1, 600.0),
+)
+
+#: Group -> what it is about, and its rows.
+GROUPS: dict[str, tuple[str, tuple[P, ...]]] = {
+    "policy": (
+        "What runs. `zero` commands no motion: the safe thing to start with on a new robot.",
+        _POLICY,
+    ),
+    "engine": ("How a model runs: options of the engine, with its names and defaults.", _ENGINE),
+    "inputs": ("What comes in.", _INPUTS),
+    "outputs": ("What goes out.", _OUTPUTS),
+    "chunks": ("How chunks of actions are executed.", _CHUNKS),
+    "safety": (
+        "What is safe. max_age_s must be at least camera period + (pipeline depth - 1) x"
+        " T + inference (p99 at warm-up) + T (S x T for chunks), or configure is refused.",
+        _SAFETY,
+    ),
+}
+TABLE = tuple(row for _, rows in GROUPS.values() for row in rows)
+
+
+def check_parameters(table: Iterable[P], values: dict[str, Any]) -> None:
+    """Raise ValueError, naming it, for a value that can be no parameter's, or no engine option's.
+
+    What they mean together is judged at configure.
+    """
+    check_values(table, values)
+    words = (word.partition("=") for word in values["engine_options"] if word)
+    parse_options({name.strip(): text.strip() for name, _, text in words})
+
+
+def old_parameters(node: Node) -> dict[str, Any]:
+    """The parameters that are given to a node by names of the last release, taken out of it."""
+    found: dict[str, Any] = {}
+    dynamic = ParameterDescriptor(dynamic_typing=True)
+    for name in OLD:
+        value = node.declare_parameter(name, None, dynamic).value
+        node.undeclare_parameter(name)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def apply_old(node: Node, given: Mapping[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` with what was ``given`` by old names, set on the node too."""
+    if not given:
+        check_parameters(TABLE, values)
+        return values
+    changed, line = renamed(given, values)
+    node.get_logger().warning(line)
+    check_parameters(TABLE, values | changed)
+    node.set_parameters([Parameter(name, value=value) for name, value in changed.items()])
+    return values | changed
+
+
+def camera_rows(values: Mapping[str, Any]) -> tuple[P, ...]:
+    """The parameters of the cameras in ``camera_roles``. Raises ValueError for what is no role."""
+    rows: list[P] = []
+    roles = roles_of(values)
+    if len(roles) > _MORE_CAMERAS:
+        raise ValueError(f"camera_roles has {len(roles)} cameras, at most {_MORE_CAMERAS}")
+    for role in roles:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", role) or role in _RESERVED or roles.count(role) > 1:
+            raise ValueError(
+                f"camera_roles has {role!r}: small letters, digits and _, each once, and none of"
+                f" {', '.join(_RESERVED)}"
+            )
+        rows += (
+            F(f"cameras.{role}.topic", f"{role}_image", f"Topic of camera {role}"),
+            F(f"cameras.{role}.transport", "auto", f"Of camera {role}; auto: image_transport",
+              choices=("auto", *TRANSPORTS)),
+        )  # fmt: skip
+    return tuple(rows)
+
+
+def roles_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cameras beside main and wrist."""
+    return tuple(filter(None, values["camera_roles"]))

@@ -1,0 +1,265 @@
+"""A replay before and after it runs: what is judged of the bag, the node that is started, and the
+report. ``args`` are the options of `vla-ros replay`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.core.clock import SECOND
+from vla_ros.core.errors import UserError
+from vla_ros.core.pixels import ENCODINGS
+from vla_ros.core.resources import config_path
+from vla_ros.data.bag_frames import Frames, Picked, parse_remaps, pick, require, scan
+from vla_ros.data.bags import Bag
+from vla_ros.data.replay import (
+    Chunk,
+    Plan,
+    Recorded,
+    instructions_of,
+    make_plan,
+    read_chunks,
+    read_recorded,
+    run_of_chunks,
+)
+from vla_ros.data.replay_compare import Comparison, Report, Run, Side, compare, load_golden
+from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec, parse_overrides
+from vla_ros.ros.nodes.policy.old_names import OLD, renamed
+from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, CHUNKS, frame_range
+
+if TYPE_CHECKING:
+    from vla_ros.ros.nodes.replay.driver import Played  # rclpy
+
+
+def graph_of(
+    args: argparse.Namespace,
+    mode: str,
+    recorded: Mapping[str, Any],
+    compressed: bool,
+    camera_hz: float,
+) -> GraphSpec:
+    """The policy node: the parameters it was recorded with, those that the mode needs, and
+    those that the user gave, in this order.
+
+    UserError: a parameter that the node does not have, or nobody says which policy it is.
+    """
+    file = config_path("policy.yaml")
+    known = NodeSpec("policy", "policy", (file,)).file_parameters()
+    values = {name: value for name, value in recorded.items() if name in known}
+    values |= renamed({n: v for n, v in recorded.items() if n in OLD}, known | values)[0]
+    waits = mode in AS_IT_IS_ASKED
+    rate = 1.0 if waits else float(args.rate or 1.0)
+    if not values and camera_hz:  # a bag of somebody else: one action a frame
+        values["control_rate_hz"] = min(200.0, max(1.0, camera_hz))
+    if camera_hz:
+        values["camera_rate_hz"] = min(1000.0, max(0.1, camera_hz * rate))
+    if mode == "fast":
+        values["control_rate_hz"] = 200.0
+    values |= {
+        "mode": "lockstep" if waits else "realtime",
+        "use_sim_time": waits,
+        "image_transport": "compressed" if compressed else "raw",
+        "instruction": "",
+        "detect_frozen": False,
+    }
+    if mode == CHUNKS:  # each is late by what the questions say, and by nothing else
+        values |= {"delay_frames": 0}
+    own = ("policy", "checkpoint", "decoding", "device", "dtype", "weights")
+    values |= {name: getattr(args, name) for name in own if getattr(args, name) is not None}
+    node = NodeSpec("policy", "policy", (file,), values, lifecycle=True)
+    given = parse_overrides([f"policy.{item}" for item in args.param]).get("policy", {})
+    if old := {name: given.pop(name) for name in OLD if name in given}:
+        more, line = renamed(old, known | values | given)
+        given |= more
+        print(line, file=sys.stderr)
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise UserError(f"-p {unknown[0]}: the policy node has {', '.join(known)}")
+    if not (args.policy or "policy" in given or "policy" in recorded):
+        raise UserError(
+            f"{args.bag} does not say which policy it is of: give --policy, and for vla"
+            " --checkpoint (a bag of `vla-ros record` says it in its metadata or in"
+            " vla_ros_run.json beside it)"
+        )
+    floats = {n: float(v) for n, v in given.items() if type(known[n]) is float and type(v) is int}
+    values |= given | floats
+    return GraphSpec((node,), "replay")
+
+
+def _of_checkpoint(values: Mapping[str, Any]) -> tuple[int, int]:
+    """Cameras that the checkpoint looks through, and values of robot state that it takes; one that
+    cannot be read is for the policy node to refuse."""
+    if values.get("policy") != "vla":
+        return 1, 0
+    from vla_ros.policies.base import PolicyRefused
+    from vla_ros.policies.conventions import conventions_of
+
+    try:
+        key, scale = str(values.get("unnorm_key", "")), (1.0,) * 6
+        found = conventions_of(str(values.get("checkpoint", "")), "", key, scale)
+    except PolicyRefused:
+        return 1, 0
+    return found.cameras, found.state
+
+
+def needs_of(node: NodeSpec) -> tuple[str, ...]:
+    """What the policy joins with an image; in the order in which it is published."""
+    values = {**node.file_parameters(), **node.parameters}
+    needs = []
+    if values.get("policy") == "scripted":
+        needs.append("ground_truth")
+    cameras, state = _of_checkpoint(values)
+    if values.get("use_joint_states") or state:
+        needs.append("joint_states")
+    if values.get("use_wrist_image") or cameras == 2:
+        needs.append("wrist_image")
+    return tuple(needs)
+
+
+# ------------------------------------------------------------------------------------------------
+# What is known of a replay before anything is started.
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that is known before the policy node starts."""
+
+    picked: Picked
+    frames: Frames
+    recorded: Recorded
+    plan: Plan
+    spec: GraphSpec
+    needs: tuple[str, ...]
+    slop_ns: int
+    before: Run | None
+    chunks: tuple[Chunk, ...] = ()  # mode chunks: those to be asked for again
+    instructions: Mapping[int, str] = field(default_factory=dict)  # of their epochs
+
+
+def prepare(args: argparse.Namespace, mode: str, bag: Bag) -> Prepared:
+    """Read and judge all there is, so that nothing is started for a bag that is no good.
+
+    BagError, UserError: what is wrong with it, or with the options.
+    """
+
+    picked = pick(bag.topics, parse_remaps(args.remap))
+    golden = load_golden(args.golden) if args.golden else None
+    first, last = frame_range(args.frames)
+    frames = scan(bag, picked, tuple(ENCODINGS), args.max_gap, first, last)
+    recorded = read_recorded(bag, picked)
+    parameters = bag.run.parameters.get("policy", {}) if bag.run else {}
+    spec = graph_of(args, mode, parameters, picked.compressed, frames.rate_hz)
+    node = spec.node("policy")
+    needs = needs_of(node)
+    require(picked, needs)
+    control_hz = {**node.file_parameters(), **node.parameters}["control_rate_hz"]
+    prepared = Prepared(
+        picked=picked,
+        frames=frames,
+        recorded=recorded,
+        plan=make_plan(frames, recorded, args.instruction),
+        spec=spec,
+        needs=needs,
+        slop_ns=round(SECOND / float(control_hz) / 2),
+        before=golden or recorded.run,
+    )
+    return _with_chunks(prepared, args, bag) if mode == CHUNKS else prepared
+
+
+def _with_chunks(prepared: Prepared, args: argparse.Namespace, bag: Bag) -> Prepared:
+    """With the chunks of the bag, to be asked for and compared."""
+
+    depth = prepared.recorded.run.pipeline_depth if prepared.recorded.run else 1
+    if depth > 1:
+        raise UserError("--mode chunks: this run's policy was a pipeline, whose answers continue"
+                        " nothing: use --mode lockstep")  # fmt: skip
+    first, last = prepared.frames.times[0].stamp_ns, prepared.frames.times[-1].stamp_ns
+    chunks = [c for c in read_chunks(bag, prepared.picked) if first <= c.observed_ns <= last]
+    instructions = instructions_of(chunks, prepared.recorded, args.instruction)
+    recorded = run_of_chunks(chunks, prepared.recorded.run, len(chunks))
+    before = prepared.before if args.golden else recorded
+    return replace(prepared, chunks=tuple(chunks), instructions=instructions, before=before)
+
+
+def with_questions(prepared: Prepared, folder: Path) -> Prepared:
+    """The same, the node told by a file in ``folder`` what to ask."""
+    from vla_ros.core.types import Executing
+    from vla_ros.runtime.control.requests import RecordedRequest, write_requests
+
+    file = folder / "chunks.json"
+    write_requests(
+        file,
+        (
+            RecordedRequest(
+                c.observed_ns,
+                Executing(*c.continued) if c.continued else None,
+                c.told_delay,
+            )
+            for c in prepared.chunks
+        ),
+    )
+    node = prepared.spec.node("policy")
+    told = replace(node, parameters={**node.parameters, "replay_requests_file": str(file)})
+    return replace(prepared, spec=replace(prepared.spec, nodes=(told,)))
+
+
+# ------------------------------------------------------------------------------------------------
+# What a replay found.
+
+
+_GATED = (
+    "every token is the same: the actions differ by what the gate did to them (clamping, gripper),"
+    " which depends on the actions published before"
+)
+
+
+def make_report(
+    args: argparse.Namespace, mode: str, prepared: Prepared, played: Played, wall_s: float,
+    notes: Iterable[str],
+) -> Report:  # fmt: skip
+    """Both runs compared. ``notes``: what is to be said besides."""
+
+    before = prepared.before
+    name = "golden" if args.golden else "recorded"
+    found = compare(before, played.run, played.shown, played.ends) if before else None
+    return Report(
+        bag=str(args.bag),
+        mode=f"as recorded x{args.rate or 1.0:g}" if mode == "recorded" else mode,
+        frames=len(played.shown),
+        camera_rate_hz=prepared.frames.rate_hz,
+        now=Side.of("replayed", played.run),
+        before=Side.of(name, before) if before else None,
+        comparison=found,
+        tolerance=args.tolerance,
+        strict=mode in AS_IT_IS_ASKED,
+        wall_s=wall_s,
+        notes=(*notes, *_notes(prepared, played, found)),
+    )
+
+
+def _notes(prepared: Prepared, played: Played, found: Comparison | None) -> list[str]:
+    frames, before = prepared.frames, prepared.before
+    notes = []
+    if frames.repeated or frames.late:
+        notes.append(
+            f"left out: {frames.repeated} frames that came twice, {frames.late} that came late"
+        )
+    if prepared.plan.skipped:
+        notes.append(f"left out: {prepared.plan.skipped} frames before the first instruction")
+    if played.refused:
+        stamp, why = next(iter(played.refused.items()))
+        notes.append(
+            f"{len(played.refused)} frames could not be answered, the first at"
+            f" {stamp / SECOND:.6f}: {why}"
+        )
+    if played.state:
+        notes.append(f"the policy ended in {played.state}")
+    if before and before.checkpoint_sha256 not in ("", played.run.checkpoint_sha256):
+        notes.append("the checkpoint is not the one of the other run: its hash differs")
+    if found is not None and found.largest and found.token_match_rate == 1.0:
+        notes.append(_GATED)
+    return notes

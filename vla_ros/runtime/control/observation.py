@@ -1,0 +1,662 @@
+"""From separate streams to one observation: the parts must be of the same instant.
+
+Messages come late, each stream by another time, and some not at all. So images wait, shortly, for
+the parts they lack, and parts are kept, shortly, for the images that are still under way. Pictures
+and ground truth are taken as they are, the nearest one; numbers between two samples are
+interpolated linearly, poses linearly and along the shorter arc.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.clock import MS, SECOND, Moment
+from vla_ros.core.types import Floats, Image, Observation, Pose
+from vla_ros.runtime import safety
+from vla_ros.runtime.safety import Limits
+
+T = TypeVar("T")
+
+WRIST_IMAGE = "wrist_image"  # the part that is the wrist camera
+WAITING = 32  # images that wait at most
+PICTURES = 64  # kept while images wait for them
+STATES = 4096  # 20 s at 200 Hz
+LIBERO_STATE = 8  # values of libero_oft
+_SHARED_NS = 1000  # observations that may share their oldest picture
+_HALF_TURN = np.pi
+_FROZEN_FRAMES = 3
+_FROZEN_NS = SECOND
+
+# ------------------------------------------------------------------------------ one stream
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Generic[T]):
+    """A value and the stamp it is of, in nanoseconds."""
+
+    stamp_ns: int
+    value: T
+
+
+class History(Generic[T]):
+    """The newest ``limit`` samples of one stream in the order of their stamps, so that late
+    messages still find each other.
+
+    A sample of a stamp that is there already replaces it. A stamp that lies more than ``back_ns``
+    before the newest one is a clock that was set back: what was there is void. Not thread-safe.
+    """
+
+    def __init__(self, limit: int, back_ns: int = 10_000_000_000) -> None:
+        self._limit = limit
+        self._back_ns = back_ns
+        self._stamps: list[int] = []
+        self._values: list[T] = []
+
+    def __len__(self) -> int:
+        return len(self._stamps)
+
+    def add(self, stamp_ns: int, value: T) -> None:
+        """Take in a sample; samples may come in any order."""
+        if self._stamps and stamp_ns < self._stamps[-1] - self._back_ns:
+            self._stamps.clear()
+            self._values.clear()
+        at = bisect_left(self._stamps, stamp_ns)
+        if at < len(self._stamps) and self._stamps[at] == stamp_ns:
+            self._values[at] = value
+            return
+        self._stamps.insert(at, stamp_ns)
+        self._values.insert(at, value)
+        self._cut(len(self._stamps) - self._limit)
+
+    def around(self, stamp_ns: int) -> tuple[Sample[T] | None, Sample[T] | None]:
+        """The last sample up to this stamp and the first one from it on: twice the same where
+        there is one of exactly this stamp."""
+        at = bisect_left(self._stamps, stamp_ns)
+        after = self._sample(at) if at < len(self._stamps) else None
+        if after is not None and after.stamp_ns == stamp_ns:
+            return after, after
+        return (self._sample(at - 1) if at else None), after
+
+    def nearest(self, stamp_ns: int) -> Sample[T] | None:
+        """The sample closest to this stamp, the later one of two; None before the first."""
+        before, after = self.around(stamp_ns)
+        if before is None or after is None:
+            return before or after
+        return after if after.stamp_ns - stamp_ns <= stamp_ns - before.stamp_ns else before
+
+    def forget(self, before_ns: int) -> None:
+        """Let go of what is older, except for the newest of it: it may be a neighbour yet."""
+        self._cut(bisect_left(self._stamps, before_ns) - 1)
+
+    def _sample(self, at: int) -> Sample[T]:
+        return Sample(self._stamps[at], self._values[at])
+
+    def _cut(self, count: int) -> None:
+        if count > 0:
+            del self._stamps[:count]
+            del self._values[:count]
+
+
+class MissingReason(NamedTuple):
+    """Why a stream has nothing for an image: silent, apart, names or size, and the end of a
+    sentence that names the stream."""
+
+    kind: str
+    text: str
+
+
+class Part(Protocol):
+    """One stream that images are joined with. It is *there* for an image where one of its samples
+    lies within the slop of the image's stamp. Not thread-safe."""
+
+    def add(self, stamp_ns: int, value: Any) -> None:
+        """Take in a message."""
+        ...
+
+    def at(self, stamp_ns: int, slop_ns: int) -> Sample[Any] | None:
+        """The value for an image of this stamp and the stamp of the nearest sample it rests on;
+        None where there is none."""
+        ...
+
+    def lacks(self, stamp_ns: int) -> MissingReason:
+        """Why there is none."""
+        ...
+
+    def forget(self, before_ns: int) -> None:
+        """Images from now on are newer."""
+        ...
+
+
+class Nearest(Generic[T]):
+    """Values that cannot be mixed: the nearest one."""
+
+    def __init__(self, limit: int) -> None:
+        self._history: History[T] = History(limit)
+
+    def add(self, stamp_ns: int, value: T) -> None:
+        self._history.add(stamp_ns, value)
+
+    def at(self, stamp_ns: int, slop_ns: int) -> Sample[T] | None:
+        return _within(self._history.nearest(stamp_ns), stamp_ns, slop_ns)
+
+    def lacks(self, stamp_ns: int) -> MissingReason:
+        return gap(self._history.nearest(stamp_ns), stamp_ns)
+
+    def forget(self, before_ns: int) -> None:
+        self._history.forget(before_ns)
+
+
+class Poses(Nearest[Pose]):
+    """A moving frame: between two samples it is where a steady motion would have it."""
+
+    def __init__(self) -> None:
+        super().__init__(STATES)
+
+    def at(self, stamp_ns: int, slop_ns: int) -> Sample[Pose] | None:
+        found = super().at(stamp_ns, slop_ns)
+        before, after = self._history.around(stamp_ns)
+        if found is None or before is None or after is None:
+            return found
+        share = _share(before.stamp_ns, after.stamp_ns, stamp_ns)
+        return Sample(found.stamp_ns, between(before.value, after.value, share))
+
+
+class Joints:
+    """Joint positions by name.
+
+    ``names`` picks and orders; messages of several publishers are merged name by name, and each
+    name has to be there by itself. No names: every message is a whole state, as it is.
+    """
+
+    def __init__(self, names: Sequence[str] = (), size: int = 0) -> None:
+        self.names = tuple(names)
+        self._size = size  # values wanted of a whole state; 0: any number
+        self._by_name: dict[str, History[float]] = {name: History(STATES) for name in names}
+        self._whole: History[tuple[tuple[str, ...], Floats]] = History(STATES)
+        self.offered: dict[str, None] = {}  # names in the order they were first heard
+
+    def add(self, stamp_ns: int, value: tuple[tuple[str, ...], Floats]) -> None:
+        """``value``: names and positions of one message, of one length where names are wanted."""
+        names, positions = value
+        if len(self.offered) < 1024:
+            self.offered.update(dict.fromkeys(names))
+        if not self.names:
+            self._whole.add(stamp_ns, value)
+            return
+        for name, position in zip(names, positions, strict=True):
+            if (history := self._by_name.get(name)) is not None:
+                history.add(stamp_ns, float(position))
+
+    def at(self, stamp_ns: int, slop_ns: int) -> Sample[Floats] | None:
+        if not self.names:
+            return self._whole_at(stamp_ns, slop_ns)
+        found = [_within(h.nearest(stamp_ns), stamp_ns, slop_ns) for h in self._by_name.values()]
+        oldest = min((s.stamp_ns for s in found if s is not None), default=0)
+        if any(sample is None for sample in found):
+            return None
+        return Sample(oldest, np.array([_number_at(h, stamp_ns) for h in self._by_name.values()]))
+
+    def _whole_at(self, stamp_ns: int, slop_ns: int) -> Sample[Floats] | None:
+        found = _within(self._whole.nearest(stamp_ns), stamp_ns, slop_ns)
+        if found is None or (self._size and len(found.value[1]) != self._size):
+            return None
+        before, after = self._whole.around(stamp_ns)
+        if before is None or after is None or before.value[0] != after.value[0]:
+            return Sample(found.stamp_ns, found.value[1])
+        low, high = before.value[1], after.value[1]
+        if low.shape != high.shape:
+            return Sample(found.stamp_ns, found.value[1])
+        share = _share(before.stamp_ns, after.stamp_ns, stamp_ns)
+        mixed = np.where(
+            np.abs(high - low) > _HALF_TURN, found.value[1], low + share * (high - low)
+        )
+        return Sample(found.stamp_ns, mixed)
+
+    def lacks(self, stamp_ns: int) -> MissingReason:
+        if not self.names:
+            nearest = self._whole.nearest(stamp_ns)
+            if nearest is not None and self._size and len(nearest.value[1]) != self._size:
+                text = f"has {len(nearest.value[1])} values, the checkpoint needs {self._size}"
+                return MissingReason("size", text)
+            return gap(nearest, stamp_ns)
+        if self.offered and (silent := [n for n, h in self._by_name.items() if not h]):
+            return MissingReason("names", f"has no {_listed(silent)}: {self.wanted_and_offered}")
+        worst = max(
+            (h.nearest(stamp_ns) for h in self._by_name.values()),
+            key=lambda s: abs(s.stamp_ns - stamp_ns) if s is not None else -1,
+        )
+        return gap(worst, stamp_ns)
+
+    @property
+    def wanted_and_offered(self) -> str:
+        """Both lists of names, for a log."""
+        return f"wanted {_listed(self.names)}; offered {_listed(self.offered)}"
+
+    @property
+    def extra(self) -> list[str]:
+        """Names that are offered and left out."""
+        return [name for name in self.offered if name not in self._by_name] if self.names else []
+
+    def forget(self, before_ns: int) -> None:
+        self._whole.forget(before_ns)
+        for history in self._by_name.values():
+            history.forget(before_ns)
+
+
+def between(low: Pose, high: Pose, share: float) -> Pose:
+    """The pose at ``share`` of the way: positions linearly, rotations by slerp on the shorter
+    arc (Shoemake 1985). Quaternions of length 1."""
+    position = np.array(low.position) * (1.0 - share) + np.array(high.position) * share
+    first, second = np.array(low.quaternion), np.array(high.quaternion)
+    cosine = float(first @ second)
+    if cosine < 0.0:
+        second, cosine = -second, -cosine
+    angle = float(np.arccos(min(cosine, 1.0)))
+    if angle < 1e-6:
+        mixed = first + share * (second - first)
+    else:
+        mixed = np.sin((1.0 - share) * angle) * first + np.sin(share * angle) * second
+    mixed = mixed / np.linalg.norm(mixed)
+    x, y, z = position.tolist()
+    qx, qy, qz, qw = mixed.tolist()
+    return Pose((x, y, z), (qx, qy, qz, qw))
+
+
+def gap(nearest: Sample[Any] | None, stamp_ns: int) -> MissingReason:
+    """How far the nearest sample of a stream is from an image, in words."""
+    if nearest is None:
+        return MissingReason("silent", "has said nothing yet")
+    apart = nearest.stamp_ns - stamp_ns
+    side = "newer" if apart > 0 else "older"
+    return MissingReason(
+        "apart", f"is {abs(apart) / MS:.1f} ms {side} than the image at its nearest"
+    )
+
+
+def _within(sample: Sample[T] | None, stamp_ns: int, slop_ns: int) -> Sample[T] | None:
+    return sample if sample is not None and abs(sample.stamp_ns - stamp_ns) <= slop_ns else None
+
+
+def _share(before_ns: int, after_ns: int, stamp_ns: int) -> float:
+    """Where a stamp lies between two others, from 0 to 1."""
+    return (stamp_ns - before_ns) / (after_ns - before_ns) if after_ns > before_ns else 0.0
+
+
+def _number_at(history: History[float], stamp_ns: int) -> float:
+    """Linear between two samples. A joint that turns without end jumps by a whole turn when it
+    comes round; the middle of such a jump is nowhere near it, so there the nearest counts."""
+    before, after = history.around(stamp_ns)
+    if before is None or after is None or abs(after.value - before.value) > _HALF_TURN:
+        nearest = history.nearest(stamp_ns)
+        assert nearest is not None
+        return nearest.value
+    share = _share(before.stamp_ns, after.stamp_ns, stamp_ns)
+    return before.value + share * (after.value - before.value)
+
+
+def _listed(names: Sequence[str] | dict[str, None] | list[str]) -> str:
+    """Names in a line that stays short, in quotes that show what a terminal would obey."""
+    shown = [repr(name[:40]) for name in list(names)[:12]]
+    more = len(names) - len(shown)
+    return (", ".join(shown) + (f" and {more} more" if more > 0 else "")) or "none"
+
+
+# ------------------------------------------------------------------------------ the robot's state
+
+#: The values of an observation's streams by name -> what the policy is shown of the robot.
+Layout = Callable[[Mapping[str, Any]], Floats | None]
+
+
+def as_joints(values: Mapping[str, Any]) -> Floats | None:
+    """The joints in their order; None where none are asked for."""
+    joints: Floats | None = values.get("joint_states")
+    return joints
+
+
+def libero_oft(values: Mapping[str, Any]) -> Floats:
+    """Float64 [8]: the end effector's position [3] in m, its rotation as axis-angle [3] in rad,
+    two fingers [2] in m. A single finger joint stands for both of a parallel gripper: q, -q.
+
+    Source: openvla-oft ``run_libero_eval.py`` (``prepare_observation``): ``robot0_eef_pos``,
+    ``quat2axisangle(robot0_eef_quat)``, ``robot0_gripper_qpos``.
+    """
+    pose: Pose = values["end_effector_pose"]
+    fingers: Floats = values["joint_states"]
+    if len(fingers) == 1:
+        fingers = np.array([fingers[0], -fingers[0]])
+    return np.concatenate((pose.position, axis_angle(pose.quaternion), fingers))
+
+
+def axis_angle(quaternion: tuple[float, float, float, float]) -> Floats:
+    """Rotation vector [3] in rad of a quaternion x, y, z, w, as robosuite's ``quat2axisangle``
+    has it: the angle is 2 acos(w), from 0 to 2 pi, whichever sign the quaternion bears."""
+    x, y, z, w = quaternion
+    w = min(1.0, max(-1.0, w))
+    sine = float(np.sqrt(1.0 - w * w))
+    if sine < 1e-9:
+        return np.zeros(3)
+    return np.array([x, y, z]) * (2.0 * float(np.arccos(w)) / sine)
+
+
+@dataclass(frozen=True, slots=True)
+class ProprioLayout:
+    """``size``: how many values it gives; 0: as many as there are joints. ``joints``: how many
+    joints it takes; empty: any number. ``pose``: whether it takes the end effector's pose."""
+
+    make: Layout
+    size: int = 0
+    joints: tuple[int, ...] = ()
+    pose: bool = False
+
+
+LAYOUTS = {
+    "joints": ProprioLayout(as_joints),
+    "libero_oft": ProprioLayout(libero_oft, size=LIBERO_STATE, joints=(1, 2), pose=True),
+}
+
+
+class MeasuredState:
+    """Where the robot is: the newest measured value of every number of an action that moves, from
+    messages that may each have some of them. Not thread-safe.
+
+    In the units of the action space's absolute kin: poses for end effectors, positions for joints.
+    """
+
+    def __init__(self, space: ActionSpace, sim_time: bool) -> None:
+        self._space = space
+        self._sim_time = sim_time
+        self._motion = list(space.motion)
+        self.forget()
+
+    def forget(self) -> None:
+        """No measurement counts any more: after a jump of the clock."""
+        width = self._space.width
+        self._values = np.zeros(width)
+        self._stamp_ns = [0] * width
+        self._received_ns: list[int | None] = [None] * width  # steady; None: never
+
+    def update(
+        self, places: Sequence[int], values: Floats, stamp_ns: int, received_steady_ns: int
+    ) -> None:
+        """``values`` [len(places)] were measured at ``stamp_ns``; what is older than what is
+        known is ignored."""
+        for place, value in zip(places, values, strict=True):
+            if self._received_ns[place] is None or stamp_ns > self._stamp_ns[place]:
+                self._values[place] = value
+                self._stamp_ns[place] = stamp_ns
+                self._received_ns[place] = received_steady_ns
+
+    def at(self, now: Moment, max_age_ns: int) -> Floats | None:
+        """Float64 [D], grippers 0; None where any axis was measured longer ago than that, or
+        never."""
+        if any(not self._is_fresh(place, now, max_age_ns) for place in self._motion):
+            return None
+        return self._values.copy()
+
+    def lacks(self, now: Moment, max_age_ns: int) -> str:
+        """Axes without a recent measurement, for a log."""
+        names = [
+            self._space.names[place]
+            for place in self._motion
+            if not self._is_fresh(place, now, max_age_ns)
+        ]
+        if not self._space.kind.joints:
+            return "nothing fresh on measured_pose" + (
+                "" if len(self._motion) == 6 else f": {' '.join(names)}"
+            )
+        return "nothing fresh on joint_states of " + ", ".join(map(repr, names))
+
+    def _is_fresh(self, place: int, now: Moment, max_age_ns: int) -> bool:
+        received_ns = self._received_ns[place]
+        if received_ns is None:
+            return False
+        stamp_ns = self._stamp_ns[place]
+        age = safety.age_ns(now.now_ns, stamp_ns, now.steady_ns, received_ns, self._sim_time)
+        return age <= max_age_ns
+
+
+# ------------------------------------------------------------------------------ joining them
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped(Generic[T]):
+    """A message of a stream: its stamp, when it came, its content."""
+
+    stamp_ns: int
+    received: Moment
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class PairingWindow:
+    """``slop_ns``: how far the stamps of one observation may lie apart. ``wait_ns``: images of
+    an older stamp than this wait no longer."""
+
+    slop_ns: int
+    wait_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An image that found no partner: the stream it lacked, the reason in a line, and its kind:
+    that of the :class:`MissingReason`, or "order" where it came too late
+    itself."""
+
+    stream: str
+    reason: str
+    kind: str
+
+
+class Assembler:
+    """Joins camera images with what else the policy needs; the newest complete set wins.
+
+    An image is complete as soon as every part has a sample within the slop of its stamp,
+    whichever message came last. It waits for that until it is too old or a newer image is
+    complete. The stamp of an observation is that of its oldest picture; where two in a row rest
+    on the same one the second is stamped a nanosecond later, as no two may have one name. Equal
+    stamps, as a simulation gives them, join exactly one way. ``more_cameras``: which parts are
+    further cameras, and their roles. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        window: Callable[[], PairingWindow],
+        parts: Mapping[str, Part],
+        layout: Layout = as_joints,
+        more_cameras: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._window = window
+        self._parts = dict(parts)
+        self._layout = layout
+        self._more = dict(more_cameras)
+        self._waiting: dict[int, Stamped[Image]] = {}  # by stamp
+        self._lost: list[Lost] = []
+        self._last = (0, 0)  # stamps of the newest observation and of its main image
+        self._newest = (0, 0)  # stamp of the newest image that was answered, and when it came
+
+    def image(self, part: Stamped[Image]) -> Observation | None:
+        """A new main camera image; returns the observation if nothing is missing.
+
+        One that comes after a newer one was answered is lost: its parts may be of other stamps, so
+        that its observation would look newer. A clock that is set back overtakes nothing.
+        """
+        newest_ns, came_ns = self._newest
+        late_ns = newest_ns - part.stamp_ns
+        if late_ns > 0 and part.stamp_ns > 0 and part.received.now_ns >= came_ns:
+            self._lost.append(Lost("image", f"out of order by {late_ns / MS:.1f} ms", "order"))
+            return None
+        self._waiting[part.stamp_ns] = part
+        while len(self._waiting) > WAITING:
+            self._give_up(min(self._waiting), self._window().slop_ns)
+        return self._complete(part.received)
+
+    def add(self, name: str, part: Stamped[Any]) -> Observation | None:
+        """A message of another stream; returns the observation that it completes."""
+        self._parts[name].add(part.stamp_ns, part.value)
+        return self._complete(part.received)
+
+    def lost(self) -> list[Lost]:
+        """Images that were given up since this was asked last."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def _complete(self, now: Moment) -> Observation | None:
+        """The newest observation that can be made; images up to it are used up."""
+        window = self._window()
+        for stamp, image in sorted(self._waiting.items()):
+            if image.received.now_ns < now.now_ns and now.now_ns - stamp > window.wait_ns:
+                self._give_up(stamp, window.slop_ns)
+        for stamp in sorted(self._waiting, reverse=True):
+            found = self._find(stamp, window.slop_ns)
+            if found is None:
+                continue
+            image = self._waiting.pop(stamp)
+            for older in [s for s in self._waiting if s < stamp]:
+                self._give_up(older, window.slop_ns)
+            for part in self._parts.values():
+                part.forget(stamp - window.slop_ns)
+            return self._observation(image, found)
+        return None
+
+    def _find(self, stamp_ns: int, slop_ns: int) -> dict[str, Sample[Any]] | None:
+        found = {}
+        for name, part in self._parts.items():
+            sample = part.at(stamp_ns, slop_ns)
+            if sample is None:
+                return None
+            found[name] = sample
+        return found
+
+    def _give_up(self, stamp_ns: int, slop_ns: int) -> None:
+        """An image that lacks nothing but was overtaken by a newer one is not lost."""
+        del self._waiting[stamp_ns]
+        for name, part in self._parts.items():
+            if part.at(stamp_ns, slop_ns) is None:
+                kind, text = part.lacks(stamp_ns)
+                within = f"within {slop_ns / MS:.1f} ms of the image"
+                self._lost.append(Lost(name, f"no {name} {within}: {name} {text}", kind))
+                return
+
+    def _observation(self, image: Stamped[Image], found: Mapping[str, Sample[Any]]) -> Observation:
+        values = {name: sample.value for name, sample in found.items()}
+        pictures = [found[name] for name in (WRIST_IMAGE, *self._more) if name in found]
+        stamp = min([image.stamp_ns, *(picture.stamp_ns for picture in pictures)])
+        last, last_image = self._last
+        if image.stamp_ns > last_image and 0 <= last - stamp < _SHARED_NS:
+            stamp = last + 1
+        self._last = (stamp, image.stamp_ns)
+        if image.stamp_ns <= image.received.now_ns:  # a stamp of the future is refused later on
+            self._newest = (image.stamp_ns, image.received.now_ns)
+        return Observation(
+            stamp_ns=stamp,
+            received_ns=image.received.now_ns,
+            received_steady_ns=image.received.steady_ns,
+            image=image.value,
+            wrist_image=values.get(WRIST_IMAGE),
+            proprio=self._layout(values),
+            poses=values.get("ground_truth", {}),
+            more_images={role: values[name] for name, role in self._more.items()},
+        )
+
+
+# ------------------------------------------------------------ checks of stamps, pixels, clocks
+
+
+class FrameCheck:
+    """Judges the stamps and pixels of the frames of one camera, in the order they come."""
+
+    def __init__(self, sim_time: bool, detect_frozen: bool) -> None:
+        self._sim_time = sim_time
+        self._detect_frozen = detect_frozen
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew: after a reset or a jump of the clock."""
+        self.last_stamp_ns = 0
+        self._checksum: int | None = None
+        self._same = 0
+        self._same_since_ns = 0
+
+    def refuse(self, observation: Observation, limits: Limits) -> str | None:
+        """Why this frame must be dropped, or None if it may be used (and is remembered)."""
+        stamp, received = observation.stamp_ns, observation.received_ns
+        # /clock and the image travel on different topics and may overtake each other, so in
+        # simulated time a frame may be one control period ahead.
+        tolerance = limits.period_ns if self._sim_time else limits.clock_tolerance_ns
+        if stamp <= 0:
+            return "stamp is zero: the camera driver must fill header.stamp"
+        if stamp - received > tolerance:
+            ahead = (stamp - received) / MS
+            return f"stamp lies {ahead:.1f} ms in the future: synchronise the clocks"
+        if received - stamp > limits.max_age_ns:
+            return f"older than max_age: {(received - stamp) / MS:.0f} ms"
+        if stamp == self.last_stamp_ns:
+            return "stamp repeated"
+        if stamp < self.last_stamp_ns:
+            return f"out of order by {(self.last_stamp_ns - stamp) / MS:.1f} ms"
+        self.last_stamp_ns = stamp
+        if self._detect_frozen:
+            self._compare(observation)
+        return None
+
+    def _compare(self, observation: Observation) -> None:
+        """Count frames in a row with the same pixels. Sensor noise makes that impossible for a
+        real camera, so every fourth pixel is enough to look at."""
+        checksum = zlib.adler32(observation.image[::4, ::4].tobytes())
+        if checksum == self._checksum:
+            self._same += 1
+        else:
+            self._checksum, self._same = checksum, 0
+            self._same_since_ns = observation.received_steady_ns
+
+    @property
+    def looks_frozen(self) -> bool:
+        """At least three frames in a row had the same pixels."""
+        return self._same + 1 >= _FROZEN_FRAMES
+
+    def frozen_for(self, steady_ns: int) -> bool:
+        """The pixels have not changed for a second although new frames came."""
+        return self.looks_frozen and steady_ns - self._same_since_ns >= _FROZEN_NS
+
+
+class ClockWatch:
+    """Compares the clock of the stamps with the steady one, tick by tick: a clock that jumps,
+    stands still or runs backwards makes every age a guess. Not thread-safe.
+
+    In simulated time (``sim_time``) the clock may run at any rate, but not backwards.
+    """
+
+    def __init__(self, sim_time: bool, steady_ns: int) -> None:
+        self._sim_time = sim_time
+        self._last: Moment | None = None
+        self._moved_ns = steady_ns
+
+    def jumped(self, now: Moment, limits: Limits) -> str | None:
+        """Why everything in flight is void, or None. Call it once a tick."""
+        last, self._last = self._last, now
+        if last is None:
+            return None
+        moved = now.now_ns - last.now_ns
+        if moved != 0:
+            self._moved_ns = now.steady_ns
+        drift = moved - (now.steady_ns - last.steady_ns)
+        if moved < 0:
+            return f"the clock went back by {-moved / MS:.0f} ms"
+        if not self._sim_time and abs(drift) > limits.clock_tolerance_ns:
+            return f"the clock jumped by {drift / MS:.1f} ms"
+        return None
+
+    def stands_still(self, now: Moment, limits: Limits) -> str | None:
+        """Why the robot must hold, or None. No question for a world that waits, in lock-step."""
+        still_ns = now.steady_ns - self._moved_ns
+        if self._sim_time and still_ns > limits.max_age_ns:
+            return f"/clock has stood still for {still_ns / SECOND:.1f} s"
+        return None
