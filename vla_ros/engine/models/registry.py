@@ -14,7 +14,7 @@ from vla_ros.engine.models.evo1_config import Evo1Family
 from vla_ros.engine.models.family import Family, LoadOptions
 from vla_ros.engine.models.groot import FAMILIES as GROOTS
 
-#: Asked in this order. A new family is a row here and in :mod:`vla_ros.engine.io.config`.
+#: Asked in this order. A new family is a row here and a kind in :mod:`vla_ros.engine.io.foreign`.
 FAMILIES: tuple[Family[Any], ...] = (
     LerobotFamily("pi0", "pi05"),
     LerobotFamily("smolvla"),
