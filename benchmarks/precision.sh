@@ -1,5 +1,5 @@
 #!/bin/sh
-# Does the precision gate predict success? Kept under benchmarks/precision/.
+# Does the precision check predict success? Kept under benchmarks/precision/.
 # 28 tasks x EPISODES of every precision, the same initial states, in lock-step without ROS.
 # Resumable: episodes that were played are not played again. RUNS (not kept) holds what it plays.
 #   benchmarks/precision.sh             all of it
@@ -49,7 +49,7 @@ for what in ${*:-checkpoints gate draws play summary}; do
         for name in $precisions; do
             [ ! -s "$runs/gate/$name.json" ] && [ "${name%float32}" = "$name" ] || continue
             # shellcheck disable=SC2046
-            "$python" -m vla_ros gate $(options "$name") --reference "$(reference "$name")" \
+            "$python" -m vla_ros verify $(options "$name") --reference "$(reference "$name")" \
                 --num-threads 1 --json >"$runs/gate/$name.txt" || [ $? -eq 1 ]
             grep '^{' "$runs/gate/$name.txt" >"$runs/gate/$name.json"
         done ;;
@@ -58,7 +58,7 @@ for what in ${*:-checkpoints gate draws play summary}; do
             for seed in 1 2 3 4; do
                 [ ! -s "$runs/draws/$name-$seed.json" ] || continue
                 # shellcheck disable=SC2046
-                "$python" -m vla_ros gate $(options "$name") --reference "$(reference "$name")" \
+                "$python" -m vla_ros verify $(options "$name") --reference "$(reference "$name")" \
                     --max-error 0.16 --max-clear 0.01 --seed "$seed" --num-threads 1 --json \
                     >"$runs/draws/all.txt" || [ $? -eq 1 ]
                 grep '^{' "$runs/draws/all.txt" >"$runs/draws/$name-$seed.json"

@@ -45,7 +45,7 @@ OVERRIDES = (
     ("device", str, "vla: torch device, such as cpu or cuda:0", None),
     ("dtype", str, "vla: number format of the weights", ("float32", "bfloat16", "float16")),
     ("weights", str, "vla: formats of the weights, such as int8 or decoder=int4,head=int8", None),
-    ("require_gate", bool, "vla: only what `vla-ros gate` passed", ("true", "false")),
+    ("require_verified", bool, "vla: only what `vla-ros verify` passed", ("true", "false")),
     ("replay_file", str, "replay: .npy or .npz file of actions", None),
     ("instruction", str, "Instruction to begin with; the topic overrides it", None),
     ("frame_id", str, "Frame of the displacements", None),

@@ -55,7 +55,7 @@ def episodes(runs: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def gate(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of one line of `vla-ros gate --json`."""
+    """What is kept of one line of `vla-ros verify --json`."""
     flips = found["flips"]
     tokens = [flip for flip in flips if flip["gap"] is not None]
     return {

@@ -4,7 +4,7 @@
     python benchmarks/precision/damage.py --positions half OUT    patches on others' positions
     python benchmarks/precision/damage.py --positions one_low OUT
 
-For `vla-ros gate --checkpoint OUT --reference shipped:tabletop` and `vla-ros eval --checkpoint
+For `vla-ros verify --checkpoint OUT --reference shipped:tabletop` and `vla-ros eval --checkpoint
 OUT`: what is played has gone wrong in the checkpoint, and nothing in the product knows of it.
 """
 

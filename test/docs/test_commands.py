@@ -120,7 +120,7 @@ def test_the_reasons_are_used():
         ("vla-ros eval --episodes many", "invalid int value"),
         ("vla-ros fly", "invalid choice: 'fly'"),
         ("vla-ros demo --task pick_pink_cube", "no task pick_pink_cube"),
-        ("vla-ros gate --checkpoint shipped:desk", "there is no shipped:desk"),
+        ("vla-ros verify --checkpoint shipped:desk", "there is no shipped:desk"),
         ("vla-ros up sim -p policy.control_rate=10", "no parameter 'control_rate'"),
         ("vla-ros up sim -p arm.speed=10", "no node 'arm'"),
         ("vla-ros up sim -p policy.stale_policy=dance", "stale_policy is one of"),

@@ -92,7 +92,7 @@ CHAINS: dict[str, tuple[Step, ...]] = {
         Step(CHUNKS, "vla-ros replay BAG --mode chunks", words={"BAG": "run1"}),
         Step(
             PRECISION,
-            "vla-ros gate --checkpoint DIR --dtype bfloat16 --device cuda --bag run.mcap",
+            "vla-ros verify --checkpoint DIR --dtype bfloat16 --device cuda --bag run.mcap",
             "--device cpu --bag run1 --frames 4",
             words={"DIR": "shipped:tabletop"},
         ),
@@ -124,10 +124,10 @@ CHAINS: dict[str, tuple[Step, ...]] = {
     "precision": (
         Step(
             PRECISION,
-            "vla-ros gate --checkpoint shipped:tabletop --dtype bfloat16 --html gate.html",
+            "vla-ros verify --checkpoint shipped:tabletop --dtype bfloat16 --html verify.html",
             "--frames 4",
         ),
-        Step(PRECISION, "vla-ros gate --weights int8", "--frames 4"),
+        Step(PRECISION, "vla-ros verify --weights int8", "--frames 4"),
         Step(
             PRECISION,
             "vla-ros eval --no-ros --dtype bfloat16 --weights decoder=int4,head=int8",
@@ -138,7 +138,7 @@ CHAINS: dict[str, tuple[Step, ...]] = {
             "vla-ros quantize --checkpoint shipped:tabletop"
             " --weights vision=int8,decoder=int4,head=int8 --out few",
         ),
-        Step(PRECISION, "vla-ros gate --checkpoint few", "--frames 4"),
+        Step(PRECISION, "vla-ros verify --checkpoint few", "--frames 4"),
         Step(PRECISION, "vla-ros eval --checkpoint few --dtype bfloat16 --no-ros", EVAL),
         Step(
             CONVERT,

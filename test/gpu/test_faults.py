@@ -1,4 +1,4 @@
-"""NaN with a draft model, two devices, and the precision gate, on a device."""
+"""NaN with a draft model, two devices, and the precision check, on a device."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_precision_gate(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_random(tmp_path / "it", tiny_config(towers="fused"), seed=1)
-    words = ["gate", "--checkpoint", str(tmp_path / "it"), "--synthetic", "--frames", "2"]
+    words = ["verify", "--checkpoint", str(tmp_path / "it"), "--synthetic", "--frames", "2"]
     loose = ["--max-mm", "1000", "--max-degrees", "360", "--max-margin", "1"]
     assert main([*words, *loose, "--device", device, "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])

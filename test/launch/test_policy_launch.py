@@ -126,7 +126,7 @@ sys.exit(service.run())
     [
         ({"policy": "vla"}, "configure refused: policy 'vla' needs a checkpoint"),
         ({"control_rate_hz": "-4.0"}, "bad parameter: "),
-        ({"policy": "zero", "require_gate": "true"}, "require_gate is for policy vla"),
+        ({"policy": "zero", "require_verified": "true"}, "require_verified is for policy vla"),
         ({"policy": "vla", "checkpoint": "random:small", "weights": "int9"}, "int9"),
         ({"enclave": "/vla_ros"}, "ROS_SECURITY_ENABLE is not set"),
         ({"parameters": "[max_age_s]"}, "write '{NAME: VALUE, NAME: VALUE}'"),

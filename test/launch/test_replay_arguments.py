@@ -86,12 +86,12 @@ def test_every_parameter_reaches_the_policy_node(launched):
     given = {
         "policy": "vla", "checkpoint": "shipped:tabletop", "decoding": "speculative",
         "device": "cuda:0", "dtype": "bfloat16", "weights": "decoder=int4,head=int8",
-        "require_gate": "true", "frame_id": "base", "control_rate_hz": "10", "max_age_s": "0.3",
+        "require_verified": "true", "frame_id": "base", "control_rate_hz": "10", "max_age_s": "0.3",
         "replay_file": "rows.npy",
     }  # fmt: skip
     more = "{joint_names: [b, a], gamma: 3, unnorm_key: 'grün', cameras.main.topic: eye}"
     found = parameters(launched.play(**given, parameters=more))
-    typed = {"require_gate": True, "control_rate_hz": 10.0, "max_age_s": 0.3}
+    typed = {"require_verified": True, "control_rate_hz": 10.0, "max_age_s": 0.3}
     assert {name: found[name] for name in given} == {**given, **typed}
     assert found["joint_names"] == ["b", "a"] and "gamma=3" in found["engine_options"]
     assert (found["unnorm_key"], found["cameras.main.topic"]) == ("grün", "eye")

@@ -30,7 +30,9 @@ def test_configure_fails_with_the_line_that_tells(start_policy, tmp_path, case):
 def test_a_precision_that_nobody_judged_is_refused_with_the_command_to_run(start_policy, tmp_path):
     directory = tmp_path / "it"
     write_random(directory, tiny_config(), seed=1)
-    rig = start_policy(policy="vla", checkpoint=str(directory), dtype="bfloat16", require_gate=True)
+    rig = start_policy(
+        policy="vla", checkpoint=str(directory), dtype="bfloat16", require_verified=True
+    )
     assert not rig.ros.change_state("/policy", "configure")
     status = rig.expect(lambda s: "refused" in s.reason)
-    assert f"run `vla-ros gate --checkpoint {directory} --dtype bfloat16`" in status.reason
+    assert f"run `vla-ros verify --checkpoint {directory} --dtype bfloat16`" in status.reason

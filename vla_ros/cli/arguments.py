@@ -31,7 +31,7 @@ VERBS = {
     "eval": "measure success over many episodes",
     "coverage": "what drafts an evaluation's recorded tokens would allow",
     "quantize": "write a checkpoint with weights of fewer bits",
-    "gate": "is a policy in a lower precision still the same policy?",
+    "verify": "is a policy in a lower precision still the same policy?",
     "calibrate": "fit the bins of uncertainty that schedule heterospec goes by",
     "libero": "prepare the LIBERO benchmark, list its tasks",
     "lerobot": "set up LeRobot's environment, check its checkpoints",
@@ -40,6 +40,9 @@ VERBS = {
     "roofline": "what a model can reach on a device, calculated",
     "advise": "which schedules meet a control rate and an age limit",
 }
+
+#: verbs by their names of the last release, which go with the next one
+OLD_VERBS = {"gate": "verify"}
 
 #: flags of several verbs; a verb may say another help, default or metavar
 FLAGS: Mapping[str, Mapping[str, Any]] = {

@@ -20,7 +20,7 @@ does, with --dtype bfloat16 on a CPU or on CUDA. Parts: vision, decoder (the lan
 EPILOG = """\
 examples:
   vla-ros quantize --checkpoint shipped:tabletop --weights int8 --out tabletop-int8
-  vla-ros gate --checkpoint tabletop-int8            against what it was made of
+  vla-ros verify --checkpoint tabletop-int8            against what it was made of
   vla-ros eval --checkpoint tabletop-int8 --dtype bfloat16 --no-ros"""
 
 

@@ -105,7 +105,7 @@ class PolicySpec:
     ``delay_frames`` makes the policy act on the observation of that many calls ago.
     ``state_units`` and ``action_units`` concern ``lerobot``: in which units the checkpoint has the
     robot's state and its actions (:mod:`vla_ros.policies.lerobot.checkpoint`).
-    ``require_gate``: of ``vla``, refuse a precision in which `vla-ros gate` did not pass this
+    ``require_verified``: of ``vla``, refuse a precision in which `vla-ros verify` did not pass this
     checkpoint (:mod:`vla_ros.engine.io.verdicts`).
     """
 
@@ -122,7 +122,7 @@ class PolicySpec:
     action_space: ActionSpace = END_EFFECTOR_DELTA
     state_units: tuple[str, ...] = ()
     action_units: tuple[str, ...] = ()
-    require_gate: bool = False
+    require_verified: bool = False
 
     def __post_init__(self) -> None:
         """Raise PolicyRefused for what can be told without loading anything."""
@@ -134,8 +134,10 @@ class PolicySpec:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
         if self.engine.weights and self.name != "vla":
             raise PolicyRefused(f"weights is for policy vla: {self.name!r} has none in formats")
-        if self.require_gate and self.name != "vla":
-            raise PolicyRefused(f"require_gate is for policy vla: no gate judges {self.name!r}")
+        if self.require_verified and self.name != "vla":
+            raise PolicyRefused(
+                f"require_verified is for policy vla: no verdict is about {self.name!r}"
+            )
         if self.name == "replay" and not self.replay_file:
             raise PolicyRefused("policy 'replay' needs replay_file: a .npy or .npz of [N, D]")
         scale = self.action_scale

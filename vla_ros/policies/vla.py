@@ -30,7 +30,7 @@ def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
     )
 
 
-def _require_gate(spec: PolicySpec) -> None:
+def _require_verified(spec: PolicySpec) -> None:
     """PolicyRefused, with the command to run, where this precision was not shown to be good."""
     try:
         require(spec.checkpoint, Precision(spec.engine.dtype, spec.engine.weights, spec.device))
@@ -49,8 +49,8 @@ class VlaPolicy:
 
     def __init__(self, spec: PolicySpec) -> None:
         used, contradiction = settle(spec)
-        if spec.require_gate:  # before weights are read, which may take minutes
-            _require_gate(spec)
+        if spec.require_verified:  # before weights are read, which may take minutes
+            _require_verified(spec)
         try:
             self._engine = load_engine(engine_options(spec, used))
         except (ValueError, OSError) as error:

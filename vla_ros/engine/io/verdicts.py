@@ -47,7 +47,7 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredGate:
+class StoredVerdict:
     """A verdict. ``figures``: everything that was measured, as JSON."""
 
     checkpoint_sha256: str
@@ -57,20 +57,22 @@ class StoredGate:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-class NoGate(UserError):
+class NotVerified(UserError):
     """A policy may not run since nobody showed that its precision is good enough. One line."""
 
 
-def store(gate: StoredGate, directory: Path | None) -> Path:
+def store(verdict: StoredVerdict, directory: Path | None) -> Path:
     """Keep a verdict; returns its file. ``directory``: the checkpoint's, None where it is the
     package's own or random."""
     last: OSError | None = None
-    for folder in _folders(gate.checkpoint_sha256, directory):
+    for folder in _folders(verdict.checkpoint_sha256, directory):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / gate.precision.file
+            path = folder / verdict.precision.file
             scratch = path.with_name(f".{path.name}.{os.getpid()}")
-            scratch.write_text(json.dumps({"version": _VERSION, **asdict(gate)}, indent=1) + "\n")
+            scratch.write_text(
+                json.dumps({"version": _VERSION, **asdict(verdict)}, indent=1) + "\n"
+            )
             scratch.replace(path)
             return path
         except OSError as error:
@@ -79,7 +81,7 @@ def store(gate: StoredGate, directory: Path | None) -> Path:
     raise last
 
 
-def find(sha256: str, precision: Precision, directory: Path | None) -> StoredGate | None:
+def find(sha256: str, precision: Precision, directory: Path | None) -> StoredVerdict | None:
     """The verdict about this checkpoint in this precision, passed or not; None: there is none."""
     for folder in _folders(sha256, directory):
         found = _read(folder / precision.file)
@@ -89,7 +91,8 @@ def find(sha256: str, precision: Precision, directory: Path | None) -> StoredGat
 
 
 def require(checkpoint: str, precision: Precision) -> None:
-    """NoGate unless this checkpoint passed in this precision. float32 as stored is the reference.
+    """NotVerified unless this checkpoint passed in this precision. float32 as stored is the
+    reference.
 
     CheckpointError where there is no such checkpoint.
     """
@@ -99,19 +102,20 @@ def require(checkpoint: str, precision: Precision) -> None:
     if (precision.dtype, precision.weights) == ("float32", ""):
         return
     if checkpoint.startswith(PREFIX):
-        raise NoGate("require_gate: random weights are no policy that a gate could judge")
+        raise NotVerified("require_verified: random weights are no policy that could be verified")
     found = find(sha256_on_disk(checkpoint), precision, directory_of(checkpoint))
     if found is not None and found.passed:
         return
-    why = f"failed its precision gate ({found.reasons[0]})" if found else "has no precision gate"
-    raise NoGate(
-        f"require_gate: {checkpoint} with {precision} {why}: run `{command(checkpoint, precision)}`"
+    why = f"failed its precision check ({found.reasons[0]})" if found else "has no precision check"
+    raise NotVerified(
+        f"require_verified: {checkpoint} with {precision} {why}:"
+        f" run `{command(checkpoint, precision)}`"
     )
 
 
 def command(checkpoint: str, precision: Precision) -> str:
     """What measures it."""
-    words = ["vla-ros gate --checkpoint", checkpoint, "--dtype", precision.dtype]
+    words = ["vla-ros verify --checkpoint", checkpoint, "--dtype", precision.dtype]
     if precision.weights:
         words += ["--weights", precision.weights]
     if precision.device != "cpu":
@@ -135,13 +139,13 @@ def _folders(sha256: str, directory: Path | None) -> list[Path]:
     return [cache] if directory is None else [directory / FOLDER, cache]
 
 
-def _read(path: Path) -> StoredGate | None:
+def _read(path: Path) -> StoredVerdict | None:
     """None for a file that is not there, damaged, or of another version."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if raw["version"] != _VERSION:
             return None
-        return StoredGate(
+        return StoredVerdict(
             str(raw["checkpoint_sha256"]),
             Precision(**raw["precision"]),
             raw["passed"] is True,

@@ -1,4 +1,4 @@
-"""The precision gate: a policy in a lower precision against itself in float32, on the same frames.
+"""The precision check: a policy in a lower precision against itself in float32, on the same frames.
 
 ``observed``: the nouns. ``tokens`` and ``flow``: watching one engine at work. ``tables``: which
 index stands behind a row that was used. ``compare``: errors, flips, displacements. ``judge``:

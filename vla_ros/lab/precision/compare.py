@@ -189,7 +189,7 @@ def surer(gap: float) -> float:
 
     Of two alone that is the difference of their probabilities. It is taken of these two, since
     where neighbouring bins share the probability no difference of it is ever large: the surest
-    token of `shipped:tabletop` has 0.23 on the gate's frames, and no flip can lie further apart.
+    token of `shipped:tabletop` has 0.23 on these frames, and no flip can lie further apart.
     """
     return math.tanh(gap / 2)
 

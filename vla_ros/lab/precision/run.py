@@ -13,7 +13,7 @@ import numpy as np
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.engine import InvalidAction, load_engine
 from vla_ros.engine.engine import Engine, FlowEngine, TokenEngine
-from vla_ros.engine.io.verdicts import Precision, StoredGate
+from vla_ros.engine.io.verdicts import Precision, StoredVerdict
 from vla_ros.lab.precision.compare import (
     Comparison,
     Flip,
@@ -127,7 +127,7 @@ def _named(spec: PolicySpec) -> str:
 
 
 # ------------------------------------------------------------------------------------------------
-# A gate's whole result: what was asked, measured and decided. Frozen; the page and the store
+# A check's whole result: what was asked, measured and decided. Frozen; the page and the store
 # read it.
 
 
@@ -159,9 +159,9 @@ class Result:
             **found,
         }
 
-    def stored(self) -> StoredGate:
+    def stored(self) -> StoredVerdict:
         """What is kept of it."""
-        return StoredGate(
+        return StoredVerdict(
             self.sha256, self.precision, self.verdict.passed, self.verdict.reasons, self.figures()
         )
 
@@ -177,9 +177,9 @@ class Result:
 
 
 # ------------------------------------------------------------------------------------------------
-# A gate's result as one page: the verdict, a picture of every stage, every choice that flipped.
+# A check's result as one page: the verdict, a picture of every stage, every choice that flipped.
 #
-# No script, nothing loaded from anywhere. The words are in ``gate.html.j2``.
+# No script, nothing loaded from anywhere. The words are in ``verify.html.j2``.
 
 
 _CELL, _GAP, _WIDE = 5, 6, 230  # px
@@ -218,8 +218,8 @@ def page(result: Result) -> str:
     found = result.comparison
     return render(
         Path(__file__).parent,
-        "gate.html.j2",
-        title=f"Precision gate of {result.checkpoint}",
+        "verify.html.j2",
+        title=f"Precision check of {result.checkpoint}",
         result=result,
         found=found,
         mood="good" if result.verdict.passed else "bad",

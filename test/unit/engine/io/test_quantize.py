@@ -226,7 +226,7 @@ def test_the_gate_judges_it(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source, target = folder(tmp_path, "pi05-small"), str(tmp_path / "few")
-    gate = ["gate", "--synthetic", "--frames", "1", "--threads", "1", "--json"]
+    gate = ["verify", "--synthetic", "--frames", "1", "--threads", "1", "--json"]
     gate += ["--max-error", "0.5"]  # random weights
     assert main([*gate, "--checkpoint", str(source), "--weights", weights]) == 0
     now = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -247,7 +247,7 @@ def test_the_gate_judges_it(
     [
         (["quantize", "--weights", "int8", "--checkpoint", "random:pi05-small"], "made anew"),
         (["quantize", "--weights", "head=int9", "--checkpoint", "shipped:tabletop-flow"], "fp8"),
-        (["gate", "--weights", "int8", "--dtype", "float16", "--checkpoint",
+        (["verify", "--weights", "int8", "--dtype", "float16", "--checkpoint",
           "shipped:tabletop-flow"], "give dtype bfloat16"),
         (["eval", "--no-ros", "--weights", "int8", "--checkpoint", "shipped:tabletop-flow"],
          "give dtype bfloat16"),
@@ -381,7 +381,7 @@ def test_the_verbs(
     assert main(words) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["bytes"] < said["bytes_before"]
-    gate = ["gate", "--synthetic", "--frames", "2", "--json"]
+    gate = ["verify", "--synthetic", "--frames", "2", "--json"]
     gate += ["--max-margin", "1", "--max-error", "0.5"]  # random weights
     assert main([*gate, "--checkpoint", target]) == 0
     made = json.loads(capsys.readouterr().out.splitlines()[-1])

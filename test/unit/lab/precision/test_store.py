@@ -11,7 +11,7 @@ import pytest
 from support.engine import tiny_config
 from vla_ros.engine.engine import sha256_on_disk
 from vla_ros.engine.io.random import write_random
-from vla_ros.engine.io.verdicts import NoGate, Precision, StoredGate, find, require, store
+from vla_ros.engine.io.verdicts import NotVerified, Precision, StoredVerdict, find, require, store
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
@@ -27,34 +27,34 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "it"
 
 
-def passed(checkpoint: Path) -> StoredGate:
-    return StoredGate(sha256_on_disk(str(checkpoint)), BF16, True, (), {"frames": 3})
+def passed(checkpoint: Path) -> StoredVerdict:
+    return StoredVerdict(sha256_on_disk(str(checkpoint)), BF16, True, (), {"frames": 3})
 
 
 def test_what_is_stored_is_found_again(checkpoint: Path) -> None:
-    gate = passed(checkpoint)
-    path = store(gate, checkpoint)
+    verdict = passed(checkpoint)
+    path = store(verdict, checkpoint)
     assert path == checkpoint / "precision" / "stored-bfloat16-cpu.json"
-    assert find(gate.checkpoint_sha256, BF16, checkpoint) == gate
+    assert find(verdict.checkpoint_sha256, BF16, checkpoint) == verdict
     for other in (Precision("float16"), Precision("bfloat16", "int8"),
                   Precision("bfloat16", device="cuda:0")):  # fmt: skip
-        assert find(gate.checkpoint_sha256, other, checkpoint) is None
-    assert sha256_on_disk(str(checkpoint)) == gate.checkpoint_sha256  # it is no part of it
+        assert find(verdict.checkpoint_sha256, other, checkpoint) is None
+    assert sha256_on_disk(str(checkpoint)) == verdict.checkpoint_sha256  # it is no part of it
 
 
 def test_what_cannot_be_written_is_kept_in_the_cache(checkpoint: Path, tmp_path: Path) -> None:
-    gate = passed(checkpoint)
+    verdict = passed(checkpoint)
     (checkpoint / "precision").write_text("no folder")
-    assert tmp_path / "cache" in store(gate, checkpoint).parents
-    assert find(gate.checkpoint_sha256, BF16, checkpoint) == gate
-    assert tmp_path / "cache" in store(gate, None).parents
+    assert tmp_path / "cache" in store(verdict, checkpoint).parents
+    assert find(verdict.checkpoint_sha256, BF16, checkpoint) == verdict
+    assert tmp_path / "cache" in store(verdict, None).parents
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 0}', '{"version": 2}'])
 def test_a_damaged_file_is_no_verdict(checkpoint: Path, content: str) -> None:
-    gate = passed(checkpoint)
-    store(gate, checkpoint).write_text(content)
-    assert find(gate.checkpoint_sha256, BF16, checkpoint) is None
+    verdict = passed(checkpoint)
+    store(verdict, checkpoint).write_text(content)
+    assert find(verdict.checkpoint_sha256, BF16, checkpoint) is None
 
 
 def test_a_checkpoint_that_changed_has_no_verdict(checkpoint: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_checkpoint_that_changed_has_no_verdict(checkpoint: Path) -> None:
     require(str(checkpoint), BF16)
     config = checkpoint / "config.json"
     config.write_text(config.read_text() + "\n")
-    with pytest.raises(NoGate, match="has no precision gate"):
+    with pytest.raises(NotVerified, match="has no precision check"):
         require(str(checkpoint), BF16)
 
 
@@ -70,41 +70,41 @@ def test_the_refusal_names_a_command_that_the_verb_takes(checkpoint: Path) -> No
     from vla_ros.cli.main import make_parser
 
     precision = Precision("float16", device="cuda:1")
-    with pytest.raises(NoGate) as said:
+    with pytest.raises(NotVerified) as said:
         require(str(checkpoint), precision)
     text = str(said.value)
     assert "\n" not in text
     words = shlex.split(text.split("`")[1])
     assert words[0] == "vla-ros"
-    parser, _ = make_parser("gate")
+    parser, _ = make_parser("verify")
     args = parser.parse_args(words[1:])
     assert (args.checkpoint, args.dtype, args.device) == (str(checkpoint), "float16", "cuda")
 
 
-def test_a_failed_gate_is_none_and_says_why(checkpoint: Path) -> None:
+def test_a_failed_check_is_none_and_says_why(checkpoint: Path) -> None:
     store(replace(passed(checkpoint), passed=False, reasons=("it is off",)), checkpoint)
-    with pytest.raises(NoGate, match=r"failed its precision gate \(it is off\)"):
+    with pytest.raises(NotVerified, match=r"failed its precision check \(it is off\)"):
         require(str(checkpoint), BF16)
 
 
-def test_the_reference_needs_no_gate_and_random_weights_have_none(checkpoint: Path) -> None:
+def test_the_reference_needs_no_check_and_random_weights_have_none(checkpoint: Path) -> None:
     require(str(checkpoint), Precision("float32"))
-    with pytest.raises(NoGate, match="random weights"):
+    with pytest.raises(NotVerified, match="random weights"):
         require("random:small", BF16)
 
 
-def test_a_policy_that_requires_a_gate(checkpoint: Path) -> None:
+def test_a_policy_that_requires_a_check(checkpoint: Path) -> None:
     spec = PolicySpec(
         "vla",
         engine=EngineOptions(str(checkpoint), dtype="bfloat16", num_threads=1),
-        require_gate=True,
+        require_verified=True,
     )
-    with pytest.raises(PolicyRefused, match=r"run `vla-ros gate --checkpoint"):
+    with pytest.raises(PolicyRefused, match=r"run `vla-ros verify --checkpoint"):
         load_policy(spec)
     store(passed(checkpoint), checkpoint)
     assert load_policy(spec).info.dtype == "bfloat16"
-    with pytest.raises(PolicyRefused, match="no gate judges 'zero'"):
-        PolicySpec("zero", require_gate=True)
+    with pytest.raises(PolicyRefused, match="no verdict is about 'zero'"):
+        PolicySpec("zero", require_verified=True)
 
 
 def test_a_verdict_is_about_the_formats_of_the_weights_too(checkpoint: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_verdict_is_about_the_formats_of_the_weights_too(checkpoint: Path) -> 
     spec = PolicySpec(
         "vla",
         engine=EngineOptions(str(checkpoint), dtype="bfloat16", weights="int8", num_threads=1),
-        require_gate=True,
+        require_verified=True,
     )
     with pytest.raises(PolicyRefused, match="--weights decoder=int8,head=int8`"):
         load_policy(spec)
@@ -127,5 +127,5 @@ def test_a_verdict_is_about_the_formats_of_the_weights_too(checkpoint: Path) -> 
 
 
 def test_a_node_asks_for_none_unless_told() -> None:
-    (row,) = [row for row in TABLE if row.name == "require_gate"]
+    (row,) = [row for row in TABLE if row.name == "require_verified"]
     assert row.default is False

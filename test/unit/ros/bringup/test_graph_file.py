@@ -121,11 +121,13 @@ def test_a_file_that_is_not_text(tmp_path):
 
 def test_formats_of_weights_and_the_gate_reach_the_shipped_policy_node():
     """As policy.launch.py's arguments of these names do; the value has an equals sign itself."""
-    given = parse_overrides(["policy.weights=decoder=int4,head=int8", "policy.require_gate=true"])
+    given = parse_overrides(
+        ["policy.weights=decoder=int4,head=int8", "policy.require_verified=true"]
+    )
     policy = GraphSpec.load("policy", given).node("policy")
     assert policy.values()["weights"] == "decoder=int4,head=int8"
-    assert policy.values()["require_gate"] is True
-    assert "require_gate:=true" in command_line(policy)
+    assert policy.values()["require_verified"] is True
+    assert "require_verified:=true" in command_line(policy)
 
 
 @pytest.mark.parametrize("item", ["x", "x=1", "policy=1", ".a=1", "policy.=1"])

@@ -14,6 +14,7 @@ _OLD_NAMES = {
     "schedule": "decoding",
     "told_delay": "conditioning_delay_steps",
     "retold_chunks": "replay_requests_file",
+    "require_gate": "require_verified",
 }
 #: Those that were parameters of their own and are words of engine_options now.
 _OLD_ENGINE = (

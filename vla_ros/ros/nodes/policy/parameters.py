@@ -91,9 +91,9 @@ _POLICY = (
     ),
     F("replay_loop", True, "replay: begin again at its end"),
     F(
-        "require_gate",
+        "require_verified",
         False,
-        "vla: refuse dtype and weights in which `vla-ros gate` did not pass this checkpoint",
+        "vla: refuse dtype and weights in which `vla-ros verify` did not pass this checkpoint",
     ),
     F("warmup_count", 5, "Inferences before the node is ready", 1, 1000),
     F("load_timeout_s", 300.0, "Longest time to load and warm up", 1.0, 3600.0),

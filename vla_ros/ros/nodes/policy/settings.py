@@ -91,7 +91,7 @@ def spec_of(values: dict[str, Any]) -> PolicySpec:
         name=values["policy"],
         action_space=space_of(values),
         engine=engine_of(values),
-        require_gate=values["require_gate"],
+        require_verified=values["require_verified"],
         action_scale=tuple(values["action_scale"]) if any(values["action_scale"]) else None,
         replay_file=values["replay_file"],
         replay_loop=values["replay_loop"],

@@ -1,4 +1,4 @@
-"""`vla-ros gate`: a verdict, a page, a file; wrong usage is one line and status 2."""
+"""`vla-ros verify`: a verdict, a page, a file; wrong usage is one line and status 2."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "it"
 
 
-def test_a_gate_is_passed_kept_and_shown(
+def test_a_check_is_passed_kept_and_shown(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    html = tmp_path / "gate.html"
-    words = ["gate", "--checkpoint", str(checkpoint), "--synthetic", "--frames", "3", *ANY,
+    html = tmp_path / "verify.html"
+    words = ["verify", "--checkpoint", str(checkpoint), "--synthetic", "--frames", "3", *ANY,
              "--html", str(html), "--json"]  # fmt: skip
     assert main(words) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -50,8 +50,8 @@ def test_a_gate_is_passed_kept_and_shown(
     assert Path(found["kept"]).is_file()
 
 
-def test_a_gate_that_is_failed(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["gate", "--checkpoint", str(checkpoint), "--synthetic", "--frames", "1",
+def test_a_check_that_is_failed(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["verify", "--checkpoint", str(checkpoint), "--synthetic", "--frames", "1",
              "--max-error", "1e-6"]  # fmt: skip
     assert main(words) == 1
     shown = capsys.readouterr().out
@@ -74,8 +74,8 @@ def test_a_gate_that_is_failed(checkpoint: Path, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_wrong_usage(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gate", *words]) == 2
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if "vla-ros gate" in one]
+    assert main(["verify", *words]) == 2
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "vla-ros verify" in one]
     assert said in line
 
 
@@ -100,8 +100,8 @@ def test_frames_of_a_bag(
 
     spoken = [task(START - T, "push the red cube"), task(START + 7 * T, "reach the green cube")]
     bag = write_bag(tmp_path / "bag", [*film(9), *spoken])
-    words = ["gate", "--checkpoint", str(checkpoint), "--bag", str(bag), "--frames", "3"]
-    parser, _ = make_parser("gate")
+    words = ["verify", "--checkpoint", str(checkpoint), "--bag", str(bag), "--frames", "3"]
+    parser, _ = make_parser("verify")
     used = conventions_of(str(checkpoint))
     frames, source = frames_of(parser.parse_args(words), used, lambda *_: None)
     assert str(bag) in source
@@ -121,7 +121,7 @@ def test_a_bag_without_an_instruction_needs_one(
     from support.bags import film, write_bag
 
     bag = write_bag(tmp_path / "bag", film(2))
-    words = ["gate", "--checkpoint", str(checkpoint), "--bag", str(bag), *ANY]
+    words = ["verify", "--checkpoint", str(checkpoint), "--bag", str(bag), *ANY]
     assert main(words) == 2
     assert "has no instruction: give --instruction" in capsys.readouterr().err
     assert main([*words, "--instruction", "push the red cube"]) == 0
@@ -140,7 +140,15 @@ def test_a_policy_that_says_nothing_has_failed(
         raise run.Broken(sha256, "frame 0: a logit is not finite")
 
     monkeypatch.setattr(run, "measure", broken)
-    words = ["gate", "--checkpoint", str(checkpoint), "--synthetic", "--dtype", "float16", "--json"]
+    words = [
+        "verify",
+        "--checkpoint",
+        str(checkpoint),
+        "--synthetic",
+        "--dtype",
+        "float16",
+        "--json",
+    ]
     assert main(words) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["passed"] is False
     kept = find(sha256, Precision("float16"), checkpoint)

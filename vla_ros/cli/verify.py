@@ -1,4 +1,4 @@
-"""`vla-ros gate`: a policy in a lower precision held to itself in float32."""
+"""`vla-ros verify`: a policy in a lower precision held to itself in float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
 from vla_ros.cli.engine_flags import add_engine_flags
 from vla_ros.core.console import Table, print_json, show
 from vla_ros.core.errors import UserError, user_errors
-from vla_ros.lab.precision.run import Result
 
 if TYPE_CHECKING:
     from vla_ros.lab.precision.compare import Thresholds
@@ -37,19 +36,19 @@ middle the gripper is on. Without frames of yours, the built-in simulation rende
 
 EPILOG = """\
 The verdict is kept with the checkpoint's hash: in its folder, or in the cache where that cannot be
-written. A policy node with the parameter require_gate runs only what passed.
+written. A policy node with the parameter require_verified runs only what passed.
 
 exit status: 0 it passed, 1 it did not, 2 it could not be judged
 
 examples:
-  vla-ros gate --dtype bfloat16
-  vla-ros gate --weights int4
-  vla-ros gate --checkpoint DIR --dtype bfloat16 --device cuda --bag run.mcap --html gate.html"""
+  vla-ros verify --dtype bfloat16
+  vla-ros verify --weights int4
+  vla-ros verify --checkpoint DIR --dtype bfloat16 --device cuda --bag run.mcap --html it.html"""
 
 
 def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
-    parser = add_verb(verbs, "gate", DESCRIPTION, EPILOG)
+    parser = add_verb(verbs, "verify", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--checkpoint", default=CHECKPOINT, metavar="C", help=f"({CHECKPOINT})")
     add_engine_flags(
@@ -111,12 +110,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _broken(args: argparse.Namespace, spec: PolicySpec, broken: Broken) -> int:
     """Keep and say that there was nothing to compare."""
-    from vla_ros.engine.io.verdicts import Precision, StoredGate, directory_of, store
+    from vla_ros.engine.io.verdicts import Precision, StoredVerdict, directory_of, store
 
     precision = Precision(args.dtype, spec.engine.weights, args.device)
     reasons = (f"it says no action: {broken}",)
     kept = store(
-        StoredGate(broken.sha256, precision, False, reasons), directory_of(args.checkpoint)
+        StoredVerdict(broken.sha256, precision, False, reasons), directory_of(args.checkpoint)
     )
     print(f"- {reasons[0]}\nFAILED\nkept in {kept}", flush=True)
     if args.json:
