@@ -27,7 +27,7 @@ from vla_ros.engine.layers.formats import STORED, Formats
 from vla_ros.engine.layers.linear import GROUP
 from vla_ros.engine.models.golden_ints import patch_positions
 
-#: every matrix that `--weights vision=int4,decoder=int4,head=int4` would quantise
+#: every matrix that `--weights vision=int4,decoder=int4,head=int4` would quantize
 ALL = Formats("int4", "int4", "int4")
 TABLE = "vision_backbone.featurizer.pos_embed"
 

@@ -19,11 +19,11 @@ from vla_ros.lab.report.figures import (
     title,
 )
 
-_ASIDE = 2.5  # pt between neighbours, so that intervals at one place are seen
+_ASIDE = 2.5  # pt between neighbors, so that intervals at one place are seen
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """``found``: what study.py summarises, by precision. Shown are those of shipped:tabletop that
+    """``found``: what study.py summarizes, by precision. Shown are those of shipped:tabletop that
     the gate looked at."""
     shown = {n: one for n, one in found.items() if one["gate"] and not n.startswith("late")}
     look = styles(list(shown))

@@ -44,7 +44,7 @@ class Finding:
 
 
 def checkpoint(folder: Path, rng: random.Random) -> None:
-    """A token policy's folder with one of its files spoilt: plain, OFT, BitVLA, quantised."""
+    """A token policy's folder with one of its files spoilt: plain, OFT, BitVLA, quantized."""
     _used(_spoilt_copy(folder / "checkpoints", folder, rng), rng)
 
 
@@ -65,7 +65,7 @@ def _used(copy: Path, rng: random.Random) -> None:
     if rng.random() < 0.3:
         inspect(str(copy))
         return
-    dtype = rng.choice(("float32", "bfloat16"))  # quantised weights want the second
+    dtype = rng.choice(("float32", "bfloat16"))  # quantized weights want the second
     engine, clock = load_engine(EngineOptions(str(copy), dtype=dtype)), SystemClock()
     engine.reset("pick up the red cube")
     frame = np.zeros((60, 80, 3), np.uint8)
@@ -152,7 +152,7 @@ def prepare(folder: Path, stage: str) -> None:
 
 
 def _token_policies(folder: Path) -> None:
-    """Every layout of them; what is quantised is the small one's."""
+    """Every layout of them; what is quantized is the small one's."""
     import torch
 
     from vla_ros.engine.io.quantize import quantize_checkpoint

@@ -11,7 +11,7 @@ import numpy as np
 
 PAGE_MB = 4096 / 1e6
 SETTLING_S = (600.0, 900.0)  # at least, at most; between them a quarter of a life
-BLOCKS = 10  # of the series: neighbouring samples are no independent witnesses
+BLOCKS = 10  # of the series: neighboring samples are no independent witnesses
 _T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31}  # 95 %, both sides
 
 

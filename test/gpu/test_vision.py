@@ -49,8 +49,11 @@ def test_a_flow_policys_pictures_are_those_of_the_cpu(device: str) -> None:
     where = torch.device(device)
     for shape in SHAPES:
         image = picture(shape)
-        for centred in (False, True):
-            one, other = padded_square(image, 32, centred), padded_square(image, 32, centred, where)
+        for centered in (False, True):
+            one, other = (
+                padded_square(image, 32, centered),
+                padded_square(image, 32, centered, where),
+            )
             torch.testing.assert_close(one, other.cpu(), atol=1e-4, rtol=0)
         one, other = square_of(image, 32), square_of(image, 32, where)
         assert (one - other.cpu()).abs().max() < 1.01 / 255

@@ -223,7 +223,7 @@ def test_frozen_stamps_are_found_within_the_timeout(watched: Watched, robot: Rob
 
 def test_stamps_from_the_future_are_clocks_not_synchronized(watched: Watched, robot: Robot) -> None:
     robot.image_delay_ms = -50.0
-    watched.wait("camera", ERROR, "clocks not synchronised")
+    watched.wait("camera", ERROR, "clocks not synchronized")
     report = watched.reports.wait_new(lambda m: m.clock_offset_s < -0.04)
     assert any("camera" in problem for problem in report.problems)
 

@@ -128,7 +128,7 @@ def test_stamps_that_cannot_be_are_dropped(start_policy):
     before_1970 = rig.frame()
     before_1970.header.stamp = Time(sec=-5, nanosec=7)
     dropped(rig, before_1970, "stamp is zero")
-    dropped(rig, lambda: shifted(rig, 10.0), "ms in the future: synchronise the clocks")
+    dropped(rig, lambda: shifted(rig, 10.0), "ms in the future: synchronize the clocks")
     last = rig.frame()
     last.header.stamp = Time(sec=2**31 - 1, nanosec=2**32 - 1)
     dropped(rig, last, "in the future")

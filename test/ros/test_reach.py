@@ -135,7 +135,7 @@ def test_one_of_another_machine_that_knows_the_address_finds_nothing_by_default(
         def finds(environment: dict[str, str], patience: float) -> bool:
             ask = (sys.executable, "-c", STRANGER)
             node = Program("monitor", [*robot.run, *monitor], environment)
-            here = Program("neighbour", [*robot.run, *ask], environment)
+            here = Program("neighbor", [*robot.run, *ask], environment)
             there = Program("stranger", [*elsewhere.run, *ask], stranger)
             try:
                 wait_until(lambda: "monitor" in here.log, 30.0, here.said)

@@ -187,7 +187,7 @@ class Arm(Node):
     # ------------------------------------------------------------------ what it sees
 
     def film(self) -> None:
-        """Both cameras, not synchronised: the wrist's is a third of a period behind."""
+        """Both cameras, not synchronized: the wrist's is a third of a period behind."""
         period = 1.0 / self.options.camera_hz
         due = time.monotonic()
         while rclpy.ok():

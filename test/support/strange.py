@@ -228,7 +228,7 @@ CASES: dict[str, tuple[Change, str]] = {
     ),
     "unknown strategy": (config(image_resize_strategy="squash"), "resize_strategy is 'squash'"),
     "another activation": (config(text_config__hidden_act="gelu"), "hidden_act is 'gelu'"),
-    "quantised config": (config(quantization_config={"bits": 4}), "quantised weights"),
+    "quantized config": (config(quantization_config={"bits": 4}), "quantized weights"),
     "another model": (config(text_config__model_type="mamba"), "model_type is 'mamba'"),
     # statistics
     "no statistics": (config(norm_stats=None), "has no action statistics: neither"),

@@ -133,9 +133,9 @@ def check_clock() -> Check:
         said = _said(*command).strip()
         if said == "no":
             advice = "cameras on other machines need it: set up chrony or systemd-timesyncd"
-            return warn("clock", f"{text}; not synchronised with other machines", advice)
+            return warn("clock", f"{text}; not synchronized with other machines", advice)
         if said == "yes":
-            text += "; synchronised (NTP)"
+            text += "; synchronized (NTP)"
     return ok("clock", text)
 
 

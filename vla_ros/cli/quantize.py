@@ -37,7 +37,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Quantise and say what came of it."""
+    """Quantize and say what came of it."""
     from vla_ros.engine.engine import refuse_weights
     from vla_ros.engine.io.quantize import quantize_checkpoint
     from vla_ros.engine.io.random import PREFIX
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     with user_errors(ValueError):
         formats = parse_formats(args.weights)
     if not formats:
-        raise UserError(f"--weights {args.weights}: that quantises nothing")
+        raise UserError(f"--weights {args.weights}: that quantizes nothing")
     if args.checkpoint.startswith(PREFIX):
         raise UserError("random weights are made anew each time: give --weights to the verb itself")
     refuse_weights(args.checkpoint, args.weights, "cpu", "bfloat16")

@@ -178,7 +178,7 @@ def _thresholds(args: argparse.Namespace) -> Thresholds:
 
 
 def _origin(checkpoint: str) -> tuple[str, str]:
-    """Of a quantised directory its formats and what it was made of; "" for any other."""
+    """Of a quantized directory its formats and what it was made of; "" for any other."""
     from vla_ros.engine.io.openvla import resolve
     from vla_ros.engine.io.quantize import read_origin
     from vla_ros.engine.io.random import PREFIX

@@ -10,7 +10,7 @@
         obs/ee_pos        float32 [T, 3] m
         obs/gripper_states float32 [T, 2] m
       poses             float32 [T, BODIES, 7] where everything is: m, and a quaternion x, y, z, w
-        pixels/agentview  float32 [T, K, 2] x and y of every object's centre in the image
+        pixels/agentview  float32 [T, K, 2] x and y of every object's center in the image
 
 Actions are in environment units. A shard appears whole or not at all.
 """
@@ -306,7 +306,7 @@ def to_values(environment: Floats) -> Floats:
 
 
 def norm_stats(name: str, scale: Floats, frames: int, demonstrations: int) -> dict[str, Any]:
-    """``norm_stats`` of a checkpoint whose values de-normalise to physical actions.
+    """``norm_stats`` of a checkpoint whose values de-normalize to physical actions.
 
     The bounds are the controller's, not the data's quantiles: rotations about x and y hardly
     occur, and quantiles would blow their noise up to the full range.

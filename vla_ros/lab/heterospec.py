@@ -66,15 +66,15 @@ def best_split(x: Floats, y: Floats, least: int = 1) -> int | None:
     count = len(x)
     if count < 2 * least:
         return None
-    centred = y - y.mean()  # no square of a large mean is subtracted from another
-    below = np.cumsum(centred)[:-1]
+    centered = y - y.mean()  # no square of a large mean is subtracted from another
+    below = np.cumsum(centered)[:-1]
     sizes = np.arange(1, count)
     # The error falls by what the two means explain: s^2 / n below and above, with s_above = -s.
     gain = below**2 / sizes + below**2 / (count - sizes)
     allowed = (x[1:] > x[:-1]) & (sizes >= least) & (count - sizes >= least)
     gain = np.where(allowed, gain, 0.0)
     place = int(gain.argmax())
-    noise = 1e-12 * float(centred @ centred)
+    noise = 1e-12 * float(centered @ centered)
     return place + 1 if gain[place] > noise else None
 
 

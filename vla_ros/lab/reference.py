@@ -35,7 +35,7 @@ class Generate(Decoding):
     def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
         super().__init__(model, tokens, max_prompt)
         if model.quantized:
-            raise ValueError("generate is transformers', which has no quantised weights here")
+            raise ValueError("generate is transformers', which has no quantized weights here")
         self.causal_lm = build_causal_lm(model.config.text, model.unpacked())
         self.causal_lm.generation_config.eos_token_id = None
         self.causal_lm.generation_config.pad_token_id = 0

@@ -93,7 +93,7 @@ class PolicySpec:
     ``num_threads`` (0: the libraries' own choice) concern every policy with a model. What belongs
     to the checkpoint (``unnorm_key``, ``center_crop``, ``preprocessing``) is as it says
     (:mod:`vla_ros.policies.conventions`) unless it is given there. ``action_scale``
-    multiplies the first six of seven de-normalised values into metres and radians; None: as the
+    multiplies the first six of seven de-normalized values into metres and radians; None: as the
     checkpoint says.
     ``replay_file`` is the .npy or .npz file of ``replay``, ``replay_loop`` whether it starts
     over at its end.

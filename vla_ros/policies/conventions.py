@@ -5,7 +5,7 @@ from here, and what a :class:`vla_ros.policies.base.PolicySpec` gives explicitly
 
 The published LIBERO protocol (openvla ``experiments/robot/libero/run_libero_eval.py``, the same
 in openvla-oft): statistics under the suite's name, else ``<suite>_no_noops``; actions in the
-controller's units; images mirrored, through JPEG, Lanczos-3 and the centre crop; the gripper's
+controller's units; images mirrored, through JPEG, Lanczos-3 and the center crop; the gripper's
 side decides, wherever in 0..1 it is. How far 0..1 is from its middle does not matter to
 LIBERO's gripper, which moves at one speed by the sign of 1 - 2 g; so commands carry g as it is.
 
@@ -73,7 +73,7 @@ class Conventions:
         crop = "with" if self.center_crop else "without"
         whose = f"statistics '{self.unnorm_key}'" if self.unnorm_key else "its own statistics"
         return (
-            f"{whose}, {units}, images {self.preprocessing} {crop} centre crop,"
+            f"{whose}, {units}, images {self.preprocessing} {crop} center crop,"
             f" cameras {self.cameras}"
         )
 

@@ -306,10 +306,10 @@ def _confined(
         room[arm] = room[arm].max()  # rotations are bounded by an angle: a ball, not a box
     none = np.zeros(len(motion))
 
-    def within(centre: Floats, radius: Floats) -> Floats:
-        confined = np.clip(motion, centre - radius, centre + radius)
+    def within(center: Floats, radius: Floats) -> Floats:
+        confined = np.clip(motion, center - radius, center + radius)
         for arm in places.turns:
-            confined[arm] = rotation.towards(centre[arm], motion[arm], float(radius[arm[0]]))
+            confined[arm] = rotation.towards(center[arm], motion[arm], float(radius[arm[0]]))
         return confined
 
     def bounded() -> Floats:  # to the bounds themselves: middle + room may be an ulp beyond

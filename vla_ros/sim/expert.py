@@ -204,11 +204,11 @@ def towards(waypoint: Waypoint, scene: Scene) -> tuple[Floats, float]:
 
 _HOVER = 0.10  # m above a cube before going down to it
 _TRAVEL = 0.15  # m, height at which a cube is carried
-_BEHIND = 0.07  # m from a cube's centre to the closed fingers before a push
+_BEHIND = 0.07  # m from a cube's center to the closed fingers before a push
 _LANE = (0.022, 0.016)  # m aside and above the way of a push, within which it is one
 _AHEAD = 0.10  # m from the hand to where a push wants it
 _PUSHED = 0.065  # m, a cube that has come so far is left alone
-_LOW = -0.008  # m, fingers below the cube's centre: pushed higher up, it tips and jams
+_LOW = -0.008  # m, fingers below the cube's center: pushed higher up, it tips and jams
 _HALF = 0.021  # m, half the edge of a cube
 _CLIMB = (0.03, 0.10)  # m below where to be: from all to hardly any sideways motion
 _HARDLY = 0.1  # of the way aside, where climbing comes first
@@ -269,7 +269,7 @@ def advise(goal: Goal, poses: Mapping[str, Pose], side: float = 0.0) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """``gap``: m between the fingers. ``hand`` [3]: from the object's centre to the grip."""
+    """``gap``: m between the fingers. ``hand`` [3]: from the object's center to the grip."""
 
     scene: Scene
     gap: float

@@ -127,7 +127,7 @@ _MAX_STEPS = {Family.REACH: 120, Family.PUSH: 200, Family.PICK: 300, Family.STAC
 HOLD_STEPS = {Family.REACH: 5, Family.PUSH: 1, Family.PICK: 3, Family.STACK: 5}
 
 _AREA = ((-0.08, -0.25), (0.16, 0.20))  # where cubes may lie: lower and upper corner, m
-_CLEARANCE = 0.11  # m between centres, so that the open hand fits in between
+_CLEARANCE = 0.11  # m between centers, so that the open hand fits in between
 _PUSH_LANE = (0.10, 0.24)  # half-width and length that a push needs free, m
 
 

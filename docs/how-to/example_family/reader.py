@@ -20,7 +20,7 @@ from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.files import read_json, write_json
-from vla_ros.engine.io.processors import PromptTokenizer, Scaler
+from vla_ros.engine.io.processors import Scaler, TextTokenizer
 from vla_ros.engine.io.random import (
     PREFIX,
     TEXT_VOCAB,
@@ -59,7 +59,7 @@ class CrossDiTPreparation(Preparation):
         self,
         config: CrossDiTConfig,
         scalers: tuple[Scaler, Scaler],
-        words: PromptTokenizer,
+        words: TextTokenizer,
         device: torch.device,
     ) -> None:
         self._config, self._words, self._device = config, words, device
@@ -108,11 +108,11 @@ class CrossDiTFamily(Family[CrossDiTConfig]):
     def open(self, directory: Path, options: LoadOptions) -> Opened:
         config = self.config(directory, options)
         weights = FileWeights(directory / WEIGHTS, expected_tensors(config))
-        words = PromptTokenizer(directory, options.tokenizer, "", config.vocab)
+        words = TextTokenizer(directory, options.tokenizer, "", config.vocab)
         return opened(config, weights, read_scalers(directory, config), words)
 
     def random(self, config: CrossDiTConfig, seed: int, device: torch.device) -> Opened:
-        words = PromptTokenizer(tokenizer_directory(), None, "", config.vocab)
+        words = TextTokenizer(tokenizer_directory(), None, "", config.vocab)
         return opened(config, drawn_weights(config, seed, device), plain_scalers(config), words)
 
     def write(self, directory: Path, preset: str, seed: int) -> None:
@@ -172,7 +172,7 @@ def drawn_weights(config: CrossDiTConfig, seed: int, device: torch.device) -> Dr
 
 
 def opened(
-    config: CrossDiTConfig, weights: Any, scalers: tuple[Scaler, Scaler], words: PromptTokenizer
+    config: CrossDiTConfig, weights: Any, scalers: tuple[Scaler, Scaler], words: TextTokenizer
 ) -> Opened:
     """The parts of a policy, none of them loaded."""
     return Opened(

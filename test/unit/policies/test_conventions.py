@@ -98,7 +98,7 @@ def test_statistics_that_may_be_metres_are_taken_for_metres_and_it_is_said(data,
     assert found.action_scale == PHYSICAL_UNITS
     assert str(found) == (
         f"statistics '{data}', one unit is [1, 1, 1, 1, 1, 1] m and rad (its data reach {reach:g}"
-        " a step: taken for m and rad), images default without centre crop, cameras 1"
+        " a step: taken for m and rad), images default without center crop, cameras 1"
     )
 
 

@@ -230,7 +230,7 @@ class Sampling(Acceptance):
         return self._first + torch.multinomial(chances, 1, generator=self._generator)[:, 0]
 
     def _reject(self, target: torch.Tensor, draft: Draft) -> tuple[torch.Tensor, torch.Tensor]:
-        """Accept with min(1, p/q); what is drawn instead follows max(0, p - q), normalised."""
+        """Accept with min(1, p/q); what is drawn instead follows max(0, p - q), normalized."""
         drawn = (draft.tokens - self._first)[:, None]
         p = target.gather(1, drawn)[:, 0]
         if draft.probabilities is None:  # a draft without a distribution is certain of itself

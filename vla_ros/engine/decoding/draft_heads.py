@@ -39,8 +39,8 @@ _CREPT = 16.0  # bins of change that count as one
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
     """``layers`` of the target are read, of ``hidden`` numbers each; an action has ``tokens`` of
-    ``bins``; ``width`` and ``blocks`` are the head's own. ``ordered``: neighbouring bins are
-    neighbouring values."""
+    ``bins``; ``width`` and ``blocks`` are the head's own. ``ordered``: neighboring bins are
+    neighboring values."""
 
     layers: tuple[int, ...]
     hidden: int
@@ -131,7 +131,7 @@ class _Block(nn.Sequential):
 class RecursiveConfig:
     """``layers`` of the target are read, of ``hidden`` numbers each; an answer has ``tokens`` of
     ``bins``, every action ``dim`` of them; ``width`` and ``heads`` are the head's own.
-    ``ordered``: neighbouring bins are neighbouring values."""
+    ``ordered``: neighboring bins are neighboring values."""
 
     layers: tuple[int, ...]
     hidden: int

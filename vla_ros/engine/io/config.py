@@ -119,10 +119,10 @@ class ModelConfig:
 
     ``action_vocab`` is the tokenizer's length V: action bin b (0...255) has token V - 1 - b.
     ``empty_token_id`` is appended to a prompt that does not end with it (Llama-2's 29871).
-    ``resize`` is one of STRATEGIES; ``fill`` is the colour that a letterbox is padded with, None
+    ``resize`` is one of STRATEGIES; ``fill`` is the color that a letterbox is padded with, None
     for int(255 * mean) of each tower. ``images`` counts the cameras: 1, or 2 with the wrist.
     ``chunk`` is the number of actions one inference returns; ``parallel`` marks an OpenVLA-OFT
-    checkpoint with its L1 head, for actions of ``action_dim``; ``minmax`` normalises by min and
+    checkpoint with its L1 head, for actions of ``action_dim``; ``minmax`` normalizes by min and
     max, not by q01 and q99 (ALOHA); ``stop_token`` ends its sequence. With ``vq``
     the ``bins`` are codes of a VQ-VAE. ``max_delay``: delays in control periods that it was trained
     for; above 0 its prompts name the delay.
@@ -333,7 +333,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
         return _parse_bitvla(raw)
     top = Fields(raw)
     if top.raw.get("quantization_config"):
-        raise CheckpointError("quantization_config: quantised weights are not supported")
+        raise CheckpointError("quantization_config: quantized weights are not supported")
     llm = top.text("llm_backbone_id", "")
     text = parse_text(top.part("text_config").raw, "qwen2" if llm.startswith("qwen") else "llama")
     if text.kind == "qwen2" and "action_vocab" not in raw:

@@ -37,8 +37,8 @@ from vla_ros.engine.io.processors import (
     TOKENIZER,
     UNNORMALIZER,
     Processors,
-    PromptTokenizer,
     Scaler,
+    TextTokenizer,
     read_processors,
 )
 from vla_ros.engine.io.quantize import quantized_weights
@@ -108,7 +108,7 @@ class LerobotFamily(Family[FlowConfig]):
         config = read_flow_config(directory, options.steps)
         processors = read_processors(directory, config)
         vocab = config.shapes.text.vocab_size
-        words = PromptTokenizer(directory, options.tokenizer, processors.tokenizer, vocab)
+        words = TextTokenizer(directory, options.tokenizer, processors.tokenizer, vocab)
         positions = check_discrete(config, read_discrete(directory, config), str(directory))
         expected = expected_tensors(config)
         weights = quantized_weights(directory, expected) or FileWeights(
@@ -117,7 +117,7 @@ class LerobotFamily(Family[FlowConfig]):
         return _opened(config, weights, processors, words, positions)
 
     def random(self, config: FlowConfig, seed: int, device: torch.device) -> Opened:
-        words = PromptTokenizer(tokenizer_directory(), None, "", config.shapes.text.vocab_size)
+        words = TextTokenizer(tokenizer_directory(), None, "", config.shapes.text.vocab_size)
         positions = check_discrete(config, known_discrete(config), f"random:{config.kind}")
         weights = drawn_weights(config, seed, device)
         return _opened(config, weights, random_processors(config), words, positions)
@@ -133,7 +133,7 @@ def _opened(
     config: FlowConfig,
     weights: Weights,
     processors: Processors,
-    words: PromptTokenizer,
+    words: TextTokenizer,
     positions: torch.Tensor,
 ) -> Opened:
     return Opened(

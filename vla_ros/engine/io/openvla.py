@@ -57,7 +57,7 @@ _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", t
 class Checkpoint:
     """A checkpoint that has been read and checked. ``directory`` holds its tokenizer.
 
-    ``quantised``: the weights that are not among ``tensors`` since they have fewer bits; ``words``:
+    ``quantized``: the weights that are not among ``tensors`` since they have fewer bits; ``words``:
     the word embeddings, where they are not among them either."""
 
     config: ModelConfig
@@ -231,7 +231,7 @@ def load_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Chec
 def quantized(checkpoint: Checkpoint, formats: Formats) -> Checkpoint:
     """The same with weights in other formats; ValueError where they cannot be.
 
-    To the bit what a directory that was quantised ahead of time is read back as.
+    To the bit what a directory that was quantized ahead of time is read back as.
     """
     if checkpoint.config.text.ternary:
         raise CheckpointError(TERNARY)

@@ -38,7 +38,7 @@ ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
 STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
 PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
-#: Statistics that a mode of normalisation needs.
+#: Statistics that a mode of normalization needs.
 MODES = {
     "IDENTITY": (),
     "MEAN_STD": ("mean", "std"),
@@ -86,7 +86,7 @@ def apply_preprocessor(config: ModelConfig, raw: dict[str, Any]) -> ModelConfig:
             for tower, resize in zip(towers, resizes, strict=True)
         )
     fill = None
-    if boxed:  # its class pads all towers with the one colour of the last
+    if boxed:  # its class pads all towers with the one color of the last
         mean = fields.triple("means", _list(fields, "means", count)[-1] or [0.5] * 3)
         stored = fields.raw.get("tvf_letterbox_fill")
         grey = [int(x * 255) for x in mean]
@@ -341,7 +341,7 @@ def _relative(
     return tuple(not any(w in n for w in words if n) for n in names[: config.action_dim])
 
 
-class PromptTokenizer:
+class TextTokenizer:
     """Text -> ids with the tokenizer of a folder, or of the path that was given.
 
     CheckpointError in one line where there is none or it belongs to another model.

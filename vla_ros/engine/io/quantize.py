@@ -127,7 +127,7 @@ def write_origin(directory: Path, origin: Origin) -> None:
 def already(directory: Path) -> str:
     """What is said of a directory that was quantized ahead of time."""
     return (
-        f"{directory} is quantised already: leave out weights, or name the checkpoint that it was"
+        f"{directory} is quantized already: leave out weights, or name the checkpoint that it was"
         " made of"
     )
 
@@ -377,7 +377,7 @@ class QuantizedWeights(FileWeights):
 
     def _refuse_lost(self, name: str) -> None:
         if name not in self._names:
-            raise CheckpointError(f"{self._path} lacks {name}: quantise the checkpoint again")
+            raise CheckpointError(f"{self._path} lacks {name}: quantize the checkpoint again")
 
 
 def quantized_weights(directory: Path, expected: Expected) -> QuantizedWeights | None:

@@ -1,7 +1,7 @@
 """Prompts, and tokens <-> bins <-> actions, exactly as the OpenVLA family defines them.
 
 Sources: openvla ``prismatic/vla/action_tokenizer.py`` (bins), ``modeling_prismatic.py``
-``predict_action`` (decoding, de-normalisation, the token 29871), ``deploy.py`` (prompts);
+``predict_action`` (decoding, de-normalization, the token 29871), ``deploy.py`` (prompts);
 openvla-mini ``action_tokenizer.py`` and its Qwen prompt builder; BitVLA ``bitnet_utils.py`` and the
 chat template of its ``convert_ckpt.py``.
 """
@@ -79,7 +79,7 @@ class PromptTokenizer:
             self._open()
 
     def _open(self) -> None:
-        """Read what stands before the image, once; the rest is tokenised without it, as it would be
+        """Read what stands before the image, once; the rest is tokenized without it, as it would be
         behind the special token that the image's place is."""
         before, _, _ = self._template.partition(IMAGE)
         self._before = list(self._tokenizer.encode(before).ids)
@@ -152,13 +152,13 @@ class ActionTokens:
     """Tokens <-> bins <-> values in [-1, 1].
 
     Encoding: token = V - digitize(clip(a), linspace(-1, 1, bins)). Bin b = V - 1 - token, so
-    the 256 bins own the tokens V - 256 ... V - 1. Decoding: the centre of bin min(b, 254): the
+    the 256 bins own the tokens V - 256 ... V - 1. Decoding: the center of bin min(b, 254): the
     255 intervals between 256 edges, the last two bins sharing one.
     """
 
     vocab: int  # V, the tokenizer's length (32000 for Llama-2, 151921 for MiniVLA)
     bins: int = 256
-    ordered: ClassVar[bool] = True  # neighbouring tokens are neighbouring values
+    ordered: ClassVar[bool] = True  # neighboring tokens are neighboring values
 
     @property
     def first(self) -> int:
@@ -197,9 +197,9 @@ class ActionTokens:
         """Values in [-1, 1] of action tokens; raises InvalidAction for any other token."""
         self.refuse_others(tokens)
         edges = np.linspace(-1.0, 1.0, self.bins)
-        centres = (edges[:-1] + edges[1:]) / 2.0
+        centers = (edges[:-1] + edges[1:]) / 2.0
         index = np.clip(self.vocab - 1 - np.asarray(tokens), 0, self.bins - 2)
-        return np.asarray(centres[index], dtype=np.float64)
+        return np.asarray(centers[index], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

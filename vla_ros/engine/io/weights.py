@@ -140,7 +140,7 @@ def check_tensors(
         "missing": missing,
         "extra": extra,
         "of the wrong shape": wrong,
-        f"of a type other than {', '.join(FLOATS)} (quantised?)": kinds,
+        f"of a type other than {', '.join(FLOATS)} (quantized?)": kinds,
     }
     refuse_faults(where, lists)
 

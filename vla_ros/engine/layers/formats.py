@@ -23,7 +23,7 @@ class Formats:
         return self != Formats()
 
     def __str__(self) -> str:
-        """As :func:`parse_formats` takes it, "" where nothing is quantised."""
+        """As :func:`parse_formats` takes it, "" where nothing is quantized."""
         named = ((part, getattr(self, part)) for part in PARTS)
         return ",".join(f"{part}={kind}" for part, kind in named if kind != STORED)
 

@@ -40,8 +40,8 @@ from vla_ros.engine.io.processors import (
     PREPROCESSOR,
     UNNORMALIZER,
     Processors,
-    PromptTokenizer,
     Scaler,
+    TextTokenizer,
     scaler_of,
     steps_of,
 )
@@ -355,7 +355,7 @@ class Evo1Preparation(Preparation):
         self,
         config: Evo1Config,
         processors: Processors,
-        tokenizer: PromptTokenizer,
+        tokenizer: TextTokenizer,
         device: torch.device,
     ) -> None:
         self._config, self._processors, self._tokenizer = config, processors, tokenizer
@@ -496,7 +496,7 @@ class Evo1Family(Family[Evo1Config]):
         check_time_index()
         config = read_evo1_config(directory, options)
         processors = read_evo1_processors(directory, config)
-        words = PromptTokenizer(directory, options.tokenizer, config.vlm, config.text.vocab_size)
+        words = TextTokenizer(directory, options.tokenizer, config.vlm, config.text.vocab_size)
         expected = evo1_expected(config)
         weights = quantized_weights(directory, expected) or FileWeights(
             directory / WEIGHTS, expected
@@ -505,7 +505,7 @@ class Evo1Family(Family[Evo1Config]):
 
     def random(self, config: Evo1Config, seed: int, device: torch.device) -> Opened:
         directory = cached(f"evo1-tokenizer-{self.presets_version}", write_evo1_tokenizer)
-        words = PromptTokenizer(directory, None, "", config.text.vocab_size)
+        words = TextTokenizer(directory, None, "", config.text.vocab_size)
         return self._opened(config, drawn_evo1(config, seed, device), _processors(config), words)
 
     def write(self, directory: Path, preset: str, seed: int) -> None:
@@ -519,7 +519,7 @@ class Evo1Family(Family[Evo1Config]):
         return read_evo1_processors(directory, self.config(directory, options)).action.ends()
 
     def _opened(
-        self, config: Evo1Config, weights: Weights, processors: Processors, words: PromptTokenizer
+        self, config: Evo1Config, weights: Weights, processors: Processors, words: TextTokenizer
     ) -> Opened:
         image_token = words.id_of(IMAGE_TOKEN)
         return Opened(

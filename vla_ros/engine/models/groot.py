@@ -41,7 +41,7 @@ from vla_ros.engine.io.groot import (
     write_metadata,
     write_processor,
 )
-from vla_ros.engine.io.processors import PromptTokenizer
+from vla_ros.engine.io.processors import TextTokenizer
 from vla_ros.engine.io.quantize import quantized_weights
 from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.weights import Expected, FileWeights, Weights, sha256_of_folder
@@ -510,7 +510,7 @@ def read_tokenizer(config: GrootConfig, directory: Path, given: str | None) -> T
     if isinstance(backbone, EagleConfig):
         vocab, token = backbone.text.vocab_size, backbone.image_token
         return EagleTokenizer(directory, given, vocab, token)
-    return PromptTokenizer(directory, given, "", backbone.text.vocab_size)
+    return TextTokenizer(directory, given, "", backbone.text.vocab_size)
 
 
 def check_discrete(config: GrootConfig, directory: Path) -> None:

@@ -25,7 +25,7 @@ _Float32s = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ActionCodes(ActionTokens):
-    """Code c of every group has the token V - 1 - c; neighbouring codes mean nothing alike.
+    """Code c of every group has the token V - 1 - c; neighboring codes mean nothing alike.
 
     ``codebooks`` [groups, codes, latent]; ``layers`` are weights and biases of the decoder.
     """

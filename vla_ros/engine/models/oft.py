@@ -94,7 +94,7 @@ def load_heads(
     tensors: dict[str, torch.Tensor],
     quantized: Mapping[str, LowBit] | None = None,
 ) -> ParallelHeads:
-    """The heads with a checkpoint's weights, of which the ``quantised`` are no tensors."""
+    """The heads with a checkpoint's weights, of which the ``quantized`` are no tensors."""
     with torch.device("meta"):
         heads = ParallelHeads(config)
     few = {n: m for n, m in (quantized or {}).items() if n.startswith("action_head.")}

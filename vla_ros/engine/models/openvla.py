@@ -72,7 +72,7 @@ class VLAModel:
         self.quantized = sum(m.parameters for m in checkpoint.quantized.values())
         self.quantized_bytes = sum(m.nbytes for m in checkpoint.quantized.values())
         if self.quantized and options.backend != "own":
-            raise ValueError(f"backend {options.backend!r} has no quantised weights: give own")
+            raise ValueError(f"backend {options.backend!r} has no quantized weights: give own")
         #: of OFT's head of actions
         self.quantized_head: dict[str, LowBit] = {
             n: m for n, m in checkpoint.quantized.items() if n.startswith("action_head.")
@@ -121,7 +121,7 @@ class VLAModel:
         return 0 if self.capture is None else self.capture.count
 
     def unpacked(self) -> dict[str, torch.Tensor]:
-        """All tensors that are not quantised, those that a CPU has packed made anew."""
+        """All tensors that are not quantized, those that a CPU has packed made anew."""
         packed = self.decoder.unpacked() if isinstance(self.decoder, LlamaDecoder) else {}
         return {**self.tensors, **packed}
 

@@ -19,7 +19,7 @@ from vla_ros.core.types import Image
 from vla_ros.engine.errors import InvalidAction
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.images.preprocessor import uploaded
-from vla_ros.engine.io.processors import Processors, PromptTokenizer
+from vla_ros.engine.io.processors import Processors, TextTokenizer
 from vla_ros.engine.models.base import Inputs
 
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ class LerobotPreparation(Preparation):
         self,
         config: FlowConfig,
         processors: Processors,
-        tokenizer: PromptTokenizer,
+        tokenizer: TextTokenizer,
         device: torch.device,
     ) -> None:
         self._config, self._processors = config, processors
@@ -61,7 +61,7 @@ class LerobotPreparation(Preparation):
         self._ids = torch.empty(0, dtype=torch.int64)
 
     def instruct(self, text: str) -> None:
-        """Tokenise once. For pi0.5, whose prompt has the state in it, the longest that can come."""
+        """Tokenize once. For pi0.5, whose prompt has the state in it, the longest that can come."""
         config = self._config
         worst = np.full(config.state_dim, BINS - 1)
         ids = self._tokenizer(prompt_text(config.kind, text, worst))

@@ -391,7 +391,7 @@ def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int]:
 
 
 def _stored(source: Path | str) -> bool:
-    """A folder that was quantised ahead of time."""
+    """A folder that was quantized ahead of time."""
     return isinstance(source, Path) and read_origin(source) is not None
 
 

@@ -188,7 +188,7 @@ def surer(gap: float) -> float:
     """Of two choices that lie ``gap`` apart in logits, (p - q) / (p + q): 0 alike, 1 no doubt.
 
     Of two alone that is the difference of their probabilities. It is taken of these two, since
-    where neighbouring bins share the probability no difference of it is ever large: the surest
+    where neighboring bins share the probability no difference of it is ever large: the surest
     token of `shipped:tabletop` has 0.23 on these frames, and no flip can lie further apart.
     """
     return math.tanh(gap / 2)
@@ -331,7 +331,7 @@ class Thresholds:
     where a policy is of two minds, as whether to turn or not, that alone moves it far. ``clear``:
     the share of each kind of choice that may flip in no close call.
     ``agreement``: the least share of tokens that are the reference's. By default it is shown and
-    not judged: where a policy's bins are fine, neighbours win by a hair, and nothing comes of it.
+    not judged: where a policy's bins are fine, neighbors win by a hair, and nothing comes of it.
     An index that moved is never let through.
     """
 

@@ -252,22 +252,22 @@ def end_labels(axes: Axes, labels: Sequence[Label], left: bool = False) -> None:
 def spread_out(values: Sequence[float], step: float, low: float, high: float) -> list[float]:
     """Ascending ``values`` moved as little as need be to be ``step`` apart and inside."""
     step = min(step, (high - low) / max(len(values) - 1, 1))
-    blocks: list[tuple[float, int]] = []  # centre and count of values that touch
+    blocks: list[tuple[float, int]] = []  # center and count of values that touch
     for wanted in values:
-        centre, count = wanted, 1
+        center, count = wanted, 1
         while True:
             half = (count - 1) * step / 2
-            centre = min(max(centre, low + half), high - half)
+            center = min(max(center, low + half), high - half)
             if not blocks:
                 break
             before, many = blocks[-1]
-            if centre - half - (before + (many - 1) * step / 2) >= step * (1 - 1e-9):
+            if center - half - (before + (many - 1) * step / 2) >= step * (1 - 1e-9):
                 break
             blocks.pop()
-            centre = (before * many + centre * count) / (many + count)
+            center = (before * many + center * count) / (many + count)
             count += many
-        blocks.append((centre, count))
-    return [centre + (i - (count - 1) / 2) * step for centre, count in blocks for i in range(count)]
+        blocks.append((center, count))
+    return [center + (i - (count - 1) / 2) * step for center, count in blocks for i in range(count)]
 
 
 # ------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ PHASES = ("vision", "projector", "prefill", "decode", "draft", "head")
 
 @dataclass(frozen=True, slots=True)
 class Clocked:
-    """Behaviour behind a camera: answers a second, and seconds from the capture of a frame to
+    """Behavior behind a camera: answers a second, and seconds from the capture of a frame to
     its answer, on average and at worst."""
 
     rate_hz: float

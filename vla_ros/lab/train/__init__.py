@@ -1,4 +1,4 @@
-"""Demonstrations of the scripted expert, and behaviour cloning of the small policies.
+"""Demonstrations of the scripted expert, and behavior cloning of the small policies.
 
 ``data``, below everything else here, makes and reads demonstrations; of it `collection` and
 `rollout`, and `check` here, run the simulation. What training itself needs is torch and the data

@@ -258,7 +258,7 @@ class Batches:
         ids, rows = self._sequences(which, tokens)
         words = self._starts() + self._words[which]
         things = self._things[goals].to(self._device)
-        places = places_of(drawn.centres[:, 0], things, self._pictures.side, self._pictures.patch)
+        places = places_of(drawn.centers[:, 0], things, self._pictures.side, self._pictures.patch)
         tokens, words = tokens.to(self._device), words.to(self._device)
         return Batch(self._layout, drawn.pixels, ids, rows, tokens, drawn.patches, places, words)
 

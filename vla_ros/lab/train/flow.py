@@ -182,7 +182,7 @@ class FlowNetwork(nn.Module):
         state [B, state_width]; x [B, K, n, H, D] at ``time`` [B, K, n], where rows that are
         ``given``, bool [B, K, n, H], are at time 0. Returns the velocities [B, K, n, H, D], the
         patch features [B, patches, W] and the words' last hidden states
-        [B, K, L, C], normalised.
+        [B, K, L, C], normalized.
         """
         batch, sentences, samples = time.shape
         features = self.tower(pixels.flatten(0, 1))
@@ -464,7 +464,7 @@ class FlowBatches:
         given = torch.arange(horizon) < count[..., None]
         side, patch = self._pictures.side, self._pictures.patch
         things = self._things[goals].to(self._device)
-        places = places_of(drawn.centres[:, 0], things, side, patch)
+        places = places_of(drawn.centers[:, 0], things, side, patch)
         there = self._device
         return FlowBatch(
             pixels=drawn.pixels,

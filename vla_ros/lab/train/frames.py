@@ -222,7 +222,7 @@ def _common_info(paths: Sequence[Path], images: int) -> SetInfo:
 
 
 # ------------------------------------------------------------------------------------------------
-# In which patch of the image an object's centre is: labels of the auxiliary losses.
+# In which patch of the image an object's center is: labels of the auxiliary losses.
 
 
 NOWHERE = -100  # no patch: cross-entropy leaves it out
@@ -269,11 +269,11 @@ _GRAIN = 0.01  # standard deviation of pixel noise, of 1
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """``pixels`` [B, images, 3, s, s] normalised; ``centres`` [B, images, objects, 2] of what is
+    """``pixels`` [B, images, 3, s, s] normalized; ``centers`` [B, images, objects, 2] of what is
     in them; ``patches`` int64 [B, patches], labels of the patch loss."""
 
     pixels: torch.Tensor
-    centres: torch.Tensor
+    centers: torch.Tensor
     patches: torch.Tensor
 
 
@@ -306,13 +306,13 @@ class Pictures:
         light = torch.rand(size, 2, generator=draw) * 2 - 1
         there, moved = index.to(self._device), shift.to(self._device)
         pixels = self._pixels(there, moved, light.to(self._device), step)
-        centres = self._frames.pixels[there] - moved[:, None, None, [1, 0]]
-        return Drawn(pixels, centres, patch_labels(centres, self._side, self._patch))
+        centers = self._frames.pixels[there] - moved[:, None, None, [1, 0]]
+        return Drawn(pixels, centers, patch_labels(centers, self._side, self._patch))
 
     def _pixels(
         self, index: torch.Tensor, shift: torch.Tensor, light: torch.Tensor, step: int
     ) -> torch.Tensor:
-        """Shifted (edges repeat), relit, grainy and normalised images."""
+        """Shifted (edges repeat), relit, grainy and normalized images."""
         images = self._frames.images
         size = images.shape[2]
         along = torch.arange(size, device=self._device)

@@ -59,7 +59,7 @@ class BatchedAttention(Attention):
 class Network(nn.Module):
     """A :class:`ModelConfig` with weights to train, and the heads of the auxiliary losses.
 
-    ``patch_head`` names the object centred in a patch, out of ``objects``; ``place_head`` points
+    ``patch_head`` names the object centered in a patch, out of ``objects``; ``place_head`` points
     at the patches of the two things that a sentence is about. Neither is part of a checkpoint.
     """
 
@@ -181,7 +181,7 @@ def sincos(patches: int, width: int) -> torch.Tensor:
 
 
 def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
-    """transformers' initialisation: norms 1, biases 0, all else normal with deviation 0.02."""
+    """transformers' initialization: norms 1, biases 0, all else normal with deviation 0.02."""
     if name.endswith("norm.weight"):
         return nn.Parameter(torch.ones(shape))
     if name.endswith("bias"):
@@ -190,10 +190,10 @@ def _start(name: str, shape: tuple[int, ...]) -> nn.Parameter:
 
 
 # ------------------------------------------------------------------------------------------------
-# The losses: soft bins over the action tokens, and which object is centred in which patch.
+# The losses: soft bins over the action tokens, and which object is centered in which patch.
 
 
-_BACKGROUND = 0.05  # weight of patches without an object's centre: nearly all of them
+_BACKGROUND = 0.05  # weight of patches without an object's center: nearly all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ def make_objective(
 
 
 class TokenObjective:
-    """Behaviour cloning of the answers' tokens, of several sentences an image."""
+    """Behavior cloning of the answers' tokens, of several sentences an image."""
 
     def __init__(
         self,

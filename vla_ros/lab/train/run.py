@@ -1,4 +1,4 @@
-"""A whole run: behaviour cloning, rounds of on-policy correction, the checkpoint at the end."""
+"""A whole run: behavior cloning, rounds of on-policy correction, the checkpoint at the end."""
 
 from __future__ import annotations
 

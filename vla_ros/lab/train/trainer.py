@@ -1,4 +1,4 @@
-"""Behaviour cloning: the loop, what it reports, and how it stops and goes on.
+"""Behavior cloning: the loop, what it reports, and how it stops and goes on.
 
 One thread, one process. Killed at any moment it goes on from the last saved state and, on the
 same machine with the same number of threads, repeats the same losses.
@@ -360,7 +360,7 @@ def _line(entry: Entry) -> str:
 
 
 # ------------------------------------------------------------------------------------------------
-# The optimiser: Muon for the matrices, AdamW for all other parameters.
+# The optimizer: Muon for the matrices, AdamW for all other parameters.
 #
 # Source: Jordan et al. 2024 and Liu et al. 2025 ("Muon is scalable for LLM training"), whose
 # scaling lets both share one learning rate. Against AdamW alone (7e-4) the small model came as far
@@ -371,7 +371,7 @@ _TABLES = ("embed_tokens", "lm_head", "patch_head")  # matrices whose rows have 
 _UNDECAYED = ("norm", "bias", "pos_embed", "positions")
 
 
-class Optimiser:
+class Optimizer:
     """Of every parameter of ``network`` that requires a gradient."""
 
     def __init__(self, network: nn.Module, rate: float, weight_decay: float) -> None:
@@ -454,7 +454,7 @@ class Trainer:
         self.kind.begin(options, self.frames)
         self.network.to(device)
         self._average = {n: p.detach().clone() for n, p in self.network.named_parameters()}
-        self._optimizer = Optimiser(self.network, options.learning_rate, options.weight_decay)
+        self._optimizer = Optimizer(self.network, options.learning_rate, options.weight_decay)
         self.step, self._seconds = 0, 0.0
         self._resume()
         self._objective = self._make_objective()
@@ -502,7 +502,7 @@ class Trainer:
         self.save()
 
     def train_step(self) -> Entry:
-        """One step of the optimiser."""
+        """One step of the optimizer."""
         rate = self.options.rate(self.step)
         losses = self._objective.losses(self.step)
         whole = losses.action + self.options.patch_weight * losses.patch

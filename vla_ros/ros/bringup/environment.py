@@ -1,6 +1,6 @@
 """The environment variables that every process of a graph needs.
 
-What the user has set is never changed. Call :func:`prepare` before rclpy is initialised: the
+What the user has set is never changed. Call :func:`prepare` before rclpy is initialized: the
 middleware reads these variables once.
 """
 
@@ -134,7 +134,7 @@ def leased_domain() -> Iterator[int]:
 
 def isolate(domain: int) -> None:
     """Keep this process and its children to this machine and to ``domain``, whatever the shell
-    has set. Before rclpy is initialised."""
+    has set. Before rclpy is initialized."""
     os.environ["ROS_DOMAIN_ID"] = str(domain)
     os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
     for name in _ELSEWHERE:

@@ -93,7 +93,7 @@ class History(Generic[T]):
         return after if after.stamp_ns - stamp_ns <= stamp_ns - before.stamp_ns else before
 
     def forget(self, before_ns: int) -> None:
-        """Let go of what is older, except for the newest of it: it may be a neighbour yet."""
+        """Let go of what is older, except for the newest of it: it may be a neighbor yet."""
         self._cut(bisect_left(self._stamps, before_ns) - 1)
 
     def _sample(self, at: int) -> Sample[T]:
@@ -595,7 +595,7 @@ class FrameCheck:
             return "stamp is zero: the camera driver must fill header.stamp"
         if stamp - received > tolerance:
             ahead = (stamp - received) / MS
-            return f"stamp lies {ahead:.1f} ms in the future: synchronise the clocks"
+            return f"stamp lies {ahead:.1f} ms in the future: synchronize the clocks"
         if received - stamp > limits.max_age_ns:
             return f"older than max_age: {(received - stamp) / MS:.0f} ms"
         if stamp == self.last_stamp_ns:

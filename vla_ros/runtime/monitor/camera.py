@@ -3,7 +3,7 @@
 Frames are judged by their stamps alone; no pixel is looked at. Whether the camera's clock and ours
 agree is judged from receipt minus stamp, δ. The smallest δ of a window is the quickest transport
 plus the clocks' offset. Transport is never negative, so δ < −ε proves that the clocks are not
-synchronised; a smallest δ that keeps moving shows that they drift apart, and one that moves at once
+synchronized; a smallest δ that keeps moving shows that they drift apart, and one that moves at once
 and stays that one of them was set. A busy processor moves it too, but spreads the frames as it
 does. Not thread-safe.
 """

@@ -183,8 +183,8 @@ def _clocks(facts: Facts, found: _Findings) -> None:
         count = watch.ahead.recent(facts.steady_ns)
         found.add(
             Level.ERROR,
-            f"clocks not synchronised: {count} images stamped up to {-smallest:.1f} ms in the "
-            "future; synchronise the camera's clock (chrony, PTP)",
+            f"clocks not synchronized: {count} images stamped up to {-smallest:.1f} ms in the "
+            "future; synchronize the camera's clock (chrony, PTP)",
         )
     if jumps := watch.offset.jumps.recent(facts.steady_ns):
         last = watch.offset.last_jump_ms

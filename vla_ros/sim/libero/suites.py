@@ -130,7 +130,7 @@ _WHERES = (
     (r"next to the (.+)", "near"),
     (r"on the (.+)", "near"),
     (r"in the top drawer of the (.+)", "inside"),
-    (r"from table center", "centre"),
+    (r"from table center", "center"),
 )
 
 
@@ -149,7 +149,7 @@ class Where(str, Enum):
     BETWEEN = "between"  # two landmarks
     NEAR = "near"  # next to or on a landmark
     INSIDE = "inside"  # in a drawer of a landmark, so not on top of it
-    CENTRE = "centre"  # of the table
+    CENTRE = "center"  # of the table
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def test_the_language_model_s_kind_follows_from_the_backbone() -> None:
         ),
         ({"text_config": []}, r"text_config is \[\]: wanted an object"),
         ({"text_config": {"vocab_size": 100}}, "256 action bins at the end of 36 tokens"),
-        ({"quantization_config": {"load_in_4bit": True}}, "quantised weights"),
+        ({"quantization_config": {"load_in_4bit": True}}, "quantized weights"),
         ({"image_resize_strategy": "stretch"}, "image_resize_strategy is 'stretch'"),
         ({"vision_backbone_id": "clip-vit-l"}, "vision_backbone_id is 'clip-vit-l'"),
         ({"use_fused_vision_backbone": False}, "use_fused_vision_backbone is False"),

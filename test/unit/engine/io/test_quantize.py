@@ -1,4 +1,4 @@
-"""Flow, then token policies with weights of fewer bits: quantised when loaded, ahead of time."""
+"""Flow, then token policies with weights of fewer bits: quantized when loaded, ahead of time."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_ahead_of_time_is_the_same_to_the_bit(preset: str, tmp_path: Path) -> No
     now = chunk(source, MIXED)
     assert torch.equal(now, chunk(target))
     off = float((now - chunk(source)).norm() / now.norm())
-    assert 0.001 < off < 0.3  # it is quantised, and still the same policy
+    assert 0.001 < off < 0.3  # it is quantized, and still the same policy
     found = inspect(str(target))
     assert found.kind == inspect(str(source)).kind
     assert found.parameters == inspect(str(source)).parameters
 
 
 class Widened(QuantizingWeights):
-    """The same matrices, quantised and made floats again: plain products."""
+    """The same matrices, quantized and made floats again: plain products."""
 
     def made(self, name: str, part: str, like: torch.Tensor, make: Make, take: Take) -> Made:
         weight, bias = make(take)
@@ -171,7 +171,7 @@ def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
     for options, said in (
         ({"dtype": "float32"}, "give dtype bfloat16"),
         ({"dtype": "bfloat16", "rtc_mode": "guided_vjp"}, "give rtc_mode 'guided'"),
-        ({"dtype": "bfloat16", "weights": "int4"}, "quantised already"),
+        ({"dtype": "bfloat16", "weights": "int4"}, "quantized already"),
     ):
         with pytest.raises(CheckpointError, match=said):
             load_engine(EngineOptions(str(target), **options))  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ def loaded(checkpoint: Path, weights: str = "", **options: object) -> Engine:
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "fp8", ALL])
 def test_ahead_of_time_is_the_same_to_the_bit_of_tokens(checkpoint: Path, weights: str) -> None:
-    """And schedules run: speculation over the quantised weights answers every frame."""
+    """And schedules run: speculation over the quantized weights answers every frame."""
     target = checkpoint.with_name("few")
     done = quantize_checkpoint(str(checkpoint), parse_formats(weights), target)
     assert done.after < done.before
@@ -309,8 +309,8 @@ def test_what_it_was_made_of_is_written_down(checkpoint: Path) -> None:
 def test_what_cannot_be_is_one_line_of_tokens(checkpoint: Path) -> None:
     for options, said in (
         ({"dtype": "float32"}, "give dtype bfloat16"),
-        ({"schedule": "generate"}, "no quantised weights"),
-        ({"backend": "transformers"}, "no quantised weights"),
+        ({"schedule": "generate"}, "no quantized weights"),
+        ({"backend": "transformers"}, "no quantized weights"),
         ({"schedule": "speculative", "acceptance": "sampling", "weights": "int4"}, "head=int8"),
     ):
         asked = {"dtype": "bfloat16", "weights": "int8", **options}
@@ -320,7 +320,7 @@ def test_what_cannot_be_is_one_line_of_tokens(checkpoint: Path) -> None:
     quantize_checkpoint(str(checkpoint), parse_formats("int8"), target)
     with pytest.raises(CheckpointError, match="give dtype bfloat16"):
         load_engine(EngineOptions(str(target)))
-    with pytest.raises(ValueError, match="quantised already"):
+    with pytest.raises(ValueError, match="quantized already"):
         loaded(target, "int4")
     with pytest.raises(CheckpointError, match="exists"):
         quantize_checkpoint(str(checkpoint), parse_formats("int8"), target)
@@ -373,7 +373,7 @@ def test_the_head_of_oft(tmp_path: Path) -> None:
 def test_the_verbs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Quantise, then a gate against what it was made of; the verdict belongs to the new files."""
+    """Quantize, then a gate against what it was made of; the verdict belongs to the new files."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_random(tmp_path / "it", tiny_config(), seed=1)
     source, target = str(tmp_path / "it"), str(tmp_path / "few")
@@ -398,7 +398,7 @@ def test_the_verbs(
     ("checkpoint", "weights", "said"),
     [
         ("shipped:tabletop", "int5", "give bf16, int8, int4, fp8"),
-        ("shipped:tabletop", "bf16", "quantises nothing"),
+        ("shipped:tabletop", "bf16", "quantizes nothing"),
         ("random:small", "int8", "made anew"),
         ("nowhere", "int8", "neither a directory"),
     ],

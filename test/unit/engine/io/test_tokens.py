@@ -1,4 +1,4 @@
-"""Prompts, bins and de-normalisation, against the figures the family publishes."""
+"""Prompts, bins and de-normalization, against the figures the family publishes."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Cuda:
         return "pool"
 
     def synchronize(self, device: torch.device) -> None:
-        self.log.append(("synchronise", str(device)))
+        self.log.append(("synchronize", str(device)))
 
 
 class Stream:
@@ -114,7 +114,7 @@ def test_a_gpu_is_waited_for_and_made_the_current_one_a_cpu_is_not(cuda: Cuda) -
         pass
     assert not cuda.log
     synchronize(GPU)
-    assert cuda.log == [("synchronise", "cuda:1")]
+    assert cuda.log == [("synchronize", "cuda:1")]
     with on_device(GPU):
         pass
     with pytest.raises(AssertionError):

@@ -20,7 +20,7 @@ from vla_ros.engine.layers.gemm import Gemv, Tile, Way, ways
 from vla_ros.engine.layers.kernels import between_triton, rope_write_triton, tail_attention_triton
 from vla_ros.engine.layers.kernels import gemm_triton as gemm
 
-SMALL = 99 * 1024  # of a GeForce; a data centre's GPUs have more
+SMALL = 99 * 1024  # of a GeForce; a data center's GPUs have more
 CAPABILITIES = (80, 89, 90, 120)
 #: KV heads, queries of each, tokens a block, rows, head size, entries a block, as TritonTail picks
 SHAPES = [(32, 1, 1, 16, 128, 64), (2, 7, 9, 64, 64, 64), (8, 4, 16, 64, 128, 64)]

@@ -53,11 +53,11 @@ def test_on_a_gpu_it_is_asked_while_the_device_sleeps(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(watches.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("synchronise"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("synchronize"))
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: log.append(("sleep", cycles)))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     assert stopwatch(torch.device("cuda:1"))(run) == pytest.approx(0.003)
-    before = ["run", "synchronise"] * 2
+    before = ["run", "synchronize"] * 2
     (sleep,) = {word for word in log if isinstance(word, tuple)}
     assert sleep == ("sleep", pytest.approx(0.004 * 2.5e9, rel=1e-6))
     assert log == before + [sleep, "event", "run", "event", "wait"] * 5

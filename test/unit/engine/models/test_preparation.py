@@ -24,14 +24,14 @@ def test_a_square_of_the_right_size_is_only_scaled() -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(10, 40), (40, 10), (13, 29)])
 def test_the_rest_is_black_around_pi_and_before_smolvla(height: int, width: int) -> None:
-    for centred in (True, False):
-        square = padded_square(grey(height, width), 20, centred)
+    for centered in (True, False):
+        square = padded_square(grey(height, width), 20, centered)
         seen = square[0] > 0
         rows, columns = (torch.nonzero(seen.any(axis)).flatten() for axis in (1, 0))
         ratio = max(height, width) / 20
         assert (len(rows), len(columns)) == (int(height / ratio), int(width / ratio))
         assert (square[0][~seen] == -1).all()
-        first = [(20 - len(r)) // 2 if centred else 20 - len(r) for r in (rows, columns)]
+        first = [(20 - len(r)) // 2 if centered else 20 - len(r) for r in (rows, columns)]
         assert [int(rows[0]), int(columns[0])] == first
 
 

@@ -116,7 +116,7 @@ def test_a_close_call_may_flip_and_a_clear_one_may_not() -> None:
 
 def test_a_flip_far_away_is_no_close_call_where_many_bins_share_the_probability() -> None:
     """Soft bins: the surest of 256 has 0.07, so no difference of probabilities is ever above it.
-    A fault that turns the arm round is found all the same, and a neighbour may still win."""
+    A fault that turns the arm round is found all the same, and a neighbor may still win."""
     bins = torch.arange(256.0)
 
     def soft(middle: float) -> list[float]:

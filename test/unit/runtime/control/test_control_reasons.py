@@ -151,8 +151,8 @@ def test_dropped_frames_are_counted_with_the_last_reason(lockstep):
 @pytest.mark.parametrize(
     ("ahead_ms", "sim_time", "says"),
     [
-        (6, False, "stamp lies 6.0 ms in the future: synchronise the clocks"),
-        (51, True, "stamp lies 51.0 ms in the future: synchronise the clocks"),
+        (6, False, "stamp lies 6.0 ms in the future: synchronize the clocks"),
+        (51, True, "stamp lies 51.0 ms in the future: synchronize the clocks"),
         (-501, False, "older than max_age: 501 ms"),
         (5, False, ""), (50, True, ""), (-500, False, ""),
     ],

@@ -80,7 +80,7 @@ def test_what_is_forgotten_is_older_than_the_last_before_it():
     found.forget(25)
     assert stamps(found) == [20, 30]
     found.forget(30)
-    assert stamps(found) == [20, 30], "the last before it may be a neighbour yet"
+    assert stamps(found) == [20, 30], "the last before it may be a neighbor yet"
     found.forget(31)
     assert stamps(found) == [30]
 

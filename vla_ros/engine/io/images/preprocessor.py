@@ -71,7 +71,7 @@ def fit(
 
 
 def letterbox_fill(config: ModelConfig, tower: TowerConfig) -> Color:
-    """The colour of the padding: the checkpoint's one for all towers, else int(mean * 255).
+    """The color of the padding: the checkpoint's one for all towers, else int(mean * 255).
 
     The family disagrees with itself. Its Hugging Face processor pads every tower with the last
     one's mean, its training code each with its own; a checkpoint with a preprocessor file is
@@ -117,7 +117,7 @@ class Preprocessor:
         ]
 
     def __call__(self, image: Image) -> tuple[torch.Tensor, ...]:
-        """Resize, optionally centre-crop, scale to [0, 1], normalise for every tower."""
+        """Resize, optionally center-crop, scale to [0, 1], normalize for every tower."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise ValueError(f"image is {image.dtype} {image.shape}: give uint8 [h, w, 3]")
         make = self._pillow(image) if self._squares is None else self._torch(image, self._squares)
@@ -202,7 +202,7 @@ class TorchSquares:
         return (rows @ picture @ columns.T).round_().clamp_(0, 255)
 
     def center_crop(self, picture: torch.Tensor) -> torch.Tensor:
-        """As :func:`.steps.centre_crop`."""
+        """As :func:`.steps.center_crop`."""
         (y0, y1, fy), (x0, x1, fx) = (self._samples(n) for n in picture.shape[1:])
         # By a tensor: by a number, a GPU multiplies with what is nearly 1 / 255.
         source = picture / self._keep("white", lambda: np.full(1, 255, np.float32))

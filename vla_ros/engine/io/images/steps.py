@@ -10,7 +10,7 @@ order: Pillow long did the horizontal axis first, 13.0 often the vertical one
 
 The steps of the published LIBERO evaluation: OpenVLA and OpenVLA-OFT treat every camera alike: turn
 the frame by 180 degrees, encode and decode it as JPEG, resize with Lanczos-3, for checkpoints
-trained with crop augmentation cut the centre out, then normalise as the checkpoint says. They turn
+trained with crop augmentation cut the center out, then normalize as the checkpoint says. They turn
 what OpenGL draws, the bottom row first. Here a frame is the picture as a camera shows it, the top
 row first; so what is left of the turn is a :func:`mirror`: these checkpoints know the world with
 left and right exchanged. Sources: openvla ``experiments/robot/libero/libero_utils.py``
@@ -101,10 +101,10 @@ def pillow_weights(length: int, size: int, interpolation: str) -> Weights:
     widened = max(scale, 1.0)
     weights = np.zeros((size, length), np.int64)
     for to in range(size):
-        centre = (to + 0.5) * scale
-        begin = max(int(centre - support * widened + 0.5), 0)
-        end = min(int(centre + support * widened + 0.5), length)
-        found = [curve((at - centre + 0.5) * (1.0 / widened)) for at in range(begin, end)]
+        center = (to + 0.5) * scale
+        begin = max(int(center - support * widened + 0.5), 0)
+        end = min(int(center + support * widened + 0.5), length)
+        found = [curve((at - center + 0.5) * (1.0 / widened)) for at in range(begin, end)]
         total = sum(found)
         for at, weight in enumerate(found, begin):
             share = weight / total if total else weight
@@ -263,8 +263,8 @@ def lanczos_weights(length: int, size: int) -> _Float32s:
     """Float32 [size, length]: what each of ``length`` pixels adds to each of ``size``."""
     reduction = length / size
     widened = max(reduction, 1.0)
-    centres = (np.arange(size) + 0.5) * reduction
-    offsets = np.abs(np.arange(length) + 0.5 - centres[:, None]) / widened
+    centers = (np.arange(size) + 0.5) * reduction
+    offsets = np.abs(np.arange(length) + 0.5 - centers[:, None]) / widened
     weights = np.where(
         offsets < LANCZOS_RADIUS, np.sinc(offsets) * np.sinc(offsets / LANCZOS_RADIUS), 0.0
     )

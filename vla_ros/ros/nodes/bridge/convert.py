@@ -155,7 +155,7 @@ INFO_TOPICS = {"image": "camera_info", "wrist_image": "wrist_camera_info"}
 def camera_info(fovy: float, size: int) -> CameraInfo:
     """Of an ideal pinhole camera with square images; the caller fills the header.
 
-    ``fovy``: rad, from the lower edge of the image to the upper one. Pixel centres are at whole
+    ``fovy``: rad, from the lower edge of the image to the upper one. Pixel centers are at whole
     numbers, so the middle of the image is at (size - 1) / 2.
     """
     focal, middle = size / 2 / math.tan(fovy / 2), (size - 1) / 2

@@ -1,4 +1,4 @@
-"""Preprocessing: sizes, crops, padding, normalisation.
+"""Preprocessing: sizes, crops, padding, normalization.
 
 What is made of a picture in torch is what Pillow makes of it, byte for byte.
 """

@@ -2,7 +2,7 @@
 
 ``data/tensorflow_2_15.npz`` holds what TensorFlow 2.15.1 (OpenVLA pins 2.15) made of two small
 pictures, step by step: tf.image.encode_jpeg and tf.io.decode_image, then tf.image.resize with
-lanczos3 and antialias, rounded, then the centre crop with tf.image.crop_and_resize.
+lanczos3 and antialias, rounded, then the center crop with tf.image.crop_and_resize.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def test_the_tensor_is_the_published_pipelines() -> None:
     square = reference_lanczos3(jpeg_round_trip(drawn[::-1, ::-1].copy()), 224)
     theirs = reference_crop(square) / 255
     theirs = (theirs - np.array(towers[0].mean)) / np.array(towers[0].std)
-    level = 1 / 255 / min(towers[0].std)  # one level of 255 in normalised units
+    level = 1 / 255 / min(towers[0].std)  # one level of 255 in normalized units
     difference = np.abs(ours.permute(1, 2, 0).numpy() - theirs)
     assert difference.max() <= level * 1.01
     assert (difference > level / 2).mean() < 1e-3

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from vla_ros.lab.train.frames import NOWHERE, patch_labels, places_of
 
 
-def test_a_patch_is_labelled_by_the_object_centred_in_it():
+def test_a_patch_is_labelled_by_the_object_centered_in_it():
     nan = float("nan")
     pixels = torch.tensor([[[[4.0, 4.0], [31.9, 8.0], [nan, nan], [-1.0, 5.0], [32.0, 0.0]]]])
     labels = patch_labels(pixels, side=4, patch=8)

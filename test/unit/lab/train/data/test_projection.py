@@ -1,4 +1,4 @@
-"""Against the renderer: at the pixel of a cube's centre the image has the cube's color."""
+"""Against the renderer: at the pixel of a cube's center the image has the cube's color."""
 
 import numpy as np
 import pytest
