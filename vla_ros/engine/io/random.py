@@ -316,7 +316,7 @@ _VERBS = (
 )
 _WHERE = (
     "left right top bottom front back middle first second third between of from under above"
-    " behind near far corner center center side"
+    " behind near far corner centre center side"
 )
 
 
