@@ -1,4 +1,4 @@
-"""`vla-ros advise`: which schedules meet a camera, a control rate and an age limit, best first."""
+"""`vla-ros advise`: which decodings meet a camera, a control rate and an age limit, best first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vla_ros.lab.roofline.schedules import Candidate, Requirements, Verdict
 
 DESCRIPTION = """\
-Name the schedules that give a command for every control tick on evidence young enough: the
+Name the ways of decoding that give a command for every control tick on evidence young enough: the
 lossless ones first, the freshest first. A lossy one changes what the policy says; it is marked.
 From the roofline of a device, or, with --bench, from what was measured there."""
 
@@ -34,7 +34,7 @@ examples:
   vla-ros advise --camera-hz 30 --control-hz 20 --max-age-ms 200 --bench bench.json
 
 A roofline is a bound: a real engine reaches a part of it. Measure before you rely on it.
-exit status: 0 at least one schedule meets the limits, 1 none does, 2 wrong usage"""
+exit status: 0 at least one meets the limits, 1 none does, 2 wrong usage"""
 
 #: options that only a calculation reads
 CALCULATED = (
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     source, candidates = _candidates(args)
     verdicts = advise(candidates, limits, args.executed)
     if not verdicts:
-        raise UserError(f"{source}: there is no schedule to choose from")
+        raise UserError(f"{source}: there is nothing to choose from")
     print(f"{source}\n{report.verdict_table(verdicts, limits)}\n")
     best = verdicts[0]
     by_part = by_executed(best.candidate, limits)

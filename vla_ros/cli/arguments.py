@@ -32,13 +32,13 @@ VERBS = {
     "coverage": "what drafts an evaluation's recorded tokens would allow",
     "quantize": "write a checkpoint with weights of fewer bits",
     "verify": "is a policy in a lower precision still the same policy?",
-    "calibrate": "fit the bins of uncertainty that schedule heterospec goes by",
+    "calibrate": "fit the bins of uncertainty that decoding heterospec goes by",
     "libero": "prepare the LIBERO benchmark, list its tasks",
     "lerobot": "set up LeRobot's environment, check its checkpoints",
     "collect": "record demonstrations of the scripted expert",
     "train": "train the small policy on simulated demonstrations",
     "roofline": "what a model can reach on a device, calculated",
-    "advise": "which schedules meet a control rate and an age limit",
+    "advise": "which ways of decoding meet a control rate and an age limit",
 }
 
 #: verbs by their names of the last release, which go with the next one

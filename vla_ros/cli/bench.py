@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vla_ros.lab.roofline.roofline import Roofline, StageTime
 
 DESCRIPTION = """\
-Measure every decoding schedule and its references on one model; of a flow policy
+Measure every way of decoding and its references on one model; of a flow policy
 (random:smolvla-small, a LeRobot folder) the phases vision, prefix and step, beside a plain program,
 transformers and LeRobot; of OpenVLA-OFT and BitVLA vision, pass and head."""
 
@@ -179,7 +179,7 @@ def _machine(device: str) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Token policies: a row a schedule.
+# Token policies: a row a way of decoding.
 
 
 def _options(args: argparse.Namespace) -> BenchOptions:

@@ -1,4 +1,4 @@
-"""`vla-ros calibrate`: from what a policy says to the bins and trees of schedule heterospec."""
+"""`vla-ros calibrate`: from what a policy says to the bins and trees of decoding heterospec."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _in_bag(path: Path) -> list[Said]:
 
 
 def _played(args: argparse.Namespace, executed: int) -> list[Said]:
-    """Episodes without ROS, in lock-step, with the schedule that changes nothing."""
+    """Episodes without ROS, in lock-step, with the decoding that changes nothing."""
     try:
         from vla_ros.cli.eval import direct_runner
         from vla_ros.data.episodes import parallel
@@ -230,7 +230,7 @@ def _played_rollouts(engine: object, options: object) -> list[Episode]:
 LEAST = 500  # frames that bins may rest on
 SEED = 1000  # evaluations begin at 0: their episodes stay unseen
 DESCRIPTION = """\
-Fit what schedule heterospec goes by: how sure the alternatives to the last action are (Phi, the
+Fit what decoding heterospec goes by: how sure the alternatives to the last action are (Phi, the
 entropy of the best path), and what became of them. Verification rounds are replayed on a fixed
 tree, from episodes that are played here or were recorded; every second episode is fitted on, and
 the others are what the tables are judged by.
@@ -238,7 +238,7 @@ the others are what the tables are judged by.
 With --drafter head it is how sure the recursive draft head is; its target's rollouts are played, or
 those are taken that its training has held out.
 
-Written is heterospec.json, beside the checkpoint (beside the head), where the schedule looks for
+Written is heterospec.json, beside the checkpoint (beside the head), where the decoding looks for
 it."""
 
 EPILOG = """\
@@ -378,16 +378,16 @@ def _output(args: argparse.Namespace) -> Path:
         return Path(args.output)
     if args.checkpoint.startswith(SHIPPED):
         raise UserError(
-            f"{args.checkpoint} belongs to the package: give --output FILE, and the schedule"
-            " calibration:=FILE"
+            f"{args.checkpoint} belongs to the package: give --output FILE, and the option"
+            " calibration=FILE"
         )
     if args.drafter == "head":
         directory = head_folder(args)
     else:
         directory = resolve(args.checkpoint)
     if not os.access(directory, os.W_OK):
-        raise UserError(f"{directory} cannot be written to: give --output FILE, and the schedule"
-                        " calibration:=FILE")  # fmt: skip
+        raise UserError(f"{directory} cannot be written to: give --output FILE, and the option"
+                        " calibration=FILE")  # fmt: skip
     return directory / FILE
 
 

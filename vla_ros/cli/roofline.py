@@ -1,4 +1,4 @@
-"""`vla-ros roofline`: what a model can reach on a device, and whether a schedule can pay."""
+"""`vla-ros roofline`: what a model can reach on a device, and whether a way of decoding can pay."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def check_draft_options(args: argparse.Namespace) -> None:
 
 DESCRIPTION = """\
 Calculate, without running it, how fast a VLA can be on a device: operations, bytes and time of
-each stage; rate, latency and passes of each schedule; what a draft must be worth to pay.
+each stage; rate, latency and passes of each decoding; what a draft must be worth to pay.
 Bounds, not promises: `--compare` puts a benchmark beside them."""
 
 EPILOG = """\

@@ -199,7 +199,7 @@ def test_the_card_has_a_dash_where_nothing_was_measured() -> None:
 def test_a_schedule_that_was_picked_says_so(schedule: str, asked: str, said: str) -> None:
     setup = replace(RANDOM, schedule=schedule, asked=asked)
     result = replace(SOLVED, setup=setup)
-    assert rows(result)["schedule"] == said
+    assert rows(result)["decoding"] == said
     assert json.loads(json_line(result))["schedule_asked"] == asked
 
 

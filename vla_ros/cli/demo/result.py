@@ -27,7 +27,7 @@ PERCENTILES = ("p50", "p95", "p99", "max")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What ran, and where. ``asked``: the schedule that was asked for; it may be "auto"."""
+    """What ran, and where. ``asked``: the decoding that was asked for; it may be "auto"."""
 
     mode: str
     policy: str
@@ -46,7 +46,7 @@ class Setup:
 
     @property
     def decoding(self) -> str:
-        """The schedule, and that it was picked where it was."""
+        """The decoding, and that it was picked where it was."""
         picked = self.asked == "auto" and self.schedule not in ("", "auto")
         return f"{self.schedule} (auto)" if picked else self.schedule
 
@@ -321,7 +321,7 @@ def _counts(result: DemoResult) -> Iterable[tuple[str, str, str]]:
 
 def _what_ran(setup: Setup) -> Iterable[tuple[str, str]]:
     yield "policy", setup.policy
-    yield "schedule", setup.decoding or _DASH
+    yield "decoding", setup.decoding or _DASH
     yield "checkpoint", setup.checkpoint or "none"
     yield "device", ", ".join(filter(None, (setup.device, setup.dtype))) or _DASH
     yield "mode", setup.mode

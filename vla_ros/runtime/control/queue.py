@@ -130,7 +130,7 @@ def refuse_unless_able(chunking: Chunking, info: PolicyInfo) -> None:
     if not asked.continues or asked.value in info.continues:
         return
     able = [e.value for e in Execution if not e.continues or e.value in info.continues]
-    what = f"policy {info.name!r}, schedule {info.schedule!r},"
+    what = f"policy {info.name!r}, decoding {info.schedule!r},"
     raise ValueError(
         f"execution {asked.value!r}: {what} cannot continue a chunk: choose {', '.join(able)}"
     )

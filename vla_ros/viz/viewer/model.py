@@ -115,7 +115,7 @@ class Page:
             found.append(("policy", status.policy or "-"))
             if status.checkpoint:
                 found.append(("checkpoint", _end_of(status.checkpoint)))
-            found.append(("schedule", _schedule(status, self.passes)))
+            found.append(("decoding", _decoding(status, self.passes)))
             found.append(("runs on", f"{status.device or '-'} {status.dtype}".strip()))
         if (world := self.world) is not None:
             step = f"step {world.step} of {world.max_steps}"
@@ -163,7 +163,7 @@ class Page:
         )
 
 
-def _schedule(status: StatusSeen, passes: float | None) -> str:
+def _decoding(status: StatusSeen, passes: float | None) -> str:
     if status.schedule in ("", "none"):
         return "none: no model"
     told = f", {passes:.2g} passes an action" if passes is not None else ""

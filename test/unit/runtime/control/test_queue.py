@@ -281,7 +281,7 @@ def test_what_was_broken_off_is_not_continued(how):
 def test_a_policy_that_cannot_continue_a_chunk_is_refused_with_what_it_can(execution):
     with pytest.raises(
         ValueError,
-        match=f"execution '{execution}': policy 'zero', schedule 'none', cannot continue a chunk:"
+        match=f"execution '{execution}': policy 'zero', decoding 'none', cannot continue a chunk:"
         " choose sync, async, ensemble$",
     ):
         Bench(chunking=Chunking(Execution(execution)))

@@ -63,11 +63,11 @@ def test_schedule_and_passes_an_action():
     page = Page()
     page.hear_status(status(policy="vla", schedule="speculative", device="cpu"), "", SECOND)
     page.hear_inference(2, 8)
-    assert ("schedule", "speculative, 0.25 passes an action") in page.facts()
+    assert ("decoding", "speculative, 0.25 passes an action") in page.facts()
     page.hear_inference(0, 1)
-    assert ("schedule", "speculative") in page.facts()
+    assert ("decoding", "speculative") in page.facts()
     page.hear_status(status(policy="scripted", schedule="none"), "", SECOND)
-    assert ("schedule", "none: no model") in page.facts()
+    assert ("decoding", "none: no model") in page.facts()
 
 
 def test_suggestions_are_the_tasks_and_then_what_was_said():
