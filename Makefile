@@ -14,6 +14,7 @@ ARGS ?=
 TESTS ?=
 TEST_SECONDS ?= 1200
 JOBS ?= $(shell nproc)
+NODE_JOBS ?= 2
 
 # Set by another environment of ROS wheels, these would make ours load its libraries.
 unexport _ROS_WHEELS_BOOTSTRAP_COMPLETE
@@ -47,7 +48,7 @@ lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA)
 demo: $(if $(findstring --view,$(ARGS)),view,install) ## run one simulated task through the graph (POLICY=scripted|vla|zero TASK=... ARGS=...)
 	@$(BIN)/vla-ros demo $(if $(POLICY),--policy $(POLICY)) $(if $(TASK),--task $(TASK)) $(ARGS)
 
-# Tests that run nodes judge timing, so none runs beside another; the others share the machine.
+# Nodes mostly wait, so two files of their tests run beside each other; `make test-timing` judges times, one by one.
 PYTEST = cd test && timeout --foreground -k 20 $(TEST_SECONDS) ../$(BIN)/python -m pytest --durations=5
 
 # The tests of LIBERO run where its assets are; elsewhere they are skipped with the reason.
@@ -60,8 +61,8 @@ test: $(if $(OTHER),install,view $(if $(LIBERO_ASSETS),libero)) ## every check a
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
 	( $(PYTEST) -n $(JOBS) -m "not ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1;) \
-	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER))"; \
-	( $(PYTEST) -m "ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
+	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER)) ($(NODE_JOBS) files at a time)"; \
+	( $(PYTEST) -n $(NODE_JOBS) --dist loadfile -m "ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
 	exit $$status
 
