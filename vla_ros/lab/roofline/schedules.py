@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,6 @@ from vla_ros.engine.decoding.draft_tree import (
     passes_from,
     plan_first,
     plan_states,
-    plan_trees,
 )
 from vla_ros.engine.decoding.temporal_prediction import PRIOR, WIDTH
 from vla_ros.lab.roofline.bench_file import BOUNDS, REFERENCES, BenchFile, kind_of
@@ -411,16 +411,12 @@ def recursive_schedule(
     found = rounds(tokens, later, found.levels, sums)
     first, again = roof.prefill(len(tree)).seconds, found.passes - 1.0
     drafting = again * head.taps.seconds + found.head_passes * head.level.seconds
-    phases = (
-        *image_phases(roof), ("prefill", first), ("decode", again * verify), ("draft", drafting),
-    )  # fmt: skip
     none = rounds(tokens, covered(0.0), found.levels)  # every guess wrong, the first ones too
-    slowest = sum(s for _, s in image_phases(roof)) + first + spent(none)
     if coverage is None:
         coverage = _as_coverage(found, tokens, sums)
-    return ScheduleTime(
-        "speculative_head", phases, found.passes, chunk=roof.model.chunk, alpha=alpha,
-        draft_passes=found.head_passes, slowest_s=slowest, coverage=coverage,
+    return _guessing(
+        roof, "speculative_head", alpha, found.passes, first, again * verify, spent(none),
+        draft=drafting, draft_passes=found.head_passes, coverage=coverage,
         draft_levels=found.levels,
     )  # fmt: skip
 
@@ -467,7 +463,10 @@ def schedules(
     if head and roof.model.action_tokens > 2:
         out.append(speculative_head(roof, alpha, coverage))
     if draft is not None:
-        out += [_with_model(roof, alpha, gamma, draft), _vanilla(roof, alpha, gamma, draft)]
+        out += [
+            _with_model(roof, alpha, gamma, draft),
+            _with_model(roof, alpha, gamma, draft, True),
+        ]
     return tuple(out)
 
 
@@ -495,37 +494,41 @@ def _actionflow(roof: Roofline) -> ScheduleTime:
     return ScheduleTime("actionflow", phases, 1, depth=k, chunk=roof.model.chunk)
 
 
+def _guessing(
+    roof: Roofline,
+    name: str,
+    alpha: float,
+    passes: float,
+    prefill: float,
+    decode: float,
+    worst: float | None,
+    draft: float | None = None,
+    **more: Any,
+) -> ScheduleTime:
+    """Any schedule with a draft. ``worst``: seconds behind the prefill if every guess is wrong;
+    None: no guess can be."""
+    front = image_phases(roof)
+    phases = (*front, ("prefill", prefill), ("decode", decode))
+    return ScheduleTime(
+        name, phases if draft is None else (*phases, ("draft", draft)), passes,
+        chunk=roof.model.chunk, alpha=alpha,
+        slowest_s=None if worst is None else sum(s for _, s in front) + prefill + worst, **more,
+    )  # fmt: skip
+
+
 def _temporal(roof: Roofline, alpha: float, gamma: int | None, name: str) -> ScheduleTime:
     """V + P(prompt + gamma) + (E - 1) D(gamma + 1); the draft itself costs nothing."""
     k = roof.model.action_tokens
     length = min(gamma or k - 1, k - 1)
-    front, first = image_phases(roof), roof.prefill(length).seconds
-    verify = roof.decode(length + 1).seconds
-    expected = fused(alpha, k, length)
-    slowest = sum(s for _, s in front) + first + (fused(0.0, k, length).passes - 1) * verify
-    phases = (*front, ("prefill", first), ("decode", (expected.passes - 1) * verify))
-    return ScheduleTime(
-        name, phases, expected.passes, chunk=roof.model.chunk, alpha=alpha,
-        slowest_s=slowest if alpha < 1.0 else None,
-    )  # fmt: skip
+    first, verify = roof.prefill(length).seconds, roof.decode(length + 1).seconds
+    passes, most = fused(alpha, k, length).passes, fused(0.0, k, length).passes
+    worst = (most - 1) * verify if alpha < 1.0 else None
+    return _guessing(roof, name, alpha, passes, first, (passes - 1) * verify, worst)
 
 
 def speculative_tree(roof: Roofline, alpha: float) -> ScheduleTime:
     """V + P(prompt + nodes) + (E - 1) D(1 + nodes) of temporal_tree, nodes kept where they pay."""
-    k, prompt, decode = roof.model.action_tokens, roof.prefill().seconds, roof.decode().seconds
-    budget = Budget()
-    first = Cost(0.0, (roof.prefill(budget.prompt).seconds - prompt) / budget.prompt / decode)
-    later = Cost(0.0, (roof.decode(1 + budget.alone).seconds / decode - 1.0) / budget.alone)
-    plan = plan_trees([alternatives(alpha)] * (k - 1), budget, first, later)
-    nodes = [len(tree) for tree in plan.trees] or [0]
-    front, prefill = image_phases(roof), roof.prefill(nodes[0]).seconds
-    verify = roof.decode(1 + max(nodes[1:], default=0)).seconds
-    phases = (*front, ("prefill", prefill), ("decode", (plan.passes - 1) * verify))
-    slowest = sum(s for _, s in front) + prefill + (k - 1) * verify
-    return ScheduleTime(
-        "speculative_tree", phases, plan.passes, chunk=roof.model.chunk, alpha=alpha,
-        slowest_s=slowest if alpha < 1.0 else None,
-    )  # fmt: skip
+    return _tree(roof, alpha, "speculative_tree")
 
 
 def speculative_head(roof: Roofline, alpha: float, coverage: float | None = None) -> ScheduleTime:
@@ -536,24 +539,27 @@ def speculative_head(roof: Roofline, alpha: float, coverage: float | None = None
     """
     if roof.model.chunk > 1:
         return recursive_schedule(roof, alpha, coverage)
-    k, prompt, decode = roof.model.action_tokens, roof.prefill().seconds, roof.decode().seconds
     weights = head_weights(roof.model)
     once = roof.time("draft", [Op("draft", "head", 2.0 * weights, weights=weights)]).seconds
-    budget = Budget()
+    return _tree(roof, alpha, "speculative_head", once)
+
+
+def _tree(roof: Roofline, alpha: float, name: str, head: float | None = None) -> ScheduleTime:
+    """``head``: seconds of its pass; None: what the last action offers is drafted throughout."""
+    k, prompt, decode = roof.model.action_tokens, roof.prefill().seconds, roof.decode().seconds
+    once, budget = head or 0.0, Budget()
     first = Cost(0.0, (roof.prefill(budget.prompt).seconds - prompt) / budget.prompt / decode)
     node = (roof.decode(1 + budget.alone).seconds / decode - 1.0) / budget.alone
-    past, seen = alternatives(alpha), alternatives(1.0 - MISSED * (1.0 - alpha))
-    states = [[past] * (k - 1), *([seen] * (k - 1 - known) for known in range(1, k - 1))]
-    plan = plan_states(states, budget, first, Cost(once / decode, node))
-    nodes = [len(tree) for tree in plan.trees]
-    front, prefill = image_phases(roof), roof.prefill(nodes[0]).seconds
-    verify = roof.decode(1 + max(nodes[1:], default=0)).seconds
-    later = plan.passes - 1.0
-    phases = (*front, ("prefill", prefill), ("decode", later * verify), ("draft", later * once))
-    slowest = sum(s for _, s in front) + prefill + (k - 1) * (verify + once)
-    return ScheduleTime(
-        "speculative_head", phases, plan.passes, chunk=roof.model.chunk, alpha=alpha,
-        draft_passes=later, slowest_s=slowest if alpha < 1.0 else None,
+    seen = alternatives(alpha if head is None else 1.0 - MISSED * (1.0 - alpha))
+    states = [[alternatives(alpha)] * (k - 1), *([seen] * (k - 1 - n) for n in range(1, k - 1))]
+    plan = plan_states(states[: k - 1], budget, first, Cost(once / decode, node))
+    nodes = [len(tree) for tree in plan.trees] or [0]
+    verify, later = roof.decode(1 + max(nodes[1:], default=0)).seconds, plan.passes - 1.0
+    return _guessing(
+        roof, name, alpha, plan.passes, roof.prefill(nodes[0]).seconds, later * verify,
+        (k - 1) * (verify + once) if alpha < 1.0 else None,
+        draft=None if head is None else later * once,
+        draft_passes=0.0 if head is None else later,
     )  # fmt: skip
 
 
@@ -564,49 +570,32 @@ def head_weights(model: ModelShape) -> float:
     return float(width * ((TAPS + 1) * hidden + 4 * width + places * BINS))
 
 
-def _with_model(roof: Roofline, alpha: float, gamma: int | None, draft: ModelShape) -> ScheduleTime:
+def _with_model(
+    roof: Roofline, alpha: float, gamma: int | None, draft: ModelShape, lone: bool = False
+) -> ScheduleTime:
     """The same with a draft model on the target's vision features: + its projector, prefill and
-    one step a drafted token after the first, which its prefill gives."""
+    one step a drafted token after the first, which its prefill gives.
+
+    ``lone`` is the ETH report's schedule: a draft with its own vision, corrections alone.
+    """
     k = roof.model.action_tokens
     length = min(gamma or k - 1, k - 1)
     small = roof.for_model(draft)
-    front, first = image_phases(roof), roof.prefill(length).seconds
-    verify, step = roof.decode(length + 1).seconds, small.decode().seconds
+    step, expected = small.decode().seconds, unfused if lone else fused
+    first = roof.prefill(0 if lone else length).seconds
+    verify = roof.decode(1 if lone else length + 1).seconds
     start = small.projector().seconds + small.prefill().seconds
+    start += small.vision().seconds if lone else 0.0
 
-    def total(a: float) -> tuple[float, float, float]:
-        expected = fused(a, k, length)
-        drafting = start + max(expected.drafted - 1, 0) * step
-        return expected.passes, (expected.passes - 1) * verify, drafting
+    def total(a: float) -> tuple[Expected, float, float]:
+        found = expected(a, k, length)
+        drafted = found.drafted if lone else max(found.drafted - 1, 0)
+        return found, (found.passes - 1) * verify, start + drafted * step
 
-    passes, decoding, drafting = total(alpha)
-    slowest = sum(s for _, s in front) + first + sum(total(0.0)[1:])
-    phases = (*front, ("prefill", first), ("decode", decoding), ("draft", drafting))
-    return ScheduleTime(
-        "speculative_model", phases, passes, chunk=roof.model.chunk, alpha=alpha,
-        draft_passes=fused(alpha, k, length).drafted, slowest_s=slowest,
-    )  # fmt: skip
-
-
-def _vanilla(roof: Roofline, alpha: float, gamma: int | None, draft: ModelShape) -> ScheduleTime:
-    """The ETH report's schedule: a draft with its own vision and prefill, corrections alone."""
-    k = roof.model.action_tokens
-    length = min(gamma or k - 1, k - 1)
-    small = roof.for_model(draft)
-    front, prefill, decode = image_phases(roof), roof.prefill().seconds, roof.decode().seconds
-    start = sum(s for _, s in image_phases(small)) + small.prefill().seconds
-
-    def total(a: float) -> tuple[float, float, float]:
-        expected = unfused(a, k, length)
-        drafting = start + expected.drafted * small.decode().seconds
-        return expected.passes, (expected.passes - 1) * decode, drafting
-
-    passes, decoding, drafting = total(alpha)
-    slowest = sum(s for _, s in front) + prefill + sum(total(0.0)[1:])
-    phases = (*front, ("prefill", prefill), ("decode", decoding), ("draft", drafting))
-    return ScheduleTime(
-        "vanilla_speculative", phases, passes, chunk=roof.model.chunk, alpha=alpha,
-        draft_passes=1 + unfused(alpha, k, length).drafted, slowest_s=slowest,
+    found, decoding, drafting = total(alpha)
+    return _guessing(
+        roof, "vanilla_speculative" if lone else "speculative_model", alpha, found.passes, first,
+        decoding, sum(total(0.0)[1:]), draft=drafting, draft_passes=found.drafted + lone,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vla_ros.engine.io.config import ModelConfig, TextConfig
     from vla_ros.engine.io.flow_config import FlowConfig
-    from vla_ros.engine.models.base import PolicyConfig
     from vla_ros.engine.models.eagle import EagleConfig
     from vla_ros.engine.models.evo1_config import Evo1Config
     from vla_ros.engine.models.groot import GrootConfig
@@ -362,33 +361,40 @@ MODELS = {m.name: m for m in _KNOWN}
 # The shape of a flow policy that the engine can load.
 
 
-def flow_shape_of(config: PolicyConfig, name: str) -> ModelShape:
-    """A policy's config as a shape, with the longest prompt it takes."""
-    return SHAPES[config.kind](config, name)
-
-
-def _lerobot(config: FlowConfig, name: str) -> ModelShape:
-    shapes = config.shapes
-    tower, patches = shapes.vision, (config.image_size // shapes.vision.patch) ** 2
-    in_prefix = int(config.kind == "smolvla")  # the state's row
+def flow_shape_of(config: Any, name: str) -> ModelShape:
+    """A flow policy's config (``PolicyConfig``) as a shape, with the longest prompt it takes."""
+    tower, projector, text, tokens, words, expert = SHAPES[config.kind](config)
     return ModelShape(
         name,
         "flow",
-        (TowerShape(tower.width, tower.depth, tower.heads, tower.mlp, patches, patch=tower.patch),),
-        (
-            Matrix(
-                shapes.shuffle**2 * tower.width, shapes.text.hidden_size, config.view_tokens
-            ),
-        ),
-        _decoder(shapes.text, shapes.text.vocab_size),
-        vision_tokens=config.view_tokens,
-        text_tokens=config.max_text + in_prefix,
+        (tower,),
+        tuple(Matrix(inputs, outputs, tokens) for inputs, outputs in projector),
+        _decoder(text, text.vocab_size),
+        vision_tokens=tokens,
+        text_tokens=words,
         action_tokens=config.horizon,
         chunk=config.horizon,
         images=len(config.cameras),
-        expert=_expert(config),
+        expert=expert,
         source=f"config.json of {name}",
-    )  # fmt: skip
+    )
+
+
+#: tower, projector's matrices, decoder, tokens of an image and of the rest of the prompt, expert
+Parts = tuple[TowerShape, Sequence[tuple[int, int]], "TextConfig", int, int, ExpertShape]
+
+
+def _tower(eyes: Any, patches: int, prefix: int = 0) -> TowerShape:
+    return TowerShape(eyes.width, eyes.depth, eyes.heads, eyes.mlp, patches, prefix, eyes.patch)
+
+
+def _lerobot(config: FlowConfig) -> Parts:
+    shapes = config.shapes
+    patches = (config.image_size // shapes.vision.patch) ** 2
+    projector = [(shapes.shuffle**2 * shapes.vision.width, shapes.text.hidden_size)]
+    words = config.max_text + int(config.kind == "smolvla")  # the state's row is in the prefix
+    tower = _tower(shapes.vision, patches)
+    return tower, projector, shapes.text, config.view_tokens, words, _expert(config)
 
 
 def _expert(config: FlowConfig) -> ExpertShape:
@@ -418,48 +424,31 @@ def _decoder(text: TextConfig, table: int) -> DecoderShape:
     )  # fmt: skip
 
 
-def _evo1(config: Evo1Config, name: str) -> ModelShape:
-    tower, text, width = config.vision, config.text, config.width
-    head = DecoderShape(
-        width, 4 * width, config.blocks, config.heads, config.heads, width // config.heads,
-        gated=False,
-    )  # fmt: skip
-    return ModelShape(
-        name,
-        "flow",
-        (TowerShape(tower.width, tower.depth, tower.heads, tower.mlp, tower.patches, 1,
-                    tower.patch),),
-        (
-            Matrix(config.shuffle**2 * tower.width, width, config.view_tokens),
-            Matrix(width, width, config.view_tokens),
+def _evo1(config: Evo1Config) -> Parts:
+    width, heads = config.width, config.heads
+    expert = ExpertShape(
+        DecoderShape(width, 4 * width, config.blocks, heads, heads, width // heads, gated=False),
+        rows=config.horizon,
+        steps=config.steps,
+        cross_layers=config.blocks,
+        cross_width=width,
+        ends=((config.action_width, width), (width, width), (width, width)),
+        flat=(
+            (config.horizon * width, width),
+            (width, config.hidden),
+            (config.hidden, config.horizon * config.action_width),
         ),
-        _decoder(text, text.vocab_size),
-        vision_tokens=config.view_tokens,
-        text_tokens=config.max_text - config.slots * config.view_tokens,
-        action_tokens=config.horizon,
-        chunk=config.horizon,
-        images=len(config.cameras),
-        expert=ExpertShape(
-            head,
-            rows=config.horizon,
-            steps=config.steps,
-            cross_layers=config.blocks,
-            cross_width=width,
-            ends=((config.action_width, width), (width, width), (width, width)),
-            flat=(
-                (config.horizon * width, width),
-                (width, config.hidden),
-                (config.hidden, config.horizon * config.action_width),
-            ),
-            reads_hidden=True,
-        ),
-        source=f"config.json of {name}",
-    )  # fmt: skip
+        reads_hidden=True,
+    )
+    projector = [(config.shuffle**2 * config.vision.width, width), (width, width)]
+    words = config.max_text - config.slots * config.view_tokens
+    tower = _tower(config.vision, config.vision.patches, 1)
+    return tower, projector, config.text, config.view_tokens, words, expert
 
 
-def _groot_n17(config: GrootConfig, name: str) -> ModelShape:
+def _groot_n17(config: GrootConfig) -> Parts:
     qwen: Qwen3VLConfig = config.backbone  # type: ignore[assignment]
-    eyes, tokens = qwen.vision, qwen.view_tokens
+    eyes = qwen.vision
     wide = eyes.hidden_size * eyes.spatial_merge_size**2
     mergers = 1 + len(eyes.deepstack_visual_indexes)
     tower = TowerShape(
@@ -470,40 +459,18 @@ def _groot_n17(config: GrootConfig, name: str) -> ModelShape:
         eyes.patches,
         patch=eyes.patch_size,
     )
-    return ModelShape(
-        name,
-        "flow",
-        (tower,),
-        (Matrix(wide, wide, tokens), Matrix(wide, eyes.out_hidden_size, tokens)) * mergers,
-        _decoder(qwen.text, qwen.text.vocab_size),
-        vision_tokens=tokens,
-        text_tokens=config.max_text,
-        action_tokens=config.horizon,
-        chunk=config.horizon,
-        images=len(config.cameras),
-        expert=groot_expert(config.head),
-        source=f"config.json of {name}",
-    )
+    projector = [(wide, wide), (wide, eyes.out_hidden_size)] * mergers
+    expert = groot_expert(config.head)
+    return tower, projector, qwen.text, qwen.view_tokens, config.max_text, expert
 
 
-def _groot_eagle(config: GrootConfig, name: str) -> ModelShape:
+def _groot_eagle(config: GrootConfig) -> Parts:
     eagle: EagleConfig = config.backbone  # type: ignore[assignment]
     eyes, wide = eagle.vision, eagle.text.hidden_size
     inputs = [eyes.width * eagle.shuffle**2, *([wide] if eagle.shuffle > 1 else [])]
-    return ModelShape(
-        name,
-        "flow",
-        (TowerShape(eyes.width, eyes.depth, eyes.heads, eyes.mlp, eyes.patches, patch=eyes.patch),),
-        tuple(Matrix(i, wide, eagle.view_tokens) for i in inputs),
-        _decoder(eagle.text, eagle.text.vocab_size),
-        vision_tokens=eagle.view_tokens,
-        text_tokens=config.max_text,
-        action_tokens=config.horizon,
-        chunk=config.horizon,
-        images=len(config.cameras),
-        expert=groot_expert(config.head),
-        source=f"config.json of {name}",
-    )
+    projector, expert = [(i, wide) for i in inputs], groot_expert(config.head)
+    tower = _tower(eyes, eyes.patches)
+    return tower, projector, eagle.text, eagle.view_tokens, config.max_text, expert
 
 
 def groot_expert(head: HeadConfig) -> ExpertShape:
@@ -537,7 +504,7 @@ def groot_expert(head: HeadConfig) -> ExpertShape:
 
 
 #: By kind; a test asks every family's presets for theirs.
-SHAPES: dict[str, Callable[[Any, str], ModelShape]] = {
+SHAPES: dict[str, Callable[[Any], Parts]] = {
     "pi0": _lerobot, "pi05": _lerobot, "smolvla": _lerobot, "evo1": _evo1,
     "groot-n1.7": _groot_n17, "groot-n1.6": _groot_eagle, "groot-n1.5": _groot_eagle,
 }  # fmt: skip
@@ -565,7 +532,7 @@ def load_model(name: str) -> ModelShape:
     try:
         from vla_ros.engine.errors import CheckpointError
         from vla_ros.engine.io.openvla import read_config
-        from vla_ros.engine.models.registry import is_flow
+        from vla_ros.engine.models.registry import config_of, is_flow
     except ImportError as error:
         raise ValueError(
             f"{name!r} is none of {', '.join(MODELS)}, and reading a checkpoint needs the engine's"
@@ -575,19 +542,13 @@ def load_model(name: str) -> ModelShape:
     shown = name if ":" in name else folder.name
     try:
         if is_flow(folder):
-            return _flow_folder(folder, shown)
+            return flow_shape_of(config_of(folder), shown)
         config, raw = read_config(folder)
     except CheckpointError as error:
         raise ValueError(str(error)) from None
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"{folder / 'config.json'} cannot be read: {error}") from None
     return shape_of(config, shown, action_dim(raw))
-
-
-def _flow_folder(folder: Path, shown: str) -> ModelShape:
-    from vla_ros.engine.models.registry import config_of
-
-    return flow_shape_of(config_of(folder), shown)
 
 
 def _small_flow(name: str) -> ModelShape:
