@@ -204,7 +204,7 @@ def shown(
             last, before = expecting.predict(own, 0, len(own))
             if last:
                 offer = learned.candidates(last, before)
-                ranks = tuple(map(_rank, own, offer.tokens))
+                ranks = tuple(map(rank_of, own, offer.tokens))
                 found.append(Shown(offer, tuple(own), ranks))
                 learned.update(last, before, own, offer.tokens)
             else:
@@ -213,7 +213,8 @@ def shown(
     return found
 
 
-def _rank(token: int, there: Sequence[int]) -> int:
+def rank_of(token: int, there: Sequence[int]) -> int:
+    """Its place among the alternatives; -1: it is none of them."""
     return there.index(token) if token in there else -1
 
 

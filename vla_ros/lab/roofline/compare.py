@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vla_ros.lab.roofline.bench_file import BenchFile, Measured
 from vla_ros.lab.roofline.roofline import Roofline
 from vla_ros.lab.roofline.schedules import (
     ScheduleTime,
+    least,
     schedules,
     speculative_head,
     speculative_tree,
@@ -84,24 +84,12 @@ def _alpha(roof: Roofline, row: Measured) -> float:
     """
     if row.acceptance is None or row.name == "vanilla_speculative" or row.passes < 1:
         return row.acceptance if row.acceptance is not None else 0.5
-    if SAME_WORK.get(row.name, row.name) == "speculative_tree":
-        return _tree_alpha(roof, row.passes, speculative_tree)
-    if row.name == "speculative_head":
-        return _tree_alpha(roof, row.passes, speculative_head)
+    trees = {"speculative_tree": speculative_tree, "speculative_head": speculative_head}
+    calculate = trees.get(SAME_WORK.get(row.name, row.name))
+    if calculate is not None:
+        return least(20, lambda alpha: calculate(roof, alpha).passes <= row.passes)
     spare = max(roof.model.action_tokens - 1, 1)
     return min(max(1.0 - (row.passes - 1.0) / spare, 0.0), 1.0)
-
-
-def _tree_alpha(
-    roof: Roofline, passes: float, calculate: Callable[[Roofline, float], ScheduleTime]
-) -> float:
-    """The same of a tree, whose passes fall with alpha; by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(20):
-        middle = (low + high) / 2
-        more = calculate(roof, middle).passes > passes
-        low, high = (middle, high) if more else (low, middle)
-    return high
 
 
 def compare_stages(roof: Roofline, bench: BenchFile) -> tuple[Efficiency, ...]:

@@ -189,12 +189,15 @@ def break_even(gamma: int, c: float) -> float | None:
     Root of E[tokens] = 1 + c gamma by bisection: the left side grows with alpha, from 1 to
     gamma + 1, so c = 1 is the dearest draft that can ever pay (Leviathan et al., corollary 3.9).
     """
-    if c >= 1.0:
-        return None
+    return None if c >= 1.0 else least(60, lambda alpha: speedup(alpha, gamma, c) >= 1.0)
+
+
+def least(halvings: int, enough: Callable[[float], bool]) -> float:
+    """The least chance that is enough, by bisection."""
     low, high = 0.0, 1.0
-    for _ in range(60):
+    for _ in range(halvings):
         middle = (low + high) / 2
-        low, high = (middle, high) if speedup(middle, gamma, c) < 1.0 else (low, middle)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 
@@ -413,22 +416,15 @@ def recursive_schedule(
     drafting = again * head.taps.seconds + found.head_passes * head.level.seconds
     none = rounds(tokens, covered(0.0), found.levels)  # every guess wrong, the first ones too
     if coverage is None:
-        coverage = _as_coverage(found, tokens, sums)
+        # the one that takes as many passes, were it the same on every level
+        coverage = least(
+            20, lambda c: rounds(tokens, covered(c), found.levels, sums).passes <= found.passes
+        )
     return _guessing(
         roof, "speculative_head", alpha, found.passes, first, again * verify, spent(none),
         draft=drafting, draft_passes=found.head_passes, coverage=coverage,
         draft_levels=found.levels,
     )  # fmt: skip
-
-
-def _as_coverage(found: Rounds, tokens: int, first: Sequence[float]) -> float:
-    """The same on every level that takes as many passes; by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(20):
-        middle = (low + high) / 2
-        more = rounds(tokens, covered(middle), found.levels, first).passes > found.passes
-        low, high = (middle, high) if more else (low, middle)
-    return high
 
 
 TAPS, BINS = 3, 256

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from vla_ros.engine.decoding.draft_tree import ROOT, Budget, DraftTree
+from vla_ros.lab.heterospec import deepest
 from vla_ros.lab.roofline.coverage.alternatives import coverage
 from vla_ros.lab.roofline.coverage.episodes import Chunks
-from vla_ros.lab.roofline.coverage.passes import chain, learning, stands, trees
+from vla_ros.lab.roofline.coverage.passes import chain, learning, trees
 
 
 def walks(steps: list[int], episodes: int = 6, frames: int = 120, seed: int = 0) -> list:
@@ -73,11 +74,10 @@ def test_what_is_learned_on_the_way_is_nearly_what_is_fitted():
 
 def test_a_tree_is_walked_from_its_root():
     tree = DraftTree((ROOT, ROOT, 1), (0, 1, 0))
-    there = [[7, 8], [5, 6]]
-    assert stands(tree, [9, 5], there) == 0
-    assert stands(tree, [7, 5], there) == 1  # 5 stands behind 8 only
-    assert stands(tree, [8, 5], there) == 2
-    assert stands(tree, [8, 6], there) == 1
+    assert deepest(tree, [-1, 0]) == ROOT
+    assert deepest(tree, [0, 0]) == 0  # the second level's node is behind the other one only
+    assert deepest(tree, [1, 0]) == 2
+    assert deepest(tree, [1, 1]) == 1
 
 
 def test_an_episode_that_was_over_after_two_chunks_counts_for_nothing():

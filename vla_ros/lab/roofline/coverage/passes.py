@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_ros.engine.decoding.draft_tree import ROOT, Budget, DraftTree, TreePlan, due, plan_trees
+from vla_ros.engine.decoding.draft_tree import ROOT, Budget, TreePlan, due, plan_trees
 from vla_ros.engine.decoding.temporal_prediction import TemporalMarginals
+from vla_ros.lab.heterospec import EMPTY, deepest, rank_of
 from vla_ros.lab.roofline.coverage.episodes import (
     FOLDS,
     SINGLE,
@@ -126,23 +127,12 @@ class _Count:
 
 def _play(own: Sequence[int], there: Sequence[Sequence[int]], plan: TreePlan, to: _Count) -> None:
     """The passes of one action."""
-    known = 0
+    ranks, known = list(map(rank_of, own, there)), 0
     while known < len(own):
         to.passes += 1
-        tree = plan.trees[known] if known < len(plan.trees) else DraftTree()
-        stood = stands(tree, own[known:], there[known:])
+        tree = plan.trees[known] if known < len(plan.trees) else EMPTY
+        node = deepest(tree, ranks[known:])
+        stood = 0 if node == ROOT else tree.levels[node]
         if len(tree):
             to.drafted(stood, len(tree))
         known += stood + 1
-
-
-def stands(tree: DraftTree, own: Sequence[int], there: Sequence[Sequence[int]]) -> int:
-    """Levels of a tree that stand: from the root on, the child that says what the target says."""
-    node = ROOT
-    places = {edge: n for n, edge in enumerate(zip(tree.parents, tree.ranks, strict=True))}
-    for level, (token, options) in enumerate(zip(own, there, strict=True)):
-        rank = options.index(token) if token in options else -1
-        if (node, rank) not in places:
-            return level
-        node = places[node, rank]
-    return len(own)
