@@ -62,7 +62,7 @@ test: $(if $(OTHER),install,view $(if $(LIBERO_ASSETS),libero)) ## every check a
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
 	( $(PYTEST) -n $(JOBS) -m "not ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1;) \
 	echo "==> pytest, tests of the nodes over ROS$(if $(OTHER), 2 $(OTHER)) ($(NODE_JOBS) files at a time)"; \
-	( $(PYTEST) -n $(NODE_JOBS) --dist loadfile -m "ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
+	( $(PYTEST) $(if $(filter-out 1,$(NODE_JOBS)),-n $(NODE_JOBS) --dist loadfile) -m "ros and not slow" $(TESTS) $(ARGS) ) || [ $$? -eq 5 ] || status=1; \
 	[ $$status -eq 0 ] && echo "==> all good" || echo "==> something failed, see above"; \
 	exit $$status
 

@@ -21,7 +21,9 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
+from support import wait
 from support.wait import wait_until
+from vla_ros.ros.bringup.lifecycle import LOOK_S, STATES
 from vla_ros.ros.common.spin import leave
 
 Message = TypeVar("Message")
@@ -159,13 +161,31 @@ class RosPeer:
         return made.result()
 
     def change_state(self, node: str, transition: str, timeout: float = 60.0) -> bool:
-        """Ask a lifecycle node for "configure", "activate", "deactivate", "cleanup", ..."""
+        """Ask a lifecycle node for "configure", "activate", "deactivate", "cleanup", ...
+
+        Just after a start a request may reach nobody: a node that says nothing is looked at, and
+        asked again, as :mod:`vla_ros.ros.bringup.lifecycle` does.
+        """
         from lifecycle_msgs.msg import Transition
-        from lifecycle_msgs.srv import ChangeState
+        from lifecycle_msgs.srv import ChangeState, GetState
 
         number = getattr(Transition, f"TRANSITION_{transition.upper()}")
         request = ChangeState.Request(transition=Transition(id=number))
-        return bool(self.call(ChangeState, f"{node}/change_state", request, timeout).success)
+        if transition not in STATES:
+            return bool(self.call(ChangeState, f"{node}/change_state", request, timeout).success)
+        before, behind = STATES[transition]
+        until = time.monotonic() + timeout * wait.patience
+        while True:
+            try:
+                answer = self.call(ChangeState, f"{node}/change_state", request, LOOK_S)
+                return bool(answer.success)
+            except AssertionError:
+                label = ""
+            while label not in (before, behind):  # "configuring", for as long as it takes
+                assert time.monotonic() < until, f"{node} is {label}, was to {transition}"
+                label = self.call(GetState, f"{node}/get_state").current_state.label
+            if label == behind:
+                return True
 
     def bring_up(self, node: str, timeout: float = 60.0) -> None:
         """Configure and activate a lifecycle node; fails the test if it refuses."""
