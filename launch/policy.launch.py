@@ -46,6 +46,7 @@ OVERRIDES = (
     ("dtype", str, "vla: number format of the weights", ("float32", "bfloat16", "float16")),
     ("weights", str, "vla: formats of the weights, such as int8 or decoder=int4,head=int8", None),
     ("require_verified", bool, "vla: only what `vla-ros verify` passed", ("true", "false")),
+    ("require_gate", bool, "require_verified, by its old name", ("true", "false")),
     ("replay_file", str, "replay: .npy or .npz file of actions", None),
     ("instruction", str, "Instruction to begin with; the topic overrides it", None),
     ("frame_id", str, "Frame of the displacements", None),

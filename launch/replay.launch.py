@@ -59,7 +59,14 @@ TOPICS = ("image", "wrist_image", "joint_states", "ground_truth", "instruction")
 START_S = 5.0  # for the policy to load before the first frame
 # The other arguments of policy.launch.py: those that are a parameter of the policy node, and those
 # that `vla-ros replay` cannot follow, with the values that ask for nothing.
-PARAMETERS = ("require_verified", "replay_file", "frame_id", "control_rate_hz", "max_age_s")
+PARAMETERS = (
+    "require_verified",
+    "require_gate",  # its name of the last release
+    "replay_file",
+    "frame_id",
+    "control_rate_hz",
+    "max_age_s",
+)
 ROS2BAG_ALONE = {
     "params_file": "",
     "extra_params_file": "",

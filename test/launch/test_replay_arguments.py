@@ -97,6 +97,12 @@ def test_every_parameter_reaches_the_policy_node(launched):
     assert (found["unnorm_key"], found["cameras.main.topic"]) == ("grün", "eye")
 
 
+def test_an_argument_by_its_old_name_means_what_it_meant(launched):
+    old = {"schedule": "actionflow", "require_gate": "true"}
+    found = parameters(launched.play(policy="vla", checkpoint="random:small", **old))
+    assert (found["decoding"], found["require_verified"]) == ("actionflow", True)
+
+
 def test_arguments_of_the_report_and_topics_are_handed_on(launched):
     command = launched.play(html="a.html", tolerance="0.1", rate="2", image="/eye")
     args = make_parser("replay")[0].parse_args(command[1:])

@@ -10,7 +10,7 @@ from typing import Any
 
 from vla_ros.engine.options import OPTIONS, current
 
-_OLD_NAMES = {
+OLD_NAMES = {
     "schedule": "decoding",
     "told_delay": "conditioning_delay_steps",
     "retold_chunks": "replay_requests_file",
@@ -23,7 +23,7 @@ _OLD_ENGINE = (
     "cuda_graphs", "attention", "gemm", "image_steps", "vision_streams", "look_ahead", "compile",
     "seed", "rtc_guidance_limit", "rtc_jacobian",
 )  # fmt: skip
-OLD = (*_OLD_NAMES, *_OLD_ENGINE, "publish_twist", "delay_window")
+OLD = (*OLD_NAMES, *_OLD_ENGINE, "publish_twist", "delay_window")
 
 
 def renamed(given: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -49,7 +49,7 @@ def renamed(given: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[dict[s
         elif name == "delay_window":
             said.append("delay_window (now always 10)")
         else:
-            new = _OLD_NAMES[name]
+            new = OLD_NAMES[name]
             said.append(f"{name} (now {new})")
             out[new] = value
     if words:
