@@ -102,7 +102,7 @@ soak: install ## trouble a running graph for MINUTES (15) and judge it by its to
 
 WHAT ?= lifecycle
 TIMES ?= 100
-cycles: install ## WHAT=lifecycle|kill|start of a node, TIMES (100) over: does any hang or leave something behind?
+cycles: install ## WHAT=lifecycle|kill|start of a node, or whole graphs (graph), TIMES (100) over: does any hang or leave something behind?
 	@cd test && ../$(BIN)/python -m endurance.cycles $(WHAT) --times $(TIMES) $(ARGS)
 
 NIGHT ?=

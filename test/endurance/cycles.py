@@ -3,6 +3,8 @@
     make cycles WHAT=lifecycle TIMES=1000     configure, activate, deactivate, cleanup of one node
     make cycles WHAT=kill TIMES=200           SIGKILL of the node or its worker at a random moment
     make cycles WHAT=start TIMES=500          start to WAITING and end, four nodes at a time
+    make cycles WHAT=graph TIMES=500          whole demos, four at a time; ARGS="--profile FILE --profile
+                                              FILE" takes these Fast DDS profiles by turns
 
 Exit status: 0 nothing hung, was left over or grew; 1 something did, with its log.
 """
@@ -21,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +33,7 @@ if (ROOT / "vla_ros" / "msg").is_dir():
 import numpy as np
 
 from endurance.growth import look
+from endurance.stacks import native
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
 from support.processes import alive, session
@@ -66,8 +70,8 @@ class Tally:
 class Lap:
     """Times one cycle; counts what it raises as a hang."""
 
-    def __init__(self, tally: Tally, log: Callable[[], str]) -> None:
-        self._tally, self._log = tally, log
+    def __init__(self, tally: Tally, log: Callable[[], str], hung: str = "hung") -> None:
+        self._tally, self._log, self._hung = tally, log, hung
 
     def __enter__(self) -> None:
         self._begun = time.monotonic()
@@ -76,7 +80,7 @@ class Lap:
         self._tally.done += 1
         self._tally.took.append(time.monotonic() - self._begun)
         if isinstance(error, AssertionError):
-            self._tally.fault("hung", f"{error}\n{self._log()}")
+            self._tally.fault(self._hung, f"{error}\n{self._log()}")
             return True
         return False
 
@@ -191,6 +195,38 @@ def start(times: int, domain: int, env: dict[str, str], tally: Tally) -> Iterato
             yield number + 1
 
 
+def graph(times: int, env: dict[str, str], tally: Tally, profiles: list[str]) -> Iterator[int]:
+    """Demos that begin and end, each in a domain of its own: nothing may stand for ever."""
+    demo = "-m vla_ros demo --policy scripted --task stack_red_on_blue --timeout 0.3".split()
+    started: Counter[str] = Counter()
+
+    def one(number: int) -> None:
+        profile = profiles[number % len(profiles)] if profiles else ""
+        with leased_domain() as domain:
+            given = {**env, "ROS_DOMAIN_ID": str(domain)}
+            if profile:
+                given["FASTDDS_DEFAULT_PROFILES_FILE"] = profile
+            program = Program(f"demo with {profile}", [sys.executable, *demo], given)
+            try:
+                which = f"hung with {profile or 'the shipped profile'}"
+                with Lap(tally, partial(_stacks, program), which):
+                    code = program.wait(HANG_S)
+                if code not in (0, 1):  # 1: not solved in this time
+                    tally.fault(f"status {code} {profile}", program.log)
+            finally:
+                program.kill()
+                started[profile or "shipped profile"] += 1
+                tally.notes["started"] = dict(started)
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        for number, _ in enumerate(pool.map(one, range(times))):
+            yield number + 1
+
+
+def _stacks(program: Program) -> str:
+    return f"{native(program.pid)}\n{program.log}"
+
+
 def _left(pids: list[int], seconds: float) -> list[int]:
     """Those that still live after so long; a zombie does not."""
     until = time.monotonic() + seconds
@@ -202,9 +238,10 @@ def _left(pids: list[int], seconds: float) -> list[int]:
 def main() -> int:
     """Run, count, say."""
     parser = argparse.ArgumentParser(prog="cycles", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("lifecycle", "kill", "start"))
+    parser.add_argument("what", choices=("lifecycle", "kill", "start", "graph"))
     parser.add_argument("--times", type=int, default=100, help="(100)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (0)")
+    parser.add_argument("--profile", action="append", help="graph: a Fast DDS profile; by turns")
     parser.add_argument("--json", action="store_true", help="one last line for a program")
     args = parser.parse_args()
     tally = Tally()
@@ -217,6 +254,7 @@ def main() -> int:
             "lifecycle": lambda: lifecycle(args.times, domain, env, tally),
             "kill": lambda: kill(args.times, domain, env, tally, args.seed),
             "start": lambda: start(args.times, domain, env, tally),
+            "graph": lambda: graph(args.times, env, tally, args.profile or []),
         }
         with contextlib.suppress(KeyboardInterrupt):
             for number in runs[args.what]():

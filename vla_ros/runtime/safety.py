@@ -31,7 +31,9 @@ class Limits:
     ``space`` says what an action's numbers are. ``low`` and ``high`` bound those that move
     (``space.motion``, in its order); grippers are 0..1. ``jump`` bounds the change from one
     command to the next and ``jerk`` the change of that change, both as fractions of the range
-    ``high - low``: 1 and 2 can never be exceeded and so switch the check off.
+    ``high - low``: 1 and 2 can never be exceeded and so switch the check off. ``velocity`` and
+    ``acceleration`` say the same per second, in m/s or rad/s and m/s^2 or rad/s^2, one value for
+    each number that moves, whatever the control rate; empty: no such limit.
 
     Of end effectors' poses rotations are held to angles, by the shorter way round: within half of
     the widest range around the middle of an arm's bounds.
@@ -39,6 +41,9 @@ class Limits:
     ``clamp_limit`` actions in a row that had to be clamped are a HOLD. Bounds exceeded by at
     most ``clamp_tolerance`` of their range are clamped and not counted: a policy that regresses
     its actions (OpenVLA-OFT) says now 49 and now 51 mm where it was taught 50.
+
+    A HOLD longer than ``hold_latch_s`` is left by :func:`recover` alone; 0: it never latches.
+    ``stamp_tolerance_s``: how far a stamp may lie in the future; 0: min(5 ms, T / 4).
     """
 
     control_rate_hz: float = 20.0
@@ -51,12 +56,16 @@ class Limits:
     high: tuple[float, ...] = (0.05,) * 3 + (0.5,) * 3
     jump: float = 1.0
     jerk: float = 2.0
+    velocity: tuple[float, ...] = ()
+    acceleration: tuple[float, ...] = ()
     clamp_limit: int = 5
     clamp_tolerance: float = 0.05
     invalid_limit: int = 3
     fresh_needed: int = 3
     gripper_hysteresis: float = 0.05
     gripper_dwell_s: float = 0.15
+    hold_latch_s: float = 0.0
+    stamp_tolerance_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.control_rate_hz <= 200.0:
@@ -91,6 +100,14 @@ class Limits:
             raise ValueError("every value of bounds_low must be below that of bounds_high")
         if not self.space.absolute and not all(lo <= 0.0 <= hi for lo, hi in pairs):
             raise ValueError("bounds of deltas must contain 0: it is what stopping commands")
+        for parameter, values in (
+            ("velocity_limits", self.velocity),
+            ("acceleration_limits", self.acceleration),
+        ):
+            if values and (len(values) != len(names) or not all(v > 0.0 for v in values)):
+                raise ValueError(
+                    f"{parameter} needs {len(names)} values above 0, per second: {' '.join(names)}"
+                )
 
     @property
     def period_s(self) -> float:
@@ -106,7 +123,9 @@ class Limits:
 
     @property
     def clock_tolerance_ns(self) -> int:
-        """How far a stamp may lie in the future, epsilon = min(5 ms, T / 4)."""
+        """How far a stamp may lie in the future: as given, or min(5 ms, T / 4)."""
+        if self.stamp_tolerance_s:
+            return round(self.stamp_tolerance_s * SECOND)
         return min(5 * MS, self.period_ns // 4)
 
 
@@ -137,18 +156,29 @@ def age_ns(now_ns: int, stamp_ns: int, steady_ns: int, received_steady_ns: int, 
 
 @dataclass(frozen=True, slots=True)
 class Safety:
-    """State of the node with what its transitions count. ``since_ns`` is steady time."""
+    """State of the node with what its transitions count. ``since_ns`` is steady time.
+
+    ``reason`` is what led here, ``keeps`` what keeps it so since then. ``latched``: a HOLD that
+    lasted so long that nobody expects a motion any more.
+    """
 
     state: PolicyState = PolicyState.UNCONFIGURED
     reason: str = "not configured"
     since_ns: int = 0
-    fresh: int = 0  # clean actions in a row while in HOLD
-    clamped: int = 0  # clamped actions in a row
+    fresh: int = 0  # clean actions while in HOLD
+    clamped: int = 0  # actions in a row that exceeded their limits
     invalid: int = 0  # invalid inferences in a row
+    keeps: str = ""
+    latched: bool = False
 
     @property
     def active(self) -> bool:
         return self.state >= PolicyState.WAITING
+
+    @property
+    def said(self) -> str:
+        """The reason as people are told it."""
+        return f"{self.reason}; {self.keeps}" if self.keeps else self.reason
 
 
 def enter(safety: Safety, state: PolicyState, reason: str, steady_ns: int) -> Safety:
@@ -177,15 +207,38 @@ def hold(safety: Safety, reason: str, steady_ns: int) -> Safety:
     return safety
 
 
-def recover(safety: Safety, steady_ns: int) -> Safety:
-    """The explicit recover call: the only way out of FAULT that stays active."""
-    return Safety(PolicyState.WAITING, "recovered", steady_ns)
+def latch(safety: Safety, limits: Limits, steady_ns: int) -> Safety:
+    """A HOLD that has lasted too long to end by itself: whoever looks for the cause of it may
+    stand beside the robot."""
+    lasted_ns = steady_ns - safety.since_ns
+    held = safety.state is PolicyState.HOLD and not safety.latched
+    if not held or not limits.hold_latch_s or lasted_ns <= limits.hold_latch_s * SECOND:
+        return safety
+    keeps = f"it lasted longer than hold_latch_s, {limits.hold_latch_s:g} s: call ~/resume"
+    return replace(safety, latched=True, keeps=keeps)
 
 
-def after_valid(safety: Safety, limits: Limits, far: bool, steady_ns: int) -> Safety:
+def keep(safety: Safety, why: str) -> Safety:
+    """In HOLD something other than its first cause stands in the way of the next action."""
+    if safety.state is not PolicyState.HOLD or safety.latched:
+        return safety
+    return replace(safety, keeps=f"it stays: {why}")
+
+
+def recover(safety: Safety, steady_ns: int, reason: str = "recovered") -> Safety:
+    """The explicit recover call: the only way out of FAULT, or out of a latched HOLD, that stays
+    active."""
+    return Safety(PolicyState.WAITING, reason, steady_ns)
+
+
+def after_valid(
+    safety: Safety, limits: Limits, far: bool, steady_ns: int, over: str = "limits"
+) -> Safety:
     """A finite, fresh action of this epoch has come: count it, and move on where it suffices.
 
-    ``far``: it was beyond its limits by more than a tolerance.
+    ``far``: by more than a tolerance it was beyond its limits, those named in ``over``. As many in
+    a row as end RUNNING take back what was counted towards the end of a HOLD; fewer do not, or a
+    policy that may run could not begin to.
     """
     clamps = safety.clamped + 1 if far else 0
     counted = replace(safety, invalid=0, clamped=clamps)
@@ -194,10 +247,13 @@ def after_valid(safety: Safety, limits: Limits, far: bool, steady_ns: int) -> Sa
     if safety.state is PolicyState.WAITING:
         return Safety(PolicyState.RUNNING, "running", steady_ns, clamped=clamps)
     if safety.state is PolicyState.HOLD:
-        fresh = 0 if far else safety.fresh + 1
-        if fresh >= limits.fresh_needed:
+        if far:
+            fresh = 0 if clamps >= limits.clamp_limit else safety.fresh
+            why = f"{limits.fresh_needed} clean actions are needed, the last exceeded its {over}"
+            return keep(replace(counted, fresh=fresh), why)
+        if safety.fresh + 1 >= limits.fresh_needed and not safety.latched:
             return Safety(PolicyState.RUNNING, "running", steady_ns)
-        return replace(counted, fresh=fresh)
+        return replace(counted, fresh=safety.fresh + 1)
     return counted
 
 
@@ -229,11 +285,12 @@ class Gripper:
 @dataclass(frozen=True, slots=True)
 class Gated:
     """An action after the gate. ``clamped`` says what was changed, empty if nothing was;
-    ``far``: by more than a tolerance, so that it counts towards HOLD."""
+    ``far``: by more than a tolerance. ``bounded``: held to its bounds alone."""
 
     action: Floats
     clamped: str = ""
     far: bool = False
+    bounded: Floats | None = None
 
 
 class ActionRefused(ValueError):
@@ -283,16 +340,38 @@ def gate(action: Floats, before: tuple[Floats, ...], limits: Limits) -> Gated:
     motion = out[places.motion]
     over: list[str] = []
     far = False
-    for name, confined, tolerance in _confined(motion, before, limits, places):
+    bounded = out.copy()
+    for number, (name, confined, tolerance) in enumerate(
+        _confined(motion, before, limits, places)
+    ):
         excess = _excess(motion, confined, places)
         if excess.max(initial=0.0) > _ROUNDING:
             over.append(name)
             far |= bool((excess > tolerance + _ROUNDING).any())
             motion[:] = confined
+        if number == 0:
+            bounded[places.motion] = motion
     out[places.motion] = motion
     for gripper in limits.space.grippers:
         out[gripper] = min(max(out[gripper], 0.0), 1.0)
-    return Gated(out, ", ".join(dict.fromkeys(over)), far)
+    return Gated(out, ", ".join(dict.fromkeys(over)), far, bounded)
+
+
+def approach(goal: Floats, last: Floats, limits: Limits) -> Floats:
+    """The place ``goal``, or as near to it as one command may come from ``last``: what a robot
+    that is told places is stopped by. Bounds are not asked: it may stand outside of them."""
+    places = _places(limits.space)
+    out = np.array(goal, dtype=np.float64)
+    radius = _steps(limits, places)[0]
+    out[places.motion] = _within(out[places.motion], last[places.motion], radius, places)
+    return out
+
+
+def near(here: Floats, last: Floats, limits: Limits, commands: int) -> bool:
+    """Whether so many commands at most lie between two places."""
+    places = _places(limits.space)
+    apart = _excess(here[places.motion], last[places.motion], places)
+    return bool((apart <= commands * _steps(limits, places)[0] + _ROUNDING).all())
 
 
 def _confined(
@@ -301,35 +380,70 @@ def _confined(
     """What limits there are, one after the other: a name, the numbers of ``motion`` (as it is by
     then) within it, and how much of an excess is not counted."""
     low, high = np.asarray(limits.low), np.asarray(limits.high)
-    middle, room = (low + high) / 2, (high - low) / 2
-    for arm in places.turns:
-        room[arm] = room[arm].max()  # rotations are bounded by an angle: a ball, not a box
+    middle, room = (low + high) / 2, _room(limits, places)
+    jump, jerk = _steps(limits, places)
     none = np.zeros(len(motion))
 
     def within(center: Floats, radius: Floats) -> Floats:
-        confined = np.clip(motion, center - radius, center + radius)
-        for arm in places.turns:
-            confined[arm] = rotation.towards(center[arm], motion[arm], float(radius[arm[0]]))
-        return confined
+        return _within(motion, center, radius, places)
 
     def bounded() -> Floats:  # to the bounds themselves: middle + room may be an ulp beyond
         confined = within(middle, room)
         box = places.straight
         confined[box] = np.clip(motion[box], low[box], high[box])
+        if limits.velocity and not limits.space.absolute:
+            most = np.asarray(limits.velocity) * limits.period_s
+            confined = np.clip(confined, -most, most)
         return confined
 
     yield "bounds", bounded(), limits.clamp_tolerance * 2 * room
     if not before:
         return
     last = before[0][places.motion]
-    yield "jump", within(last, limits.jump * 2 * room), none
+    yield "jump", within(last, jump), none
     if len(before) > 1:
         earlier = before[1][places.motion]
         expected = 2 * last - earlier
         for arm in places.turns:
             expected[arm] = rotation.turned(last[arm], rotation.way(earlier[arm], last[arm]))
-        yield "jerk", within(expected, limits.jerk * 2 * room), none
+        yield "jerk", within(expected, jerk), none
         yield "jerk", bounded(), none
+
+
+def _within(motion: Floats, center: Floats, radius: Floats, places: _Places) -> Floats:
+    confined = np.clip(motion, center - radius, center + radius)
+    for arm in places.turns:
+        confined[arm] = rotation.towards(center[arm], motion[arm], float(radius[arm[0]]))
+    return confined
+
+
+def _room(limits: Limits, places: _Places) -> Floats:
+    """Half of the range of each number that moves."""
+    room = (np.asarray(limits.high) - np.asarray(limits.low)) / 2
+    for arm in places.turns:
+        room[arm] = room[arm].max()  # rotations are bounded by an angle: a ball, not a box
+    return room
+
+
+def _steps(limits: Limits, places: _Places) -> tuple[Floats, Floats]:
+    """The largest change from one command to the next, and of that change: float64 [M] each.
+
+    Per second a displacement is a velocity and its change an acceleration; a change of place is
+    the velocity, and the change of that the acceleration.
+    """
+    room, period = _room(limits, places), limits.period_s
+    jump, jerk = limits.jump * 2 * room, limits.jerk * 2 * room
+    accelerated = np.asarray(limits.acceleration) * period * period
+    if limits.space.absolute:
+        if limits.velocity:
+            jump = np.minimum(jump, np.asarray(limits.velocity) * period)
+        if limits.acceleration:
+            jerk = np.minimum(jerk, accelerated)
+    elif limits.acceleration:
+        jump = np.minimum(jump, accelerated)
+    for arm in places.turns:
+        jump[arm], jerk[arm] = jump[arm].min(), jerk[arm].min()
+    return jump, jerk
 
 
 def _excess(motion: Floats, confined: Floats, places: _Places) -> Floats:
@@ -341,11 +455,13 @@ def _excess(motion: Floats, confined: Floats, places: _Places) -> Floats:
 
 
 def steady_gripper(gripper: Gripper, wanted: float, now_ns: int, limits: Limits) -> Gripper:
-    """Hysteresis and dwell: small changes are ignored, and it changes sides (across 0.5) at
-    most once in ``gripper_dwell_s``. The first value is taken as it is."""
+    """Hysteresis and dwell: small changes are ignored but for the last one to an end, fully
+    closed or open, and it changes sides (across 0.5) at most once in ``gripper_dwell_s``. The
+    first value is taken as it is."""
     if not gripper.known:
         return Gripper(wanted, now_ns, known=True)
-    if abs(wanted - gripper.value) < limits.gripper_hysteresis:
+    small = abs(wanted - gripper.value) < limits.gripper_hysteresis
+    if small and wanted not in (0.0, 1.0):
         return gripper
     if (wanted > 0.5) == (gripper.value > 0.5):
         return replace(gripper, value=wanted)

@@ -111,12 +111,17 @@ class Driver(ABC):
         """The worker has answered what was asked in this epoch, with or without an action."""
 
     @abstractmethod
-    def tick(self, now: Moment) -> None:
-        """One control period has passed, of an active loop."""
+    def tick(self, now: Moment) -> bool:
+        """Of an active loop, once a control period or more often; whether a period has passed."""
 
     @abstractmethod
     def stop(self, now: Moment) -> None:
         """Publish the command that stops the robot, where there is to be one."""
+
+    @abstractmethod
+    def leave(self, now: Moment) -> None:
+        """The loop is about to forget what it set in motion: stop that, where there is to be
+        a command for it."""
 
     @abstractmethod
     def void_answers(self) -> None:
@@ -200,6 +205,7 @@ class Control:
         with self.lock:
             self.goals.end(Outcome.FAILED, "the policy node was deactivated")
             if self.safety.active:
+                self._leave()
                 self.persistent.latch.catch(self.instruction.text)
                 self.instruction = replace(self.instruction, text="")
             self.flush()
@@ -209,12 +215,19 @@ class Control:
         """Publish the stale policy's command, and publish nothing after it."""
         with self.lock:
             self.goals.end(Outcome.FAILED, "the policy node is shutting down")
-            if self.safety.active and self.gate.moved:
+            if self.safety.active and (self.gate.moved or self.gate.moving):
                 now = moment(self.clock)
                 if self.safety.state is PolicyState.RUNNING:
                     self.held_pose = self.fresh_pose(now)  # it was on its way
                 self._driver.stop(now)
             self.deactivate()
+
+    def _leave(self) -> None:
+        if self.gate.moving:
+            now = moment(self.clock)
+            if self.safety.state is PolicyState.RUNNING:
+                self.held_pose = self.fresh_pose(now)
+            self._driver.leave(now)
 
     def recover(self) -> None:
         """Leave FAULT and HOLD: wait for a fresh action as after activation."""
@@ -229,13 +242,15 @@ class Control:
         it is given again."""
         with self.lock:
             self.persistent.latch.new_episode()
+            if self.safety.active:
+                self._leave()
             self._begin_anew()
             self._wait(self._lacks())
 
     def become(self, new: Safety) -> None:
         """Take on ``new``; the sink hears of another state or reason, and FAULT ends a goal."""
         old, self.safety = self.safety, new
-        if (old.state, old.reason) != (new.state, new.reason):
+        if (old.state, old.said) != (new.state, new.said):
             if old.state != new.state:
                 self.held_pose = self.fresh_pose(moment(self.clock))
             self.sink.changed(old, new)
@@ -312,8 +327,15 @@ class Control:
             return True
 
     def resume(self) -> bool:
-        """Go on with the task that was stopped. False: there is none, or a goal runs."""
+        """Go on with the task that was stopped, or after a HOLD that lasted too long to end by
+        itself. False: there is none, or a goal runs."""
         with self.lock:
+            if self.safety.latched:
+                self.flush()
+                steady = self.clock.steady_ns()
+                self.become(safety.recover(self.safety, steady, "resumed"))
+                self.resubmit()
+                return True
             latch = self.persistent.latch
             if not latch.holds or self.goals.current is not None:
                 return False
@@ -532,7 +554,8 @@ class Control:
         """
         with self.lock:
             ended_running, self.worker = self.worker.ended_running, WorkerState()
-            if self.safety.state is PolicyState.WAITING or ended_running:
+            waits = self.safety.state is PolicyState.WAITING or ended_running
+            if waits and not self.safety.latched:
                 self._wait(self._lacks())
             self.resubmit()
 
@@ -562,12 +585,14 @@ class Control:
 
     # ------------------------------------------------------------------ the tick
 
-    def tick(self) -> None:
-        """One control period has passed."""
+    def tick(self) -> bool:
+        """Look at the clocks, and publish what is due. False: no control period has passed since
+        the last time, by the clock that counts."""
         with self.lock:
-            if self.safety.active:
-                self._watch_goal()
-                self._driver.tick(moment(self.clock))
+            if not self.safety.active:
+                return True
+            self._watch_goal()
+            return self._driver.tick(moment(self.clock))
 
     def act(self, now: Moment) -> bool:
         """Publish what comes next; False as of :meth:`PublishGate.let_through`."""
@@ -577,9 +602,19 @@ class Control:
         through = self.gate.let_through(action, now)
         if self.gate.acted is not None:
             self.queue.executed(now.now_ns, as_said=not self.gate.acted.clamped)
-        elif self.safety.state is PolicyState.HOLD:
+            return through
+        if action is not None:
+            self.queue.refused()
+        if self.safety.state is PolicyState.HOLD:
             self.queue.break_off(now.now_ns)
         return through
+
+    def watch_hold(self, now: Moment) -> None:
+        """A HOLD that lasts is not left without a word from somebody."""
+        latched = safety.latch(self.safety, self.limits, now.steady_ns)
+        if latched is not self.safety:
+            self.sink.warn("latched", f"HOLD: {latched.said}")
+            self.become(latched)
 
     def watch_clock(self, now: Moment) -> None:
         """After a jump of the clock everything in flight is void."""

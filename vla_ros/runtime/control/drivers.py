@@ -61,6 +61,10 @@ class RealtimeDriver(Driver):
     last one is young enough, then the stale policy, then nothing.
     """
 
+    def __init__(self, control: Control) -> None:
+        super().__init__(control)
+        self._due_ns = 0  # simulated time of the next period
+
     def offer(self, observation: Observation) -> None:
         if self._control.take_in(observation):
             self._control.resubmit()
@@ -68,20 +72,39 @@ class RealtimeDriver(Driver):
     def answered(self) -> None:
         """The answer waits in the queue for its tick."""
 
-    def tick(self, now: Moment) -> None:
-        """Watch, then publish one command."""
+    def tick(self, now: Moment) -> bool:
+        """Watch, then publish one command. In simulated time periods are the simulation's: it may
+        be slower than the tick, or faster, and the robot is to move as far in each of its seconds.
+        """
         control = self._control
         control.watch_clock(now)
         self._watch_simulated_time(now)
         self._watch_pipeline(now)
         control.watch_pixels(now)
+        control.watch_hold(now)
+        if control.clock_watch.sim_time and not self._is_due(now):
+            return False
         if not control.act(now):
             self._stop_for_a_while(now)
+        return True
+
+    def _is_due(self, now: Moment) -> bool:
+        """Whether a period has passed by the simulation's clock. After a pause or a jump of it
+        periods are counted from there; what was missed is not made up for."""
+        period = self._control.limits.period_ns
+        late = now.now_ns - self._due_ns
+        if -period <= late < 0:
+            return False
+        self._due_ns = self._due_ns + period if 0 <= late < period else now.now_ns + period
+        return True
 
     def stop(self, now: Moment) -> None:
         """The stale policy's command, if it has one."""
         if self._control.limits.stale_policy is not StalePolicy.SILENCE:
             self._control.gate.stop(now)
+
+    def leave(self, now: Moment) -> None:
+        self.stop(now)
 
     def void_answers(self) -> None:
         self._control.flush()
@@ -152,13 +175,17 @@ class LockstepDriver(Driver):
         if control.episode.over and not control.resting:
             control.rest()
 
-    def tick(self, now: Moment) -> None:
+    def tick(self, now: Moment) -> bool:
         """Watch; answers are not a matter of time."""
         self._control.watch_clock(now)
         self._control.watch_pixels(now)
+        return False
 
     def stop(self, now: Moment) -> None:
         self._control.gate.stop(now)
+
+    def leave(self, now: Moment) -> None:
+        """The world waits for answers to its frames, and for nothing else."""
 
     def void_answers(self) -> None:
         """In the same epoch: a frame that was answered stays answered, and the world, which

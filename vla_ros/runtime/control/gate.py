@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from vla_ros.runtime.control.control import Control
 
 
+LAG = 5  # commands that a servo may be behind; a robot that is farther away was moved by others
+
+
 class PublishGate:
     """Decides by state, order, age and limits what is published. Under the loop's lock.
 
-    ``moved``: whether an action went out since the start or :meth:`forget`. ``last``: the newest
-    command of this epoch. ``acted``: the action that the last :meth:`let_through` published.
+    ``moved``: whether an action went out since the start or :meth:`forget`. ``moving``: the newest
+    command of all was no STOP. ``last``: the newest command of this epoch. ``acted``: the action
+    that the last :meth:`let_through` published.
     """
 
     def __init__(self, control: Control, sim_time: bool) -> None:
@@ -36,13 +40,16 @@ class PublishGate:
         self._source: Answer | None = None  # of the last action: what its age is counted from
         self._planned: Answer | None = None  # whose actions were sent as a plan
         self._last_order = (0, -1)
-        self.moved = False
+        self._meant: tuple[Floats, ...] = ()  # the policy's newest actions, published or not
+        self._judged = (0, 0)  # stamp of a chunk, its actions that were judged in HOLD
+        self.moved = self.moving = False
         self.last: Command | None = None
         self.acted: safety.Gated | None = None
 
     def clear(self) -> None:
         """A new epoch: nothing is known to be fresh, and the robot is at rest."""
         self._source = self._planned = None
+        self._meant, self._judged = (), (0, 0)
         self.last = None
         self._commands.rest()
 
@@ -66,10 +73,14 @@ class PublishGate:
         return self._hold_still(now)
 
     def stop(self, now: Moment) -> None:
-        """Publish what keeps the robot where it is: no displacement, or the held pose."""
+        """Publish what keeps the robot where it is: no displacement, or the held pose. From the
+        place that it is on its way to, as a servo's lag leaves it, it is led there step by step."""
         control, space = self._control, self._control.limits.space
         still = control.held_pose if space.absolute else np.zeros(space.width)
         if still is not None:
+            last = self._commands.place(self._at_ns(now), control.limits)
+            if last is not None:
+                still = safety.approach(still, last, control.limits)
             control.counters.stops_published += 1
             self._send(CommandKind.STOP, still, now)
 
@@ -84,39 +95,58 @@ class PublishGate:
         ahead = action.answer.inference.stamp_ns - now.now_ns
         tolerance = limits.period_ns if self._sim_time else limits.clock_tolerance_ns
         if self._source is not None and order_of(action) <= self._last_order:
-            reason = "an action of this or a later frame was published already"
+            why = reason = "an action of this or a later frame was published already"
         elif age > limits.max_age_ns:
             reason = f"its evidence is {age / MS:.0f} ms old, max_age is"
             reason += f" {limits.max_age_ns / MS:.0f} ms"
+            why = "answers come when their evidence is older than max_age"
         elif ahead > tolerance:
             reason = f"its evidence lies {ahead / MS:.0f} ms in the future: the clock went back"
+            why = "answers are of frames in the future"
         else:
             return True
-        self._block(reason)
+        self._block(reason, why)
         return False
 
-    def _block(self, reason: str) -> None:
-        self._control.counters.blocked(reason)
-        self._control.sink.warn("blocked", f"action blocked: {reason}")
+    def _block(self, reason: str, why: str) -> None:
+        """``why``: the same without figures, for a state that lasts."""
+        control = self._control
+        control.counters.blocked(reason)
+        control.sink.warn("blocked", f"action blocked: {reason}")
+        control.become(safety.keep(control.safety, why))
 
     def _publish_action(self, action: ChunkAction, now: Moment) -> bool:
-        """Hold a fresh action to its limits and publish it if the state then allows it."""
+        """Hold a fresh action to its limits and publish it if the state then allows it.
+
+        Whether the policy makes sense is judged by its own motion, each action against the one
+        before it. What is published changes from what the robot was told last: a ramp from rest to
+        that motion is held to the limits too, and is no fault of the policy's.
+        """
         control = self._control
         before = self._before(now)
         if before is None:
             lacks = control.measured.lacks(now, control.limits.max_age_ns)
-            self._block(f"a place to go to needs to know where the robot is: {lacks}")
+            reason = f"a place to go to needs to know where the robot is: {lacks}"
+            self._block(reason, reason)
             return False
+        meant = safety.gate(self._candidate(action), self._meant, control.limits)
+        assert meant.bounded is not None
+        self._meant = (meant.bounded, *self._meant[:1])
+        moved = safety.after_valid(
+            control.safety, control.limits, meant.far, now.steady_ns, meant.clamped
+        )
+        begins = control.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
+        control.become(moved)
+        if control.safety.state is not PolicyState.RUNNING:
+            if meant.clamped:
+                self._clamped(meant.clamped)
+            return False
+        if begins:  # at the beginning of what was judged
+            self._meant = (safety.gate(action.action, (), control.limits).action,)
         gated = safety.gate(action.action, before, control.limits)
         if gated.clamped:
-            control.counters.actions_clamped += 1
-            control.sink.warn("clamped", f"action clamped to its {gated.clamped}")
-        control.become(safety.after_valid(control.safety, control.limits, gated.far, now.steady_ns))
-        if control.safety.state is not PolicyState.RUNNING:
-            return False
-        # A simulated world may stand still or hurry: there its own time counts.
-        at_ns = now.now_ns if self._sim_time else now.steady_ns
-        self._commands.move_grippers(gated.action, at_ns, control.limits)
+            self._clamped(gated.clamped)
+        self._commands.move_grippers(gated.action, self._at_ns(now), control.limits)
         self._source, self._last_order = action.answer, order_of(action)
         self.moved, self.acted = True, gated
         control.counters.actions_published += 1
@@ -124,6 +154,28 @@ class PublishGate:
         self._send(CommandKind.POLICY, gated.action, now, action, plan)
         control.goals.acted(now.now_ns - action.answer.inference.stamp_ns)
         return True
+
+    def _clamped(self, over: str) -> None:
+        self._control.counters.actions_clamped += 1
+        self._control.sink.warn("clamped", f"action clamped to its {over}")
+
+    def _candidate(self, action: ChunkAction) -> Floats:
+        """The action to judge. In HOLD nothing is executed, so the actions of a chunk are judged
+        one after the other, and it is executed from its beginning."""
+        if self._control.safety.state is not PolicyState.HOLD:
+            self._judged = (0, 0)
+            return action.action
+        stamp, count = self._judged
+        if stamp != action.newest.inference.stamp_ns:
+            stamp, count = action.newest.inference.stamp_ns, 0
+        self._judged = (stamp, count + 1)
+        row: Floats = action.rows[min(count, len(action.rows) - 1)]
+        return row
+
+    def _at_ns(self, now: Moment) -> int:
+        """What lapses are measured by: a simulated world may stand still or hurry, there its own
+        time counts."""
+        return now.now_ns if self._sim_time else now.steady_ns
 
     def _plan(
         self, action: ChunkAction, gated: safety.Gated, before: tuple[Floats, ...], now: Moment
@@ -143,14 +195,20 @@ class PublishGate:
 
     def _before(self, now: Moment) -> tuple[Floats, ...] | None:
         """What the next action is a change from. An absolute action that follows no other is one
-        from the measured state; None: there is no recent measurement."""
+        from where the robot was sent last, which its servo is behind, or from
+        the measured place where that is long ago or far away; None: that is not known."""
         control = self._control
         if not control.limits.space.absolute or (
             control.safety.state is PolicyState.RUNNING and self._commands.before
         ):
             return self._commands.before
         here = control.fresh_pose(now)
-        return None if here is None else (here,)
+        if here is None:
+            return None
+        last = self._commands.place(self._at_ns(now), control.limits)
+        if last is None or not safety.near(here, last, control.limits, LAG):
+            return (here,)
+        return (last,)
 
     def _hold_still(self, now: Moment) -> bool:
         """A HELD command while the last action's observation is young enough; HOLD after that."""
@@ -190,6 +248,7 @@ class PublishGate:
         control, limits = self._control, self._control.limits
         latest_ns = control.latest.stamp_ns if control.latest is not None else 0
         command = self._commands.make(kind, action, now, control.instruction, latest_ns)
+        self._commands.said_ns = self._at_ns(now)
         if kind is not CommandKind.STOP and self._source is not None:
             stamp_ns = self._source.inference.stamp_ns
             command = replace(
@@ -215,6 +274,7 @@ class PublishGate:
     def _publish(self, command: Command) -> None:
         """The last line before the topic."""
         self.last = command
+        self.moving = command.kind is not CommandKind.STOP
         self._control.sink.publish(command)
 
 
@@ -230,11 +290,20 @@ class CommandMaker:
         self._space = space
         self._persistent = persistent
         self.before: tuple[Floats, ...] = ()
-        self.forget_grippers()
+        self.said_ns = 0  # when the newest command was published
+        self._newest: Floats | None = None  # of any kind and epoch
+        self.grippers = tuple(Gripper() for _ in self._space.grippers)
 
     def forget_grippers(self) -> None:
-        """Their state is unknown."""
-        self.grippers = tuple(Gripper() for _ in self._space.grippers)
+        """Their state is unknown: the next action is taken as it is. Until then a command that
+        stops repeats the last one."""
+        self.grippers = tuple(replace(gripper, known=False) for gripper in self.grippers)
+
+    def place(self, now_ns: int, limits: Limits) -> Floats | None:
+        """Where the robot was sent by the newest command, of a space of places; None where that is
+        more than two periods ago: its controller may have been told another since."""
+        fresh = 0 <= now_ns - self.said_ns <= 2 * limits.period_ns
+        return self._newest if fresh and self._space.absolute else None
 
     def move_grippers(self, action: Floats, now_ns: int, limits: Limits) -> None:
         """Take on what a gated action wants of them, as far as they may follow."""
@@ -266,7 +335,7 @@ class CommandMaker:
         action = action.copy()
         for gripper, place in zip(self.grippers, self._space.grippers, strict=True):
             action[place] = gripper.value
-        self.before = (action, *self.before[:1])
+        self.before, self._newest = (action, *self.before[:1]), action
         return Command(
             kind=kind,
             action=action,

@@ -258,6 +258,8 @@ class ActionQueue:
         """Forget everything but the delays: instruction change, reset, clock jump."""
         self._current: Answer | None = None
         self._index = 0  # of its next action
+        self._next = 0  # the one after the action that was taken, once that is executed
+        self._refused = False  # the action that was taken last was not executed
         self._waiting: list[Answer] = []  # as they came
         self._chunks: list[Answer] = []  # of the ensemble
         self._asked: _Asked | None = None  # awaited
@@ -315,7 +317,8 @@ class ActionQueue:
     # ------------------------------------------------------------------ executing
 
     def take(self, now_ns: int, limits: Limits) -> ChunkAction | None:
-        """The next action, or None if there is none for this moment."""
+        """The next action, or None if there is none for this moment. It stays the next one until
+        :meth:`executed`: a robot that stands still uses up no action."""
         self.advance(now_ns, limits)
         if self._blends:
             return self._together(now_ns, limits)
@@ -327,7 +330,7 @@ class ActionQueue:
             self._index,
             actions[self._index : self.chunking.last_of(len(actions))],
         )
-        self._index += 1
+        self._next = self._index + 1
         return candidate
 
     def advance(self, now_ns: int, limits: Limits) -> None:
@@ -352,15 +355,20 @@ class ActionQueue:
         elif start and self.chunking.execution is Execution.SYNC:
             self.voided = "the robot moved after this chunk's observation: it has to look again"
         else:
-            self._current, self._index = newer, start
+            self._current, self._index, self._refused = newer, start, False
             if self._blends:
                 self._chunks.append(newer)
 
     def executed(self, now_ns: int, as_said: bool) -> None:
         """The action taken last was published, ``as_said`` or held to a limit."""
         self._executed.append(now_ns)
+        self._index, self._refused = self._next, False
         if not as_said:
             self._broken_ns = now_ns
+
+    def refused(self) -> None:
+        """The action taken last was not published. A newer answer may take its place at once."""
+        self._refused = True
 
     def break_off(self, now_ns: int) -> None:
         """The robot was stopped: what is left of the chunk is not to be continued."""
@@ -376,7 +384,7 @@ class ActionQueue:
     @property
     def _wants(self) -> bool:
         """Whether a newer answer may take over."""
-        if self._current is None or self.exhausted:
+        if self._current is None or self._refused or self.exhausted:
             return True
         length = len(self._current.inference.actions)
         return self._index >= self.chunking.reach(length, self._delays.lead)
@@ -411,7 +419,8 @@ class ActionQueue:
         if not live:
             self._current = None
             return None
-        self._current, self._index = live[-1][0], live[-1][1] + 1
+        self._current, self._index = live[-1]
+        self._next = self._index + 1
         rests = [answer.inference.actions[place:] for answer, place in live]
         rows = blend(rests, self.chunking.ensemble_decay, self._space)
         return ChunkAction(tuple(self._chunks), live[0][1], rows)

@@ -124,9 +124,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def reset(self):
-        self.forget()
+        """What moved is stopped first, with the grippers as they are."""
         self.repeatable = True
         self.bench.control.reset()
+        self.forget()
 
     @rule()
     def recover(self):
@@ -224,10 +225,11 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(number=st.integers(1, 2), step=st.integers(0, 1))
     def episode_runs(self, number, step):
         over = self.bench.control.episode
-        if over.over and not over.is_echo(number, step):
-            self.forget()  # it is a reset
-            self.repeatable = True
+        is_reset = bool(over.over) and not over.is_echo(number, step)
+        self.repeatable |= is_reset
         self.bench.control.episode_runs(number, step)
+        if is_reset:
+            self.forget()
 
     @rule(number=st.integers(1, 2))
     def episode_over(self, number):

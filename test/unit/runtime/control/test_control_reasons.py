@@ -214,7 +214,7 @@ def test_a_jump_of_the_clock_is_said_and_everything_known_is_forgotten(moved_s, 
 
 def test_a_clock_may_differ_by_its_tolerance_and_no_more():
     bench = Bench().running()
-    for moved_ms, state in ((5, PolicyState.RUNNING), (-5, PolicyState.RUNNING), (6, "HOLD")):
+    for moved_ms, state in ((10, PolicyState.RUNNING), (-10, PolicyState.RUNNING), (11, "HOLD")):
         bench.clock.now += moved_ms * MS
         bench.cycle()
         assert bench.state.name == getattr(state, "name", state)

@@ -70,7 +70,7 @@ def test_after_an_interruption_what_is_left_is_told_anew():
     bench.control.limits = wide
     commands = [bench.tick()[0] for _ in range(4)]
     told = [None if c.plan is None else len(c.plan) for c in commands]
-    assert told == [None, None, 4, None], "three fresh ones end a HOLD, the third goes out"
+    assert told == [None, None, 7, None], "of a chunk only what was executed is used up"
 
 
 def test_poses_are_planned_from_where_the_robot_is():

@@ -174,6 +174,7 @@ def test_a_single_action_is_asked_for_with_the_delay_of_late():
     for number, late in enumerate((3, 3, 1), 1):
         line.put(answer(100 * number * PERIOD, 1))
         line.take((100 * number + late) * PERIOD, limits)
+        line.executed((100 * number + late) * PERIOD, as_said=True)
         said.append(line.delay_steps)
     assert said == [5, 3, 3, 1] and all(isinstance(steps, int) for steps in said)
 

@@ -72,6 +72,7 @@ def test_gripper_changes_sides_no_faster_than_its_dwell(wanted):
         if (after.value > 0.5) != (gripper.value > 0.5):
             switches.append(tick * LIMITS.period_s)
         held = after.value == gripper.value or abs(after.value - gripper.value) >= 0.05
+        held |= after.value in (0.0, 1.0)
         assert held if gripper.known else after.value == value
         gripper = after
     assert all(b - a >= LIMITS.gripper_dwell_s - 1e-9 for a, b in zip(switches, switches[1:]))  # noqa: B905
@@ -102,9 +103,14 @@ def test_waiting_runs_after_one_valid_action_and_hold_after_three():
     assert safety.after_valid(held, LIMITS, False, 3).state is PolicyState.RUNNING
 
 
-def test_a_clamped_or_invalid_action_begins_the_count_of_fresh_ones_anew():
+def test_as_many_far_actions_as_end_running_begin_the_count_of_clean_ones_anew():
+    """Fewer do not: what may run must be able to begin."""
     held = Safety(PolicyState.HOLD, "", 0, fresh=2)
-    assert safety.after_valid(held, LIMITS, True, 1).fresh == 0
+    for number in range(1, LIMITS.clamp_limit + 1):
+        held = safety.after_valid(held, LIMITS, True, 1, "jump")
+        assert held.fresh == (2 if number < LIMITS.clamp_limit else 0)
+    assert held.said.endswith("it stays: 3 clean actions are needed, the last exceeded its jump")
+    held = Safety(PolicyState.HOLD, "", 0, fresh=2)
     assert safety.after_invalid(held, LIMITS, "NaN", 1).fresh == 0
 
 

@@ -223,7 +223,7 @@ class GoalServer:
             safety, progress = control.safety, control.goals.progress
         feedback = ExecuteInstruction.Feedback(
             state=int(safety.state),
-            reason=safety.reason,
+            reason=safety.said,
             elapsed_s=progress.elapsed_s,
             actions=progress.actions,
             observation_age=Percentiles(**asdict(progress.ages)),

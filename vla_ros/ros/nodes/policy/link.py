@@ -122,7 +122,7 @@ class LoopLink:
             self.deserted = True
             self.spare = self.spare and "none: FAULT"
         if before.state != after.state:
-            line = f"{before.state.name} -> {after.state.name}: {after.reason}"
+            line = f"{before.state.name} -> {after.state.name}: {after.said}"
             # rclpy allows one severity a line of source, and raises for a second one.
             if after.state in (PolicyState.HOLD, PolicyState.FAULT):
                 self._log.error(line)

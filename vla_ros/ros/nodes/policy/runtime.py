@@ -33,6 +33,9 @@ from vla_ros.runtime.worker.executor import Executor
 from vla_ros.runtime.worker.wire import Ready, WorkerGone, WorkerLimits
 
 
+LOOKS = 10  # at a simulation's clock, a control period of the wall's
+
+
 class WrongState(Exception):
     """What was asked for is not possible now; the text says why in one line."""
 
@@ -65,6 +68,7 @@ class PolicyRuntime:
         self._clock = clock
         self._topics = topics
         self._lockstep = values["mode"] == "lockstep"
+        self._sim_time = sim_time
         self._ticker: Ticker | None = None
         cpus = tuple(cpu for cpu in values["tick_cpus"] if cpu >= 0)
         self._scheduling = Scheduling(values["tick_priority"], cpus)
@@ -164,6 +168,8 @@ class PolicyRuntime:
             self._link.need_worker()
             self.control.activate()
         period_ns = self.control.limits.period_ns
+        if self._sim_time and not self._lockstep:
+            period_ns //= LOOKS  # the simulation says when a period has passed
         self._ticker = self._link.ticker = Ticker(
             period_ns, self._tick, self._tick_failed, self._scheduling
         )
@@ -215,8 +221,7 @@ class PolicyRuntime:
 
     def _tick(self, error_ns: int) -> None:
         with self.control.lock:
-            self.control.tick()
-            if not self._lockstep:  # there a period ends with the next frame
+            if self.control.tick():  # in lock-step a period ends with the next frame
                 self._topics.period(self._clock.now_ns())
             self._windows.tick(error_ns, self._clock.steady_ns())
 

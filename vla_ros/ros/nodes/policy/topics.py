@@ -298,7 +298,7 @@ def latency_message(
 
 def idle_message(safety: Safety, values: Mapping[str, Any]) -> PolicyStatus:
     """The status of a node that is not configured, from its parameters; the caller stamps it."""
-    out = PolicyStatus(state=int(safety.state), reason=safety.reason)
+    out = PolicyStatus(state=int(safety.state), reason=safety.said)
     out.policy, out.schedule, out.checkpoint = (
         values[name] for name in ("policy", "decoding", "checkpoint")
     )
@@ -315,7 +315,7 @@ def status_message(
     limits: Limits,
 ) -> PolicyStatus:
     """The part of the status that follows from the loop's state; the caller stamps it."""
-    out = PolicyStatus(state=int(safety.state), reason=safety.reason)
+    out = PolicyStatus(state=int(safety.state), reason=safety.said)
     out.policy, out.schedule = info.name, info.schedule
     out.checkpoint, out.checkpoint_sha256 = info.checkpoint, info.checkpoint_sha256
     out.device, out.dtype = info.device, info.dtype
