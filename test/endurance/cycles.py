@@ -3,8 +3,8 @@
     make cycles WHAT=lifecycle TIMES=1000     configure, activate, deactivate, cleanup of one node
     make cycles WHAT=kill TIMES=200           SIGKILL of the node or its worker at a random moment
     make cycles WHAT=start TIMES=500          start to WAITING and end, four nodes at a time
-    make cycles WHAT=graph TIMES=500          whole demos, four at a time; ARGS="--profile FILE --profile
-                                              FILE" takes these Fast DDS profiles by turns
+    make cycles WHAT=graph TIMES=500          whole demos, four at a time; each --profile FILE in ARGS
+                                              is a Fast DDS profile, taken by turns
 
 Exit status: 0 nothing hung, was left over or grew; 1 something did, with its log.
 """
@@ -197,7 +197,17 @@ def start(times: int, domain: int, env: dict[str, str], tally: Tally) -> Iterato
 
 def graph(times: int, env: dict[str, str], tally: Tally, profiles: list[str]) -> Iterator[int]:
     """Demos that begin and end, each in a domain of its own: nothing may stand for ever."""
-    demo = "-m vla_ros demo --policy scripted --task stack_red_on_blue --timeout 0.3".split()
+    demo = [
+        "-m",
+        "vla_ros",
+        "demo",
+        "--policy",
+        "scripted",
+        "--task",
+        "stack_red_on_blue",
+        "--timeout",
+        "0.3",
+    ]
     started: Counter[str] = Counter()
 
     def one(number: int) -> None:

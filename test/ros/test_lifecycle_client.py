@@ -25,7 +25,7 @@ class Astray(Exception):
 
 class Server:
     """A node of its own with the two services. ``change``: what it makes of each request in turn,
-    of make, refuse; with "slowly " it takes a second, with "!" nobody hears the answer. ``looks``:
+    of make, refuse, busy (refused, since an earlier request is being obeyed); with "slowly " it takes a second, with "!" nobody hears the answer. ``looks``:
     answers of get_state that nobody hears, at first."""
 
     def __init__(self, domain: int, change: list[str], looks: int = 0) -> None:
@@ -55,6 +55,9 @@ class Server:
         self.asked += 1
         if "slowly" in how:
             time.sleep(1.0)  # as a node that loads: three looks long
+        if how == "busy":
+            self.state = "configuring"
+            threading.Timer(0.7, setattr, (self, "state", "inactive")).start()
         response.success = "make" in how and self.state == "unconfigured"
         if response.success:
             self.state = "inactive"
@@ -105,6 +108,7 @@ def serve(ros_domain, ros_env, monkeypatch):
         (["refuse!", "make"], 0, True, 2),  # a request that came to nothing
         (["refuse!", "refuse"], 0, False, 2),
         (["refuse!", "refuse!", "make!"], 1, True, 3),
+        (["refuse!", "busy"], 0, True, 2),  # the first was late: it is obeyed meanwhile
     ],
 )
 def test_an_answer_that_nobody_hears(serve, ros_domain, change, looks, made, asked):

@@ -118,11 +118,11 @@ def reject_all(rig):
     before = rig.expect(State.RUNNING)
     for text, says in REJECTED.values():
         rig.instruct(text)
-        rig.node.wait_for_log(says)
+        rig.expect(lambda s, says=says: says in s.reason and s.instruction == "reach")
     rig.instruct_raw(LITTLE_ENDIAN + b"\6\0\0\0pi\xffck\0")
-    rig.node.wait_for_log("text is not UTF-8: invalid start byte at byte 2")
+    rig.expect(lambda s: "text is not UTF-8: invalid start byte at byte 2" in s.reason)
     rig.instruct_raw(LITTLE_ENDIAN + b"\x90\0\0\0pick\0")
-    rig.node.wait_for_log("text is cut short")
+    rig.expect(lambda s: "text is cut short" in s.reason)
     rig.instruct("reach")  # the same again
     rig.instruct("  reach ")
     rig.instruct("")  # stop
@@ -145,22 +145,63 @@ def reject_all(rig):
     rig.wait_for(CommandKind.POLICY, len(rig.commands))
 
 
-def test_a_stop_is_obeyed_from_a_volatile_publisher_and_nothing_else_is(start_policy):
+def test_a_volatile_publisher_is_obeyed_as_any_other(start_policy):
+    """`ros2 topic pub --once`, and every publisher that asks for nothing special."""
     rig = start_policy()
     rig.bring_up("reach")
     volatile = rig.ros.publisher(String, "instruction", 10)
     rig.ros.wait_for_subscriber(volatile)
     with rig.filming():
+        rig.expect(State.RUNNING)
+        volatile.publish(String(data="lift"))
+        rig.expect(lambda s: s.instruction == "lift")
         running = rig.expect(State.RUNNING)
-        volatile.publish(String(data="push"))
-        rig.wait_for(CommandKind.POLICY, len(rig.commands) + 10)
-        assert rig.status.last.instruction == "reach"
         volatile.publish(String(data=" "))
         stopped = rig.expect(lambda s: s.instruction == "")
         assert (stopped.state, stopped.epoch) == (State.WAITING, running.epoch + 1)
         rig.instruct("push")  # another one is a new task
         rig.expect(State.RUNNING)
     rig.check_commands()
+
+
+@pytest.mark.parametrize("durability", ["transient local", "volatile"])
+def test_after_stop_the_task_that_follows_at_once_runs(start_policy, durability):
+    """Also while the executor is busy with a camera's pictures."""
+    rig = start_policy()
+    rig.bring_up("reach")
+    say = rig.instruct
+    if durability == "volatile":
+        volatile = rig.ros.publisher(String, "instruction", 10)
+        rig.ros.wait_for_subscriber(volatile)
+
+        def say(text):
+            volatile.publish(String(data=text))
+
+    with rig.filming(90.0, shape=(480, 640, 3)):
+        for number in range(10):
+            rig.expect(State.RUNNING)
+            say("")
+            say(f"task {number}")
+            wait_until(
+                lambda n=number: rig.status.last.instruction == f"task {n}",
+                5.0,
+                lambda: rig.status.last.reason,
+            )
+    assert not [line for line in rig.node.log.splitlines() if "was stopped" in line]
+
+
+def test_what_is_not_obeyed_is_told_by_the_status(start_policy):
+    rig = start_policy()
+    rig.bring_up("reach")
+    with rig.filming():
+        rig.expect(State.RUNNING)
+        rig.instruct("pick\nup")
+        rig.expect(lambda s: "instruction rejected" in s.reason and s.instruction == "reach")
+        rig.instruct("")
+        rig.instruct("reach")
+        rig.expect(lambda s: "'reach' was stopped: resume" in s.reason)
+        rig.instruct("lift")
+        rig.expect(lambda s: s.instruction == "lift" and "reach" not in s.reason)
 
 
 def test_activation_resumes_no_motion_unasked_also_after_a_cleanup(start_policy):

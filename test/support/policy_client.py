@@ -8,6 +8,7 @@ rig.expect(State.RUNNING)
 
 from __future__ import annotations
 
+import array
 import contextlib
 import os
 import signal
@@ -140,9 +141,19 @@ class PolicyRig:
         raise AssertionError(f"nothing arrives on {topic}")
 
     @contextlib.contextmanager
-    def filming(self, rate: float = 20.0) -> Iterator[None]:
+    def filming(
+        self, rate: float = 20.0, shape: tuple[int, int, int] = (6, 8, 3)
+    ) -> Iterator[None]:
         """Show good frames at this rate from a thread, for tests that do not judge timing."""
-        with repeating(lambda: self.show(self.frame()), 1.0 / rate):
+        height, width, depth = shape
+        large = array.array("B", bytes(height * width * depth))
+
+        def frame() -> Image:
+            if (height, width) == (6, 8):
+                return self.frame()
+            return self.frame(height=height, width=width, step=depth * width, data=large)
+
+        with repeating(lambda: self.show(frame()), 1.0 / rate):
             yield
 
     def call(self, service: str) -> str:

@@ -39,6 +39,7 @@ UNGATED: Final[Mapping[str, float | int]] = {
     "gripper_hysteresis": 0.0,
     "gripper_dwell_s": 0.0,
     "clamp_limit": 1000,
+    "hold_latch_s": 0.0,
 }
 
 

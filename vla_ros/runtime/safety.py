@@ -190,7 +190,7 @@ def enter(safety: Safety, state: PolicyState, reason: str, steady_ns: int) -> Sa
     ):
         return safety
     if safety.state is state:
-        return replace(safety, reason=reason)
+        return replace(safety, reason=reason, keeps=safety.keeps if safety.latched else "")
     return Safety(state, reason, steady_ns)
 
 
@@ -203,7 +203,7 @@ def hold(safety: Safety, reason: str, steady_ns: int) -> Safety:
     if safety.state is PolicyState.RUNNING:
         return replace(enter(safety, PolicyState.HOLD, reason, steady_ns), invalid=safety.invalid)
     if safety.state is PolicyState.HOLD:
-        return replace(safety, fresh=0, reason=reason)
+        return replace(enter(safety, PolicyState.HOLD, reason, steady_ns), fresh=0)
     return safety
 
 
@@ -341,9 +341,7 @@ def gate(action: Floats, before: tuple[Floats, ...], limits: Limits) -> Gated:
     over: list[str] = []
     far = False
     bounded = out.copy()
-    for number, (name, confined, tolerance) in enumerate(
-        _confined(motion, before, limits, places)
-    ):
+    for number, (name, confined, tolerance) in enumerate(_confined(motion, before, limits, places)):
         excess = _excess(motion, confined, places)
         if excess.max(initial=0.0) > _ROUNDING:
             over.append(name)

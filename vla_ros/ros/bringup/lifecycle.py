@@ -92,8 +92,11 @@ class LifecycleClient:
                 answer, asked = client.call_async(request), asked + 1
         if answer.result().success or asked == 1:
             return bool(answer.result().success)
-        # The first request was late, not lost: there was nothing left to do for the second.
-        return self.state(node, until - time.monotonic(), alive) == behind
+        # The first request was late, not lost: the second was refused while that one is obeyed.
+        while (label := self.state(node, until - time.monotonic(), alive)) not in (before, behind):
+            self._check(until, alive, f"{node} is still {label}")
+            self._executor.spin_once(timeout_sec=0.05)
+        return label == behind
 
     def _client(self, kind: Any, name: str, until: float, alive: Callable[[], bool]) -> Any:
         """One for each service: a new one for each call would be unknown each time."""

@@ -43,9 +43,7 @@ LEASE_S = 2.0
 STATUS = _profile(1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 STATUS.liveliness = LivelinessPolicy.AUTOMATIC
 STATUS.liveliness_lease_duration = Duration(seconds=LEASE_S)
-#: Instructions that stop, from whoever says so, also where another one follows at once.
-STOP = _profile(10)
-#: A word said once, and the same from writers that are best effort.
+#: A word said once, also where another one follows at once; the same from best-effort writers.
 SAID = _profile(10)
 SAID_BY_ANY = _profile(10, ReliabilityPolicy.BEST_EFFORT)
 #: The same as LATCHED for a reader that must miss none of the changes.

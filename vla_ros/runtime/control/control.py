@@ -305,7 +305,7 @@ class Control:
             if self._goal_outweighs(text):
                 return False
             if self.persistent.latch.withholds(text):
-                self.sink.warn("stopped", "stopped: resume, or give another instruction")
+                self.ignore(f"'{text}' was stopped: resume, or give another instruction")
                 return False
             if text == self.instruction.text:
                 return False
@@ -402,8 +402,16 @@ class Control:
             return False
         if text != goal.text:
             self.persistent.latch.overrule(text)
-            self.sink.warn("goal", "instruction ignored: a goal runs; cancel it first")
+            self.ignore("instruction ignored: a goal runs; cancel it first")
         return True
+
+    def ignore(self, why: str) -> None:
+        """Something was said that is not obeyed: whoever said it is told by the log and by the
+        status, whose state stays."""
+        with self.lock:
+            self.sink.warn("ignored", why)
+            if self.safety.active:
+                self.become(replace(self.safety, keeps=why))
 
     def _watch_goal(self) -> None:
         if (goal := self.goals.current) is not None and self.goals.overdue:

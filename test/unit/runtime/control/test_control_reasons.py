@@ -351,7 +351,8 @@ def test_what_a_stop_withholds_is_said(lockstep):
     bench = Bench(lockstep=lockstep).running_either()
     bench.control.stop()
     assert bench.control.set_instruction("reach") is False
-    assert warned(bench, "stopped") == ["stopped: resume, or give another instruction"]
+    says = "'reach' was stopped: resume, or give another instruction"
+    assert warned(bench, "ignored") == [says] and says in bench.control.safety.said
 
 
 @BOTH

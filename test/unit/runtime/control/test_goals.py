@@ -219,7 +219,8 @@ def test_progress_counts_its_own_new_actions_and_their_ages(bench):
 def test_no_topic_preempts_it_and_what_was_said_meanwhile_starts_nothing_after(bench):
     bench.control.begin_goal(Goal("pick"))
     assert not bench.control.set_instruction("push")
-    assert ("goal", "instruction ignored: a goal runs; cancel it first") in bench.out.warnings
+    says = "instruction ignored: a goal runs; cancel it first"
+    assert ("ignored", says) in bench.out.warnings and says in bench.control.safety.said
     assert play(bench) == [POLICY] * 3 and bench.control.instruction.text == "pick"
     bench.control.end_goal(Outcome.SUCCESS, "done")
     for text in ("push", "reach", "pick"):

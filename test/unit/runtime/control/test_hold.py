@@ -41,7 +41,12 @@ class Arm:
         stale = limits.pop("stale_policy", StalePolicy.HOLD)
         self.bench = Bench(
             limits=Limits(
-                space=SPACE, low=(-reach,), high=(reach,), stale_policy=stale, max_age_s=1.0, **limits
+                space=SPACE,
+                low=(-reach,),
+                high=(reach,),
+                stale_policy=stale,
+                max_age_s=1.0,
+                **limits,
             ),
             chunk=16,
         )
@@ -99,7 +104,9 @@ def test_a_hold_is_left_whatever_jump_and_jerk_are_allowed(jump, jerk):
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("limits", [{"jump": 0.02}, {"velocity": (2.4,)}, {"jump": 0.02, "jerk": 0.02}])
+@pytest.mark.parametrize(
+    "limits", [{"jump": 0.02}, {"velocity": (2.4,)}, {"jump": 0.02, "jerk": 0.02}]
+)
 def test_a_joint_at_the_how_to_s_limits_moves_again_after_a_stall(speed, limits):
     arm = Arm(speed, **limits)
     arm.run(8)

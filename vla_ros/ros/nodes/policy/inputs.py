@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +49,7 @@ from vla_ros.runtime.control.observation import (
 Put = Callable[[Stamped[Any]], Observation | None]
 Read = Callable[[Any], tuple[int, Any]]  # a message -> its stamp in ns, its content
 _SAY_AGAIN_NS = 60 * SECOND  # a stream that was in order for so long is news when it fails
+KEPT_S = 0.2  # between two readers' receipt of one message, at most
 _LOOK_S = 0.01  # how often the newest transform is read
 
 # ------------------------------------------------------------------------------ what a frame needs
@@ -283,6 +283,11 @@ class PolicyInputs:
         self._frames: FramePoses | None = None
         self._names_told = 0
         self._lost_ns: dict[str, int] = {}  # stream and kind -> steady time of its last loss
+        self._kept: bytes | None = None  # an instruction that was said before we listened, perhaps
+        self._heard_ns = 0  # when the last one was said to us
+        steady = RosClock(clock_type=ClockType.STEADY_TIME)
+        self._when_kept = node.create_timer(KEPT_S, self._obey_kept, clock=steady)
+        self._when_kept.cancel()
         self._open: list[Any] = []
         more = {f"{role}_image": role for role in needs.more}
         parts: dict[str, Part] = {name: Nearest(PICTURES) for name in more}
@@ -319,9 +324,8 @@ class PolicyInputs:
             for place in range(0, len(space.motion), 6):
                 places = space.motion[place : place + 6]
                 self._listen_to_pose(space.names[places[0]].removesuffix("x"), places)
-        self._listen(String, "instruction", self._on_instruction, qos.LATCHED, raw=True)
-        # A writer that is VOLATILE does not match that reader; its stop must count all the same.
-        self._listen(String, "instruction", self._on_stop, qos.STOP, raw=True)
+        self._listen(String, "instruction", self._on_instruction, qos.SAID, raw=True)
+        self._listen(String, "instruction", self._on_kept_instruction, qos.LATCHED, raw=True)
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
 
     def _window(self) -> PairingWindow:
@@ -329,6 +333,7 @@ class PolicyInputs:
         return PairingWindow(self._slop_ns or limits.period_ns // 2, limits.max_age_ns)
 
     def close(self) -> None:
+        self._node.destroy_timer(self._when_kept)
         for subscription in self._open:
             self._node.destroy_subscription(subscription)
         self._open.clear()
@@ -473,21 +478,34 @@ class PolicyInputs:
             self._control.measure(positions[list(chosen)], stamp_ns, received, places)
 
     def _on_instruction(self, serialized: bytes) -> None:
+        """Every word of every writer, in the order in which each has said its own."""
+        self._kept = None  # what is said now outweighs what was said before
+        self._heard_ns = self._clock.steady_ns()
+        self._obey(serialized)
+
+    def _on_kept_instruction(self, serialized: bytes) -> None:
+        """The last word of a writer that keeps it for those who come late. This reader hears what
+        is said now, too, before or after the other one: only what that one does not hear is news.
+        """
+        if self._clock.steady_ns() - self._heard_ns > KEPT_S * SECOND:
+            self._kept = serialized
+            self._when_kept.reset()
+
+    def _obey_kept(self) -> None:
+        self._when_kept.cancel()
+        if self._kept is not None:
+            self._obey(self._kept)
+            self._kept = None
+
+    def _obey(self, serialized: bytes) -> None:
         log = self._node.get_logger()
         try:
             text = check_instruction(read_text(serialized))
         except ValueError as error:
-            log.warning(f"instruction rejected, the task stays: {error}")
+            self._control.ignore(f"instruction rejected, the task stays: {error}")
             return
         if self._control.set_instruction(text):
             log.info(f"instruction: '{text}'" if text else "instruction: stop")
-
-    def _on_stop(self, serialized: bytes) -> None:
-        """Obeys the empty text and nothing else."""
-        with contextlib.suppress(ValueError):  # the other reader warns
-            text = check_instruction(read_text(serialized))
-            if not text and self._control.set_instruction(""):
-                self._node.get_logger().info("instruction: stop")
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         """Of a simulation; a robot has no episodes."""

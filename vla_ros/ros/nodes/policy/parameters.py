@@ -236,6 +236,12 @@ _OUTPUTS = (
         "end_effector_*: a prefix of the names an arm, as left_ and right_: seven numbers each",
     ),
     F("gripper_names", [""], "Which of action_names are grippers, 0 closed to 1 open"),
+    F(
+        "action_space_override",
+        False,
+        "Run a policy that says its actions are of another kind, order or gripper: these"
+        " parameters are right",
+    ),
     P("control_rate_hz", 20.0, "Rate of commands; change it while inactive", 1.0, 200.0),
     F(
         "tick_priority",
@@ -311,6 +317,17 @@ _SAFETY = (
     P("bounds_high", HIGH, "Largest numbers of a command, in the same order"),
     P("jump_limit", 1.0, "Largest change between commands, share of the bounds", 0.001, 1.0),
     P("jerk_limit", 2.0, "Largest change of that change, share of the bounds", 0.001, 2.0),
+    P(
+        "velocity_limits",
+        [0.0],
+        "Largest speed of each number that moves, in m/s and rad/s, at any control rate;"
+        " [0.0]: as bounds and jump_limit say",
+    ),
+    P(
+        "acceleration_limits",
+        [0.0],
+        "Largest change of that speed, in m/s^2 and rad/s^2; [0.0]: none",
+    ),
     P("clamp_limit", 5, "Clamped actions in a row before HOLD", 1, 1000),
     P(
         "clamp_tolerance",
@@ -320,10 +337,32 @@ _SAFETY = (
         1.0,
     ),
     P("invalid_limit", 3, "Invalid actions in a row before FAULT", 1, 1000),
-    P("fresh_needed", 3, "Clean actions in a row before HOLD ends", 1, 1000),
+    P("fresh_needed", 3, "Clean actions before HOLD ends", 1, 1000),
+    P(
+        "hold_latch_s",
+        10.0,
+        "A HOLD longer than this ends only by ~/resume: somebody may be looking for its cause;"
+        " 0: it ends by itself, as in a simulation",
+        0.0,
+        3600.0,
+    ),
+    P(
+        "stamp_tolerance_s",
+        0.0,
+        "How far a camera's stamps may lie in the future; 0: 5 ms or a quarter of the period",
+        0.0,
+        1.0,
+    ),
     P("gripper_hysteresis", 0.05, "Smaller changes of the gripper are ignored", 0.0, 1.0),
     P("gripper_dwell_s", 0.15, "Shortest time between two changes of side", 0.0, 10.0),
-    P("hang_timeout_s", 0.0, "Kill a worker silent for this; 0: max(3 L, 5 T, A) + T", 0.0, 600.0),
+    P(
+        "hang_timeout_s",
+        0.0,
+        "Kill a worker silent for this; 0: the largest of 3 L, 5 T, A, 2 s"
+        " and a quarter of its load time, and T more",
+        0.0,
+        600.0,
+    ),
     P("latency_window_s", 10.0, "Window of the percentiles on ~/latency", 0.1, 600.0),
 )
 

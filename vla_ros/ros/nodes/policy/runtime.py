@@ -14,7 +14,7 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
-from vla_ros.core.clock import Clock, moment
+from vla_ros.core.clock import SECOND, Clock, moment
 from vla_ros.core.types import Floats, PolicyInfo, PolicyState
 from vla_ros.policies.base import PolicySpec
 from vla_ros.ros.nodes.policy.inputs import PolicyInputs, needs_of
@@ -32,7 +32,7 @@ from vla_ros.runtime.safety import Limits
 from vla_ros.runtime.worker.executor import Executor
 from vla_ros.runtime.worker.wire import Ready, WorkerGone, WorkerLimits
 
-
+_LEAST_PATIENCE_S, _MOST_PATIENCE_S = 2.0, 30.0  # with a worker that says nothing
 LOOKS = 10  # at a simulation's clock, a control period of the wall's
 
 
@@ -82,7 +82,9 @@ class PolicyRuntime:
             spec, clock, self._room(), self._link.on_result, self._link.on_event
         )
         try:
+            began_ns = clock.steady_ns()
             ready = self._executor.start(values["load_timeout_s"], ending)
+            self._load_s = (clock.steady_ns() - began_ns) / SECOND
             self._build(node, spec, limits, ready, sim_time, persistent)
         except BaseException:
             self._abandon()
@@ -100,7 +102,7 @@ class PolicyRuntime:
         """Everything around the worker that is ready."""
         values, log = self._values, node.get_logger()
         needs = needs_of(values, ready.info)
-        contradiction = check_space(limits.space, ready.info)
+        contradiction = check_space(limits.space, ready.info, values["action_space_override"])
         chunking = self._fitted(limits, ready)
         self._set_hang_timeout(limits, ready)
         self.control = make_control(
@@ -259,7 +261,7 @@ class PolicyRuntime:
 
     def _set_hang_timeout(self, limits: Limits, ready: Ready) -> None:
         given = float(self._values["hang_timeout_s"])
-        seconds = given or hang_timeout_s(limits, ready.inference_p99_ms / 1e3)
+        seconds = given or hang_timeout_s(limits, ready.inference_p99_ms / 1e3, self._load_s)
         self._executor.set_hang_timeout(seconds)
 
     def _renewed(self, ready: Ready) -> None:
@@ -319,8 +321,12 @@ def refuse_unless_met(
         )
 
 
-def hang_timeout_s(limits: Limits, inference_s: float) -> float:
-    """max(3 L, 5 T, A) + T. Before A the robot still moves on valid observations: a worker that is
-    merely slow, on a busy machine, must not be killed for it."""
+def hang_timeout_s(limits: Limits, inference_s: float, load_s: float) -> float:
+    """max(3 L, 5 T, A, 2 s, a quarter of the load time) + T: how long a worker may be silent.
+
+    From A on the robot holds still anyway, so killing gains nothing but another worker, after
+    ``load_s``: one that is merely slow, on a busy machine or a GPU that others use, is back before.
+    """
     period = limits.period_s
-    return max(3 * inference_s, 5 * period, limits.max_age_s) + period
+    patience_s = max(_LEAST_PATIENCE_S, min(load_s / 4, _MOST_PATIENCE_S))
+    return max(3 * inference_s, 5 * period, limits.max_age_s, patience_s) + period

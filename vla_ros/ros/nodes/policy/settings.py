@@ -53,13 +53,21 @@ def limits_of(values: dict[str, Any]) -> Limits:
         high=tuple(values["bounds_high"]),
         jump=values["jump_limit"],
         jerk=values["jerk_limit"],
+        velocity=_given(values["velocity_limits"]),
+        acceleration=_given(values["acceleration_limits"]),
         clamp_limit=values["clamp_limit"],
         clamp_tolerance=values["clamp_tolerance"],
         invalid_limit=values["invalid_limit"],
         fresh_needed=values["fresh_needed"],
         gripper_hysteresis=values["gripper_hysteresis"],
         gripper_dwell_s=values["gripper_dwell_s"],
+        hold_latch_s=values["hold_latch_s"],
+        stamp_tolerance_s=values["stamp_tolerance_s"],
     )
+
+
+def _given(limits: list[float]) -> tuple[float, ...]:
+    return tuple(limits) if any(limits) else ()
 
 
 def chunking_of(values: Mapping[str, Any]) -> Chunking:

@@ -35,10 +35,12 @@ def space_of(values: Mapping[str, Any]) -> ActionSpace:
     return joints(kind, names, grippers)
 
 
-def check_space(space: ActionSpace, info: PolicyInfo) -> str:
+def check_space(space: ActionSpace, info: PolicyInfo, override: bool = False) -> str:
     """What contradicts the policy's own action space and is done all the same, as one line, or "".
 
-    Raises ValueError, with both side by side, where the policy's actions have another width.
+    Raises ValueError, with both side by side, where the policy's actions have another width; and,
+    without ``override``, another kind, one of their names at another place, or a gripper that is
+    none here: run so, they would be other motions.
     """
     offered = info.action_space
     if offered.width != space.width:
@@ -46,10 +48,27 @@ def check_space(space: ActionSpace, info: PolicyInfo) -> str:
             f"the policy's actions have {offered.width} numbers, those of the parameters"
             f" {space.width} (action_space, action_names, arms):\n{_beside(offered, space)}"
         )
-    if offered.kind is space.kind:
-        return ""
-    mine, its = space.kind.name.lower(), offered.kind.name.lower()
-    return f"action_space is {mine}, the policy says that its actions are {its}"
+    wrong = _contradiction(space, offered)
+    if wrong and not override:
+        raise ValueError(
+            f"{wrong} (action_space_override: true where that is meant):\n{_beside(offered, space)}"
+        )
+    return wrong
+
+
+def _contradiction(space: ActionSpace, offered: ActionSpace) -> str:
+    if offered.kind is not space.kind:
+        mine, its = space.kind.name.lower(), offered.kind.name.lower()
+        return f"action_space is {mine}, the policy says that its actions are {its}"
+    if offered.names == tuple(f"joint_{i}" for i in range(offered.width)):
+        return ""  # the checkpoint names nothing
+    moved = [n for i, n in enumerate(space.names) if n in offered.names and offered.names[i] != n]
+    if moved:
+        return f"action_names has {', '.join(map(repr, moved))} at another place than the policy"
+    closing = [offered.names[place] for place in offered.grippers if place not in space.grippers]
+    if closing:
+        return f"gripper_names lacks {', '.join(map(repr, closing))}, a gripper of the policy's"
+    return ""
 
 
 def _given(names: list[str]) -> tuple[str, ...]:

@@ -287,7 +287,7 @@ def test_a_chunk_that_goes_on_after_a_hold_is_said_anew(silence_after_s: float) 
         arm.measure()
         arm.tick()
     lengths = [len(m.points) for m in arm.notes.said["joint_trajectory"]]
-    assert lengths == [21, *([1, 1] if silence_after_s else [1]), 18], "each with its hold"
+    assert lengths == [21, *([1, 1] if silence_after_s else [1]), 20], "each with its hold"
 
 
 def test_an_output_that_is_left_alone_is_stopped_once() -> None:

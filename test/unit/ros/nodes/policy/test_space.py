@@ -101,9 +101,44 @@ def test_another_width_than_the_policy_s_is_refused_with_both_side_by_side() -> 
 def test_another_meaning_of_as_many_numbers_is_told() -> None:
     poses = end_effectors(ActionKind.END_EFFECTOR_POSE)
     assert check_space(poses, info(poses)) == ""
-    assert check_space(poses, info(END_EFFECTOR_DELTA)) == (
+    says = (
         "action_space is end_effector_pose, the policy says that its actions are end_effector_delta"
     )
+    with pytest.raises(ValueError, match=says) as caught:
+        check_space(poses, info(END_EFFECTOR_DELTA))
+    assert "action_space_override: true" in str(caught.value)
+    assert check_space(poses, info(END_EFFECTOR_DELTA), override=True) == says
+
+
+SIX = tuple(f"ur_{number}" for number in range(6))
+UR = joints(ActionKind.JOINT_POSITION, (*SIX, "hand"), ("hand",))
+
+
+@pytest.mark.parametrize(
+    ("names", "grippers", "says"),
+    [
+        ((*SIX[::-1], "hand"), ("hand",), "action_names has 'ur_5', 'ur_4', 'ur_3', 'ur_2'"),
+        (("hand", *SIX), ("hand",), "action_names has 'hand', 'ur_0'"),
+        ((*SIX, "hand"), (), "gripper_names lacks 'hand'"),
+        ((*SIX, "finger"), (), "gripper_names lacks 'hand'"),
+        ((*SIX, "finger"), ("finger",), ""),
+        ((*SIX, "hand"), ("hand",), ""),
+    ],
+)
+def test_joints_of_another_order_and_a_gripper_that_is_none_are_refused(names, grippers, says):
+    mine = joints(ActionKind.JOINT_POSITION, names, grippers)
+    if not says:
+        assert check_space(mine, info(UR)) == ""
+        return
+    with pytest.raises(ValueError, match=says) as caught:
+        check_space(mine, info(UR))
+    assert "policy: joint_position" in str(caught.value), "both lists"
+    assert check_space(mine, info(UR), override=True).startswith(says)
+
+
+def test_a_checkpoint_that_names_nothing_is_believed_in_nothing():
+    unnamed = joints(ActionKind.JOINT_POSITION, tuple(f"joint_{number}" for number in range(7)))
+    assert check_space(UR, info(unnamed)) == ""
 
 
 def test_the_simulated_arm_refuses_joints() -> None:
