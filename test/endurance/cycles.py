@@ -3,8 +3,8 @@
     make cycles WHAT=lifecycle TIMES=1000     configure, activate, deactivate, cleanup of one node
     make cycles WHAT=kill TIMES=200           SIGKILL of the node or its worker at a random moment
     make cycles WHAT=start TIMES=500          start to WAITING and end, four nodes at a time
-    make cycles WHAT=graph TIMES=500          whole demos, four at a time; each --profile FILE in ARGS
-                                              is a Fast DDS profile, taken by turns
+    make cycles WHAT=graph TIMES=500          whole demos, four at a time; ARGS="--profile FILE" and
+                                              more of them are Fast DDS profiles, taken by turns
 
 Exit status: 0 nothing hung, was left over or grew; 1 something did, with its log.
 """

@@ -25,8 +25,9 @@ class Astray(Exception):
 
 class Server:
     """A node of its own with the two services. ``change``: what it makes of each request in turn,
-    of make, refuse, busy (refused, since an earlier request is being obeyed); with "slowly " it takes a second, with "!" nobody hears the answer. ``looks``:
-    answers of get_state that nobody hears, at first."""
+    of make, refuse, busy (refused, since an earlier request is being obeyed); with "slowly " it
+    takes a second, with "!" nobody hears the answer. ``looks``: answers of get_state that nobody
+    hears, at first."""
 
     def __init__(self, domain: int, change: list[str], looks: int = 0) -> None:
         self.state, self.asked, self._change, self._deaf = "unconfigured", 0, change, looks

@@ -19,6 +19,7 @@ from vla_ros.core.console import Progress, error
 from vla_ros.core.errors import UserError
 from vla_ros.core.signals import set_on_signal
 from vla_ros.policies.base import POLICIES, refuse_unknown
+from vla_ros.ros.common.ending import STUCK
 from vla_ros.ros.nodes.replay import AS_IT_IS_ASKED, MODES, frame_range
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ examples:
   vla-ros replay cam.db3 ... --golden golden.json --json
 
 exit status: 0 nothing differs by more than --tolerance, 1 something does, 2 wrong usage or a
-bag that cannot be replayed, 3 the policy node did not start or stopped answering"""
+bag that cannot be replayed, 3 the policy node did not start or stopped answering, 4 a step of the
+start or the end did not end in time: the last line says which"""
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -211,7 +213,7 @@ class _Replay:
     def run(self) -> int:
         from vla_ros.data.bags import BagError
         from vla_ros.ros.bringup import environment
-        from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped
+        from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped, TimedOut
         from vla_ros.ros.nodes.replay.driver import ReplayFailed
         from vla_ros.ros.nodes.replay.prepare import make_report, prepare, with_questions
 
@@ -245,7 +247,7 @@ class _Replay:
             if not self._args.verbose:
                 print("\n".join(self._log), file=sys.stderr)
             error("vla-ros replay", failed)
-            return NOT_STARTED
+            return STUCK if isinstance(failed, TimedOut) else NOT_STARTED
         if not played.shown:
             raise BagError(f"no frame could be shown: {next(iter(played.refused.values()), '')}")
         wall_s = time.monotonic() - began

@@ -41,7 +41,8 @@ examples:
   vla-ros up sim --view                            ... with a page in the browser
   vla-ros up sim --list                            show nodes and parameters; start nothing
 
-exit status: 0 ended when asked, 1 a node failed or would not come up, 2 wrong usage"""
+exit status: 0 ended when asked, 1 a node failed or would not come up, 2 wrong usage, 4 a step
+of the start or the end did not end in time: the last line says which"""
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -124,10 +125,11 @@ def describe(spec: GraphSpec) -> str:
 
 
 def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
-    from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped, print_line
+    from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped, TimedOut, print_line
+    from vla_ros.ros.common.ending import STUCK
 
     graph = Graph(spec, interrupted=stop.is_set)
-    failed = False
+    failed = 0
     try:
         graph.start()
         print_line("up", "everything is running; Ctrl-C ends it")
@@ -138,8 +140,8 @@ def _run(spec: GraphSpec, stop: threading.Event, seconds: float | None) -> int:
         pass
     except GraphFailed as wrong:
         error("vla-ros up", wrong)
-        failed = True
+        failed = STUCK if isinstance(wrong, TimedOut) else 1
     exits = graph.stop()
     for ended in exits:
         print_line("up", str(ended))
-    return int(failed or not all(ended.clean for ended in exits))
+    return failed or int(not all(ended.clean for ended in exits))

@@ -32,6 +32,7 @@ from vla_ros.policies.base import POLICIES, refuse_unknown
 from vla_ros.ros.bringup.environment import free_domain, isolate
 from vla_ros.ros.bringup.graph_file import NODE as VIEW
 from vla_ros.ros.bringup.graph_file import GraphSpec, Visitors, parse_overrides, view_node
+from vla_ros.ros.common.ending import STUCK
 from vla_ros.ros.listeners.demo_log import Film, policy_in_words
 from vla_ros.sim.tasks import COLORS
 
@@ -75,7 +76,8 @@ examples:
   vla-ros demo --gif episode.gif                keep what the camera saw
 
 exit status: 0 the task was solved (with random weights or the zero policy: the graph ran
-properly), 1 it was not, 2 wrong usage, 3 the graph did not start or a node ended"""
+properly), 1 it was not, 2 wrong usage, 3 the graph did not start or a node ended,
+4 a step of its start or end did not end in time: the last line says which"""
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -343,7 +345,7 @@ class _Demo:
 
     def run(self) -> int:
         from vla_ros.ros.bringup.environment import prepare
-        from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped
+        from vla_ros.ros.bringup.graph import Graph, GraphFailed, Stopped, TimedOut
 
         prepare()
         graph = Graph(
@@ -366,7 +368,7 @@ class _Demo:
             self._progress.end()
             self._show_log()
             error("vla-ros demo", failed)
-            return NOT_STARTED
+            return STUCK if isinstance(failed, TimedOut) else NOT_STARTED
         return self._conclude(seen, trouble)
 
     def _episode(self, graph: Graph) -> Measured:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_ros.ros.bringup.environment import OVERRIDE, SAFE_PATH, defaults, prepare, python_path
 from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec
+from vla_ros.ros.common.ending import STEP_S, step
 
 if TYPE_CHECKING:
     from vla_ros.ros.bringup.lifecycle import LifecycleClient
@@ -180,6 +181,10 @@ class GraphFailed(RuntimeError):
     """The graph did not come up, or a node ended unasked. One line says which and why."""
 
 
+class TimedOut(GraphFailed):
+    """A step of the bring-up did not end within its time. One line says which."""
+
+
 class Stopped(Exception):
     """The caller's ``interrupted`` became true during the bring-up."""
 
@@ -236,7 +241,9 @@ class Graph:
         """Start every node, then configure and activate the lifecycle nodes. Returns self.
 
         Raises:
-            GraphFailed: with the reason; everything that had started has then been ended.
+            GraphFailed: with the reason; everything that had started has then been ended. A
+                TimedOut names the step that did not end; where the middleware never returns from
+                one, the process ends with the status STUCK of vla_ros.ros.common.ending.
             Stopped: ``interrupted`` became true.
         """
         try:
@@ -308,16 +315,24 @@ class Graph:
             raise GraphFailed(f"rclpy is missing ({error}): see vla-ros doctor") from None
         domain = self._environment.get("ROS_DOMAIN_ID")
         try:
-            joined = LifecycleClient(int(domain) if domain else None)
+            with self._step("joining the ROS graph"):
+                client = LifecycleClient(int(domain) if domain else None)
         except RuntimeError as error:  # of rclpy: such as security that the middleware has not
             said = str(error).strip().splitlines()[0]
             raise GraphFailed(f"cannot join the ROS graph: {said}") from None
-        with joined as client:
+        try:
             for spec in nodes:
                 self._transition(client, spec, "configure", self._configure_timeout_s)
             self._before_activate()
             for spec in nodes:
                 self._transition(client, spec, "activate", ACTIVATE_TIMEOUT_S)
+        finally:
+            with self._step("leaving the ROS graph"):
+                client.close()
+
+    def _step(self, what: str, more_s: float = 0.0) -> contextlib.AbstractContextManager[None]:
+        """A step that nothing but the process's end gets out of where the middleware hangs."""
+        return step(what, STEP_S + more_s, [process.pid for process in self._processes.values()])
 
     def _transition(
         self, client: LifecycleClient, spec: NodeSpec, name: str, timeout_s: float
@@ -331,12 +346,13 @@ class Graph:
             return self.ended() is None
 
         try:
-            client.state(spec.full_name, SERVICE_TIMEOUT_S, alive)
-            self._say(f"{spec.name}: {name} ...")
-            done = client.change(spec.full_name, name, timeout_s, alive)
+            with self._step(f"{spec.name}: {name}", SERVICE_TIMEOUT_S + timeout_s):
+                client.state(spec.full_name, SERVICE_TIMEOUT_S, alive)
+                self._say(f"{spec.name}: {name} ...")
+                done = client.change(spec.full_name, name, timeout_s, alive)
         except TimeoutError as error:
             self.check()
-            raise GraphFailed(f"{spec.name}: {name}: {error}: {process.reason()}") from None
+            raise TimedOut(f"{spec.name}: {name}: {error}: {process.reason()}") from None
         if not done:
             raise GraphFailed(f"{spec.name} refused to {name}: {process.reason()}")
         self._say(f"{spec.name}: {name} done in {time.monotonic() - start:.1f} s")

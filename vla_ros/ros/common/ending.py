@@ -3,8 +3,8 @@
 Fast DDS 3.2.3 can deadlock while it deletes an endpoint: the deleting thread waits for the event
 thread, which waits for a mutex of discovery at its next announcement (seen once in 440 nodes
 that ended at once, on a busy machine). The deadlocked call holds Python's lock, so no Python
-thread can help. Another of the 440 hung while *creating* an endpoint; that is not covered here:
-whoever starts a node must give it a time, as `vla-ros up` does.
+thread can help. Another of the 440 hung while *creating* an endpoint: whoever starts a node gives
+each step a time, see :func:`step`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 FORCED = 3  # exit status of a process that did not come to its own end
+STUCK = 4  # of a verb, a step of whose graph's start or end did not end in time
+STEP_S = 30.0  # for a step that is mere calls of the middleware
 
 _SIGEV_THREAD = 2  # <signal.h>: call a function in a thread of its own
 _CLOCK_MONOTONIC = 1
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _PARENT = "VLA_ROS_PARENT"  # set by vla_ros.ros.bringup.graph
-_SAY_S = 0.02  # for the line to get out
+_SAY_S = 0.2  # for the line to get out
+_ENDING_S = 6  # a node's own time to end is 5 s
 
 
 class _SignalEvent(ctypes.Structure):
@@ -57,25 +60,41 @@ def end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def bounded(seconds: float, status: int) -> Iterator[None]:
-    """What runs inside has ``seconds``; after that one line on stderr says so and the process
-    ends with ``status``.
+def bounded(
+    seconds: float, status: int, what: str = "", children: Collection[int] = ()
+) -> Iterator[None]:
+    """What runs inside, ``what``, has ``seconds``; after that one line on stderr says so and the
+    process ends with ``status``, as do the process groups of its ``children``: a SIGTERM, and a
+    SIGKILL for those that are left.
 
     Timers of the kernel do that in threads that know nothing of Python. At that point everything
     that matters must be done: no output is flushed.
     """
-    line = f"did not end within {seconds:g} s: ended by force, exit status {status}".encode()
-    text = ctypes.create_string_buffer(line.replace(b"%", b""))  # warnx takes it for a format
+    line = f"did not end within {seconds:g} s: ended by force, exit status {status}"
+    line = f"{what} {line}" if what else line
+    text = ctypes.create_string_buffer(line.encode().replace(b"%", b""))  # it is a format
+    groups = " ".join(f"-{pid}" for pid in children)
+    ends = f"(kill -TERM -- {groups}; sleep {_ENDING_S}; kill -KILL -- {groups}) >&- 2>&- &"
+    command = ctypes.create_string_buffer(ends.encode())
     libc = ctypes.CDLL(None)
     timers = [
         _timer(libc, seconds, libc.warnx, ctypes.addressof(text)),
-        _timer(libc, seconds + _SAY_S, libc._exit, status),
+        _timer(libc, seconds + 2 * _SAY_S, libc._exit, status),
     ]
+    if groups:
+        timers.append(_timer(libc, seconds + _SAY_S / 2, libc.system, ctypes.addressof(command)))
     try:
         yield
     finally:
         for timer in filter(None, timers):
             libc.timer_delete(timer)
+
+
+def step(
+    what: str, seconds: float = STEP_S, children: Collection[int] = ()
+) -> contextlib.AbstractContextManager[None]:
+    """A step of a graph's start or end, which has so long or the verb ends: see :func:`bounded`."""
+    return bounded(seconds, STUCK, what, children)
 
 
 def _timer(

@@ -18,6 +18,7 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
 
+from vla_ros.ros.common.ending import step
 from vla_ros.ros.common.spin import leave, take_down
 
 P = TypeVar("P", bound="Peer")
@@ -36,8 +37,9 @@ class Peer:
     def __init__(self, name: str, domain: int) -> None:
         self.bell = threading.Condition()
         self._context = Context()
-        self._context.init(args=[], domain_id=domain)
-        self.node = Node(name, context=self._context, start_parameter_services=False)
+        with step(f"{name}: joining the ROS graph"):
+            self._context.init(args=[], domain_id=domain)
+            self.node = Node(name, context=self._context, start_parameter_services=False)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._spin, name=name, daemon=True)
 
@@ -56,9 +58,14 @@ class Peer:
     def close(self) -> None:
         """Leave the graph."""
         self._over.set()
-        if self._thread.ident is None:  # it never began
-            take_down(self.node)
-        elif not leave(self.node, self._executor, self._thread, _LEAVE_S):
+        with step(f"{self.node.get_name()}: leaving the ROS graph"):
+            left = self._thread.ident is not None and leave(
+                self.node, self._executor, self._thread, _LEAVE_S
+            )
+            if self._thread.ident is None:  # it never began
+                take_down(self.node)
+                left = True
+        if not left:
             self.node.get_logger().warning(
                 f"a callback takes longer than {_LEAVE_S:g} s: not waited for"
             )
