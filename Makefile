@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install weights libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cycles fuzz fuzz-pure mutants dds-hang kernels check house lint dev
+.PHONY: help install weights libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang kernels check house lint dev
 .PHONY: docs audit sbom dist docker lock clean distclean
 
 help: ## this list
@@ -99,6 +99,9 @@ second-robot: install ## drive the tests' other arm, of another make, and print 
 MINUTES ?= 15
 soak: install ## trouble a running graph for MINUTES (15) and judge it by its topics; goes on where it was cut off
 	@cd test && ../$(BIN)/python -m endurance.soak --minutes $(MINUTES) $(ARGS)
+
+cameras: install ## which camera drivers are heard: reliability, size, Fast DDS profile; received and answered of sent
+	@cd test && ../$(BIN)/python -m endurance.cameras $(ARGS)
 
 WHAT ?= lifecycle
 TIMES ?= 100

@@ -207,19 +207,29 @@ def compressed(rig, data, kind="jpeg"):
     return message
 
 
+def deep(rig):
+    """A depth image's PNG: 16 bits a pixel."""
+    stream = io.BytesIO()
+    Pillow.fromarray(np.arange(64 * 48, dtype=np.uint16).reshape(48, 64)).save(stream, "PNG")
+    return stream.getvalue()
+
+
 def test_compressed_images_are_decoded_and_corrupt_ones_dropped(start_policy):
     rig = start_policy(image_transport="compressed", max_age_s=PATIENT)
-    rig.bring_up()
+    rig.bring_up("reach")  # without a task nothing is decoded
+    rig.expect(lambda s: s.instruction == "reach")
     rig.connect(CompressedImage, "image/compressed")
+    rig.call("resume")
+    rig.expect(lambda s: s.instruction == "reach")
 
     def show(data, kind="jpeg"):
         message = compressed(rig, data, kind)
         rig.show(message, "image/compressed")
 
     def is_dropped(data, says, kind="jpeg"):
-        before = rig.now().frames_dropped
+        before = rig.status.last.frames_dropped
         show(data, kind)
-        wait_until(lambda: rig.now().frames_dropped == before + 1, 5.0, says)
+        wait_until(lambda: rig.status.last.frames_dropped == before + 1, 5.0, says)
         assert says in rig.status.last.last_drop
         assert len(rig.status.last.last_drop) < 300
 
@@ -235,9 +245,10 @@ def test_compressed_images_are_decoded_and_corrupt_ones_dropped(start_policy):
     is_dropped(encoded(rig, "PNG", size=(7680, 4320), mode="1"), "7680x4320 exceeds")
     for kind in ("JPEG", "PNG"):
         for mode in ("RGB", "L"):
-            received = rig.now().frames_received
+            received = rig.status.last.frames_received
             show(encoded(rig, kind, mode=mode), kind.lower())
-            wait_until(lambda n=received: rig.now().frames_received == n + 1, 5.0, kind)
+            wait_until(lambda n=received: rig.status.last.frames_received == n + 1, 5.0, kind)
+    is_dropped(deep(rig), "pixels of I;16, not of 8 bits")
 
 
 def test_decompressed_images_have_the_right_colors_and_garbage_is_a_bad_message():

@@ -24,6 +24,7 @@ ENCODINGS: dict[str, tuple[int, tuple[int, int, int]]] = {
     "mono8": (1, (0, 0, 0)),
 }
 _COMPRESSED = ("JPEG", "PNG")
+_MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # Pillow's, of at most 8 bits
 
 
 class BadMessage(ValueError):
@@ -73,6 +74,11 @@ def decompressed(message: Any, max_pixels: int) -> core.Image:
         # The size stands in the header: it is checked before any pixel is decoded.
         with Pillow.open(io.BytesIO(bytes(message.data)), formats=_COMPRESSED) as picture:
             _check_size(picture.width, picture.height, max_pixels)
+            if picture.mode not in _MODES:
+                raise BadMessage(
+                    f"compressed image has pixels of {picture.mode}, not of 8 bits: depth or raw"
+                    " infrared is no camera's picture, convert it to 8 bits"
+                )
             return np.array(picture.convert("RGB"), dtype=np.uint8)
     except BadMessage:
         raise

@@ -453,6 +453,11 @@ class Control:
             self.counters.frames_received += 1
             self._driver.offer(observation)
 
+    def pass_over(self) -> None:
+        """Count a frame that nobody looked at, since there is nothing to do."""
+        with self.lock:
+            self.counters.frames_received += 1
+
     def drop(self, reason: str, of: str = "frame") -> None:
         """Count a frame that was refused; it refreshes no age. ``of``: the kind of its warning."""
         with self.lock:
@@ -484,10 +489,16 @@ class Control:
         if reason := self._frames.refuse(observation, self.limits):
             self.drop(reason)
             return False
-        if self._frames.looks_frozen:
-            self.sink.warn("frozen", "frames with new stamps show identical pixels")
+        if camera := self._frames.frozen:
+            what = f"frames of the {camera} camera with new stamps show identical pixels"
+            self.sink.warn("frozen", what)
         self.latest = observation
         return True
+
+    @property
+    def wants_frames(self) -> bool:
+        """Whether a frame that comes now may move the robot, or would be looked at."""
+        return self.safety.active and not self.resting and bool(self.instruction.text)
 
     @property
     def may_ask(self) -> bool:
@@ -639,6 +650,6 @@ class Control:
 
     def watch_pixels(self, now: Moment) -> None:
         """A camera that repeats its last picture is a HOLD."""
-        if self._frames.frozen_for(now.steady_ns):
-            reason = "the camera's pixels have not changed for 1 s"
+        if camera := self._frames.frozen_for(now.steady_ns):
+            reason = f"the {camera} camera's pixels have not changed for 1 s"
             self.become(safety.hold(self.safety, reason, now.steady_ns))

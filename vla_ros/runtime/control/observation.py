@@ -28,6 +28,7 @@ T = TypeVar("T")
 WRIST_IMAGE = "wrist_image"  # the part that is the wrist camera
 WAITING = 32  # images that wait at most
 PICTURES = 64  # kept while images wait for them
+PICTURE_BYTES = 48 << 20  # of one camera: eight of 1080p
 STATES = 4096  # 20 s at 200 Hz
 LIBERO_STATE = 8  # values of libero_oft
 _SHARED_NS = 1000  # observations that may share their oldest picture
@@ -52,11 +53,12 @@ class History(Generic[T]):
     messages still find each other.
 
     A sample of a stamp that is there already replaces it. A stamp that lies more than ``back_ns``
-    before the newest one is a clock that was set back: what was there is void. Not thread-safe.
+    before the newest one is a clock that was set back: what was there is void. ``most_bytes``: of
+    arrays, all together; the newest two stay. Not thread-safe.
     """
 
-    def __init__(self, limit: int, back_ns: int = 10_000_000_000) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, back_ns: int = 10_000_000_000, most_bytes: int = 0) -> None:
+        self._limit, self._most_bytes = limit, most_bytes
         self._back_ns = back_ns
         self._stamps: list[int] = []
         self._values: list[T] = []
@@ -76,6 +78,12 @@ class History(Generic[T]):
         self._stamps.insert(at, stamp_ns)
         self._values.insert(at, value)
         self._cut(len(self._stamps) - self._limit)
+        while self._most_bytes and len(self._values) > 2 and self._bytes > self._most_bytes:
+            self._cut(1)
+
+    @property
+    def _bytes(self) -> int:
+        return sum(map(_size, self._values))
 
     def around(self, stamp_ns: int) -> tuple[Sample[T] | None, Sample[T] | None]:
         """The last sample up to this stamp and the first one from it on: twice the same where
@@ -104,6 +112,11 @@ class History(Generic[T]):
         if count > 0:
             del self._stamps[:count]
             del self._values[:count]
+
+
+def _size(value: object) -> int:
+    """Bytes of a picture; what is no array takes little."""
+    return int(getattr(value, "nbytes", 0))
 
 
 class MissingReason(NamedTuple):
@@ -137,10 +150,10 @@ class Part(Protocol):
 
 
 class Nearest(Generic[T]):
-    """Values that cannot be mixed: the nearest one."""
+    """Values that cannot be mixed: the nearest one. ``most_bytes``: what pictures may take."""
 
-    def __init__(self, limit: int) -> None:
-        self._history: History[T] = History(limit)
+    def __init__(self, limit: int, most_bytes: int = 0) -> None:
+        self._history: History[T] = History(limit, most_bytes=most_bytes)
 
     def add(self, stamp_ns: int, value: T) -> None:
         self._history.add(stamp_ns, value)
@@ -478,6 +491,7 @@ class Assembler:
         self._parts = dict(parts)
         self._layout = layout
         self._more = dict(more_cameras)
+        self._pictures = [name for name in self._parts if name in (WRIST_IMAGE, *self._more)]
         self._waiting: dict[int, Stamped[Image]] = {}  # by stamp
         self._lost: list[Lost] = []
         self._last = (0, 0)  # stamps of the newest observation and of its main image
@@ -495,7 +509,7 @@ class Assembler:
             self._lost.append(Lost("image", f"out of order by {late_ns / MS:.1f} ms", "order"))
             return None
         self._waiting[part.stamp_ns] = part
-        while len(self._waiting) > WAITING:
+        while len(self._waiting) > max(2, min(WAITING, PICTURE_BYTES // max(1, _size(part.value)))):
             self._give_up(min(self._waiting), self._window().slop_ns)
         return self._complete(part.received)
 
@@ -515,6 +529,9 @@ class Assembler:
         for stamp, image in sorted(self._waiting.items()):
             if image.received.now_ns < now.now_ns and now.now_ns - stamp > window.wait_ns:
                 self._give_up(stamp, window.slop_ns)
+        if not self._waiting:  # a picture that comes now is of now: older parts fit none
+            for name in self._pictures:
+                self._parts[name].forget(now.now_ns - window.wait_ns - window.slop_ns)
         for stamp in sorted(self._waiting, reverse=True):
             found = self._find(stamp, window.slop_ns)
             if found is None:
@@ -572,7 +589,7 @@ class Assembler:
 
 
 class FrameCheck:
-    """Judges the stamps and pixels of the frames of one camera, in the order they come."""
+    """Judges the stamps and pixels of frames in the order they come."""
 
     def __init__(self, sim_time: bool, detect_frozen: bool) -> None:
         self._sim_time = sim_time
@@ -582,9 +599,7 @@ class FrameCheck:
     def forget(self) -> None:
         """Start anew: after a reset or a jump of the clock."""
         self.last_stamp_ns = 0
-        self._checksum: int | None = None
-        self._same = 0
-        self._same_since_ns = 0
+        self._shown: dict[str, _Shown] = {}
 
     def refuse(self, observation: Observation, limits: Limits) -> str | None:
         """Why this frame must be dropped, or None if it may be used (and is remembered)."""
@@ -611,21 +626,41 @@ class FrameCheck:
     def _compare(self, observation: Observation) -> None:
         """Count frames in a row with the same pixels. Sensor noise makes that impossible for a
         real camera, so every fourth pixel is enough to look at."""
-        checksum = zlib.adler32(observation.image[::4, ::4].tobytes())
-        if checksum == self._checksum:
-            self._same += 1
-        else:
-            self._checksum, self._same = checksum, 0
-            self._same_since_ns = observation.received_steady_ns
+        pictures = {"main": observation.image, **observation.more_images}
+        if observation.wrist_image is not None:
+            pictures["wrist"] = observation.wrist_image
+        for camera, pixels in pictures.items():
+            shown = self._shown.get(camera)
+            if camera != "main" and shown is not None and shown.pixels is pixels:
+                continue  # of a camera slower than the main one: the same picture once more
+            checksum = zlib.adler32(pixels[::4, ::4].tobytes())
+            if shown is not None and shown.checksum == checksum:
+                shown.pixels, shown.same = pixels, shown.same + 1
+            else:
+                self._shown[camera] = _Shown(pixels, checksum, observation.received_steady_ns)
 
     @property
-    def looks_frozen(self) -> bool:
-        """At least three frames in a row had the same pixels."""
-        return self._same + 1 >= _FROZEN_FRAMES
+    def frozen(self) -> str:
+        """The camera of which at least three frames in a row had the same pixels, or ""."""
+        same = (name for name, one in self._shown.items() if one.same + 1 >= _FROZEN_FRAMES)
+        return next(same, "")
 
-    def frozen_for(self, steady_ns: int) -> bool:
-        """The pixels have not changed for a second although new frames came."""
-        return self.looks_frozen and steady_ns - self._same_since_ns >= _FROZEN_NS
+    def frozen_for(self, steady_ns: int) -> str:
+        """The camera whose pixels have not changed for a second although new frames came."""
+        for name, one in self._shown.items():
+            if one.same + 1 >= _FROZEN_FRAMES and steady_ns - one.since_ns >= _FROZEN_NS:
+                return name
+        return ""
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What one camera shows, since when, and in how many frames more."""
+
+    pixels: Image
+    checksum: int
+    since_ns: int
+    same: int = 0
 
 
 class ClockWatch:

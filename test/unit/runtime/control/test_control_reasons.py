@@ -185,10 +185,10 @@ def test_frozen_pixels_are_said_and_end_the_motion_where_that_is_asked_for(locks
         bench.clock.advance(0.05)
         bench.answer(bench.frame())
         bench.control.tick()
-    line = "frames with new stamps show identical pixels"
+    line = "frames of the main camera with new stamps show identical pixels"
     assert set(warned(bench, "frozen")) == ({line} if detect else set())
     reasons = [text for _, text in said(bench)]
-    assert ("the camera's pixels have not changed for 1 s" in reasons) is detect
+    assert ("the main camera's pixels have not changed for 1 s" in reasons) is detect
     assert (bench.state is PolicyState.HOLD) is detect
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from unit.runtime.control.bench import Bench
 from vla_ros.core.action_space import ActionKind, joints
 from vla_ros.core.clock import MS, SECOND
-from vla_ros.core.types import CommandKind, PolicyState, StalePolicy
+from vla_ros.core.types import CommandKind, Observation, PolicyState, StalePolicy
 from vla_ros.runtime.control.queue import Chunking
 from vla_ros.runtime.safety import Limits
 
@@ -344,3 +344,38 @@ def test_how_far_stamps_may_be_ahead_is_a_parameter():
     assert bench.control.counters.frames_dropped == 0
     bench.frame(bench.clock.now + 25 * MS)
     assert "in the future" in bench.control.counters.last_drop
+
+
+# ------------------------------------------------------------------------ M13: any camera
+
+
+@pytest.mark.parametrize("camera", ["wrist", "left"])
+def test_a_further_camera_that_repeats_its_pixels_is_a_hold(camera):
+    bench = Bench(detect_frozen=True).running()
+    rng = np.random.default_rng(0)
+    still = rng.integers(0, 255, (8, 8, 3), np.uint8)
+    for _ in range(30):
+        now, moving = bench.clock, rng.integers(0, 255, (8, 8, 3), np.uint8)
+        pictures = {"wrist_image": still.copy()} if camera == "wrist" else {}
+        more = {} if camera == "wrist" else {"left": still.copy()}
+        frame = Observation(now.now, now.now, now.steady, moving, more_images=more, **pictures)
+        bench.control.offer(frame)
+        bench.answer(frame)
+        bench.tick()
+    assert bench.state is PolicyState.HOLD
+    assert f"the {camera} camera's pixels have not changed" in bench.control.safety.said
+
+
+def test_a_further_camera_that_is_slower_than_the_main_one_repeats_nothing():
+    bench = Bench(detect_frozen=True).running()
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        if number % 30 == 0:
+            slow = rng.integers(0, 255, (8, 8, 3), np.uint8)
+        now, moving = bench.clock, rng.integers(0, 255, (8, 8, 3), np.uint8)
+        frame = Observation(now.now, now.now, now.steady, moving, wrist_image=slow)
+        bench.control.offer(frame)
+        bench.answer(frame)
+        bench.tick()
+    assert bench.state is PolicyState.RUNNING
+    assert not [text for kind, text in bench.out.warnings if kind == "frozen"]

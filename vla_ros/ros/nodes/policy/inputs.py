@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,22 +17,23 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.time import Time
-from sensor_msgs.msg import CompressedImage, JointState
+from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from vla_ros.core.action_space import ActionKind
-from vla_ros.core.clock import SECOND, Clock, moment
+from vla_ros.core.clock import SECOND, Clock, Moment, moment
 from vla_ros.core.types import Floats, Observation, PolicyInfo, Pose
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import BadMessage, decompressed, image_of, quoted, stamp_of
 from vla_ros.ros.common.listening import listen
-from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import read_compressed, read_image, read_text
+from vla_ros.ros.nodes.policy.cameras import Camera, CameraReader
 from vla_ros.runtime.control.control import Control
 from vla_ros.runtime.control.goals import check_instruction
 from vla_ros.runtime.control.observation import (
     LAYOUTS,
+    PICTURE_BYTES,
     PICTURES,
     STATES,
     WRIST_IMAGE,
@@ -53,14 +55,6 @@ KEPT_S = 0.2  # between two readers' receipt of one message, at most
 _LOOK_S = 0.01  # how often the newest transform is read
 
 # ------------------------------------------------------------------------------ what a frame needs
-
-
-@dataclass(frozen=True, slots=True)
-class Camera:
-    """Where a camera's pictures are: the topic without its transport, "raw" or "compressed"."""
-
-    topic: str
-    transport: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +130,11 @@ def _camera(values: Mapping[str, Any], role: str, why: str) -> Camera:
     topic, transport = values[f"cameras.{role}.topic"], values[f"cameras.{role}.transport"]
     if not topic:
         raise ValueError(f"cameras.{role}.topic is empty, and {why}: name the camera's topic")
-    return Camera(topic, values["image_transport"] if transport == "auto" else transport)
+    return Camera(
+        topic,
+        values["image_transport"] if transport == "auto" else transport,
+        values[f"cameras.{role}.reliability"],
+    )
 
 
 def _why_wrist(info: PolicyInfo) -> str:
@@ -262,6 +260,10 @@ class FramePoses:
 # ------------------------------------------------------------------------------ subscriptions
 
 
+class NotWanted(Exception):
+    """A picture that nobody would act on: it is not decoded."""
+
+
 class PolicyInputs:
     """Open from construction until :meth:`close`."""
 
@@ -289,10 +291,12 @@ class PolicyInputs:
         self._when_kept = node.create_timer(KEPT_S, self._obey_kept, clock=steady)
         self._when_kept.cancel()
         self._open: list[Any] = []
+        self._cameras: list[CameraReader] = []
+        self._joining = threading.Lock()
         more = {f"{role}_image": role for role in needs.more}
-        parts: dict[str, Part] = {name: Nearest(PICTURES) for name in more}
+        parts: dict[str, Part] = {name: Nearest(PICTURES, PICTURE_BYTES) for name in more}
         if needs.wrist is not None:
-            parts[WRIST_IMAGE] = Nearest(PICTURES)
+            parts[WRIST_IMAGE] = Nearest(PICTURES, PICTURE_BYTES)
         if needs.joints:
             parts["joint_states"] = self._joints
         if needs.end_effector is not None:
@@ -304,11 +308,11 @@ class PolicyInputs:
 
     def _subscribe(self, needs: Needs) -> None:
         wanted = frozenset(needs.joint_names)
-        self._film(needs.main, self._join.image, qos.IMAGE_SUB)
+        self._film(needs.main, self._join.image, newest=True)
         if needs.wrist is not None:
-            self._film(needs.wrist, self._joined(WRIST_IMAGE), qos.PART_SUB)
+            self._film(needs.wrist, self._joined(WRIST_IMAGE))
         for role, camera in needs.more.items():
-            self._film(camera, self._joined(f"{role}_image"), qos.PART_SUB)
+            self._film(camera, self._joined(f"{role}_image"))
         self._listen_to_joints(needs, wanted)
         if needs.end_effector is not None:
             take = self._part("end_effector_pose", pose_of)
@@ -337,15 +341,25 @@ class PolicyInputs:
         for subscription in self._open:
             self._node.destroy_subscription(subscription)
         self._open.clear()
+        for camera in self._cameras:
+            camera.close()
+        self._cameras.clear()
         if self._frames is not None:
             self._frames.close()
             self._frames = None
 
-    def _film(self, camera: Camera, put: Put, profile: QoSProfile) -> None:
-        """Serialized: damaged bytes of an image would end the process below rclpy."""
-        kind, topic = image_topic(self._node, camera.topic, camera.transport)
-        read = self._decompressed if kind is CompressedImage else self._pixels
-        self._listen(kind, topic, self._stream(read, put), profile, raw=True)
+    def _film(self, camera: Camera, put: Put, newest: bool = False) -> None:
+        """Serialized: damaged bytes of an image would end the process below rclpy. ``newest``: of
+        pictures that are joined to others an older one may be the one that fits."""
+        read = self._pixels if camera.transport == "raw" else self._decompressed
+        take = self._stream(read, put)
+        reader = CameraReader(self._node, camera, self._clock, take, self._lossy, newest)
+        self._cameras.append(reader)
+
+    def _lossy(self, line: str) -> None:
+        self._node.get_logger().warning(line)
+        with self._control.lock:
+            self._control.counters.last_drop = line
 
     def _listen(
         self,
@@ -368,26 +382,40 @@ class PolicyInputs:
 
     def _decompressed(self, raw: bytes) -> tuple[int, Any]:
         image = read_compressed(raw)
+        if not self._control.wants_frames:
+            raise NotWanted
         return image.stamp_ns, decompressed(image, self._most)
 
-    def _stream(self, read: Read, put: Put) -> Callable[[Any], None]:
-        """A callback that validates one stream and offers the observation it completes."""
+    def _stream(self, read: Read, put: Put) -> Callable[..., None]:
+        """A callback that validates one stream and offers the observation it completes. From the
+        node's executor, and from the threads that decode pictures."""
 
-        def callback(message: Any) -> None:
-            received = moment(self._clock)
+        def callback(message: Any, received: Moment | None = None) -> None:
+            received = received or moment(self._clock)
             try:
                 stamp_ns, content = read(message)
-                observation = put(Stamped(stamp_ns, received, content))
+            except NotWanted:
+                self._control.pass_over()
+                return
             except BadMessage as error:
                 self._control.drop(str(error))
                 return
-            for lost in self._join.lost():
-                self._lose(lost, received.steady_ns)
-            if observation is not None:
-                self._tell_of_names()
-                self._control.offer(observation)
+            with self._joining:
+                self._join_in(Stamped(stamp_ns, received, content), put)
 
         return callback
+
+    def _join_in(self, part: Stamped[Any], put: Put) -> None:
+        try:
+            observation = put(part)
+        except BadMessage as error:
+            self._control.drop(str(error))
+            return
+        for lost in self._join.lost():
+            self._lose(lost, part.received.steady_ns)
+        if observation is not None:
+            self._tell_of_names()
+            self._control.offer(observation)
 
     def _part(self, name: str, read: Callable[[Any], Any]) -> Callable[[Any], None]:
         """A stream of messages with a header that is joined to images."""

@@ -20,6 +20,7 @@ from vla_ros.engine.options import OPTIONS, parse_options
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import check_values
 from vla_ros.ros.common.peer import TRANSPORTS
+from vla_ros.ros.nodes.policy.cameras import RELIABILITIES
 from vla_ros.ros.nodes.policy.old_names import OLD, renamed
 from vla_ros.ros.nodes.policy.outputs import ACTIONS
 from vla_ros.ros.nodes.policy.space import CHOICES
@@ -42,6 +43,11 @@ LOW = [-bound for bound in HIGH]
 
 #: A parameter that is read at configure.
 F = partial(P, fixed=True)
+
+
+def _reliability(role: str) -> P:
+    text = f"Of camera {role}'s reader; auto: reliable where all its writers are"
+    return F(f"cameras.{role}.reliability", "auto", text, choices=RELIABILITIES)
 
 
 def _engine(name: str) -> P:
@@ -129,6 +135,7 @@ _INPUTS = (
         "Of the main camera; auto: image_transport",
         choices=("auto", *TRANSPORTS),
     ),
+    _reliability("main"),
     F(
         "cameras.wrist.topic",
         "wrist_image",
@@ -141,11 +148,12 @@ _INPUTS = (
         "Of the wrist camera; auto: image_transport",
         choices=("auto", *TRANSPORTS),
     ),
+    _reliability("wrist"),
     F(
         "camera_roles",
         [""],
         "The robot's cameras beside main and wrist, for checkpoints that look through more: each"
-        " has cameras.ROLE.topic (ROLE_image) and cameras.ROLE.transport; given at the start",
+        " has cameras.ROLE.topic (ROLE_image), .transport and .reliability; given at the start",
     ),
     F(
         "use_wrist_image",
@@ -435,6 +443,7 @@ def camera_rows(values: Mapping[str, Any]) -> tuple[P, ...]:
             F(f"cameras.{role}.topic", f"{role}_image", f"Topic of camera {role}"),
             F(f"cameras.{role}.transport", "auto", f"Of camera {role}; auto: image_transport",
               choices=("auto", *TRANSPORTS)),
+            _reliability(role),
         )  # fmt: skip
     return tuple(rows)
 

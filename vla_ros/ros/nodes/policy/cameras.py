@@ -1,0 +1,242 @@
+"""How a camera is subscribed to: as reliably as its driver offers, and always the newest picture.
+
+A picture of 900 kB travels in fragments. A best-effort reader loses the picture with any of them:
+of a driver without this package's Fast DDS profile, 9 of 10. A reliable reader asks for them
+again, but does not match a best-effort writer at all, so the offer decides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from rclpy.clock import Clock as RosClock
+from rclpy.clock import ClockType
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.subscription import Subscription
+from sensor_msgs.msg import CompressedImage
+
+from vla_ros.core.clock import SECOND, Clock, Moment, moment
+from vla_ros.core.pixels import BadMessage
+from vla_ros.ros.common import qos
+from vla_ros.ros.common.peer import image_topic
+from vla_ros.ros.common.serialized import header_stamp
+
+RELIABILITIES = ("auto", "reliable", "best_effort")
+LOOK_S = 0.5  # how often the writers' offer is looked at
+OVERLAP_S = 1.0  # two readers at a time, so that nothing is lost between them
+_HEAD = 64  # bytes that tell one picture from the next: its stamp is among them
+
+Take = Callable[[bytes, Moment], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """Where a camera's pictures are: the topic without its transport, "raw" or "compressed", and
+    one of :data:`RELIABILITIES`."""
+
+    topic: str
+    transport: str
+    reliability: str = "auto"
+
+
+class CameraReader:
+    """Gives ``take`` the serialized pictures of one camera and when they came, until
+    :meth:`close`.
+
+    Raw ones in the node's executor; compressed ones in a thread of its own, which leaves out those
+    that came while it decoded another, so that no camera holds up a service. ``newest``: raw ones
+    too are left out where a newer one has come. ``lossy`` is told, once, why far fewer pictures
+    come than the camera sends.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        camera: Camera,
+        clock: Clock,
+        take: Take,
+        lossy: Callable[[str], None],
+        newest: bool,
+    ) -> None:
+        self._node, self._camera, self._clock = node, camera, clock
+        self._kind, self._topic = image_topic(node, camera.topic, camera.transport)
+        self._newest, self._lossy = newest, lossy
+        self._decoder = Decoder(take) if self._kind is CompressedImage else None
+        self._take = take if self._decoder is None else self._decoder.put
+        self._loss = LossWatch()
+        self.reliable = camera.reliability == "reliable" or self._all_offer_reliable()
+        self._counts: list[Counter[bytes]] = []  # what each reader that is open has heard of late
+        self._left: Subscription | None = None  # the reader before this one, for a moment
+        self._left_ns = 0
+        self._subscription = self._subscribe()
+        steady = RosClock(clock_type=ClockType.STEADY_TIME)
+        self._timer = node.create_timer(LOOK_S, self._look, clock=steady)
+
+    def close(self) -> None:
+        self._node.destroy_timer(self._timer)
+        self._node.destroy_subscription(self._subscription)
+        self._forget_left()
+        if self._decoder is not None:
+            self._decoder.close()
+
+    def _subscribe(self) -> Subscription:
+        profile: QoSProfile = qos.IMAGE_SUB if self._newest else qos.PART_SUB
+        mine: Counter[bytes] = Counter()
+        self._counts.append(mine)
+        return self._node.create_subscription(
+            self._kind,
+            self._topic,
+            lambda raw: self._on_image(raw, mine),
+            qos.RELIABLE_IMAGE_SUB if self.reliable else profile,
+            raw=True,
+        )
+
+    def _all_offer_reliable(self) -> bool:
+        """Of no writer yet: no."""
+        if self._camera.reliability != "auto":
+            return False
+        topic = self._node.resolve_topic_name(self._topic)
+        offered = [
+            one.qos_profile.reliability for one in self._node.get_publishers_info_by_topic(topic)
+        ]
+        return bool(offered) and all(one == ReliabilityPolicy.RELIABLE for one in offered)
+
+    def _look(self) -> None:
+        """Follow what the writers offer by now; say so where pictures are lost."""
+        if self._camera.reliability == "auto" and self._writers:
+            wanted = self._all_offer_reliable()
+            if wanted != self.reliable:
+                self._forget_left()
+                self._left, self._left_ns = self._subscription, self._clock.steady_ns()
+                self.reliable = wanted
+                self._subscription = self._subscribe()
+                self._loss = LossWatch()
+        if self._left is not None and self._clock.steady_ns() - self._left_ns > OVERLAP_S * SECOND:
+            self._forget_left()
+        if told := self._loss.told(self._topic, self.reliable):
+            self._lossy(told)
+
+    def _forget_left(self) -> None:
+        """The reader before this one: writers have found this one by now."""
+        if self._left is not None:
+            self._node.destroy_subscription(self._left)
+            self._left = None
+            del self._counts[0]
+            self._counts[0].clear()
+
+    @property
+    def _writers(self) -> int:
+        return self._node.count_publishers(self._node.resolve_topic_name(self._topic))
+
+    def _on_image(self, raw: bytes, mine: Counter[bytes]) -> None:
+        if self._left is not None:
+            key = raw[:_HEAD]
+            mine[key] += 1
+            if any(other[key] >= mine[key] for other in self._counts if other is not mine):
+                return  # the other reader had it before
+        self._note(raw)
+        while self._newest and (newer := self._waiting()) is not None:
+            raw = newer
+            self._note(raw)
+        self._take(raw, moment(self._clock))
+
+    def _waiting(self) -> bytes | None:
+        """A picture that came after the one in hand; a reliable reader keeps some."""
+        if not self.reliable:
+            return None
+        with self._subscription.handle:
+            found: Any = self._subscription.handle.take_message(self._kind, True)
+        return None if found is None else found[0]
+
+    def _note(self, raw: bytes) -> None:
+        try:
+            self._loss.frame(header_stamp(raw), self._clock.steady_ns())
+        except BadMessage:
+            return  # whoever reads the picture says so
+
+
+class Decoder:
+    """A thread that decodes the newest picture; others that wait are left out."""
+
+    def __init__(self, take: Take) -> None:
+        self._take = take
+        self._bell = threading.Condition()
+        self._waiting: tuple[bytes, Moment] | None = None
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
+        self._thread.start()
+
+    def put(self, raw: bytes, received: Moment) -> None:
+        with self._bell:
+            self._waiting = raw, received
+            self._bell.notify()
+
+    def close(self) -> None:
+        with self._bell:
+            self._over = True
+            self._bell.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._bell:
+                self._bell.wait_for(lambda: self._over or self._waiting is not None)
+                if self._over:
+                    return
+                assert self._waiting is not None
+                (raw, received), self._waiting = self._waiting, None
+            self._take(raw, received)
+
+
+class LossWatch:
+    """How many of a camera's pictures come, by the spacing of their stamps: where few come the
+    gaps between them are many periods, and the smallest is about one. Not thread-safe."""
+
+    OVER_NS = 5 * SECOND
+    LEAST = 4  # pictures in that time
+    FEW = 0.5  # of those sent
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, int]] = deque()  # stamp, steady time of receipt
+        self._told = False
+
+    def frame(self, stamp_ns: int, steady_ns: int) -> None:
+        if self._seen and stamp_ns <= self._seen[-1][0]:
+            self._seen.clear()  # it began anew, or its clock was set
+        self._seen.append((stamp_ns, steady_ns))
+        while steady_ns - self._seen[0][1] > self.OVER_NS:
+            self._seen.popleft()
+
+    def share(self) -> tuple[int, int] | None:
+        """Pictures that came and that were sent in the last seconds; None where too few came, or
+        in too short a time, to tell."""
+        if len(self._seen) < self.LEAST:
+            return None
+        span = self._seen[-1][0] - self._seen[0][0]
+        if self._seen[-1][1] - self._seen[0][1] < 0.8 * self.OVER_NS:
+            return None
+        stamps = [stamp for stamp, _ in self._seen]
+        period = min(later - earlier for earlier, later in pairwise(stamps))
+        return len(stamps), 1 + round(span / period)
+
+    def told(self, topic: str, reliable: bool) -> str:
+        """One line, once, where far fewer come than are sent; else ""."""
+        found = self.share()
+        if self._told or found is None or found[0] >= self.FEW * found[1]:
+            return ""
+        self._told = True
+        came, sent = found
+        line = f"{topic}: {came} of about {sent} pictures came in the last seconds: "
+        if reliable:
+            return line + "this machine or the network does not keep up: smaller or fewer pictures"
+        return (
+            line + "with each lost fragment of one a best-effort reader loses it: let the driver"
+            " publish reliably (cameras.*.reliability: auto follows), or start it with"
+            " FASTDDS_DEFAULT_PROFILES_FILE naming vla_ros's config/fastdds_shm.xml"
+        )
