@@ -62,8 +62,7 @@ def measure(reliability: str, size: str, profile: bool, reader: str, frames: int
                 "driver", [sys.executable, DRIVER, *words], driver_environment(env, profile)
             )
             driver.wait(frames / 30 + 60.0)
-            before = len(status)
-            status.wait_new(before, lambda m: True, 10.0)
+            status.wait_new(timeout=10.0)
             acted = {
                 (m.observation_stamp.sec, m.observation_stamp.nanosec)
                 for m in commands.messages

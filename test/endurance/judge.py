@@ -24,6 +24,7 @@ RULES = {
     "sequence": "sequence numbers that grow",
     "lost process": "no process that ends unasked",
     "stuck": "RUNNING again after every trouble",
+    "held": "HOLD left within 3 s of the end of its cause",
     "accepted": "no parameter taken that makes no sense",
 }
 
@@ -143,6 +144,10 @@ class Judge:
     def stuck(self, at: int, what: str) -> None:
         """It did not run again in time."""
         self._broken("stuck", at, what)
+
+    def held(self, at: int, what: str) -> None:
+        """It stayed in HOLD although its cause was over."""
+        self._broken("held", at, what)
 
     def accepted(self, at: int, what: str) -> None:
         """A parameter that should have been refused was not."""

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 if (ROOT / "vla_ros" / "msg").is_dir():
@@ -39,6 +40,14 @@ from vla_ros.core.types import PolicyState
 #: what a policy needs to know beside its name
 CHECKPOINT = {"vla": {"checkpoint": "shipped:tabletop"}}
 PATIENCE_S = 60.0  # for RUNNING after a trouble
+HELD_S = 3.0  # in HOLD after the end of its cause
+#: with --limits: what an owner sets for an arm, tight enough to be met in every motion
+LIMITS = {
+    "jump_limit": 0.1,
+    "jerk_limit": 0.15,
+    "velocity_limits": [0.5, 0.5, 0.5, 4.0, 4.0, 4.0],
+    "acceleration_limits": [6.0, 6.0, 6.0, 60.0, 60.0, 60.0],
+}
 STEADY_S = 1.0  # of RUNNING, before a trouble counts as over
 SAVE_S = 30.0
 SAMPLE_S = 5.0
@@ -55,6 +64,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=15.0, help="in all (15)")
     parser.add_argument("--seed", type=int, default=0, help="of the troubles (0)")
     parser.add_argument("--policy", default="vla", help="vla, scripted, ... (vla)")
+    parser.add_argument("--limits", action="store_true", help="with limits as a robot's owner sets")
     parser.add_argument("--out", type=Path, default=ROOT / "soak", help="folder (soak)")
     parser.add_argument("--json", action="store_true", help="one last line for a program")
     args = parser.parse_args()
@@ -73,7 +83,8 @@ def main() -> int:
         with leased_domain() as domain:
             env = ros_environment(domain)
             os.environ.update(env)
-            Sitting(record, args.out, stop, args.minutes * 60).run(domain, env)
+            sitting = Sitting(record, args.out, stop, args.minutes * 60)
+            sitting.run(domain, env, LIMITS if args.limits else {})
     found = verdict(record)
     page = write_page(record, found, args.out)
     _say(found, page)
@@ -93,11 +104,11 @@ class Sitting:
         self._gaps = record.gaps
         out.mkdir(parents=True, exist_ok=True)
 
-    def run(self, domain: int, env: dict[str, str]) -> None:
+    def run(self, domain: int, env: dict[str, str], limits: dict[str, Any]) -> None:
         """Start, trouble, end."""
         record = self._record
         record.sittings += 1
-        chosen = {"policy": record.policy} | CHECKPOINT.get(record.policy, {})
+        chosen = {"policy": record.policy} | CHECKPOINT.get(record.policy, {}) | limits
         overrides = {"policy": chosen}
         with (self._out / "soak.log").open("a") as file:
 
@@ -139,6 +150,7 @@ class Sitting:
         over = time.monotonic()
         running: float | None = None
         fault: float | None = None
+        held = False
         while True:
             now, state = time.monotonic(), self._stage.state()
             running = (running or now) if state == PolicyState.RUNNING else None
@@ -148,6 +160,12 @@ class Sitting:
             if fault is not None and now - fault >= FAULT_S:
                 self._stage.recover()
                 fault = None
+            if state != PolicyState.HOLD:
+                held = True  # it was left: another one has another cause
+            elif not held and now - over > HELD_S:
+                held, at = True, self._stage.now()
+                words = f"HOLD {HELD_S:g} s after {trouble}: {self._stage.reason()}"
+                self._stage.tell(lambda judge, at=at, words=words: judge.held(at, words))
             if now - over > PATIENCE_S:
                 break
             self._wait(0.1)

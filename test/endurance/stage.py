@@ -135,6 +135,11 @@ class Stage:
         with self._lock:
             return self._judge.now.state if self._judge.now else None
 
+    def reason(self) -> str:
+        """Why it is in that state, in its own words."""
+        with self._lock:
+            return self._judge.now.reason if self._judge.now else ""
+
     def tell(self, what: Callable[[Judge], None]) -> None:
         """Something for the judge, in its turn."""
         with self._lock:
