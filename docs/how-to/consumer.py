@@ -14,25 +14,28 @@ PERIOD_S = 0.05  # of the policy node: 1 / control_rate_hz
 class Consumer(Node):
     def __init__(self) -> None:
         super().__init__("consumer")
-        self.newest = (0, -1)  # publication in ns, sequence
+        self.newest: dict[bytes, tuple[int, int]] = {}  # of its writer: epoch, sequence
         self.moving = False
         self.arm = self.create_publisher(Float64MultiArray, "arm/commands", 10)
         self.create_subscription(ActionCommand, "policy/action", self.on_command, 10)
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.silence = self.create_timer(2 * PERIOD_S, self.stop, clock=steady)
 
-    def on_command(self, command: ActionCommand) -> None:
-        self.silence.reset()
-        number = (Time.from_msg(command.header.stamp).nanoseconds, command.sequence)
-        if number <= self.newest:
-            return  # it came before, or a newer one did
-        self.newest = number
-        fresh = self.get_clock().now() <= Time.from_msg(command.valid_until)
-        if command.kind == ActionCommand.KIND_POLICY and fresh:
-            self.moving = True
-            self.arm.publish(Float64MultiArray(data=command.action))  # move: your driver here
-        else:  # HELD: nothing new; STOP: the evidence is too old, or the task was stopped
+    def on_command(self, command: ActionCommand, info: dict) -> None:
+        if command.kind != ActionCommand.KIND_POLICY:
+            self.stop()  # HELD: nothing new; STOP: old evidence, or the task was stopped. Always
+            return
+        writer = bytes(info["publisher_gid"]["data"])  # a policy that is started anew is another
+        number = (command.epoch, command.sequence)
+        if number <= self.newest.get(writer, (-1, -1)):
+            return  # it came before, or a newer one did: it keeps no watchdog alive
+        self.newest = {writer: number}
+        if self.get_clock().now() > Time.from_msg(command.valid_until):
             self.stop()
+            return
+        self.silence.reset()
+        self.moving = True
+        self.arm.publish(Float64MultiArray(data=command.action))  # move: your driver here
 
     def stop(self) -> None:
         if self.moving:
