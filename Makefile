@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install weights libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang kernels check house lint dev
+.PHONY: help install weights libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
 .PHONY: docs audit sbom dist docker lock clean distclean
 
 help: ## this list
@@ -123,6 +123,10 @@ fuzz-pure: install ## coverage-guided fuzzing of what reads bytes, by atheris: S
 CYCLES ?= 3000
 dds-hang: install ## provoke the rare hang of Fast DDS in CYCLES (3000) and say how often it came, in which locks
 	@cd test && ../$(BIN)/python -m endurance.dds_hang --cycles $(CYCLES) $(ARGS)
+
+ROUNDS ?= 20
+type-lookup: install ## provoke the hang of two participants in one process that look up types, by setting, ROUNDS (20) of each
+	@cd test && ../$(BIN)/python -m endurance.type_lookup --rounds $(ROUNDS) $(ARGS)
 
 ROOM ?= safety
 ONLY ?=
