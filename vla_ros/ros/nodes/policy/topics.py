@@ -142,11 +142,11 @@ class PolicyTopics:
         for output in self._outputs:
             output.rest(now_ns)
 
-    def flush(self, seconds: float) -> None:
-        """Wait until the last command, and what the outputs made of it, has reached its readers."""
+    def flush(self, seconds: float) -> bool:
+        """Wait until the last command, and what the outputs made of it, has reached its readers;
+        whether it has within so long."""
         outputs = [publisher for output in self._outputs for publisher in output.publishers]
-        if self._action is not None:
-            wait_for_readers([self._action, *outputs], seconds)
+        return self._action is None or wait_for_readers([self._action, *outputs], seconds)
 
     def chunk(self, message: ActionChunk, now_ns: int) -> None:
         message.header.stamp = to_time(now_ns)
