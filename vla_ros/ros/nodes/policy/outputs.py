@@ -488,7 +488,7 @@ class GripperGoal:
     def _look(self, now_s: float) -> None:
         """At what became of the newest goal."""
         if self._response is not None and self._response.done():
-            handle, self._response = self._response.result(), None
+            handle, self._response = _outcome(self._response), None
             if handle is None or not handle.accepted:
                 self._lost("its goal was rejected: is its controller active?")
             else:
@@ -496,7 +496,7 @@ class GripperGoal:
         elif self._response is not None and now_s - self._sent_s > _ANSWER_S:
             self._lost("its goal was not answered")
         if self._result is not None and self._result.done():
-            answer, self._result = self._result.result(), None
+            answer, self._result = _outcome(self._result), None
             if answer is None:
                 self._lost("its goal came to nothing")
             elif answer.status != GoalStatus.STATUS_SUCCEEDED and not answer.result.stalled:
@@ -527,6 +527,11 @@ class GripperGoal:
         if reason != self._complained:
             self._complained = reason
             self._warn(f"gripper {self._name}", f"gripper {self._name!r}: {reason}")
+
+
+def _outcome(future: Future) -> Any:
+    """What has come of it; None where asking failed."""
+    return future.result() if future.exception() is None else None
 
 
 def control_msgs() -> Any:
