@@ -62,6 +62,11 @@ BAD_TOGETHER = [
         {"outputs": ["twist"]},
     ),
     (
+        {"outputs": ["twist"], "velocity_limits": [0.0]},
+        "outputs twist need limits of the robot's own",
+        {"velocity_limits": [2.0] * 6},
+    ),
+    (
         {"bounds_low": [-1.0, -1.0]},
         "bounds_low and bounds_high need 6 values each",
         {"bounds_low": [-0.05] * 6},

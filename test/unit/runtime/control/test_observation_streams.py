@@ -1,11 +1,15 @@
 """Streams and their samples: who is near, what is between, what is said of what lacks."""
 
+import weakref
+
 import numpy as np
 import pytest
 
 from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import Pose
 from vla_ros.runtime.control.observation import (
+    PICTURE_BYTES,
+    PICTURES,
     WAITING,
     Assembler,
     History,
@@ -287,3 +291,25 @@ def test_what_a_later_image_may_need_is_kept():
         join.add("wrist_image", Stamped(at, Moment(SECOND, SECOND), ms))
     first, second = join.image(image(SECOND)), join.image(image(SECOND + 6 * MS))
     assert (first.wrist_image, second.wrist_image) == (0, 10)
+
+
+def test_pictures_that_wait_for_a_silent_stream_are_bounded_in_bytes():
+    """Two further cameras and the main one, 1080p, for ten seconds without joint states."""
+    cameras = ("wrist_image", "left_image")
+    parts = {name: Nearest(PICTURES, PICTURE_BYTES) for name in cameras}
+    window = PairingWindow(25 * MS, SECOND // 2)
+    found = Assembler(
+        lambda: window, parts | {"joint_states": Joints(("j",))}, more_cameras={"left_image": "l"}
+    )
+    made, most = [], 0
+    for number in range(1, 301):
+        now = Moment(number * SECOND // 30, number * SECOND // 30)
+        for name in (*cameras, "image"):
+            picture = np.zeros((1080, 1920, 3), np.uint8)  # nobody writes: it takes no memory
+            made.append((weakref.ref(picture), picture.nbytes))
+            sample = Stamped(now.now_ns, now, picture)
+            assert (found.image(sample) if name == "image" else found.add(name, sample)) is None
+            del picture, sample
+        found.lost()
+        most = max(most, sum(size for one, size in made if one() is not None))
+    assert most <= 3 * PICTURE_BYTES

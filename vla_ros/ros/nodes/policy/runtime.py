@@ -168,6 +168,7 @@ class PolicyRuntime:
         """With a new worker where there is none. Raises WorkerGone where none can be started."""
         with self.control.lock:
             self._link.need_worker()
+            self._topics.begin()
             self.control.activate()
         period_ns = self.control.limits.period_ns
         if self._sim_time and not self._lockstep:
@@ -237,10 +238,15 @@ class PolicyRuntime:
         other_rate = limits.control_rate_hz != self.control.limits.control_rate_hz
         if other_rate and self.control.safety.active:
             raise ValueError("control_rate_hz cannot change while active: deactivate first")
+        faster = limits.control_rate_hz > self.control.limits.control_rate_hz
+        if faster and wanted(self._values) and (line := scaled(self.control.limits, limits)):
+            raise ValueError(line)
         self._fitted(limits, self._link.ready)
 
     def apply(self, values: Mapping[str, Any], limits: Limits) -> None:
         """Use other values from now on; they have passed :meth:`check`."""
+        if line := scaled(self.control.limits, limits):
+            self._link.warn("rate", line)
         if limits.control_rate_hz != self.control.limits.control_rate_hz:
             self._topics.close()  # the deadline that a writer offers cannot change
             self._open_topics(values, limits)
@@ -299,6 +305,22 @@ class PolicyRuntime:
             out.acceptance = link.drafts.shares()
             out.graphs_captured = link.graphs_captured
             self._topics.status(out, self._clock.now_ns(), link.spare)
+
+
+def scaled(before: Limits, after: Limits) -> str:
+    """What another control rate makes of limits that are said per control period, as one line;
+    "": there are none, or they were changed with it."""
+    factor = after.control_rate_hz / before.control_rate_hz
+    space, same = after.space, (before.low, before.high, before.jump)
+    held = after.jump < 1.0 if space.absolute else True
+    if factor == 1.0 or after.velocity or not held or same != (after.low, after.high, after.jump):
+        return ""
+    what = "jump_limit is" if space.absolute else "bounds_low and bounds_high are"
+    return (
+        f"{what} per control period: at {after.control_rate_hz:g} instead of"
+        f" {before.control_rate_hz:g} Hz the robot may move {factor:g} times as fast; set"
+        " velocity_limits, which hold at any rate, or other limits in the same call"
+    )
 
 
 def refuse_unless_met(

@@ -29,7 +29,13 @@ from vla_ros.core.types import (
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus, Stages
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import Diagnostics, set_times, status, to_time
-from vla_ros.ros.nodes.policy.outputs import Output, Robot, gripper_ends, make_outputs
+from vla_ros.ros.nodes.policy.outputs import (
+    Output,
+    Robot,
+    gripper_ends,
+    make_outputs,
+    wait_for_readers,
+)
 from vla_ros.runtime.control.control import ControlCounts
 from vla_ros.runtime.control.queue import Answer
 from vla_ros.runtime.safety import Limits, Safety
@@ -96,7 +102,8 @@ class PolicyTopics:
         self._frame_id, self._space = values["frame_id"], limits.space
         self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
         ends = gripper_ends(values, limits.space)
-        robot = Robot(limits, self._frame_id, where, ends, warn)
+        commanded = values["joint_delta_from"] == "commanded"
+        robot = Robot(limits, self._frame_id, where, ends, warn, commanded)
         self._outputs = make_outputs(values, robot)
         for output in self._outputs:
             output.open(self._node)
@@ -111,8 +118,12 @@ class PolicyTopics:
         self._outputs = []
         self._action = None
 
+    def begin(self) -> None:
+        """The node is active from now on. Under the loop's lock, as the next three."""
+        for output in self._outputs:
+            output.begin()
+
     def command(self, command: Command, info: PolicyInfo) -> None:
-        """Under the loop's lock, as :meth:`period` and :meth:`rest`."""
         if self._action is None:
             return
         self._silent = False
@@ -131,10 +142,11 @@ class PolicyTopics:
         for output in self._outputs:
             output.rest(now_ns)
 
-    def flush(self, seconds: float) -> None:
-        """Wait until the last command has reached its readers."""
-        if self._action is not None:
-            self._action.wait_for_all_acked(Duration(nanoseconds=round(seconds * SECOND)))
+    def flush(self, seconds: float) -> bool:
+        """Wait until the last command, and what the outputs made of it, has reached its readers;
+        whether it has within so long."""
+        outputs = [publisher for output in self._outputs for publisher in output.publishers]
+        return self._action is None or wait_for_readers([self._action, *outputs], seconds)
 
     def chunk(self, message: ActionChunk, now_ns: int) -> None:
         message.header.stamp = to_time(now_ns)
