@@ -126,9 +126,7 @@ class Watched:
 
 
 def _is(status: DiagnosticStatus, subject: str, level: bytes, text: str) -> bool:
-    return (
-        status.name == f"/monitor: {subject}" and status.level == level and text in status.message
-    )
+    return status.name == f"monitor: {subject}" and status.level == level and text in status.message
 
 
 @pytest.fixture

@@ -160,6 +160,15 @@ def camera(facts: Facts) -> Diagnostic:
         found.add(Level.WARN, f"{repeated} images with a repeated stamp")
     if jumbled := watch.out_of_order.recent(steady):
         found.add(Level.WARN, f"{jumbled} images with a stamp older than the one before")
+    room = _room_ms(facts)
+    if room is not None and room <= 0.0 and running(facts.status):
+        rate = facts.report.camera_rate_hz
+        limit = facts.commands.max_age_ns(facts.status) / MS
+        found.add(
+            Level.WARN,
+            f"{rate:.1f} Hz: a picture every {1e3 / rate:.0f} ms is too few for max_age"
+            f" {limit:.0f} ms",
+        )
     _clocks(facts, found)
     drift = watch.offset.drift_ms_per_min()
     values = [
@@ -234,7 +243,8 @@ def latency(facts: Facts) -> Diagnostic:
     """Where the time goes, and whether the model leaves room for everything else."""
     found, report = _Findings("latency"), facts.report
     room = _room_ms(facts)
-    if report.inference.count and room is not None and report.inference.p99 > room:
+    # Where the camera alone takes longer than that it is the camera that is too slow.
+    if report.inference.count and room is not None and 0.0 < room < report.inference.p99:
         found.add(
             Level.WARN,
             f"inference p99 {report.inference.p99:.0f} ms; max_age leaves {room:.0f} ms for it",
@@ -255,10 +265,11 @@ def latency(facts: Facts) -> Diagnostic:
 
 
 def _room_ms(facts: Facts) -> float | None:
-    """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T."""
+    """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T. In simulated time
+    nobody knows: ages are the simulation's, inference takes ours."""
     limit = facts.commands.max_age_ns(facts.status) / MS
     rate = facts.report.camera_rate_hz
-    if facts.status is None or not limit or rate <= 0:
+    if facts.status is None or not limit or rate <= 0 or facts.config.sim_time:
         return None
     period = facts.status.period_ns / MS
     return limit - 1e3 / rate - max(facts.status.pipeline_depth, 1) * period

@@ -279,8 +279,9 @@ class PolicyRuntime:
 
     def report_latency(self) -> None:
         with self.control.lock:
-            message = self._windows.message(self._clock.steady_ns())
+            windows = self._windows.copy()
         if self.control.safety.active:
+            message = windows.message(self._clock.steady_ns())
             self._topics.latency(message, self._clock.now_ns())
 
     def report_status(self) -> None:
