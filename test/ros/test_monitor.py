@@ -17,7 +17,7 @@ import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
 from rclpy.serialization import serialize_message
-from sensor_msgs.msg import CompressedImage, Image
+from sensor_msgs.msg import Image, TimeReference
 
 from support.timing import QUIET, bound, judge
 from support.wait import wait_until
@@ -37,7 +37,7 @@ OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
 class Robot(threading.Thread):
     """Camera and policy in one: real messages at 20 Hz, as its attributes say."""
 
-    def __init__(self, node: Node, images: str = "image", kind: type = Image) -> None:
+    def __init__(self, node: Node) -> None:
         super().__init__(daemon=True)
         self.age_ms = 80.0  # observation to publication
         self.kind = ActionCommand.KIND_POLICY
@@ -49,8 +49,7 @@ class Robot(threading.Thread):
         self.sent = 0
         self.captured = 0  # CUDA graphs, in service
         self.sequence = 0
-        self._image_kind = kind
-        self._images = node.create_publisher(kind, images, qos.IMAGE_PUB)
+        self._camera = node.create_publisher(TimeReference, "policy/camera", qos.REPORT)
         self._actions = node.create_publisher(ActionCommand, "policy/action", qos.ACTION)
         self._status = node.create_publisher(PolicyStatus, "policy/status", qos.STATUS)
         self._over = threading.Event()
@@ -77,11 +76,11 @@ class Robot(threading.Thread):
         self._status.publish(status)
 
     def _image(self) -> None:
-        stamp = time.time_ns() - round(self.image_delay_ms * MS)
-        image = self._image_kind()
-        image.header.stamp = to_time(self.frozen_stamp or stamp)
-        image.header.frame_id = "camera"
-        self._images.publish(image)
+        now = time.time_ns()
+        stamp = now - round(self.image_delay_ms * MS)
+        picture = TimeReference(time_ref=to_time(self.frozen_stamp or stamp), source="/image")
+        picture.header.stamp = to_time(now)
+        self._camera.publish(picture)
 
     def _command(self) -> None:
         self.sequence += 1
@@ -269,7 +268,7 @@ def test_limits_change_at_run_time_and_a_bad_one_is_refused(ros, watched: Watche
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("window_s", 0.1), ("camera_timeout_s", 0.0), ("image_transport", "theora")],
+    [("window_s", 0.1), ("camera_timeout_s", 0.0)],
 )
 def test_a_bad_parameter_at_start_ends_the_node_with_the_reason(
     spawn_node, name: str, value: object
@@ -286,13 +285,13 @@ def test_it_ends_on_sigterm(spawn_node) -> None:
     assert monitor.wait(timeout=bound(quiet=3.0, loaded=10.0)) == 0
 
 
-def test_compressed_images_are_watched_in_a_namespace(ros, spawn_node) -> None:
+def test_it_watches_in_a_namespace(ros, spawn_node) -> None:
     node = Node("camera", namespace="/arm", context=ros.context, start_parameter_services=False)
-    robot = Robot(node, images="image/compressed", kind=CompressedImage)
+    robot = Robot(node)
     robot.start()
     try:
         reports = ros.inbox(MonitorReport, "/arm/monitor/report")
-        spawn_node("monitor", {"image_transport": "compressed"}, namespace="arm")
+        spawn_node("monitor", namespace="arm")
         report = reports.wait(lambda m: m.camera_rate_hz > 0 and m.commands > 0, timeout=60.0)
         assert list(report.action_publishers) == ["/arm/camera"]
     finally:

@@ -55,6 +55,12 @@ class Facts:
     latency: LatencySeen | None
     graphs_captured: int = 0  # in service, lately
 
+    @property
+    def policy_silent(self) -> bool:
+        """It was heard, and says nothing any more."""
+        overdue = self.status_age_s > self.config.status_timeout_s
+        return self.status is not None and (self.policy_gone or overdue)
+
 
 class _Findings:
     """Collects what is wrong with one subject; the worst finding leads the message."""
@@ -151,8 +157,11 @@ def camera(facts: Facts) -> Diagnostic:
     moving = facts.status is not None and facts.status.state > PolicyState.WAITING
     if facts.status is not None and facts.status.between_episodes:
         pass  # there is nothing to be seen
+    elif silent > timeout and facts.policy_silent:
+        found.add(Level.STALE, "not known: the policy, which tells what it sees, is silent")
     elif silent > timeout:
-        known = f"no image for {silent:.1f} s" if watch.frames else "no image yet"
+        where = f" on {watch.topic}" if watch.topic else ""
+        known = f"no image for {silent:.1f} s{where}" if watch.frames else "no image yet"
         found.add(Level.ERROR if moving else Level.WARN, known)
     elif frozen > timeout:
         found.add(Level.ERROR, f"stamps stand still for {frozen:.1f} s while images arrive")
@@ -172,6 +181,7 @@ def camera(facts: Facts) -> Diagnostic:
     _clocks(facts, found)
     drift = watch.offset.drift_ms_per_min()
     values = [
+        ("topic", watch.topic),
         ("rate", f"{facts.report.camera_rate_hz:.2f} Hz"),
         ("images", str(watch.frames)),
         ("repeated stamps", str(watch.repeated.total)),
@@ -341,8 +351,14 @@ class Monitor:
         self.config = config
         self._commands.config = config
 
-    def camera(self, stamp_ns: int, arrival: Moment) -> None:
-        """One camera image, by its ``header.stamp``."""
+    def camera(self, stamp_ns: int, arrival: Moment, topic: str = "") -> None:
+        """One picture of the policy's camera, by its ``header.stamp``. Another topic is another
+        camera, of which nothing is known yet."""
+        if topic != self._camera.topic and self._camera.frames:
+            self._camera = CameraWatch(self.config, arrival.steady_ns)
+            if self._status is not None:
+                self._camera.set_period(self._status.period_ns)
+        self._camera.topic = topic
         self._camera.frame(stamp_ns, arrival)
 
     def command(self, seen: CommandSeen, arrival: Moment) -> None:

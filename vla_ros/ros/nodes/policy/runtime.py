@@ -123,7 +123,9 @@ class PolicyRuntime:
         self._link.attach(self._executor, ready, self.control)
         self.control.plans = "trajectory" in wanted(values)
         self._open_topics(values, limits)
-        self._inputs = PolicyInputs(node, values, self._clock, self.control, needs)
+        self._inputs = PolicyInputs(
+            node, values, self._clock, self.control, needs, self._topics.camera
+        )
         if values["instruction"]:
             self.control.set_instruction(values["instruction"])
         log.info(

@@ -13,9 +13,10 @@ from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from sensor_msgs.msg import TimeReference
 
 from vla_ros.core.action_space import ActionSpace
-from vla_ros.core.clock import MS, SECOND, Distribution, Window
+from vla_ros.core.clock import MS, SECOND, Distribution, Moment, Window
 from vla_ros.core.types import (
     ACTION_DIM,
     INFERENCE_STAGES,
@@ -72,6 +73,7 @@ class PolicyTopics:
         self._last, self._spare = PolicyStatus(), ""
         self._captured, self._captured_ns = 0, 0  # graphs in service, the last time some were
         self._latency = node.create_publisher(Latency, "~/latency", qos.REPORT)
+        self._camera = node.create_publisher(TimeReference, "~/camera", qos.REPORT)
         self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", qos.REPORT)
 
     def open(
@@ -144,6 +146,13 @@ class PolicyTopics:
     def latency(self, message: Latency, now_ns: int) -> None:
         message.header.stamp = to_time(now_ns)
         self._latency.publish(message)
+
+    def camera(self, topic: str, stamp_ns: int, received: Moment) -> None:
+        """A picture of the main camera was heard: whoever watches it needs no pixels, nor to know
+        by which topic, transport and reliability it comes."""
+        message = TimeReference(time_ref=to_time(stamp_ns), source=topic)
+        message.header.stamp = to_time(received.now_ns)
+        self._camera.publish(message)
 
     def status(self, message: PolicyStatus, now_ns: int, spare: str = "") -> None:
         """``spare``: how a spare worker is, for /diagnostics alone; "": none is wanted."""
