@@ -151,8 +151,7 @@ def test_the_report_says_what_was_sent(watched: Watched, robot: Robot) -> None:
     assert report.age_at_publish_s.max == pytest.approx(0.08, abs=1e-5)
     assert report.age_at_arrival_s.p50 > 0.08
     judge("on the way", report.age_at_arrival_s.p50 - 0.08, quiet=0.005, loaded=0.15)
-    assert report.clock_offset_s > 0.005
-    judge("clock offset", report.clock_offset_s - 0.005, quiet=0.003, loaded=0.1)
+    assert report.clock_offset_s == pytest.approx(0.005, abs=1e-6)
     judge("period error", report.period_error_s.p50, quiet=0.01, loaded=0.05)
     # The fields in milliseconds stay until the next major version.
     assert report.age_at_publish.p50 == pytest.approx(80.0, abs=0.01)
@@ -329,10 +328,10 @@ def test_bytes_without_a_stamp_are_refused(raw: bytes) -> None:
         header_stamp(raw)
 
 
-def test_garbage_on_the_image_topic_does_not_end_the_monitor(
+def test_garbage_on_the_camera_topic_does_not_end_the_monitor(
     ros, watched: Watched, robot: Robot
 ) -> None:
-    noise = ros.publisher(Image, "image", qos.IMAGE_PUB)
+    noise = ros.publisher(TimeReference, "policy/camera", qos.REPORT)
     ros.wait_for_subscriber(noise)
     for raw in (b"\x00\x01\x00\x00", b"\x00\x03" + bytes(20), b"\x00\x01\x00\x00" + b"\xff" * 64):
         noise.publish(raw)

@@ -655,7 +655,7 @@ class Control:
         said_ago_ns = steady_ns - self._lacks_ns
         if lacks == state.lacks or (lacks and state.lacks and said_ago_ns < _SAY_LACKS_NS):
             return
-        if not state.lacks:
+        if not state.lacks and not self.supply.shows(waited_ns, steady_ns):  # else it was dropped
             self.sink.warn("lacks", f"{state.state.name}: {lacks}")
         self._lacks_ns = steady_ns
         self.become(replace(state, lacks=lacks))

@@ -54,16 +54,25 @@ class FrameSupply:
         complete_ns = self._complete_ns or 0
         if steady_ns - max(since_ns, complete_ns) <= PATIENCE_NS:
             return ""
+        if not self.shows(since_ns, steady_ns):
+            return self._no_picture(steady_ns)
         refused_ns, refused = self._refused.get(_MAIN, (0, ""))
-        heard_ns = max(self._heard_ns.get(_MAIN, 0), refused_ns)
-        if steady_ns - max(since_ns, heard_ns) > PATIENCE_NS:
-            return self._no_picture(heard_ns, steady_ns)
         lost_ns, lost = self._lost or (0, None)
         if lost is not None and lost_ns > max(refused_ns, complete_ns):
             return self._says(lost, steady_ns)
         return f"the picture is refused: {refused}" if refused_ns > complete_ns else ""
 
-    def _no_picture(self, heard_ns: int, steady_ns: int) -> str:
+    def shows(self, since_ns: int, steady_ns: int) -> bool:
+        """Whether pictures of the main camera come at all."""
+        return steady_ns - max(since_ns, self._shown_ns) <= PATIENCE_NS
+
+    @property
+    def _shown_ns(self) -> int:
+        """When the newest came, readable or not; 0: none."""
+        return max(self._heard_ns.get(_MAIN, 0), self._refused.get(_MAIN, (0, ""))[0])
+
+    def _no_picture(self, steady_ns: int) -> str:
+        heard_ns = self._shown_ns
         if not heard_ns:
             said = f"no picture on {self.topic} yet"
         else:

@@ -22,10 +22,10 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage
 
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
-from vla_ros.core.pixels import BadMessage
+from vla_ros.core.pixels import YUV, BadMessage
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.peer import image_topic
-from vla_ros.ros.common.serialized import header_stamp
+from vla_ros.ros.common.serialized import header_stamp, read_image
 
 RELIABILITIES = ("auto", "reliable", "best_effort")
 LOOK_S = 0.5  # how often the writers' offer is looked at
@@ -50,8 +50,9 @@ class CameraReader:
     """Gives ``take`` the serialized pictures of one camera and when they came, until
     :meth:`close`.
 
-    Raw ones in the node's executor; compressed ones in a thread of its own, which leaves out those
-    that came while it decoded another, so that no camera holds up a service. ``newest``: raw ones
+    Raw ones in the node's executor; what is to be decoded, compressed ones and YUV, in a thread of
+    its own, which leaves out those that came while it decoded another, so that no camera holds up a
+    service. ``newest``: raw ones
     too are left out where a newer one has come. ``lossy`` is told, once, why far fewer pictures
     come than the camera sends; ``heard`` of every picture's stamp, also of those left out, and
     ``offered`` now and then how many publish the topic.
@@ -72,8 +73,8 @@ class CameraReader:
         self._kind, self._topic = image_topic(node, camera.topic, camera.transport)
         self._newest, self._lossy = newest, lossy
         self._heard, self._offered = heard, offered
-        self._decoder = Decoder(take) if self._kind is CompressedImage else None
-        self._take = take if self._decoder is None else self._decoder.put
+        self._take = take
+        self._decoder: Decoder | None = None  # from the first picture on that needs it
         self._loss = LossWatch()
         self.topic = node.resolve_topic_name(self._topic)
         self.reliable = camera.reliability == "reliable" or self._all_offer_reliable()
@@ -146,7 +147,16 @@ class CameraReader:
         while self._newest and (newer := self._waiting()) is not None:
             raw = newer
             received = self._note(raw)
-        self._take(raw, received)
+        if self._decoder is None and self._is_coded(raw):
+            self._decoder = Decoder(self._take)
+        take = self._take if self._decoder is None else self._decoder.put
+        take(raw, received)
+
+    def _is_coded(self, raw: bytes) -> bool:
+        try:
+            return self._kind is CompressedImage or read_image(raw).encoding in YUV
+        except BadMessage:
+            return False  # whoever reads the picture says so
 
     def _waiting(self) -> bytes | None:
         """A picture that came after the one in hand; a reliable reader keeps some."""

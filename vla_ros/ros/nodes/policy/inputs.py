@@ -22,6 +22,7 @@ from std_msgs.msg import String
 
 from vla_ros.core.action_space import ActionKind
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
+from vla_ros.core.pixels import YUV
 from vla_ros.core.types import Floats, Observation, PolicyInfo, Pose
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
@@ -410,6 +411,8 @@ class PolicyInputs:
 
     def _pixels(self, raw: bytes) -> tuple[int, Any]:
         image = read_image(raw)
+        if image.encoding in YUV and not self._control.wants_frames:
+            raise NotWanted
         return image.stamp_ns, image_of(image, self._most)
 
     def _decompressed(self, raw: bytes) -> tuple[int, Any]:
