@@ -41,7 +41,6 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
         2,
         {"publish": ("image", "wrist_image"), "request": ("policy/reset",)},
     ),
-    ("monitor", "node.py"): (1, {"subscribe": ("image", "image/compressed")}),
     # A goal's success_topic has any name: who uses one adds it to policy.xml.
     ("policy", "goals.py"): (2, {}),
     ("policy", "cameras.py"): (1, {"subscribe": (*IMAGES, "left_image")}),

@@ -123,7 +123,9 @@ class PolicyRuntime:
         self._link.attach(self._executor, ready, self.control)
         self.control.plans = "trajectory" in wanted(values)
         self._open_topics(values, limits)
-        self._inputs = PolicyInputs(node, values, self._clock, self.control, needs)
+        self._inputs = PolicyInputs(
+            node, values, self._clock, self.control, needs, self._topics.camera
+        )
         if values["instruction"]:
             self.control.set_instruction(values["instruction"])
         log.info(
@@ -285,8 +287,9 @@ class PolicyRuntime:
 
     def report_latency(self) -> None:
         with self.control.lock:
-            message = self._windows.message(self._clock.steady_ns())
+            windows = self._windows.copy()
         if self.control.safety.active:
+            message = windows.message(self._clock.steady_ns())
             self._topics.latency(message, self._clock.now_ns())
 
     def report_status(self) -> None:

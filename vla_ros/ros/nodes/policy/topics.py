@@ -13,9 +13,10 @@ from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from sensor_msgs.msg import TimeReference
 
 from vla_ros.core.action_space import ActionSpace
-from vla_ros.core.clock import MS, SECOND, Distribution, Window
+from vla_ros.core.clock import MS, SECOND, Distribution, Moment, Window
 from vla_ros.core.types import (
     ACTION_DIM,
     INFERENCE_STAGES,
@@ -78,6 +79,7 @@ class PolicyTopics:
         self._last, self._spare = PolicyStatus(), ""
         self._captured, self._captured_ns = 0, 0  # graphs in service, the last time some were
         self._latency = node.create_publisher(Latency, "~/latency", qos.REPORT)
+        self._camera = node.create_publisher(TimeReference, "~/camera", qos.REPORT)
         self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", qos.REPORT)
 
     def open(
@@ -157,6 +159,13 @@ class PolicyTopics:
         message.header.stamp = to_time(now_ns)
         self._latency.publish(message)
 
+    def camera(self, topic: str, stamp_ns: int, received: Moment) -> None:
+        """A picture of the main camera was heard: whoever watches it needs no pixels, nor to know
+        by which topic, transport and reliability it comes."""
+        message = TimeReference(time_ref=to_time(stamp_ns), source=topic)
+        message.header.stamp = to_time(received.now_ns)
+        self._camera.publish(message)
+
     def status(self, message: PolicyStatus, now_ns: int, spare: str = "") -> None:
         """``spare``: how a spare worker is, for /diagnostics alone; "": none is wanted."""
         message.header.stamp = to_time(now_ns)
@@ -201,6 +210,13 @@ class LatencyWindows:
 
     def tick(self, error_ns: int, steady_ns: int) -> None:
         self._windows["tick_error"].add(steady_ns, error_ns / MS)
+
+    def copy(self) -> LatencyWindows:
+        """As it is now: percentiles of 20,000 samples take longer than the loop may wait."""
+        other = LatencyWindows(self._seconds)
+        other._windows = {name: window.copy() for name, window in self._windows.items()}
+        other._last = self._last
+        return other
 
     def message(self, steady_ns: int) -> Latency:
         found = {name: w.distribution(steady_ns) for name, w in self._windows.items()}
