@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import time
 
 import numpy as np
@@ -329,15 +330,19 @@ def test_decompressed_images_have_the_right_colors_and_garbage_is_a_bad_message(
 
 
 def test_stop_is_answered_beside_a_camera_that_takes_longer_to_decode_than_to_send(start_policy):
-    """1080p JPEG at 30 Hz. What is decoded is none of the thread's business that serves ~/stop, and
-    without a task nothing is."""
+    """4K JPEG at 30 Hz, which no machine keeps up with: it is decoded beside the thread that serves
+    ~/stop."""
     from vla_ros.ros.common.convert import decompressed
 
-    noise = np.random.default_rng(6).integers(0, 256, (1080, 1920, 3), np.uint8)
+    noise = np.random.default_rng(6).integers(0, 256, (270, 480, 3), np.uint8)
     stream = io.BytesIO()
-    Pillow.fromarray(noise).save(stream, "JPEG", quality=90)
+    Pillow.fromarray(noise).resize((3840, 2160)).save(stream, "JPEG", quality=90)
     rig = start_policy(
-        policy="zero", max_age_s=PATIENT, detect_frozen=False, image_transport="compressed"
+        policy="zero",
+        max_age_s=PATIENT,
+        detect_frozen=False,
+        image_transport="compressed",
+        max_image_pixels=9_000_000,
     )
     message = compressed(rig, stream.getvalue())
 
@@ -347,18 +352,18 @@ def test_stop_is_answered_beside_a_camera_that_takes_longer_to_decode_than_to_se
 
     rig.bring_up("reach")
     answered, decoded = [], []
+    for _ in range(5):
+        began = time.monotonic()
+        decompressed(message, 9_000_000)
+        decoded.append(time.monotonic() - began)
     with repeating(show, 1 / 30):
-        rig.expect(State.RUNNING, timeout=30.0)
         for _ in range(15):
+            rig.expect(State.RUNNING, timeout=30.0)
+            time.sleep(random.uniform(0.0, decoded[0]))  # at any moment of a picture's decoding
             began = time.monotonic()
             rig.call("stop")
             answered.append(time.monotonic() - began)
             rig.call("resume")
-            received = rig.now().frames_received
-            wait_until(lambda n=received: rig.now().frames_received > n + 3, 30.0, "frames")
-            began = time.monotonic()
-            decompressed(message, 3_000_000)
-            decoded.append(time.monotonic() - began)
     took, picture = np.median(answered), np.median(decoded)
     print(f"stop {1e3 * took:.1f} ms, a picture {1e3 * picture:.1f} ms")
-    assert took < picture / 2
+    assert took < picture / 3
