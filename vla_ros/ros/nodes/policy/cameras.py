@@ -52,10 +52,9 @@ class CameraReader:
 
     Raw ones in the node's executor; what is to be decoded, compressed ones and YUV, in a thread of
     its own, which leaves out those that came while it decoded another, so that no camera holds up a
-    service. ``newest``: raw ones
-    too are left out where a newer one has come. ``lossy`` is told, once, why far fewer pictures
-    come than the camera sends; ``heard`` of every picture's stamp, also of those left out, and
-    ``offered`` now and then how many publish the topic.
+    service. ``newest``: raw ones too are left out where a newer one has come. ``lossy`` is told,
+    once, why far fewer pictures come than the camera sends; ``heard`` of every picture's stamp,
+    also of those left out, and ``offered`` now and then how many publish the topic.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class CameraReader:
                 self._loss = LossWatch()
         if self._left is not None and self._clock.steady_ns() - self._left_ns > OVERLAP_S * SECOND:
             self._forget_left()
-        if told := self._loss.told(self._topic, self.reliable):
+        if told := self._loss.told(self._topic, self.reliable, self._clock.steady_ns()):
             self._lossy(told)
 
     def _forget_left(self) -> None:
@@ -213,7 +212,9 @@ class Decoder:
 
 class LossWatch:
     """How many of a camera's pictures come, by the spacing of their stamps: where few come the
-    gaps between them are many periods, and the smallest is about one. Not thread-safe."""
+    gaps between them are many periods, and the smallest is about one. One odd gap is no period:
+    what is told has been so in every window of :attr:`OVER_NS` for as long again. Not thread-safe.
+    """
 
     OVER_NS = 5 * SECOND
     LEAST = 4  # pictures in that time
@@ -221,6 +222,7 @@ class LossWatch:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, int]] = deque()  # stamp, steady time of receipt
+        self._few_ns: int | None = None  # since when few come
         self._told = False
 
     def frame(self, stamp_ns: int, steady_ns: int) -> None:
@@ -242,10 +244,15 @@ class LossWatch:
         period = min(later - earlier for earlier, later in pairwise(stamps))
         return len(stamps), 1 + round(span / period)
 
-    def told(self, topic: str, reliable: bool) -> str:
-        """One line, once, where far fewer come than are sent; else ""."""
+    def told(self, topic: str, reliable: bool, steady_ns: int) -> str:
+        """One line, once, where far fewer come than are sent; else "". To be asked now and then."""
         found = self.share()
         if self._told or found is None or found[0] >= self.FEW * found[1]:
+            self._few_ns = None
+            return ""
+        if self._few_ns is None:
+            self._few_ns = steady_ns
+        if steady_ns - self._few_ns <= self.OVER_NS:
             return ""
         self._told = True
         came, sent = found
