@@ -412,6 +412,12 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         if chunk is None:  # a new worker, or long ago
             return None
         mode = RtcMode(self.options.rtc_mode)
+        most = getattr(self.policy.config, "max_delay", 0)
+        if mode is RtcMode.CONDITIONED and most and executing.delay_steps > most:
+            raise InvalidAction(
+                f"answers are {executing.delay_steps} steps late, and this checkpoint was trained"
+                f" for {most} (rtc_training_max_delay): choose execution rtc"
+            )
         return guidance_of(chunk, executing, self.options.rtc_guidance_limit, mode)
 
     def _images(self, observation: Observation) -> tuple[Image | None, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.fields import LEROBOT
 from vla_ros.engine.io.files import read_json
 
 KINDS = ("pi0", "pi05", "smolvla")
@@ -50,7 +51,10 @@ class FlowConfig:
     count. ``cameras`` are the features' names without their prefix, in order, without those
     that are always empty. Images become squares of ``image_size``; ``self_every``: every which
     layer of SmolVLA's expert attends to the actions too (0: all). ``vlm`` names SmolVLA's
-    language model, ``max_text`` is the longest prompt in tokens.
+    language model, ``max_text`` is the longest prompt in tokens. ``row_time``: trained with some
+    actions given, each with a time of its own, ``max_delay`` of them at most (0: nobody says);
+    ``relative``: whether it says that its actions are
+    relative to the state, which its processors must then make absolute (None: it does not say).
     """
 
     kind: str
@@ -69,6 +73,8 @@ class FlowConfig:
     self_every: int = 0
     vlm: str = ""
     row_time: bool = False
+    max_delay: int = 0
+    relative: bool | None = None
 
     @property
     def adaptive(self) -> bool:
@@ -110,9 +116,8 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
     """Turn a config.json's content into a :class:`FlowConfig`."""
     fields = Fields(raw)
     kind = fields.choice("type", "", KINDS)
-    fields.only("n_obs_steps", 1)
-    fields.only("add_image_special_tokens", False)
-    fields.only("adapt_to_pi_aloha", False)
+    LEROBOT[kind].check(raw)
+    delay = fields.whole("rtc_training_max_delay", 0, 0)
     state_width = fields.whole("max_state_dim", 32)
     action_width = fields.whole("max_action_dim", 32)
     small = kind == "smolvla"
@@ -133,7 +138,11 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
         max_period=fields.number("max_period", 4.0),
         self_every=_self_every(fields) if small else 0,
         vlm=fields.text("vlm_model_name", SMOLVLM2_500M) if small else "",
-        row_time=raw.get("row_time") is True,
+        row_time=raw.get("row_time") is True or delay > 0,
+        max_delay=delay,
+        relative=None
+        if raw.get("use_relative_actions") is None
+        else fields.flag("use_relative_actions", False),
     )
     _check(config)
     return config
@@ -195,8 +204,12 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
         "max_period": config.max_period,
         "shapes": asdict(config.shapes),
     }
-    if config.row_time:
+    if config.max_delay:
+        out["rtc_training_max_delay"] = config.max_delay
+    elif config.row_time:
         out["row_time"] = True
+    if config.relative is not None:
+        out["use_relative_actions"] = config.relative
     if small:
         mode = "cross_attn" if config.self_every else "self_attn"
         out |= {

@@ -21,6 +21,7 @@ from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.fields import EVO1
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
@@ -203,9 +204,7 @@ def parse_evo1_config(raw: Mapping[str, Any]) -> Evo1Config:
     """Turn a config.json's content into an :class:`Evo1Config`."""
     fields = Fields(raw)
     fields.choice("type", "", (KIND,))
-    fields.only("n_obs_steps", 1)
-    fields.only("return_cls_only", False)
-    fields.only("action_head", "flowmatching")
+    EVO1.check(raw)
     vision, text, shuffle = _shapes(fields)
     embodiments = fields.whole("num_categories", 1)
     whole = {name: fields.whole(*key) for name, key in _WHOLE.items()}
