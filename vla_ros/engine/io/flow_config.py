@@ -18,6 +18,7 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
 from vla_ros.engine.io.fields import LEROBOT
 from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.foreign import refuse_foreign_flow
 
 KINDS = ("pi0", "pi05", "smolvla")
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
@@ -103,12 +104,14 @@ def read_flow_config(directory: Path, steps: int | None = None) -> FlowConfig:
 
     ``steps`` replaces the number of solver steps that it asks for.
     """
+    refuse_foreign_flow(directory)
     path = directory / "config.json"
     raw = read_json(path)
     try:
         config = parse_flow_config(raw, directory)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
+    config = replace(config, cameras=robots_cameras(directory, config.cameras))
     return config if steps is None else replace(config, steps=steps)
 
 
@@ -315,6 +318,28 @@ def camera_names(fields: Fields) -> tuple[str, ...]:
     names = [n for n, f in features.items() if isinstance(f, Mapping) and f.get("type") == "VISUAL"]
     short = [n.removeprefix(CAMERA) for n in names]
     return tuple(n for n in short if not n.startswith(EMPTY_CAMERA))
+
+
+def robots_cameras(directory: Path, cameras: tuple[str, ...]) -> tuple[str, ...]:
+    """The checkpoint's cameras by the names that they have on the robot it was trained with: its
+    preprocessor may rename them (``rename_map``), so that a wrist becomes ``camera1``."""
+    path = directory / "policy_preprocessor.json"
+    if not path.is_file():
+        return cameras
+    steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
+    on_robot: dict[str, str] = {}
+    for step in steps:
+        if step.text("registry_name", "") != "rename_observations_processor":
+            continue
+        for name, becomes in step.part("config").part("rename_map").raw.items():
+            if becomes in on_robot:
+                raise CheckpointError(f"{path}: rename_map makes {becomes} of two observations")
+            on_robot[str(becomes)] = str(name)
+    names = tuple(on_robot.get(f"{CAMERA}{name}", name) for name in cameras)
+    names = tuple(name.removeprefix(CAMERA).rpartition("observation.")[2] for name in names)
+    if len(set(names)) < len(names):
+        raise CheckpointError(f"{path}: rename_map leaves two cameras with the name of one")
+    return names
 
 
 def feature_length(fields: Fields, group: str, name: str, default: int) -> int:

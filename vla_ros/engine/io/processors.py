@@ -16,6 +16,7 @@ lerobot 0.6.1 ``normalize_processor.py``, ``relative_action_processor.py`` and `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ import torch
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import INTERPOLATIONS, STRATEGIES, Fields, ModelConfig, TowerConfig
-from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.files import read_json, some
 from vla_ros.engine.io.flow_config import ACTION, STATE, FlowConfig
 
 FILE = "preprocessor_config.json"
@@ -38,9 +39,10 @@ ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
 STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
 PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
+IDENTITY = "IDENTITY"
 #: Statistics that a mode of normalization needs.
 MODES = {
-    "IDENTITY": (),
+    IDENTITY: (),
     "MEAN_STD": ("mean", "std"),
     "MIN_MAX": ("min", "max"),
     "QUANTILES": ("q01", "q99"),
@@ -221,7 +223,16 @@ class Processors:
     action_names: tuple[str, ...] = ()
 
 
-def read_processors(directory: Path, config: FlowConfig) -> Processors:
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Somebody's choice where a folder's statistics leave one: ``unnorm_key`` of the data sets that
+    they are kept by, ``state`` "identity" where none are of the state."""
+
+    unnorm_key: str | None = None
+    state: str | None = None
+
+
+def read_processors(directory: Path, config: FlowConfig, whose: Whose = Whose()) -> Processors:
     """Read both files; CheckpointError in one line where they do not fit ``config``."""
     before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
     known = {*PLUMBING, NORMALIZER, UNNORMALIZER, TOKENIZER, RELATIVE, ABSOLUTE}
@@ -240,20 +251,53 @@ def read_processors(directory: Path, config: FlowConfig) -> Processors:
         raise CheckpointError(f"{directory} has no processor step {', '.join(lost)}")
     tokenizer = Fields(before[TOKENIZER].raw.get("config"), TOKENIZER)
     _check_tokenizer(tokenizer, config)
+    if STATE_PROMPT in before:
+        before[STATE_PROMPT].part("config").only("include_state_in_prompt", True)
+    relative = _relative(before, after, config)
+    if config.relative not in (None, bool(relative)):
+        raise CheckpointError(
+            f"{directory}/config.json says use_relative_actions {config.relative}, and its"
+            " processors do otherwise: which is it? Copy the files of one training run there"
+        )
+    state, action = before[NORMALIZER], after[UNNORMALIZER]
     return Processors(
-        state=scaler_of(directory, before[NORMALIZER], "STATE", STATE, config.state_dim),
-        action=scaler_of(directory, after[UNNORMALIZER], "ACTION", ACTION, config.action_dim),
+        state=scaler_of(directory, state, "STATE", STATE, config.state_dim, whose=whose),
+        action=scaler_of(directory, action, "ACTION", ACTION, config.action_dim, whose=whose),
         tokenizer=tokenizer.text("tokenizer_name", ""),
-        relative=_relative(before, after, config),
+        relative=relative,
         action_names=_action_names(before),
     )
+
+
+def action_scaler(directory: Path, config: FlowConfig, whose: Whose) -> Scaler:
+    """The scaling of the actions alone. CheckpointError."""
+    after = steps_of(directory / POSTPROCESSOR)
+    if UNNORMALIZER not in after:
+        raise CheckpointError(f"{directory} has no processor step {UNNORMALIZER}")
+    return scaler_of(
+        directory, after[UNNORMALIZER], "ACTION", ACTION, config.action_dim, whose=whose
+    )
+
+
+def data_sets_in(directory: Path) -> dict[str, bool]:
+    """The data sets that a folder's action statistics are kept by, each with whether there are
+    some of the state too; none where they are of one data set, or cannot be read."""
+    try:
+        after, before = (steps_of(directory / name) for name in (POSTPROCESSOR, PREPROCESSOR))
+        actions = _by_data_set(_statistics(directory, after[UNNORMALIZER]), ACTION)
+        states = _by_data_set(_statistics(directory, before[NORMALIZER]), STATE)
+    except (CheckpointError, KeyError):
+        return {}
+    plain = "" in actions
+    return {} if plain else {name: name in states or "" in states for name in sorted(actions)}
 
 
 def steps_of(path: Path) -> dict[str, Fields]:
     """The steps of a processor by their registered names."""
     if not path.is_file():
         raise CheckpointError(
-            f"no {path.name} in {path.parent}: save the policy with LeRobot 0.4 or later"
+            f"no {path.name} in {path.parent}, as before LeRobot 0.4: run"
+            f" `vla-ros convert {path.parent} TARGET`"
         )
     steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
     return {step.text("registry_name", step.text("class", "?")): step for step in steps}
@@ -270,7 +314,13 @@ def _check_tokenizer(fields: Fields, config: FlowConfig) -> None:
 
 
 def scaler_of(
-    directory: Path, step: Fields, kind: str, key: str, dim: int, width: int = 0
+    directory: Path,
+    step: Fields,
+    kind: str,
+    key: str,
+    dim: int,
+    width: int = 0,
+    whose: Whose = Whose(),
 ) -> Scaler:
     """The scaling of one feature by a step and its statistics. ``width``: the model's, where
     statistics may be padded to it (Evo-1)."""
@@ -281,11 +331,24 @@ def scaler_of(
         raise modes.wrong("VISUAL", "IDENTITY")
     mode = modes.choice(kind, "IDENTITY", modes_known)
     stored = _statistics(directory, step)
+    own = _chosen(directory, _by_data_set(stored, key), whose.unnorm_key) if MODES[mode] else {}
+    if kind == "STATE" and whose.state == IDENTITY.lower():
+        if own or mode == IDENTITY:
+            raise CheckpointError(
+                f"state_normalization identity means nothing to {directory}, which says how the"
+                " state is scaled"
+            )
+        mode = IDENTITY
+    elif kind == "STATE" and MODES[mode] and not own:
+        raise CheckpointError(
+            f"{directory} has no statistics of the state for {mode}: LeRobot itself would leave it"
+            " as it is without a word; state_normalization identity says so, where that is right"
+        )
     values = []
     for name in MODES[mode]:
-        tensor = stored.get(f"{key}.{name}")
+        tensor = own.get(name)
         if tensor is None:
-            present = ", ".join(sorted(stored)) or "nothing"
+            present = some(sorted(stored), 8) or "nothing"
             raise CheckpointError(f"{directory} has no {key}.{name} for {mode}: there is {present}")
         flat = tensor.float().flatten()
         if len(flat) == width:
@@ -297,6 +360,43 @@ def scaler_of(
     if mode == "MEAN_STD" and bool((high < 0).any()):
         raise CheckpointError(f"{key}.std is {high.tolist()}: wanted nothing below 0")
     return Scaler(mode, low, high, settings.number("eps", 1e-8))
+
+
+def _by_data_set(
+    stored: Mapping[str, torch.Tensor], key: str
+) -> dict[str, dict[str, torch.Tensor]]:
+    """The statistics of one feature by the data set that they are kept by, "" where by none.
+
+    A policy that was trained on several has ``so100.buffer.action.mean`` (lerobot/smolvla_base).
+    """
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    named = re.compile(rf"(?:(.+?)\.(?:buffer\.)?)?{re.escape(key)}\.([a-z0-9_]+)")
+    for name, tensor in stored.items():
+        if match := named.fullmatch(name):
+            found.setdefault(match[1] or "", {})[match[2]] = tensor
+    return found
+
+
+def _chosen(
+    directory: Path, sets: Mapping[str, dict[str, torch.Tensor]], unnorm_key: str | None
+) -> dict[str, torch.Tensor]:
+    """Those of the data set that was chosen, or of the only one. None is guessed."""
+    if "" in sets:
+        if unnorm_key is not None:
+            raise CheckpointError(
+                f"unnorm_key {unnorm_key!r} means nothing to {directory}: its statistics are those"
+                " of one data set"
+            )
+        return sets[""]
+    keys = ", ".join(sorted(sets))
+    if sets and unnorm_key is None:
+        raise CheckpointError(
+            f"unnorm_key is needed: {directory} keeps its statistics by data set, as a base model"
+            f" does that wants to be fine-tuned first; it has: {keys}"
+        )
+    if sets and unnorm_key not in sets:
+        raise CheckpointError(f"unnorm_key {unnorm_key!r} is unknown; {directory} has: {keys}")
+    return sets.get(unnorm_key or "", {})
 
 
 def _statistics(directory: Path, step: Fields) -> Mapping[str, torch.Tensor]:

@@ -31,7 +31,9 @@ from vla_ros.engine.io.flow_config import (
     feature,
     feature_length,
     own_shapes,
+    robots_cameras,
 )
+from vla_ros.engine.io.foreign import refuse_foreign_flow
 from vla_ros.engine.io.images.preprocessor import uploaded
 from vla_ros.engine.io.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
 from vla_ros.engine.io.processors import (
@@ -178,12 +180,14 @@ _GRIPPER = {
 
 def read_evo1_config(directory: Path, options: LoadOptions) -> Evo1Config:
     """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
+    refuse_foreign_flow(directory)
     path = directory / "config.json"
     raw = read_json(path)
     try:
-        return chosen(parse_evo1_config(raw), options)
+        config = chosen(parse_evo1_config(raw), options)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
+    return replace(config, cameras=robots_cameras(directory, config.cameras))
 
 
 def chosen(config: Evo1Config, options: LoadOptions) -> Evo1Config:
