@@ -31,7 +31,9 @@ from support.releases import adapter, oft_release, prismatic_run
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.convert import ConvertOptions, convert
-from vla_ros.engine.io.processors import steps_of
+from vla_ros.engine.io.flow_config import (
+    steps_of,
+)
 from vla_ros.engine.io.random import write_random
 from vla_ros.engine.models.evo1 import position_table
 from vla_ros.engine.models.family import LoadOptions, Placement

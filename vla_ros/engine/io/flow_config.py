@@ -9,22 +9,31 @@ for checkpoints whose models are of other sizes than the published ones ({"visio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
 from vla_ros.engine.io.fields import LEROBOT
-from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.files import AGAIN, read_json
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 
+V = TypeVar("V")
 KINDS = ("pi0", "pi05", "smolvla")
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 EMPTY_CAMERA = "empty_camera_"
 PALIGEMMA_VOCAB = 257152
 SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
+
+PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
+NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
+TOKENIZER, RELATIVE = "tokenizer_processor", "relative_actions_processor"
+ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
+STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
+PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
 #: lerobot ``get_gemma_config``: width, layers, mlp.
 _GEMMA = {"gemma_300m": (1024, 18, 4096), "gemma_2b": (2048, 18, 16384)}
@@ -320,10 +329,82 @@ def camera_names(fields: Fields) -> tuple[str, ...]:
     return tuple(n for n in short if not n.startswith(EMPTY_CAMERA))
 
 
+def steps_of(path: Path) -> dict[str, Fields]:
+    """The steps of a processor by their registered names."""
+    if not path.is_file():
+        raise CheckpointError(
+            f"no {path.name} in {path.parent}, which LeRobot saves since 0.4, and no statistics"
+            f" among its weights: {AGAIN}, all of its files"
+        )
+    steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
+    return {step.text("registry_name", step.text("class", "?")): step for step in steps}
+
+
+def known_steps(kind: str) -> set[str]:
+    """The processors' steps that are built for a policy of this kind."""
+    own = {STATE_PROMPT} if kind == "pi05" else {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
+    return own | {*PLUMBING, NORMALIZER, UNNORMALIZER, TOKENIZER, RELATIVE, ABSOLUTE}
+
+
+def action_names(before: Mapping[str, Fields]) -> tuple[str, ...]:
+    """Those of the action's values, where its data set has any."""
+    if RELATIVE not in before:
+        return ()
+    return tuple(str(n) for n in before[RELATIVE].part("config").items("action_names"))
+
+
+def relative_actions(
+    directory: Path, before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
+) -> tuple[bool, ...]:
+    """Which values are relative to the state: all but those whose name has an excluded word.
+    CheckpointError where config.json and the processors disagree about there being any."""
+    found = _relative(before, after, config)
+    if config.relative not in (None, bool(found)):
+        raise CheckpointError(
+            f"{directory}/config.json says use_relative_actions {config.relative}, and its"
+            " processors do otherwise: which is it? Copy the files of one training run there"
+        )
+    return found
+
+
+def _relative(
+    before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
+) -> tuple[bool, ...]:
+    on = [
+        s[n].part("config").flag("enabled", False)
+        for s, n in ((before, RELATIVE), (after, ABSOLUTE))
+        if n in s
+    ]
+    if not any(on):
+        return ()
+    if on != [True, True]:
+        raise CheckpointError("actions are made relative on one side of the model only")
+    if config.state_dim < config.action_dim:
+        raise CheckpointError("relative actions need a state value for every action value")
+    settings = before[RELATIVE].part("config")
+    words = [str(w).lower() for w in settings.items("exclude_joints") if w]
+    names = [name.lower() for name in action_names(before)]
+    names += [""] * (config.action_dim - len(names))
+    return tuple(not any(w in n for w in words if n) for n in names[: config.action_dim])
+
+
+def by_data_set(stored: Mapping[str, V], key: str) -> dict[str, dict[str, V]]:
+    """The statistics of one feature by the data set that they are kept by, "" where by none.
+
+    A policy that was trained on several has ``so100.buffer.action.mean`` (lerobot/smolvla_base).
+    """
+    found: dict[str, dict[str, V]] = {}
+    named = re.compile(rf"(?:(.+?)\.(?:buffer\.)?)?{re.escape(key)}\.([a-z0-9_]+)")
+    for name, tensor in stored.items():
+        if match := named.fullmatch(name):
+            found.setdefault(match[1] or "", {})[match[2]] = tensor
+    return found
+
+
 def robots_cameras(directory: Path, cameras: tuple[str, ...]) -> tuple[str, ...]:
     """The checkpoint's cameras by the names that they have on the robot it was trained with: its
     preprocessor may rename them (``rename_map``), so that a wrist becomes ``camera1``."""
-    path = directory / "policy_preprocessor.json"
+    path = directory / PREPROCESSOR
     if not path.is_file():
         return cameras
     steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]

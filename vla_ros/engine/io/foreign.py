@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.files import names_in, read_json, some
+from vla_ros.engine.io.files import header, names_in, read_json, some
 
 CONVERT = "vla-ros convert"
 #: ``kind`` of each flow policy's config, in the order of the families; a test holds this to them.
@@ -64,9 +65,15 @@ def refuse_foreign_flow(directory: Path) -> None:
             f"{directory} is an adapter of peft without its base model{said}:"
             f" run `{CONVERT} {directory} TARGET --base BASE` to merge the two"
         )
-    if weights and not (directory / "policy_preprocessor.json").is_file():
+    single, old = directory / "model.safetensors", None
+    if (directory / "policy_preprocessor.json").is_file() or not single.is_file():
+        return
+    with suppress(CheckpointError):  # damaged: the loader says how
+        if any(name.startswith(("normalize_", "unnormalize_")) for name in header(single)):
+            old = directory
+    if old:
         raise CheckpointError(
-            f"no policy_preprocessor.json in {directory}, as before LeRobot 0.4:"
+            f"{directory} has its statistics among the weights, as before LeRobot 0.4:"
             f" run `{CONVERT} {directory} TARGET`"
         )
 

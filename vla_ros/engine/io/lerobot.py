@@ -20,7 +20,14 @@ from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.files import read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
+    NEW_LINE,
+    NORMALIZER,
+    POSTPROCESSOR,
+    PREPROCESSOR,
     STATE,
+    STATE_PROMPT,
+    TOKENIZER,
+    UNNORMALIZER,
     FlowConfig,
     Shapes,
     flow_config_json,
@@ -29,13 +36,6 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.processors import (
     MODES,
-    NEW_LINE,
-    NORMALIZER,
-    POSTPROCESSOR,
-    PREPROCESSOR,
-    STATE_PROMPT,
-    TOKENIZER,
-    UNNORMALIZER,
     Processors,
     Scaler,
     TextTokenizer,

@@ -16,7 +16,6 @@ lerobot 0.6.1 ``normalize_processor.py``, ``relative_action_processor.py`` and `
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,18 +26,26 @@ import torch
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import INTERPOLATIONS, STRATEGIES, Fields, ModelConfig, TowerConfig
 from vla_ros.engine.io.files import read_json, some
-from vla_ros.engine.io.flow_config import ACTION, STATE, FlowConfig
+from vla_ros.engine.io.flow_config import (
+    ACTION,
+    NORMALIZER,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    STATE,
+    STATE_PROMPT,
+    TOKENIZER,
+    UNNORMALIZER,
+    FlowConfig,
+    action_names,
+    by_data_set,
+    known_steps,
+    relative_actions,
+    steps_of,
+)
 
 FILE = "preprocessor_config.json"
 PROCESSOR = "PrismaticImageProcessor"
 SIGLIP_PROCESSORS = ("SiglipImageProcessor", "SiglipImageProcessorFast")
-PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
-NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
-TOKENIZER, RELATIVE = "tokenizer_processor", "relative_actions_processor"
-ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
-STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
-PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
-
 IDENTITY = "IDENTITY"
 #: Statistics that a mode of normalization needs.
 MODES = {
@@ -235,10 +242,7 @@ class Whose:
 def read_processors(directory: Path, config: FlowConfig, whose: Whose = Whose()) -> Processors:
     """Read both files; CheckpointError in one line where they do not fit ``config``."""
     before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
-    known = {*PLUMBING, NORMALIZER, UNNORMALIZER, TOKENIZER, RELATIVE, ABSOLUTE}
-    known |= {STATE_PROMPT} if config.kind == "pi05" else {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
-    strange = sorted({*before, *after} - known)
-    if strange:
+    if strange := sorted({*before, *after} - known_steps(config.kind)):
         raise CheckpointError(
             f"{directory} has processor steps that are not built: {', '.join(strange)}"
         )
@@ -253,19 +257,14 @@ def read_processors(directory: Path, config: FlowConfig, whose: Whose = Whose())
     _check_tokenizer(tokenizer, config)
     if STATE_PROMPT in before:
         before[STATE_PROMPT].part("config").only("include_state_in_prompt", True)
-    relative = _relative(before, after, config)
-    if config.relative not in (None, bool(relative)):
-        raise CheckpointError(
-            f"{directory}/config.json says use_relative_actions {config.relative}, and its"
-            " processors do otherwise: which is it? Copy the files of one training run there"
-        )
+    relative = relative_actions(directory, before, after, config)
     state, action = before[NORMALIZER], after[UNNORMALIZER]
     return Processors(
         state=scaler_of(directory, state, "STATE", STATE, config.state_dim, whose=whose),
         action=scaler_of(directory, action, "ACTION", ACTION, config.action_dim, whose=whose),
         tokenizer=tokenizer.text("tokenizer_name", ""),
         relative=relative,
-        action_names=_action_names(before),
+        action_names=action_names(before),
     )
 
 
@@ -284,23 +283,12 @@ def data_sets_in(directory: Path) -> dict[str, bool]:
     some of the state too; none where they are of one data set, or cannot be read."""
     try:
         after, before = (steps_of(directory / name) for name in (POSTPROCESSOR, PREPROCESSOR))
-        actions = _by_data_set(_statistics(directory, after[UNNORMALIZER]), ACTION)
-        states = _by_data_set(_statistics(directory, before[NORMALIZER]), STATE)
+        actions = by_data_set(_statistics(directory, after[UNNORMALIZER]), ACTION)
+        states = by_data_set(_statistics(directory, before[NORMALIZER]), STATE)
     except (CheckpointError, KeyError):
         return {}
     plain = "" in actions
     return {} if plain else {name: name in states or "" in states for name in sorted(actions)}
-
-
-def steps_of(path: Path) -> dict[str, Fields]:
-    """The steps of a processor by their registered names."""
-    if not path.is_file():
-        raise CheckpointError(
-            f"no {path.name} in {path.parent}, as before LeRobot 0.4: run"
-            f" `vla-ros convert {path.parent} TARGET`"
-        )
-    steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
-    return {step.text("registry_name", step.text("class", "?")): step for step in steps}
 
 
 def _check_tokenizer(fields: Fields, config: FlowConfig) -> None:
@@ -331,7 +319,7 @@ def scaler_of(
         raise modes.wrong("VISUAL", "IDENTITY")
     mode = modes.choice(kind, "IDENTITY", modes_known)
     stored = _statistics(directory, step)
-    own = _chosen(directory, _by_data_set(stored, key), whose.unnorm_key) if MODES[mode] else {}
+    own = _chosen(directory, by_data_set(stored, key), whose.unnorm_key) if MODES[mode] else {}
     if kind == "STATE" and whose.state == IDENTITY.lower():
         if own or mode == IDENTITY:
             raise CheckpointError(
@@ -360,21 +348,6 @@ def scaler_of(
     if mode == "MEAN_STD" and bool((high < 0).any()):
         raise CheckpointError(f"{key}.std is {high.tolist()}: wanted nothing below 0")
     return Scaler(mode, low, high, settings.number("eps", 1e-8))
-
-
-def _by_data_set(
-    stored: Mapping[str, torch.Tensor], key: str
-) -> dict[str, dict[str, torch.Tensor]]:
-    """The statistics of one feature by the data set that they are kept by, "" where by none.
-
-    A policy that was trained on several has ``so100.buffer.action.mean`` (lerobot/smolvla_base).
-    """
-    found: dict[str, dict[str, torch.Tensor]] = {}
-    named = re.compile(rf"(?:(.+?)\.(?:buffer\.)?)?{re.escape(key)}\.([a-z0-9_]+)")
-    for name, tensor in stored.items():
-        if match := named.fullmatch(name):
-            found.setdefault(match[1] or "", {})[match[2]] = tensor
-    return found
 
 
 def _chosen(
@@ -411,34 +384,6 @@ def _statistics(directory: Path, step: Fields) -> Mapping[str, torch.Tensor]:
         return load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"the statistics {path} cannot be read: {error}") from error
-
-
-def _action_names(before: Mapping[str, Fields]) -> tuple[str, ...]:
-    if RELATIVE not in before:
-        return ()
-    return tuple(str(n) for n in before[RELATIVE].part("config").items("action_names"))
-
-
-def _relative(
-    before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
-) -> tuple[bool, ...]:
-    """Which values are relative to the state: all but those whose name has an excluded word."""
-    on = [
-        s[n].part("config").flag("enabled", False)
-        for s, n in ((before, RELATIVE), (after, ABSOLUTE))
-        if n in s
-    ]
-    if not any(on):
-        return ()
-    if on != [True, True]:
-        raise CheckpointError("actions are made relative on one side of the model only")
-    if config.state_dim < config.action_dim:
-        raise CheckpointError("relative actions need a state value for every action value")
-    settings = before[RELATIVE].part("config")
-    words = [str(w).lower() for w in settings.items("exclude_joints") if w]
-    names = [name.lower() for name in _action_names(before)]
-    names += [""] * (config.action_dim - len(names))
-    return tuple(not any(w in n for w in words if n) for n in names[: config.action_dim])
 
 
 class TextTokenizer:

@@ -26,28 +26,23 @@ from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
     CAMERA,
+    NORMALIZER,
+    PLUMBING,
+    POSTPROCESSOR,
+    PREPROCESSOR,
     STATE,
+    UNNORMALIZER,
     camera_names,
     feature,
     feature_length,
     own_shapes,
     robots_cameras,
+    steps_of,
 )
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 from vla_ros.engine.io.images.preprocessor import uploaded
 from vla_ros.engine.io.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
-from vla_ros.engine.io.processors import (
-    NORMALIZER,
-    PLUMBING,
-    POSTPROCESSOR,
-    PREPROCESSOR,
-    UNNORMALIZER,
-    Processors,
-    Scaler,
-    TextTokenizer,
-    scaler_of,
-    steps_of,
-)
+from vla_ros.engine.io.processors import Processors, Scaler, TextTokenizer, scaler_of
 from vla_ros.engine.io.quantize import quantized_weights
 from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights

@@ -21,9 +21,16 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.convert.adapter import adapter_in, merged_tensors, read_adapter
 from vla_ros.engine.io.fields import LEROBOT
 from vla_ros.engine.io.files import AGAIN, read_json, write_json
-from vla_ros.engine.io.flow_config import ACTION, SMOLVLM2_500M, STATE, parse_flow_config
+from vla_ros.engine.io.flow_config import (
+    ACTION,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    SMOLVLM2_500M,
+    STATE,
+    parse_flow_config,
+)
 from vla_ros.engine.io.lerobot import lerobot_type, write_steps
-from vla_ros.engine.io.processors import MODES, POSTPROCESSOR, PREPROCESSOR
+from vla_ros.engine.io.processors import MODES
 from vla_ros.engine.io.weights import WEIGHTS, FileWeights, canonical, read_file, weight_files
 
 PALIGEMMA = "google/paligemma-3b-pt-224"
