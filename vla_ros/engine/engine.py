@@ -54,7 +54,7 @@ from vla_ros.engine.models.cameras import ABSENT, WRIST, images_of, roles_of
 from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
 from vla_ros.engine.models.openvla import Prompt, VLAModel, camera_pixels
 from vla_ros.engine.models.registry import all_presets, config_of, family_of, flow_source, is_flow
-from vla_ros.engine.options import FLOW, TOKENS, EngineOptions
+from vla_ros.engine.options import AUTO, FLOW, TOKENS, EngineOptions
 
 RequestT = TypeVar("RequestT")
 DecodedT = TypeVar("DecodedT")
@@ -412,6 +412,12 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         if chunk is None:  # a new worker, or long ago
             return None
         mode = RtcMode(self.options.rtc_mode)
+        most = getattr(self.policy.config, "max_delay", 0)
+        if mode is RtcMode.CONDITIONED and most and executing.delay_steps > most:
+            raise InvalidAction(
+                f"answers are {executing.delay_steps} steps late, and this checkpoint was trained"
+                f" for {most} (rtc_training_max_delay): choose execution rtc"
+            )
         return guidance_of(chunk, executing, self.options.rtc_guidance_limit, mode)
 
     def _images(self, observation: Observation) -> tuple[Image | None, ...]:
@@ -493,6 +499,7 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
         options.flow_steps or None,
         options.embodiment or None,
         options.unnorm_key or None,
+        None if options.state_normalization == AUTO else options.state_normalization,
     )
     check_layout(config_of(source, choice), options)  # before any weight is read
     formats = parse_formats(options.weights)
@@ -572,7 +579,7 @@ def _proprio(checkpoint: Checkpoint, options: EngineOptions) -> Normalizer | Non
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """``kind`` is "tokens" or the type of a flow policy; ``statistics`` the data sets whose
-    actions its tokens may stand for, none of a flow policy, which has its own."""
+    actions it may give, none where it was trained on one alone."""
 
     directory: Path
     kind: str
@@ -587,10 +594,14 @@ def inspect(name: str, tokenizer: str = "") -> Inspection:
     """
     directory = resolve(name)
     if is_flow(directory):
-        config, parameters = family_of(directory).inspect(
-            directory, LoadOptions(tokenizer=tokenizer or None)
-        )
-        return Inspection(directory, config.kind, parameters, ())
+        family, choice = family_of(directory), LoadOptions(tokenizer=tokenizer or None)
+        sets = family.data_sets(directory)
+        for key, has_state in sets.items():  # which one it will be is said later
+            state = None if has_state else "identity"
+            choice = replace(choice, unnorm_key=key, state_normalization=state)
+            family.open(directory, choice)
+        config, parameters = family.inspect(directory, choice)
+        return Inspection(directory, config.kind, parameters, tuple(sets))
     layout = inspect_checkpoint(name)
     return Inspection(layout.directory, "tokens", layout.parameters, tuple(layout.norm_stats))
 

@@ -178,6 +178,13 @@ class EngineOptions:
         " right=none'; what is left out the names tell",
         of=FLOW,
     )
+    state_normalization: str = _option(
+        AUTO,
+        "how the robot's state is scaled where the checkpoint has no statistics of it: identity, as"
+        " it comes; auto: by the checkpoint's statistics, and refused without",
+        choices=(AUTO, "identity"),
+        of=FLOW,
+    )
     tokenizer: str = _option(
         "", "folder of the language model's tokenizer.json; empty: the checkpoint's own", of=FLOW
     )

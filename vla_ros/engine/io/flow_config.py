@@ -9,20 +9,31 @@ for checkpoints whose models are of other sizes than the published ones ({"visio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
-from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.fields import LEROBOT
+from vla_ros.engine.io.files import AGAIN, read_json
+from vla_ros.engine.io.foreign import refuse_foreign_flow
 
+V = TypeVar("V")
 KINDS = ("pi0", "pi05", "smolvla")
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 EMPTY_CAMERA = "empty_camera_"
 PALIGEMMA_VOCAB = 257152
 SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
+
+PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
+NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
+TOKENIZER, RELATIVE = "tokenizer_processor", "relative_actions_processor"
+ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
+STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
+PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
 #: lerobot ``get_gemma_config``: width, layers, mlp.
 _GEMMA = {"gemma_300m": (1024, 18, 4096), "gemma_2b": (2048, 18, 16384)}
@@ -50,7 +61,10 @@ class FlowConfig:
     count. ``cameras`` are the features' names without their prefix, in order, without those
     that are always empty. Images become squares of ``image_size``; ``self_every``: every which
     layer of SmolVLA's expert attends to the actions too (0: all). ``vlm`` names SmolVLA's
-    language model, ``max_text`` is the longest prompt in tokens.
+    language model, ``max_text`` is the longest prompt in tokens. ``row_time``: trained with some
+    actions given, each with a time of its own, ``max_delay`` of them at most (0: nobody says);
+    ``relative``: whether it says that its actions are
+    relative to the state, which its processors must then make absolute (None: it does not say).
     """
 
     kind: str
@@ -69,6 +83,8 @@ class FlowConfig:
     self_every: int = 0
     vlm: str = ""
     row_time: bool = False
+    max_delay: int = 0
+    relative: bool | None = None
 
     @property
     def adaptive(self) -> bool:
@@ -97,12 +113,14 @@ def read_flow_config(directory: Path, steps: int | None = None) -> FlowConfig:
 
     ``steps`` replaces the number of solver steps that it asks for.
     """
+    refuse_foreign_flow(directory)
     path = directory / "config.json"
     raw = read_json(path)
     try:
         config = parse_flow_config(raw, directory)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
+    config = replace(config, cameras=robots_cameras(directory, config.cameras))
     return config if steps is None else replace(config, steps=steps)
 
 
@@ -110,9 +128,8 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
     """Turn a config.json's content into a :class:`FlowConfig`."""
     fields = Fields(raw)
     kind = fields.choice("type", "", KINDS)
-    fields.only("n_obs_steps", 1)
-    fields.only("add_image_special_tokens", False)
-    fields.only("adapt_to_pi_aloha", False)
+    LEROBOT[kind].check(raw)
+    delay = fields.whole("rtc_training_max_delay", 0, 0)
     state_width = fields.whole("max_state_dim", 32)
     action_width = fields.whole("max_action_dim", 32)
     small = kind == "smolvla"
@@ -133,7 +150,11 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
         max_period=fields.number("max_period", 4.0),
         self_every=_self_every(fields) if small else 0,
         vlm=fields.text("vlm_model_name", SMOLVLM2_500M) if small else "",
-        row_time=raw.get("row_time") is True,
+        row_time=raw.get("row_time") is True or delay > 0,
+        max_delay=delay,
+        relative=None
+        if raw.get("use_relative_actions") is None
+        else fields.flag("use_relative_actions", False),
     )
     _check(config)
     return config
@@ -195,8 +216,12 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
         "max_period": config.max_period,
         "shapes": asdict(config.shapes),
     }
-    if config.row_time:
+    if config.max_delay:
+        out["rtc_training_max_delay"] = config.max_delay
+    elif config.row_time:
         out["row_time"] = True
+    if config.relative is not None:
+        out["use_relative_actions"] = config.relative
     if small:
         mode = "cross_attn" if config.self_every else "self_attn"
         out |= {
@@ -302,6 +327,100 @@ def camera_names(fields: Fields) -> tuple[str, ...]:
     names = [n for n, f in features.items() if isinstance(f, Mapping) and f.get("type") == "VISUAL"]
     short = [n.removeprefix(CAMERA) for n in names]
     return tuple(n for n in short if not n.startswith(EMPTY_CAMERA))
+
+
+def steps_of(path: Path) -> dict[str, Fields]:
+    """The steps of a processor by their registered names."""
+    if not path.is_file():
+        raise CheckpointError(
+            f"no {path.name} in {path.parent}, which LeRobot saves since 0.4, and no statistics"
+            f" among its weights: {AGAIN}, all of its files"
+        )
+    steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
+    return {step.text("registry_name", step.text("class", "?")): step for step in steps}
+
+
+def known_steps(kind: str) -> set[str]:
+    """The processors' steps that are built for a policy of this kind."""
+    own = {STATE_PROMPT} if kind == "pi05" else {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
+    return own | {*PLUMBING, NORMALIZER, UNNORMALIZER, TOKENIZER, RELATIVE, ABSOLUTE}
+
+
+def action_names(before: Mapping[str, Fields]) -> tuple[str, ...]:
+    """Those of the action's values, where its data set has any."""
+    if RELATIVE not in before:
+        return ()
+    return tuple(str(n) for n in before[RELATIVE].part("config").items("action_names"))
+
+
+def relative_actions(
+    directory: Path, before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
+) -> tuple[bool, ...]:
+    """Which values are relative to the state: all but those whose name has an excluded word.
+    CheckpointError where config.json and the processors disagree about there being any."""
+    found = _relative(before, after, config)
+    if config.relative not in (None, bool(found)):
+        raise CheckpointError(
+            f"{directory}/config.json says use_relative_actions {config.relative}, and its"
+            " processors do otherwise: which is it? Copy the files of one training run there"
+        )
+    return found
+
+
+def _relative(
+    before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
+) -> tuple[bool, ...]:
+    on = [
+        s[n].part("config").flag("enabled", False)
+        for s, n in ((before, RELATIVE), (after, ABSOLUTE))
+        if n in s
+    ]
+    if not any(on):
+        return ()
+    if on != [True, True]:
+        raise CheckpointError("actions are made relative on one side of the model only")
+    if config.state_dim < config.action_dim:
+        raise CheckpointError("relative actions need a state value for every action value")
+    settings = before[RELATIVE].part("config")
+    words = [str(w).lower() for w in settings.items("exclude_joints") if w]
+    names = [name.lower() for name in action_names(before)]
+    names += [""] * (config.action_dim - len(names))
+    return tuple(not any(w in n for w in words if n) for n in names[: config.action_dim])
+
+
+def by_data_set(stored: Mapping[str, V], key: str) -> dict[str, dict[str, V]]:
+    """The statistics of one feature by the data set that they are kept by, "" where by none.
+
+    A policy that was trained on several has ``so100.buffer.action.mean`` (lerobot/smolvla_base).
+    """
+    found: dict[str, dict[str, V]] = {}
+    named = re.compile(rf"(?:(.+?)\.(?:buffer\.)?)?{re.escape(key)}\.([a-z0-9_]+)")
+    for name, tensor in stored.items():
+        if match := named.fullmatch(name):
+            found.setdefault(match[1] or "", {})[match[2]] = tensor
+    return found
+
+
+def robots_cameras(directory: Path, cameras: tuple[str, ...]) -> tuple[str, ...]:
+    """The checkpoint's cameras by the names that they have on the robot it was trained with: its
+    preprocessor may rename them (``rename_map``), so that a wrist becomes ``camera1``."""
+    path = directory / PREPROCESSOR
+    if not path.is_file():
+        return cameras
+    steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
+    on_robot: dict[str, str] = {}
+    for step in steps:
+        if step.text("registry_name", "") != "rename_observations_processor":
+            continue
+        for name, becomes in step.part("config").part("rename_map").raw.items():
+            if becomes in on_robot:
+                raise CheckpointError(f"{path}: rename_map makes {becomes} of two observations")
+            on_robot[str(becomes)] = str(name)
+    names = tuple(on_robot.get(f"{CAMERA}{name}", name) for name in cameras)
+    names = tuple(name.removeprefix(CAMERA).rpartition("observation.")[2] for name in names)
+    if len(set(names)) < len(names):
+        raise CheckpointError(f"{path}: rename_map leaves two cameras with the name of one")
+    return names
 
 
 def feature_length(fields: Fields, group: str, name: str, default: int) -> int:

@@ -39,6 +39,7 @@ from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import Fields
 from vla_ros.engine.io.files import names_in, read_json, write_json
+from vla_ros.engine.io.images.steps import pillow_resize
 
 PROCESSOR, STATISTICS, ROWS = "processor_config.json", "statistics.json", "embodiment_id.json"
 METADATA, DATA_CONFIG = "experiment_cfg/metadata.json", "data_config.json"
@@ -268,7 +269,11 @@ def framed(image: Image, framing: Framing) -> torch.Tensor:
         middle = square[begin : begin + kept, begin : begin + kept]
         pixels = np.ascontiguousarray(resized(middle, framing.side))
         if framing.final not in (0, framing.side):
-            pixels = np.array(PILImage.fromarray(pixels).resize((framing.final, framing.final)))
+            side = framing.final
+            brought = pillow_resize(
+                PILImage.fromarray(pixels), side, side, PILImage.Resampling.BICUBIC
+            )
+            pixels = np.array(brought)
         whole = torch.from_numpy(pixels).permute(2, 0, 1)
     return (whole.float() - 127.5) / 127.5  # in one step, as the authors' image processors do it
 

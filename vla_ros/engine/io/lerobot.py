@@ -20,7 +20,14 @@ from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.files import read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
+    NEW_LINE,
+    NORMALIZER,
+    POSTPROCESSOR,
+    PREPROCESSOR,
     STATE,
+    STATE_PROMPT,
+    TOKENIZER,
+    UNNORMALIZER,
     FlowConfig,
     Shapes,
     flow_config_json,
@@ -29,16 +36,12 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.processors import (
     MODES,
-    NEW_LINE,
-    NORMALIZER,
-    POSTPROCESSOR,
-    PREPROCESSOR,
-    STATE_PROMPT,
-    TOKENIZER,
-    UNNORMALIZER,
     Processors,
     Scaler,
     TextTokenizer,
+    Whose,
+    action_scaler,
+    data_sets_in,
     read_processors,
 )
 from vla_ros.engine.io.quantize import quantized_weights
@@ -87,6 +90,7 @@ class LerobotFamily(Family[FlowConfig]):
     """Policies whose config.json has one of ``kinds`` for its ``type``."""
 
     presets_version = 2
+    takes = frozenset({"tokenizer", "steps", "unnorm_key", "state_normalization"})
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds
@@ -106,7 +110,7 @@ class LerobotFamily(Family[FlowConfig]):
 
     def open(self, directory: Path, options: LoadOptions) -> Opened:
         config = read_flow_config(directory, options.steps)
-        processors = read_processors(directory, config)
+        processors = read_processors(directory, config, _whose(options))
         vocab = config.shapes.text.vocab_size
         words = TextTokenizer(directory, options.tokenizer, processors.tokenizer, vocab)
         positions = check_discrete(config, read_discrete(directory, config), str(directory))
@@ -126,7 +130,14 @@ class LerobotFamily(Family[FlowConfig]):
         write_random_flow(directory, self.presets[preset], seed)
 
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        return read_processors(directory, self.config(directory, options)).action.ends()
+        return action_scaler(directory, self.config(directory, options), _whose(options)).ends()
+
+    def data_sets(self, directory: Path) -> Mapping[str, bool]:
+        return data_sets_in(directory)
+
+
+def _whose(options: LoadOptions) -> Whose:
+    return Whose(options.unnorm_key, options.state_normalization)
 
 
 def _opened(
@@ -211,39 +222,53 @@ def step_json(name: str, **settings: object) -> dict[str, Any]:
 
 
 def _write_processors(directory: Path, config: FlowConfig, processors: Processors) -> None:
-    from safetensors.torch import save_file
-
     state, action = processors.state, processors.action
     modes = {"VISUAL": "IDENTITY", "STATE": state.mode, "ACTION": action.mode}
-    normalize = step_json(NORMALIZER, eps=state.eps, norm_map=modes)
-    restore = step_json(UNNORMALIZER, eps=state.eps, norm_map=modes)
     stored = {
         f"{key}.{name}": value
         for key, scaler in ((STATE, state), (ACTION, action))
         for name, value in zip(MODES[scaler.mode], (scaler.low, scaler.high), strict=False)
     }
+    named, longest = processors.tokenizer, config.max_text
+    write_steps(directory, config.kind, modes, stored, named, longest, state.eps)
+
+
+def write_steps(
+    directory: Path,
+    kind: str,
+    modes: Mapping[str, str],
+    stored: Mapping[str, torch.Tensor],
+    tokenizer: str,
+    max_text: int,
+    eps: float = 1e-8,
+) -> None:
+    """Both processors of a policy of ``kind`` with their statistics, as LeRobot makes them."""
+    from safetensors.torch import save_file
+
+    normalize = step_json(NORMALIZER, eps=eps, norm_map=dict(modes))
+    restore = step_json(UNNORMALIZER, eps=eps, norm_map=dict(modes))
     for step, file in (
         (normalize, "policy_preprocessor_step_3"),
         (restore, "policy_postprocessor_step_0"),
     ):
         step["state_file"] = f"{file}_{step['registry_name']}.safetensors"
-        save_file(stored, str(directory / step["state_file"]))
+        save_file(dict(stored), str(directory / step["state_file"]))
     words = step_json(
         TOKENIZER,
-        max_length=config.max_text,
+        max_length=max_text,
         task_key="task",
         padding_side="right",
         padding="max_length",
         truncation=True,
-        tokenizer_name=processors.tokenizer,
+        tokenizer_name=tokenizer,
     )
     first = [step_json("rename_observations_processor", rename_map={})]
     first.append(step_json("to_batch_processor"))
     device = step_json("device_processor", device="cpu")
-    if config.kind == "pi05":
+    if kind == "pi05":
         before = [*first, normalize, step_json(STATE_PROMPT), words, device]
     else:
-        before = [*first, step_json(config.kind + NEW_LINE), words, device, normalize]
+        before = [*first, step_json(kind + NEW_LINE), words, device, normalize]
     for name, steps in ((PREPROCESSOR, before), (POSTPROCESSOR, [restore, device])):
         write_json(directory / name, {"name": name.removesuffix(".json"), "steps": steps})
 

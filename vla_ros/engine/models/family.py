@@ -38,13 +38,15 @@ class LoadOptions:
 
     ``tokenizer``: the folder of the language model's; ``steps`` of the solver; ``embodiment``: the
     robot among those that a checkpoint was trained for; ``unnorm_key``: the data set whose
-    statistics scale the actions. A family says which of them it :attr:`Family.takes`.
+    statistics scale the actions; ``state_normalization``: "identity" where nothing says how the
+    state is scaled. A family says which of them it :attr:`Family.takes`.
     """
 
     tokenizer: str | None = None
     steps: int | None = None
     embodiment: str | None = None
     unnorm_key: str | None = None
+    state_normalization: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,10 @@ class Family(ABC, Generic[C]):
         """Where nearly all actions of the data lie, in units: from and to [action_dim]; () where
         nothing says."""
         return ()
+
+    def data_sets(self, directory: Path) -> Mapping[str, bool]:
+        """What ``unnorm_key`` may be, each with whether it has statistics of the state."""
+        return {}
 
     def sha256(self, directory: Path) -> str:
         """What :attr:`LoadedPolicy.sha256` will be, without loading."""

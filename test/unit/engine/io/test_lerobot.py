@@ -120,7 +120,7 @@ def test_weights_of_integers(folder: Path) -> None:
 def test_statistics_among_the_weights_are_the_old_layout(folder: Path) -> None:
     old = "normalize_inputs.buffer_observation_state.mean"
     retensor(folder, lambda t: t.update({old: torch.zeros(9)}))
-    assert "run lerobot's migrate_policy_normalization" in refused(folder)
+    assert "run `vla-ros convert" in refused(folder)
 
 
 def test_files_that_are_not_there(folder: Path) -> None:
