@@ -43,6 +43,13 @@ class Preparation(ABC):
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """A chunk [H, D] on the CPU -> actions [H, action_dim] in the robot's units."""
 
+    def reanchored(
+        self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
+    ) -> torch.Tensor:
+        """Rows [n, D] of a chunk from its row ``first`` on, made for the state ``then`` -> the same
+        actions as the first rows of a chunk that is made for the state ``now``."""
+        return rows
+
 
 class LerobotPreparation(Preparation):
     """Of pi0, pi0.5 and SmolVLA. Cameras that are absent have no pixels: LeRobot masks them, here
@@ -88,6 +95,17 @@ class LerobotPreparation(Preparation):
         if processors.relative:
             values = values + state[:dim] * torch.tensor(processors.relative)
         return values
+
+    def reanchored(
+        self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
+    ) -> torch.Tensor:
+        """What is relative to the state is moved by as much as that has moved since."""
+        processors, dim = self._processors, self._config.action_dim
+        if not processors.relative:
+            return rows
+        moved = (then - now)[:dim] * torch.tensor(processors.relative)
+        moved = processors.action.difference(moved)
+        return rows + padded_to(rows.shape[1], moved).to(rows.device)
 
     def _prompt(self, state: torch.Tensor) -> torch.Tensor:
         config = self._config
