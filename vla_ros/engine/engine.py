@@ -500,6 +500,7 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
         options.flow_steps or None,
         options.embodiment or None,
         options.unnorm_key or None,
+        options.state_in_prompt or None,
     )
     check_layout(config_of(source, choice), options)  # before any weight is read
     formats = parse_formats(options.weights)

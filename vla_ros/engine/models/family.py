@@ -38,13 +38,15 @@ class LoadOptions:
 
     ``tokenizer``: the folder of the language model's; ``steps`` of the solver; ``embodiment``: the
     robot among those that a checkpoint was trained for; ``unnorm_key``: the data set whose
-    statistics scale the actions. A family says which of them it :attr:`Family.takes`.
+    statistics scale the actions; ``state_in_prompt``: how pi0.5's prompt has the state. A family
+    says which of them it :attr:`Family.takes`.
     """
 
     tokenizer: str | None = None
     steps: int | None = None
     embodiment: str | None = None
     unnorm_key: str | None = None
+    state_in_prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class LerobotPreparation(Preparation):
     def instruct(self, text: str) -> None:
         """Tokenize once. For pi0.5, whose prompt has the state in it, the longest that can come."""
         config = self._config
-        worst = np.full(config.state_dim, BINS - 1)
+        worst = np.full(config.prompt_state if config.adaptive else 0, BINS - 1)
         ids = self._tokenizer(prompt_text(config.kind, text, worst))
         if len(ids) > config.max_text:
             raise ValueError(
@@ -111,7 +111,8 @@ class LerobotPreparation(Preparation):
         config = self._config
         if config.kind != "pi05":
             return self._ids
-        ids = self._tokenizer(prompt_text(config.kind, self._task, state_bins(state.numpy())))
+        shown = state_bins(padded_to(config.prompt_state, state).numpy())
+        ids = self._tokenizer(prompt_text(config.kind, self._task, shown))
         if len(ids) > config.max_text:
             raise InvalidAction(
                 f"with this state the prompt has {len(ids)} tokens, the most is {config.max_text}"

@@ -377,7 +377,10 @@ def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int]:
     device, dtype = torch.device(options.engine.device), getattr(torch, options.engine.dtype)
     capture = CudaCapture(device) if device.type == "cuda" and options.engine.cuda_graphs else None
     source, family = _source(options), _family(options)
-    choice = LoadOptions(embodiment=options.engine.embodiment or None)
+    choice = LoadOptions(
+        embodiment=options.engine.embodiment or None,
+        state_in_prompt=options.engine.state_in_prompt or None,
+    )
     counted = Record(counting=True)
     with user_errors(ValueError):
         formats = parse_formats(options.engine.weights)
