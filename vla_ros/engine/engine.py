@@ -317,7 +317,8 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         _check_rtc(config, options.rtc_mode)
         self.cameras = 2 if WRIST in self.roles else 1
         self._preparation = policy.preparation()
-        self._chunks: dict[int, torch.Tensor] = {}  # the newest in model space, by stamp
+        #: the newest in model space and the states that they are of, by stamp
+        self._chunks: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.info = PolicyInfo(
             name="vla",
             schedule="flow",
@@ -340,7 +341,7 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
     @property
     def last_chunk(self) -> torch.Tensor | None:
         """The newest chunk in model space [H, D], for the guidance of the next one."""
-        return next(reversed(self._chunks.values()), None)
+        return next(reversed(self._chunks.values()), (None, None))[0]
 
     def instruct(self, text: str) -> None:
         """Take on an instruction. ValueError: too long for the model."""
@@ -382,9 +383,10 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
     def unnormalize(self, decoded: FlowChunk) -> Inference:
         """The chunk in the robot's units."""
         observation = decoded.request.observation
-        values = self._preparation.actions(decoded.chunk.cpu(), self._state(observation))
+        state = self._state(observation)
+        values = self._preparation.actions(decoded.chunk.cpu(), state)
         actions = _finite(values.numpy(), "the weights or the input are damaged")
-        self._chunks[observation.stamp_ns] = decoded.chunk
+        self._chunks[observation.stamp_ns] = decoded.chunk, state
         while len(self._chunks) > REMEMBERED:
             del self._chunks[next(iter(self._chunks))]
         return Inference(
@@ -408,9 +410,14 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         executing = observation.executing
         if not self.options.rtc_mode or executing is None:
             return None
-        chunk = self._chunks.get(executing.stamp_ns)
-        if chunk is None:  # a new worker, or long ago
+        chunk, then = self._chunks.get(executing.stamp_ns, (None, None))
+        if chunk is None or then is None:  # a new worker, or long ago
             return None
+        begin = executing.index
+        if begin < len(chunk):
+            now, left = self._state(observation), chunk[begin:]
+            left = self._preparation.reanchored(left, begin, then, now)
+            chunk = torch.cat((chunk[:begin], left))
         mode = RtcMode(self.options.rtc_mode)
         most = getattr(self.policy.config, "max_delay", 0)
         if mode is RtcMode.CONDITIONED and most and executing.delay_steps > most:
@@ -500,6 +507,7 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
         options.embodiment or None,
         options.unnorm_key or None,
         None if options.state_normalization == AUTO else options.state_normalization,
+        options.state_in_prompt or None,
     )
     check_layout(config_of(source, choice), options)  # before any weight is read
     formats = parse_formats(options.weights)

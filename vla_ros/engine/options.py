@@ -188,6 +188,14 @@ class EngineOptions:
     tokenizer: str = _option(
         "", "folder of the language model's tokenizer.json; empty: the checkpoint's own", of=FLOW
     )
+    state_in_prompt: str = _option(
+        "",
+        "of pi05: whether it was trained with the robot's own state in the prompt (robot: openpi,"
+        " LeRobot 0.6) or with zeros behind it (padded: LeRobot 0.4); empty: as the folder says,"
+        " and LeRobot's say nothing",
+        choices=("", "robot", "padded"),
+        of=FLOW,
+    )
     # ------------------------------------------------------------------ decoding of tokens
     decoding: str = _option(
         AUTO,

@@ -129,7 +129,7 @@ PI05 = FieldLists(
         "use_visual_memory": (False,),
         "use_proprioceptive_memory": (False,),
     },
-    "shapes row_time",
+    "shapes row_time state_in_prompt",
 )
 SMOLVLA = FieldLists(
     f"{_FLOW_USED} resize_imgs_with_padding num_steps vlm_model_name attention_mode num_vlm_layers"

@@ -2,9 +2,11 @@
 
 Sources: lerobot 0.6.1 ``configuration_pi0.py``, ``configuration_pi05.py``,
 ``configuration_smolvla.py`` and ``modeling_pi0.py``, ``smolvlm_with_expert.py`` beside them, which
-fix the sizes of PaliGemma; SmolVLM2-500M's config.json. One key is this project's own: ``shapes``,
-for checkpoints whose models are of other sizes than the published ones ({"vision", "text",
-"expert", "shuffle"}, in the words of TowerConfig and TextConfig).
+fix the sizes of PaliGemma; SmolVLM2-500M's config.json. Two keys are this project's own:
+``shapes``, for checkpoints whose models are of other sizes than the published ones ({"vision",
+"text", "expert", "shuffle"}, in the words of TowerConfig and TextConfig), and
+``state_in_prompt`` of pi05, which LeRobot's versions do differently and none writes down (lerobot
+issue 2863).
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ V = TypeVar("V")
 KINDS = ("pi0", "pi05", "smolvla")
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 EMPTY_CAMERA = "empty_camera_"
+#: How pi0.5's prompt has the state: the robot's values, or zeros behind them.
+IN_PROMPT = ROBOT, PADDED = "robot", "padded"
 PALIGEMMA_VOCAB = 257152
 SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
 
@@ -63,8 +67,9 @@ class FlowConfig:
     layer of SmolVLA's expert attends to the actions too (0: all). ``vlm`` names SmolVLA's
     language model, ``max_text`` is the longest prompt in tokens. ``row_time``: trained with some
     actions given, each with a time of its own, ``max_delay`` of them at most (0: nobody says);
-    ``relative``: whether it says that its actions are
-    relative to the state, which its processors must then make absolute (None: it does not say).
+    ``relative``: whether it says that its actions are relative to the state, which its processors
+    must then make absolute (None: it does not say). ``state_in_prompt``: of :data:`IN_PROMPT`, or
+    "" where nobody says.
     """
 
     kind: str
@@ -85,11 +90,26 @@ class FlowConfig:
     row_time: bool = False
     max_delay: int = 0
     relative: bool | None = None
+    state_in_prompt: str = ""
 
     @property
     def adaptive(self) -> bool:
         """Time enters through every norm (pi0.5) and not with the actions."""
         return self.kind == "pi05"
+
+    @property
+    def prompt_state(self) -> int:
+        """Values of the state in pi0.5's prompt. CheckpointError: nobody says how many."""
+        if self.state_dim == self.state_width or self.state_in_prompt == ROBOT:
+            return self.state_dim
+        if self.state_in_prompt == PADDED:
+            return self.state_width
+        raise CheckpointError(
+            f"pi05 says its state in the prompt, and nothing in this folder tells whether it was"
+            f" trained with the robot's {self.state_dim} values (openpi, LeRobot 0.6) or with"
+            f" {self.state_width}, zeros behind them (LeRobot 0.4): say so with the option"
+            f" state_in_prompt: {ROBOT} or {PADDED}"
+        )
 
     @property
     def continues(self) -> tuple[str, ...]:
@@ -108,11 +128,8 @@ class FlowConfig:
         return len(self.cameras) * self.view_tokens + self.max_text + state
 
 
-def read_flow_config(directory: Path, steps: int | None = None) -> FlowConfig:
-    """Read ``config.json``; CheckpointError in one line where this engine cannot run it.
-
-    ``steps`` replaces the number of solver steps that it asks for.
-    """
+def read_flow_config(directory: Path) -> FlowConfig:
+    """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
     refuse_foreign_flow(directory)
     path = directory / "config.json"
     raw = read_json(path)
@@ -120,8 +137,7 @@ def read_flow_config(directory: Path, steps: int | None = None) -> FlowConfig:
         config = parse_flow_config(raw, directory)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    config = replace(config, cameras=robots_cameras(directory, config.cameras))
-    return config if steps is None else replace(config, steps=steps)
+    return replace(config, cameras=robots_cameras(directory, config.cameras))
 
 
 def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> FlowConfig:
@@ -155,6 +171,7 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
         relative=None
         if raw.get("use_relative_actions") is None
         else fields.flag("use_relative_actions", False),
+        state_in_prompt=fields.choice("state_in_prompt", "", ("", *IN_PROMPT)),
     )
     _check(config)
     return config
@@ -195,12 +212,73 @@ def _self_every(fields: Fields) -> int:
     return every
 
 
+#: What LeRobot's own config.json says beside: how it trains, compiles and publishes. Nothing here
+#: reads it; its own programs and converters may look for any of it.
+_BESIDE: dict[str, Any] = {
+    "device": "cpu",
+    "use_amp": False,
+    "use_peft": False,
+    "push_to_hub": True,
+    "repo_id": None,
+    "private": None,
+    "tags": None,
+    "license": None,
+    "pretrained_path": None,
+    "pretrained_revision": None,
+    "rtc_config": None,
+    "empty_cameras": 0,
+    "compile_model": False,
+    "compile_mode": "max-autotune",
+    "optimizer_betas": [0.9, 0.95],
+    "optimizer_eps": 1e-8,
+    "scheduler_warmup_steps": 1000,
+    "scheduler_decay_steps": 30000,
+    "scheduler_decay_lr": 2.5e-6,
+}
+_BESIDE_PI: dict[str, Any] = {
+    "paligemma_variant": "gemma_2b",
+    "action_expert_variant": "gemma_300m",
+    "dtype": "float32",
+    "time_sampling_beta_alpha": 1.5,
+    "time_sampling_beta_beta": 1.0,
+    "time_sampling_scale": 0.999,
+    "time_sampling_offset": 0.001,
+    "use_relative_actions": False,
+    "relative_exclude_joints": ["gripper"],
+    "action_feature_names": None,
+    "gradient_checkpointing": False,
+    "freeze_vision_encoder": False,
+    "train_expert_only": False,
+    "optimizer_lr": 2.5e-5,
+    "optimizer_weight_decay": 0.01,
+    "optimizer_grad_clip_norm": 1.0,
+}
+_BESIDE_SMOLVLA: dict[str, Any] = {
+    "adapt_to_pi_aloha": False,
+    "use_delta_joint_actions_aloha": False,
+    "use_cache": True,
+    "freeze_vision_encoder": True,
+    "train_expert_only": True,
+    "train_state_proj": True,
+    "optimizer_lr": 1e-4,
+    "optimizer_weight_decay": 1e-10,
+    "optimizer_grad_clip_norm": 10,
+    "load_vlm_weights": False,
+    "add_image_special_tokens": False,
+    "prefix_length": -1,
+    "pad_language_to": "longest",
+    "num_expert_layers": -1,
+}
+
+
 def flow_config_json(config: FlowConfig) -> dict[str, Any]:
     """The config.json, in LeRobot's words, that :func:`parse_flow_config` reads back."""
     small = config.kind == "smolvla"
     side = [config.image_size] * 2
     cameras = {f"{CAMERA}{name}": feature("VISUAL", 3, *side) for name in config.cameras}
     out: dict[str, Any] = {
+        **_BESIDE,
+        **(_BESIDE_SMOLVLA if small else _BESIDE_PI),
         "type": config.kind,
         "n_obs_steps": 1,
         "input_features": {**cameras, STATE: feature("STATE", config.state_dim)},
@@ -222,6 +300,8 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
         out["row_time"] = True
     if config.relative is not None:
         out["use_relative_actions"] = config.relative
+    if config.state_in_prompt:
+        out["state_in_prompt"] = config.state_in_prompt
     if small:
         mode = "cross_attn" if config.self_every else "self_attn"
         out |= {
@@ -229,8 +309,16 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
             "num_vlm_layers": config.shapes.text.layers,
             "attention_mode": mode,
             "self_attn_every_n_layers": config.self_every or -1,
+            "expert_width_multiplier": _width_share(config.shapes),
         }
     return out
+
+
+def _width_share(shapes: Shapes) -> float:
+    """The expert's width by the language model's, of which LeRobot takes the whole part again."""
+    wide, width = shapes.text.hidden_size, shapes.expert.hidden_size
+    share = width / wide
+    return share if int(wide * share) == width else (width + 0.5) / wide
 
 
 def _shapes(fields: Fields, small: bool, directory: Path | None) -> Shapes:

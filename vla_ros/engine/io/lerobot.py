@@ -24,6 +24,7 @@ from vla_ros.engine.io.flow_config import (
     NORMALIZER,
     POSTPROCESSOR,
     PREPROCESSOR,
+    ROBOT,
     STATE,
     STATE_PROMPT,
     TOKENIZER,
@@ -94,22 +95,27 @@ class LerobotFamily(Family[FlowConfig]):
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds
+        if "pi05" in kinds:
+            self.takes |= {"state_in_prompt"}
         self.presets = {name: c for name, c in PRESETS.items() if c.kind in kinds}
 
     def owns(self, directory: Path) -> bool:
         return lerobot_type(directory) in self.kinds
 
     def config(self, source: Path | str, options: LoadOptions) -> FlowConfig:
-        if isinstance(source, Path):
-            return read_flow_config(source, options.steps)
-        config = preset_of(source)
-        return config if options.steps is None else replace(config, steps=options.steps)
+        config = read_flow_config(source) if isinstance(source, Path) else preset_of(source)
+        if options.steps is not None:
+            config = replace(config, steps=options.steps)
+        said = options.state_in_prompt
+        if said is not None and not config.adaptive:
+            raise CheckpointError(f"state_in_prompt is for pi05: {config.kind} has no state there")
+        return config if said is None else replace(config, state_in_prompt=said)
 
     def expected(self, config: FlowConfig) -> Expected:
         return expected_tensors(config)
 
     def open(self, directory: Path, options: LoadOptions) -> Opened:
-        config = read_flow_config(directory, options.steps)
+        config = self.config(directory, options)
         processors = read_processors(directory, config, _whose(options))
         vocab = config.shapes.text.vocab_size
         words = TextTokenizer(directory, options.tokenizer, processors.tokenizer, vocab)
@@ -183,6 +189,8 @@ def build_model(
     capture: Capture | None = None,
 ) -> VLMWithExpert:
     """The model of ``config`` in the dtype and on the device of ``like``."""
+    if config.adaptive:
+        _ = config.prompt_state  # asked before any weight is read
     network = SmolVLA if config.kind == "smolvla" else Pi0
     return network(config, weights, positions, like, capture)
 
@@ -202,7 +210,10 @@ def save_folder(
     if processors.relative:
         raise ValueError("relative actions are read, not written")
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / "config.json", flow_config_json(config))
+    modes = {"VISUAL": "IDENTITY", "STATE": processors.state.mode}
+    modes["ACTION"] = processors.action.mode
+    raw = flow_config_json(config) | {"normalization_mapping": modes}
+    write_json(directory / "config.json", raw)
     _write_processors(directory, config, processors)
     if discrete is not None:
         write_json(directory / "discrete.json", discrete)
@@ -289,6 +300,7 @@ def _small(kind: str, shapes: Shapes) -> FlowConfig:
         image_size=shapes.vision.image_size,
         self_every=2 if small else 0,
         vlm="none" if small else "",
+        state_in_prompt=ROBOT if kind == "pi05" else "",
     )
 
 
@@ -296,9 +308,8 @@ def _published(kind: str) -> FlowConfig:
     cameras = {f"observation.images.{n}": {"type": "VISUAL"} for n in ("front", "wrist")}
     state = {"observation.state": {"type": "STATE", "shape": [STATE_DIM]}}
     action = {"action": {"type": "ACTION", "shape": [7]}}
-    return parse_flow_config(
-        {"type": kind, "input_features": {**cameras, **state}, "output_features": action}
-    )
+    raw = {"type": kind, "input_features": {**cameras, **state}, "output_features": action}
+    return parse_flow_config(raw | ({"state_in_prompt": ROBOT} if kind == "pi05" else {}))
 
 
 PRESETS: dict[str, FlowConfig] = {

@@ -201,6 +201,13 @@ class Scaler:
             return (values + 1) / 2 * self._range() + self.low
         return (values + 1.0) * self._range() / 2.0 + self.low
 
+    def difference(self, values: torch.Tensor) -> torch.Tensor:
+        """A difference in units [..., n] -> in model space; 0 where nothing moves the units."""
+        if self.mode == "IDENTITY":
+            return values
+        spread = self.high if self.mode == "MEAN_STD" else (self.high - self.low) / 2
+        return torch.where(spread == 0, 0.0, values / spread)
+
     def ends(self) -> tuple[torch.Tensor, ...]:
         """Where nearly all of the data lie, in units: from [n] and to [n]; () where none says."""
         if self.mode == "IDENTITY":

@@ -39,7 +39,8 @@ class LoadOptions:
     ``tokenizer``: the folder of the language model's; ``steps`` of the solver; ``embodiment``: the
     robot among those that a checkpoint was trained for; ``unnorm_key``: the data set whose
     statistics scale the actions; ``state_normalization``: "identity" where nothing says how the
-    state is scaled. A family says which of them it :attr:`Family.takes`.
+    state is scaled; ``state_in_prompt``: how pi0.5's prompt has the state. A family says which of
+    them it :attr:`Family.takes`.
     """
 
     tokenizer: str | None = None
@@ -47,6 +48,7 @@ class LoadOptions:
     embodiment: str | None = None
     unnorm_key: str | None = None
     state_normalization: str | None = None
+    state_in_prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -507,6 +507,12 @@ class GrootPreparation(Preparation):
         """In units, and absolute where the model gives them relative to the state."""
         return self._robot.unnormalize(chunk, state)
 
+    def reanchored(
+        self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
+    ) -> torch.Tensor:
+        """Also where every row has statistics of its own: those of its new place."""
+        return self._robot.reanchored(rows, first, then, now)
+
 
 # ------------------------------------------------------------------------------------------------
 # Loading
