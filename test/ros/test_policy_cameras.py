@@ -49,7 +49,8 @@ def test_a_driver_without_our_profile_loses_no_picture(start_policy, drive):
     rig.bring_up()
     driver = drive("reliable", "640x480", str(FRAMES))
     # A best-effort reader gets a tenth of them. A machine that does other work pays with some.
-    assert received(rig, driver) >= bound(0.95, 0.7) * FRAMES
+    lost = 1 - received(rig, driver) / FRAMES
+    assert lost <= bound(quiet=0.05, loaded=0.3)
 
 
 def test_a_reader_follows_a_writer_that_offers_less(start_policy, drive):
