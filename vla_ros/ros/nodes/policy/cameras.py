@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from rclpy.clock import Clock as RosClock
@@ -23,7 +24,6 @@ from sensor_msgs.msg import CompressedImage
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
 from vla_ros.core.pixels import YUV, BadMessage
 from vla_ros.ros.common import qos
-from vla_ros.ros.common.compat import listener
 from vla_ros.ros.common.peer import image_topic
 from vla_ros.ros.common.serialized import header_stamp, read_image
 
@@ -98,7 +98,7 @@ class CameraReader:
         return self._node.create_subscription(
             self._kind,
             self._topic,
-            listener(lambda raw, info: self._on_image(raw, info, mine)),
+            lambda raw: self._on_image(raw, mine),
             qos.RELIABLE_IMAGE_SUB if self.reliable else profile,
             raw=True,
         )
@@ -125,7 +125,7 @@ class CameraReader:
                 self._loss = LossWatch()
         if self._left is not None and self._clock.steady_ns() - self._left_ns > OVERLAP_S * SECOND:
             self._forget_left()
-        if told := self._loss.told(self._topic, self.reliable):
+        if told := self._loss.told(self._topic, self.reliable, self._clock.steady_ns()):
             self._lossy(told)
 
     def _forget_left(self) -> None:
@@ -136,16 +136,16 @@ class CameraReader:
             del self._counts[0]
             self._counts[0].clear()
 
-    def _on_image(self, raw: bytes, info: Mapping[str, Any], mine: Counter[bytes]) -> None:
+    def _on_image(self, raw: bytes, mine: Counter[bytes]) -> None:
         if self._left is not None:
             key = raw[:_HEAD]
             mine[key] += 1
             if any(other[key] >= mine[key] for other in self._counts if other is not mine):
                 return  # the other reader had it before
-        received = self._note(raw, info)
+        received = self._note(raw)
         while self._newest and (newer := self._waiting()) is not None:
-            raw, info = newer
-            received = self._note(raw, info)
+            raw = newer
+            received = self._note(raw)
         if self._decoder is None and self._is_coded(raw):
             self._decoder = Decoder(self._take)
         take = self._take if self._decoder is None else self._decoder.put
@@ -157,22 +157,22 @@ class CameraReader:
         except BadMessage:
             return False  # whoever reads the picture says so
 
-    def _waiting(self) -> tuple[bytes, Mapping[str, Any]] | None:
+    def _waiting(self) -> bytes | None:
         """A picture that came after the one in hand; a reliable reader keeps some."""
         if not self.reliable:
             return None
         with self._subscription.handle:
             found: Any = self._subscription.handle.take_message(self._kind, True)
-        return found  # type: ignore[no-any-return]
+        return None if found is None else found[0]
 
-    def _note(self, raw: bytes, info: Mapping[str, Any]) -> Moment:
+    def _note(self, raw: bytes) -> Moment:
         """A picture has come now."""
         received = moment(self._clock)
-        self._loss.picture(info, received.steady_ns)
         try:
             stamp_ns = header_stamp(raw)
         except BadMessage:
             return received  # whoever reads the picture says so
+        self._loss.frame(stamp_ns, received.steady_ns)
         self._heard(stamp_ns, received)
         return received
 
@@ -211,39 +211,54 @@ class Decoder:
 
 
 class LossWatch:
-    """How many of the pictures that writers sent came, by the numbers that the middleware gives
-    them. Not thread-safe."""
+    """How many of a camera's pictures come, by the spacing of their stamps: where few come the
+    gaps between them are many periods, and the smallest is about one. One odd gap is no period:
+    what is told has been so in every window of :attr:`OVER_NS` for as long again. (The middleware
+    numbers what a writer sends, but rclpy's events executor raises for a callback that asks.)
+    Not thread-safe.
+    """
 
     OVER_NS = 5 * SECOND
-    LEAST = 10  # pictures sent in that time
+    LEAST = 4  # pictures in that time
     FEW = 0.5  # of those sent
 
     def __init__(self) -> None:
-        self._last: dict[bytes, int] = {}  # by writer
-        self._sent: deque[tuple[int, int]] = deque()  # time of receipt, sent since the one before
+        self._seen: deque[tuple[int, int]] = deque()  # stamp, steady time of receipt
+        self._few_ns: int | None = None  # since when few come
         self._told = False
 
-    def picture(self, info: Mapping[str, Any], steady_ns: int) -> None:
-        """One has come. ``info``: what rclpy says of it; Humble's says no number."""
-        number = info.get("publication_sequence_number")
-        if number is None:
-            return
-        writer = bytes(info["publisher_gid"]["data"])
-        last = self._last.get(writer)
-        if last is None or number > last:  # else another reader has heard it before
-            self._last[writer] = number
-        if last is not None and number > last:
-            self._sent.append((steady_ns, number - last))
-        while self._sent and steady_ns - self._sent[0][0] > self.OVER_NS:
-            self._sent.popleft()
+    def frame(self, stamp_ns: int, steady_ns: int) -> None:
+        if self._seen and stamp_ns <= self._seen[-1][0]:
+            self._seen.clear()  # it began anew, or its clock was set
+        self._seen.append((stamp_ns, steady_ns))
+        while steady_ns - self._seen[0][1] > self.OVER_NS:
+            self._seen.popleft()
 
-    def told(self, topic: str, reliable: bool) -> str:
-        """One line, once, where far fewer come than are sent; else ""."""
-        came, sent = len(self._sent), sum(number for _, number in self._sent)
-        if self._told or sent < self.LEAST or came >= self.FEW * sent:
+    def share(self) -> tuple[int, int] | None:
+        """Pictures that came and that were sent in the last seconds; None where too few came, or
+        in too short a time, to tell."""
+        if len(self._seen) < self.LEAST:
+            return None
+        span = self._seen[-1][0] - self._seen[0][0]
+        if self._seen[-1][1] - self._seen[0][1] < 0.8 * self.OVER_NS:
+            return None
+        stamps = [stamp for stamp, _ in self._seen]
+        period = min(later - earlier for earlier, later in pairwise(stamps))
+        return len(stamps), 1 + round(span / period)
+
+    def told(self, topic: str, reliable: bool, steady_ns: int) -> str:
+        """One line, once, where far fewer come than are sent; else "". To be asked now and then."""
+        found = self.share()
+        if self._told or found is None or found[0] >= self.FEW * found[1]:
+            self._few_ns = None
+            return ""
+        if self._few_ns is None:
+            self._few_ns = steady_ns
+        if steady_ns - self._few_ns <= self.OVER_NS:
             return ""
         self._told = True
-        line = f"{topic}: {came} of {sent} pictures came in the last seconds: "
+        came, sent = found
+        line = f"{topic}: {came} of about {sent} pictures came in the last seconds: "
         if reliable:
             return line + "this machine or the network does not keep up: smaller or fewer pictures"
         return (

@@ -392,7 +392,7 @@ class PolicyInputs:
     def _lossy(self, line: str) -> None:
         self._node.get_logger().warning(line)
         with self._control.lock:
-            self._control.counters.last_drop = line
+            self._control.counters.last_drop = self._control.counters.last_drop or line
 
     def _listen(
         self,
