@@ -17,7 +17,6 @@ import importlib.util
 import os
 import resource
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,16 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was skipped and why, and what the timing tests of this process measured."""
-    skipped = Counter(
-        str(report.longrepr[2]).removeprefix("Skipped: ")
-        for report in terminalreporter.stats.get("skipped", [])
-        if isinstance(report.longrepr, tuple)
-    )
-    if skipped:
-        terminalreporter.section("skipped", sep="-")
-    for reason, number in skipped.most_common():
-        terminalreporter.line(f"{number}: {reason}")
+    """What the timing tests of this process measured."""
     if timing.told:
         terminalreporter.section("measured times", sep="-")
         for (test, _), (_, line) in timing.told.items():
