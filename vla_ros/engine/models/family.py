@@ -21,6 +21,7 @@ import torch
 from vla_ros.core.action_space import ActionSpace
 from vla_ros.engine.io.files import cached, give_back_freed
 from vla_ros.engine.io.quantize import (
+    PackedWeights,
     QuantizingWeights,
     Record,
 )
@@ -54,13 +55,15 @@ class LoadOptions:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a model is to live, and how. ``capture`` makes graphs of functions; None runs them.
-    ``formats`` of its weights; ``record`` notes what a directory in these formats holds."""
+    ``formats`` of its weights; ``record`` notes what a directory in these formats holds;
+    ``packed``: the parts whose other matrices are laid out as a CPU multiplies them."""
 
     device: torch.device
     dtype: torch.dtype
     capture: Capture | None = None
     formats: Formats = Formats()
     record: Record | None = None
+    packed: frozenset[str] = frozenset()
 
     @property
     def like(self) -> torch.Tensor:
@@ -69,7 +72,9 @@ class Placement:
 
     def formatted(self, weights: Weights) -> Weights:
         """The weights, whose matrices come in their formats."""
-        return QuantizingWeights(weights, self.formats, self.record) if self.formats else weights
+        if self.formats:
+            weights = QuantizingWeights(weights, self.formats, self.record)
+        return PackedWeights(weights, self.packed) if self.packed else weights
 
 
 @dataclass(frozen=True, slots=True)

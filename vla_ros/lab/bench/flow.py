@@ -20,7 +20,7 @@ from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.request import Request, StageTimer
-from vla_ros.engine.engine import TokenEngine, load_engine
+from vla_ros.engine.engine import TokenEngine, load_engine, packed_parts
 from vla_ros.engine.io.flow_config import FlowConfig, flow_config_json
 from vla_ros.engine.io.lerobot import WEIGHTS, drawn_weights, expected_tensors, save_weights
 from vla_ros.engine.io.quantize import DECODER, Record, read_origin, refuse_flow_formats
@@ -425,7 +425,8 @@ def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int]:
         formats = parse_formats(options.engine.weights)
         refuse_flow_formats(source, formats, device, dtype)
         family.refuse(choice)
-        place = Placement(device, dtype, capture, formats, counted)
+        packed = packed_parts(device, dtype, options.engine)
+        place = Placement(device, dtype, capture, formats, counted, packed)
         policy = family.load(source, choice, place, options.engine.seed)
     if _stored(source):
         return policy, sum(path.stat().st_size for path in weight_files(Path(source)))
