@@ -310,3 +310,15 @@ def test_three_cameras_fit_the_model_and_an_empty_one_is_none() -> None:
     features = raw["input_features"]
     features["observation.images.empty_camera_0"] = features.pop("observation.images.b")
     assert parse_flow_config(raw).cameras == ("a", "c")
+
+
+def test_a_trainers_own_copy_of_the_language_model_is_known_by_its_last_name() -> None:
+    """Their config.json has the path of their disk; the tensors tell whether it is that model."""
+    raw = flow_config_json(PRESETS["smolvla"])
+    del raw["shapes"]
+    mine = parse_flow_config(
+        raw | {"vlm_model_name": "/data/weights/SmolVLM2-500M-Video-Instruct/"}
+    )
+    assert mine.shapes == parse_flow_config(raw).shapes
+    with pytest.raises(CheckpointError, match="its shapes are not known here"):
+        parse_flow_config(raw | {"vlm_model_name": "/data/weights/SmolVLM2-2.2B-Instruct"})
