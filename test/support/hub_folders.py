@@ -507,6 +507,11 @@ def _refused() -> dict[str, HubFolder]:
         "smolvla with statistics of the state, identity chosen": (
             smol, "state_normalization identity means nothing", identity,
         ),
+        "smolvla that leaves its state as it comes": (
+            both(smol, edit(BEFORE, lambda raw: raw["steps"][-1]["config"].update(
+                normalize_observation_keys=["observation.images.front"]))),
+            "normalize_observation_keys is .*wanted observation.state among them", {},
+        ),
         "smolvla of LeRobot 0.3, as it is": (both(smol, of_before()), "vla-ros convert", {}),
         "pi0 of LeRobot 0.3, as it is": (both(pi0, of_before()), "vla-ros convert", {}),
         "an adapter of peft, as it is": (

@@ -426,6 +426,9 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
                 f"answers are {executing.delay_steps} steps late, and this checkpoint was trained"
                 f" for {most} (rtc_training_max_delay): choose execution rtc"
             )
+        if mode is RtcMode.CONDITIONED and most:  # LeRobot gives the actions, padded with zeros
+            chunk = chunk.clone()
+            chunk[:, self.policy.config.action_dim :] = 0
         return guidance_of(chunk, executing, self.options.rtc_guidance_limit, mode)
 
     def _images(self, observation: Observation) -> tuple[Image | None, ...]:

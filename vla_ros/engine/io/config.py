@@ -20,7 +20,8 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.fields import OPENVLA, TEXT, short
+from vla_ros.engine.io.fields import BITVLA as BITVLA_FIELDS
+from vla_ros.engine.io.fields import BITVLA_TEXT, BITVLA_VISION, OPENVLA, TEXT, short
 
 D = TypeVar("D")
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -371,6 +372,8 @@ def _parse_bitvla(raw: Mapping[str, Any]) -> ModelConfig:
     """``parallel`` where it has been converted: the number of actions, cameras and values of state
     is in none of the authors' files, and `vla-ros convert` writes it beside them."""
     top = Fields(raw)
+    BITVLA_FIELDS.check(raw)
+    BITVLA_VISION.check(top.part("vision_config").raw, "vision_config.")
     text = parse_text(top.part("text_config").raw, "bitnet")
     if top.choice("vision_feature_select_strategy", "default", ("default", "full")) != "full":
         raise top.wrong("vision_feature_select_strategy", "full: every patch has a token")
@@ -410,6 +413,7 @@ def parse_text(raw: Mapping[str, Any], kind: str = "llama") -> TextConfig:
     bitnet = kind == "bitnet"
     if bitnet:
         text.choice("model_type", "BitNet", ("BitNet", "bitnet"))
+        BITVLA_TEXT.check(raw, "text_config.")
     else:
         kind = text.choice("model_type", kind, ("llama", "qwen2"))
         TEXT.check(raw, "text_config.")

@@ -9,8 +9,9 @@ refused. A field in none of the lists is refused too, by its name.
 The names are those of the authors' own classes; ``test/support/config_fields.py`` reads them there
 and says which are in no list. Sources: lerobot 0.3.3, 0.4.4, 0.6.1 and main,
 ``configs/policies.py`` and ``policies/*/configuration_*.py``; Isaac-GR00T
-``configs/model/gr00t_n1d6.py``, ``gr00t_n1d7.py``; openvla ``configuration_prismatic.py``;
-transformers 4.40.1 ``configuration_utils.py``, ``LlamaConfig``, ``Qwen2Config``. No torch here.
+``configs/model/gr00t_n1d6.py``, ``gr00t_n1d7.py``; what BitVLA's class wrote; openvla
+``configuration_prismatic.py``; transformers 4.40.1 and 5.23 ``configuration_utils.py``,
+``LlamaConfig``, ``Qwen2Config``. No torch here.
 """
 
 from __future__ import annotations
@@ -216,6 +217,32 @@ TEXT = FieldLists(
         "max_position_embeddings": "RoPE has no table, and prompts are short",
         "sliding_window max_window_layers": "of use_sliding_window, which is refused",
         "layer_types": "of sliding windows, which are refused",
+    },
+    _TRANSFORMERS_ONLY,
+)
+#: BitVLA's is LLaVA's class with BitNet and a SigLIP of few bits.
+BITVLA = FieldLists(
+    "model_type text_config vision_config vision_feature_layer vision_feature_select_strategy"
+    " projector_hidden_act multimodal_projector_bias n_action_bins norm_stats",
+    {
+        **_TRANSFORMERS_IDLE,
+        "image_seq_length image_token_index ignore_index": "where pictures go, the tower says",
+        "tie_word_embeddings vocab_size": "text_config says it",
+    },
+    _TRANSFORMERS_ONLY,
+    "image_sequence_len action_chunk parallel_decoding proprio_dim action_dim normalise_by_minmax",
+)
+BITVLA_TEXT = FieldLists(
+    TEXT.used, TEXT.idle, {**TEXT.only, "weight_bits": (1,), "input_bits": (8,)}
+)
+BITVLA_VISION = FieldLists(
+    "model_type hidden_size intermediate_size num_hidden_layers num_attention_heads image_size"
+    " patch_size num_channels layer_norm_eps hidden_act vit_weight_bits vit_act_bits"
+    " vit_weight_quant_method vit_act_quant_method",
+    {
+        **_TRANSFORMERS_IDLE,
+        "attention_dropout": _TRAINING,
+        "vision_use_head projection_dim": "of the pooled vector, which LLaVA does not take",
     },
     _TRANSFORMERS_ONLY,
 )

@@ -363,7 +363,8 @@ def _vlm(name: str, directory: Path | None) -> tuple[TowerConfig, TextConfig, in
 
     RoPE has base 10000 whatever the VLM says: LeRobot applies its own.
     """
-    if name == SMOLVLM2_500M:
+    # A trainer's own copy has the same last name; its tensors tell whether it is the same.
+    if Path(name).name == Path(SMOLVLM2_500M).name and not (Path(name) / "config.json").is_file():
         vision = TowerConfig(768, 12, 12, 3072, image_size=512, patch=16)
         return vision, TextConfig("llama", 49280, 960, 2560, 32, 15, 5, 64, 1e4, 1e-5), 4
     places = [Path(name).expanduser()] + ([directory / name] if directory else [])

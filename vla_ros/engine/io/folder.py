@@ -159,6 +159,13 @@ def _statistics(found: Described, kind: str) -> None:
     ):
         if step not in steps:
             raise CheckpointError(f"{directory} has no processor step {step}")
+        scaled = steps[step].part("config").items("normalize_observation_keys")
+        if feature == STATE and scaled and STATE not in scaled:
+            raise (
+                steps[step]
+                .part("config")
+                .wrong("normalize_observation_keys", f"{STATE} among them, or null")
+            )
         file = steps[step].text("state_file", "")
         stored = header(directory / Path(file).name) if file else {}
         mode = steps[step].part("config").part("norm_map").raw.get(which, "IDENTITY")
@@ -227,7 +234,8 @@ def _groot(
             f"embodiment: one of {', '.join(tags)}" if len(tags) > 1 else f"robot {', '.join(tags)}"
         )
     with found.finding():
-        if not any((p / "tokenizer.json").is_file() for p in (*places, directory / "tokenizer")):
+        words = ("tokenizer.json", "vocab.json")  # of Eagle's, beside merges.txt
+        if not any((p / n).is_file() for p in (*places, directory / "tokenizer") for n in words):
             raise CheckpointError(
                 f"no tokenizer.json in {directory}: copy that of its language model there, or name"
                 " its folder with the option tokenizer"

@@ -325,6 +325,9 @@ def scaler_of(
     if kind == "STATE" and modes.choice("VISUAL", "IDENTITY", modes_known) != "IDENTITY":
         raise modes.wrong("VISUAL", "IDENTITY")
     mode = modes.choice(kind, "IDENTITY", modes_known)
+    scaled = settings.items("normalize_observation_keys")
+    if kind == "STATE" and scaled and key not in scaled:
+        raise settings.wrong("normalize_observation_keys", f"{key} among them, or null")
     stored = _statistics(directory, step)
     own = _chosen(directory, by_data_set(stored, key), whose.unnorm_key) if MODES[mode] else {}
     if kind == "STATE" and whose.state == IDENTITY.lower():

@@ -14,11 +14,16 @@ import torch
 from golden.evo1.cases import CASES as EVO1_CASES
 from golden.flow.cases import CASES
 from golden.flow.seeded import draw, image
+from support.engine import CLOCK
 from support.hub_folders import EVO1, FLOW, FOLDERS, load, ready
+from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.engine import inspect, load_flow_engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.models.cameras import roles_of
+from vla_ros.policies.base import PolicyRefused, PolicySpec
+from vla_ros.policies.conventions import settle
+from vla_ros.policies.vla import VlaPolicy
 
 LOADS = [name for name, it in FOLDERS.items() if not it.says]
 REFUSED = [name for name, it in FOLDERS.items() if it.says]
@@ -97,3 +102,21 @@ def test_a_renamed_wrist_is_still_the_wrists(tmp_path: Path) -> None:
     assert policy.config.cameras == ("front", "wrist")
     assert roles_of(policy.config.cameras) == ("main", "wrist")
     assert roles_of(("wrist", "front")) == ("wrist", "main")
+
+
+def test_the_policy_of_the_node_takes_the_choice(tmp_path: Path) -> None:
+    """From the node's parameters to actions in the data set's units; without a choice, one line."""
+    name = "smolvla_base: statistics by data set, none of the state"
+    folder = ready(name, tmp_path)
+    options = FOLDERS[name].options | {"flow_cameras": "front=main wrist=wrist"}
+    spec = PolicySpec("vla", engine=EngineOptions(str(folder), **options))
+    used, _ = settle(spec)
+    assert used.unnorm_key == "so100"
+    policy = VlaPolicy(spec)
+    policy.reset(Instruction("push the blue block", 1))
+    front, wrist = image("smolvla/front", 48, 64), image("smolvla/wrist", 70, 56)
+    seen = Observation(1, 1, 0, front, wrist, np.zeros(6))
+    answer = policy.step(seen, Timeline(0).mark("queue", 0), CLOCK)
+    assert answer.actions.shape == (9, 7)
+    with pytest.raises(PolicyRefused, match=r"unnorm_key is needed.*so100, so100-blue, so100-red"):
+        settle(PolicySpec("vla", engine=EngineOptions(str(folder))))

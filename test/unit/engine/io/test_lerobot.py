@@ -395,3 +395,15 @@ def test_a_state_as_wide_as_the_model_needs_no_word(tmp_path: Path) -> None:
 def test_no_other_policy_has_a_state_in_its_prompt(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="pi0 has no state there"):
         load_engine(EngineOptions("random:pi0-small", state_in_prompt="robot"))
+
+
+def test_a_trainers_own_copy_of_the_language_model_is_known_by_its_last_name() -> None:
+    """Their config.json has the path of their disk; the tensors tell whether it is that model."""
+    raw = flow_config_json(PRESETS["smolvla"])
+    del raw["shapes"]
+    mine = parse_flow_config(
+        raw | {"vlm_model_name": "/data/weights/SmolVLM2-500M-Video-Instruct/"}
+    )
+    assert mine.shapes == parse_flow_config(raw).shapes
+    with pytest.raises(CheckpointError, match="its shapes are not known here"):
+        parse_flow_config(raw | {"vlm_model_name": "/data/weights/SmolVLM2-2.2B-Instruct"})

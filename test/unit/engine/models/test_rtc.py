@@ -17,8 +17,8 @@ from vla_ros.core.types import Executing, Inference, Instruction, Observation, T
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.decoding.flow_matching import Guidance, RtcMode, guidance_of, soft_mask
 from vla_ros.engine.engine import FlowEngine, load_flow_engine
-from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.lerobot import STATE_DIM
+from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.io.lerobot import PRESETS, STATE_DIM, write_random_flow
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.models.base import Prefix
 from vla_ros.engine.models.preparation import LerobotPreparation
@@ -209,6 +209,27 @@ def engine_of(preset: str, **options: Any) -> FlowEngine:
     source = flow_source(asked.checkpoint)
     assert source is not None
     return load_flow_engine(source, asked)
+
+
+def test_a_delay_beyond_what_it_was_trained_for_is_refused(tmp_path: Path) -> None:
+    """LeRobot's rtc_training_max_delay: so many given actions at most, and zeros behind them."""
+    config = replace(PRESETS["pi05-small"], row_time=True, max_delay=2)
+    write_random_flow(tmp_path / "it", config, seed=1)
+    asked = EngineOptions(str(tmp_path / "it"), rtc_mode="conditioned")
+    engine = load_flow_engine(tmp_path / "it", asked)
+    engine.reset(TEXT)
+    first = step(engine, seen(1))
+    chunk = engine.last_chunk
+    assert chunk is not None
+    assert chunk[:, config.action_dim :].abs().max() > 0
+    second = step(engine, seen(2, Executing(1, 3, 2)))
+    np.testing.assert_allclose(second.actions[:2], first.actions[3:5], atol=1e-6)
+    given = engine.last_chunk
+    assert given is not None
+    assert not given[:2, config.action_dim :].any()
+    assert given[2:, config.action_dim :].any()
+    with pytest.raises(InvalidAction, match=r"3 steps late.*trained for 2 .rtc_training_max_delay"):
+        step(engine, seen(3, Executing(2, 3, 3)))
 
 
 def seen(stamp: int, executing: Executing | None = None) -> Observation:
