@@ -378,6 +378,8 @@ def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int]:
     capture = CudaCapture(device) if device.type == "cuda" and options.engine.cuda_graphs else None
     source, family = _source(options), _family(options)
     choice = LoadOptions(embodiment=options.engine.embodiment or None)
+    if isinstance(source, Path):  # whose statistics scale the actions costs no time
+        choice = family.choices(source, choice)[0]
     counted = Record(counting=True)
     with user_errors(ValueError):
         formats = parse_formats(options.engine.weights)

@@ -20,6 +20,8 @@ from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.engine import inspect, load_flow_engine
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.quantize import quantize_checkpoint
+from vla_ros.engine.layers.formats import parse_formats
 from vla_ros.engine.models.cameras import roles_of
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import settle
@@ -120,3 +122,10 @@ def test_the_policy_of_the_node_takes_the_choice(tmp_path: Path) -> None:
     assert answer.actions.shape == (9, 7)
     with pytest.raises(PolicyRefused, match=r"unnorm_key is needed.*so100, so100-blue, so100-red"):
         settle(PolicySpec("vla", engine=EngineOptions(str(folder))))
+
+
+def test_a_folder_of_several_data_sets_is_quantized_before_one_is_chosen(tmp_path: Path) -> None:
+    """Weights are all data sets' own; what was made keeps the choice open."""
+    folder = ready("smolvla, statistics by data set", tmp_path)
+    quantize_checkpoint(str(folder), parse_formats("int8"), tmp_path / "less")
+    assert inspect(str(tmp_path / "less")).statistics == ("so100", "so100-blue", "so100-red")
