@@ -138,14 +138,14 @@ def foreign_files(names: Iterable[str], where: str) -> str | None:
             )
     if gguf := sorted(fnmatch.filter(present, "*.gguf")):
         return f"{where} holds {gguf[0]}, weights for llama.cpp: give the original safetensors"
+    if "model_index.json" in present and "config.json" not in present:
+        return f"{where} is a pipeline of diffusers: {READS}"
     if "config.json" not in present and (deeper := below(present)):
         return (
             f"{where} has one folder a checkpoint: download one,"
             f" `hf download {where} --include 'FOLDER/*' --local-dir DIRECTORY`, and give"
             f" DIRECTORY/FOLDER; it has {deeper}"
         )
-    if "model_index.json" in present and "config.json" not in present:
-        return f"{where} is a pipeline of diffusers: {READS}"
     return None
 
 
