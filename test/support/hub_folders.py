@@ -475,7 +475,8 @@ def _refused() -> dict[str, HubFolder]:
     identity = {"state_normalization": "identity"}
     made: dict[str, tuple[Change, str, dict[str, Any]]] = {
         "pi05 with visual memory": (
-            both(pi05, set_fields(use_visual_memory=True)), "use_visual_memory is True", {},
+            both(pi05, set_fields(use_visual_memory=True)),
+            "use_visual_memory is True.*vla-ros lerobot setup", {},
         ),
         "pi05 with proprioceptive memory": (
             both(pi05, set_fields(use_proprioceptive_memory=True)), "use_proprioceptive_memory", {},
@@ -519,14 +520,14 @@ def _refused() -> dict[str, HubFolder]:
             r"adapter of peft.*lerobot/base.*vla-ros convert .* --base BASE", {},
         ),
         "pi05 converted from openpi, no statistics": (
-            both(pi05, no_files, *bare_steps), "no statistics of the state", {},
+            both(pi05, no_files, *bare_steps), "no statistics of its actions.*copy", {},
         ),
         "smolvla whose statistics were not downloaded": (
             both(smol, no_files), "statistics .* cannot be read", {},
         ),
         "a run of LeRobot's": (
             both(smol, inside("005000/pretrained_model", "checkpoints/010000/pretrained_model")),
-            "folder above checkpoints.*checkpoints/010000/pretrained_model", {},
+            "above.*, checkpoints/010000/pretrained_model, 005000/pretrained_model$", {},
         ),
         "N1.7-LIBERO: a folder a suite": (
             both(groots("groot-n1.7-small"), inside("libero_spatial", "libero_goal")),
@@ -563,7 +564,11 @@ def _refused() -> dict[str, HubFolder]:
     }  # fmt: skip
     for name, of in (("action_tokenizer_processor", pi0), ("molmoact2_masked_normalizer", pi05),
                      ("xvla_image_scale", smol), ("render_messages_processor", pi05)):  # fmt: skip
-        made[f"a step {name}"] = (both(of, step(name)), f"not built: {name}", {})
+        made[f"a step {name}"] = (
+            both(of, step(name)),
+            f"not built: {name}.*vla-ros lerobot setup",
+            {},
+        )
     for kind in ("act", "diffusion", "pi0_fast", "xvla", "molmoact2", "wall_x", "vla_jepa", "eo1"):
         made[f"LeRobot's {kind}"] = (
             lerobots_other(kind), f"of type '{kind}'.*policy: lerobot.*vla-ros lerobot setup", {},

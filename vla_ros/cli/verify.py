@@ -52,7 +52,8 @@ def add_parser(verbs: Verbs) -> None:
     add = parser.add_argument
     add("--checkpoint", default=CHECKPOINT, metavar="C", help=f"({CHECKPOINT})")
     add_engine_flags(
-        parser, "device", "dtype", "weights", "unnorm_key", "tokenizer", "state_in_prompt",
+        parser, "device", "dtype", "weights", "unnorm_key", "state_normalization", "tokenizer",
+        "state_in_prompt",
         "num_threads",
         dtype="bfloat16",
     )  # fmt: skip
@@ -152,6 +153,7 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
             dtype=args.dtype,
             weights=weights,
             unnorm_key=args.unnorm_key,
+            state_normalization=args.state_normalization,
             seed=args.seed,
             num_threads=args.num_threads,
             tokenizer=args.tokenizer,

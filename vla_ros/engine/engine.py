@@ -624,14 +624,12 @@ def inspect(name: str, tokenizer: str = "") -> Inspection:
     """
     directory = resolve(name)
     if is_flow(directory):
-        family, choice = family_of(directory), LoadOptions(tokenizer=tokenizer or None)
-        sets = family.data_sets(directory)
-        for key, has_state in sets.items():  # which one it will be is said later
-            state = None if has_state else "identity"
-            choice = replace(choice, unnorm_key=key, state_normalization=state)
+        family = family_of(directory)
+        choices = family.choices(directory, LoadOptions(tokenizer=tokenizer or None))
+        for choice in choices[1:]:  # which one it will be is said later
             family.open(directory, choice)
-        config, parameters = family.inspect(directory, choice)
-        return Inspection(directory, config.kind, parameters, tuple(sets))
+        config, parameters = family.inspect(directory, choices[0])
+        return Inspection(directory, config.kind, parameters, tuple(family.data_sets(directory)))
     layout = inspect_checkpoint(name)
     return Inspection(layout.directory, "tokens", layout.parameters, tuple(layout.norm_stats))
 

@@ -26,12 +26,14 @@ from vla_ros.engine.errors import CheckpointError
 @dataclass(frozen=True, slots=True)
 class FieldLists:
     """The fields of a family. ``idle``: names, separated by blanks, to the reason; ``only``: to the
-    values that are computed, None (null) always among them; ``own``: this project's additions."""
+    values that are computed, None (null) always among them; ``own``: this project's additions;
+    ``instead``: who else may run what is refused, a part of the message."""
 
     used: str
     idle: Mapping[str, str]
     only: Mapping[str, tuple[object, ...]]
     own: str = ""
+    instead: str = ""
 
     def reasons(self) -> dict[str, str]:
         """Each idle field and why."""
@@ -50,7 +52,7 @@ class FieldLists:
                 wanted = " or ".join(map(short, allowed)) or "null"
                 raise CheckpointError(
                     f"{where}{name} is {short(value)}: wanted {wanted},"
-                    " this engine computes nothing else"
+                    f" this engine computes nothing else{self.instead}"
                 )
         if strange := sorted(raw.keys() - self.known()):
             listed = ", ".join(f"{where}{name} ({short(raw[name])})" for name in strange[:5])
@@ -58,6 +60,7 @@ class FieldLists:
             raise CheckpointError(
                 f"unknown fields {listed}{more}: they may change what the policy says, and this"
                 " engine does not know how; take them out if you know that they do not"
+                f"{self.instead}"
             )
 
 
@@ -71,6 +74,7 @@ def _same(value: object, allowed: object) -> bool:
 
 
 _TRAINING = "training alone"
+BY_LEROBOT = "; LeRobot itself may run it: policy: lerobot, after `vla-ros lerobot setup`"
 _HUB = "where it is published"
 _SPEED = "how fast LeRobot computes it"
 _LEROBOT_IDLE = {
@@ -131,6 +135,7 @@ PI05 = FieldLists(
         "use_proprioceptive_memory": (False,),
     },
     "shapes row_time state_in_prompt",
+    BY_LEROBOT,
 )
 SMOLVLA = FieldLists(
     f"{_FLOW_USED} resize_imgs_with_padding num_steps vlm_model_name attention_mode num_vlm_layers"
@@ -142,6 +147,7 @@ SMOLVLA = FieldLists(
     },
     {"n_obs_steps": (1,), **_ALOHA, "add_image_special_tokens": (False,)},
     "shapes row_time",
+    BY_LEROBOT,
 )
 EVO1 = FieldLists(
     f"{_LEROBOT_USED} chunk_size max_state_dim max_action_dim max_views image_resolution"
@@ -162,6 +168,7 @@ EVO1 = FieldLists(
     },
     {"n_obs_steps": (1,), "return_cls_only": (False,), "action_head": ("flowmatching",)},
     "shapes",
+    BY_LEROBOT,
 )
 LEROBOT = {"pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA, "evo1": EVO1}
 

@@ -16,7 +16,15 @@ from typing import Any
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import Fields, ModelConfig, parse_config
-from vla_ros.engine.io.fields import EVO1, GROOT_N15, GROOT_N16, GROOT_N17, LEROBOT, FieldLists
+from vla_ros.engine.io.fields import (
+    BY_LEROBOT,
+    EVO1,
+    GROOT_N15,
+    GROOT_N16,
+    GROOT_N17,
+    LEROBOT,
+    FieldLists,
+)
 from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
 from vla_ros.engine.io.flow_config import (
     ACTION,
@@ -151,7 +159,7 @@ def _statistics(found: Described, kind: str) -> None:
     before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
     if kind in KINDS and (strange := sorted({*before, *after} - known_steps(kind))):
         raise CheckpointError(
-            f"{directory} has processor steps that are not built: {', '.join(strange)}"
+            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
         )
     for steps, step, feature, which in (
         (after, UNNORMALIZER, ACTION, "ACTION"),
@@ -174,8 +182,8 @@ def _statistics(found: Described, kind: str) -> None:
         sets = by_data_set(stored, feature)
         if not sets and feature == ACTION:
             raise CheckpointError(
-                f"{directory} has no statistics of its actions for {mode}: copy its training run's"
-                " policy_*.safetensors there"
+                f"{directory} has no statistics of its actions for {mode}: copy the"
+                " policy_*.safetensors of its training run there"
             )
         if not sets:
             found.needs.append(

@@ -81,9 +81,11 @@ def refuse_foreign_flow(directory: Path) -> None:
 def below(names: Iterable[str], limit: int = 8) -> str:
     """The folders that hold a ``config.json``, of files named with their folders; "" for none.
 
-    The last first: of several checkpoints of one run the newest is the most likely."""
-    folders = {str(Path(name).parent) for name in names if Path(name).name == "config.json"}
-    return some(sorted(folders - {"."}, reverse=True), limit)
+    The last first: of several checkpoints of one run the newest is the most likely. What lies in
+    such a folder again is part of it, such as its language model."""
+    folders = {Path(name).parent for name in names if Path(name).name == "config.json"}
+    own = [f for f in folders if f.name and not folders & set(f.parents[:-1])]
+    return some(sorted(map(str, own), reverse=True), limit)
 
 
 def checkpoints_below(directory: Path) -> str:
@@ -138,14 +140,14 @@ def foreign_files(names: Iterable[str], where: str) -> str | None:
             )
     if gguf := sorted(fnmatch.filter(present, "*.gguf")):
         return f"{where} holds {gguf[0]}, weights for llama.cpp: give the original safetensors"
+    if "model_index.json" in present and "config.json" not in present:
+        return f"{where} is a pipeline of diffusers: {READS}"
     if "config.json" not in present and (deeper := below(present)):
         return (
             f"{where} has one folder a checkpoint: download one,"
             f" `hf download {where} --include 'FOLDER/*' --local-dir DIRECTORY`, and give"
             f" DIRECTORY/FOLDER; it has {deeper}"
         )
-    if "model_index.json" in present and "config.json" not in present:
-        return f"{where} is a pipeline of diffusers: {READS}"
     return None
 
 

@@ -25,6 +25,7 @@ import torch
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import INTERPOLATIONS, STRATEGIES, Fields, ModelConfig, TowerConfig
+from vla_ros.engine.io.fields import BY_LEROBOT
 from vla_ros.engine.io.files import read_json, some
 from vla_ros.engine.io.flow_config import (
     ACTION,
@@ -251,7 +252,7 @@ def read_processors(directory: Path, config: FlowConfig, whose: Whose = Whose())
     before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
     if strange := sorted({*before, *after} - known_steps(config.kind)):
         raise CheckpointError(
-            f"{directory} has processor steps that are not built: {', '.join(strange)}"
+            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
         )
     lost = [
         n
@@ -265,10 +266,11 @@ def read_processors(directory: Path, config: FlowConfig, whose: Whose = Whose())
     if STATE_PROMPT in before:
         before[STATE_PROMPT].part("config").only("include_state_in_prompt", True)
     relative = relative_actions(directory, before, after, config)
-    state, action = before[NORMALIZER], after[UNNORMALIZER]
+    action = action_scaler(directory, config, whose)
+    step = before[NORMALIZER]
     return Processors(
-        state=scaler_of(directory, state, "STATE", STATE, config.state_dim, whose=whose),
-        action=scaler_of(directory, action, "ACTION", ACTION, config.action_dim, whose=whose),
+        state=scaler_of(directory, step, "STATE", STATE, config.state_dim, whose=whose),
+        action=action,
         tokenizer=tokenizer.text("tokenizer_name", ""),
         relative=relative,
         action_names=action_names(before),
@@ -341,6 +343,11 @@ def scaler_of(
         raise CheckpointError(
             f"{directory} has no statistics of the state for {mode}: LeRobot itself would leave it"
             " as it is without a word; state_normalization identity says so, where that is right"
+        )
+    elif MODES[mode] and not stored:
+        raise CheckpointError(
+            f"{directory} has no statistics of its actions for {mode}: copy the"
+            " policy_*.safetensors of its training run there"
         )
     values = []
     for name in MODES[mode]:

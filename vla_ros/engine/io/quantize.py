@@ -519,7 +519,8 @@ def _quantize_flow(
     from vla_ros.engine.models.registry import family_of
 
     refuse_flow_formats(source, formats, CPU, torch.bfloat16)
-    family, record, choice = family_of(source), Record(), choice or LoadOptions()
+    family, record = family_of(source), Record()
+    choice = family.choices(source, choice or LoadOptions())[0]  # weights are all data sets' own
     with publishing(target) as scratch:
         policy = family.load(source, choice, Placement(CPU, torch.bfloat16, None, formats, record))
         sha256 = policy.sha256

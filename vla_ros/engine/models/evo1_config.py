@@ -21,7 +21,7 @@ from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
-from vla_ros.engine.io.fields import EVO1
+from vla_ros.engine.io.fields import BY_LEROBOT, EVO1
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
@@ -325,7 +325,7 @@ def read_evo1_processors(directory: Path, config: Evo1Config) -> Processors:
     known = {*PLUMBING, NORMALIZER, UNNORMALIZER, PAD_STATE, PAD_ACTION, ACTION_STEP}
     if strange := sorted({*before, *after} - known):
         raise CheckpointError(
-            f"{directory} has processor steps that are not built: {', '.join(strange)}"
+            f"{directory} has processor steps that are not built: {', '.join(strange)}{BY_LEROBOT}"
         )
     for name, steps in ((NORMALIZER, before), (UNNORMALIZER, after)):
         if name not in steps:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -163,6 +163,16 @@ class Family(ABC, Generic[C]):
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
         """What ``unnorm_key`` may be, each with whether it has statistics of the state."""
         return {}
+
+    def choices(self, directory: Path, options: LoadOptions) -> list[LoadOptions]:
+        """``options`` with each of the data sets that may be chosen; as they are where none need be
+        or one is. For who looks at a folder before somebody chose."""
+        sets = {} if options.unnorm_key is not None else self.data_sets(directory)
+        every = [
+            replace(options, unnorm_key=key, state_normalization=None if state else "identity")
+            for key, state in sets.items()
+        ]
+        return every or [options]
 
     def sha256(self, directory: Path) -> str:
         """What :attr:`LoadedPolicy.sha256` will be, without loading."""

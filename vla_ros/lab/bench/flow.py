@@ -420,6 +420,8 @@ def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int]:
         embodiment=options.engine.embodiment or None,
         state_in_prompt=options.engine.state_in_prompt or None,
     )
+    if isinstance(source, Path):  # whose statistics scale the actions costs no time
+        choice = family.choices(source, choice)[0]
     counted = Record(counting=True)
     with user_errors(ValueError):
         formats = parse_formats(options.engine.weights)

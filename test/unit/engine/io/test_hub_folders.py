@@ -15,11 +15,14 @@ from golden.evo1.cases import CASES as EVO1_CASES
 from golden.flow.cases import CASES
 from golden.flow.seeded import draw, image
 from support.engine import CLOCK
-from support.hub_folders import EVO1, FLOW, FOLDERS, load, ready
+from support.hub_folders import EVO1, FLOW, FOLDERS, WEIGHTS, load, ready
 from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.engine import inspect, load_flow_engine
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.foreign import foreign_files
+from vla_ros.engine.io.quantize import quantize_checkpoint
+from vla_ros.engine.layers.formats import parse_formats
 from vla_ros.engine.models.cameras import roles_of
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import settle
@@ -120,3 +123,23 @@ def test_the_policy_of_the_node_takes_the_choice(tmp_path: Path) -> None:
     assert answer.actions.shape == (9, 7)
     with pytest.raises(PolicyRefused, match=r"unnorm_key is needed.*so100, so100-blue, so100-red"):
         settle(PolicySpec("vla", engine=EngineOptions(str(folder))))
+
+
+def test_a_folder_of_several_data_sets_is_quantized_before_one_is_chosen(tmp_path: Path) -> None:
+    """Weights are all data sets' own; what was made keeps the choice open."""
+    folder = ready("smolvla, statistics by data set", tmp_path)
+    quantize_checkpoint(str(folder), parse_formats("int8"), tmp_path / "less")
+    assert inspect(str(tmp_path / "less")).statistics == ("so100", "so100-blue", "so100-red")
+
+
+def test_a_repository_with_a_folder_a_suite_is_answered_with_them() -> None:
+    """nvidia/GR00T-N1.7-LIBERO has no weights in its root; judged by names, before a download."""
+    suites = ("libero_spatial", "libero_goal")
+    names = ["README.md", *(f"{s}/{n}" for s in suites for n in ("config.json", WEIGHTS))]
+    said = foreign_files(names, "nvidia/GR00T-N1.7-LIBERO")
+    assert said is not None
+    assert "hf download nvidia/GR00T-N1.7-LIBERO --include 'FOLDER/*'" in said
+    assert said.endswith("it has libero_spatial, libero_goal")
+    assert foreign_files([*names, "config.json", WEIGHTS], "x") is None
+    diffusers = foreign_files(["model_index.json", "unet/config.json"], "x")
+    assert diffusers is not None and "pipeline of diffusers" in diffusers
