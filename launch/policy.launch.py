@@ -8,27 +8,23 @@ parameter of the policy node can be given, and with `remappings` each topic be c
 `ros2 launch vla_ros policy.launch.py --show-args` explains each; so does docs/reference/launch.md.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
-    EmitEvent,
     ExecuteProcess,
     OpaqueFunction,
-    RegisterEventHandler,
     Shutdown,
 )
 from launch.conditions import IfCondition
 from launch.events.process import ProcessExited
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
-from launch_ros.actions import LifecycleNode, Node
-from launch_ros.event_handlers import OnStateTransition
-from launch_ros.events.lifecycle import ChangeState
+from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
-from lifecycle_msgs.msg import Transition
 
 from vla_ros.ros.bringup.environment import OVERRIDE, check_enclave, defaults, enclave_of
 from vla_ros.ros.bringup.graph_file import argument
@@ -170,7 +166,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         # What camera images and safety need of the middleware, for this process and no other.
         "additional_env": defaults(context.environment) | own_keys(given),
     }
-    policy = LifecycleNode(
+    policy = Node(
         executable="policy_node",
         name="policy",
         parameters=[*files, overrides | mapping(context, "parameters") | sim_time],
@@ -186,8 +182,8 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         condition=IfCondition(given("monitor")),
         **common,
     )
-    brought_up = bring_up(policy) if given("autostart") == "true" else []
-    return [*recorder(given, moved), monitor, policy, *brought_up]
+    bringing = [bring_up(given)] if given("autostart") == "true" else []
+    return [*recorder(given, moved), monitor, policy, *bringing]
 
 
 def own_keys(given: Callable[[str], str]) -> dict[str, str]:
@@ -225,36 +221,22 @@ def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None
     return Shutdown(reason=how)
 
 
-def bring_up(node: LifecycleNode) -> list[LaunchDescriptionEntity]:
-    """Configure, then activate; end the launch where either is refused. Once: after that the
-    lifecycle belongs to whoever calls it, whatever is refused then."""
-    handlers: list[RegisterEventHandler] = []
+def bring_up(given: Callable[[str], str]) -> ExecuteProcess:
+    """Configure and activate the policy node, once: after that its lifecycle is its caller's.
 
-    def ask(transition: int) -> EmitEvent:
-        return EmitEvent(
-            event=ChangeState(
-                lifecycle_node_matcher=lambda action: action is node, transition_id=transition
-            )
-        )
+    By answers, as `vla-ros up` does, from a process of its own. launch_ros goes by what the node
+    says on ~/transition_event, misses it where launch has not found the node yet, and waits for
+    ever then; and the ROS node that it makes in launch's process can abort it at a second Ctrl-C.
+    """
+    name = f"{given('namespace').strip('/')}/policy"
+    command = [sys.executable, "-m", "vla_ros.ros.bringup.lifecycle", f"/{name.strip('/')}"]
+    return ExecuteProcess(cmd=command, name="bring_up", output="screen", on_exit=brought_up)
 
-    def on(start: str, goal: str, act: LaunchDescriptionEntity) -> None:
-        found = OnStateTransition(
-            target_lifecycle_node=node, start_state=start, goal_state=goal, entities=[act]
-        )
-        handlers.append(RegisterEventHandler(found))
 
-    def refused(_: LaunchContext, what: str) -> None:
-        raise RuntimeError(f"the policy node refused to {what}, see its error above")
-
-    def brought_up(context: LaunchContext) -> None:
-        for handler in handlers:
-            context.unregister_event_handler(handler.event_handler)
-
-    on("configuring", "inactive", ask(Transition.TRANSITION_ACTIVATE))
-    on("configuring", "unconfigured", OpaqueFunction(function=refused, args=["configure"]))
-    on("activating", "inactive", OpaqueFunction(function=refused, args=["activate"]))
-    on("activating", "active", OpaqueFunction(function=brought_up))
-    return [*handlers, ask(Transition.TRANSITION_CONFIGURE)]
+def brought_up(event: ProcessExited, context: LaunchContext) -> None:
+    """The end of everything, with exit status 1, where the node refused."""
+    if event.returncode and not context.is_shutdown:
+        raise RuntimeError("the policy node was not brought up, see its error above")
 
 
 def generate_launch_description() -> LaunchDescription:

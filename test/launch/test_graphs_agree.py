@@ -92,7 +92,7 @@ def test_no_environment_is_set_for_what_others_launch(path):
     }
     assert "SetEnvironmentVariable" not in found
     source = path.read_text()
-    for kind in {"Node", "LifecycleNode"} & found.keys():
+    for kind in {"Node"} & found.keys():
         assert "additional_env" in found[kind] or "**common" in source, kind
     assert source.count("additional_env") == (0 if path.name == "libero.launch.py" else 1)
 
@@ -110,10 +110,11 @@ def test_the_page_names_every_argument():
 @pytest.mark.parametrize("launch", PAIRS)
 def test_the_same_nodes_and_lifecycle(launch):
     graph = GraphSpec.load(PAIRS[launch])
-    started = {(c["name"], c["executable"]) for c in calls(launch, "Node", "LifecycleNode")}
+    started = {(c["name"], c["executable"]) for c in calls(launch, "Node")}
     assert started == {(node.name, f"{node.executable}_node") for node in graph.nodes}
-    managed = {c["name"] for c in calls(launch, "LifecycleNode")}
-    assert managed == {node.name for node in graph.nodes if node.lifecycle}
+    # policy.launch.py, which all of them are or include, brings up that one.
+    assert [node.name for node in graph.nodes if node.lifecycle] == ["policy"]
+    assert (share() / "launch" / "policy.launch.py").read_text().count("bring_up(given)") == 1
 
 
 @pytest.mark.parametrize("launch", PAIRS)

@@ -135,6 +135,6 @@ def test_a_second_ctrl_c_changes_nothing(ros2_launch, ros, file) -> None:
         os.killpg(graph.pid, signal.SIGINT)
         time.sleep(0.3)
     assert graph.wait(30) == 0
-    ended = [line for line in graph.log.splitlines() if "process has" in line]
+    ended = [line for line in graph.log.splitlines() if "process has" in line and "_node-" in line]
     assert all("process has finished cleanly" in line for line in ended), graph.log
     assert len(ended) == (3 if file == "sim.launch.py" else 2)

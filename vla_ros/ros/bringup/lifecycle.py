@@ -1,5 +1,7 @@
 """Bring lifecycle nodes up: configure, then activate, through their lifecycle services.
 
+    python -m vla_ros.ros.bringup.lifecycle /policy    # as the launch files do
+
 Uses a context of its own, so it neither disturbs nor needs the caller's rclpy.init.
 
 A server answers whoever it knows. One that hears a request before it has heard of who asks, as on a
@@ -9,6 +11,8 @@ nothing is looked at, and asked again.
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +22,9 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+
+from vla_ros.core.signals import set_on_signal
+from vla_ros.ros.bringup.environment import prepare
 
 TRANSITIONS = {
     "configure": Transition.TRANSITION_CONFIGURE,
@@ -30,6 +37,7 @@ STATES = {
     "activate": ("inactive", "active"),
     "deactivate": ("active", "inactive"),
 }
+LONGEST_S = 3600.0  # `load_timeout_s` ends it before
 LOOK_S = 3.0  # without an answer; loading takes longer, and then the look says "configuring"
 
 
@@ -124,3 +132,25 @@ class LifecycleClient:
             raise TimeoutError("the node's process ended")
         if time.monotonic() > until:
             raise TimeoutError(f"{problem} in time")
+
+
+def main(node: str) -> int:
+    """Bring one node up. Returns 1 where it refused or did not answer, after one line on stderr."""
+    stop = threading.Event()
+    set_on_signal(stop)
+    prepare()
+    with LifecycleClient() as client:
+        for transition in ("configure", "activate"):
+            try:
+                done = client.change(node, transition, LONGEST_S, lambda: not stop.is_set())
+            except TimeoutError as error:
+                print(f"{node}: {transition}: {error}", file=sys.stderr)
+                return 1
+            if not done:
+                print(f"{node} refused to {transition}", file=sys.stderr)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
