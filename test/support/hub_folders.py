@@ -34,6 +34,7 @@ from vla_ros.engine.io.convert import ConvertOptions, convert
 from vla_ros.engine.io.flow_config import (
     steps_of,
 )
+from vla_ros.engine.io.lerobot import lerobot_type
 from vla_ros.engine.io.random import write_random
 from vla_ros.engine.models.evo1 import position_table
 from vla_ros.engine.models.family import LoadOptions, Placement
@@ -609,10 +610,12 @@ def ready(name: str, where: Path) -> Path:
 
 def load(name: str, where: Path) -> Any:
     """The policy of a folder, or CheckpointError: token policies as an engine."""
-    folder, it = ready(name, where), FOLDERS[name]
+    folder, options = ready(name, where), dict(FOLDERS[name].options)
+    if lerobot_type(folder) == "pi05":  # no folder says it; the golden ones are of LeRobot 0.6
+        options["state_in_prompt"] = "robot"
     if is_flow(folder):
-        return family_of(folder).load(folder, LoadOptions(**it.options), PLACE)
-    return load_engine(EngineOptions(str(folder), **it.options))
+        return family_of(folder).load(folder, LoadOptions(**options), PLACE)
+    return load_engine(EngineOptions(str(folder), **options))
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,7 +89,7 @@ class FlowConfig:
     vlm: str = ""
     row_time: bool = False
     max_delay: int = 0
-    relative: bool | None = None
+    relative: bool | None = field(default=None, compare=False)
     state_in_prompt: str = ""
 
     @property
