@@ -131,10 +131,11 @@ def test_a_second_ctrl_c_changes_nothing(ros2_launch, ros, file) -> None:
     graph = ros2_launch(file, policy="zero")
     status = ros.inbox(PolicyStatus, "/policy/status", LATCHED)
     status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=60)
-    for _ in range(3):
+    for _ in range(2):
         os.killpg(graph.pid, signal.SIGINT)
         time.sleep(0.3)
-    assert graph.wait(30) == 0
+    # `ros2` itself, which is not ours, may be past its own handler by then.
+    assert graph.wait(30) in (0, -signal.SIGINT)
     ended = [line for line in graph.log.splitlines() if "process has" in line and "_node-" in line]
     assert all("process has finished cleanly" in line for line in ended), graph.log
     assert len(ended) == (3 if file == "sim.launch.py" else 2)

@@ -32,7 +32,7 @@ ROS = {  # packages of the three distributions that this repository may ask for
     *("action_msgs", "builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "lifecycle_msgs"),
     *("rcl_interfaces", "rosgraph_msgs", "sensor_msgs", "service_msgs", "std_msgs", "std_srvs"),
     *("trajectory_msgs", "unique_identifier_msgs", "rclpy", "launch", "launch_ros"),
-    *("launch_pytest", "ros2launch", "rosidl_default_generators", "rosidl_default_runtime"),
+    *("ros2launch", "rosidl_default_generators", "rosidl_default_runtime"),
     "rosidl_parser",
 }
 NOT_IN_HUMBLE = {"service_msgs"}
@@ -121,7 +121,7 @@ def test_what_a_build_and_the_tests_ask_for_is_imported():
     build = {ROSDEP[n] for n in imported([SETUP, ROOT / "rosidl_build.py"]) & set(ROSDEP)}
     assert declared("build_depend") - set(TOOLS) == build
     seen = imported((ROOT / "test").rglob("*.py"))
-    asked = {"launch_pytest" if n == "launch" else ROSDEP.get(n, "") for n in seen} - {""}
+    asked = {ROSDEP.get(n, "") for n in seen} - {""}
     extra = declared("test_depend") - set(TOOLS)
     assert extra == asked - declared("depend", "exec_depend", "build_depend")
 
@@ -160,6 +160,6 @@ def test_what_humble_lacks_is_asked_for_elsewhere_only():
 def test_a_missing_and_a_needless_dependency_are_found(tmp_path):
     """The comparison itself: an import of a package nobody asked for shows."""
     stray = tmp_path / "stray.py"
-    stray.write_text("import sys\nfrom launch_pytest import x\nimport rich.table\n")
-    assert imported([stray]) == {"launch_pytest", "rich"}
-    assert needed({"launch_pytest", "rich", "torch"}) == {"launch_pytest", "python3-rich"}
+    stray.write_text("import sys\nfrom launch_ros import x\nimport rich.table\n")
+    assert imported([stray]) == {"launch_ros", "rich"}
+    assert needed({"launch_ros", "rich", "torch"}) == {"launch_ros", "python3-rich"}

@@ -23,9 +23,14 @@ def set_on_signal(stop: threading.Event) -> None:
         nonlocal asked
         if not asked:
             asked = True
-            for known in ENDS:
-                signal.signal(known, signal.SIG_IGN)
+            ignore()
             stop.set()
 
     for number in ENDS:
         signal.signal(number, ask)
+
+
+def ignore() -> None:
+    """From now on neither ends this process, which ends by itself. In the main thread."""
+    for number in ENDS:
+        signal.signal(number, signal.SIG_IGN)

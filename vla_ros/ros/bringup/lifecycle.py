@@ -23,7 +23,7 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
-from vla_ros.core.signals import set_on_signal
+from vla_ros.core.signals import ignore, set_on_signal
 from vla_ros.ros.bringup.environment import prepare
 
 TRANSITIONS = {
@@ -153,4 +153,6 @@ def main(node: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    status = main(sys.argv[1])
+    ignore()
+    sys.exit(status)
