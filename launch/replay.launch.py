@@ -9,11 +9,15 @@
 comparison and a report at the end. `player:=ros2bag` runs `ros2 bag play` beside the policy of
 policy.launch.py, in this domain, so that everything else of ROS can look on; the policy lives
 in the bag's time, and every argument of policy.launch.py can be given. `vla-ros replay` takes those
-that set a parameter, and `parameters`; what means nothing to a player is refused.
+that set a parameter, and `parameters`; what means nothing to a player is refused. The launch ends
+with the player's exit status: of `vla-ros replay` 0 for identical, 1 for different, 2 for a bag
+that cannot be played.
 """
 
 import json
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
@@ -26,6 +30,7 @@ from launch.actions import (
     TimerAction,
 )
 from launch.event_handlers import OnProcessExit
+from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.substitutions import FindPackageShare
@@ -130,6 +135,7 @@ def play(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         for name, _ in OPTIONS:
             if given(name):
                 raise RuntimeError(f"{name} is for player:=vla_ros: ros2 bag play has no report")
+        _refuse_without_ros2_bag()
         return _ros2bag(given, context.environment)
     return _vla_ros(context.launch_configurations)
 
@@ -184,9 +190,51 @@ def _ros2bag(
     return [policy, later, _end_with(player)]
 
 
+def _refuse_without_ros2_bag() -> None:
+    """One line, instead of a usage text and a policy that was brought up for nothing."""
+    if not any(verb.name == "bag" for verb in entry_points(group="ros2cli.command")):
+        raise RuntimeError(
+            "player:=ros2bag needs `ros2 bag`, which is not installed here: sudo apt-get install"
+            " ros-$ROS_DISTRO-ros2bag ros-$ROS_DISTRO-rosbag2, or leave player:= out, whose"
+            " `vla-ros replay` reads the bag by itself"
+        )
+
+
 def _end_with(process: ExecuteProcess) -> RegisterEventHandler:
-    done = Shutdown(reason="the bag is at its end")
-    return RegisterEventHandler(OnProcessExit(target_action=process, on_exit=[done]))
+    return RegisterEventHandler(OnProcessExit(target_action=process, on_exit=_ended))
+
+
+def _ended(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
+    """The end of the player is the end of everything, and its status that of the launch."""
+    if context.is_shutdown:
+        return None
+    if event.returncode:
+        _exit_with(abs(event.returncode), context)
+        return Shutdown(reason=f"{event.process_name} ended with status {event.returncode}")
+    return Shutdown(reason="the bag is at its end")
+
+
+def _exit_with(status: int, context: LaunchContext) -> None:
+    """Let launch end with this status, where its own are 0 and 1.
+
+    An exception that is no ``Exception`` is the one thing that gets out of its loop as it is. That
+    leaves alone what still runs, so it waits until this process has no children any more.
+    """
+    loop = context.asyncio_loop
+    held = loop.create_future()
+    context.add_completion_future(held)  # until then launch does not end by itself
+
+    def look() -> None:
+        nonlocal held
+        if any(file.read_text().strip() for file in Path("/proc/self/task").glob("*/children")):
+            loop.call_later(0.1, look)
+            return
+        last, held = held, loop.create_future()
+        context.add_completion_future(held)  # should launch not have waited for the last one
+        loop.call_later(0.1, look)
+        last.set_exception(SystemExit(status))
+
+    loop.call_later(0.1, look)
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -15,6 +15,7 @@ from over_ros import SetupError, say
 from sources import (
     DEFAULT_ROS,
     EXTRAS,
+    LAUNCH,
     LIBERO,
     PINS,
     ROOT,
@@ -115,6 +116,29 @@ class Venv:
         self.pip("--no-deps", "-r", str(LIBERO))
         self.remember("libero", key)
 
+    def install_launch(self) -> None:
+        """The real `ros2 launch`, where its repositories can be reached: the tests that need it
+        are skipped elsewhere. A sourced ROS 2 has its own."""
+        key = digest([LAUNCH], self.remembered("python"))
+        if over_ros.sourced_ros() or self.remembered("launch") == key:
+            return
+        if unreachable := _unreachable(LAUNCH.read_text(encoding="utf-8")):
+            say(f"`ros2 launch` is not installed ({unreachable}): tests that need it are skipped")
+            return
+        say("installing ROS 2's launch and command line, for the tests")
+        self.pip("--quiet", "--no-deps", "--no-build-isolation", "-r", str(LAUNCH))
+        # launch_ros imports it for composable nodes, of which there are none here.
+        (self.packages() / "composition_interfaces").mkdir(exist_ok=True)
+        (self.packages() / "composition_interfaces" / "srv.py").write_text(
+            "class LoadNode:\n    class Request: ...\n    class Response: ...\n"
+        )
+        self.remember("launch", key)
+
+    def packages(self) -> Path:
+        """Where this environment's packages are."""
+        (found,) = self.folder.glob("lib/python3*/site-packages")
+        return found
+
     def install_view(self) -> None:
         """The page in the browser."""
         wanted = extra("view")
@@ -157,3 +181,16 @@ class Venv:
     def remember(self, what: str, value: str) -> None:
         """For the next run, which skips what has not changed."""
         (self.folder / f".vla_ros_{what}").write_text(value)
+
+
+def _unreachable(requirements: str) -> str:
+    """Why the repositories that these lines name cannot be had; "" where they can. Asked for
+    first, since pip waits long for a network that answers nothing."""
+    for url in sorted(set(re.findall(r"git\+(https://\S+\.git)@", requirements))):
+        command = ["git", "ls-remote", "--quiet", url, "HEAD"]
+        env = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+        try:
+            subprocess.run(command, env=env, capture_output=True, timeout=20, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return f"git cannot reach {url}"
+    return ""

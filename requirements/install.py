@@ -58,6 +58,7 @@ def main() -> int:
         "--ros", choices=ROS_EXTRAS, default=DEFAULT_ROS, help="whose wheels (no ROS sourced)"
     )
     parser.add_argument("--libero", action="store_true", help="the LIBERO benchmark too")
+    parser.add_argument("--launch", action="store_true", help="the real `ros2 launch`, for tests")
     parser.add_argument("--view", action="store_true", help="the page in the browser too")
     args = parser.parse_args()
     start = time.monotonic()
@@ -70,6 +71,8 @@ def main() -> int:
         venv.install_requirements()
         if args.libero:
             venv.install_libero()
+        if args.launch:
+            venv.install_launch()
         if args.view:
             venv.install_view()
         if not args.requirements_only:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TORCH = ROOT / "requirements" / "torch.txt"
 PINS = ROOT / "requirements" / "pins.txt"
 LIBERO = ROOT / "requirements" / "libero.txt"
+LAUNCH = ROOT / "requirements" / "launch.txt"
 WHEEL_PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]  # CPythons with ROS 2 wheels
 EXTRAS = ("model", "sim", "replay", "lab", "dev")
 ROS_EXTRAS = {"kilted": "ros", "jazzy": "ros-jazzy"}  # distro: the extra with its wheels

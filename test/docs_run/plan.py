@@ -69,7 +69,11 @@ CHAINS: dict[str, tuple[Step, ...]] = {
             shows=CARD,
         ),
         Step("docs/README.md", "vla-ros doctor"),
-        Step(CONVERT, "vla-ros doctor --checkpoint TARGET", words={"TARGET": "shipped:tabletop"}),
+        Step(
+            CONVERT,
+            "vla-ros doctor --checkpoint TARGET --full",
+            words={"TARGET": "shipped:tabletop"},
+        ),
     ),
     "up": (
         Step(

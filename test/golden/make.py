@@ -151,6 +151,11 @@ MAKERS = {
             ("n1.6", "n16", "n1.6.1-release"),
         )
     },
+    "prompts": Maker(  # after `make tokenizers`
+        "make_prompts.py",
+        ("prompt_ids.json",),
+        packages={"transformers": "4.40.1", "tokenizers": "0.19.1"},
+    ),
     "safety-gate": Maker(
         "make_gate.py", ("gate7.npz",), words=("{here}/gate7.npz",), path=("{root}",)
     ),

@@ -16,6 +16,9 @@ SIZES = (
     (56, 56),
     (200, 57),
 )
+#: The picture that is so much higher than wide that Pillow 13, with which the files were made,
+#: resizes its columns first. No checkpoint was trained so, and the engine does not do it.
+TALL = len(SIZES) - 1
 INSTRUCTIONS = (
     "pick up the red cube",
     "Put the Blue Bowl on the plate",
@@ -40,6 +43,11 @@ def picture(number: int, height: int, width: int) -> np.ndarray:
 
 def pictures() -> list[np.ndarray]:
     return [picture(number, *size) for number, size in enumerate(SIZES)]
+
+
+def of_tall(number: int, cameras: int) -> bool:
+    """Whether one of the cameras of a frame shows the tall picture."""
+    return TALL in [(number + camera) % len(SIZES) for camera in range(cameras)]
 
 
 def pairs() -> list[tuple[int, str]]:

@@ -1,6 +1,12 @@
-"""What runs on a device instead of plain torch, against plain torch."""
+"""What runs on a device instead of plain torch, against plain torch.
+
+On a CPU, where plain torch is all there is, the question is another: whether what compares them
+would notice a wrong kernel. So nothing passes here by being held to itself.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +30,8 @@ from vla_ros.engine.layers.kernels.fused import (
     check_rope_write,
     rope_write_reference,
 )
+from vla_ros.engine.layers.kv_cache import KVCache
+from vla_ros.engine.layers.pack import Plan
 
 HEADS = [Heads(32, 32), Heads(8, 2), Heads(14, 2)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -33,12 +41,18 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_rope_and_kv_write(heads: Heads, head_dim: int, dtype: torch.dtype, device: str) -> None:
-    """Of a pass: the kernel where one runs, on a CPU the reference itself."""
     where = torch.device(device)
     kernel = choose_rope_write(where, head_dim, dtype, heads)
     if where.type == "cuda":
         assert kernel is not None, "Triton does not run here: see the warning above"
-    check_rope_write(kernel or rope_write_reference, where, dtype, head_dim, heads)
+        check_rope_write(kernel, where, dtype, head_dim, heads)
+        return
+
+    def backwards(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *rest: Any) -> Any:
+        return rope_write_reference(qkv, cos, -sin, *rest)
+
+    with pytest.raises(ValueError, match="off by"):
+        check_rope_write(backwards, where, dtype, head_dim, heads)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -49,7 +63,15 @@ def test_tail_attention(heads: Heads, head_dim: int, dtype: torch.dtype, device:
     kernel = choose_tail(where, head_dim, dtype, heads)
     if where.type == "cuda":
         assert kernel is not None, "Triton does not run here: see the warning above"
-    check_tail(kernel or TorchTail, where, dtype, head_dim, heads)
+        check_tail(kernel, where, dtype, head_dim, heads)
+        return
+
+    def sharper(kv_cache: KVCache, plan: Plan) -> Any:
+        tail = TorchTail(kv_cache, plan)
+        return lambda layer, q, scale: tail(layer, q, 1.5 * scale)
+
+    with pytest.raises(ValueError, match="off by"):
+        check_tail(sharper, where, dtype, head_dim, heads)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -60,7 +82,12 @@ def test_what_lies_between_products(
     where = torch.device(device)
     found = choose_between(where, dtype, width, middle)
     assert (found is PLAIN) == (where.type == "cpu"), "see the warning above"
-    check_between(found, where, dtype, width, middle)
+    if where.type == "cuda":
+        check_between(found, where, dtype, width, middle)
+        return
+    wrong = PLAIN._replace(silu_mul=lambda x: 1.5 * PLAIN.silu_mul(x))
+    with pytest.raises(ValueError, match="off by"):
+        check_between(wrong, where, dtype, width, middle)
 
 
 #: sizes of a model in bf16, sizes that fit no block, and fp32: each way is compiled for each
@@ -84,7 +111,8 @@ def test_products(shape: tuple[int, int], rows: int, dtype: torch.dtype, device:
     tuner = choose_tuner(where, dtype)
     if tuner is None:
         assert where.type == "cpu", "Triton does not run here: see the warning above"
-        check_product(F.linear, x, weight, bias)
+        with pytest.raises(ValueError, match="off by"):
+            check_product(lambda *given: 1.02 * F.linear(*given), x, weight, bias)
         return
     ran = 0
     for way in ways(rows, dtype):

@@ -45,6 +45,7 @@ def test_pictures_are_resized_on_the_device_as_pillow_does_it(
             assert levels.max() < (0.01 if preprocessing == "default" else 1.01)
 
 
+@GPU_ONLY
 def test_a_flow_policys_pictures_are_those_of_the_cpu(device: str) -> None:
     where = torch.device(device)
     for shape in SHAPES:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from support.engine import engine_of, play, stream, tiny_config
+from support.engine import Again, engine_of, play, stream, tiny_config
 from vla_ros.engine.io.openvla import quantized
 from vla_ros.engine.io.random import in_memory
 from vla_ros.engine.layers import linear as low_bit
@@ -56,8 +56,13 @@ def test_a_token_policy(kind: str, device: str) -> None:
     few = quantized(checkpoint, parse_formats(kind))
     events = stream(3, {0: "pick up the red cube"})
     graphs, plain = (
-        play(engine_of(few, device=device, dtype="bfloat16", cuda_graphs=on), events)
-        for on in (True, False)
+        play(
+            engine_of(
+                few, "autoregressive", capture, device=device, dtype="bfloat16", cuda_graphs=on
+            ),
+            events,
+        )
+        for on, capture in ((True, Again() if where.type == "cpu" else None), (False, None))
     )
     assert [i.tokens for i in graphs.values()] == [i.tokens for i in plain.values()]
 
@@ -65,11 +70,11 @@ def test_a_token_policy(kind: str, device: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("preset", ["pi05-small", "smolvla-small", "groot-n1.7-small"])
 def test_a_flow_policy(preset: str, kind: str, device: str) -> None:
-    """Of a device the chunk that a CPU says, up to rounding."""
+    """Of a device and its graphs the chunk that a CPU says without, up to rounding."""
     chunks = []
-    for name in ("cpu", device):
+    for name, graphs in (("cpu", False), (device, True)):
         where = torch.device(name)
-        capture = CudaCapture(where) if where.type == "cuda" else None
+        capture = (CudaCapture(where) if where.type == "cuda" else Again()) if graphs else None
         place = Placement(where, torch.bfloat16, capture, parse_formats(kind))
         source = f"random:{preset}"
         model = family_of(source).load(source, LoadOptions(), place).model

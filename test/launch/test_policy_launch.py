@@ -1,59 +1,37 @@
-"""The launch files, started by the real launch. Needs a full ROS 2 (launch is not on PyPI)."""
+"""The launch files, started by the real `ros2 launch`: `make ros2-launch`, or a sourced ROS 2."""
+
+from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-REASON = "launch is not installed (not on PyPI): source a full ROS 2 to run this"
-launch = pytest.importorskip("launch", reason=REASON)
-launch_pytest = pytest.importorskip("launch_pytest", reason=REASON)
-pytest.importorskip("launch_ros", reason=REASON)
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
-from launch.actions import IncludeLaunchDescription
-from launch.launch_description_sources import PythonLaunchDescriptionSource
+from lifecycle_msgs.srv import GetState
 from rcl_interfaces.srv import GetParameters
 
-from support.domain import leased_domain
-from support.nodes import ros_environment
+from support.nodes import Program
+from support.plugins import EXAMPLE, install
 from support.ros import RosPeer
+from support.ros2_launch import needs_launch
 from support.wait import wait_until
-from vla_ros.core.resources import share
 from vla_ros.msg import EpisodeStatus, PolicyStatus
-from vla_ros.ros.bringup.environment import PROFILES
+from vla_ros.ros.bringup.environment import profile_name
 from vla_ros.ros.common.qos import LATCHED
 
-
-@pytest.fixture
-def domain(monkeypatch):
-    """launch starts its processes with this process's environment."""
-    with leased_domain() as number:
-        for name, value in ros_environment(number).items():
-            if os.environ.get(name) != value:
-                monkeypatch.setenv(name, value)
-        # The launch file must set these by itself.
-        for name in PROFILES:
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv("ROS_AUTOMATIC_DISCOVERY_RANGE", raising=False)
-        yield number
+pytestmark = needs_launch
 
 
-def included(name, **arguments):
-    source = PythonLaunchDescriptionSource(str(share() / "launch" / name))
-    return launch.LaunchDescription(
-        [
-            IncludeLaunchDescription(source, launch_arguments=arguments.items()),
-            launch_pytest.actions.ReadyToTest(),
-        ]
-    )
-
-
-@launch_pytest.fixture
-def policy_graph(domain):
-    return included(
+def test_policy_launch_brings_the_node_up_with_its_arguments(
+    ros2_launch: Callable[..., Program], ros: RosPeer
+) -> None:
+    graph = ros2_launch(
         "policy.launch.py",
         policy="zero",
         max_age_s="0.4",
@@ -62,69 +40,41 @@ def policy_graph(domain):
         parameters="{silence_after_s: 0.3, joint_names: [b, a], cameras.main.topic: eye}",
         remappings="{~/action: /servo/action}",
     )
+    status = ros.inbox(PolicyStatus, "/arm/policy/status", LATCHED)
+    up = status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=30)
+    assert (up.policy, up.instruction) == ("zero", "wait")
+    assert up.max_age_s == pytest.approx(0.4)
+    request = GetParameters.Request(names=["silence_after_s", "joint_names", "cameras.main.topic"])
+    silence, joints, topic = ros.call(GetParameters, "/arm/policy/get_parameters", request).values
+    assert (silence.double_value, topic.string_value) == (0.3, "eye")
+    assert list(joints.string_array_value) == ["b", "a"]
+    wait_until(lambda: ros.node.count_publishers("/servo/action") == 1, 5.0, "its topic")
+    nodes = environments(graph.pid, "lib/vla_ros/")
+    assert len(nodes) == 2, "policy and monitor"
+    for name in (profile_name(os.environ), "ROS_AUTOMATIC_DISCOVERY_RANGE"):
+        assert {name in found for found in nodes} == {True}
 
 
-@launch_pytest.fixture
-def sim_graph(domain):
-    return included("sim.launch.py", policy="scripted", mode="lockstep")
-
-
-@pytest.mark.launch(fixture=policy_graph)
-def test_policy_launch_brings_the_node_up_with_its_arguments(domain):
-    peer = RosPeer(domain)
-    try:
-        status = peer.inbox(PolicyStatus, "/arm/policy/status", LATCHED)
-        up = status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=30)
-        assert (up.policy, up.instruction) == ("zero", "wait")
-        assert up.max_age_s == pytest.approx(0.4)
-        request = GetParameters.Request(
-            names=["silence_after_s", "joint_names", "cameras.main.topic"]
-        )
-        silence, joints, topic = peer.call(
-            GetParameters, "/arm/policy/get_parameters", request
-        ).values
-        assert (silence.double_value, topic.string_value) == (0.3, "eye")
-        assert list(joints.string_array_value) == ["b", "a"]
-        wait_until(lambda: peer.node.count_publishers("/servo/action") == 1, 5.0, "its topic")
-        for name in (*PROFILES, "ROS_AUTOMATIC_DISCOVERY_RANGE"):
-            assert name not in os.environ, "only the nodes have it"
-            assert {name in found for found in environments("vla_ros.ros.nodes")} == {True}
-    finally:
-        peer.close()
-
-
-def environments(command: str) -> list[dict[str, str]]:
-    """Of every process that launch started with this in its command line."""
+def environments(parent: int, command: str) -> list[dict[str, str]]:
+    """Of every process that this one started with this in its command line."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            parent = folder.joinpath("stat").read_text().rsplit(")", 1)[1].split()[1]
-            if int(parent) == os.getpid() and command in folder.joinpath("cmdline").read_text():
+            of = folder.joinpath("stat").read_text().rsplit(")", 1)[1].split()[1]
+            if int(of) == parent and command in folder.joinpath("cmdline").read_text():
                 text = folder.joinpath("environ").read_text()
                 found.append(dict(item.split("=", 1) for item in text.split("\0") if item))
-    assert found, f"no process of {command}"
     return found
-
-
-LAUNCH = """
-import sys
-from launch import LaunchDescription, LaunchService
-from launch.actions import IncludeLaunchDescription
-from launch.launch_description_sources import PythonLaunchDescriptionSource
-
-given = dict(word.split(":=", 1) for word in sys.argv[2:])
-source = PythonLaunchDescriptionSource(sys.argv[1])
-service = LaunchService(noninteractive=True)
-included = IncludeLaunchDescription(source, launch_arguments=given.items())
-service.include_launch_description(LaunchDescription([included]))
-sys.exit(service.run())
-"""
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ({"policy": "vla"}, "configure refused: policy 'vla' needs a checkpoint"),
+        (
+            {"policy": "vlaa"},
+            "configure refused: policy is 'vlaa': there are zero, scripted, replay",
+        ),
         ({"control_rate_hz": "-4.0"}, "bad parameter: "),
         ({"policy": "zero", "require_verified": "true"}, "require_verified is for policy vla"),
         ({"policy": "vla", "checkpoint": "random:small", "weights": "int9"}, "int9"),
@@ -132,21 +82,59 @@ sys.exit(service.run())
         ({"parameters": "[max_age_s]"}, "write '{NAME: VALUE, NAME: VALUE}'"),
     ],
 )
-def test_a_wrong_value_ends_the_launch_with_a_reason_and_status_1(domain, arguments, says):
-    """As `ros2 launch` does it: in a process of its own."""
-    words = [f"{name}:={value}" for name, value in arguments.items()]
-    command = [sys.executable, "-c", LAUNCH, str(share() / "launch" / "policy.launch.py"), *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 1
-    assert says in ended.stdout + ended.stderr
+def test_a_wrong_value_ends_the_launch_with_a_reason_and_status_1(ros2_launch, arguments, says):
+    ended = ros2_launch("policy.launch.py", **arguments)
+    assert ended.wait(60) == 1
+    assert says in ended.log
 
 
-@pytest.mark.launch(fixture=sim_graph)
-def test_sim_launch_in_lockstep_moves_the_robot(domain):
-    peer = RosPeer(domain)
-    try:
-        episodes = peer.inbox(EpisodeStatus, "/bridge/episode", LATCHED)
-        moved = episodes.wait(lambda m: m.actions_applied >= 5, timeout=60)
-        assert moved.mode == "lockstep"
-    finally:
-        peer.close()
+def test_every_policy_that_the_parameter_takes_can_be_launched(ros2_launch, ros, tmp_path) -> None:
+    """Also those that no list in a launch file knows: of a package with an entry point."""
+    site = install(EXAMPLE, tmp_path)
+    ros2_launch("policy.launch.py", policy="nod", extra_env={"PYTHONPATH": str(site)})
+    status = ros.inbox(PolicyStatus, "/policy/status", LATCHED)
+    up = status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=30)
+    assert up.policy == "nod"
+
+
+def test_after_the_first_bring_up_the_lifecycle_belongs_to_its_caller(ros2_launch, ros) -> None:
+    """An inactive node stays inactive; a refused configure leaves the graph up and says why."""
+    graph = ros2_launch("policy.launch.py", policy="zero")
+    status = ros.inbox(PolicyStatus, "/policy/status", LATCHED)
+    status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=30)
+    for transition in ("deactivate", "cleanup", "configure"):
+        assert ros.change_state("/policy", transition)
+    time.sleep(1.0)  # time for a launch file that would activate it
+    assert ros.call(GetState, "/policy/get_state").current_state.label == "inactive"
+    assert ros.change_state("/policy", "cleanup")
+    assert ros.set_parameter("/policy", "policy", "vla")[0]
+    assert not ros.change_state("/policy", "configure")
+    graph.wait_for_log("configure refused: policy 'vla' needs a checkpoint")
+    assert ros.set_parameter("/policy", "policy", "zero")[0]
+    assert ros.change_state("/policy", "configure")
+    assert ros.change_state("/policy", "activate")
+    assert graph.returncode is None
+    os.killpg(graph.pid, signal.SIGINT)
+    assert graph.wait(30) == 0
+
+
+def test_sim_launch_in_lockstep_moves_the_robot(ros2_launch, ros) -> None:
+    ros2_launch("sim.launch.py", policy="scripted", mode="lockstep")
+    episodes = ros.inbox(EpisodeStatus, "/bridge/episode", LATCHED)
+    moved = episodes.wait(lambda m: m.actions_applied >= 5, timeout=60)
+    assert moved.mode == "lockstep"
+
+
+@pytest.mark.parametrize("file", ["policy.launch.py", "sim.launch.py"])
+def test_a_second_ctrl_c_changes_nothing(ros2_launch, ros, file) -> None:
+    """A terminal sends it to the whole group of processes."""
+    graph = ros2_launch(file, policy="zero")
+    status = ros.inbox(PolicyStatus, "/policy/status", LATCHED)
+    status.wait(lambda m: m.state == PolicyStatus.STATE_WAITING, timeout=60)
+    for _ in range(3):
+        os.killpg(graph.pid, signal.SIGINT)
+        time.sleep(0.3)
+    assert graph.wait(30) == 0
+    ended = [line for line in graph.log.splitlines() if "process has" in line]
+    assert all("process has finished cleanly" in line for line in ended), graph.log
+    assert len(ended) == (3 if file == "sim.launch.py" else 2)

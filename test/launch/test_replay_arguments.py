@@ -21,8 +21,9 @@ from vla_ros.core.resources import share
 from vla_ros.ros.nodes.replay.prepare import graph_of
 
 MODULES = (
-    "launch", "launch.actions", "launch.event_handlers", "launch.launch_description_sources",
-    "launch.substitutions", "launch_ros", "launch_ros.substitutions",
+    "launch", "launch.actions", "launch.event_handlers", "launch.events", "launch.events.process",
+    "launch.launch_description_sources", "launch.substitutions", "launch_ros",
+    "launch_ros.substitutions",
 )  # fmt: skip
 
 
@@ -46,6 +47,8 @@ class Launched:
             monkeypatch.setitem(sys.modules, name, stub)
         self.actions = stubs["launch.actions"]
         self.file = runpy.run_path(str(share() / "launch" / "replay.launch.py"))
+        installed = {"entry_points": lambda group: [SimpleNamespace(name="bag")]}
+        monkeypatch.setitem(self.file["_refuse_without_ros2_bag"].__globals__, *installed.popitem())
 
     def play(self, **given: str) -> list[str]:
         """The command of the player, with these arguments and the others' defaults."""

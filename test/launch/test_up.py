@@ -50,6 +50,18 @@ def test_up_activates_the_policy_and_ends_cleanly_on_sigint(up, ros):
         assert line in graph.log
 
 
+def test_a_second_ctrl_c_changes_nothing(up, ros):
+    """0.3 s after the first, and again while everything ends."""
+    graph = up("policy", "-p", "policy.policy=zero")
+    graph.wait_for_log("everything is running", timeout=30)
+    while graph.returncode is None:
+        graph.signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert graph.wait(30) == 0
+    for node in ("monitor", "policy"):
+        assert f"{node} ended with status 0" in graph.log
+
+
 @pytest.mark.timing
 def test_up_sim_with_the_shipped_policy_solves_one_task_after_another(up, ros):
     """Nothing but a checkpoint is said: its units are its own, and an end is not a fault. Where the

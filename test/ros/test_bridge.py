@@ -210,7 +210,7 @@ def test_every_picture_comes_with_its_camera_and_the_robot_describes_itself(spaw
     moving = {j.get("name") for j in urdf.findall("joint") if j.get("type") != "fixed"}
     assert moving == set(policy.joints.messages[0].name)
     health = ros.inbox(DiagnosticArray, "/diagnostics").wait(timeout=5.0).status[0]
-    assert health.name == "/bridge: episode" and health.message.startswith("FAILURE: not solved")
+    assert health.name == "bridge: episode" and health.message.startswith("FAILURE: not solved")
     if not tf2:
         assert "no transforms are published: tf2_msgs cannot be imported" in bridge.log
         return

@@ -123,7 +123,7 @@ def test_stage_durations_sum_to_the_total_and_the_total_is_the_age_of_the_eviden
 
 
 def test_twist_and_gripper_say_what_the_action_says(start_policy):
-    rig = start_policy(outputs=["twist"], stale_policy="zero", silence_after_s=60.0)
+    rig = start_policy(outputs=["twist"], velocity_limits=[10.0] * 6, silence_after_s=60.0)
     twists = rig.ros.inbox(TwistStamped, "policy/twist", qos.ACTION)
     grippers = rig.ros.inbox(Float64, "policy/gripper", qos.ACTION)
     rig.bring_up("reach")

@@ -59,6 +59,32 @@ def test_while_the_policy_loads_state_status_and_stop_answer_and_the_stop_lasts(
         rig.wait_for(CommandKind.POLICY)
 
 
+def test_a_policy_of_another_kind_moves_no_robot_unless_that_is_said(start_policy):
+    """Seven displacements of an end effector, where the parameters say seven joints' positions."""
+    names = [f"joint_a{i}" for i in range(1, 7)]
+    rig = start_policy(
+        policy="vla",
+        checkpoint="random:small",
+        num_threads=1,
+        warmup_count=1,
+        max_age_s=5.0,
+        action_space="joint_position",
+        action_names=[*names, "finger"],
+        gripper_names=["finger"],
+        bounds_low=[-3.0] * 6,
+        bounds_high=[3.0] * 6,
+        stale_policy="hold",
+    )
+    assert not rig.ros.change_state("/policy", "configure", 60.0)
+    refused = rig.expect(lambda s: "the policy says that its actions are" in s.reason)
+    assert refused.state == State.UNCONFIGURED and refused.worker_pid == 0
+    for said in ("end_effector_delta", "joint_position", "joint_a1", "rx", "action_space_override"):
+        assert said in refused.reason, "both, side by side, and what allows it"
+    assert rig.ros.set_parameter("/policy", "action_space_override", True) == (True, "")
+    assert rig.ros.change_state("/policy", "configure", 60.0)
+    rig.node.wait_for_log("check this: action_space is joint_position")
+
+
 def test_simulated_time_is_chosen_at_the_start(start_policy, tmp_path):
     rig = start_policy(policy="replay", replay_file=moves(tmp_path))
     rig.bring_up()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import random
+import time
 
 import numpy as np
 import pytest
@@ -11,21 +13,23 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 from builtin_interfaces.msg import Time
 from PIL import Image as Pillow
-from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import CompressedImage, Image
 
-from support.wait import wait_until
+from support.wait import repeating, wait_until
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
 from vla_ros.ros.common.convert import stamp_of, to_time
 
 SUPPORTED = ("rgb8", "bgr8", "rgba8", "bgra8", "mono8")
+YUV = ("yuv422_yuy2", "yuyv", "yuv422", "uyvy")
 
 #: Fields that differ from a good 8 x 6 rgb8 image, and what the status must say.
 BAD_FIELDS = {
-    "bayer": ({"encoding": "bayer_rggb8"}, "encoding 'bayer_rggb8'"),
+    "bayer": ({"encoding": "bayer_rggb8"}, "image_proc's debayer node makes colors of it"),
     "16 bit": ({"encoding": "16UC1"}, "encoding '16UC1'"),
     "float depth": ({"encoding": "32FC1"}, "encoding '32FC1'"),
-    "yuv": ({"encoding": "yuv422_yuy2"}, "encoding 'yuv422_yuy2'"),
+    "yuv": ({"encoding": "nv21"}, "of usb_cam pixel_format mjpeg2rgb or yuyv2rgb"),
+    "no order of colors": ({"encoding": "8UC3"}, "let its publisher say bgr8 or rgb8"),
     "no encoding": ({"encoding": ""}, "encoding ''"),
     "upper case": ({"encoding": "RGB8"}, "encoding 'RGB8'"),
     "terminal codes": ({"encoding": "\x1b[2J\n"}, "encoding '\\x1b[2J\\n'"),
@@ -49,6 +53,7 @@ BAD_FIELDS = {
 }
 
 
+YUYV = {"encoding": "yuv422_yuy2", "step": 16, "data": bytes(range(96))}
 PATIENT = 5.0  # max_age_s: what is judged is the frame, and not how late a busy machine brings it
 
 
@@ -99,7 +104,8 @@ def test_every_kind_of_bad_image_is_dropped_with_the_reason(start_policy):
     for fields, says in BAD_FIELDS.values():
         status = dropped(rig, with_fields(rig, fields), says)
         if "encoding '" in says:
-            assert status.last_drop.endswith("is not supported, only " + ", ".join(SUPPORTED))
+            known = ", ".join((*SUPPORTED, *YUV))
+            assert f" is not supported, only {known}: " in status.last_drop
     runs(rig)
 
     # All of them again amid good ones: the robot goes on as if they had not come.
@@ -170,8 +176,6 @@ def test_supported_encodings_come_through_with_their_colors(encoding):
 
 
 def raw_image(rows, encoding):
-    from sensor_msgs.msg import Image
-
     message = Image(height=5, width=7, encoding=encoding, step=rows.shape[1])
     message.data.frombytes(rows.tobytes())
     return message
@@ -188,6 +192,46 @@ def test_supported_encodings_are_taken_in_by_the_node(start_policy):
         rig.show(with_fields(rig, {"encoding": encoding, "step": step, "data": bytes(6 * step)}))
         wait_until(lambda n=received: rig.now().frames_received == n + 1, 5.0, encoding)
     assert rig.now().frames_dropped == dropped_before
+
+
+@pytest.mark.parametrize("encoding", YUV)
+def test_yuv_is_converted_as_cv_bridge_does(encoding):
+    """Bit for bit, also beyond the limited range; rows may be longer than their pixels."""
+    cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed")
+    from vla_ros.ros.common.convert import image_of
+
+    uyvy = encoding in ("yuv422", "uyvy")
+    code = cv2.COLOR_YUV2RGB_UYVY if uyvy else cv2.COLOR_YUV2RGB_YUY2
+    sent = np.random.default_rng(3).integers(0, 256, (64, 128, 2), np.uint8)
+    rows = np.concatenate([sent.reshape(64, -1), np.full((64, 10), 255, np.uint8)], 1)
+    message = Image(height=64, width=128, encoding=encoding, step=rows.shape[1])
+    message.data.frombytes(rows.tobytes())
+    got = image_of(message, 10_000)
+    np.testing.assert_array_equal(got, cv2.cvtColor(sent, code))
+    assert got.flags.c_contiguous
+
+
+def test_yuv_of_known_colors():
+    """White, black and the red of color bars (ITU-R BT.601, 75 %), without OpenCV."""
+    from vla_ros.ros.common.convert import BadMessage, image_of
+
+    pixels = bytes([235, 128, 16, 128, 65, 100, 65, 212])
+    message = Image(height=1, width=4, encoding="yuv422_yuy2", step=8)
+    message.data.frombytes(pixels)
+    white, black, red, same = image_of(message, 100)[0].tolist()
+    assert (white, black) == ([255] * 3, [0] * 3)
+    assert red == same and np.abs(np.array(red) - (191, 0, 0)).max() <= 1
+    message.width = 3
+    with pytest.raises(BadMessage, match="pixels in pairs, the image 3 in a row"):
+        image_of(message, 100)
+
+
+def test_the_default_of_usb_cam_runs(start_policy):
+    rig = start_policy(max_age_s=PATIENT)
+    rig.bring_up("reach")
+    with repeating(lambda: rig.show(with_fields(rig, YUYV)), 0.05):
+        rig.expect(State.RUNNING)
+    assert rig.now().frames_dropped == 0
 
 
 # ------------------------------------------------------------------------ compressed
@@ -283,3 +327,43 @@ def test_decompressed_images_have_the_right_colors_and_garbage_is_a_bad_message(
                 assert image.dtype == np.uint8
                 assert image.shape[2] == 3
                 assert image.size <= 30_000
+
+
+def test_stop_is_answered_beside_a_camera_that_takes_longer_to_decode_than_to_send(start_policy):
+    """4K JPEG at 30 Hz, which no machine keeps up with: it is decoded beside the thread that serves
+    ~/stop."""
+    from vla_ros.ros.common.convert import decompressed
+
+    noise = np.random.default_rng(6).integers(0, 256, (270, 480, 3), np.uint8)
+    stream = io.BytesIO()
+    Pillow.fromarray(noise).resize((3840, 2160)).save(stream, "JPEG", quality=90)
+    rig = start_policy(
+        policy="zero",
+        max_age_s=PATIENT,
+        detect_frozen=False,
+        image_transport="compressed",
+        max_image_pixels=9_000_000,
+    )
+    message = compressed(rig, stream.getvalue())
+
+    def show():
+        message.header.stamp = rig.ros.node.get_clock().now().to_msg()
+        rig.show(message, "image/compressed")
+
+    rig.bring_up("reach")
+    answered, decoded = [], []
+    for _ in range(5):
+        began = time.monotonic()
+        decompressed(message, 9_000_000)
+        decoded.append(time.monotonic() - began)
+    with repeating(show, 1 / 30):
+        for _ in range(15):
+            rig.expect(State.RUNNING, timeout=30.0)
+            time.sleep(random.uniform(0.0, decoded[0]))  # at any moment of a picture's decoding
+            began = time.monotonic()
+            rig.call("stop")
+            answered.append(time.monotonic() - began)
+            rig.call("resume")
+    took, picture = np.median(answered), np.median(decoded)
+    print(f"stop {1e3 * took:.1f} ms, a picture {1e3 * picture:.1f} ms")
+    assert took < picture / 3

@@ -228,7 +228,6 @@ def subscribed(ros: RosPeer, topic: str) -> None:
     wait_until(lambda: ros.node.count_subscribers(topic) > 0, 30.0, f"a subscriber of {topic}")
 
 
-@pytest.mark.parametrize("executable", ["policy", "monitor"])
 @pytest.mark.parametrize(
     ("remapped", "wanted"),
     [
@@ -238,12 +237,9 @@ def subscribed(ros: RosPeer, topic: str) -> None:
         ({"image": "/cam/color", "image/compressed": "/cam/jpeg"}, "/cam/jpeg"),
     ],
 )
-def test_image_and_compressed_image_are_remapped_together(
-    spawn_node, ros, executable, remapped, wanted
-):
-    spawn_node(executable, {"image_transport": "compressed"}, remappings=remapped)
-    if executable == "policy":
-        ros.bring_up("/policy")
+def test_image_and_compressed_image_are_remapped_together(spawn_node, ros, remapped, wanted):
+    spawn_node("policy", {"image_transport": "compressed"}, remappings=remapped)
+    ros.bring_up("/policy")
     subscribed(ros, wanted)
     if wanted != "/image/compressed":
         assert ros.node.count_subscribers("/image/compressed") == 0

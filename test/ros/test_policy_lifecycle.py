@@ -62,6 +62,11 @@ BAD_TOGETHER = [
         {"outputs": ["twist"]},
     ),
     (
+        {"outputs": ["twist"], "velocity_limits": [0.0]},
+        "outputs twist need limits of the robot's own",
+        {"velocity_limits": [2.0] * 6},
+    ),
+    (
         {"bounds_low": [-1.0, -1.0]},
         "bounds_low and bounds_high need 6 values each",
         {"bounds_low": [-0.05] * 6},
@@ -136,7 +141,7 @@ def test_a_supervisor_learns_that_the_node_died(start_policy, spawn_node):
 
     def policy(level, text):
         def says(array):
-            found = {s.name: s for s in array.status}.get("/monitor: policy")
+            found = {s.name: s for s in array.status}.get("monitor: policy")
             return found and found.level == level and text in found.message
 
         return diagnostics.wait_new(says, timeout=20.0)
@@ -164,13 +169,13 @@ def test_two_robots_are_two_on_diagnostics(spawn_node, ros):
     def names():
         return {s.name: s.hardware_id for m in list(diagnostics.messages) for s in m.status}
 
-    own = {f"/{arm}/policy: state" for arm in ("left", "right")}
+    own = {f"{arm}/policy: state" for arm in ("left", "right")}
     wait_until(lambda: own <= names().keys() and len(names()) == 2 * 7, 20.0, lambda: str(names()))
-    assert names()["/left/monitor: camera"] == "r7"
-    assert names()["/right/monitor: camera"] == "/right"
+    assert names()["left/monitor: camera"] == "r7"
+    assert names()["right/monitor: camera"] == "/right"
     assert ros.change_state("/left/policy", "configure")
     state = diagnostics.wait_new(
-        lambda m: m.status[0].name == "/left/policy: state" and "INACTIVE" in m.status[0].message
+        lambda m: m.status[0].name == "left/policy: state" and "INACTIVE" in m.status[0].message
     ).status[0]
     assert state.level == DiagnosticStatus.OK
     assert {v.key: v.value for v in state.values}["policy"] == "zero"

@@ -12,7 +12,6 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
 import rclpy
 from rclpy.node import Node
-from std_msgs.msg import String
 
 from support.timing import QUIET, judge
 from support.wait import wait_until
@@ -152,11 +151,9 @@ def test_messages_that_cannot_be_read_do_not_end_the_node(start_policy):
             rig.show(data)
             rig.instruct_raw(data)
             rig.wait_for(CommandKind.POLICY, len(rig.commands) + 1)
-        task = rig.ros.publisher(String, "instruction")  # not latched: does not even match
-        task.publish(String(data="push"))
-        rig.wait_for(CommandKind.POLICY, len(rig.commands) + 10)
-        assert rig.status.last.state == State.RUNNING
         assert rig.status.last.instruction == "reach"
+        rig.instruct("push")
+        rig.expect(lambda s: s.instruction == "push" and s.state == State.RUNNING)
     assert rig.node.returncode is None
     rig.check_commands(PATIENT)
 

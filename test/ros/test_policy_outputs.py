@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import signal
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,14 +18,21 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 from geometry_msgs.msg import TwistStamped
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory
 
+from support.nodes import Program
 from support.policy_client import moves
 from support.ros import RosPeer
 from support.wait import repeating, wait_until
-from vla_ros.core.types import CommandKind
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, joints
+from vla_ros.core.clock import SECOND
+from vla_ros.core.types import Command, CommandKind, PolicyInfo
 from vla_ros.core.types import PolicyState as State
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of, to_time
+from vla_ros.ros.nodes.policy.parameters import TABLE
+from vla_ros.ros.nodes.policy.topics import PolicyTopics
+from vla_ros.runtime.safety import Limits
 
 T = 0.05
 OPEN_M = 0.04
@@ -133,3 +144,61 @@ def test_two_arms_have_names_units_twists_and_grippers_of_their_own(start_policy
         )
     wait_until(lambda: all(map(len, grippers)), 5.0, "both grippers")
     assert [gripper.last.data for gripper in grippers] == [0.25, 1.0]
+
+
+READER = """
+import sys
+import rclpy
+from {module} import {kind}
+from vla_ros.ros.common import qos
+
+rclpy.init()
+node = rclpy.create_node("controller")
+node.create_subscription({kind}, sys.argv[1], lambda m: print("heard", flush=True), qos.ACTION)
+rclpy.spin(node)
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "topic", "kind"),
+    [
+        ("twist", "twist", TwistStamped),
+        ("positions", "positions", Float64MultiArray),
+        ("trajectory", "joint_trajectory", JointTrajectory),
+    ],
+)
+def test_the_last_word_waits_for_the_readers_of_every_output(ros, ros_env, output, topic, kind):
+    """Not of ~/action alone, which nobody reads here."""
+    space = END_EFFECTOR_DELTA if output == "twist" else joints(ActionKind.JOINT_DELTA, ("a", "b"))
+    count = len(space.motion)
+    limits = Limits(space=space, low=(-1.0,) * count, high=(1.0,) * count)
+    values = {row.name: row.default for row in TABLE} | {"outputs": [output]}
+    topics = PolicyTopics(ros.node)
+    topics.open(values, limits, lambda: np.zeros(space.width), lambda *_: None)
+    code = READER.format(module=kind.__module__.rpartition("._")[0], kind=kind.__name__)
+    reader = Program("reader", [sys.executable, "-c", code, f"/test_peer/{topic}"], ros_env)
+    try:
+        number = itertools.count()
+
+        def say() -> None:
+            action = np.full(space.width, 0.1)
+            command = Command(CommandKind.POLICY, action, next(number), 0, 0, 0)
+            command = replace(command, plan=action[None], valid_until_ns=SECOND)
+            topics.command(command, PolicyInfo("zero"))
+
+        def heard() -> bool:
+            say()
+            return "heard" in reader.log
+
+        wait_until(heard, 20.0, "a reader", every=0.1)
+        assert topics.flush(10.0)
+        reader.signal(signal.SIGSTOP)
+        say()
+        began = time.monotonic()
+        assert not topics.flush(0.3)
+        assert time.monotonic() - began >= 0.3
+        reader.signal(signal.SIGCONT)
+        assert topics.flush(10.0)
+    finally:
+        reader.kill()
+        topics.close()

@@ -127,6 +127,18 @@ def test_the_control_rate_changes_while_inactive(start_policy):
     assert (last - first) / 50e9 == pytest.approx(0.02, rel=bound(quiet=0.1, loaded=0.4))
 
 
+def test_a_rate_that_makes_a_robot_faster_is_refused_unless_its_limits_are_per_second(
+    start_policy,
+):
+    own = {"bounds_low": [-0.02] * 6, "bounds_high": [0.02] * 6}
+    rig = start_policy(outputs=["twist"], **own)
+    assert rig.ros.change_state("/policy", "configure")
+    done, reason = rig.ros.set_parameter("/policy", "control_rate_hz", 100.0)
+    assert not done and "the robot may move 5 times as fast; set velocity_limits" in reason
+    assert rig.ros.set_parameter("/policy", "velocity_limits", [0.4] * 6) == (True, "")
+    assert rig.ros.set_parameter("/policy", "control_rate_hz", 100.0) == (True, "")
+
+
 def test_what_cannot_be_met_is_refused_at_configure_and_can_be_mended(start_policy):
     rig = start_policy(max_age_s=0.09)
     task = rig.ros.publisher(String, "instruction", qos.LATCHED)

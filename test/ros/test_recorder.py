@@ -202,7 +202,7 @@ def test_a_slow_disk_gets_the_time_that_the_index_needs(spawn_node, ros, ros_env
         ros.wait_for_subscriber(publisher)
         recorder.wait_for_log("recording: ")
         health = ros.inbox(DiagnosticArray, "/diagnostics").wait(timeout=5.0).status[0]
-        assert health.name == "/recorder: bag" and health.message.startswith("records: ")
+        assert health.name == "recorder: bag" and health.message.startswith("records: ")
         for number in range(count):
             publisher.publish(String(data=str(number)))
         recorder.wait_for_log(f"taken {count}")

@@ -1,24 +1,33 @@
 """Drive the other robot and print its figures.
 
     make second-robot            # or: cd test && python -m second_robot --stops 10
+    make second-robot ARGS="--limits '{velocity_limits: [0.5, 0.5, 0.5, 0.5, 0.5, 0.5]}' --leap 0.6"
 
 It goes to a goal pose, then to and fro: how many frames that could be answered were, how old the
-evidence was, and how long the arm took to stand still after each kind of stop.
+evidence was, and how long the arm took to stand still after each kind of stop. With --limits: how
+it moves within these parameters of the policy, and how soon it goes on after a camera that stalls,
+a clock that steps and a worker that dies.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 if (ROOT / "vla_ros" / "msg").is_dir():
     sys.path.insert(0, str(ROOT))  # a checkout with messages; else the installed package
 
+import yaml
+
+from second_robot.arm import Options
 from second_robot.session import GOAL, Answers, Session, to_and_fro, to_goal
 from support.domain import leased_domain
 from support.nodes import Program, ros_environment, start_node
@@ -33,11 +42,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of motion measured (20)")
     parser.add_argument("--stops", type=int, default=5, help="of each kind (5)")
     parser.add_argument("--arm", default="{}", help="the arm's options, JSON: see arm.py")
+    parser.add_argument("--limits", help="parameters of the policy to try, YAML or JSON")
+    parser.add_argument("--leap", type=float, default=0.0, help="of the motion, rad, every 4 s (0)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, leased_domain() as domain:
         env = ros_environment(domain)
         os.environ.update(env)
         try:
+            if args.limits is not None:
+                limited(Path(folder), env, domain, args)
+                return 0
             reach(Path(folder), env, domain, args.arm)
             wave(Path(folder), env, domain, args)
         except AssertionError as error:
@@ -49,7 +63,9 @@ def main() -> int:
 class Graph:
     """A session whose processes end with it."""
 
-    def __init__(self, env: dict[str, str], domain: int, replay: Path, options: str) -> None:
+    def __init__(
+        self, env: dict[str, str], domain: int, replay: Path, options: str, **parameters: object
+    ) -> None:
         self._started: list[Program] = []
         self._ros = RosPeer(domain)
 
@@ -59,7 +75,9 @@ class Graph:
             return program
 
         try:
-            self.session = Session(spawn, self._ros, env, self._started, replay, options)
+            self.session = Session(
+                spawn, self._ros, env, self._started, replay, options, **parameters
+            )
         except BaseException:
             self.__exit__()
             raise
@@ -100,8 +118,8 @@ def wave(folder: Path, env: dict[str, str], domain: int, args: argparse.Namespac
             session.blind(False)
             session.wait_for_motion()
             if number < WorkerLimits().max_respawns:  # more are a fault
-                stops["worker killed"].append(session.stopped_after_s(session.kill_worker()))
-                session.rig.expect(State.RUNNING)
+                stops["worker killed"].append(session.pause_after_s(session.kill_worker()))
+                session.rig.runs_again(number + 1)
                 session.wait_for_motion()
         count = len(session.trajectories.messages)
         print(f"trajectories that were over when the arm had them: {session.refused} of {count}")
@@ -109,6 +127,58 @@ def wave(folder: Path, env: dict[str, str], domain: int, args: argparse.Namespac
     for kind, times in stops.items():
         middle, most = sorted(times)[len(times) // 2] * 1e3, max(times) * 1e3
         print(f"  {kind:<16} {middle:8.0f} ms {most:5.0f} ms {len(times):4}")
+
+
+PATIENCE_S = 6.0  # for it to go on by itself
+
+
+def limited(folder: Path, env: dict[str, str], domain: int, args: argparse.Namespace) -> None:
+    """To and fro within other limits, then through what ends a motion."""
+    parameters = yaml.safe_load(args.limits)
+    motion = to_and_fro(folder, args.seconds + 60.0, chunks=False, leap=args.leap)
+    with Graph(env, domain, motion, args.arm, **parameters) as session:
+        session.rig.instruct("wave")
+        session.rig.expect(State.RUNNING)
+        told = session.motion(args.seconds)
+        print(f"limits: {parameters or 'none but the bounds'}; leaps of {args.leap:g} rad")
+        print(
+            f"own action in {100 * told.share:.0f} % of the periods, {told.clamped} clamped,"
+            f" {told.held} statuses in HOLD; fastest joint told {told.told:.2f} rad/s,"
+            f" measured {told.fastest:.2f} rad/s; {told.state}: {told.reason}"
+        )
+        for name, trouble in TROUBLES.items():
+            over = trouble(session)
+            back_s = session.runs_again_s(over, PATIENCE_S)
+            status = session.rig.status.wait_new()
+            said = f"goes on after {back_s * 1e3:.0f} ms" if math.isfinite(back_s) else "stays"
+            print(f"  {name:<34} {said}; {State(status.state).name}: {status.reason}")
+
+
+def stalled(session: Session) -> float:
+    session.blind(True)
+    time.sleep(1.2)
+    session.blind(False)
+    return time.monotonic()
+
+
+def stepped(session: Session) -> float:
+    session.set_clock(1000.0)
+    time.sleep(0.6)
+    session.set_clock(Options.clock_offset_ms)
+    return time.monotonic()
+
+
+def killed(session: Session) -> float:
+    session.rig.worker(signal.SIGKILL)
+    return time.monotonic()
+
+
+#: What ends a motion, and when its cause was over (steady, s).
+TROUBLES: dict[str, Callable[[Session], float]] = {
+    "the cameras stall for 1.2 s": stalled,
+    "its clock is 1 s ahead for 0.6 s": stepped,
+    "the worker is killed": killed,
+}
 
 
 def tell(found: Answers) -> None:

@@ -12,7 +12,7 @@ It imports nothing of vla_ros. What makes it a stranger:
   one that is malformed, or over before it comes, is refused;
 * a forward_command_controller's topic for the gripper: one position in metres.
 
-A service, `blind`, covers the cameras or uncovers them.
+A service, `blind`, covers the cameras or uncovers them; the topic `clock_offset_ms` sets its clock.
 
 Positions follow a trajectory exactly, up to the joints' speed limit: there are no dynamics here.
 
@@ -42,7 +42,7 @@ from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage, Image, JointState
-from std_msgs.msg import Float64MultiArray
+from std_msgs.msg import Float64, Float64MultiArray
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
 
@@ -87,6 +87,7 @@ class Arm(Node):
     def __init__(self, options: Options) -> None:
         super().__init__("other_arm")
         self.options = options
+        self.clock_offset_ms = options.clock_offset_ms
         self.random = np.random.default_rng(options.seed)
         self.lock = threading.Lock()
         self.position = np.array(HOME)
@@ -106,6 +107,7 @@ class Arm(Node):
             Float64MultiArray, "gripper_controller/commands", self.on_gripper, 10
         )
         self.create_service(SetBool, "blind", self.on_blind)
+        self.create_subscription(Float64, "clock_offset_ms", self.on_clock, 10)
         self.create_timer(1.0 / options.state_hz, self.step)
         self.mail: list[tuple[float, int, object, object]] = []  # due, number, publisher, message
         self.mailed = threading.Condition()
@@ -116,7 +118,7 @@ class Arm(Node):
     # ------------------------------------------------------------------ the robot's clock
 
     def now_ns(self) -> int:
-        return time.time_ns() + round(self.options.clock_offset_ms * 1e6)
+        return time.time_ns() + round(self.clock_offset_ms * 1e6)
 
     def stamp(self) -> Time:
         seconds, nanoseconds = divmod(self.now_ns(), 1_000_000_000)
@@ -128,6 +130,9 @@ class Arm(Node):
         self.blind = request.data
         response.success = True
         return response
+
+    def on_clock(self, message: Float64) -> None:
+        self.clock_offset_ms = message.data
 
     def on_trajectory(self, message: JointTrajectory) -> None:
         """Stamp 0 is now; times are of this robot's clock."""

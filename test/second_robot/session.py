@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Float64
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
 
@@ -69,10 +70,12 @@ def to_goal(folder: Path, seconds: float = 3.0) -> Path:
     return _chunks(folder / "to_goal.npy", HOME + share[:, None] * (GOAL - HOME), 1 - share / 2)
 
 
-def to_and_fro(folder: Path, seconds: float = 60.0, chunks: bool = True) -> Path:
-    """A motion that goes on and on, at 0.3 rad/s: chunks, or single actions, one a frame."""
-    phase = np.arange(round(seconds / T)) * T % 2.0
-    away = 0.3 * np.minimum(phase, 2.0 - phase)
+def to_and_fro(folder: Path, seconds: float = 60.0, chunks: bool = True, leap: float = 0.0) -> Path:
+    """A motion that goes on and on, at 0.3 rad/s: chunks, or single actions, one a frame. Every 4 s
+    it leaps by ``leap`` rad, as a policy does that changes its mind."""
+    at = np.arange(round(seconds / T)) * T
+    phase = at % 2.0
+    away = 0.3 * np.minimum(phase, 2.0 - phase) + leap * (at // 4.0 % 2.0)
     rows = HOME + away[:, None] * np.sign(GOAL - HOME)
     if chunks:
         return _chunks(folder / "to_and_fro.npy", rows, np.ones(len(rows)))
@@ -99,6 +102,21 @@ class Answers:
     p99_ms: float
 
 
+@dataclass(frozen=True)
+class Motion:
+    """What the arm did over some time, and what the status said at its end. ``share``: control
+    periods with an action of their own; ``held``: statuses in HOLD; ``told`` and ``fastest``: of
+    all joints, rad/s, from one command to the next and as measured over 0.1 s."""
+
+    share: float
+    clamped: int
+    held: int
+    told: float
+    fastest: float
+    state: str
+    reason: str
+
+
 class Session:
     """Both started, the policy active without a task yet."""
 
@@ -121,12 +139,14 @@ class Session:
         self.wrist: list[int] = []
         self.times: list[int] = []  # steady, of joint states
         self.positions: list[np.ndarray] = []  # [6], in the order of ARM
+        self.stamps: list[int] = []  # of joint states, by the robot's clock
         self.finger = float("nan")
         listen = ros.node.create_subscription
         listen(Image, "front/image_raw", lambda m: self.seen.append(_stamp(m)), DEEP)
         wrist = "wrist/image_raw/compressed"
         listen(CompressedImage, wrist, lambda m: self.wrist.append(_stamp(m)), DEEP)
         listen(JointState, "joint_states", self._on_joints, qos_profile_sensor_data)
+        self._clock = ros.publisher(Float64, "clock_offset_ms")
         self.arm = Program("arm", [sys.executable, str(ARM_PROGRAM), options], env)
         started.append(self.arm)
         self.rig.bring_up()
@@ -138,6 +158,7 @@ class Session:
             return
         order = [message.name.index(name) for name in ARM]
         self.positions.append(np.array(message.position)[order])
+        self.stamps.append(_stamp(message))
         self.times.append(time.monotonic_ns())
 
     # ------------------------------------------------------------------ what is done to it
@@ -151,6 +172,11 @@ class Session:
     def blind(self, covered: bool) -> None:
         """Cover the cameras, or uncover them."""
         self.ros.call(SetBool, "blind", SetBool.Request(data=covered))
+
+    def set_clock(self, offset_ms: float) -> None:
+        """Set the robot's clock so far ahead of this machine's."""
+        self.ros.wait_for_subscriber(self._clock)
+        self._clock.publish(Float64(data=offset_ms))
 
     # ------------------------------------------------------------------ what is seen of it
 
@@ -238,6 +264,42 @@ class Session:
         p50, p99 = np.percentile(np.array(ages) / MS, (50, 99))
         count = sum(stamp in answered or oldest in answered for stamp, oldest in pairs.items())
         return Answers(len(pairs), count, float(p50), float(p99))
+
+    def motion(self, seconds: float) -> Motion:
+        """Over so long from now on."""
+        begin, commands = len(self.stamps), len(self.rig.commands)
+        clamped = self.rig.status.wait_new().actions_clamped
+        states = len(self.rig.status)
+        time.sleep(seconds)
+        status = self.rig.status.wait_new()
+        said = list(self.rig.commands.messages[commands:])
+        places = np.array([m.action[:6] for m in said])
+        at, times = np.array(self.positions[begin:]), np.array(self.stamps[begin:]) / SECOND
+        over = 20  # samples, 0.1 s
+        speeds = np.abs(at[over:] - at[:-over]).max(1) / (times[over:] - times[:-over])
+        return Motion(
+            sum(m.kind == CommandKind.POLICY for m in said) * T / seconds,
+            status.actions_clamped - clamped,
+            sum(s.state == State.HOLD for s in list(self.rig.status.messages[states:])),
+            float(np.abs(np.diff(places, axis=0)).max()) / T,
+            float(speeds.max()),
+            State(status.state).name,
+            status.reason,
+        )
+
+    def runs_again_s(self, since: float, timeout: float) -> float:
+        """How long after ``since`` (steady, s) the arm was driven again; inf: not in that time."""
+        begin = len(self.rig.commands)
+
+        def acts() -> bool:
+            said = self.rig.commands.messages[begin:]
+            return sum(m.kind == CommandKind.POLICY for m in said) > 3
+
+        while time.monotonic() - since < timeout:
+            if acts():
+                return time.monotonic() - since
+            time.sleep(0.005)
+        return float("inf")
 
     def check_trajectories(self) -> None:
         """No point lies beyond the life of its evidence, and the arm has refused none."""

@@ -13,7 +13,9 @@ Make a checkpoint that the engine reads of one as it was released. SOURCE is
   a run of prismatic (MiniVLA is released so, OpenVLA is trained so),
   an OpenVLA-OFT release, with its heads in .pt files,
   a LoRA adapter, merged into --base,
-  OpenVLA's own layout with its weights in pytorch_model*.bin.
+  OpenVLA's own layout with its weights in pytorch_model*.bin,
+  an adapter of peft that LeRobot trained, merged into --base,
+  a policy of LeRobot's before 0.4, its statistics among its weights.
 What it is, is seen from its files. Pickles are read by torch's weights_only loader in a process
 of its own: none can run code. TARGET appears when it is complete and has been read back.
 """
@@ -37,16 +39,22 @@ def run(args: argparse.Namespace) -> int:
     """Convert and say what came of it."""
     try:
         from vla_ros.engine.io.convert import ConvertOptions, convert
+        from vla_ros.engine.io.convert.lerobot import what_of_lerobot
         from vla_ros.engine.models.registry import is_flow
     except ImportError as error:
         raise UserError(f"{error}: pip install '.[model]' in the checkout") from error
     if args.chunk is not None and args.chunk < 1:
         raise UserError("--chunk needs at least 1")
-    if is_flow(args.source.expanduser()):
+    source = args.source.expanduser()
+    if is_flow(source) and not what_of_lerobot(source):
         raise UserError(f"{args.source} is a flow policy that is read as it is: nothing to convert")
     options = ConvertOptions(args.tokenizer, args.base, args.vq, args.step, args.chunk, args.images)
-    done = convert(args.source.expanduser(), args.target.expanduser(), options)
+    done = convert(source, args.target.expanduser(), options)
     print(done.summary)
+    if done.layout is None:
+        print(f"{args.target}: a flow policy; `vla-ros doctor --checkpoint {args.target}` says what"
+              " it needs")  # fmt: skip
+        return 0
     keys = ", ".join(done.layout.norm_stats)
     print(f"{args.target}: {done.layout.parameters / 1e6:.0f} M parameters, unnorm_key {keys}")
     return 0

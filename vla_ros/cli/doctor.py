@@ -290,6 +290,27 @@ def room_for(gpu_bytes: float) -> str:
     return f"{said} and {'fits' if need.fits(gpu_bytes) else 'does not fit'}"
 
 
+def check_folder(name: str) -> Iterator[Check]:
+    """What a checkpoint's folder is, needs and lacks, and which command comes next. No tensor is
+    read and torch is not imported, so it takes a second."""
+    from vla_ros.engine.errors import CheckpointError
+    from vla_ros.engine.io.folder import describe
+
+    try:
+        found = describe(name)
+    except (CheckpointError, OSError) as error:
+        yield fail("checkpoint", " ".join(str(error).split()), "give a folder with a config.json")
+        return
+    weights = f", {found.weights}" if found.weights else ""
+    yield ok("checkpoint", f"{found.directory}: {found.family}{weights}")
+    for need in found.needs:
+        yield ok("needs", need)
+    for lack in found.lacks:
+        yield fail("lacks", lack, "")
+    advice = "docs/reference/checkpoints.md says what can be read"
+    yield ok("next", found.next or advice)
+
+
 def check_checkpoint(name: str) -> Check:
     """A model can be read: every tensor there, of the right shape, finite. One at a time.
 
@@ -528,7 +549,8 @@ EPILOG = """\
 examples:
   vla-ros doctor
   vla-ros doctor --clean                          free shared memory that killed nodes left
-  vla-ros doctor --checkpoint /models/openvla-7b  read a model and check every tensor
+  vla-ros doctor --checkpoint /models/openvla-7b  what a folder is, needs and lacks, in a second
+  vla-ros doctor --checkpoint /models/openvla-7b --full   and every tensor, and this machine
 
 exit status: 0 no FAIL, 1 at least one FAIL, 2 wrong usage"""
 
@@ -536,7 +558,12 @@ exit status: 0 no FAIL, 1 at least one FAIL, 2 wrong usage"""
 def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
     parser = add_verb(verbs, "doctor", DESCRIPTION, EPILOG)
-    parser.add_argument("--checkpoint", metavar="DIR", help="also read this model")
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", help="what this folder is, what it needs, what it lacks"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="with --checkpoint: read every tensor, and look at all"
+    )
     parser.add_argument(
         "--clean",
         action="store_true",
@@ -568,6 +595,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checks(args: argparse.Namespace) -> Iterator[Check]:
+    if args.checkpoint is not None and not args.checkpoint.startswith("random:"):
+        yield from check_folder(args.checkpoint)
+        if not args.full:
+            return
     yield check_python()
     shared = check_files()
     yield shared

@@ -53,7 +53,12 @@ def add_parser(verbs: Verbs) -> None:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--flight-only", action="store_true", help="no bag, only flight records")
     only.add_argument("--no-flight", action="store_true", help="no flight records, only the bag")
-    add("--flight-folder", type=Path, metavar="DIR", help="where they go (default: beside it)")
+    add(
+        "--flight-folder",
+        type=Path,
+        metavar="DIR",
+        help="where they go (default: flight_records, see the parameter)",
+    )
     add(
         "--topic",
         action="append",

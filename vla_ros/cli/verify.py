@@ -52,7 +52,8 @@ def add_parser(verbs: Verbs) -> None:
     add = parser.add_argument
     add("--checkpoint", default=CHECKPOINT, metavar="C", help=f"({CHECKPOINT})")
     add_engine_flags(
-        parser, "device", "dtype", "weights", "unnorm_key", "tokenizer", "num_threads",
+        parser, "device", "dtype", "weights", "unnorm_key", "tokenizer", "state_in_prompt",
+        "num_threads",
         dtype="bfloat16",
     )  # fmt: skip
     add("--reference", default="", metavar="C", help="what it is held to (the same checkpoint; of"
@@ -154,6 +155,7 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
             seed=args.seed,
             num_threads=args.num_threads,
             tokenizer=args.tokenizer,
+            state_in_prompt=args.state_in_prompt,
         ),
     )
 

@@ -99,6 +99,12 @@ class Window:
         self.seconds = seconds
         self._samples: deque[tuple[int, float]] = deque(maxlen=limit)
 
+    def copy(self) -> Window:
+        """The same samples, for whoever has the time to count them."""
+        other = Window(self.seconds, 0)
+        other._samples = self._samples.copy()
+        return other
+
     def add(self, steady_ns: int, value: float) -> None:
         """Add one sample taken at ``steady_ns``."""
         self._samples.append((steady_ns, value))

@@ -6,6 +6,7 @@ bags are written by threads of their own.
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,17 +19,20 @@ from vla_ros.data.bag_writer import BagFile, Record
 from vla_ros.data.run_info import RunInfo
 
 MB = 1 << 20
+DIGIT = "[0-9]"
+RECORDS = f"flight_{DIGIT * 8}_{DIGIT * 6}_{DIGIT * 6}_*"  # as `trigger` names them
 
 
 @dataclass(frozen=True, slots=True)
 class FlightLimits:
     """``seconds`` before the event are kept, ``after_s`` after it; at most ``bytes`` of
-    messages in memory and ``bags`` on disk."""
+    messages in memory, and ``bags`` records of ``disk_bytes`` together in the folder."""
 
     seconds: float = 10.0
     after_s: float = 1.0
     bytes: int = 512 * MB
     bags: int = 100
+    disk_bytes: int = 2048 * MB
 
 
 class Ring:
@@ -67,7 +71,8 @@ class Ring:
 
 
 class FlightRecorder:
-    """Writes ``flight_<time>_<reason>`` into ``folder`` for every event.
+    """Writes ``flight_<time>_<reason>`` into ``folder`` for every event, and takes the oldest of
+    them away, also those of earlier runs, where there are too many.
 
     ``say`` gets one line for every bag written or not; it is called from other threads.
     """
@@ -79,6 +84,8 @@ class FlightRecorder:
         self._ring = Ring(limits.seconds + limits.after_s, limits.bytes)
         self._pending: list[tuple[int, Path, RunInfo]] = []  # due at this steady time
         self._writers: list[threading.Thread] = []
+        self._tidying = threading.Lock()  # writers end beside each other
+        self._done: set[Path] = set(folder.glob(RECORDS))  # written whole, by earlier runs too
         self.bags = 0  # begun so far
 
     def add(self, record: Record) -> None:
@@ -90,9 +97,6 @@ class FlightRecorder:
 
         ``name`` becomes part of the bag's name ("hold", "fault").
         """
-        if self.bags >= self._limits.bags:
-            self._say(f"{name}: not written, there are {self.bags} flight records already")
-            return
         self.bags += 1
         now = datetime.fromtimestamp(self._clock.now_ns() / SECOND, timezone.utc)
         path = self.folder / f"flight_{now:%Y%m%d_%H%M%S_%f}_{name}"
@@ -138,3 +142,19 @@ class FlightRecorder:
             self._say(f"flight record {path} not written: {type(error).__name__}: {error}")
             return
         self._say(f"flight record written: {path}, {len(records)} messages ({run.reason})")
+        self._tidy(path)
+
+    def _tidy(self, newest: Path) -> None:
+        """Take away the oldest where there are too many, or too much of them; never the newest."""
+        with self._tidying:
+            self._done.add(newest)
+            kept = sorted(self._done)  # by their times
+            sizes = {path: sum(f.stat().st_size for f in path.glob("*")) for path in kept}
+            while len(kept) > 1 and (
+                len(kept) > self._limits.bags
+                or sum(sizes[path] for path in kept) > self._limits.disk_bytes
+            ):
+                oldest = kept.pop(0)
+                self._done.discard(oldest)
+                shutil.rmtree(oldest, ignore_errors=True)
+                self._say(f"flight record taken away, as the oldest of too many: {oldest}")

@@ -178,8 +178,23 @@ class EngineOptions:
         " right=none'; what is left out the names tell",
         of=FLOW,
     )
+    state_normalization: str = _option(
+        AUTO,
+        "how the robot's state is scaled where the checkpoint has no statistics of it: identity, as"
+        " it comes; auto: by the checkpoint's statistics, and refused without",
+        choices=(AUTO, "identity"),
+        of=FLOW,
+    )
     tokenizer: str = _option(
         "", "folder of the language model's tokenizer.json; empty: the checkpoint's own", of=FLOW
+    )
+    state_in_prompt: str = _option(
+        "",
+        "of pi05: whether it was trained with the robot's own state in the prompt (robot: openpi,"
+        " LeRobot 0.6) or with zeros behind it (padded: LeRobot 0.4); empty: as the folder says,"
+        " and LeRobot's say nothing",
+        choices=("", "robot", "padded"),
+        of=FLOW,
     )
     # ------------------------------------------------------------------ decoding of tokens
     decoding: str = _option(

@@ -73,8 +73,16 @@ class Growing:
 class GatheredAttention(Attention):
     """Concatenates and pads every live request's K/V anew, in every layer."""
 
-    def __init__(self, fresh: Growing, older: list[Growing]) -> None:
+    def __init__(self, fresh: Growing, older: list[Growing], like: torch.Tensor) -> None:
+        """``like``: a tensor of the model's type, on its device."""
         self._fresh, self._older = fresh, older
+        # Lengths are the same in every layer: one mask a pass, made where it is used.
+        lengths = torch.tensor([r.length + len(r.tokens) for r in older], device=like.device)
+        entries = torch.arange(max((r.length + len(r.tokens) for r in older), default=0),
+                               device=like.device)  # fmt: skip
+        behind = entries >= lengths[:, None]
+        blank = like.new_zeros(behind.shape)
+        self._mask = blank.masked_fill(behind, float("-inf"))[:, None, None]
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
@@ -88,24 +96,19 @@ class GatheredAttention(Attention):
         for row, request in enumerate(self._older, start=n):
             request.keys[layer] = torch.cat((request.keys[layer], k[row][:, None]), dim=1)
             request.values[layer] = torch.cat((request.values[layer], v[row][:, None]), dim=1)
-        keys, values, mask = self._gather(layer, q)
+        keys, values = self._gather(layer)
         behind = F.scaled_dot_product_attention(
-            q[n:, :, None], keys, values, attn_mask=mask, scale=scale,
+            q[n:, :, None], keys, values, attn_mask=self._mask, scale=scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )  # fmt: skip
         return torch.cat((out, behind[:, :, 0]))
 
-    def _gather(
-        self, layer: int, q: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _gather(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         lengths = [r.keys[layer].shape[1] for r in self._older]
         longest = max(lengths)
-        mask = torch.zeros(len(lengths), 1, 1, longest, dtype=q.dtype)
-        for row, length in enumerate(lengths):
-            mask[row, ..., length:] = float("-inf")
         keys = [F.pad(r.keys[layer], (0, 0, 0, longest - n)) for r, n in self._with(lengths)]
         values = [F.pad(r.values[layer], (0, 0, 0, longest - n)) for r, n in self._with(lengths)]
-        return torch.stack(keys), torch.stack(values), mask.to(q.device)
+        return torch.stack(keys), torch.stack(values)
 
     def _with(self, lengths: list[int]) -> list[tuple[Growing, int]]:
         return list(zip(self._older, lengths, strict=True))
@@ -151,7 +154,7 @@ class NaivePipe(Decoding):
         ends = [r.length + len(r.tokens) - 1 for r in older]
         positions = torch.tensor([*range(fresh.length), *ends], device=device)
         rows = torch.arange(fresh.length - 1, len(x), device=device)
-        states = decoder.hidden(x, positions, GatheredAttention(fresh, older), rows)
+        states = decoder.hidden(x, positions, GatheredAttention(fresh, older, x), rows)
         logits = linear(states, decoder.head)
         values, choices = logits.max(dim=-1)
         return choices.tolist(), values.isfinite().tolist()

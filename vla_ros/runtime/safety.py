@@ -158,8 +158,8 @@ def age_ns(now_ns: int, stamp_ns: int, steady_ns: int, received_steady_ns: int, 
 class Safety:
     """State of the node with what its transitions count. ``since_ns`` is steady time.
 
-    ``reason`` is what led here, ``keeps`` what keeps it so since then. ``latched``: a HOLD that
-    lasted so long that nobody expects a motion any more.
+    ``reason`` is what led here, ``keeps`` what keeps it so since then, ``lacks`` what keeps frames
+    from completing. ``latched``: a HOLD that lasted so long that nobody expects a motion any more.
     """
 
     state: PolicyState = PolicyState.UNCONFIGURED
@@ -169,6 +169,7 @@ class Safety:
     clamped: int = 0  # actions in a row that exceeded their limits
     invalid: int = 0  # invalid inferences in a row
     keeps: str = ""
+    lacks: str = ""
     latched: bool = False
 
     @property
@@ -178,7 +179,7 @@ class Safety:
     @property
     def said(self) -> str:
         """The reason as people are told it."""
-        return f"{self.reason}; {self.keeps}" if self.keeps else self.reason
+        return "; ".join(filter(None, (self.reason, self.keeps, self.lacks)))
 
 
 def enter(safety: Safety, state: PolicyState, reason: str, steady_ns: int) -> Safety:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.calibrations import write_calibration
 from support.engine import (
     CLOCK,
     Again,
@@ -17,12 +21,14 @@ from support.engine import (
     tiny,
     tiny_config,
 )
-from support.heads import random_head
+from support.heads import random_head, recursive_head
 from vla_ros.core.types import Timeline
 from vla_ros.engine import Engine
 from vla_ros.engine.decoding.runner import BUCKET, prompt_lengths
 from vla_ros.engine.io.draft_head import save_head
 from vla_ros.engine.io.random import write_random
+from vla_ros.engine.io.tokens import MAX_TEXT
+from vla_ros.engine.layers.graphs import Outputs
 
 #: 4, 13, 29 and 41 tokens of text or so: four buckets
 WORDS = ("push", "pick up the red cube and place it", "push the blue block " * 5, "stack it " * 15)
@@ -118,6 +124,76 @@ def test_speculation_is_two_graphs_a_length(name: str, draft: str) -> None:
     before = capture.captured
     engine.decoding.warm_up(request)
     assert capture.captured - before == 2
+
+
+MOST = 70  # at a tenth to a third of a second each, less than half a minute on a Jetson
+TOKENS = {"7": (7, 1), "40": (40, 1), "56": (7, 8)}  # values an action, actions
+
+
+EVERY = (*SCHEDULES, "speculative, recursive head", "heterospec")
+#: what is made for single actions
+SINGLE = ("actionflow", "vanilla_speculative", "speculative, draft head")
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("name", EVERY)
+def test_few_graphs_are_captured_before_the_first_answer(
+    name: str, tokens: str, draft: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of prompts of every length, as a robot waits for them."""
+    for module in ("engine", "decoding.factory"):
+        monkeypatch.setattr(f"vla_ros.engine.{module}.MAX_TEXT", MAX_TEXT)
+    dim, chunk = TOKENS[tokens]
+    if chunk > 1 and name in SINGLE:
+        pytest.skip("made for single actions")
+    options = dict(SCHEDULES.get(name, {"drafter": "head"}))
+    config = replace(tiny_config(), chunk=chunk)
+    if options.get("drafter") == "model":
+        write_random(Path(draft), replace(tiny_config("llama_gqa", "fused"), chunk=chunk), seed=9)
+        options["draft_checkpoint"] = draft
+    elif options.get("drafter") == "head":
+        make = recursive_head if "recursive" in name else random_head
+        save_head(Path(draft) / "head", make(config, dim * chunk, seed=3))
+        options["draft_checkpoint"] = str(Path(draft) / "head")
+    if name == "heterospec":
+        options = {"calibration": write_calibration(Path(draft), dim * chunk)}
+    captured = []
+
+    def counted(function: Callable[[], Outputs]) -> Callable[[], Outputs]:
+        captured.append(function)
+        function()
+        return function
+
+    engine = engine_of(tiny(config, dim=dim), name.split(",")[0], counted, **options)
+    play(engine, stream(1, {0: WORDS[0]}))
+    assert engine.captures == len(captured)
+    assert 10 < len(captured) <= MOST
+
+
+def test_long_drafts_fill_up_few_shapes_and_say_the_same(draft: str) -> None:
+    """A chunk of 56 tokens whose drafts, all lengths of them, are filled up in steps of 8."""
+    config = replace(tiny_config(), chunk=8)
+    capture = Again()
+    made = engine_of(tiny(config, seed=2), "speculative", capture)
+    plain = engine_of(tiny(config, seed=2), "autoregressive")
+    events = stream(24, {0: WORDS[0], 9: WORDS[1]}, seed=3)
+    first = play(made, events[:1])
+    before = capture.captured
+    drafts = set()
+    propose = made.decoding.drafter.propose
+
+    def watched(action: Any, limit: int) -> Any:
+        found = propose(action, limit)
+        drafts.add(len(found.tokens))
+        return found
+
+    made.decoding.drafter.propose = watched  # type: ignore[method-assign]
+    answers = {**first, **play(made, events[1:])}
+    assert capture.captured == before
+    assert len(drafts) > 5
+    assert {s: a.tokens for s, a in answers.items()} == {
+        s: a.tokens for s, a in play(plain, events).items()
+    }
 
 
 LONG = ("autoregressive", "actionflow", "speculative, short drafts", "speculative, fixed shapes",

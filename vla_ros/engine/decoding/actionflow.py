@@ -48,13 +48,19 @@ class LastPass:
 
 
 class ActionFlow(Decoding):
-    """One pass a call; the first K - 1 calls after a reset return None."""
+    """One pass a call; the first K - 1 calls after a reset return None.
+
+    Where passes are captured, the tail always has K - 1 tokens, so that a prompt's length has one
+    shape: while the pipeline fills, those of slots that are free stand in.
+    """
 
     def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
         super().__init__(model, tokens, max_prompt)
         self.runner = model.runner(tokens, max_prompt + tokens)
         self._flights: deque[InFlight] = deque()  # newest first
         self._choices: torch.Tensor | None = None  # last pass's tokens, in that order
+        self._full = model.capture is not None
+        self._blank = torch.zeros(tokens - 1, dtype=torch.long, device=model.device)
 
     @property
     def depth(self) -> int:
@@ -69,17 +75,23 @@ class ActionFlow(Decoding):
             each.request.stages.mark("queue")
         self.runner.fit(length + self.count)
         flight = InFlight(request, self.runner.kv_cache.acquire(), length)
-        layout = PackLayout(
-            rows=tuple(range(length - 1, length + len(older))),
-            prefill=length,
-            slot=flight.slot,
-            tail=tuple(TailToken(f.slot, f.length + f.count - 1) for f in older),
-        )
         # Row j of a pass is the j-th token of the j-th newest request, so the last pass's
         # tokens are this pass's tail as they lie: no gathering, and nothing read by the host.
-        tail = None if self._choices is None or not older else self._choices[: len(older)]
+        tail = [TailToken(f.slot, f.length + f.count - 1) for f in older]
+        fed = None if self._choices is None or not older else self._choices[: len(older)]
+        if self._full:
+            taken = self.runner.kv_cache.live
+            free = [slot for slot in range(self.count) if slot not in taken]
+            tail += [TailToken(slot, 0) for slot in free]  # each sees itself alone
+            fed = self._blank if fed is None else torch.cat((fed, self._blank[len(older) :]))
+        layout = PackLayout(
+            rows=tuple(range(length - 1, length + len(tail))),
+            prefill=length,
+            slot=flight.slot,
+            tail=tuple(tail),
+        )
         try:
-            choices, maxima = self.runner.run(layout, request.prompt, tail)
+            choices, maxima = self.runner.run(layout, request.prompt, fed)
         except Exception:
             self.forget()  # or the slot would stay taken
             raise
@@ -99,17 +111,17 @@ class ActionFlow(Decoding):
         return LastPass(done, done.reading.ask())
 
     def warm_up(self, request: Request) -> None:
-        """The pipeline as it fills: 0, 1 ... K - 1 older frames beside the new one."""
-        length = len(request.prompt)
+        """The full pipeline; where passes are not captured, also as it fills: 0, 1 ... K - 1 older
+        frames beside the new one."""
+        length, last = len(request.prompt), self.count - 1
         self.runner.fit(length + self.count)
-        tokens = torch.zeros(self.count, dtype=torch.long, device=self.model.device)
-        for older in range(self.count):
+        for older in (last,) if self._full else range(self.count):
             layout = PackLayout(
                 rows=tuple(range(length - 1, length + older)),
                 prefill=length,
                 tail=tuple(TailToken(1 + place, length + place) for place in range(older)),
             )
-            self.runner.run(layout, request.prompt, tokens[:older] if older else None)
+            self.runner.run(layout, request.prompt, self._blank[:older] if older else None)
 
     def forget(self, damaged: bool = False) -> None:
         self._flights.clear()

@@ -43,6 +43,7 @@ class Drafter(ABC):
     """Called in this order for every action: begin, (propose, verified, observe_taps)*, observe."""
 
     passes = 0  # passes of a draft model since ``begin``
+    full = False  # a draft has as many tokens as are asked for
     layers: tuple[int, ...] = ()  # of the target whose outputs ``observe_taps`` is to show
 
     def instruct(self, text: str) -> None:

@@ -42,6 +42,8 @@ class ModelDrafter(Drafter):
     draws), and forgets what it computed once the action is done: the target judges every guess.
     """
 
+    full = True
+
     def __init__(
         self,
         target: VLAModel,

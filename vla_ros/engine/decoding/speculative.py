@@ -10,6 +10,7 @@ the shape of a pass, can turn a close call; see docs/explanation/decoding.md.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,7 +20,7 @@ import torch
 
 from vla_ros.engine.decoding.acceptance import Acceptance, Scores, Verification
 from vla_ros.engine.decoding.base import Decoding
-from vla_ros.engine.decoding.draft_tree import ROOT, Budget, branches
+from vla_ros.engine.decoding.draft_tree import ROOT, STEP, Budget, branches
 from vla_ros.engine.decoding.drafters import Draft, Drafter
 from vla_ros.engine.decoding.request import Decoded, Reading, Request
 from vla_ros.engine.decoding.runner import BUCKET
@@ -111,7 +112,8 @@ class Speculative(Decoding):
     """Draft, verify, keep: at least one token a pass, at most gamma + 1.
 
     ``fixed_shapes``: every pass is filled up to the longest draft, so that there are two shapes.
-    Where passes are captured they are so too, unless that would cost something.
+    Where passes are captured they are so too, unless that would cost something: then drafts are
+    filled up in steps, so that there are few.
     """
 
     def __init__(
@@ -129,17 +131,35 @@ class Speculative(Decoding):
         self.drafter, self.acceptance = drafter, acceptance
         self.lossless = acceptance.lossless
         self.gamma = tokens - 1 if gamma is None else min(gamma, tokens - 1)
-        # Chains are cheap to fill up where rows are anyway few; trees come in steps of the budget.
-        free = budget is None and model.capture is not None and self.gamma < TILE
-        self._fixed = fixed_shapes or free
-        self._budget = budget or Budget(self.gamma, self.gamma)
+        # Chains are cheap to fill up where rows are anyway few; longer ones, like trees, in steps.
+        captured = budget is None and model.capture is not None
+        self._fixed = fixed_shapes or (captured and self.gamma < TILE)
+        if budget is None:
+            step = STEP if captured and not self._fixed else 1
+            most = -(-self.gamma // step) * step
+            budget = Budget(most, most, step)
+        self._budget = budget
+        #: what drafts are filled up to, behind a prompt and behind a token
+        self._behind_prompts, self._behind_tokens = self._sizes(budget)
         self._nothing = self._blank(0)
         self._entries = self._needed()
         self.runner = model.runner(1, max_prompt + self._entries, acceptance.window, drafter.layers)
 
+    def _sizes(self, budget: Budget) -> tuple[Sequence[int], Sequence[int]]:
+        """Of chains. A prompt's rows come in buckets, which a step of the same size respects."""
+        if self._fixed or budget.step == 1:
+            return self._steps(budget.prompt), self._steps(budget.alone)
+        shorter = () if self.drafter.full else range(0, budget.prompt, BUCKET)
+        return (*shorter, budget.prompt), self._steps(budget.alone)
+
+    def _steps(self, most: int) -> Sequence[int]:
+        """The whole of it with fixed shapes, else every multiple of the budget's step."""
+        return (most,) if self._fixed else (*range(0, most, self._budget.step), most)
+
     def _needed(self) -> int:
         """KV entries of an action, behind its prompt."""
-        return self.count + (self.gamma if self._fixed else 0)
+        most = max(self._budget.prompt, self._budget.alone)
+        return self.count + (0 if self._budget.step == 1 and not self._fixed else most)
 
     def step(self, request: Request) -> Decoded:
         self.drafter.begin(request)
@@ -172,7 +192,7 @@ class Speculative(Decoding):
 
     def _first_pass(self, request: Request, draft: Draft) -> Scores:
         """The prompt with a draft of d tokens behind it -> scores of d + 1 rows."""
-        fed = self._padded(draft.tokens, self._budget.prompt)
+        fed = padded(draft.tokens, self._behind_prompts)
         layout = self._behind_prompt(len(request.prompt), draft, len(fed))
         tokens = fed if len(fed) else None
         scores = self.acceptance.verify(self.runner, layout, request.prompt, tokens)
@@ -180,18 +200,11 @@ class Speculative(Decoding):
 
     def _next_pass(self, last: torch.Tensor, draft: Draft, start: int) -> Scores:
         """The last token [1], in entry ``start``, with a draft behind it -> d + 1 rows."""
-        fed = self._padded(draft.tokens, self._budget.alone)
+        fed = padded(draft.tokens, self._behind_tokens)
         layout = self._behind_token(start, draft, len(fed))
         tokens = torch.cat((last, fed)) if len(fed) else last
         scores = self.acceptance.verify(self.runner, layout, None, tokens)
         return tuple(rows[: len(draft.tokens) + 1] for rows in scores)
-
-    def _padded(self, tokens: torch.Tensor, most: int) -> torch.Tensor:
-        """A draft filled up: to the budget with fixed shapes, else to a multiple of its step."""
-        step = self._budget.step
-        size = most if self._fixed else min(-(-len(tokens) // step) * step, most)
-        missing = size - len(tokens)
-        return torch.cat((tokens, tokens.new_full((missing,), FILLER))) if missing else tokens
 
     def _behind_prompt(self, length: int, draft: Draft, size: int) -> PackLayout:
         """A prompt and ``size`` tokens, of which the draft are the first."""
@@ -233,11 +246,10 @@ class Speculative(Decoding):
     def warm_up(self, request: Request) -> None:
         length, last = len(request.prompt), self._blank(1).tokens
         self.runner.fit(length + self._entries)
-        lengths = [self.gamma] if self._fixed else range(self.gamma + 1)
-        for drafted in lengths:
-            self._first_pass(request, self._blank(drafted))
-        for fed in {min(drafted, self.count - 2) for drafted in lengths}:
-            self._next_pass(last, self._blank(max(fed, 0)), length)
+        for size in self._behind_prompts:
+            self._first_pass(request, self._blank(size))
+        for size in self._behind_tokens:
+            self._next_pass(last, self._blank(size), length)
 
     def instruct(self, text: str) -> None:
         self.drafter.instruct(text)
@@ -260,6 +272,9 @@ class TreeSpeculative(Speculative):
     """
 
     _nodes = _trunk = 0  # of the last pass: its first node's entry, and its position
+
+    def _sizes(self, budget: Budget) -> tuple[Sequence[int], Sequence[int]]:
+        return self._steps(budget.prompt), self._steps(budget.alone)
 
     def _needed(self) -> int:
         return BUCKET + max(self._budget.prompt, self.count + self._budget.alone)
@@ -292,6 +307,12 @@ class TreeSpeculative(Speculative):
 
     def _warm_up_move(self) -> None:
         self._keep(Verification((), (), (), 1, True, (1,)), PartialAction(self.count))
+
+
+def padded(tokens: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """A draft filled up to the next of some sizes, which rise."""
+    missing = sizes[bisect_left(sizes, len(tokens))] - len(tokens)
+    return torch.cat((tokens, tokens.new_full((missing,), FILLER))) if missing else tokens
 
 
 @lru_cache(LAYOUTS)

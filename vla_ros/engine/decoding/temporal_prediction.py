@@ -203,6 +203,10 @@ class TemporalMarginals:
         self._moves: Floats = np.tile(SEEN * near / near.sum(), shape)
         ranks = (1.0 + np.arange(self._width)) ** -PRIOR
         self._ranks: Floats = np.tile(RANKED * ranks / ranks.sum(), (self._positions, 1))
+        for place, tolerance in enumerate(self._tolerance):
+            # Side by side so many cover all bins; as many again may fill the gaps between them.
+            side_by_side = -(-len(self._window) // (2 * tolerance + 1))
+            self._ranks[place, 2 * side_by_side + 1 :] = 0.0
         self._weight = RANKED
         self._near: dict[tuple[int, int, int], tuple[list[int], list[float]]] = {}
 
@@ -250,13 +254,20 @@ class TemporalMarginals:
         return [self._window.start + int(place) for place in order], chances
 
     def _spaced(self, moves: Floats, tolerance: int, mass: float) -> tuple[list[int], list[float]]:
-        """Each covers ``tolerance`` bins on either side; what is covered is worth nothing more."""
+        """Each covers ``tolerance`` bins on either side; what is covered is worth nothing more.
+        Where all are, the likeliest of the others follow, with no chance: none is named twice."""
         left, found, chances = np.pad(moves, tolerance), list[int](), list[float]()
+        taken = np.zeros(len(moves), bool)
         for _ in range(self._width):
             covered = np.convolve(left, np.ones(2 * tolerance + 1), "valid")
+            covered[taken] = -1.0
             place = int(covered.argmax())
+            worth = max(float(covered[place]), 0.0)
+            if not worth:
+                place = int(np.where(taken, -1.0, moves).argmax())
             found.append(self._window.start + place)
-            chances.append(float(covered[place]) / mass)
+            chances.append(worth / mass)
+            taken[place] = True
             left[place : place + 2 * tolerance + 1] = 0.0
         return found, chances
 

@@ -20,6 +20,8 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
 
 from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.fields import BITVLA as BITVLA_FIELDS
+from vla_ros.engine.io.fields import BITVLA_TEXT, BITVLA_VISION, OPENVLA, TEXT, short
 
 D = TypeVar("D")
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -169,7 +171,7 @@ class Fields:
 
     def __init__(self, raw: Any, where: str = "") -> None:
         if not isinstance(raw, Mapping):
-            raise CheckpointError(f"{where or 'this'} is {_short(raw)}: wanted an object")
+            raise CheckpointError(f"{where or 'this'} is {short(raw)}: wanted an object")
         self.raw: Mapping[str, Any] = raw
         self.where, self._where = where, f"{where}." if where else ""
 
@@ -230,7 +232,7 @@ class Fields:
         """Refuse any value but those this engine computes; absent is allowed."""
         value = self.raw.get(name)
         if value is not None and value not in allowed:
-            wanted = " or ".join(map(_short, allowed))
+            wanted = " or ".join(map(short, allowed))
             raise self.wrong(name, f"{wanted}, this engine computes nothing else")
 
     def record(self, kind: type[D], **rules: tuple[Any, ...]) -> D:
@@ -271,7 +273,7 @@ class Fields:
         """Three finite numbers, such as a mean per channel."""
         good = isinstance(values, list | tuple) and len(values) == 3
         if not good or not all(_finite(v) for v in values):
-            raise CheckpointError(f"{self._where}{name} is {_short(values)}: wanted three numbers")
+            raise CheckpointError(f"{self._where}{name} is {short(values)}: wanted three numbers")
         red, green, blue = map(float, values)
         return red, green, blue
 
@@ -287,7 +289,7 @@ class Fields:
     def wrong(self, name: str, wanted: str) -> CheckpointError:
         """The error for a field that says something else."""
         return CheckpointError(
-            f"{self._where}{name} is {_short(self.raw.get(name))}: wanted {wanted}"
+            f"{self._where}{name} is {short(self.raw.get(name))}: wanted {wanted}"
         )
 
     def _get(self, name: str, default: Any) -> Any:
@@ -297,11 +299,6 @@ class Fields:
 
 def _finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 LLAMA_EMPTY_TOKEN = 29871  # "▁" of Llama-2's tokenizer: OpenVLA expects it at the prompt's end
@@ -332,6 +329,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     if raw.get("model_type") == BITVLA:
         return _parse_bitvla(raw)
     top = Fields(raw)
+    OPENVLA.check(raw)
     if top.raw.get("quantization_config"):
         raise CheckpointError("quantization_config: quantized weights are not supported")
     llm = top.text("llm_backbone_id", "")
@@ -374,6 +372,8 @@ def _parse_bitvla(raw: Mapping[str, Any]) -> ModelConfig:
     """``parallel`` where it has been converted: the number of actions, cameras and values of state
     is in none of the authors' files, and `vla-ros convert` writes it beside them."""
     top = Fields(raw)
+    BITVLA_FIELDS.check(raw)
+    BITVLA_VISION.check(top.part("vision_config").raw, "vision_config.")
     text = parse_text(top.part("text_config").raw, "bitnet")
     if top.choice("vision_feature_select_strategy", "default", ("default", "full")) != "full":
         raise top.wrong("vision_feature_select_strategy", "full: every patch has a token")
@@ -413,8 +413,10 @@ def parse_text(raw: Mapping[str, Any], kind: str = "llama") -> TextConfig:
     bitnet = kind == "bitnet"
     if bitnet:
         text.choice("model_type", "BitNet", ("BitNet", "bitnet"))
+        BITVLA_TEXT.check(raw, "text_config.")
     else:
         kind = text.choice("model_type", kind, ("llama", "qwen2"))
+        TEXT.check(raw, "text_config.")
     defaults = DEFAULTS[kind]
     # BitNet's own class computes ReLU squared whatever its hidden_act says
     text.only("hidden_act", "silu", "relu2" if bitnet else "swish")

@@ -11,6 +11,7 @@ import getpass
 import json
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -92,6 +93,27 @@ def refusing_damaged(path: Path) -> Iterator[None]:
     except (SafetensorError, OSError) as error:
         said = " ".join(str(error).split())
         raise CheckpointError(f"{path} is no whole safetensors file ({said}): {AGAIN}") from error
+
+
+def header(path: Path) -> dict[str, Any]:
+    """Tensor -> what a safetensors file says of it, without reading any. CheckpointError: the file
+    is not there, cut or a pointer."""
+    refuse_broken(path)
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        text = stream.read(length) if 0 < length < 1 << 28 else b""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} is no whole safetensors file: {AGAIN}")
+    found.pop("__metadata__", None)
+    ends = [part["data_offsets"][1] for part in found.values() if "data_offsets" in part]
+    if 8 + length + max(ends, default=0) != path.stat().st_size:
+        raise CheckpointError(f"{path} is no whole safetensors file (cut short): {AGAIN}")
+    return found
 
 
 def state_of(path: Path) -> tuple[int, int, int]:

@@ -2,27 +2,42 @@
 
 Sources: lerobot 0.6.1 ``configuration_pi0.py``, ``configuration_pi05.py``,
 ``configuration_smolvla.py`` and ``modeling_pi0.py``, ``smolvlm_with_expert.py`` beside them, which
-fix the sizes of PaliGemma; SmolVLM2-500M's config.json. One key is this project's own: ``shapes``,
-for checkpoints whose models are of other sizes than the published ones ({"vision", "text",
-"expert", "shuffle"}, in the words of TowerConfig and TextConfig).
+fix the sizes of PaliGemma; SmolVLM2-500M's config.json. Two keys are this project's own:
+``shapes``, for checkpoints whose models are of other sizes than the published ones ({"vision",
+"text", "expert", "shuffle"}, in the words of TowerConfig and TextConfig), and
+``state_in_prompt`` of pi05, which LeRobot's versions do differently and none writes down (lerobot
+issue 2863).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import SIGLIP_SO400M, Fields, TextConfig, TowerConfig
-from vla_ros.engine.io.files import read_json
+from vla_ros.engine.io.fields import LEROBOT
+from vla_ros.engine.io.files import AGAIN, read_json
+from vla_ros.engine.io.foreign import refuse_foreign_flow
 
+V = TypeVar("V")
 KINDS = ("pi0", "pi05", "smolvla")
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 EMPTY_CAMERA = "empty_camera_"
+#: How pi0.5's prompt has the state: the robot's values, or zeros behind them.
+IN_PROMPT = ROBOT, PADDED = "robot", "padded"
 PALIGEMMA_VOCAB = 257152
 SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
+
+PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
+NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
+TOKENIZER, RELATIVE = "tokenizer_processor", "relative_actions_processor"
+ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
+STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
+PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
 #: lerobot ``get_gemma_config``: width, layers, mlp.
 _GEMMA = {"gemma_300m": (1024, 18, 4096), "gemma_2b": (2048, 18, 16384)}
@@ -50,7 +65,11 @@ class FlowConfig:
     count. ``cameras`` are the features' names without their prefix, in order, without those
     that are always empty. Images become squares of ``image_size``; ``self_every``: every which
     layer of SmolVLA's expert attends to the actions too (0: all). ``vlm`` names SmolVLA's
-    language model, ``max_text`` is the longest prompt in tokens.
+    language model, ``max_text`` is the longest prompt in tokens. ``row_time``: trained with some
+    actions given, each with a time of its own, ``max_delay`` of them at most (0: nobody says);
+    ``relative``: whether it says that its actions are relative to the state, which its processors
+    must then make absolute (None: it does not say). ``state_in_prompt``: of :data:`IN_PROMPT`, or
+    "" where nobody says.
     """
 
     kind: str
@@ -69,11 +88,28 @@ class FlowConfig:
     self_every: int = 0
     vlm: str = ""
     row_time: bool = False
+    max_delay: int = 0
+    relative: bool | None = None
+    state_in_prompt: str = ""
 
     @property
     def adaptive(self) -> bool:
         """Time enters through every norm (pi0.5) and not with the actions."""
         return self.kind == "pi05"
+
+    @property
+    def prompt_state(self) -> int:
+        """Values of the state in pi0.5's prompt. CheckpointError: nobody says how many."""
+        if self.state_dim == self.state_width or self.state_in_prompt == ROBOT:
+            return self.state_dim
+        if self.state_in_prompt == PADDED:
+            return self.state_width
+        raise CheckpointError(
+            f"pi05 says its state in the prompt, and nothing in this folder tells whether it was"
+            f" trained with the robot's {self.state_dim} values (openpi, LeRobot 0.6) or with"
+            f" {self.state_width}, zeros behind them (LeRobot 0.4): say so with the option"
+            f" state_in_prompt: {ROBOT} or {PADDED}"
+        )
 
     @property
     def continues(self) -> tuple[str, ...]:
@@ -92,27 +128,24 @@ class FlowConfig:
         return len(self.cameras) * self.view_tokens + self.max_text + state
 
 
-def read_flow_config(directory: Path, steps: int | None = None) -> FlowConfig:
-    """Read ``config.json``; CheckpointError in one line where this engine cannot run it.
-
-    ``steps`` replaces the number of solver steps that it asks for.
-    """
+def read_flow_config(directory: Path) -> FlowConfig:
+    """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
+    refuse_foreign_flow(directory)
     path = directory / "config.json"
     raw = read_json(path)
     try:
         config = parse_flow_config(raw, directory)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    return config if steps is None else replace(config, steps=steps)
+    return replace(config, cameras=robots_cameras(directory, config.cameras))
 
 
 def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> FlowConfig:
     """Turn a config.json's content into a :class:`FlowConfig`."""
     fields = Fields(raw)
     kind = fields.choice("type", "", KINDS)
-    fields.only("n_obs_steps", 1)
-    fields.only("add_image_special_tokens", False)
-    fields.only("adapt_to_pi_aloha", False)
+    LEROBOT[kind].check(raw)
+    delay = fields.whole("rtc_training_max_delay", 0, 0)
     state_width = fields.whole("max_state_dim", 32)
     action_width = fields.whole("max_action_dim", 32)
     small = kind == "smolvla"
@@ -133,7 +166,12 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
         max_period=fields.number("max_period", 4.0),
         self_every=_self_every(fields) if small else 0,
         vlm=fields.text("vlm_model_name", SMOLVLM2_500M) if small else "",
-        row_time=raw.get("row_time") is True,
+        row_time=raw.get("row_time") is True or delay > 0,
+        max_delay=delay,
+        relative=None
+        if raw.get("use_relative_actions") is None
+        else fields.flag("use_relative_actions", False),
+        state_in_prompt=fields.choice("state_in_prompt", "", ("", *IN_PROMPT)),
     )
     _check(config)
     return config
@@ -174,12 +212,73 @@ def _self_every(fields: Fields) -> int:
     return every
 
 
+#: What LeRobot's own config.json says beside: how it trains, compiles and publishes. Nothing here
+#: reads it; its own programs and converters may look for any of it.
+_BESIDE: dict[str, Any] = {
+    "device": "cpu",
+    "use_amp": False,
+    "use_peft": False,
+    "push_to_hub": True,
+    "repo_id": None,
+    "private": None,
+    "tags": None,
+    "license": None,
+    "pretrained_path": None,
+    "pretrained_revision": None,
+    "rtc_config": None,
+    "empty_cameras": 0,
+    "compile_model": False,
+    "compile_mode": "max-autotune",
+    "optimizer_betas": [0.9, 0.95],
+    "optimizer_eps": 1e-8,
+    "scheduler_warmup_steps": 1000,
+    "scheduler_decay_steps": 30000,
+    "scheduler_decay_lr": 2.5e-6,
+}
+_BESIDE_PI: dict[str, Any] = {
+    "paligemma_variant": "gemma_2b",
+    "action_expert_variant": "gemma_300m",
+    "dtype": "float32",
+    "time_sampling_beta_alpha": 1.5,
+    "time_sampling_beta_beta": 1.0,
+    "time_sampling_scale": 0.999,
+    "time_sampling_offset": 0.001,
+    "use_relative_actions": False,
+    "relative_exclude_joints": ["gripper"],
+    "action_feature_names": None,
+    "gradient_checkpointing": False,
+    "freeze_vision_encoder": False,
+    "train_expert_only": False,
+    "optimizer_lr": 2.5e-5,
+    "optimizer_weight_decay": 0.01,
+    "optimizer_grad_clip_norm": 1.0,
+}
+_BESIDE_SMOLVLA: dict[str, Any] = {
+    "adapt_to_pi_aloha": False,
+    "use_delta_joint_actions_aloha": False,
+    "use_cache": True,
+    "freeze_vision_encoder": True,
+    "train_expert_only": True,
+    "train_state_proj": True,
+    "optimizer_lr": 1e-4,
+    "optimizer_weight_decay": 1e-10,
+    "optimizer_grad_clip_norm": 10,
+    "load_vlm_weights": False,
+    "add_image_special_tokens": False,
+    "prefix_length": -1,
+    "pad_language_to": "longest",
+    "num_expert_layers": -1,
+}
+
+
 def flow_config_json(config: FlowConfig) -> dict[str, Any]:
     """The config.json, in LeRobot's words, that :func:`parse_flow_config` reads back."""
     small = config.kind == "smolvla"
     side = [config.image_size] * 2
     cameras = {f"{CAMERA}{name}": feature("VISUAL", 3, *side) for name in config.cameras}
     out: dict[str, Any] = {
+        **_BESIDE,
+        **(_BESIDE_SMOLVLA if small else _BESIDE_PI),
         "type": config.kind,
         "n_obs_steps": 1,
         "input_features": {**cameras, STATE: feature("STATE", config.state_dim)},
@@ -195,8 +294,14 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
         "max_period": config.max_period,
         "shapes": asdict(config.shapes),
     }
-    if config.row_time:
+    if config.max_delay:
+        out["rtc_training_max_delay"] = config.max_delay
+    elif config.row_time:
         out["row_time"] = True
+    if config.relative is not None:
+        out["use_relative_actions"] = config.relative
+    if config.state_in_prompt:
+        out["state_in_prompt"] = config.state_in_prompt
     if small:
         mode = "cross_attn" if config.self_every else "self_attn"
         out |= {
@@ -204,8 +309,16 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
             "num_vlm_layers": config.shapes.text.layers,
             "attention_mode": mode,
             "self_attn_every_n_layers": config.self_every or -1,
+            "expert_width_multiplier": _width_share(config.shapes),
         }
     return out
+
+
+def _width_share(shapes: Shapes) -> float:
+    """The expert's width by the language model's, of which LeRobot takes the whole part again."""
+    wide, width = shapes.text.hidden_size, shapes.expert.hidden_size
+    share = width / wide
+    return share if int(wide * share) == width else (width + 0.5) / wide
 
 
 def _shapes(fields: Fields, small: bool, directory: Path | None) -> Shapes:
@@ -250,7 +363,8 @@ def _vlm(name: str, directory: Path | None) -> tuple[TowerConfig, TextConfig, in
 
     RoPE has base 10000 whatever the VLM says: LeRobot applies its own.
     """
-    if name == SMOLVLM2_500M:
+    # A trainer's own copy has the same last name; its tensors tell whether it is the same.
+    if Path(name).name == Path(SMOLVLM2_500M).name and not (Path(name) / "config.json").is_file():
         vision = TowerConfig(768, 12, 12, 3072, image_size=512, patch=16)
         return vision, TextConfig("llama", 49280, 960, 2560, 32, 15, 5, 64, 1e4, 1e-5), 4
     places = [Path(name).expanduser()] + ([directory / name] if directory else [])
@@ -302,6 +416,100 @@ def camera_names(fields: Fields) -> tuple[str, ...]:
     names = [n for n, f in features.items() if isinstance(f, Mapping) and f.get("type") == "VISUAL"]
     short = [n.removeprefix(CAMERA) for n in names]
     return tuple(n for n in short if not n.startswith(EMPTY_CAMERA))
+
+
+def steps_of(path: Path) -> dict[str, Fields]:
+    """The steps of a processor by their registered names."""
+    if not path.is_file():
+        raise CheckpointError(
+            f"no {path.name} in {path.parent}, which LeRobot saves since 0.4, and no statistics"
+            f" among its weights: {AGAIN}, all of its files"
+        )
+    steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
+    return {step.text("registry_name", step.text("class", "?")): step for step in steps}
+
+
+def known_steps(kind: str) -> set[str]:
+    """The processors' steps that are built for a policy of this kind."""
+    own = {STATE_PROMPT} if kind == "pi05" else {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
+    return own | {*PLUMBING, NORMALIZER, UNNORMALIZER, TOKENIZER, RELATIVE, ABSOLUTE}
+
+
+def action_names(before: Mapping[str, Fields]) -> tuple[str, ...]:
+    """Those of the action's values, where its data set has any."""
+    if RELATIVE not in before:
+        return ()
+    return tuple(str(n) for n in before[RELATIVE].part("config").items("action_names"))
+
+
+def relative_actions(
+    directory: Path, before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
+) -> tuple[bool, ...]:
+    """Which values are relative to the state: all but those whose name has an excluded word.
+    CheckpointError where config.json and the processors disagree about there being any."""
+    found = _relative(before, after, config)
+    if config.relative not in (None, bool(found)):
+        raise CheckpointError(
+            f"{directory}/config.json says use_relative_actions {config.relative}, and its"
+            " processors do otherwise: which is it? Copy the files of one training run there"
+        )
+    return found
+
+
+def _relative(
+    before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
+) -> tuple[bool, ...]:
+    on = [
+        s[n].part("config").flag("enabled", False)
+        for s, n in ((before, RELATIVE), (after, ABSOLUTE))
+        if n in s
+    ]
+    if not any(on):
+        return ()
+    if on != [True, True]:
+        raise CheckpointError("actions are made relative on one side of the model only")
+    if config.state_dim < config.action_dim:
+        raise CheckpointError("relative actions need a state value for every action value")
+    settings = before[RELATIVE].part("config")
+    words = [str(w).lower() for w in settings.items("exclude_joints") if w]
+    names = [name.lower() for name in action_names(before)]
+    names += [""] * (config.action_dim - len(names))
+    return tuple(not any(w in n for w in words if n) for n in names[: config.action_dim])
+
+
+def by_data_set(stored: Mapping[str, V], key: str) -> dict[str, dict[str, V]]:
+    """The statistics of one feature by the data set that they are kept by, "" where by none.
+
+    A policy that was trained on several has ``so100.buffer.action.mean`` (lerobot/smolvla_base).
+    """
+    found: dict[str, dict[str, V]] = {}
+    named = re.compile(rf"(?:(.+?)\.(?:buffer\.)?)?{re.escape(key)}\.([a-z0-9_]+)")
+    for name, tensor in stored.items():
+        if match := named.fullmatch(name):
+            found.setdefault(match[1] or "", {})[match[2]] = tensor
+    return found
+
+
+def robots_cameras(directory: Path, cameras: tuple[str, ...]) -> tuple[str, ...]:
+    """The checkpoint's cameras by the names that they have on the robot it was trained with: its
+    preprocessor may rename them (``rename_map``), so that a wrist becomes ``camera1``."""
+    path = directory / PREPROCESSOR
+    if not path.is_file():
+        return cameras
+    steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
+    on_robot: dict[str, str] = {}
+    for step in steps:
+        if step.text("registry_name", "") != "rename_observations_processor":
+            continue
+        for name, becomes in step.part("config").part("rename_map").raw.items():
+            if becomes in on_robot:
+                raise CheckpointError(f"{path}: rename_map makes {becomes} of two observations")
+            on_robot[str(becomes)] = str(name)
+    names = tuple(on_robot.get(f"{CAMERA}{name}", name) for name in cameras)
+    names = tuple(name.removeprefix(CAMERA).rpartition("observation.")[2] for name in names)
+    if len(set(names)) < len(names):
+        raise CheckpointError(f"{path}: rename_map leaves two cameras with the name of one")
+    return names
 
 
 def feature_length(fields: Fields, group: str, name: str, default: int) -> int:

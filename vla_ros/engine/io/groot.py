@@ -39,6 +39,7 @@ from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import Fields
 from vla_ros.engine.io.files import names_in, read_json, write_json
+from vla_ros.engine.io.images.steps import pillow_resize
 
 PROCESSOR, STATISTICS, ROWS = "processor_config.json", "statistics.json", "embodiment_id.json"
 METADATA, DATA_CONFIG = "experiment_cfg/metadata.json", "data_config.json"
@@ -176,13 +177,14 @@ class Group:
         out = np.where(moves, 2 * unit - 1, values if self.mode == "q99" else np.float32(0))
         return np.clip(out, -1.0, 1.0) if self.clip else out
 
-    def unnormalize(self, values: F32) -> Floats:
-        """The model's actions [H, size] -> the robot's, in the precision of the statistics."""
+    def unnormalize(self, values: F32, first: int = 0) -> Floats:
+        """The model's actions [n, size], the chunk's from its row ``first`` on -> the robot's, in
+        the precision of the statistics."""
         if self.mode == "binary":
             return (values > 0.5).astype(np.float32)
         if self.mode == "none":
             return values
-        low, high = (v if v.ndim == 1 else v[: len(values)] for v in (self.low, self.high))
+        low, high = self._of_rows(first, len(values))
         if self.mode == "mean_std":
             out = values * high + low
             if self._of_n15:
@@ -191,6 +193,25 @@ class Group:
         if self.clip:
             values = np.clip(values, -1.0, 1.0)
         return np.asarray((values + 1.0) / 2.0 * (high - low) + low, dtype=low.dtype)
+
+    def _of_rows(self, first: int, count: int) -> tuple[Floats, Floats]:
+        low, high = self.low, self.high
+        return (low, high) if low.ndim == 1 else (low[first:][:count], high[first:][:count])
+
+    def renormalize(self, values: Floats) -> F32:
+        """The robot's actions [n, size], a chunk's first -> the model's. Of what does not move,
+        which any value of the model's says, zeros."""
+        low, high = self._of_rows(0, len(values))
+        if self.mode in ("binary", "none"):
+            return values.astype(np.float32)
+        if self.mode == "mean_std":
+            moves = high != 0
+            out = np.where(moves, (values - low) / np.where(moves, high, 1), values)
+        else:
+            moves = low != high
+            out = 2 * (values - low) / np.where(moves, high - low, 1) - 1
+            out = np.where(moves, out, 0)
+        return np.asarray(out, dtype=np.float32)
 
     def absolute(self, values: Floats, state: F32) -> Floats:
         """Actions [H, size] that are relative to the state [n] -> absolute ones."""
@@ -208,6 +229,24 @@ class Group:
             else:
                 row[:3] = origin[:3] + _rotated(origin[3:], value[:3])
                 row[3:] = turned(origin[3:], value[3:])
+        return out
+
+    def relative_to(self, values: Floats, state: F32) -> Floats:
+        """Absolute actions [n, size] -> what :meth:`absolute` makes them of."""
+        if self.relative is Relative.NOTHING:
+            return values
+        origin = state[self.begin : self.begin + self.size].astype(np.float64)
+        if self.relative is Relative.SUM:
+            return values - origin
+        out = np.empty_like(values)
+        for row, value in zip(out, values, strict=True):
+            if self.relative is Relative.ROT6D:
+                back = _of_six(origin[3:]).T
+                row[:3] = back @ (value[:3] - origin[:3])
+                row[3:] = (back @ _of_six(value[3:]))[:2].flatten()
+            else:
+                row[:3] = _rotated(-origin[3:], value[:3] - origin[:3])
+                row[3:] = turned(-origin[3:], value[3:])
         return out
 
 
@@ -268,7 +307,11 @@ def framed(image: Image, framing: Framing) -> torch.Tensor:
         middle = square[begin : begin + kept, begin : begin + kept]
         pixels = np.ascontiguousarray(resized(middle, framing.side))
         if framing.final not in (0, framing.side):
-            pixels = np.array(PILImage.fromarray(pixels).resize((framing.final, framing.final)))
+            side = framing.final
+            brought = pillow_resize(
+                PILImage.fromarray(pixels), side, side, PILImage.Resampling.BICUBIC
+            )
+            pixels = np.array(brought)
         whole = torch.from_numpy(pixels).permute(2, 0, 1)
     return (whole.float() - 127.5) / 127.5  # in one step, as the authors' image processors do it
 
@@ -449,6 +492,24 @@ class Embodiment:
             made.append(group.absolute(group.unnormalize(values), state.numpy()))
             begin += group.size
         return torch.from_numpy(np.concatenate(made, axis=1)).float()
+
+    def reanchored(
+        self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
+    ) -> torch.Tensor:
+        """Rows [n, D] of a chunk from its row ``first`` on, said in the state ``then`` -> the same
+        actions as the first rows of one that is said in the state ``now``."""
+        anchored = [g.relative is not Relative.NOTHING or g.low.ndim > 1 for g in self.actions]
+        if not any(anchored):
+            return rows
+        out, begin = rows.cpu().clone(), 0
+        for group, counts in zip(self.actions, anchored, strict=True):
+            part = slice(begin, begin + group.size)
+            if counts:
+                said = group.unnormalize(out[:, part].numpy(), first)
+                kept = group.relative_to(group.absolute(said, then.numpy()), now.numpy())
+                out[:, part] = torch.from_numpy(group.renormalize(kept))
+            begin += group.size
+        return out.to(rows.device)
 
     def ends(self) -> tuple[torch.Tensor, ...]:
         """Where all actions of its data lie, in units: from and to [action_dim]; () where nothing

@@ -20,7 +20,15 @@ from vla_ros.engine.io.config import TextConfig, TowerConfig
 from vla_ros.engine.io.files import read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
+    NEW_LINE,
+    NORMALIZER,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    ROBOT,
     STATE,
+    STATE_PROMPT,
+    TOKENIZER,
+    UNNORMALIZER,
     FlowConfig,
     Shapes,
     flow_config_json,
@@ -29,16 +37,12 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.processors import (
     MODES,
-    NEW_LINE,
-    NORMALIZER,
-    POSTPROCESSOR,
-    PREPROCESSOR,
-    STATE_PROMPT,
-    TOKENIZER,
-    UNNORMALIZER,
     Processors,
     Scaler,
     TextTokenizer,
+    Whose,
+    action_scaler,
+    data_sets_in,
     read_processors,
 )
 from vla_ros.engine.io.quantize import quantized_weights
@@ -87,26 +91,32 @@ class LerobotFamily(Family[FlowConfig]):
     """Policies whose config.json has one of ``kinds`` for its ``type``."""
 
     presets_version = 2
+    takes = frozenset({"tokenizer", "steps", "unnorm_key", "state_normalization"})
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds
+        if "pi05" in kinds:
+            self.takes |= {"state_in_prompt"}
         self.presets = {name: c for name, c in PRESETS.items() if c.kind in kinds}
 
     def owns(self, directory: Path) -> bool:
         return lerobot_type(directory) in self.kinds
 
     def config(self, source: Path | str, options: LoadOptions) -> FlowConfig:
-        if isinstance(source, Path):
-            return read_flow_config(source, options.steps)
-        config = preset_of(source)
-        return config if options.steps is None else replace(config, steps=options.steps)
+        config = read_flow_config(source) if isinstance(source, Path) else preset_of(source)
+        if options.steps is not None:
+            config = replace(config, steps=options.steps)
+        said = options.state_in_prompt
+        if said is not None and not config.adaptive:
+            raise CheckpointError(f"state_in_prompt is for pi05: {config.kind} has no state there")
+        return config if said is None else replace(config, state_in_prompt=said)
 
     def expected(self, config: FlowConfig) -> Expected:
         return expected_tensors(config)
 
     def open(self, directory: Path, options: LoadOptions) -> Opened:
-        config = read_flow_config(directory, options.steps)
-        processors = read_processors(directory, config)
+        config = self.config(directory, options)
+        processors = read_processors(directory, config, _whose(options))
         vocab = config.shapes.text.vocab_size
         words = TextTokenizer(directory, options.tokenizer, processors.tokenizer, vocab)
         positions = check_discrete(config, read_discrete(directory, config), str(directory))
@@ -126,7 +136,14 @@ class LerobotFamily(Family[FlowConfig]):
         write_random_flow(directory, self.presets[preset], seed)
 
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
-        return read_processors(directory, self.config(directory, options)).action.ends()
+        return action_scaler(directory, self.config(directory, options), _whose(options)).ends()
+
+    def data_sets(self, directory: Path) -> Mapping[str, bool]:
+        return data_sets_in(directory)
+
+
+def _whose(options: LoadOptions) -> Whose:
+    return Whose(options.unnorm_key, options.state_normalization)
 
 
 def _opened(
@@ -172,6 +189,8 @@ def build_model(
     capture: Capture | None = None,
 ) -> VLMWithExpert:
     """The model of ``config`` in the dtype and on the device of ``like``."""
+    if config.adaptive:
+        _ = config.prompt_state  # asked before any weight is read
     network = SmolVLA if config.kind == "smolvla" else Pi0
     return network(config, weights, positions, like, capture)
 
@@ -191,7 +210,10 @@ def save_folder(
     if processors.relative:
         raise ValueError("relative actions are read, not written")
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / "config.json", flow_config_json(config))
+    modes = {"VISUAL": "IDENTITY", "STATE": processors.state.mode}
+    modes["ACTION"] = processors.action.mode
+    raw = flow_config_json(config) | {"normalization_mapping": modes}
+    write_json(directory / "config.json", raw)
     _write_processors(directory, config, processors)
     if discrete is not None:
         write_json(directory / "discrete.json", discrete)
@@ -211,39 +233,53 @@ def step_json(name: str, **settings: object) -> dict[str, Any]:
 
 
 def _write_processors(directory: Path, config: FlowConfig, processors: Processors) -> None:
-    from safetensors.torch import save_file
-
     state, action = processors.state, processors.action
     modes = {"VISUAL": "IDENTITY", "STATE": state.mode, "ACTION": action.mode}
-    normalize = step_json(NORMALIZER, eps=state.eps, norm_map=modes)
-    restore = step_json(UNNORMALIZER, eps=state.eps, norm_map=modes)
     stored = {
         f"{key}.{name}": value
         for key, scaler in ((STATE, state), (ACTION, action))
         for name, value in zip(MODES[scaler.mode], (scaler.low, scaler.high), strict=False)
     }
+    named, longest = processors.tokenizer, config.max_text
+    write_steps(directory, config.kind, modes, stored, named, longest, state.eps)
+
+
+def write_steps(
+    directory: Path,
+    kind: str,
+    modes: Mapping[str, str],
+    stored: Mapping[str, torch.Tensor],
+    tokenizer: str,
+    max_text: int,
+    eps: float = 1e-8,
+) -> None:
+    """Both processors of a policy of ``kind`` with their statistics, as LeRobot makes them."""
+    from safetensors.torch import save_file
+
+    normalize = step_json(NORMALIZER, eps=eps, norm_map=dict(modes))
+    restore = step_json(UNNORMALIZER, eps=eps, norm_map=dict(modes))
     for step, file in (
         (normalize, "policy_preprocessor_step_3"),
         (restore, "policy_postprocessor_step_0"),
     ):
         step["state_file"] = f"{file}_{step['registry_name']}.safetensors"
-        save_file(stored, str(directory / step["state_file"]))
+        save_file(dict(stored), str(directory / step["state_file"]))
     words = step_json(
         TOKENIZER,
-        max_length=config.max_text,
+        max_length=max_text,
         task_key="task",
         padding_side="right",
         padding="max_length",
         truncation=True,
-        tokenizer_name=processors.tokenizer,
+        tokenizer_name=tokenizer,
     )
     first = [step_json("rename_observations_processor", rename_map={})]
     first.append(step_json("to_batch_processor"))
     device = step_json("device_processor", device="cpu")
-    if config.kind == "pi05":
+    if kind == "pi05":
         before = [*first, normalize, step_json(STATE_PROMPT), words, device]
     else:
-        before = [*first, step_json(config.kind + NEW_LINE), words, device, normalize]
+        before = [*first, step_json(kind + NEW_LINE), words, device, normalize]
     for name, steps in ((PREPROCESSOR, before), (POSTPROCESSOR, [restore, device])):
         write_json(directory / name, {"name": name.removesuffix(".json"), "steps": steps})
 
@@ -264,6 +300,7 @@ def _small(kind: str, shapes: Shapes) -> FlowConfig:
         image_size=shapes.vision.image_size,
         self_every=2 if small else 0,
         vlm="none" if small else "",
+        state_in_prompt=ROBOT if kind == "pi05" else "",
     )
 
 
@@ -271,9 +308,8 @@ def _published(kind: str) -> FlowConfig:
     cameras = {f"observation.images.{n}": {"type": "VISUAL"} for n in ("front", "wrist")}
     state = {"observation.state": {"type": "STATE", "shape": [STATE_DIM]}}
     action = {"action": {"type": "ACTION", "shape": [7]}}
-    return parse_flow_config(
-        {"type": kind, "input_features": {**cameras, **state}, "output_features": action}
-    )
+    raw = {"type": kind, "input_features": {**cameras, **state}, "output_features": action}
+    return parse_flow_config(raw | ({"state_in_prompt": ROBOT} if kind == "pi05" else {}))
 
 
 PRESETS: dict[str, FlowConfig] = {

@@ -25,22 +25,31 @@ import torch
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import INTERPOLATIONS, STRATEGIES, Fields, ModelConfig, TowerConfig
-from vla_ros.engine.io.files import read_json
-from vla_ros.engine.io.flow_config import ACTION, STATE, FlowConfig
+from vla_ros.engine.io.files import read_json, some
+from vla_ros.engine.io.flow_config import (
+    ACTION,
+    NORMALIZER,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    STATE,
+    STATE_PROMPT,
+    TOKENIZER,
+    UNNORMALIZER,
+    FlowConfig,
+    action_names,
+    by_data_set,
+    known_steps,
+    relative_actions,
+    steps_of,
+)
 
 FILE = "preprocessor_config.json"
 PROCESSOR = "PrismaticImageProcessor"
 SIGLIP_PROCESSORS = ("SiglipImageProcessor", "SiglipImageProcessorFast")
-PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
-NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
-TOKENIZER, RELATIVE = "tokenizer_processor", "relative_actions_processor"
-ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
-STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
-PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
-
+IDENTITY = "IDENTITY"
 #: Statistics that a mode of normalization needs.
 MODES = {
-    "IDENTITY": (),
+    IDENTITY: (),
     "MEAN_STD": ("mean", "std"),
     "MIN_MAX": ("min", "max"),
     "QUANTILES": ("q01", "q99"),
@@ -192,6 +201,13 @@ class Scaler:
             return (values + 1) / 2 * self._range() + self.low
         return (values + 1.0) * self._range() / 2.0 + self.low
 
+    def difference(self, values: torch.Tensor) -> torch.Tensor:
+        """A difference in units [..., n] -> in model space; 0 where nothing moves the units."""
+        if self.mode == "IDENTITY":
+            return values
+        spread = self.high if self.mode == "MEAN_STD" else (self.high - self.low) / 2
+        return torch.where(spread == 0, 0.0, values / spread)
+
     def ends(self) -> tuple[torch.Tensor, ...]:
         """Where nearly all of the data lie, in units: from [n] and to [n]; () where none says."""
         if self.mode == "IDENTITY":
@@ -221,13 +237,19 @@ class Processors:
     action_names: tuple[str, ...] = ()
 
 
-def read_processors(directory: Path, config: FlowConfig) -> Processors:
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Somebody's choice where a folder's statistics leave one: ``unnorm_key`` of the data sets that
+    they are kept by, ``state`` "identity" where none are of the state."""
+
+    unnorm_key: str | None = None
+    state: str | None = None
+
+
+def read_processors(directory: Path, config: FlowConfig, whose: Whose = Whose()) -> Processors:
     """Read both files; CheckpointError in one line where they do not fit ``config``."""
     before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
-    known = {*PLUMBING, NORMALIZER, UNNORMALIZER, TOKENIZER, RELATIVE, ABSOLUTE}
-    known |= {STATE_PROMPT} if config.kind == "pi05" else {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
-    strange = sorted({*before, *after} - known)
-    if strange:
+    if strange := sorted({*before, *after} - known_steps(config.kind)):
         raise CheckpointError(
             f"{directory} has processor steps that are not built: {', '.join(strange)}"
         )
@@ -240,23 +262,40 @@ def read_processors(directory: Path, config: FlowConfig) -> Processors:
         raise CheckpointError(f"{directory} has no processor step {', '.join(lost)}")
     tokenizer = Fields(before[TOKENIZER].raw.get("config"), TOKENIZER)
     _check_tokenizer(tokenizer, config)
+    if STATE_PROMPT in before:
+        before[STATE_PROMPT].part("config").only("include_state_in_prompt", True)
+    relative = relative_actions(directory, before, after, config)
+    state, action = before[NORMALIZER], after[UNNORMALIZER]
     return Processors(
-        state=scaler_of(directory, before[NORMALIZER], "STATE", STATE, config.state_dim),
-        action=scaler_of(directory, after[UNNORMALIZER], "ACTION", ACTION, config.action_dim),
+        state=scaler_of(directory, state, "STATE", STATE, config.state_dim, whose=whose),
+        action=scaler_of(directory, action, "ACTION", ACTION, config.action_dim, whose=whose),
         tokenizer=tokenizer.text("tokenizer_name", ""),
-        relative=_relative(before, after, config),
-        action_names=_action_names(before),
+        relative=relative,
+        action_names=action_names(before),
     )
 
 
-def steps_of(path: Path) -> dict[str, Fields]:
-    """The steps of a processor by their registered names."""
-    if not path.is_file():
-        raise CheckpointError(
-            f"no {path.name} in {path.parent}: save the policy with LeRobot 0.4 or later"
-        )
-    steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
-    return {step.text("registry_name", step.text("class", "?")): step for step in steps}
+def action_scaler(directory: Path, config: FlowConfig, whose: Whose) -> Scaler:
+    """The scaling of the actions alone. CheckpointError."""
+    after = steps_of(directory / POSTPROCESSOR)
+    if UNNORMALIZER not in after:
+        raise CheckpointError(f"{directory} has no processor step {UNNORMALIZER}")
+    return scaler_of(
+        directory, after[UNNORMALIZER], "ACTION", ACTION, config.action_dim, whose=whose
+    )
+
+
+def data_sets_in(directory: Path) -> dict[str, bool]:
+    """The data sets that a folder's action statistics are kept by, each with whether there are
+    some of the state too; none where they are of one data set, or cannot be read."""
+    try:
+        after, before = (steps_of(directory / name) for name in (POSTPROCESSOR, PREPROCESSOR))
+        actions = by_data_set(_statistics(directory, after[UNNORMALIZER]), ACTION)
+        states = by_data_set(_statistics(directory, before[NORMALIZER]), STATE)
+    except (CheckpointError, KeyError):
+        return {}
+    plain = "" in actions
+    return {} if plain else {name: name in states or "" in states for name in sorted(actions)}
 
 
 def _check_tokenizer(fields: Fields, config: FlowConfig) -> None:
@@ -270,7 +309,13 @@ def _check_tokenizer(fields: Fields, config: FlowConfig) -> None:
 
 
 def scaler_of(
-    directory: Path, step: Fields, kind: str, key: str, dim: int, width: int = 0
+    directory: Path,
+    step: Fields,
+    kind: str,
+    key: str,
+    dim: int,
+    width: int = 0,
+    whose: Whose = Whose(),
 ) -> Scaler:
     """The scaling of one feature by a step and its statistics. ``width``: the model's, where
     statistics may be padded to it (Evo-1)."""
@@ -280,12 +325,28 @@ def scaler_of(
     if kind == "STATE" and modes.choice("VISUAL", "IDENTITY", modes_known) != "IDENTITY":
         raise modes.wrong("VISUAL", "IDENTITY")
     mode = modes.choice(kind, "IDENTITY", modes_known)
+    scaled = settings.items("normalize_observation_keys")
+    if kind == "STATE" and scaled and key not in scaled:
+        raise settings.wrong("normalize_observation_keys", f"{key} among them, or null")
     stored = _statistics(directory, step)
+    own = _chosen(directory, by_data_set(stored, key), whose.unnorm_key) if MODES[mode] else {}
+    if kind == "STATE" and whose.state == IDENTITY.lower():
+        if own or mode == IDENTITY:
+            raise CheckpointError(
+                f"state_normalization identity means nothing to {directory}, which says how the"
+                " state is scaled"
+            )
+        mode = IDENTITY
+    elif kind == "STATE" and MODES[mode] and not own:
+        raise CheckpointError(
+            f"{directory} has no statistics of the state for {mode}: LeRobot itself would leave it"
+            " as it is without a word; state_normalization identity says so, where that is right"
+        )
     values = []
     for name in MODES[mode]:
-        tensor = stored.get(f"{key}.{name}")
+        tensor = own.get(name)
         if tensor is None:
-            present = ", ".join(sorted(stored)) or "nothing"
+            present = some(sorted(stored), 8) or "nothing"
             raise CheckpointError(f"{directory} has no {key}.{name} for {mode}: there is {present}")
         flat = tensor.float().flatten()
         if len(flat) == width:
@@ -297,6 +358,28 @@ def scaler_of(
     if mode == "MEAN_STD" and bool((high < 0).any()):
         raise CheckpointError(f"{key}.std is {high.tolist()}: wanted nothing below 0")
     return Scaler(mode, low, high, settings.number("eps", 1e-8))
+
+
+def _chosen(
+    directory: Path, sets: Mapping[str, dict[str, torch.Tensor]], unnorm_key: str | None
+) -> dict[str, torch.Tensor]:
+    """Those of the data set that was chosen, or of the only one. None is guessed."""
+    if "" in sets:
+        if unnorm_key is not None:
+            raise CheckpointError(
+                f"unnorm_key {unnorm_key!r} means nothing to {directory}: its statistics are those"
+                " of one data set"
+            )
+        return sets[""]
+    keys = ", ".join(sorted(sets))
+    if sets and unnorm_key is None:
+        raise CheckpointError(
+            f"unnorm_key is needed: {directory} keeps its statistics by data set, as a base model"
+            f" does that wants to be fine-tuned first; it has: {keys}"
+        )
+    if sets and unnorm_key not in sets:
+        raise CheckpointError(f"unnorm_key {unnorm_key!r} is unknown; {directory} has: {keys}")
+    return sets.get(unnorm_key or "", {})
 
 
 def _statistics(directory: Path, step: Fields) -> Mapping[str, torch.Tensor]:
@@ -311,34 +394,6 @@ def _statistics(directory: Path, step: Fields) -> Mapping[str, torch.Tensor]:
         return load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"the statistics {path} cannot be read: {error}") from error
-
-
-def _action_names(before: Mapping[str, Fields]) -> tuple[str, ...]:
-    if RELATIVE not in before:
-        return ()
-    return tuple(str(n) for n in before[RELATIVE].part("config").items("action_names"))
-
-
-def _relative(
-    before: Mapping[str, Fields], after: Mapping[str, Fields], config: FlowConfig
-) -> tuple[bool, ...]:
-    """Which values are relative to the state: all but those whose name has an excluded word."""
-    on = [
-        s[n].part("config").flag("enabled", False)
-        for s, n in ((before, RELATIVE), (after, ABSOLUTE))
-        if n in s
-    ]
-    if not any(on):
-        return ()
-    if on != [True, True]:
-        raise CheckpointError("actions are made relative on one side of the model only")
-    if config.state_dim < config.action_dim:
-        raise CheckpointError("relative actions need a state value for every action value")
-    settings = before[RELATIVE].part("config")
-    words = [str(w).lower() for w in settings.items("exclude_joints") if w]
-    names = [name.lower() for name in _action_names(before)]
-    names += [""] * (config.action_dim - len(names))
-    return tuple(not any(w in n for w in words if n) for n in names[: config.action_dim])
 
 
 class TextTokenizer:

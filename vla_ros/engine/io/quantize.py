@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -311,6 +311,23 @@ class QuantizingWeights:
         return few.ready(), None if bias is None else bias.to(like)
 
 
+class PackedWeights:
+    """Weights whose matrices, where no format has them, come laid out once in the order that a CPU
+    multiplies in: those of some ``parts``. Others' products could have gradients."""
+
+    def __init__(self, within: Weights, parts: Collection[str]) -> None:
+        self.within, self.parts = within, parts
+
+    def take(self, name: str) -> torch.Tensor:
+        """See Weights."""
+        return self.within.take(name)
+
+    def take_row(self, name: str, row: int) -> torch.Tensor:
+        """See FileWeights."""
+        taken: torch.Tensor = self.within.take_row(name, row)  # type: ignore[attr-defined]
+        return taken
+
+
 class QuantizedWeights(FileWeights):
     """Weights of a folder that was quantized ahead of time, read back. All names and the shapes of
     what was kept are checked here, a matrix' when it is read."""
@@ -418,14 +435,14 @@ def mapped_all(
 
 
 def placed(module: torch.nn.Module, maps: Mapping[str, Map]) -> dict[str, torch.Tensor]:
-    """Put those of few bits in the place of a module's maps; returns the tensors of the others,
-    by their names in its state."""
+    """Put those of few bits, or that are prepacked, in the place of a module's maps; returns the
+    tensors of the others, by their names in its state."""
     state: dict[str, torch.Tensor] = {}
     for path, made in maps.items():
         if isinstance(made.weight, torch.Tensor):
             state |= {f"{path}.weight": made.weight, f"{path}.bias": made.bias}
             continue
-        assert not isinstance(made.weight, Prepacked | Tuned)
+        assert not isinstance(made.weight, Tuned)
         place, _, own = path.rpartition(".")
         setattr(module.get_submodule(place), own, LowBitLinear(made.weight, made.bias))
     return state
@@ -446,12 +463,17 @@ def _made(weights: Weights, name: str, part: str, like: torch.Tensor, make: Make
     def take(one: str) -> torch.Tensor:
         return weights.take(one).to(like.device)
 
-    source = weights
+    source, packed = weights, False
     while (within := getattr(source, "within", None)) is not None:  # such as checked tables
+        packed |= isinstance(source, PackedWeights) and part in source.parts
         source = within
     if isinstance(source, QuantizingWeights | QuantizedWeights):
-        return source.made(name, part, like, make, take)
-    return plain(like, make, take)
+        weight, bias = source.made(name, part, like, make, take)
+    else:
+        weight, bias = plain(like, make, take)
+    if packed and isinstance(weight, torch.Tensor):
+        weight = Prepacked.of(weight)
+    return weight, bias
 
 
 # Ahead of time: read, quantized, written, read back, compared.

@@ -140,11 +140,14 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         raise CheckpointError(f"no {path}{beside}: copy the base model's tokenizer.json there")
     refuse_broken(path)
     try:
-        return Tokenizer.from_file(str(path))
+        found = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
         raise CheckpointError(
             f"{path} is no tokenizer of this format ({' '.join(str(error).split())}): {AGAIN}"
         ) from error
+    found.no_padding()  # which some store in it, for training
+    found.no_truncation()
+    return found
 
 
 @dataclass(frozen=True, slots=True)

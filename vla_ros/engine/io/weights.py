@@ -238,7 +238,7 @@ class FileWeights:
         if old:
             raise CheckpointError(
                 f"{where} keeps its statistics among the weights ({old[0]}), as LeRobot did before"
-                " 0.4: run lerobot's migrate_policy_normalization on the folder first"
+                f" 0.4: run `vla-ros convert {where.parent} TARGET`"
             )
         check_tensors(where, {own: found[name] for own, name in self._names.items()}, expected)
         for name, other in expected.tied.items():

@@ -585,9 +585,9 @@ def linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) ->
 
 
 class LowBitLinear(torch.nn.Module):
-    """In the place of ``nn.Linear``. Inference only."""
+    """In the place of ``nn.Linear``, also of prepacked weights. Inference only."""
 
-    def __init__(self, weight: LowBit, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: LowBit | Prepacked, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.weight, self._bias = weight, bias
 

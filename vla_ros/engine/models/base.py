@@ -105,6 +105,11 @@ class GraphedFunctions:
         self._replays: dict[Hashable, Callable[[], tuple[torch.Tensor, ...]]] = {}
 
     @property
+    def captures(self) -> bool:
+        """Whether functions are captured at all."""
+        return self._capture is not None
+
+    @property
     def count(self) -> int:
         """Functions that were captured so far."""
         return len(self._replays)

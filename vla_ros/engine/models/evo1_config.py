@@ -21,30 +21,28 @@ from vla_ros.core.action_space import action_space_of
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.fields import EVO1
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
     CAMERA,
-    STATE,
-    camera_names,
-    feature,
-    feature_length,
-    own_shapes,
-)
-from vla_ros.engine.io.images.preprocessor import uploaded
-from vla_ros.engine.io.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
-from vla_ros.engine.io.processors import (
     NORMALIZER,
     PLUMBING,
     POSTPROCESSOR,
     PREPROCESSOR,
+    STATE,
     UNNORMALIZER,
-    Processors,
-    Scaler,
-    TextTokenizer,
-    scaler_of,
+    camera_names,
+    feature,
+    feature_length,
+    own_shapes,
+    robots_cameras,
     steps_of,
 )
+from vla_ros.engine.io.foreign import refuse_foreign_flow
+from vla_ros.engine.io.images.preprocessor import uploaded
+from vla_ros.engine.io.lerobot import STATE_DIM, lerobot_type, save_weights, step_json
+from vla_ros.engine.io.processors import Processors, Scaler, TextTokenizer, scaler_of
 from vla_ros.engine.io.quantize import quantized_weights
 from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, write_tokenizer
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights
@@ -177,12 +175,14 @@ _GRIPPER = {
 
 def read_evo1_config(directory: Path, options: LoadOptions) -> Evo1Config:
     """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
+    refuse_foreign_flow(directory)
     path = directory / "config.json"
     raw = read_json(path)
     try:
-        return chosen(parse_evo1_config(raw), options)
+        config = chosen(parse_evo1_config(raw), options)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
+    return replace(config, cameras=robots_cameras(directory, config.cameras))
 
 
 def chosen(config: Evo1Config, options: LoadOptions) -> Evo1Config:
@@ -203,9 +203,7 @@ def parse_evo1_config(raw: Mapping[str, Any]) -> Evo1Config:
     """Turn a config.json's content into an :class:`Evo1Config`."""
     fields = Fields(raw)
     fields.choice("type", "", (KIND,))
-    fields.only("n_obs_steps", 1)
-    fields.only("return_cls_only", False)
-    fields.only("action_head", "flowmatching")
+    EVO1.check(raw)
     vision, text, shuffle = _shapes(fields)
     embodiments = fields.whole("num_categories", 1)
     whole = {name: fields.whole(*key) for name, key in _WHOLE.items()}

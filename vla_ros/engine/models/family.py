@@ -21,6 +21,7 @@ import torch
 from vla_ros.core.action_space import ActionSpace
 from vla_ros.engine.io.files import cached, give_back_freed
 from vla_ros.engine.io.quantize import (
+    PackedWeights,
     QuantizingWeights,
     Record,
 )
@@ -38,25 +39,31 @@ class LoadOptions:
 
     ``tokenizer``: the folder of the language model's; ``steps`` of the solver; ``embodiment``: the
     robot among those that a checkpoint was trained for; ``unnorm_key``: the data set whose
-    statistics scale the actions. A family says which of them it :attr:`Family.takes`.
+    statistics scale the actions; ``state_normalization``: "identity" where nothing says how the
+    state is scaled; ``state_in_prompt``: how pi0.5's prompt has the state. A family says which of
+    them it :attr:`Family.takes`.
     """
 
     tokenizer: str | None = None
     steps: int | None = None
     embodiment: str | None = None
     unnorm_key: str | None = None
+    state_normalization: str | None = None
+    state_in_prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a model is to live, and how. ``capture`` makes graphs of functions; None runs them.
-    ``formats`` of its weights; ``record`` notes what a directory in these formats holds."""
+    ``formats`` of its weights; ``record`` notes what a directory in these formats holds;
+    ``packed``: the parts whose other matrices are laid out as a CPU multiplies them."""
 
     device: torch.device
     dtype: torch.dtype
     capture: Capture | None = None
     formats: Formats = Formats()
     record: Record | None = None
+    packed: frozenset[str] = frozenset()
 
     @property
     def like(self) -> torch.Tensor:
@@ -65,7 +72,9 @@ class Placement:
 
     def formatted(self, weights: Weights) -> Weights:
         """The weights, whose matrices come in their formats."""
-        return QuantizingWeights(weights, self.formats, self.record) if self.formats else weights
+        if self.formats:
+            weights = QuantizingWeights(weights, self.formats, self.record)
+        return PackedWeights(weights, self.packed) if self.packed else weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +159,10 @@ class Family(ABC, Generic[C]):
         """Where nearly all actions of the data lie, in units: from and to [action_dim]; () where
         nothing says."""
         return ()
+
+    def data_sets(self, directory: Path) -> Mapping[str, bool]:
+        """What ``unnorm_key`` may be, each with whether it has statistics of the state."""
+        return {}
 
     def sha256(self, directory: Path) -> str:
         """What :attr:`LoadedPolicy.sha256` will be, without loading."""

@@ -25,6 +25,13 @@ from vla_ros.core.action_space import ActionKind, action_space_of, joints
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.io.config import Fields, TextConfig, TowerConfig
+from vla_ros.engine.io.fields import (
+    GROOT_N15,
+    GROOT_N15_BACKBONE,
+    GROOT_N15_HEAD,
+    GROOT_N16,
+    GROOT_N17,
+)
 from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.groot import (
     CROP,
@@ -152,6 +159,7 @@ class GrootConfig:
 
 
 def _parse_n17(fields: Fields, robot: Embodiment) -> tuple[Qwen3VLConfig, HeadConfig]:
+    GROOT_N17.check(fields.raw)
     head = parse_head(fields)
     return parse_qwen3_vl(fields, robot.image_size), head
 
@@ -162,9 +170,8 @@ _LEFT_OUT = {"action_horizon": 16, "max_action_dim": 29, "max_state_dim": 29}
 
 def _parse_n16(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConfig]:
     """Source: ``configs/model/gr00t_n1d6.py``, ``eagle_backbone.py``."""
+    GROOT_N16.check(fields.raw)
     fields.only("model_name", EAGLE)
-    fields.only("reproject_vision", False)
-    fields.only("backbone_model_type", "eagle")
     head = parse_head(Fields({**_LEFT_OUT, **fields.raw}))
     vision = replace(EAGLE_N16.vision, image_size=robot.image_size)
     known, layers = replace(EAGLE_N16, vision=vision), fields.whole("select_layer", 16)
@@ -174,8 +181,9 @@ def _parse_n16(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConf
 def _parse_n15(fields: Fields, robot: Embodiment) -> tuple[EagleConfig, HeadConfig]:
     """Source: ``gr00t_n1.py``, ``eagle_backbone.py``, ``flow_matching_action_head.py``."""
     front, back = fields.part("backbone_cfg"), fields.part("action_head_cfg")
-    front.only("reproject_vision", False)
-    front.only("project_to_dim", None)
+    GROOT_N15.check(fields.raw)
+    GROOT_N15_BACKBONE.check(front.raw, "backbone_cfg.")
+    GROOT_N15_HEAD.check(back.raw, "action_head_cfg.")
     said: dict[str, Any] = {"max_state_dim": 64, "max_num_embodiments": 32, **back.raw}
     said["action_horizon"] = fields.whole("action_horizon", back.whole("action_horizon", 16))
     said |= {"max_action_dim": back.whole("action_dim", 32), "use_alternate_vl_dit": False}
@@ -498,6 +506,12 @@ class GrootPreparation(Preparation):
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """In units, and absolute where the model gives them relative to the state."""
         return self._robot.unnormalize(chunk, state)
+
+    def reanchored(
+        self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
+    ) -> torch.Tensor:
+        """Also where every row has statistics of its own: those of its new place."""
+        return self._robot.reanchored(rows, first, then, now)
 
 
 # ------------------------------------------------------------------------------------------------

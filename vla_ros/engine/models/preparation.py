@@ -43,6 +43,13 @@ class Preparation(ABC):
     def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """A chunk [H, D] on the CPU -> actions [H, action_dim] in the robot's units."""
 
+    def reanchored(
+        self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
+    ) -> torch.Tensor:
+        """Rows [n, D] of a chunk from its row ``first`` on, made for the state ``then`` -> the same
+        actions as the first rows of a chunk that is made for the state ``now``."""
+        return rows
+
 
 class LerobotPreparation(Preparation):
     """Of pi0, pi0.5 and SmolVLA. Cameras that are absent have no pixels: LeRobot masks them, here
@@ -63,7 +70,7 @@ class LerobotPreparation(Preparation):
     def instruct(self, text: str) -> None:
         """Tokenize once. For pi0.5, whose prompt has the state in it, the longest that can come."""
         config = self._config
-        worst = np.full(config.state_dim, BINS - 1)
+        worst = np.full(config.prompt_state if config.adaptive else 0, BINS - 1)
         ids = self._tokenizer(prompt_text(config.kind, text, worst))
         if len(ids) > config.max_text:
             raise ValueError(
@@ -89,11 +96,23 @@ class LerobotPreparation(Preparation):
             values = values + state[:dim] * torch.tensor(processors.relative)
         return values
 
+    def reanchored(
+        self, rows: torch.Tensor, first: int, then: torch.Tensor, now: torch.Tensor
+    ) -> torch.Tensor:
+        """What is relative to the state is moved by as much as that has moved since."""
+        processors, dim = self._processors, self._config.action_dim
+        if not processors.relative:
+            return rows
+        moved = (then - now)[:dim] * torch.tensor(processors.relative)
+        moved = processors.action.difference(moved)
+        return rows + padded_to(rows.shape[1], moved).to(rows.device)
+
     def _prompt(self, state: torch.Tensor) -> torch.Tensor:
         config = self._config
         if config.kind != "pi05":
             return self._ids
-        ids = self._tokenizer(prompt_text(config.kind, self._task, state_bins(state.numpy())))
+        shown = state_bins(padded_to(config.prompt_state, state).numpy())
+        ids = self._tokenizer(prompt_text(config.kind, self._task, shown))
         if len(ids) > config.max_text:
             raise InvalidAction(
                 f"with this state the prompt has {len(ids)} tokens, the most is {config.max_text}"

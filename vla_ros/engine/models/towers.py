@@ -87,7 +87,9 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(3, tower.width, tower.patch, tower.patch)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.proj(pixels).flatten(2).transpose(1, 2)
+        # A convolution leaves the channels in front; all that is added to these rows would keep
+        # that order, and every norm of the tower would copy them.
+        return self.proj(pixels).flatten(2).transpose(1, 2).contiguous()
 
 
 class Tower(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+from collections.abc import Callable
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,7 @@ from vla_ros.core.errors import UserError, user_errors
 from vla_ros.core.types import Observation, Timeline
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.request import Request, StageTimer
-from vla_ros.engine.engine import TokenEngine, load_engine
+from vla_ros.engine.engine import TokenEngine, load_engine, packed_parts
 from vla_ros.engine.io.flow_config import FlowConfig, flow_config_json
 from vla_ros.engine.io.lerobot import WEIGHTS, drawn_weights, expected_tensors, save_weights
 from vla_ros.engine.io.quantize import DECODER, Record, read_origin, refuse_flow_formats
@@ -164,8 +165,8 @@ LEAST = 200e6  # bytes of weights below which libraries and arenas say more than
 @dataclass(frozen=True, slots=True)
 class Held:
     """Bytes: of the checkpoint's weights in the chosen format, what loading took at the most, and
-    what a chunk left resident, both beyond what the process had before (on CUDA: held by tensors
-    at the most, up to the end of each)."""
+    what a chunk left resident, both beyond what the process had before (on CUDA: what torch had
+    taken from the device, graphs' pools included, caches given back)."""
 
     weights: int
     loading: int
@@ -189,20 +190,25 @@ class Held:
 
 
 def resident_bytes(device: str) -> int:
-    """Of this process now; on CUDA the most that torch had allocated so far."""
+    """Of this process now; on CUDA what torch holds of the device, without what it could give
+    back: a graph's pool stays, though no tensor of it is alive."""
     if device != "cpu":
-        return torch.cuda.max_memory_allocated(device)
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved(device)
     return _status("VmRSS")
 
 
 def peak_bytes(device: str) -> int:
-    """The most since :func:`forget_peak`; on CUDA as :func:`resident_bytes`."""
-    return resident_bytes(device) if device != "cpu" else _status("VmHWM")
+    """The most since :func:`forget_peak`."""
+    return torch.cuda.max_memory_reserved(device) if device != "cpu" else _status("VmHWM")
 
 
-def forget_peak() -> None:
-    """Let the process's peak begin at what it holds now (proc(5), clear_refs)."""
+def forget_peak(device: str) -> None:
+    """Let the peak begin at what is held now (proc(5), clear_refs)."""
     Path("/proc/self/clear_refs").write_text("5")
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def _status(name: str) -> int:
@@ -228,7 +234,9 @@ class FlowBenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class FlowRow:
-    """One row: ms a chunk. ``stages_ms`` are medians by phase, ``step_ms`` one solver step.
+    """One row: ms a chunk, from prepared inputs on. ``latency_ms``: from the frame to actions in
+    units, which the engine prepares for every row. ``stages_ms`` are medians by phase, ``step_ms``
+    one solver step.
     ``speedup`` over each other row; ``difference``: the largest from the naive row's chunk."""
 
     median_ms: float
@@ -292,8 +300,10 @@ def summaries(
     horizon: int,
     spent: dict[str, list[Spent]],
     chunks: dict[str, torch.Tensor],
+    prepared: float,
 ) -> dict[str, FlowRow]:
-    """The rows of the table, by name, for a head of so many solver steps (0: a single pass)."""
+    """The rows of the table, by name, for a head of so many solver steps (0: a single pass).
+    ``prepared``: seconds from a frame to inputs and from a chunk to units."""
     cpu = options.cpu_clock
     medians = {n: statistics.median(s.total(cpu) for s in each) for n, each in spent.items()}
     out = {}
@@ -310,7 +320,7 @@ def summaries(
             p95_ms=float(np.percentile(took, 95)),
             wall_median_ms=statistics.median(s.total(False) for s in each) * 1e3,
             rate_hz=1.0 / median,
-            latency_ms=median * 1e3,
+            latency_ms=(median + prepared) * 1e3,
             stages_ms={n: stages[n] for n in ("vision", "prefill", "decode")},
             step_ms=stages["decode"] / max(steps, 1),
             passes_per_action=float(1 + steps),
@@ -319,6 +329,34 @@ def summaries(
             difference=_difference(chunks[name], chunks["naive"]) if comparable else None,
         )
     return out
+
+
+FRAME = (480, 640)  # pixels of a camera's picture
+
+
+def preparing(call: Callable[[], Any], device: torch.device, options: FlowBenchOptions) -> float:
+    """Median seconds of what stands around the network, by the clock of the rows."""
+    found = []
+    for _ in range(options.warm_up + options.timed):
+        watch = Stopwatch(device)
+        watch.time("prepare", call)
+        found.append(watch.spent)
+    return statistics.median(s.total(options.cpu_clock) for s in found[options.warm_up :])
+
+
+def _prepare(policy: LoadedPolicy, seed: int) -> Callable[[], Any]:
+    """A frame of all cameras to inputs, and a chunk of zeros to units."""
+    config, preparation = policy.config, policy.preparation()
+    preparation.instruct(INSTRUCTION)
+    random = np.random.default_rng(seed)
+    pictures = [random.integers(0, 256, (*FRAME, 3), dtype=np.uint8) for _ in config.cameras]
+    state, chunk = torch.zeros(config.state_dim), torch.zeros(config.horizon, config.action_width)
+
+    def call() -> None:
+        preparation.inputs(pictures, state)
+        preparation.actions(chunk, state)
+
+    return call
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -340,7 +378,7 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
     if options.engine.num_threads:
         torch.set_num_threads(options.engine.num_threads)
     report(f"loading {options.engine.checkpoint}", 0, 0)
-    forget_peak()
+    forget_peak(options.engine.device)
     before = resident_bytes(options.engine.device)
     policy, weights = _load(options)
     loading = peak_bytes(options.engine.device) - before
@@ -353,10 +391,11 @@ def run_flow_bench(options: FlowBenchOptions, report: Report = silent) -> FlowBe
         if not rows:
             raise UserError(f"no row is left: {'; '.join(skipped.values())}")
         spent, chunks = measure_rows(options, rows, inputs, report)
+    around = preparing(_prepare(policy, options.engine.seed), policy.model.device, options)
     if versions.get("lerobot", "").endswith(OTHER_WEIGHTS):
         del chunks["lerobot"]  # it cannot say the same
     return FlowBenchResult(
-        summaries(options, policy.config.steps, policy.config.horizon, spent, chunks),
+        summaries(options, policy.config.steps, policy.config.horizon, spent, chunks, around),
         _shapes(policy.config, options, own),
         held, skipped, versions,
     )  # fmt: skip
@@ -377,13 +416,17 @@ def _load(options: FlowBenchOptions) -> tuple[LoadedPolicy, int]:
     device, dtype = torch.device(options.engine.device), getattr(torch, options.engine.dtype)
     capture = CudaCapture(device) if device.type == "cuda" and options.engine.cuda_graphs else None
     source, family = _source(options), _family(options)
-    choice = LoadOptions(embodiment=options.engine.embodiment or None)
+    choice = LoadOptions(
+        embodiment=options.engine.embodiment or None,
+        state_in_prompt=options.engine.state_in_prompt or None,
+    )
     counted = Record(counting=True)
     with user_errors(ValueError):
         formats = parse_formats(options.engine.weights)
         refuse_flow_formats(source, formats, device, dtype)
         family.refuse(choice)
-        place = Placement(device, dtype, capture, formats, counted)
+        packed = packed_parts(device, dtype, options.engine)
+        place = Placement(device, dtype, capture, formats, counted, packed)
         policy = family.load(source, choice, place, options.engine.seed)
     if _stored(source):
         return policy, sum(path.stat().st_size for path in weight_files(Path(source)))
@@ -560,7 +603,7 @@ def run_single_pass(options: FlowBenchOptions, report: Report = silent) -> FlowB
     if options.engine.num_threads:
         torch.set_num_threads(options.engine.num_threads)
     report(f"loading {options.engine.checkpoint}", 0, 0)
-    forget_peak()
+    forget_peak(options.engine.device)
     before = resident_bytes(options.engine.device)
     own = SinglePassRow(_engine(options))
     loading = peak_bytes(options.engine.device) - before
@@ -578,9 +621,12 @@ def run_single_pass(options: FlowBenchOptions, report: Report = silent) -> FlowB
     if not rows:
         raise UserError(f"no row is left: {'; '.join(skipped.values())}")
     spent, chunks = measure_rows(options, rows, inputs, report)
+    image = np.zeros((*FRAME, 3), np.uint8)
+    seen = Observation(0, 0, 0, image, image)
+    around = preparing(lambda: own.engine.prepare(seen), own.engine.model.device, options)
     config = own.engine.model.config
     return FlowBenchResult(
-        summaries(options, 0, config.chunk, spent, chunks),
+        summaries(options, 0, config.chunk, spent, chunks, around),
         {
             "parameters": _parameters(own.engine), "vision_tokens": config.towers[0].patches,
             "prompt_tokens": own.rows, "action_tokens": config.chunk, "steps": 0,

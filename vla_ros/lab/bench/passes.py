@@ -1,7 +1,7 @@
 """Every pass of a token policy by itself: how long the device takes for it, and what is launched.
 
 On CUDA a pass lies between two events, so it is the device's time, gaps within the pass included;
-on a CPU it is the steady clock's.
+on a CPU it is the CPU's time or the steady clock's, as for every other row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ class PassTime:
 
 
 def time_passes(
-    engine: TokenEngine, instruction: str, repeats: int, report: Report = silent
+    engine: TokenEngine,
+    instruction: str,
+    repeats: int,
+    report: Report = silent,
+    cpu_clock: bool = True,
 ) -> tuple[dict[str, PassTime], int]:
     """The passes by name, and the length of the prompt. ValueError: no token policy."""
     if engine.model.config.parallel:
@@ -66,7 +70,7 @@ def time_passes(
         for number, name in enumerate(name for name in order if name in calls):
             report(name, number, len(calls))
             tokens, call = calls[name]
-            spent = sorted(_spent(call, device, repeats))
+            spent = sorted(_spent(call, device, repeats, cpu_clock))
             best = spent[: max(len(spent) // 10, 1)]
             found[name] = PassTime(
                 tokens, median(spent), median(best), operators(call), kernels(call, device)
@@ -102,16 +106,18 @@ def _calls(engine: TokenEngine, prompt: torch.Tensor) -> dict[str, tuple[int, Ca
     return calls
 
 
-def _spent(call: Callable[[], Any], device: torch.device, repeats: int) -> list[float]:
+def _spent(
+    call: Callable[[], Any], device: torch.device, repeats: int, cpu_clock: bool = True
+) -> list[float]:
     """Milliseconds of each of so many calls."""
     for _ in range(WARM_UP):
         call()
     if device.type != "cuda":
-        out = []
+        out, clock = [], time.process_time if cpu_clock else time.perf_counter
         for _ in range(repeats):
-            began = time.perf_counter()
+            began = clock()
             call()
-            out.append((time.perf_counter() - began) * 1e3)
+            out.append((clock() - began) * 1e3)
         return out
     synchronize(device)
     marks = [[torch.cuda.Event(enable_timing=True) for _ in "ab"] for _ in range(repeats)]

@@ -342,7 +342,9 @@ def measure_passes(options: BenchOptions, report: Report = silent) -> PassesResu
     report(f"loading {options.engine.checkpoint}", 0, 0)
     with _refused():
         engine = TokenEngine(open_for(options.engine.checkpoint, options), options.engine)
-        found, prompt = time_passes(engine, options.instruction, options.timed, report)
+        found, prompt = time_passes(
+            engine, options.instruction, options.timed, report, options.cpu_clock
+        )
     tuner = engine.model.tuner
     chosen = () if tuner is None else tuple(tuner.choices)
     return PassesResult(found, prompt, engine.info.max_tokens, engine.model.attention.name, chosen)

@@ -54,10 +54,8 @@ class Broken(Exception):
 
 
 def load(spec: PolicySpec, used: Conventions) -> Engine[Any, Any]:
-    """The engine that the policy ``vla`` would run, without graphs, which nobody can look into."""
-    return load_engine(
-        engine_options(replace(spec, engine=replace(spec.engine, cuda_graphs=False)), used)
-    )
+    """The engine that the policy ``vla`` would run, with all that it would run it with."""
+    return load_engine(engine_options(spec, used))
 
 
 def measure(
@@ -73,6 +71,9 @@ def measure(
     reference says no action, Broken where what is measured does not.
     """
     reference = reference or replace(spec, engine=replace(spec.engine, dtype=REFERENCE, weights=""))
+    # What is measured runs as it serves (graphs, tuned products, padding), the reference plainly.
+    plain = replace(reference.engine, cuda_graphs=False, gemm="torch")
+    reference = replace(reference, engine=plain)
     used, _ = settle(spec)
     rights = _told(reference, used, frames, report, make)
     name = _named(spec)

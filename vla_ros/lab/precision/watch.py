@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +28,8 @@ from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.attention import Attention
 from vla_ros.engine.layers.kernels.fused import Heads
 from vla_ros.engine.layers.linear import linear
-from vla_ros.engine.layers.pack import PackLayout, Planner, chain
+from vla_ros.engine.layers.pack import PackLayout, Planner, chain, prefill_layout
+from vla_ros.engine.models.base import GraphedFunctions
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 
 
@@ -198,7 +200,11 @@ TOKENS, DECODED = "tokens (argmax)", "tokens while decoding (argmax)"
 
 
 class TokenWatch:
-    """One engine. ``scale`` [D]: m and rad of one unit of its actions."""
+    """One engine. ``scale`` [D]: m and rad of one unit of its actions.
+
+    Where passes are captured, features and logits are those of the graphs that serve; what no graph
+    shows (layers, positions) is of the same weights beside them.
+    """
 
     def __init__(self, engine: TokenEngine, scale: Floats) -> None:
         self._engine, self._scale = engine, scale
@@ -207,7 +213,8 @@ class TokenWatch:
         text = model.config.text
         longest = model.config.patches + MAX_TEXT + engine.info.max_tokens + 2
         # A KV cache of its own: the engine's own answer is not disturbed.
-        self._kv_cache = model.runner(1, longest).kv_cache
+        self._runner = model.runner(1, longest)
+        self._kv_cache = self._runner.kv_cache
         self._planner = Planner(self._kv_cache)
         self._taps = tuple(range(text.layers))
         self._turned = Turned()
@@ -254,6 +261,8 @@ class TokenWatch:
             stages.append(Stage(label, _patches(pixels, tower.patch), layout))
         layout = Layout(0, images, towers[0].image_size // towers[0].patch)
         features = model.vision.features(request.pixels)
+        if model.capture is not None:
+            features = model.features(request.pixels)
         stages.append(Stage("vision", seen(features), layout))
         stages.append(Stage("projector", seen(model.project(features)), layout))
         for name, positions in zip(names, found, strict=True):
@@ -271,19 +280,25 @@ class TokenWatch:
         x = torch.cat((request.prompt, model.decoder.embed(said[:-1])))
         states, stages = self._pass(PackLayout(tuple(range(len(x))), len(x)), x)
         logits = seen(self._logits(states[-len(tokens) :]))
+        if model.capture is not None:  # a draft behind its prompt
+            behind = prefill_layout(len(x), tuple(range(len(x) - len(tokens), len(x))))
+            logits = seen(self._runner.logits(behind, request.prompt, said[:-1]))
         decoded = []
         for number in range(len(tokens) - 1):
             layout = PackLayout((0,), tail=chain(0, len(request.prompt) + number, 1))
-            one = model.decoder.embed(said[number : number + 1])
-            state, _ = self._pass(layout, one, stages=False)
-            decoded.append(seen(self._logits(state)))
+            last = said[number : number + 1]
+            state, _ = self._pass(layout, model.decoder.embed(last), stages=False)
+            alone = self._logits(state)
+            if model.capture is not None:
+                alone = self._runner.logits(layout, None, last)
+            decoded.append(seen(alone))
         choices = [self._chosen(TOKENS, logits)]
         stages.append(Stage("logits", logits))
         used = self._positions(len(x), len(request.prompt))
         if decoded:
-            alone = torch.cat(decoded)
-            stages.append(Stage("logits while decoding", alone))
-            choices.append(self._chosen(DECODED, alone))
+            each = torch.cat(decoded)
+            stages.append(Stage("logits while decoding", each))
+            choices.append(self._chosen(DECODED, each))
         return stages, choices, used
 
     def _chunk(
@@ -388,11 +403,14 @@ class _Noted(Euler):
 
 
 class FlowWatch:
-    """One engine, which must have been loaded without graphs: a captured step is not seen."""
+    """One engine. Features, K and V and the chunk are as it serves, with graphs where it has any;
+    the velocities, which no graph shows, are of the same weights and buffers without."""
 
     def __init__(self, engine: FlowEngine, scale: Floats) -> None:
         self._engine, self._scale = engine, scale
-        self._model = engine.policy.model
+        self._serving = engine.policy.model
+        self._model = copy(engine.policy.model)
+        self._model.captured = GraphedFunctions(None)
         self._solver: _Noted | None = None
         if engine.policy.config.steps:
             self._solver = self._model.solver = _Noted(self._model.solver)
@@ -404,25 +422,30 @@ class FlowWatch:
         observation, clock = shown.observation, self._clock
         answer = self._engine.step(observation, Timeline(clock.steady_ns()), clock)
         assert answer is not None, "a chunk a frame"
-        actions = answer.actions * self._scale
+        actions, served = answer.actions * self._scale, self._engine.last_chunk
+        assert served is not None
         model = self._model
         given = self._engine.prepare(observation)
         with self._tower() as positions:
             features = model.image_features(given.pixels)
         where = self._where(len(given.pixels), len(features))
+        if self._serving.captured.captures:
+            features = self._serving.image_features(given.pixels).clone()
         stages = [Stage("pixels", seen(given.pixels.flatten(0, 1))),
                   Stage("vision", seen(features), where)]  # fmt: skip
-        prefix = model.prefill(features, given.ids, given.state)
+        prefix = self._serving.prefill(features, given.ids, given.state)
         first = where if isinstance(model, VLMWithExpert) else Layout()  # else they begin elsewhere
         rows = int(prefix.mask.sum())
         for number, (keys, values) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
             both = torch.cat((keys, values))[:, :rows].transpose(0, 1)
             stages.append(Stage(f"layer {number}, K and V", seen(both), first))
-        noise = model.noise(generator_for(self._engine.options.seed, observation.stamp_ns))
-        chunk = model.sample_actions(prefix, None, noise)
+        if self._solver:
+            noise = model.noise(generator_for(self._engine.options.seed, observation.stamp_ns))
+            prefix = model.prefill(features, given.ids, given.state)
+            model.sample_actions(prefix, None, noise)
         for step, velocity in enumerate(self._solver.velocities if self._solver else ()):
             stages.append(Stage(f"velocity {step}", velocity))
-        stages.append(Stage("chunk", seen(chunk)))
+        stages.append(Stage("chunk", seen(served)))
         space = self._engine.info.action_space
         return Told(
             stages=tuple(stages),

@@ -187,6 +187,19 @@ def _with_numpy(size: int, budget_s: float) -> Device:
     return _this_device(compute, bytes_s, matrix.nbytes, "numpy")
 
 
+def _numbers(torch: Any, *shape: int, dtype: Any, device: str = "cpu") -> Any:
+    """As weights have them. Ones take less power to multiply, so a GPU's clock would stay higher
+    than it does at work."""
+    generator = torch.Generator(device).manual_seed(0)
+    return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
+
+
+def _readers(torch: Any, matrix: Any, vector: Any) -> tuple[Callable[[], Any], ...]:
+    """What reads a matrix once, on every device the same: the fastest of them says how fast it can
+    be read."""
+    return partial(torch.mv, matrix, vector), matrix.sum
+
+
 def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float) -> Device:
     """The best over the numbers of threads: on a busy machine more are not always faster."""
     from vla_ros.engine.layers.linear import Prepacked, can_prepack
@@ -194,11 +207,12 @@ def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float
     n, width = 1024, 2048
     products: dict[str, list[Callable[[], Any]]] = {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        a = torch.ones(n, n, dtype=dtype)
+        a = _numbers(torch, n, n, dtype=dtype)
         products[name] = [partial(torch.mm, a, a)]
         if can_prepack(a.device, dtype):  # as the engine multiplies, where it can
             products[name].append(partial(Prepacked.of(a).times, a))
-    matrix, vector = torch.ones(size // (4 * width), width), torch.ones(width)
+    matrix = _numbers(torch, size // (4 * width), width, dtype=torch.float32)
+    vector = _numbers(torch, width, dtype=torch.float32)
     read = matrix.numel() * 4
     flops, bytes_s = dict.fromkeys(products, 0.0), 0.0
     for count in threads:
@@ -207,7 +221,7 @@ def _with_torch(torch: Any, size: int, threads: tuple[int, ...], budget_s: float
         for name, ways in products.items():
             seconds = min(_best(way, each / len(ways)) for way in ways)
             flops[name] = max(flops[name], 2 * n**3 / seconds)
-        for kernel in (partial(torch.mv, matrix, vector), matrix.sum):
+        for kernel in _readers(torch, matrix, vector):
             bytes_s = max(bytes_s, read / _best(kernel, each / 2))
     how = f"torch, {max(threads)} thread(s)"
     compute = {name: _measured_rate(f, f"{how}, {n} x {n} product") for name, f in flops.items()}
@@ -219,17 +233,17 @@ def _with_cuda(torch: Any, budget_s: float) -> Device:
     sync = torch.cuda.synchronize
     compute = {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        a = torch.ones(n, n, dtype=dtype, device="cuda")
+        a = _numbers(torch, n, n, dtype=dtype, device="cuda")
         out = torch.empty_like(a)
         seconds = _best(partial(torch.mm, a, a, out=out), budget_s, sync)
         compute[name] = _measured_rate(2 * n**3 / seconds, f"torch, {n} x {n} product")
-    matrix = torch.ones(rows, width, dtype=torch.bfloat16, device="cuda")
-    vector = torch.ones(width, dtype=torch.bfloat16, device="cuda")
-    seconds = _best(lambda: torch.mv(matrix, vector), budget_s, sync)
+    matrix = _numbers(torch, rows, width, dtype=torch.bfloat16, device="cuda")
+    vector = _numbers(torch, width, dtype=torch.bfloat16, device="cuda")
+    seconds = min(_best(one, budget_s, sync) for one in _readers(torch, matrix, vector))
     read = matrix.numel() * 2
     title = torch.cuda.get_device_name()
     memory_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
-    bandwidth = _measured_rate(read / seconds, f"matrix times vector over {read / 1e9:.1f} GB")
+    bandwidth = _measured_rate(read / seconds, f"reading {read / 1e9:.1f} GB")
     return Device("this", title, compute, bandwidth, memory_gb)
 
 

@@ -50,7 +50,8 @@ def set_times(message: Any, name: str, of_ms: Distribution) -> None:
 # ------------------------------------------------------------------------------------------------
 # Statuses on /diagnostics, each named after the node that says it.
 #
-# Tools merge statuses of the same name, so the name has the namespace: two robots are two.
+# Tools merge statuses of the same name, so the name has the namespace: two robots are two. As
+# diagnostic_updater has them, names begin without a slash: `startswith` of an aggregator looks.
 
 
 def status(
@@ -74,7 +75,8 @@ class Diagnostics:
         """Publish these, as the node's."""
         array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
+        node = self._node.get_fully_qualified_name().lstrip("/")
         for one in statuses:
-            one.name = f"{self._node.get_fully_qualified_name()}: {one.name}"
+            one.name = f"{node}: {one.name}"
             one.hardware_id = self._hardware_id
         self._publisher.publish(array)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from vla_ros.core.clock import MS, Clock, Moment, moment
+from vla_ros.core.clock import MS, SECOND, Clock, Moment, moment
 from vla_ros.core.types import (
     EPISODE_OVER,
     Command,
@@ -44,7 +44,10 @@ from vla_ros.runtime.control.queue import (
     check_inference,
     refuse_unless_able,
 )
+from vla_ros.runtime.control.supply import FrameSupply
 from vla_ros.runtime.safety import Limits, Safety
+
+_SAY_LACKS_NS = SECOND  # the figures in it change with every frame
 
 
 class ControlSink(Protocol):
@@ -140,7 +143,8 @@ class Control:
     was taken in. ``held_pose`` is where the robot was when the state was entered, float64 [D]: what
     ``stale_policy: hold`` keeps; None where there was no recent measurement. ``plans``: commands
     carry what will follow of their chunk (:attr:`vla_ros.core.types.Command.plan`).
-    ``inference_s``: L, as it was measured last. ``persistent`` outlives this loop.
+    ``inference_s``: L, as it was measured last. ``persistent`` outlives this loop. ``supply`` knows
+    what keeps frames from completing.
     """
 
     def __init__(
@@ -183,6 +187,8 @@ class Control:
         self.requests = RequestBuilder(self.queue, info)
         self.gate = PublishGate(self, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
+        self.supply = FrameSupply()
+        self._lacks_ns = 0  # when the status was told of it last
         self.clock_watch = ClockWatch(sim_time, clock.steady_ns())
         self._driver = driver(self)
 
@@ -458,9 +464,12 @@ class Control:
         with self.lock:
             self.counters.frames_received += 1
 
-    def drop(self, reason: str, of: str = "frame") -> None:
-        """Count a frame that was refused; it refreshes no age. ``of``: the kind of its warning."""
+    def drop(self, reason: str, of: str = "frame", stream: str = "") -> None:
+        """Count a frame that was refused; it refreshes no age. ``of``: the kind of its warning.
+        ``stream``: of what, where frames cannot complete without it."""
         with self.lock:
+            if stream:
+                self.supply.refused(stream, reason, self.clock.steady_ns())
             self.counters.frames_dropped += 1
             self.counters.last_drop = reason
             self.sink.warn(of, f"frame dropped: {reason}")
@@ -487,8 +496,9 @@ class Control:
     def take_in(self, observation: Observation) -> bool:
         """Whether this frame may be used; it is the newest one then."""
         if reason := self._frames.refuse(observation, self.limits):
-            self.drop(reason)
+            self.drop(reason, stream="image")
             return False
+        self.supply.complete(self.clock.steady_ns())
         if camera := self._frames.frozen:
             what = f"frames of the {camera} camera with new stamps show identical pixels"
             self.sink.warn("frozen", what)
@@ -611,7 +621,9 @@ class Control:
             if not self.safety.active:
                 return True
             self._watch_goal()
-            return self._driver.tick(moment(self.clock))
+            now = moment(self.clock)
+            self._watch_supply(now.steady_ns)
+            return self._driver.tick(now)
 
     def act(self, now: Moment) -> bool:
         """Publish what comes next; False as of :meth:`PublishGate.let_through`."""
@@ -634,6 +646,19 @@ class Control:
         if latched is not self.safety:
             self.sink.warn("latched", f"HOLD: {latched.said}")
             self.become(latched)
+
+    def _watch_supply(self, steady_ns: int) -> None:
+        """Where the robot waits for frames that do not complete, the reason says why."""
+        state, waited_ns = self.safety, max(self.safety.since_ns, self.epoch_began_ns)
+        waits = state.state in (PolicyState.WAITING, PolicyState.HOLD) and self.wants_frames
+        lacks = self.supply.lacks(waited_ns, steady_ns) if waits else ""
+        said_ago_ns = steady_ns - self._lacks_ns
+        if lacks == state.lacks or (lacks and state.lacks and said_ago_ns < _SAY_LACKS_NS):
+            return
+        if not state.lacks and not self.supply.shows(waited_ns, steady_ns):  # else it was dropped
+            self.sink.warn("lacks", f"{state.state.name}: {lacks}")
+        self._lacks_ns = steady_ns
+        self.become(replace(state, lacks=lacks))
 
     def watch_clock(self, now: Moment) -> None:
         """After a jump of the clock everything in flight is void."""

@@ -136,10 +136,10 @@ class PublishGate:
             control.safety, control.limits, meant.far, now.steady_ns, meant.clamped
         )
         begins = control.safety.state is PolicyState.HOLD and moved.state is PolicyState.RUNNING
+        if meant.clamped and moved.state is not PolicyState.RUNNING:
+            self._clamped(meant.clamped)  # before the status says what it led to
         control.become(moved)
         if control.safety.state is not PolicyState.RUNNING:
-            if meant.clamped:
-                self._clamped(meant.clamped)
             return False
         if begins:  # at the beginning of what was judged
             self._meant = (safety.gate(action.action, (), control.limits).action,)

@@ -35,6 +35,7 @@ _SHARED_NS = 1000  # observations that may share their oldest picture
 _HALF_TURN = np.pi
 _FROZEN_FRAMES = 3
 _FROZEN_NS = SECOND
+_STEP_NS = 5 * MS  # two clocks that are read on a busy machine differ by less
 _SLEW = 0.1  # of the time that passes; chrony's default allows 0.083
 
 # ------------------------------------------------------------------------------ one stream
@@ -69,8 +70,7 @@ class History(Generic[T]):
     def add(self, stamp_ns: int, value: T) -> None:
         """Take in a sample; samples may come in any order."""
         if self._stamps and stamp_ns < self._stamps[-1] - self._back_ns:
-            self._stamps.clear()
-            self._values.clear()
+            self.clear()
         at = bisect_left(self._stamps, stamp_ns)
         if at < len(self._stamps) and self._stamps[at] == stamp_ns:
             self._values[at] = value
@@ -100,6 +100,11 @@ class History(Generic[T]):
         if before is None or after is None:
             return before or after
         return after if after.stamp_ns - stamp_ns <= stamp_ns - before.stamp_ns else before
+
+    def clear(self) -> None:
+        """What was there is void."""
+        self._stamps.clear()
+        self._values.clear()
 
     def forget(self, before_ns: int) -> None:
         """Let go of what is older, except for the newest of it: it may be a neighbor yet."""
@@ -148,6 +153,10 @@ class Part(Protocol):
         """Images from now on are newer."""
         ...
 
+    def clear(self) -> None:
+        """What was there is void: of a clock that was set back."""
+        ...
+
 
 class Nearest(Generic[T]):
     """Values that cannot be mixed: the nearest one. ``most_bytes``: what pictures may take."""
@@ -166,6 +175,9 @@ class Nearest(Generic[T]):
 
     def forget(self, before_ns: int) -> None:
         self._history.forget(before_ns)
+
+    def clear(self) -> None:
+        self._history.clear()
 
 
 class Poses(Nearest[Pose]):
@@ -263,6 +275,11 @@ class Joints:
         self._whole.forget(before_ns)
         for history in self._by_name.values():
             history.forget(before_ns)
+
+    def clear(self) -> None:
+        self._whole.clear()
+        for history in self._by_name.values():
+            history.clear()
 
 
 def between(low: Pose, high: Pose, share: float) -> Pose:
@@ -461,12 +478,14 @@ class PairingWindow:
 @dataclass(frozen=True, slots=True)
 class Lost:
     """An image that found no partner: the stream it lacked, the reason in a line, and its kind:
-    that of the :class:`MissingReason`, or "order" where it came too late
-    itself."""
+    that of the :class:`MissingReason`, "order" where it came too late itself, or "clock"."""
 
     stream: str
     reason: str
     kind: str
+
+
+_SET_BACK = Lost("image", "stamped before the clock was set back", "clock")
 
 
 class Assembler:
@@ -478,6 +497,9 @@ class Assembler:
     on the same one the second is stamped a nanosecond later, as no two may have one name. Equal
     stamps, as a simulation gives them, join exactly one way. ``more_cameras``: which parts are
     further cameras, and their roles. Not thread-safe.
+
+    Of a clock that was set back everything from before is void, or a picture that waits would
+    meet, seconds later, parts that only bear its stamp.
     """
 
     def __init__(
@@ -496,6 +518,7 @@ class Assembler:
         self._lost: list[Lost] = []
         self._last = (0, 0)  # stamps of the newest observation and of its main image
         self._newest = (0, 0)  # stamp of the newest image that was answered, and when it came
+        self._heard: Moment | None = None  # when the newest message of all came
 
     def image(self, part: Stamped[Image]) -> Observation | None:
         """A new main camera image; returns the observation if nothing is missing.
@@ -503,6 +526,9 @@ class Assembler:
         One that comes after a newer one was answered is lost: its parts may be of other stamps, so
         that its observation would look newer. A clock that is set back overtakes nothing.
         """
+        if self._is_void(part.received):
+            self._lost.append(_SET_BACK)
+            return None
         newest_ns, came_ns = self._newest
         late_ns = newest_ns - part.stamp_ns
         if late_ns > 0 and part.stamp_ns > 0 and part.received.now_ns >= came_ns:
@@ -515,6 +541,8 @@ class Assembler:
 
     def add(self, name: str, part: Stamped[Any]) -> Observation | None:
         """A message of another stream; returns the observation that it completes."""
+        if self._is_void(part.received):
+            return None
         self._parts[name].add(part.stamp_ns, part.value)
         return self._complete(part.received)
 
@@ -522,6 +550,23 @@ class Assembler:
         """Images that were given up since this was asked last."""
         lost, self._lost = self._lost, []
         return lost
+
+    def _is_void(self, received: Moment) -> bool:
+        """Whether a message is of before the clock was set back. The first one of after that
+        makes void what was there. Threads deliver out of turn; the steady clock tells."""
+        heard = self._heard
+        if heard is None:
+            self._heard = received
+            return False
+        if received.steady_ns < heard.steady_ns:
+            return received.now_ns > heard.now_ns + _STEP_NS
+        if received.now_ns < heard.now_ns - _STEP_NS:
+            self._lost += [_SET_BACK] * len(self._waiting)
+            self._waiting.clear()
+            for part in self._parts.values():
+                part.clear()
+        self._heard = received
+        return False
 
     def _complete(self, now: Moment) -> Observation | None:
         """The newest observation that can be made; images up to it are used up."""

@@ -1,4 +1,5 @@
-"""What the camera topic says: rate, stamps that stand still or go back, clocks that differ.
+"""What the stamps of the policy's main camera say: its rate, whether they stand still or go back,
+and whether its clock differs.
 
 Frames are judged by their stamps alone; no pixel is looked at. Whether the camera's clock and ours
 agree is judged from receipt minus stamp, δ. The smallest δ of a window is the quickest transport
@@ -29,6 +30,7 @@ class CameraWatch:
 
     def __init__(self, config: MonitorConfig, steady_ns: int) -> None:
         self._config = config
+        self.topic = ""  # where its pictures are, as the policy says
         self._fresh = Window(config.window_s)
         self.repeated = EventTally(config.window_s)
         self.out_of_order = EventTally(config.window_s)

@@ -55,6 +55,12 @@ class Facts:
     latency: LatencySeen | None
     graphs_captured: int = 0  # in service, lately
 
+    @property
+    def policy_silent(self) -> bool:
+        """It was heard, and says nothing any more."""
+        overdue = self.status_age_s > self.config.status_timeout_s
+        return self.status is not None and (self.policy_gone or overdue)
+
 
 class _Findings:
     """Collects what is wrong with one subject; the worst finding leads the message."""
@@ -151,8 +157,11 @@ def camera(facts: Facts) -> Diagnostic:
     moving = facts.status is not None and facts.status.state > PolicyState.WAITING
     if facts.status is not None and facts.status.between_episodes:
         pass  # there is nothing to be seen
+    elif silent > timeout and facts.policy_silent:
+        found.add(Level.STALE, "not known: the policy, which tells what it sees, is silent")
     elif silent > timeout:
-        known = f"no image for {silent:.1f} s" if watch.frames else "no image yet"
+        where = f" on {watch.topic}" if watch.topic else ""
+        known = f"no image for {silent:.1f} s{where}" if watch.frames else "no image yet"
         found.add(Level.ERROR if moving else Level.WARN, known)
     elif frozen > timeout:
         found.add(Level.ERROR, f"stamps stand still for {frozen:.1f} s while images arrive")
@@ -160,9 +169,19 @@ def camera(facts: Facts) -> Diagnostic:
         found.add(Level.WARN, f"{repeated} images with a repeated stamp")
     if jumbled := watch.out_of_order.recent(steady):
         found.add(Level.WARN, f"{jumbled} images with a stamp older than the one before")
+    room = _room_ms(facts)
+    if room is not None and room <= 0.0 and running(facts.status):
+        rate = facts.report.camera_rate_hz
+        limit = facts.commands.max_age_ns(facts.status) / MS
+        found.add(
+            Level.WARN,
+            f"{rate:.1f} Hz: a picture every {1e3 / rate:.0f} ms is too few for max_age"
+            f" {limit:.0f} ms",
+        )
     _clocks(facts, found)
     drift = watch.offset.drift_ms_per_min()
     values = [
+        ("topic", watch.topic),
         ("rate", f"{facts.report.camera_rate_hz:.2f} Hz"),
         ("images", str(watch.frames)),
         ("repeated stamps", str(watch.repeated.total)),
@@ -234,7 +253,8 @@ def latency(facts: Facts) -> Diagnostic:
     """Where the time goes, and whether the model leaves room for everything else."""
     found, report = _Findings("latency"), facts.report
     room = _room_ms(facts)
-    if report.inference.count and room is not None and report.inference.p99 > room:
+    # Where the camera alone takes longer than that it is the camera that is too slow.
+    if report.inference.count and room is not None and 0.0 < room < report.inference.p99:
         found.add(
             Level.WARN,
             f"inference p99 {report.inference.p99:.0f} ms; max_age leaves {room:.0f} ms for it",
@@ -255,10 +275,11 @@ def latency(facts: Facts) -> Diagnostic:
 
 
 def _room_ms(facts: Facts) -> float | None:
-    """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T."""
+    """L that max_age A allows: A >= Tc + (K-1)·T + L + T, so L <= A - Tc - K·T. In simulated time
+    nobody knows: ages are the simulation's, inference takes ours."""
     limit = facts.commands.max_age_ns(facts.status) / MS
     rate = facts.report.camera_rate_hz
-    if facts.status is None or not limit or rate <= 0:
+    if facts.status is None or not limit or rate <= 0 or facts.config.sim_time:
         return None
     period = facts.status.period_ns / MS
     return limit - 1e3 / rate - max(facts.status.pipeline_depth, 1) * period
@@ -330,8 +351,14 @@ class Monitor:
         self.config = config
         self._commands.config = config
 
-    def camera(self, stamp_ns: int, arrival: Moment) -> None:
-        """One camera image, by its ``header.stamp``."""
+    def camera(self, stamp_ns: int, arrival: Moment, topic: str = "") -> None:
+        """One picture of the policy's camera, by its ``header.stamp``. Another topic is another
+        camera, of which nothing is known yet."""
+        if topic != self._camera.topic and self._camera.frames:
+            self._camera = CameraWatch(self.config, arrival.steady_ns)
+            if self._status is not None:
+                self._camera.set_period(self._status.period_ns)
+        self._camera.topic = topic
         self._camera.frame(stamp_ns, arrival)
 
     def command(self, seen: CommandSeen, arrival: Moment) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vla_ros.engine.decoding.draft_tree import Budget, plan_trees
 from vla_ros.engine.decoding.temporal_prediction import (
     TemporalMarginals,
     TemporalPredictor,
@@ -185,3 +186,32 @@ def test_where_near_is_enough_alternatives_cover_what_others_do_not(token, toler
 @pytest.mark.parametrize(("moved", "kind"), [(0, 0), (-4, 1), (-5, 2), (4, 3), (90, 4)])
 def test_kinds_of_motion(moved, kind):
     assert kind_of(moved) == kind
+
+
+@pytest.mark.parametrize("reach", [0, 2, 7, 8, 9, 10, 15, 40, 127])
+def test_no_alternative_is_named_twice_however_much_each_covers(reach: int) -> None:
+    """With 9 bins on either side 14 alternatives cover all 256, and there are 16 ranks."""
+    window = range(704, 960)
+    made = TemporalMarginals(3, window, lambda place: reach)
+    for last in (704, 832, 959):
+        (tokens, *_), (chances, *_) = (
+            getattr(made.candidates([last] * 3, [last] * 3), name) for name in ("tokens", "chances")
+        )
+        assert len(set(tokens)) == len(tokens) == 16
+        assert all(token in window for token in tokens)
+        if reach < 8:
+            assert min(chances) > 0
+        else:
+            assert sum(chances) == pytest.approx(1.0)
+    most = -(-256 // (2 * reach + 1))
+    for ranked in made.chances:
+        assert all(chance > 0 for chance in ranked[:most])
+        assert not any(ranked[2 * most + 1 :]), "a tree has no node for what nothing is left of"
+
+
+def test_a_tree_of_wide_alternatives_holds_none_twice() -> None:
+    made = TemporalMarginals(2, range(704, 960), lambda place: 15)
+    shape = plan_trees(made.chances[:1], Budget(24, 64)).trees[0]
+    tokens = made.candidates([832, 832], [832, 832]).tokens[0]
+    held = [tokens[rank] for rank in shape.ranks]
+    assert len(held) == len(set(held)) >= 8

@@ -110,6 +110,44 @@ def test_a_pose_is_moved_in_its_own_frame() -> None:
     assert out[0] == pytest.approx([0, 0.5, 0, 0, 0, np.pi / 2 + 0.25], abs=1e-6)
 
 
+@pytest.mark.parametrize("name", list(ROBOTS))
+def test_what_is_left_of_a_chunk_is_moved_to_another_state_and_to_other_rows(name: str) -> None:
+    """In units it is what was said, as far as the new place's range reaches; what has statistics
+    of its own for every row is said anew."""
+    made = robot(name)
+    random = np.random.default_rng(0)
+    chunk = torch.from_numpy(random.uniform(-0.5, 0.5, (made.horizon, 20)).astype(np.float32))
+    then, moved = torch.from_numpy(random.normal(size=(2, made.state_dim)).astype(np.float32))
+    now = then + 0.02 * moved
+    said = made.unnormalize(chunk, then)[2:]
+    kept = made.reanchored(chunk[2:], 2, then, now)
+    off, left = ((made.unnormalize(rows, now) - said).abs() for rows in (kept, chunk[2:]))
+    begin = compared = 0
+    for group in made.actions:
+        part = slice(begin, begin + group.size)
+        reached = kept[:, part].abs().amax(1) <= 1
+        assert not off[reached, part].gt(2e-5).any()
+        if group.relative is Relative.NOTHING and group.low.ndim == 1:
+            assert torch.equal(kept[:, part], chunk[2:, part])
+        else:
+            compared += int(left[reached, part].gt(1e-3).any())
+        begin += group.size
+    assert compared > 0
+    assert torch.equal(kept[:, begin:], chunk[2:, begin:])
+
+
+@pytest.mark.parametrize("how", [Relative.SUM, Relative.ROT6D, Relative.ROTVEC])
+def test_an_absolute_action_is_brought_back_to_any_state(how: Relative) -> None:
+    size = {Relative.SUM: 4, Relative.ROT6D: 9, Relative.ROTVEC: 6}[how]
+    group = Group("x", -np.ones(size), np.ones(size), relative=how)
+    random = np.random.default_rng(1)
+    state, values = random.normal(size=size).astype(np.float32), random.normal(0, 0.5, (5, size))
+    if how is Relative.ROT6D:  # of which only the rotation counts
+        values = group.relative_to(group.absolute(values, state), state)
+    found = group.relative_to(group.absolute(values, state), state)
+    assert found == pytest.approx(values, abs=1e-9)
+
+
 def folder(target: Path, change: Any) -> Path:
     shutil.copytree(GOLDEN / "robots", target / "robots")
     path = target / "robots" / "processor_config.json"

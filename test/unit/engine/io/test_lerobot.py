@@ -9,11 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from support.flow import load_folder
+from vla_ros.core.types import Observation
+from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.engine import inspect
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.flow_config import (
     SMOLVLM2_500M,
@@ -21,12 +25,26 @@ from vla_ros.engine.io.flow_config import (
     parse_flow_config,
     read_flow_config,
 )
-from vla_ros.engine.io.lerobot import PRESETS, expected_tensors, write_random_flow
+from vla_ros.engine.io.lerobot import (
+    PRESETS,
+    expected_tensors,
+    random_processors,
+    save_folder,
+    write_random_flow,
+)
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.preparation import prompt_text
 from vla_ros.engine.models.registry import is_flow
 
 CPU = torch.device("cpu")
+GOLDEN = Path(__file__).parents[3] / "golden" / "flow"
+#: keys of config.json that say how large a checkpoint is, or what its robot has
+SIZES = {
+    "input_features", "output_features", "empty_cameras", "chunk_size", "n_action_steps",
+    "max_state_dim", "max_action_dim", "num_inference_steps", "num_steps", "image_resolution",
+    "resize_imgs_with_padding", "vlm_model_name", "num_vlm_layers", "expert_width_multiplier",
+}  # fmt: skip
 KINDS = ("pi0-small", "pi05-small", "smolvla-small")
 
 
@@ -120,7 +138,7 @@ def test_weights_of_integers(folder: Path) -> None:
 def test_statistics_among_the_weights_are_the_old_layout(folder: Path) -> None:
     old = "normalize_inputs.buffer_observation_state.mean"
     retensor(folder, lambda t: t.update({old: torch.zeros(9)}))
-    assert "run lerobot's migrate_policy_normalization" in refused(folder)
+    assert "run `vla-ros convert" in refused(folder)
 
 
 def test_files_that_are_not_there(folder: Path) -> None:
@@ -310,3 +328,82 @@ def test_three_cameras_fit_the_model_and_an_empty_one_is_none() -> None:
     features = raw["input_features"]
     features["observation.images.empty_camera_0"] = features.pop("observation.images.b")
     assert parse_flow_config(raw).cameras == ("a", "c")
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla"])
+def test_every_key_of_lerobots_own_config_is_written(kind: str, tmp_path: Path) -> None:
+    """What other programs read, such as converters, may be any of them."""
+    save_folder(tmp_path, PRESETS[f"{kind}-small"], {}, random_processors(PRESETS[f"{kind}-small"]))
+    written = json.loads((tmp_path / "config.json").read_text())
+    theirs = json.loads((GOLDEN / kind / "config.json").read_text())
+    assert set(theirs) - set(written) == set()
+    ours = set(written) - set(theirs)
+    assert ours == {"shapes"} | ({"state_in_prompt"} if kind == "pi05" else set())
+    for name in set(theirs) - SIZES:
+        assert written[name] == theirs[name], name
+
+
+def test_the_width_of_smolvlas_expert_is_a_share_of_its_language_models(tmp_path: Path) -> None:
+    config = PRESETS["smolvla"]
+    assert flow_config_json(config)["expert_width_multiplier"] == 0.75
+    small = flow_config_json(PRESETS["smolvla-small"])["expert_width_multiplier"]
+    shapes = PRESETS["smolvla-small"].shapes
+    assert int(shapes.text.hidden_size * small) == shapes.expert.hidden_size
+
+
+def of_pi05(folder: Path, **said: object) -> Path:
+    """A folder of pi0.5 as LeRobot writes it: nothing says how the prompt has the state."""
+    write_random_flow(folder, PRESETS["pi05-small"], seed=1)
+
+    def change(content: Any) -> None:
+        del content["state_in_prompt"]
+        content.update(said)
+
+    edit(folder / "config.json", change)
+    return folder
+
+
+def test_how_pi05s_prompt_has_the_state_is_asked_for_and_never_guessed(tmp_path: Path) -> None:
+    folder = of_pi05(tmp_path / "a")
+    said = refused(folder)
+    assert "state_in_prompt" in said
+    assert "9 values" in said
+    assert "14" in said
+    assert inspect(str(folder)).kind == "pi05", "to be looked at it need not be said"
+    with pytest.raises(CheckpointError, match="state_in_prompt"):
+        load_engine(EngineOptions(str(folder)))
+    for how, count in (("robot", 9), ("padded", 14)):
+        engine = load_engine(EngineOptions(str(folder), state_in_prompt=how))
+        engine.reset("pick up the cube")
+        image = np.zeros((40, 40, 3), np.uint8)
+        seen = Observation(1, 1, 0, image, image, np.full(9, -3.0))
+        ids = engine.prepare(seen).ids.tolist()
+        bins = [0] * 9 + [128] * (count - 9)
+        text = prompt_text("pi05", "pick up the cube", np.array(bins))
+        assert ids == load(folder, state_in_prompt=how).tokenizer(text)
+    written = of_pi05(tmp_path / "b", state_in_prompt="padded")
+    assert load(written).config.prompt_state == 14
+    assert load(written, state_in_prompt="robot").config.prompt_state == 9
+
+
+def test_a_state_as_wide_as_the_model_needs_no_word(tmp_path: Path) -> None:
+    config = replace(PRESETS["pi05-small"], state_in_prompt="", state_width=9)
+    assert config.prompt_state == 9
+    assert "state_in_prompt" not in flow_config_json(config)
+
+
+def test_no_other_policy_has_a_state_in_its_prompt(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="pi0 has no state there"):
+        load_engine(EngineOptions("random:pi0-small", state_in_prompt="robot"))
+
+
+def test_a_trainers_own_copy_of_the_language_model_is_known_by_its_last_name() -> None:
+    """Their config.json has the path of their disk; the tensors tell whether it is that model."""
+    raw = flow_config_json(PRESETS["smolvla"])
+    del raw["shapes"]
+    mine = parse_flow_config(
+        raw | {"vlm_model_name": "/data/weights/SmolVLM2-500M-Video-Instruct/"}
+    )
+    assert mine.shapes == parse_flow_config(raw).shapes
+    with pytest.raises(CheckpointError, match="its shapes are not known here"):
+        parse_flow_config(raw | {"vlm_model_name": "/data/weights/SmolVLM2-2.2B-Instruct"})

@@ -21,12 +21,12 @@ from vla_ros.engine.layers.kernels import between_triton, rope_write_triton, tai
 from vla_ros.engine.layers.kernels import gemm_triton as gemm
 
 SMALL = 99 * 1024  # of a GeForce; a data center's GPUs have more
-CAPABILITIES = (80, 89, 90, 120)
+CAPABILITIES = (80, 87, 89, 90, 120)  # 87: Jetson Orin
 #: KV heads, queries of each, tokens a block, rows, head size, entries a block, as TritonTail picks
 SHAPES = [(32, 1, 1, 16, 128, 64), (2, 7, 9, 64, 64, 64), (8, 4, 16, 64, 128, 64)]
 TENSORS = {"slot": "*i64", "index": "*i64", "sees": "*i64", "sums": "*fp32", "weights": "*fp32",
            "scale": "fp32", "eps": "fp32"}  # fmt: skip
-LARGE = {80: 163, 89: 99, 90: 227, 120: 99}  # KiB that a program can have, by capability
+LARGE = {80: 163, 87: 163, 89: 99, 90: 227, 120: 99}  # KiB that a program can have, by capability
 WAYS = tuple(dict.fromkeys(w for rows in (1, 16, 300) for w in ways(rows, torch.bfloat16)))
 POINTERS = ("q", "keys", "values", "out", "x", "added", "weight", "total", "normed", "gate_up",
             "qkv", "cos", "sin", "bias")  # fmt: skip

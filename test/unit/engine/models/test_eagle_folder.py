@@ -122,7 +122,7 @@ def test_what_an_n16_cannot_be(tmp_path: Path, change: dict[str, Any], message: 
 @pytest.mark.parametrize(
     ("part", "change", "message"),
     [
-        ("backbone_cfg", {"project_to_dim": 1536}, r"project_to_dim is 1536: wanted None"),
+        ("backbone_cfg", {"project_to_dim": 1536}, r"project_to_dim is 1536: wanted null"),
         ("backbone_cfg", {"reproject_vision": True}, r"reproject_vision"),
         ("action_head_cfg", {"backbone_embedding_dim": 48}, r"attention_head_dim is 10"),
     ],

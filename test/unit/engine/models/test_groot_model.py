@@ -11,7 +11,7 @@ from vla_ros.engine.decoding.flow_matching import Guidance, RtcMode
 from vla_ros.engine.models.base import Prefix
 from vla_ros.engine.models.groot import GrootModel
 
-BOUND = 1e-5
+BOUND = 2e-5  # of up to 2; 1.1e-5 on a CPU without AVX-512
 
 
 @pytest.fixture(scope="module")

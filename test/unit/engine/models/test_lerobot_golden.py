@@ -53,7 +53,10 @@ class Played:
         self.policy: LoadedPolicy = load_folder(
             folder,
             Placement(torch.device("cpu"), torch.float32),
-            LoadOptions(tokenizer=str(GOLDEN / "tokenizer")),
+            LoadOptions(
+                tokenizer=str(GOLDEN / "tokenizer"),
+                state_in_prompt="robot" if name.startswith("pi05") else None,
+            ),
         )
         arrays = np.load(folder / "golden.npz")
         self.golden = {n: torch.from_numpy(arrays[n]) for n in arrays.files}

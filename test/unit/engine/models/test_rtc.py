@@ -17,9 +17,11 @@ from vla_ros.core.types import Executing, Inference, Instruction, Observation, T
 from vla_ros.engine import EngineOptions
 from vla_ros.engine.decoding.flow_matching import Guidance, RtcMode, guidance_of, soft_mask
 from vla_ros.engine.engine import FlowEngine, load_flow_engine
-from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.lerobot import STATE_DIM
+from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.io.lerobot import PRESETS, STATE_DIM, write_random_flow
+from vla_ros.engine.io.processors import Scaler
 from vla_ros.engine.models.base import Prefix
+from vla_ros.engine.models.preparation import LerobotPreparation
 from vla_ros.engine.models.registry import flow_source
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
 from vla_ros.policies.base import PolicySpec
@@ -209,6 +211,27 @@ def engine_of(preset: str, **options: Any) -> FlowEngine:
     return load_flow_engine(source, asked)
 
 
+def test_a_delay_beyond_what_it_was_trained_for_is_refused(tmp_path: Path) -> None:
+    """LeRobot's rtc_training_max_delay: so many given actions at most, and zeros behind them."""
+    config = replace(PRESETS["pi05-small"], row_time=True, max_delay=2)
+    write_random_flow(tmp_path / "it", config, seed=1)
+    asked = EngineOptions(str(tmp_path / "it"), rtc_mode="conditioned")
+    engine = load_flow_engine(tmp_path / "it", asked)
+    engine.reset(TEXT)
+    first = step(engine, seen(1))
+    chunk = engine.last_chunk
+    assert chunk is not None
+    assert chunk[:, config.action_dim :].abs().max() > 0
+    second = step(engine, seen(2, Executing(1, 3, 2)))
+    np.testing.assert_allclose(second.actions[:2], first.actions[3:5], atol=1e-6)
+    given = engine.last_chunk
+    assert given is not None
+    assert not given[:2, config.action_dim :].any()
+    assert given[2:, config.action_dim :].any()
+    with pytest.raises(InvalidAction, match=r"3 steps late.*trained for 2 .rtc_training_max_delay"):
+        step(engine, seen(3, Executing(2, 3, 3)))
+
+
 def seen(stamp: int, executing: Executing | None = None) -> Observation:
     proprio = np.random.default_rng(stamp).normal(size=STATE_DIM)
     return Observation(stamp, stamp, 0, FRONT, WRIST, proprio, executing=executing)
@@ -371,3 +394,75 @@ def test_a_guided_chunk_joins_the_one_before_it() -> None:
             for (_, old), (_, new) in zip(said[1:], said[2:], strict=False)
         ])  # fmt: skip
     assert jumps["guided"] < 0.5 * jumps[""]
+
+
+# ------------------------------------------------------------------ relative actions
+
+MARKS = (True, True, True, False, True, True, False)
+
+
+def relative_engine(marks: tuple[bool, ...], **scaling: Any) -> FlowEngine:
+    """pi0 whose marked actions are relative to the state."""
+    engine = engine_of("pi0-small", rtc_mode="guided")
+    policy = engine.policy
+    processors = replace(policy.processors, relative=marks, **scaling)
+    made = LerobotPreparation(policy.config, processors, policy.tokenizer, torch.device("cpu"))
+    policy = replace(policy, processors=processors, preparation=lambda: made)
+    engine = FlowEngine(policy, engine.options)
+    engine.reset(TEXT)
+    return engine
+
+
+def at(stamp: int, state: np.ndarray, executing: Executing | None = None) -> Observation:
+    return Observation(stamp, stamp, 0, FRONT, WRIST, state, executing=executing)
+
+
+@pytest.mark.parametrize("marks", [(False,) * 7, (True,) * 7, MARKS])
+@pytest.mark.parametrize("moved", [0.0, 0.5])
+def test_a_chunk_goes_on_from_where_the_arm_was_sent_however_far_it_has_moved(
+    marks: tuple[bool, ...], moved: float
+) -> None:
+    """The rows that will have been executed say the same positions in both chunks."""
+    engine = relative_engine(marks)
+    state = np.linspace(-0.3, 0.4, STATE_DIM)
+    first = step(engine, at(1, state)).actions
+    second = step(engine, at(2, state + moved, Executing(1, 2, 3)))
+    assert second.continues == Executing(1, 2, 3)
+    assert np.abs(second.actions[:3] - first[2:5]).max() < 0.01
+
+
+@pytest.mark.parametrize("mode", ["MEAN_STD", "MIN_MAX", "QUANTILES", "IDENTITY"])
+def test_every_scaling_is_undone_and_what_never_moves_stays(mode: str) -> None:
+    """In units the leftover is what was said, but for an action whose statistics have no width."""
+    low, high = torch.linspace(-1, 0.5, 7), torch.linspace(0.6, 2, 7)
+    if mode == "MEAN_STD":
+        high[4] = 0.0
+    else:
+        high[4] = low[4]
+    engine = relative_engine(MARKS, action=Scaler(mode, low, high))
+    made = engine.policy.preparation()
+    rest, (then, now) = torch.randn(6, 13), torch.randn(2, STATE_DIM)
+    kept = made.reanchored(rest, 3, then, now)
+    want, got = made.actions(rest, then), made.actions(kept, now)
+    flat = [] if mode == "IDENTITY" else [4]
+    places = [i for i in range(7) if i not in flat]
+    assert (want - got)[:, places].abs().max() < 1e-5
+    same = [3, 6, *range(7, 13), *flat]
+    assert torch.equal(kept[:, same], rest[:, same])
+    assert torch.equal(made.reanchored(rest, 3, now, now), rest)
+
+
+def test_a_joint_that_follows_its_chunks_meets_no_step_where_they_meet() -> None:
+    """In closed loop: the arm is where its last action sent it, and answers take two periods."""
+    engine, state = relative_engine((True,) * 7), np.zeros(STATE_DIM)
+    queue, steps, stamp = step(engine, at(0, state)).actions, [], 0
+    taken = 0
+    for chunk in range(1, 6):
+        asked = step(engine, at(chunk, state, Executing(stamp, taken, 2))).actions
+        going_on = queue[taken : taken + 2]
+        steps.append(np.abs(asked[:2] - going_on).max())
+        for action in (*going_on, *asked[2:5]):  # then the new chunk is there
+            state[:7] = action
+        queue, stamp, taken = asked, chunk, 5
+    assert np.abs(state).max() > 0.05, "the arm has not moved"
+    assert max(steps) < 0.01

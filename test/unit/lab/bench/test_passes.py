@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from vla_ros.engine.engine import TokenEngine
 from vla_ros.engine.layers.gemm import TORCH
 from vla_ros.engine.models import openvla as model
 from vla_ros.lab.bench import suite
-from vla_ros.lab.bench.passes import operators
+from vla_ros.lab.bench.passes import _spent, operators
 from vla_ros.lab.roofline.devices import Device, Rate
 
 SMALL = ["bench", "--passes", "--checkpoint", "random:small", "--dtype", "float32", "--timed", "3"]
@@ -103,3 +104,11 @@ def test_what_has_no_passes_is_refused(
 ) -> None:
     assert main([*SMALL, *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_pass_is_timed_by_the_clock_that_was_asked_for() -> None:
+    """A sleep takes no CPU time: what others of the machine do is not the pass's."""
+    device = torch.device("cpu")
+    by_cpu, by_wall = (_spent(lambda: time.sleep(0.02), device, 3, cpu) for cpu in (True, False))
+    assert max(by_cpu) < 10
+    assert min(by_wall) >= 20

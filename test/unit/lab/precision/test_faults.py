@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from support.engine import engine_of, images, tiny, tiny_config
+from support.engine import Again, engine_of, images, tiny, tiny_config
 from vla_ros.core.types import Observation
 from vla_ros.engine import Engine
 from vla_ros.engine.engine import FlowEngine
 from vla_ros.engine.io.config import ModelConfig, TowerConfig
+from vla_ros.engine.layers.graphs import Capture, Outputs
 from vla_ros.engine.layers.linear import plain
+from vla_ros.engine.models.base import GraphedFunctions
 from vla_ros.engine.models.golden_ints import patch_positions
 from vla_ros.engine.models.language.llama import LlamaDecoder
 from vla_ros.engine.options import EngineOptions
@@ -186,3 +189,62 @@ def test_a_policy_that_says_no_action_is_broken_and_not_unjudged() -> None:
 
     with pytest.raises(Broken, match="frame 0: a logit is not finite"):
         compared(None, plant)
+
+
+def damaging(function: Callable[[], Outputs]) -> Callable[[], Outputs]:
+    """A stand-in for graphs (tuned products, padding and all) that compute something else."""
+    result = function()
+
+    def replay() -> Outputs:
+        with torch.inference_mode():
+            for static, fresh in zip(result, function(), strict=True):
+                static.copy_(fresh * 0.5 if fresh.is_floating_point() else fresh)
+        return result
+
+    return replay
+
+
+def captured(faulty: bool) -> Capture:
+    return damaging if faulty else Again()
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_what_a_graph_computes_is_judged_and_not_another_engine(faulty: bool) -> None:
+    """The reference runs plainly, what is measured as it serves: padded passes, replayed."""
+    graphs = []
+
+    def make(spec: PolicySpec, used: Conventions) -> Engine:
+        graphs.append(spec.engine.cuda_graphs)
+        checkpoint, capture = tiny(tiny_config("llama_gqa", "fused")), None
+        if spec.engine.dtype == "bfloat16":
+            tensors = {n: t.bfloat16() for n, t in checkpoint.tensors.items()}
+            checkpoint, capture = replace(checkpoint, tensors=tensors), captured(faulty)
+        return engine_of(checkpoint, "auto", capture, dtype=spec.engine.dtype)
+
+    found = measure(SPEC, FRAMES, lambda *_: None, make=make).comparison
+    assert graphs == [False, True]
+    off = {stage.name for stage in found.stages if stage.worst > MOST.error}
+    assert off >= {"vision", "logits", "logits while decoding"} if faulty else not off
+    assert judge(found, MOST).passed != faulty
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_what_a_graph_of_a_flow_policy_computes_is_judged(faulty: bool) -> None:
+    frames = [replace(f, observation=replace(f.observation, proprio=np.zeros(9))) for f in FRAMES]
+
+    def make(spec: PolicySpec, used: Conventions) -> FlowEngine:
+        engine = load(spec, used)
+        assert isinstance(engine, FlowEngine)
+        if spec.engine.dtype == "bfloat16":
+            model = engine.policy.model
+            model.captured, model.bucket = GraphedFunctions(captured(faulty)), 1
+        return engine
+
+    spec = replace(SPEC, engine=replace(SPEC.engine, checkpoint="random:smolvla-small"))
+    found = measure(spec, frames, lambda *_: None, make=make).comparison
+    random = replace(MOST, error=0.2)
+    off = {stage.name for stage in found.stages if stage.worst > random.error}
+    assert ("chunk" in off) == ("vision" in off) == faulty
+    assert judge(found, random).passed != faulty
+    names = [stage.name for stage in found.stages]
+    assert "velocity 4" in names, "looked into beside the graph"

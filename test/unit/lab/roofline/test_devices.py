@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+import torch
 
 from vla_ros.core.resources import config_path
+from vla_ros.lab.roofline import devices
 from vla_ros.lab.roofline.devices import load_devices, measure
 
 GOOD = """
@@ -94,3 +96,31 @@ def test_measuring_leaves_torch_as_it_was():
     before = torch.get_num_threads()
     measure(4e6, threads=1, gpu=False, budget_s=0.01)
     assert torch.get_num_threads() == before
+
+
+def test_peaks_are_measured_on_numbers_as_weights_have_them(monkeypatch):
+    """Not on ones, which a GPU multiplies at a higher clock; and each reader counts."""
+    multiplied, read = [], []
+
+    def best(run, budget_s, sync=None):
+        run()
+        return 1.0
+
+    product, readers = torch.mm, devices._readers
+    monkeypatch.setattr(devices, "_best", best)
+    monkeypatch.setattr(torch, "mm", lambda a, b: multiplied.append(a) or product(a, b))
+    monkeypatch.setattr(
+        devices, "_readers", lambda *given: read.append(given[1]) or readers(*given)
+    )
+    measure(working_set=4e6, threads=1, gpu=False)
+    assert len(multiplied) == 2
+    assert len(read) == 1
+    for numbers in (*multiplied, *read):
+        assert 0.9 < float(numbers.float().std()) < 1.1
+
+
+def test_a_memorys_rate_is_that_of_the_fastest_reader():
+    matrix, vector = torch.randn(8, 16), torch.randn(16)
+    by_product, by_sum = (reader() for reader in devices._readers(torch, matrix, vector))
+    assert torch.allclose(by_product, matrix @ vector)
+    assert torch.allclose(by_sum, matrix.sum())

@@ -41,12 +41,12 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
         2,
         {"publish": ("image", "wrist_image"), "request": ("policy/reset",)},
     ),
-    ("monitor", "node.py"): (1, {"subscribe": ("image", "image/compressed")}),
     # A goal's success_topic has any name: who uses one adds it to policy.xml.
     ("policy", "goals.py"): (2, {}),
+    ("policy", "cameras.py"): (1, {"subscribe": (*IMAGES, "left_image")}),
     ("policy", "inputs.py"): (
-        4,  # cameras, poses of arms, and the helper itself, twice
-        {"subscribe": (*IMAGES, "left_image", "measured_pose", "left_measured_pose")},
+        3,  # poses of arms, and the helper itself, twice
+        {"subscribe": ("measured_pose", "left_measured_pose")},
     ),
     ("policy", "outputs.py"): (
         4,  # the helper itself, and what it is asked for

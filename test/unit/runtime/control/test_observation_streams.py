@@ -1,11 +1,15 @@
 """Streams and their samples: who is near, what is between, what is said of what lacks."""
 
+import weakref
+
 import numpy as np
 import pytest
 
 from vla_ros.core.clock import MS, SECOND, Moment
 from vla_ros.core.types import Pose
 from vla_ros.runtime.control.observation import (
+    PICTURE_BYTES,
+    PICTURES,
     WAITING,
     Assembler,
     History,
@@ -274,8 +278,8 @@ def test_an_observation_says_when_its_image_came():
     join = joining(ground_truth=Nearest(4))
     poses = {"cube": Pose((0.0, 0.0, 0.0), LEVEL)}
     join.add("ground_truth", Stamped(SECOND, Moment(SECOND, SECOND), poses))
-    found = join.image(Stamped(SECOND, Moment(SECOND + 3, 77), IMAGE))
-    assert (found.received_ns, found.received_steady_ns) == (SECOND + 3, 77)
+    found = join.image(Stamped(SECOND, Moment(SECOND + 3, SECOND + 77), IMAGE))
+    assert (found.received_ns, found.received_steady_ns) == (SECOND + 3, SECOND + 77)
     assert found.poses == poses and found.wrist_image is None and found.proprio is None
     assert found.more_images == {}
 
@@ -287,3 +291,82 @@ def test_what_a_later_image_may_need_is_kept():
         join.add("wrist_image", Stamped(at, Moment(SECOND, SECOND), ms))
     first, second = join.image(image(SECOND)), join.image(image(SECOND + 6 * MS))
     assert (first.wrist_image, second.wrist_image) == (0, 10)
+
+
+def test_pictures_that_wait_for_a_silent_stream_are_bounded_in_bytes():
+    """Two further cameras and the main one, 1080p, for ten seconds without joint states."""
+    cameras = ("wrist_image", "left_image")
+    parts = {name: Nearest(PICTURES, PICTURE_BYTES) for name in cameras}
+    window = PairingWindow(25 * MS, SECOND // 2)
+    found = Assembler(
+        lambda: window, parts | {"joint_states": Joints(("j",))}, more_cameras={"left_image": "l"}
+    )
+    made, most = [], 0
+    for number in range(1, 301):
+        now = Moment(number * SECOND // 30, number * SECOND // 30)
+        for name in (*cameras, "image"):
+            picture = np.zeros((1080, 1920, 3), np.uint8)  # nobody writes: it takes no memory
+            made.append((weakref.ref(picture), picture.nbytes))
+            sample = Stamped(now.now_ns, now, picture)
+            assert (found.image(sample) if name == "image" else found.add(name, sample)) is None
+            del picture, sample
+        found.lost()
+        most = max(most, sum(size for one, size in made if one() is not None))
+    assert most <= 3 * PICTURE_BYTES
+
+
+# ------------------------------------------------------------------------ a clock set back
+
+
+def at(now_s, steady_s):
+    return Moment(round(now_s * SECOND), round(steady_s * SECOND))
+
+
+def picture(now_s, steady_s):
+    return Stamped(round(now_s * SECOND), at(now_s, steady_s), IMAGE)
+
+
+def posed(now_s, steady_s, value):
+    return Stamped(round(now_s * SECOND), at(now_s, steady_s), ((), np.array([value])))
+
+
+def assembler():
+    return Assembler(lambda: PairingWindow(25 * MS, 500 * MS), {"joint_states": Joints()})
+
+
+def test_a_picture_that_waits_is_void_when_the_clock_is_set_back():
+    """By 5 s: its stamp lies in the future, where new joints would meet it 5 s later."""
+    joined = assembler()
+    assert joined.image(picture(100.0, 10.0)) is None  # no joints yet
+    assert joined.add("joint_states", posed(95.02, 10.02, 1.0)) is None
+    (lost,) = joined.lost()
+    assert (lost.stream, lost.kind) == ("image", "clock")
+    assert lost.reason == "stamped before the clock was set back"
+    assert joined.add("joint_states", posed(100.0, 15.0, 2.0)) is None
+    found = joined.image(picture(100.01, 15.01))
+    assert found is not None and found.stamp_ns == round(100.01 * SECOND)
+
+
+def test_parts_from_before_a_clock_was_set_back_are_void():
+    joined = assembler()
+    joined.add("joint_states", posed(100.0, 10.0, 7.0))
+    joined.add("joint_states", posed(95.02, 10.02, 1.0))
+    assert joined.image(picture(100.0, 15.0)) is None, "the joints of 5 s ago are no partner"
+    joined.add("joint_states", posed(99.99, 15.01, 1.0))
+    found = joined.image(picture(100.0, 15.02))
+    assert found is not None and found.proprio.tolist() == [1.0]
+
+
+def test_a_picture_that_took_longer_than_the_clock_s_step_is_void_too():
+    """It was received before and is decoded in a thread of its own."""
+    joined = assembler()
+    joined.add("joint_states", posed(95.02, 10.02, 1.0))
+    assert joined.image(picture(100.0, 10.0)) is None
+    assert [lost.kind for lost in joined.lost()] == ["clock"]
+
+
+def test_threads_that_deliver_out_of_turn_set_no_clock_back():
+    joined = assembler()
+    joined.add("joint_states", posed(100.02, 10.02, 1.0))
+    assert joined.image(picture(100.0, 10.0)) is not None
+    assert joined.lost() == []

@@ -577,6 +577,33 @@ def test_inference_that_max_age_leaves_no_room_for_warns() -> None:
     assert "max_age leaves 200 ms" in diagnostic.message
 
 
+def test_a_camera_too_slow_for_max_age_is_the_cameras_trouble_and_not_the_models() -> None:
+    """Tc = 3 s beside A = 0.3 s: whatever inference takes, nothing can be left for it."""
+    graph = Graph(camera_timeout_s=10.0)
+    for _ in range(4):
+        graph.frame()
+        graph.command(stages=StagesSeen((0.0,) * len(STAGES), 0.0))
+        graph.clock.advance(3.0)
+    assert graph.diagnostic("latency").level is Level.OK
+    assert graph.diagnostic("latency").message == "inference p99 0 ms"
+    diagnostic = graph.diagnostic("camera")
+    assert diagnostic.level is Level.WARN
+    assert diagnostic.message.startswith(
+        "0.3 Hz: a picture every 3000 ms is too few for max_age 300 ms"
+    )
+
+
+def test_simulated_time_is_not_compared_with_measured_inference() -> None:
+    """A world that waits, or is slow: pictures come seldom by our clock and not by its own."""
+    graph = Graph(camera_timeout_s=10.0, sim_time=True)
+    for _ in range(4):
+        graph.frame()
+        graph.command(stages=StagesSeen((0.0, 0.0, 0.0, 400.0, 0.0, 0.0, 0.0), 400.0))
+        graph.clock.advance(3.0)
+    assert "max_age" not in graph.diagnostic("latency").message
+    assert "max_age" not in graph.diagnostic("camera").message
+
+
 def test_problems_leave_with_the_window() -> None:
     graph = Graph(window_s=2.0)
     graph.run(5)

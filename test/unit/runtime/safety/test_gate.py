@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from golden.make_gate import NARROW, POSES, actions, gated
 from vla_ros.core import rotation
@@ -53,6 +55,31 @@ def test_two_arms_are_held_to_their_limits_each_by_itself(kind):
     both, _, _ = gated(np.hstack([left, right]), two)
     alone = [gated(rows, one)[0] for rows in (left, right)]
     assert both.tobytes() == np.hstack(alone).tobytes()
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from([ActionKind.JOINT_POSITION, ActionKind.JOINT_DELTA]),
+    st.sampled_from([5.0, 20.0, 33.0, 200.0]),
+    st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=1, max_size=30),
+)
+def test_limits_per_second_hold_at_any_rate_whatever_the_policy_says(kind, rate_hz, wanted):
+    velocity, acceleration = np.array([0.5, 1.5]), np.array([4.0, 30.0])
+    limits = Limits(
+        control_rate_hz=rate_hz,
+        space=joints(kind, ("a", "b")),
+        stale_policy=StalePolicy.HOLD if kind.absolute else StalePolicy.ZERO,
+        low=(-9.0,) * 2,
+        high=(9.0,) * 2,
+        velocity=tuple(velocity),
+        acceleration=tuple(acceleration),
+    )
+    said = [np.zeros(2), np.zeros(2)]
+    for action in wanted:
+        said.append(safety.gate(np.array(action), (said[-1], said[-2]), limits).action)
+    speed = (np.diff(said, axis=0) if kind.absolute else np.array(said)) * rate_hz
+    assert (np.abs(speed) <= velocity + 1e-6).all()
+    assert (np.abs(np.diff(speed, axis=0)) * rate_hz <= acceleration + 1e-4).all()
 
 
 def test_joints_are_bounded_each_in_its_own_range_and_the_gripper_in_its_opening():

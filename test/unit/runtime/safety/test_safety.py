@@ -78,6 +78,24 @@ def test_gripper_changes_sides_no_faster_than_its_dwell(wanted):
     assert all(b - a >= LIMITS.gripper_dwell_s - 1e-9 for a, b in zip(switches, switches[1:]))  # noqa: B905
 
 
+_NEAR_AN_END = st.one_of(st.floats(0, 0.1), st.floats(0.9, 1), st.floats(0, 1))
+
+
+@given(st.lists(_NEAR_AN_END, max_size=40), st.sampled_from([0.0, 1.0]), st.integers(0, 8))
+def test_a_gripper_that_is_to_be_closed_or_open_gets_there_and_stays(wanted, end, ripples):
+    """Wherever it was: within its dwell it is at the end itself, and what moves by less than the
+    hysteresis does not take it away from there again."""
+    gripper, periods = Gripper(), round(LIMITS.gripper_dwell_s / LIMITS.period_s) + 1
+    ripple = abs(end - 0.049)
+    told = [*wanted, *[end] * periods, *[ripple, end] * ripples]
+    values = []
+    for tick, value in enumerate(told):
+        gripper = safety.steady_gripper(gripper, value, tick * LIMITS.period_ns, LIMITS)
+        values.append(gripper.value)
+    there = len(wanted) + periods - 1
+    assert set(values[there:]) == {end}
+
+
 def test_age_is_the_larger_of_stamp_and_receipt_but_only_the_stamp_in_simulation():
     second = SECOND
     assert safety.age_ns(10 * second, 9 * second, 5 * second, 3 * second, sim=False) == 2 * second

@@ -1,8 +1,9 @@
 """Checkpoints as others release them -> directories that the engine reads (`vla-ros convert`).
 
-:func:`convert` sees which of four kinds a directory is: a run of prismatic (MiniVLA), an
-OpenVLA-OFT release, a LoRA adapter, or OpenVLA's layout with pickled weights. What it writes
-has been read back by the engine's own loader before it appears.
+:func:`convert` sees which kind a directory is: a run of prismatic (MiniVLA), an OpenVLA-OFT
+release, a LoRA adapter, OpenVLA's layout with pickled weights, an adapter of peft that LeRobot
+trained, or a folder of before LeRobot's processor files. What it writes has been read back by the
+engine's own loader before it appears.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.convert.adapter import adapter_in, convert_adapter
+from vla_ros.engine.io.convert.lerobot import convert_lerobot
 from vla_ros.engine.io.convert.oft import convert_oft
 from vla_ros.engine.io.convert.pickles import read_pickle
 from vla_ros.engine.io.convert.prismatic import convert_prismatic
@@ -42,10 +44,10 @@ class ConvertOptions:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was read, in one line, and what came of it."""
+    """What was read, in one line, and what came of it; ``layout``: None of a flow policy."""
 
     summary: str
-    layout: Layout
+    layout: Layout | None
 
 
 def convert(source: Path, target: Path, options: ConvertOptions | None = None) -> Converted:
@@ -62,8 +64,11 @@ def convert(source: Path, target: Path, options: ConvertOptions | None = None) -
         if path is not None and not path.is_dir():
             raise CheckpointError(f"{path} is no directory")
     with publishing(target) as scratch:
-        summary = _fill(source, scratch, options)
-        layout = inspect_checkpoint(str(scratch))
+        layout = None
+        summary = convert_lerobot(source, scratch, options.base)
+        if summary is None:
+            summary = _fill(source, scratch, options)
+            layout = inspect_checkpoint(str(scratch))
     return Converted(summary, layout)
 
 

@@ -93,17 +93,19 @@ def read_adapter(directory: Path) -> tuple[Path, Tensors, float]:
     fields.only("use_dora", False)
     fields.only("bias", "none")
     fields.only("fan_in_fan_out", False)
-    for name in ("rank_pattern", "alpha_pattern", "modules_to_save"):
+    for name in ("rank_pattern", "alpha_pattern"):
         fields.only(name, {}, [])
     rank = fields.whole("r", 8)
     root = rank**0.5 if fields.flag("use_rslora", False) else rank
     scale = fields.number("lora_alpha", 8) / root
     weights, pickled = (directory / f"adapter_model.{end}" for end in ("safetensors", "bin"))
-    if weights.exists():
-        return weights, read_file(weights), scale
-    if pickled.exists():
-        return pickled, read_pickle(pickled), scale
-    raise CheckpointError(f"no adapter_model.safetensors in {directory}")
+    if not (weights.exists() or pickled.exists()):
+        raise CheckpointError(f"no adapter_model.safetensors in {directory}")
+    given = read_file(weights) if weights.exists() else read_pickle(pickled)
+    for module in fields.items("modules_to_save"):
+        if not any(f".{module}." in f".{name}" and ".lora_" not in name for name in given):
+            raise fields.wrong("modules_to_save", "modules that the adapter's file holds")
+    return weights if weights.exists() else pickled, given, scale
 
 
 def _factors(path: Path, tensors: Tensors) -> tuple[dict[str, dict[str, torch.Tensor]], Tensors]:
@@ -128,37 +130,65 @@ def _factors(path: Path, tensors: Tensors) -> tuple[dict[str, dict[str, torch.Te
 def merge(base: Path, directory: Path, scratch: Path, config: ModelConfig) -> str:
     """Write the base's weights with the adapter in them, file by file."""
     path, given, scale = read_adapter(directory)
-    factors, whole = _factors(path, given)
     files = weight_files(base)
     stored = read_headers(files)
     check_tensors(base, stored, Expected(expected_shapes(config)), unused_names(config))
+    factors, whole = _factors(path, given)
+    _refuse_other(path, factors, whole, {n: s.shape for n, s in stored.items()}, base)
+    for file in files:
+        save_file(_added(read_file(file), factors, whole, scale), scratch / file.name)
+    if (base / INDEX).is_file():
+        shutil.copyfile(base / INDEX, scratch / INDEX)
+    return f"{len(factors)} weights of {base} changed by {directory}"
+
+
+def merged_tensors(
+    path: Path, given: Tensors, scale: float, tensors: Tensors, base: Path
+) -> tuple[Tensors, int]:
+    """``tensors`` of ``base`` with an adapter's in them, and how many of them it changed."""
+    factors, whole = _factors(path, given)
+    _refuse_other(path, factors, whole, {n: tuple(t.shape) for n, t in tensors.items()}, base)
+    return _added(tensors, factors, whole, scale), len(factors) + len(whole)
+
+
+def _refuse_other(
+    path: Path,
+    factors: dict[str, dict[str, torch.Tensor]],
+    whole: Tensors,
+    shapes: dict[str, tuple[int, ...]],
+    base: Path,
+) -> None:
+    """Raise CheckpointError where an adapter changes what ``base`` does not have."""
     said = [
         f"changes {name} by {list(pair['B'].shape)} x {list(pair['A'].shape)}"
         for name, pair in factors.items()
-        if name not in stored or stored[name].shape != _shape_of(pair["A"], pair["B"])
+        if name not in shapes or shapes[name] != _shape_of(pair["A"], pair["B"])
     ]
     said += [
         f"holds {name} of {list(tensor.shape)}"
         for name, tensor in whole.items()
-        if name not in stored or stored[name].shape != tuple(tensor.shape)
+        if shapes.get(name) != tuple(tensor.shape)
     ]
     if said:
         raise CheckpointError(
             f"{path} {said[0]}, which is no weight of {base}: it was trained on another model"
         )
-    for file in files:
-        tensors = read_file(file)
-        for name, own in tensors.items():
-            if name in whole:
-                tensors[name] = whole[name].to(own.dtype)
-            if name in factors:
-                a, b = (factors[name][half].float().flatten(1) for half in "AB")
-                summed = tensors[name].float() + scale * (b @ a).view(own.shape)
-                tensors[name] = summed.to(own.dtype)
-        save_file(tensors, scratch / file.name)
-    if (base / INDEX).is_file():
-        shutil.copyfile(base / INDEX, scratch / INDEX)
-    return f"{len(factors)} weights of {base} changed by {directory}"
+
+
+def _added(
+    tensors: Tensors,
+    factors: dict[str, dict[str, torch.Tensor]],
+    whole: Tensors,
+    scale: float,
+) -> Tensors:
+    for name, own in tensors.items():
+        if name in whole:
+            tensors[name] = whole[name].to(own.dtype)
+        if name in factors:
+            a, b = (factors[name][half].float().flatten(1) for half in "AB")
+            summed = tensors[name].float() + scale * (b @ a).view(own.shape)
+            tensors[name] = summed.to(own.dtype)
+    return tensors
 
 
 def _shape_of(a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...] | None:

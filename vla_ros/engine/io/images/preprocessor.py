@@ -33,10 +33,10 @@ from vla_ros.engine.io.images.steps import (
     lanczos_weights,
     libero_picture,
     libero_square,
+    pillow_resize,
     pillow_weights,
     placing,
     sample_points,
-    vertical_first,
 )
 from vla_ros.engine.layers.devices import on_device
 
@@ -64,8 +64,7 @@ def fit(
         padded = PILImage.new("RGB", (wide + 2 * to.left, high + 2 * to.top), fill)
         padded.paste(picture, (to.left, to.top))
         picture = padded
-    if picture.size != (to.wide, to.high):
-        picture = picture.resize((to.wide, to.high), PILImage.Resampling[interpolation.upper()])
+    picture = pillow_resize(picture, to.wide, to.high, PILImage.Resampling[interpolation.upper()])
     left, top = to.cut_left, to.cut_top
     return np.asarray(picture.crop((left, top, left + size, top + size)))
 
@@ -182,13 +181,7 @@ class TorchSquares:
         height, width = picture.shape[1:]
         columns = self._cut(width, to.wide, to.cut_left, size, interpolation)
         rows = self._cut(height, to.high, to.cut_top, size, interpolation)
-        steps = [
-            lambda x: _across(x, columns, to.cut_left, size),
-            lambda x: _down(x, rows, to.cut_top, size),
-        ]
-        if vertical_first(height, width, to.high, to.wide, interpolation):
-            steps.reverse()
-        return steps[1](steps[0](picture))
+        return _down(_across(picture, columns, to.cut_left, size), rows, to.cut_top, size)
 
     def lanczos3(self, picture: torch.Tensor, size: int) -> torch.Tensor:
         """As :func:`.steps.lanczos3`."""

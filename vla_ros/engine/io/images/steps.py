@@ -3,10 +3,9 @@
 Three families of steps. Pillow's ``resize`` is two matrices of whole numbers, one an axis: each new
 pixel is a weighted sum of old ones, in fixed point of 22 bits, rounded to a byte before the other
 axis is done. Whoever takes the same whole numbers as weights gets the same bytes, if in the same
-order: Pillow long did the horizontal axis first, 13.0 often the vertical one
-(:func:`vertical_first` asks it). Source: Pillow ``src/libImaging/Resample.c``
-(``precompute_coeffs``, ``normalize_coeffs_8bpc``), for ``nearest`` ``Geometry.c``
-(``ImagingScaleAffine``).
+order, which is the horizontal axis first (:func:`pillow_resize`). Source: Pillow
+``src/libImaging/Resample.c`` (``precompute_coeffs``, ``normalize_coeffs_8bpc``), for ``nearest``
+``Geometry.c`` (``ImagingScaleAffine``).
 
 The steps of the published LIBERO evaluation: OpenVLA and OpenVLA-OFT treat every camera alike: turn
 the frame by 180 degrees, encode and decode it as JPEG, resize with Lanczos-3, for checkpoints
@@ -42,7 +41,6 @@ from vla_ros.core.types import Image
 
 PRECISION = 22  # bits behind the point of a weight
 BYTES = 3  # that a weight has
-_TRIES, _PIXELS, _COLUMNS = 32, 20_000, 16  # pictures, pixels at least; columns of each
 
 CROP_AREA = 0.9
 JPEG_QUALITY = 95  # tf.image.encode_jpeg's default, with the chroma at half the resolution
@@ -127,41 +125,16 @@ def bytes_of(weights: Weights) -> npt.NDArray[np.float32]:
     return np.stack([weights, *reversed(parts)]).astype(np.float32)
 
 
-@lru_cache(maxsize=32)
-def vertical_first(height: int, width: int, high: int, wide: int, interpolation: str) -> bool:
-    """Whether the Pillow that is installed shrinks the columns of such pictures before the rows.
+def pillow_resize(picture: PILImage.Image, wide: int, high: int, kernel: int) -> PILImage.Image:
+    """``picture`` at another size: its rows first, whatever Pillow is installed.
 
-    Found by letting it resize noise, black and white and grey in turn, of which some columns are
-    made in both orders: of black and white alone a short filter makes the same in either.
+    An axis at a time, as every Pillow up to 12 did it and checkpoints were trained: 13.0 does the
+    columns of some portrait pictures first, and other bytes come of it (up to 17 levels).
     """
-    if height == high or width == wide or interpolation == "nearest":
-        return False
-    kernel = PILImage.Resampling[interpolation.upper()]
-    # In float64, which is exact here, for numpy multiplies whole numbers slowly.
-    rows = pillow_weights(height, high, interpolation).astype(np.float64)
-    columns = pillow_weights(width, wide, interpolation).astype(np.float64)
-    random, wrong = np.random.default_rng(0), (0, 0)
-    # Of few pixels the order may make no difference.
-    for turn in range(max(_TRIES, _PIXELS // (height * width))):
-        levels, step = ((2, 255), (256, 1))[turn % 2]
-        dots = random.integers(0, levels, (height, width), np.uint16).astype(np.uint8)
-        dots *= np.uint8(step)
-        # All three channels: a grey picture might be resized in another way.
-        picture = PILImage.fromarray(np.repeat(dots[..., None], 3, axis=2))
-        found = np.asarray(picture.resize((wide, high), kernel))[..., 0]
-        for at in {wide * part // _COLUMNS for part in range(_COLUMNS)}:
-            seen = np.flatnonzero(columns[at])
-            near, weights = dots[:, seen].astype(np.float64), columns[at, seen]
-            across = _bytes(rows @ _bytes(near @ weights)) != found[:, at]
-            down = _bytes(_bytes(rows @ near) @ weights) != found[:, at]
-            wrong = wrong[0] + int(across.sum()), wrong[1] + int(down.sum())
-        if wrong[0] != wrong[1]:
-            break
-    return wrong[1] < wrong[0]
-
-
-def _bytes(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.clip(np.floor(sums / (1 << PRECISION) + 0.5), 0, 255)
+    for size in ((wide, picture.height), (wide, high)):
+        if picture.size != size:
+            picture = picture.resize(size, PILImage.Resampling(kernel))
+    return picture
 
 
 def _nearest(length: int, size: int) -> Weights:

@@ -1,8 +1,9 @@
 """The monitor node: judges the policy from outside, by its topics alone.
 
-Subscribes `image` (stamps only, no pixel is decoded), `policy/action`, `policy/status` and
-`policy/latency`; publishes `/diagnostics` (once a second and when a level changes) and
-`~/report` (once a second). It commands nothing and can be stopped at any time.
+Subscribes `policy/camera` (the stamps of the pictures that the policy hears: by whatever topic and
+transport they come, and none of them travels twice), `policy/action`, `policy/status` and
+`policy/latency`; publishes `/diagnostics` (once a second and when a level changes) and `~/report`
+(once a second). It commands nothing and can be stopped at any time.
 
 Everything runs on one thread. Receipt is the moment at which the middleware had a message,
 not the moment at which this process came to read it, wherever the middleware tells.
@@ -21,18 +22,17 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.topic_endpoint_info import TopicEndpointInfo
+from sensor_msgs.msg import TimeReference
 
-from vla_ros.core.clock import SECOND, Distribution, moment
+from vla_ros.core.clock import SECOND, Distribution, Moment, moment
 from vla_ros.core.types import STAGES, CommandKind, PolicyState
 from vla_ros.msg import ActionCommand, Latency, MonitorReport, PolicyStatus, Stages
 from vla_ros.ros.common import qos, spin
-from vla_ros.ros.common.compat import SubscriptionEventCallbacks, listener, on_parameters
+from vla_ros.ros.common.compat import SubscriptionEventCallbacks, on_parameters
 from vla_ros.ros.common.convert import BadMessage, Diagnostics, set_times, stamp_of, status
 from vla_ros.ros.common.listening import ArrivalClock, listen
 from vla_ros.ros.common.parameters import Parameter as P
 from vla_ros.ros.common.parameters import declare
-from vla_ros.ros.common.peer import image_topic
-from vla_ros.ros.common.serialized import header_stamp
 from vla_ros.runtime.monitor.monitor import Judgement, Monitor
 from vla_ros.runtime.monitor.seen import (
     CommandSeen,
@@ -168,13 +168,6 @@ TABLE = (
     P("drift_ms_per_min", 1.0, "Warn when the camera's clock drifts faster", 0.01, 1000.0),
     P("hardware_id", "", "Of the robot, on /diagnostics; empty: the namespace", fixed=True),
     P("check_period_s", 0.2, "How often everything is judged", 0.05, 1.0, fixed=True),
-    P(
-        "image_transport",
-        "raw",
-        "Topic of the camera: image, or image/compressed",
-        choices=("raw", "compressed"),
-        fixed=True,
-    ),
 )
 LIMITS = tuple(row.name for row in TABLE if row.name in MonitorConfig.__slots__)
 
@@ -189,17 +182,15 @@ class MonitorNode(Node):
         self._time = ArrivalClock(self, self._sim_time)
         self._monitor = Monitor(self._config(values), self._time)
         on_parameters(self, self._may_set, self._set)
-        self._subscribe(values["image_transport"])
+        self._subscribe()
         self._diagnostics = Diagnostics(self, values["hardware_id"])
         self._reports = self.create_publisher(MonitorReport, "~/report", qos.REPORT)
         self._levels: tuple[Level, ...] = ()
         self._published_ns = 0
         spin.every(self, values["check_period_s"], self._check)
 
-    def _subscribe(self, transport: str) -> None:
-        kind, topic = image_topic(self, "image", transport)
-        hear_image = listener(self._on_image)
-        self.create_subscription(kind, topic, hear_image, qos.IMAGE_SUB, raw=True)
+    def _subscribe(self) -> None:
+        listen(self, TimeReference, "policy/camera", self._on_picture, qos.REPORT, with_info=True)
         commands = listen(
             self, ActionCommand, "policy/action", self._on_command, qos.ACTION, with_info=True
         )
@@ -236,13 +227,12 @@ class MonitorNode(Node):
 
     # ------------------------------------------------------------------ what is seen
 
-    def _on_image(self, raw: bytes, info: MessageInfo) -> None:
-        try:
-            stamp = header_stamp(raw)
-        except BadMessage as error:
-            self._complain(f"image dropped: {error}")
-            return
-        self._monitor.camera(stamp, self._time.arrival(info))
+    def _on_picture(self, message: TimeReference, info: MessageInfo) -> None:
+        """One picture of the policy's camera: when it came is what the policy says, since its clock
+        is the one that has to agree with the camera's."""
+        steady_ns = self._time.arrival(info).steady_ns
+        arrival = Moment(stamp_of(message.header.stamp), steady_ns)
+        self._monitor.camera(stamp_of(message.time_ref), arrival, message.source)
 
     def _on_command(self, message: ActionCommand, info: MessageInfo) -> None:
         arrival = self._time.arrival(info)

@@ -22,10 +22,10 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage
 
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
-from vla_ros.core.pixels import BadMessage
+from vla_ros.core.pixels import YUV, BadMessage
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.peer import image_topic
-from vla_ros.ros.common.serialized import header_stamp
+from vla_ros.ros.common.serialized import header_stamp, read_image
 
 RELIABILITIES = ("auto", "reliable", "best_effort")
 LOOK_S = 0.5  # how often the writers' offer is looked at
@@ -33,6 +33,7 @@ OVERLAP_S = 1.0  # two readers at a time, so that nothing is lost between them
 _HEAD = 64  # bytes that tell one picture from the next: its stamp is among them
 
 Take = Callable[[bytes, Moment], None]
+Heard = Callable[[int, Moment], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,11 @@ class CameraReader:
     """Gives ``take`` the serialized pictures of one camera and when they came, until
     :meth:`close`.
 
-    Raw ones in the node's executor; compressed ones in a thread of its own, which leaves out those
-    that came while it decoded another, so that no camera holds up a service. ``newest``: raw ones
-    too are left out where a newer one has come. ``lossy`` is told, once, why far fewer pictures
-    come than the camera sends.
+    Raw ones in the node's executor; what is to be decoded, compressed ones and YUV, in a thread of
+    its own, which leaves out those that came while it decoded another, so that no camera holds up a
+    service. ``newest``: raw ones too are left out where a newer one has come. ``lossy`` is told,
+    once, why far fewer pictures come than the camera sends; ``heard`` of every picture's stamp,
+    also of those left out, and ``offered`` now and then how many publish the topic.
     """
 
     def __init__(
@@ -63,13 +65,17 @@ class CameraReader:
         take: Take,
         lossy: Callable[[str], None],
         newest: bool,
+        heard: Heard,
+        offered: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._node, self._camera, self._clock = node, camera, clock
         self._kind, self._topic = image_topic(node, camera.topic, camera.transport)
         self._newest, self._lossy = newest, lossy
-        self._decoder = Decoder(take) if self._kind is CompressedImage else None
-        self._take = take if self._decoder is None else self._decoder.put
+        self._heard, self._offered = heard, offered
+        self._take = take
+        self._decoder: Decoder | None = None  # from the first picture on that needs it
         self._loss = LossWatch()
+        self.topic = node.resolve_topic_name(self._topic)
         self.reliable = camera.reliability == "reliable" or self._all_offer_reliable()
         self._counts: list[Counter[bytes]] = []  # what each reader that is open has heard of late
         self._left: Subscription | None = None  # the reader before this one, for a moment
@@ -101,15 +107,15 @@ class CameraReader:
         """Of no writer yet: no."""
         if self._camera.reliability != "auto":
             return False
-        topic = self._node.resolve_topic_name(self._topic)
-        offered = [
-            one.qos_profile.reliability for one in self._node.get_publishers_info_by_topic(topic)
-        ]
+        found = self._node.get_publishers_info_by_topic(self.topic)
+        offered = [one.qos_profile.reliability for one in found]
         return bool(offered) and all(one == ReliabilityPolicy.RELIABLE for one in offered)
 
     def _look(self) -> None:
         """Follow what the writers offer by now; say so where pictures are lost."""
-        if self._camera.reliability == "auto" and self._writers:
+        writers = self._node.count_publishers(self.topic)
+        self._offered(writers)
+        if self._camera.reliability == "auto" and writers:
             wanted = self._all_offer_reliable()
             if wanted != self.reliable:
                 self._forget_left()
@@ -119,7 +125,7 @@ class CameraReader:
                 self._loss = LossWatch()
         if self._left is not None and self._clock.steady_ns() - self._left_ns > OVERLAP_S * SECOND:
             self._forget_left()
-        if told := self._loss.told(self._topic, self.reliable):
+        if told := self._loss.told(self._topic, self.reliable, self._clock.steady_ns()):
             self._lossy(told)
 
     def _forget_left(self) -> None:
@@ -130,21 +136,26 @@ class CameraReader:
             del self._counts[0]
             self._counts[0].clear()
 
-    @property
-    def _writers(self) -> int:
-        return self._node.count_publishers(self._node.resolve_topic_name(self._topic))
-
     def _on_image(self, raw: bytes, mine: Counter[bytes]) -> None:
         if self._left is not None:
             key = raw[:_HEAD]
             mine[key] += 1
             if any(other[key] >= mine[key] for other in self._counts if other is not mine):
                 return  # the other reader had it before
-        self._note(raw)
+        received = self._note(raw)
         while self._newest and (newer := self._waiting()) is not None:
             raw = newer
-            self._note(raw)
-        self._take(raw, moment(self._clock))
+            received = self._note(raw)
+        if self._decoder is None and self._is_coded(raw):
+            self._decoder = Decoder(self._take)
+        take = self._take if self._decoder is None else self._decoder.put
+        take(raw, received)
+
+    def _is_coded(self, raw: bytes) -> bool:
+        try:
+            return self._kind is CompressedImage or read_image(raw).encoding in YUV
+        except BadMessage:
+            return False  # whoever reads the picture says so
 
     def _waiting(self) -> bytes | None:
         """A picture that came after the one in hand; a reliable reader keeps some."""
@@ -154,11 +165,16 @@ class CameraReader:
             found: Any = self._subscription.handle.take_message(self._kind, True)
         return None if found is None else found[0]
 
-    def _note(self, raw: bytes) -> None:
+    def _note(self, raw: bytes) -> Moment:
+        """A picture has come now."""
+        received = moment(self._clock)
         try:
-            self._loss.frame(header_stamp(raw), self._clock.steady_ns())
+            stamp_ns = header_stamp(raw)
         except BadMessage:
-            return  # whoever reads the picture says so
+            return received  # whoever reads the picture says so
+        self._loss.frame(stamp_ns, received.steady_ns)
+        self._heard(stamp_ns, received)
+        return received
 
 
 class Decoder:
@@ -196,7 +212,11 @@ class Decoder:
 
 class LossWatch:
     """How many of a camera's pictures come, by the spacing of their stamps: where few come the
-    gaps between them are many periods, and the smallest is about one. Not thread-safe."""
+    gaps between them are many periods, and the smallest is about one. One odd gap is no period:
+    what is told has been so in every window of :attr:`OVER_NS` for as long again. (The middleware
+    numbers what a writer sends, but rclpy's events executor raises for a callback that asks.)
+    Not thread-safe.
+    """
 
     OVER_NS = 5 * SECOND
     LEAST = 4  # pictures in that time
@@ -204,6 +224,7 @@ class LossWatch:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, int]] = deque()  # stamp, steady time of receipt
+        self._few_ns: int | None = None  # since when few come
         self._told = False
 
     def frame(self, stamp_ns: int, steady_ns: int) -> None:
@@ -225,10 +246,15 @@ class LossWatch:
         period = min(later - earlier for earlier, later in pairwise(stamps))
         return len(stamps), 1 + round(span / period)
 
-    def told(self, topic: str, reliable: bool) -> str:
-        """One line, once, where far fewer come than are sent; else ""."""
+    def told(self, topic: str, reliable: bool, steady_ns: int) -> str:
+        """One line, once, where far fewer come than are sent; else "". To be asked now and then."""
         found = self.share()
         if self._told or found is None or found[0] >= self.FEW * found[1]:
+            self._few_ns = None
+            return ""
+        if self._few_ns is None:
+            self._few_ns = steady_ns
+        if steady_ns - self._few_ns <= self.OVER_NS:
             return ""
         self._told = True
         came, sent = found

@@ -22,6 +22,7 @@ from std_msgs.msg import String
 
 from vla_ros.core.action_space import ActionKind
 from vla_ros.core.clock import SECOND, Clock, Moment, moment
+from vla_ros.core.pixels import YUV
 from vla_ros.core.types import Floats, Observation, PolicyInfo, Pose
 from vla_ros.msg import EpisodeStatus, NamedPoses
 from vla_ros.ros.common import qos
@@ -227,15 +228,21 @@ def as_pose(transform: TransformStamped) -> PoseStamped:
 
 
 class FramePoses:
-    """Calls back with the pose of ``frame`` in ``base`` whenever the tree has a newer one."""
+    """Calls back with the pose of ``frame`` in ``base`` whenever the tree has a newer one, or with
+    why it has none."""
 
     def __init__(
-        self, node: Node, base: str, frame: str, callback: Callable[[PoseStamped], None]
+        self,
+        node: Node,
+        base: str,
+        frame: str,
+        callback: Callable[[PoseStamped], None],
+        lacks: Callable[[str], None],
     ) -> None:
         tf2: Any = importlib.import_module("tf2_ros")
         self._node = node
         self._base, self._frame = base, frame
-        self._callback = callback
+        self._callback, self._lacks = callback, lacks
         self._not_yet = tf2.TransformException
         self._buffer = tf2.Buffer(node=node)
         self._listener = tf2.TransformListener(self._buffer, node)
@@ -250,7 +257,8 @@ class FramePoses:
     def _look(self) -> None:
         try:
             transform = self._buffer.lookup_transform(self._base, self._frame, Time())
-        except self._not_yet:
+        except self._not_yet as error:
+            self._lacks(f"tf2 knows no {self._frame!r} in {self._base!r}: {error}")
             return
         if transform.header.stamp != self._last:
             self._last = transform.header.stamp
@@ -265,7 +273,8 @@ class NotWanted(Exception):
 
 
 class PolicyInputs:
-    """Open from construction until :meth:`close`."""
+    """Open from construction until :meth:`close`. ``seen`` is told of every picture of the main
+    camera: its topic, its stamp, when it came."""
 
     def __init__(
         self,
@@ -274,10 +283,12 @@ class PolicyInputs:
         clock: Clock,
         control: Control,
         needs: Needs,
+        seen: Callable[[str, int, Moment], None],
     ) -> None:
         self._node = node
         self._clock = clock
         self._control = control
+        self._seen = seen
         self._frame_id = values["frame_id"]
         self._most = values["max_image_pixels"]
         self._slop_ns = round(values["pairing_slop_s"] * SECOND)
@@ -308,16 +319,17 @@ class PolicyInputs:
 
     def _subscribe(self, needs: Needs) -> None:
         wanted = frozenset(needs.joint_names)
-        self._film(needs.main, self._join.image, newest=True)
+        self._film("image", needs.main, self._join.image)
         if needs.wrist is not None:
-            self._film(needs.wrist, self._joined(WRIST_IMAGE))
+            self._film(WRIST_IMAGE, needs.wrist, self._joined(WRIST_IMAGE))
         for role, camera in needs.more.items():
-            self._film(camera, self._joined(f"{role}_image"))
+            self._film(f"{role}_image", camera, self._joined(f"{role}_image"))
         self._listen_to_joints(needs, wanted)
         if needs.end_effector is not None:
             take = self._part("end_effector_pose", pose_of)
             if needs.end_effector:
-                self._frames = FramePoses(self._node, self._frame_id, needs.end_effector, take)
+                frame = needs.end_effector
+                self._frames = FramePoses(self._node, self._frame_id, frame, take, self._no_pose)
             else:
                 self._listen(PoseStamped, "end_effector_pose", take, qos.STATE_SUB)
         if needs.ground_truth:
@@ -331,6 +343,11 @@ class PolicyInputs:
         self._listen(String, "instruction", self._on_instruction, qos.SAID, raw=True)
         self._listen(String, "instruction", self._on_kept_instruction, qos.LATCHED, raw=True)
         self._listen(EpisodeStatus, "bridge/episode", self._on_episode, qos.EVERY_CHANGE)
+
+    def _no_pose(self, reason: str) -> None:
+        with self._control.lock:
+            steady_ns = self._clock.steady_ns()
+            self._control.supply.refused("end_effector_pose", reason, steady_ns)
 
     def _window(self) -> PairingWindow:
         limits = self._control.limits
@@ -348,18 +365,34 @@ class PolicyInputs:
             self._frames.close()
             self._frames = None
 
-    def _film(self, camera: Camera, put: Put, newest: bool = False) -> None:
-        """Serialized: damaged bytes of an image would end the process below rclpy. ``newest``: of
-        pictures that are joined to others an older one may be the one that fits."""
+    def _film(self, name: str, camera: Camera, put: Put) -> None:
+        """Serialized: damaged bytes of an image would end the process below rclpy. The newest
+        picture counts of the main camera alone: of pictures that are joined to others an older one
+        may be the one that fits."""
+        supply, main = self._control.supply, name == "image"
         read = self._pixels if camera.transport == "raw" else self._decompressed
-        take = self._stream(read, put)
-        reader = CameraReader(self._node, camera, self._clock, take, self._lossy, newest)
+        take = self._stream(name, read, put)
+
+        def heard(stamp_ns: int, received: Moment) -> None:
+            supply.heard(name, received.steady_ns)
+            if main:
+                self._seen(reader.topic, stamp_ns, received)
+
+        def offered(writers: int) -> None:
+            if main:
+                supply.topic, supply.writers = reader.topic, writers
+
+        reader = CameraReader(
+            self._node, camera, self._clock, take, self._lossy, main, heard, offered
+        )
+        if main:
+            supply.topic = reader.topic
         self._cameras.append(reader)
 
     def _lossy(self, line: str) -> None:
         self._node.get_logger().warning(line)
         with self._control.lock:
-            self._control.counters.last_drop = line
+            self._control.counters.last_drop = self._control.counters.last_drop or line
 
     def _listen(
         self,
@@ -378,6 +411,8 @@ class PolicyInputs:
 
     def _pixels(self, raw: bytes) -> tuple[int, Any]:
         image = read_image(raw)
+        if image.encoding in YUV and not self._control.wants_frames:
+            raise NotWanted
         return image.stamp_ns, image_of(image, self._most)
 
     def _decompressed(self, raw: bytes) -> tuple[int, Any]:
@@ -386,30 +421,32 @@ class PolicyInputs:
             raise NotWanted
         return image.stamp_ns, decompressed(image, self._most)
 
-    def _stream(self, read: Read, put: Put) -> Callable[..., None]:
+    def _stream(self, name: str, read: Read, put: Put) -> Callable[..., None]:
         """A callback that validates one stream and offers the observation it completes. From the
         node's executor, and from the threads that decode pictures."""
 
         def callback(message: Any, received: Moment | None = None) -> None:
-            received = received or moment(self._clock)
+            if received is None:
+                received = moment(self._clock)
+                self._control.supply.heard(name, received.steady_ns)
             try:
                 stamp_ns, content = read(message)
             except NotWanted:
                 self._control.pass_over()
                 return
             except BadMessage as error:
-                self._control.drop(str(error))
+                self._control.drop(str(error), stream=name)
                 return
             with self._joining:
-                self._join_in(Stamped(stamp_ns, received, content), put)
+                self._join_in(name, Stamped(stamp_ns, received, content), put)
 
         return callback
 
-    def _join_in(self, part: Stamped[Any], put: Put) -> None:
+    def _join_in(self, name: str, part: Stamped[Any], put: Put) -> None:
         try:
             observation = put(part)
         except BadMessage as error:
-            self._control.drop(str(error))
+            self._control.drop(str(error), stream=name)
             return
         for lost in self._join.lost():
             self._lose(lost, part.received.steady_ns)
@@ -419,7 +456,8 @@ class PolicyInputs:
 
     def _part(self, name: str, read: Callable[[Any], Any]) -> Callable[[Any], None]:
         """A stream of messages with a header that is joined to images."""
-        return self._stream(lambda m: (stamp_of(m.header.stamp), read(m)), self._joined(name))
+        stamped = lambda m: (stamp_of(m.header.stamp), read(m))  # noqa: E731
+        return self._stream(name, stamped, self._joined(name))
 
     def _joined(self, name: str) -> Put:
         """Where parts of that name go."""
@@ -444,6 +482,8 @@ class PolicyInputs:
     def _lose(self, lost: Lost, steady_ns: int) -> None:
         """Count an image without a partner. The log has one line a stream and kind, however soon
         another one had its own; the status counts all."""
+        with self._control.lock:
+            self._control.supply.lost(lost, steady_ns)
         kind = f"{lost.stream} {lost.kind}"
         last = self._lost_ns.get(kind)
         self._lost_ns[kind] = steady_ns

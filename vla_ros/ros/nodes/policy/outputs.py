@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from action_msgs.msg import GoalStatus
 from builtin_interfaces.msg import Duration
 from geometry_msgs.msg import TwistStamped
 from rclpy.action import ActionClient
+from rclpy.duration import Duration as WaitTime
 from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rclpy.task import Future
 from std_msgs.msg import Float64, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
@@ -21,11 +26,16 @@ from vla_ros.core.clock import SECOND
 from vla_ros.core.types import Command, CommandKind, Floats
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import to_time
-from vla_ros.runtime.safety import Limits
+from vla_ros.runtime.safety import Limits, approach
 
 OUTPUTS = ("twist", "trajectory", "positions", "gripper")
 ACTIONS = ("GripperCommand", "ParallelGripperCommand")
+FROM = ("", "commanded", "measured")
 _OF_JOINTS = ("trajectory", "positions")
+_LEASH = 5  # displacements that joints may be behind what they are told
+_AGAIN_S = 1.0  # before a gripper's goal that came to nothing is sent again
+_ANSWER_S = 2.0  # for a server to take a goal or not
+_LOOK_S = 0.002  # between two looks at what readers have
 _LEAST = 1e-3  # of an opening: less is no other goal; of a period: a shorter rest is no point
 
 
@@ -34,13 +44,16 @@ class Robot:
     """``limits`` have the action space and the period, ``frame_id`` is the frame of displacements
     and poses. ``where``: the measured place of every number, float64 [D], grippers 0; None where
     there is no recent measurement. ``gripper_ends``: of each gripper the values that its controller
-    takes for 0 (closed) and 1 (open). ``warn(kind, text)`` logs, throttled by kind."""
+    takes for 0 (closed) and 1 (open). ``warn(kind, text)`` logs, throttled by kind.
+
+    ``commanded``: what a displacement of joints is added to, see :class:`JointTargets`."""
 
     limits: Limits
     frame_id: str
     where: Callable[[], Floats | None]
     gripper_ends: tuple[tuple[float, float], ...]
     warn: Callable[[str, str], None]
+    commanded: bool = False
 
     def moving(self, action: Floats) -> Floats:
         """The numbers that move the arms, float64 [..., M], of an action [..., D]."""
@@ -60,6 +73,16 @@ class Robot:
             return None
         return self.moving(where)
 
+    def towards(self, goal: Floats, last: Floats) -> Floats:
+        """The place of the joints ``goal``, or as near to it as one period leads from ``last``."""
+        if not self.limits.space.absolute:
+            most = largest_displacement(self.limits)
+            nearer: Floats = np.clip(goal, last - most, last + most)
+            return nearer
+        both = np.zeros((2, self.limits.space.width))
+        both[:, list(self.limits.space.motion)] = goal, last
+        return self.moving(approach(both[0], both[1], self.limits))
+
     def openings(self, action: Floats) -> list[float]:
         """Each gripper's number as its controller takes it."""
         values = zip(self.limits.space.grippers, self.gripper_ends, strict=True)
@@ -73,7 +96,7 @@ class Output(ABC):
     def __init__(self, robot: Robot) -> None:
         self._robot = robot
         self._node: Node | None = None
-        self._publishers: list[Any] = []
+        self.publishers: list[Any] = []
 
     def open(self, node: Node) -> None:
         """Make what publishes."""
@@ -81,10 +104,13 @@ class Output(ABC):
 
     def close(self) -> None:
         """Take it away."""
-        for publisher in self._publishers:
+        for publisher in self.publishers:
             assert self._node is not None
             self._node.destroy_publisher(publisher)
-        self._publishers.clear()
+        self.publishers.clear()
+
+    def begin(self) -> None:
+        """The node is active from now on; what others did with the robot meanwhile is unknown."""
 
     @abstractmethod
     def command(self, command: Command) -> None:
@@ -96,8 +122,63 @@ class Output(ABC):
 
     def _publisher(self, kind: Any, topic: str) -> Any:
         assert self._node is not None
-        self._publishers.append(self._node.create_publisher(kind, topic, qos.ACTION))
-        return self._publishers[-1]
+        self.publishers.append(self._node.create_publisher(kind, topic, qos.ACTION))
+        return self.publishers[-1]
+
+
+def wait_for_readers(publishers: Sequence[Publisher], seconds: float) -> bool:
+    """Whether within so long every reliable reader has what was published last."""
+    at_once, ends = WaitTime(), time.monotonic() + seconds
+    while not all(publisher.wait_for_all_acked(at_once) for publisher in publishers):
+        if time.monotonic() > ends:
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+class JointTargets:
+    """Where displacements of joints lead, float64 [M].
+
+    ``measured``: each is one from where the joints are measured to be, as of demonstrations whose
+    actions are the next command minus the measured joints (ManiSkill's ``pd_joint_delta_pos``,
+    robosuite's ``goal_update_mode: achieved``). A servo that is behind makes less of its way.
+
+    ``commanded``: each is one from where the last one led, as of demonstrations whose actions are
+    the difference of two commands (ManiSkill's ``pd_joint_target_delta_pos``, robosuite's
+    ``goal_update_mode: desired``). The joints are followed all the same: from a stop on it begins
+    where they are measured to be, and of an arm that is held back the target is never farther away
+    than a few of the largest displacements.
+
+    Actions relative to the state that a chunk was asked for (openpi, LeRobot) are neither: what
+    reads such a checkpoint makes joint positions of them.
+    """
+
+    def __init__(self, robot: Robot) -> None:
+        self._robot = robot
+        self._target: Floats | None = None
+
+    def stopped(self) -> None:
+        """The next displacement begins where the joints are."""
+        self._target = None
+
+    def add(self, motion: Floats) -> Floats | None:
+        """The place that ``motion`` begins at; the next one begins where it leads. None (and a
+        warning): nobody says where the joints are."""
+        here = self._robot.here()
+        start = here
+        if here is not None and self._target is not None and self._robot.commanded:
+            leash = _LEASH * largest_displacement(self._robot.limits)
+            start = np.clip(self._target, here - leash, here + leash)
+        self._target = None if start is None else start + motion
+        return start
+
+
+def largest_displacement(limits: Limits) -> Floats:
+    """Of each number that moves in one control period, float64 [M]."""
+    most = np.maximum(np.abs(limits.low), np.abs(limits.high))
+    if limits.velocity:
+        most = np.minimum(most, np.asarray(limits.velocity) * limits.period_s)
+    return most
 
 
 class TwistOutput(Output):
@@ -157,13 +238,14 @@ class TrajectoryOutput(Output):
     publication's: a message that comes late is late in it, too. A stop is one point, the measured
     position, a period after its arrival (stamp 0: start now), whatever the clocks say.
 
-    Displacements are added up from where the joints are measured to be.
+    Displacements are added up: see :class:`JointTargets`.
     """
 
     def __init__(self, robot: Robot) -> None:
         super().__init__(robot)
         self._moves = False
         self._stop: Floats | None = None  # the point of the stop that was published last
+        self._targets = JointTargets(robot)
 
     def open(self, node: Node) -> None:
         super().open(node)
@@ -173,10 +255,10 @@ class TrajectoryOutput(Output):
         """A STOP repeats the point of the first one, else a robot would creep with its sag."""
         if command.kind is CommandKind.POLICY:
             self._moves, self._stop = True, None
-            if command.plan is not None:
-                self._follow(command, command.plan)
+            self._follow(command)
         elif command.kind is CommandKind.STOP:
             self._moves = False
+            self._targets.stopped()
             if self._stop is None:
                 held = self._robot.limits.space.absolute
                 self._stop = self._robot.moving(command.action) if held else self._robot.here()
@@ -185,15 +267,21 @@ class TrajectoryOutput(Output):
     def rest(self, now_ns: int) -> None:
         if self._moves:
             self._moves = False
+            self._targets.stopped()
             self._stop = self._robot.here()
             self._hold()
 
-    def _follow(self, command: Command, plan: Floats) -> None:
-        here = self._robot.here()
-        rows = self._robot.moving(plan)
-        if not self._robot.limits.space.absolute:
-            if here is None:
-                return
+    def _follow(self, command: Command) -> None:
+        absolute = self._robot.limits.space.absolute
+        here = None if absolute else self._targets.add(self._robot.moving(command.action))
+        if command.plan is None:
+            return
+        rows = self._robot.moving(command.plan)
+        if absolute:
+            here = self._robot.here()
+        elif here is None:
+            return
+        else:
             rows = here + np.cumsum(rows, 0)
         left_s = (command.valid_until_ns - command.published_ns) / SECOND
         points = until(rows, here, self._robot.limits.period_s, left_s)
@@ -243,36 +331,53 @@ class PositionsOutput(Output):
     """`~/positions`: where the joints are to be at the end of this period, in rad, in the order of
     the action's names, grippers left out. Such a controller holds what it received last.
 
-    Displacements are added to where the joints are measured to be.
+    Displacements are added up: see :class:`JointTargets`. A stop leads from what was said last to
+    where the joints were measured to be by then, no faster than the limits allow.
     """
 
     def __init__(self, robot: Robot) -> None:
         super().__init__(robot)
-        self._moves = False
-        self._last: Floats | None = None
+        self._targets = JointTargets(robot)
+        self.begin()
 
     def open(self, node: Node) -> None:
         super().open(node)
         self._topic = self._publisher(Float64MultiArray, "~/positions")
 
+    def begin(self) -> None:
+        self._moves = False
+        self._last: Floats | None = None
+        self._goal: Floats | None = None  # of a stop that is not there yet
+        self._targets.stopped()
+
     def command(self, command: Command) -> None:
-        stopped = not self._moves
-        self._moves = command.kind is CommandKind.POLICY
         motion = self._robot.moving(command.action)
         if self._robot.limits.space.absolute:
-            self._last = motion
-        elif self._moves:
-            here = self._robot.here()
-            self._last = None if here is None else here + motion
-        elif command.kind is CommandKind.STOP and not stopped:
-            self._last = self._robot.here()
+            self._last, self._goal = motion, None  # its stops are led by the gate
+            self._moves = command.kind is not CommandKind.STOP
+        elif command.kind is CommandKind.POLICY:
+            start = self._targets.add(motion)
+            self._last, self._goal = None if start is None else start + motion, None
+            self._moves = True
+        elif command.kind is CommandKind.STOP:
+            self._stop()
         self._publish()
 
     def rest(self, now_ns: int) -> None:
+        if self._moves or self._goal is not None:
+            self._stop()
+            self._publish()
+
+    def _stop(self) -> None:
+        """A period's way to where the joints were when it began."""
         if self._moves:
             self._moves = False
-            self._last = self._robot.here()
-            self._publish()
+            self._targets.stopped()
+            self._goal = self._robot.here()
+        if self._goal is not None and self._last is not None:
+            self._last = self._robot.towards(self._goal, self._last)
+            if np.array_equal(self._last, self._goal):
+                self._goal = None
 
     def _publish(self) -> None:
         if self._last is not None:
@@ -292,10 +397,11 @@ class GripperPositions(Output):
 
 
 class GripperOutput(Output):
-    """A goal to the action server `~/<the gripper's name>_cmd` whenever its number has changed.
+    """A goal to the action server `~/<the gripper's name>_cmd` whenever its number has changed, and
+    again where it came to nothing: see :class:`GripperGoal`.
 
     The gate has held it still by then: see ``gripper_hysteresis`` and ``gripper_dwell_s``. A goal
-    replaces the one before it; its result is not looked at.
+    replaces the one before it.
     """
 
     def __init__(self, robot: Robot, action: str, max_effort: float) -> None:
@@ -303,32 +409,30 @@ class GripperOutput(Output):
         self._kind = getattr(control_msgs(), action)
         self._parallel = action == "ParallelGripperCommand"
         self._max_effort = max_effort
-        self._clients: list[ActionClient] = []
-        self._told: list[float] = []
+        self._goals: list[GripperGoal] = []
 
     def open(self, node: Node) -> None:
         space = self._robot.limits.space
-        names = [space.names[place] for place in space.grippers]
-        self._clients = [ActionClient(node, self._kind, f"~/{name}_cmd") for name in names]
-        self._told = [float("nan")] * len(names)
+        self._goals = [
+            GripperGoal(node, self._kind, space.names[place], self._robot.warn)
+            for place in space.grippers
+        ]
 
     def close(self) -> None:
-        for client in self._clients:
-            client.destroy()
-        self._clients = []
+        for goal in self._goals:
+            goal.close()
+        self._goals = []
+
+    def begin(self) -> None:
+        for goal in self._goals:
+            goal.forget()
 
     def command(self, command: Command) -> None:
         space = self._robot.limits.space
         positions = self._robot.openings(command.action)
-        for i, (client, place) in enumerate(zip(self._clients, space.grippers, strict=True)):
+        for goal, place, position in zip(self._goals, space.grippers, positions, strict=True):
             opening = float(command.action[place])
-            if abs(opening - self._told[i]) < _LEAST:
-                continue
-            if not client.server_is_ready():
-                self._robot.warn("gripper", f"nobody takes goals for {space.names[place]!r}")
-                continue
-            self._told[i] = opening
-            client.send_goal_async(self._goal(space.names[place], positions[i]))
+            goal.want(opening, self._goal(space.names[place], position), time.monotonic())
 
     def _goal(self, name: str, position: float) -> Any:
         goal = self._kind.Goal()
@@ -338,6 +442,96 @@ class GripperOutput(Output):
         else:
             goal.command.position, goal.command.max_effort = position, self._max_effort
         return goal
+
+
+class GripperGoal:
+    """What one gripper was told last, and what became of it. Looked at once a control period.
+
+    The same opening is told again where its goal was rejected, aborted or not answered, a second
+    later; and at once where its server has gone and come back, or another one has come: a
+    controller that starts anew knows nothing of it. One that gave up because the fingers stand
+    still on something (``stalled``) has done what it was told.
+    """
+
+    def __init__(self, node: Node, kind: Any, name: str, warn: Callable[[str, str], None]) -> None:
+        self._node, self._name, self._warn = node, name, warn
+        self._client = ActionClient(node, kind, f"~/{name}_cmd")
+        self._status = node.resolve_topic_name(f"~/{name}_cmd") + "/_action/status"
+        self._complained = ""
+        self.forget()
+
+    def close(self) -> None:
+        self._client.destroy()
+
+    def forget(self) -> None:
+        """The next opening is told whatever it is."""
+        self._told = self._failed = float("nan")
+        self._response: Future | None = None  # of the newest goal, older ones are replaced by it
+        self._result: Future | None = None
+        self._sent_s = self._looked_s = float("-inf")
+        self._servers: set[bytes] = set()
+
+    def want(self, opening: float, goal: Any, now_s: float) -> None:
+        """See that the gripper is told ``opening``, which ``goal`` says."""
+        if not self._client.server_is_ready():
+            self.forget()
+            self._complain("nobody takes goals")
+            return
+        self._look_for_others(now_s)
+        self._look(now_s)
+        waits = abs(opening - self._failed) < _LEAST and now_s - self._sent_s < _AGAIN_S
+        if waits or abs(opening - self._told) < _LEAST:
+            return
+        self._told, self._failed, self._sent_s = opening, float("nan"), now_s
+        self._response, self._result = self._client.send_goal_async(goal), None
+
+    def _look(self, now_s: float) -> None:
+        """At what became of the newest goal."""
+        if self._response is not None and self._response.done():
+            handle, self._response = _outcome(self._response), None
+            if handle is None or not handle.accepted:
+                self._lost("its goal was rejected: is its controller active?")
+            else:
+                self._result = handle.get_result_async()
+        elif self._response is not None and now_s - self._sent_s > _ANSWER_S:
+            self._lost("its goal was not answered")
+        if self._result is not None and self._result.done():
+            answer, self._result = _outcome(self._result), None
+            if answer is None:
+                self._lost("its goal came to nothing")
+            elif answer.status != GoalStatus.STATUS_SUCCEEDED and not answer.result.stalled:
+                how = "canceled" if answer.status == GoalStatus.STATUS_CANCELED else "aborted"
+                self._lost(f"its goal was {how}")
+            else:
+                self._complained = ""
+
+    def _look_for_others(self, now_s: float) -> None:
+        """A server that was killed counts as ready until its lease ends, beside its successor."""
+        if now_s - self._looked_s < _AGAIN_S:
+            return
+        self._looked_s = now_s
+        found = self._node.get_publishers_info_by_topic(self._status)
+        servers = {bytes(server.endpoint_gid) for server in found}
+        if self._servers and servers - self._servers:
+            self._complain("another server takes its goals now")
+            self._told, self._response, self._result = float("nan"), None, None
+        self._servers = servers
+
+    def _lost(self, reason: str) -> None:
+        self._failed, self._told = self._told, float("nan")
+        self._response = self._result = None
+        self._complain(reason)
+
+    def _complain(self, reason: str) -> None:
+        """Once a reason, until a goal is reached."""
+        if reason != self._complained:
+            self._complained = reason
+            self._warn(f"gripper {self._name}", f"gripper {self._name!r}: {reason}")
+
+
+def _outcome(future: Future) -> Any:
+    """What has come of it; None where asking failed."""
+    return future.result() if future.exception() is None else None
 
 
 def control_msgs() -> Any:
@@ -377,6 +571,13 @@ def check_outputs(values: Mapping[str, Any], space: ActionSpace) -> None:
         if not space.grippers:
             raise ValueError("the gripper output needs gripper_names: the action has no gripper")
     gripper_ends(values, space)
+    told = [name for name in names if name in _OF_JOINTS]
+    if told and kind is ActionKind.JOINT_DELTA and not values["joint_delta_from"]:
+        raise ValueError(
+            f"outputs {', '.join(told)} of action_space joint_delta need joint_delta_from: measured"
+            " where the demonstrations' actions are a command minus the measured joints, commanded"
+            " where they are the difference of two commands"
+        )
 
 
 def gripper_ends(values: Mapping[str, Any], space: ActionSpace) -> tuple[tuple[float, float], ...]:

@@ -22,7 +22,7 @@ from vla_ros.ros.common.parameters import check_values
 from vla_ros.ros.common.peer import TRANSPORTS
 from vla_ros.ros.nodes.policy.cameras import RELIABILITIES
 from vla_ros.ros.nodes.policy.old_names import OLD, renamed
-from vla_ros.ros.nodes.policy.outputs import ACTIONS
+from vla_ros.ros.nodes.policy.outputs import ACTIONS, FROM
 from vla_ros.ros.nodes.policy.space import CHOICES
 from vla_ros.runtime.control.observation import LAYOUTS
 from vla_ros.runtime.control.queue import Execution
@@ -37,6 +37,7 @@ ENGINE = (
 )  # fmt: skip
 #: The others but those that follow from further parameters.
 IN_ENGINE_OPTIONS = tuple(sorted(set(OPTIONS) - {*ENGINE, "camera_roles", "action_dim"}))
+#: The bounds of a simulated hand: a control period, m and rad.
 HIGH = [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]
 LOW = [-bound for bound in HIGH]
 
@@ -207,6 +208,14 @@ _INPUTS = (
 _OUTPUTS = (
     F("frame_id", "base_link", "Frame of the displacements"),
     F("outputs", [""], "What is published beside ~/action: twist, trajectory, positions, gripper"),
+    F(
+        "joint_delta_from",
+        "",
+        "What trajectory and positions add a joint_delta to: the measured joints (of demonstrations"
+        " whose actions are a command minus the measured joints), or the last command (of"
+        " differences of commands); empty: refused",
+        choices=FROM,
+    ),
     F(
         "gripper_range",
         [0.0, 1.0],

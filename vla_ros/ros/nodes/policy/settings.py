@@ -9,8 +9,8 @@ from typing import Any
 from vla_ros.core.types import StalePolicy
 from vla_ros.engine.options import EngineOptions, parse_options
 from vla_ros.policies.base import PolicyRefused, PolicySpec
-from vla_ros.ros.nodes.policy.outputs import check_outputs
-from vla_ros.ros.nodes.policy.parameters import ENGINE, IN_ENGINE_OPTIONS, LOW, roles_of
+from vla_ros.ros.nodes.policy.outputs import check_outputs, wanted
+from vla_ros.ros.nodes.policy.parameters import ENGINE, HIGH, IN_ENGINE_OPTIONS, LOW, roles_of
 from vla_ros.ros.nodes.policy.space import space_of
 from vla_ros.runtime.control.goals import check_instruction
 from vla_ros.runtime.control.queue import Chunking, Execution
@@ -31,7 +31,21 @@ def validate(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits
             "replay_requests_file is for mode 'lockstep': in real time nothing comes again"
         )
     check_outputs(values, limits.space)
+    _refuse_a_simulation_s_limits(values)
     return spec_of(values), limits
+
+
+def _refuse_a_simulation_s_limits(values: Mapping[str, Any]) -> None:
+    """A robot moves within its owner's limits. Raises ValueError."""
+    names = wanted(values)
+    own = list(values["bounds_low"]) != LOW or list(values["bounds_high"]) != HIGH
+    if names and not own and not any(values["velocity_limits"]):
+        reach, turn = (HIGH[i] * values["control_rate_hz"] for i in (0, 3))
+        raise ValueError(
+            f"outputs {', '.join(names)} need limits of the robot's own: the default bounds are a"
+            f" simulation's, {reach:g} m/s an axis and {turn:g} rad/s at this control_rate_hz; set"
+            " velocity_limits (per second), or bounds_low and bounds_high (per control period)"
+        )
 
 
 def limits_of(values: dict[str, Any]) -> Limits:

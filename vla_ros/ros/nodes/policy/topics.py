@@ -13,9 +13,10 @@ from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from sensor_msgs.msg import TimeReference
 
 from vla_ros.core.action_space import ActionSpace
-from vla_ros.core.clock import MS, SECOND, Distribution, Window
+from vla_ros.core.clock import MS, SECOND, Distribution, Moment, Window
 from vla_ros.core.types import (
     ACTION_DIM,
     INFERENCE_STAGES,
@@ -29,7 +30,13 @@ from vla_ros.core.types import (
 from vla_ros.msg import ActionChunk, ActionCommand, Latency, PolicyStatus, Stages
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import Diagnostics, set_times, status, to_time
-from vla_ros.ros.nodes.policy.outputs import Output, Robot, gripper_ends, make_outputs
+from vla_ros.ros.nodes.policy.outputs import (
+    Output,
+    Robot,
+    gripper_ends,
+    make_outputs,
+    wait_for_readers,
+)
 from vla_ros.runtime.control.control import ControlCounts
 from vla_ros.runtime.control.queue import Answer
 from vla_ros.runtime.safety import Limits, Safety
@@ -72,6 +79,7 @@ class PolicyTopics:
         self._last, self._spare = PolicyStatus(), ""
         self._captured, self._captured_ns = 0, 0  # graphs in service, the last time some were
         self._latency = node.create_publisher(Latency, "~/latency", qos.REPORT)
+        self._camera = node.create_publisher(TimeReference, "~/camera", qos.REPORT)
         self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", qos.REPORT)
 
     def open(
@@ -96,7 +104,8 @@ class PolicyTopics:
         self._frame_id, self._space = values["frame_id"], limits.space
         self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
         ends = gripper_ends(values, limits.space)
-        robot = Robot(limits, self._frame_id, where, ends, warn)
+        commanded = values["joint_delta_from"] == "commanded"
+        robot = Robot(limits, self._frame_id, where, ends, warn, commanded)
         self._outputs = make_outputs(values, robot)
         for output in self._outputs:
             output.open(self._node)
@@ -111,8 +120,12 @@ class PolicyTopics:
         self._outputs = []
         self._action = None
 
+    def begin(self) -> None:
+        """The node is active from now on. Under the loop's lock, as the next three."""
+        for output in self._outputs:
+            output.begin()
+
     def command(self, command: Command, info: PolicyInfo) -> None:
-        """Under the loop's lock, as :meth:`period` and :meth:`rest`."""
         if self._action is None:
             return
         self._silent = False
@@ -131,10 +144,11 @@ class PolicyTopics:
         for output in self._outputs:
             output.rest(now_ns)
 
-    def flush(self, seconds: float) -> None:
-        """Wait until the last command has reached its readers."""
-        if self._action is not None:
-            self._action.wait_for_all_acked(Duration(nanoseconds=round(seconds * SECOND)))
+    def flush(self, seconds: float) -> bool:
+        """Wait until the last command, and what the outputs made of it, has reached its readers;
+        whether it has within so long."""
+        outputs = [publisher for output in self._outputs for publisher in output.publishers]
+        return self._action is None or wait_for_readers([self._action, *outputs], seconds)
 
     def chunk(self, message: ActionChunk, now_ns: int) -> None:
         message.header.stamp = to_time(now_ns)
@@ -144,6 +158,13 @@ class PolicyTopics:
     def latency(self, message: Latency, now_ns: int) -> None:
         message.header.stamp = to_time(now_ns)
         self._latency.publish(message)
+
+    def camera(self, topic: str, stamp_ns: int, received: Moment) -> None:
+        """A picture of the main camera was heard: whoever watches it needs no pixels, nor to know
+        by which topic, transport and reliability it comes."""
+        message = TimeReference(time_ref=to_time(stamp_ns), source=topic)
+        message.header.stamp = to_time(received.now_ns)
+        self._camera.publish(message)
 
     def status(self, message: PolicyStatus, now_ns: int, spare: str = "") -> None:
         """``spare``: how a spare worker is, for /diagnostics alone; "": none is wanted."""
@@ -189,6 +210,13 @@ class LatencyWindows:
 
     def tick(self, error_ns: int, steady_ns: int) -> None:
         self._windows["tick_error"].add(steady_ns, error_ns / MS)
+
+    def copy(self) -> LatencyWindows:
+        """As it is now: percentiles of 20,000 samples take longer than the loop may wait."""
+        other = LatencyWindows(self._seconds)
+        other._windows = {name: window.copy() for name, window in self._windows.items()}
+        other._last = self._last
+        return other
 
     def message(self, steady_ns: int) -> Latency:
         found = {name: w.distribution(steady_ns) for name, w in self._windows.items()}

@@ -10,6 +10,7 @@ Threads: all callbacks run in the node's executor and only queue; see
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -147,16 +148,28 @@ TABLE = (
     P("output", "", "Folder of the bag; empty: vla_ros_<time> in the working folder", fixed=True),
     P("record", True, "Write everything into the bag", fixed=True),
     P("flight", True, "Write the last seconds at every entry into HOLD or FAULT", fixed=True),
-    P("flight_folder", "", "Where flight records go; empty: beside the bag", fixed=True),
+    P(
+        "flight_folder",
+        "",
+        "Where flight records go; empty: flight_records beside the bag, or in ROS's log folder",
+        fixed=True,
+    ),
     P("flight_seconds", 10.0, "Seconds before the event", 0.1, 600.0, fixed=True),
     P("flight_after_s", 1.0, "Seconds after the event", 0.0, 60.0, fixed=True),
     P("flight_mb", 512, "Most memory for the last seconds", 1, 65_536, fixed=True),
-    P("flight_bags", 100, "Most flight records of one run", 1, 100_000, fixed=True),
+    P("flight_bags", 100, "Most flight records there; the oldest go", 1, 100_000, fixed=True),
+    P("flight_disk_mb", 2048, "Most they take together; the oldest go", 1, 1_000_000, fixed=True),
     P("queue_mb", 256, "Messages waiting for the disk; more are left out", 1, 65_536, fixed=True),
     P("min_free_mb", 500, "The bag is closed before the disk has less", 0, 1_000_000, fixed=True),
     P("flush_s", 1.0, "A kill loses at most this much", 0.05, 60.0, fixed=True),
     P("extra_topics", "", "More topics, as 'NAME TYPE, NAME TYPE, ...'", fixed=True),
 )
+
+
+def log_folder() -> Path:
+    """Where ROS keeps what it logs: what a user looks through and clears."""
+    home = os.environ.get("ROS_HOME") or "~/.ros"
+    return Path(os.environ.get("ROS_LOG_DIR") or f"{home}/log").expanduser()
 
 
 class RecorderNode(Node):
@@ -210,8 +223,10 @@ class RecorderNode(Node):
             values["flight_after_s"],
             values["flight_mb"] * MB,
             values["flight_bags"],
+            values["flight_disk_mb"] * MB,
         )
-        folder = Path(values["flight_folder"] or self._bag_path(values).parent).absolute()
+        beside = self._bag_path(values).parent if values["output"] else log_folder()
+        folder = Path(values["flight_folder"] or beside / "flight_records").absolute()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

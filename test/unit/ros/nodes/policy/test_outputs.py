@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,8 @@ from vla_ros.core.types import Command, CommandKind, StalePolicy
 from vla_ros.ros.common.convert import stamp_of
 from vla_ros.ros.nodes.policy.outputs import Robot, check_outputs, gripper_ends, make_outputs, until
 from vla_ros.ros.nodes.policy.parameters import TABLE
+from vla_ros.ros.nodes.policy.runtime import scaled
+from vla_ros.ros.nodes.policy.settings import validate
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.queue import Chunking, Execution
 from vla_ros.runtime.safety import Limits
@@ -53,14 +56,19 @@ class Arm:
     """A control loop whose commands go to outputs, as the policy node wires them."""
 
     def __init__(
-        self, space: ActionSpace, *outputs: str, how: Chunking = Chunking(), **given: object
+        self,
+        space: ActionSpace,
+        *outputs: str,
+        how: Chunking = Chunking(),
+        joint_delta_from: str = "measured",
+        **given: object,
     ) -> None:
         stale = StalePolicy.HOLD if space.absolute else StalePolicy.ZERO
         count = len(space.motion)
-        limits = Limits(
-            space=space, low=(-2.0,) * count, high=(2.0,) * count, stale_policy=stale, **given
-        )
+        ends = {"low": (-2.0,) * count, "high": (2.0,) * count}
+        limits = Limits(space=space, stale_policy=stale, **(ends | given))
         values = DEFAULTS | {"outputs": list(outputs), "gripper_range": [0.0, 0.04]}
+        values["joint_delta_from"] = joint_delta_from
         check_outputs(values, space)
         self.notes, self.warnings = Notes(), []
         out = Recorder()
@@ -72,6 +80,7 @@ class Arm:
             lambda: self.bench.control.fresh_pose(self.moment()),
             gripper_ends(values, space),
             lambda kind, text: self.warnings.append(text),
+            joint_delta_from == "commanded",
         )
         self.outputs = make_outputs(values, robot)
         for output in self.outputs:
@@ -359,6 +368,157 @@ def test_positions_of_displacements_are_where_the_joints_are_and_so_much_more() 
     assert np.array(said) == pytest.approx(
         np.array([[0.3, -0.3], [0.3, -0.3], [0.45, -0.45], [0.25, -0.25]])
     )
+
+
+class Servo:
+    """Joints that make a share of the way to where they are told in each period."""
+
+    def __init__(self, arm: Arm, share: float, topic: str) -> None:
+        self.arm, self.share, self.topic = arm, share, topic
+        self.at = np.zeros(2)
+
+    def goes(self, periods: int, step: float = 0.02, free: bool = True) -> list[np.ndarray]:
+        """So many displacements by ``step``; what was told in each."""
+        told = []
+        for _ in range(periods):
+            self.arm.measure(np.array([self.at[0], 0.0, self.at[1]]))
+            self.arm.cycle(np.array([step, 1.0, -step]))
+            message = self.arm.notes.said[self.topic][-1]
+            row = message.data if self.topic == "positions" else message.points[0].positions
+            told.append(np.array(row))
+            if free:
+                self.at = self.at + self.share * (told[-1] - self.at)
+        return told
+
+
+@pytest.mark.parametrize("output", ["positions", "trajectory"])
+@pytest.mark.parametrize("share", [1.0, 0.7, 0.35])
+def test_displacements_from_the_last_command_are_all_made_by_a_servo_that_lags(
+    output: str, share: float
+) -> None:
+    """Those from the measured joints only by the servo's share."""
+    topic = {"positions": "positions", "trajectory": "joint_trajectory"}[output]
+    space = joint_space(ActionKind.JOINT_DELTA)
+    far = {}
+    for word in ("commanded", "measured"):
+        arm = Servo(Arm(space, output, joint_delta_from=word), share, topic)
+        arm.goes(100)
+        far[word] = arm.at
+    lag = 0.02 * (1 - share) / share
+    assert far["commanded"] == pytest.approx([2.0 - lag, lag - 2.0], abs=1e-6)
+    assert far["measured"] == pytest.approx([2.0 * share, -2.0 * share])
+
+
+def test_of_an_arm_that_is_held_back_the_target_stays_near() -> None:
+    space = joint_space(ActionKind.JOINT_DELTA)
+    ends = {"low": (-0.04,) * 2, "high": (0.04,) * 2}
+    arm = Servo(Arm(space, "positions", joint_delta_from="commanded", **ends), 1.0, "positions")
+    arm.goes(20)
+    held = arm.goes(100, free=False)
+    assert np.abs(held - arm.at).max() <= 5 * 0.04 + 0.02 + 1e-9
+    assert held[-1][0] - arm.at[0] > 0.1, "it does lean on what holds it"
+    back = arm.goes(15, step=-0.02)
+    assert back[-1][0] < arm.at[0] + 0.02, "and comes back at once"
+
+
+@pytest.mark.parametrize("word", ["commanded", "measured"])
+def test_after_a_stop_displacements_begin_where_the_joints_are(word: str) -> None:
+    space = joint_space(ActionKind.JOINT_DELTA)
+    arm = Arm(space, "positions", joint_delta_from=word)
+    servo = Servo(arm, 0.35, "positions")
+    servo.goes(10)
+    arm.bench.control.stop()
+    for _ in range(10):
+        arm.tick()
+    servo.at = np.array([-0.3, 0.3])  # moved by hand
+    arm.bench.control.set_instruction("again")
+    (told,) = servo.goes(1)
+    assert told == pytest.approx([-0.28, 0.28])
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["STOP", "no command"])
+def test_a_stop_of_displacements_leads_back_by_no_more_than_a_displacement_a_period(
+    silent: bool,
+) -> None:
+    space = joint_space(ActionKind.JOINT_DELTA)
+    arm = Arm(space, "positions", joint_delta_from="commanded", low=(-0.03,) * 2, high=(0.03,) * 2)
+    servo = Servo(arm, 0.2, "positions")
+    last = servo.goes(30)[-1]
+    arm.measure(np.array([servo.at[0], 0.0, servo.at[1]]))
+    where = servo.at.copy()
+    if not silent:
+        arm.bench.control.stop()
+    begin = len(arm.notes.said["positions"])
+    for _ in range(8):
+        if silent:
+            arm.rest()
+        else:
+            arm.tick()
+    said = [last, *(np.array(m.data) for m in arm.notes.said["positions"][begin:])]
+    assert np.abs(np.diff(said, axis=0)).max() <= 0.03 + 1e-9
+    assert np.abs(said[1] - said[0]).max() == pytest.approx(0.03), "the servo was far behind"
+    assert said[-1] == pytest.approx(where)
+
+
+@pytest.mark.parametrize("output", ["positions", "trajectory"])
+def test_what_a_displacement_is_added_to_is_not_guessed(output: str) -> None:
+    space, given = joint_space(ActionKind.JOINT_DELTA), {"outputs": [output]}
+    with pytest.raises(ValueError, match="need joint_delta_from: measured where") as caught:
+        check_outputs(DEFAULTS | given, space)
+    assert "\n" not in str(caught.value)
+    check_outputs(DEFAULTS | given | {"joint_delta_from": "commanded"}, space)
+    check_outputs(DEFAULTS | given, joint_space())
+    check_outputs(DEFAULTS, space)
+
+
+# ------------------------------------------------------------------------------ limits per period
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"outputs": ["twist"]}, "outputs twist need limits of the robot's own.* 1 m/s .* 10 rad"),
+        ({"outputs": ["twist"], "control_rate_hz": 100.0}, "5 m/s an axis and 50 rad/s"),
+        ({"outputs": ["twist"], "velocity_limits": [0.25] * 3 + [1.0] * 3}, ""),
+        ({"outputs": ["twist"], "bounds_high": [0.02] * 3 + [0.1] * 3}, ""),
+        ({"outputs": [""]}, ""),
+    ],
+)
+def test_a_robot_is_not_driven_by_a_simulation_s_limits(given: dict, says: str) -> None:
+    if not says:
+        validate(DEFAULTS | given, sim_time=False)
+        return
+    with pytest.raises(ValueError, match=says) as caught:
+        validate(DEFAULTS | given, sim_time=False)
+    assert "\n" not in str(caught.value)
+    assert "velocity_limits" in str(caught.value) and "bounds_low" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ({}, {"control_rate_hz": 100.0}, "bounds_low and bounds_high are per .* 5 times as fast"),
+        ({}, {"control_rate_hz": 10.0}, "0.5 times as fast"),
+        ({}, {"control_rate_hz": 100.0, "low": (-0.01,) * 6}, ""),
+        ({"velocity": (1.0,) * 6}, {"control_rate_hz": 100.0}, ""),
+        ({}, {"max_age_s": 0.4}, ""),
+    ],
+)
+def test_what_a_rate_makes_of_limits_per_period_is_said(
+    before: dict, after: dict, says: str
+) -> None:
+    line = scaled(Limits(**before), Limits(**(before | after)))
+    assert "\n" not in line
+    assert re.search(says, line) if says else not line
+
+
+def test_of_places_only_the_jump_scales_with_the_rate() -> None:
+    places = {"space": joint_space(), "low": (-3.0,) * 2, "high": (3.0,) * 2}
+    places["stale_policy"] = StalePolicy.HOLD
+    faster = places | {"control_rate_hz": 40.0}
+    assert scaled(Limits(**places), Limits(**faster)) == ""
+    line = scaled(Limits(**places, jump=0.02), Limits(**faster, jump=0.02))
+    assert line.startswith("jump_limit is per control period: at 40 instead of 20 Hz")
 
 
 # ------------------------------------------------------------------------------ refusals

@@ -1,0 +1,28 @@
+"""Fixtures of the tests that launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from support.nodes import Program
+
+
+@pytest.fixture
+def ros2_launch(ros_env: dict[str, str]) -> Iterator[Callable[..., Program]]:
+    """`ros2_launch("policy.launch.py", policy="zero")`, in a process group of its own."""
+    from support.ros2_launch import start
+
+    programs: list[Program] = []
+
+    def launch(file: str, **arguments: Any) -> Program:
+        programs.append(start(file, ros_env, **arguments))
+        return programs[-1]
+
+    yield launch
+    for program in programs:
+        program.kill()
+        print(f"----- {program.name}\n{program.log}")

@@ -1,0 +1,66 @@
+"""The actions of the ROS package control_msgs, which has no wheel: the same fields, built here.
+
+The message of a GripperCommand's goal has a name of its own, since rosidl's generators, called
+without CMake, take a message and an action of one name for the same. Fields and actions are those
+of control_msgs, so what speaks to these speaks to those.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_MEASURED = "float64 position\nfloat64 effort\nbool stalled\nbool reached_goal\n"
+DEFINITIONS = {
+    "msg/GripperPosition.msg": "float64 position\nfloat64 max_effort\n",
+    "action/GripperCommand.action": f"GripperPosition command\n---\n{_MEASURED}---\n{_MEASURED}",
+    "action/ParallelGripperCommand.action": (
+        "sensor_msgs/JointState command\n---\n"
+        "sensor_msgs/JointState state\nbool stalled\nbool reached_goal\n---\n"
+        "sensor_msgs/JointState state\n"
+    ),
+}
+_SETUP = """\
+import sys
+sys.path.insert(0, {root!r})
+from setuptools import setup
+from rosidl_build import BuildInterfaces, Interfaces
+
+class Build(BuildInterfaces):
+    interfaces = Interfaces("control_msgs", ("action_msgs", "builtin_interfaces", "sensor_msgs",
+                                             "service_msgs", "std_msgs", "unique_identifier_msgs"))
+
+setup(name="control_msgs", packages=[], ext_modules=Build.interfaces.extensions(),
+      cmdclass={{"build_ext": Build}})
+"""
+
+
+def where(folder: Path) -> str:
+    """What to put in front of PYTHONPATH to import control_msgs; "": it is installed.
+
+    Raises LookupError, with the reason, where it can be neither found nor built.
+    """
+    if importlib.util.find_spec("control_msgs") is not None:
+        return ""
+    if importlib.util.find_spec("rosidl_generator_py") is None:
+        raise LookupError("neither control_msgs nor the message generators are installed")
+    if shutil.which("cc") is None:
+        raise LookupError("control_msgs is not installed and there is no C compiler to build it")
+    for path, text in DEFINITIONS.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text)
+    (folder / "control_msgs").mkdir()
+    (folder / "control_msgs" / "__init__.py").touch()
+    (folder / "setup.py").write_text(_SETUP.format(root=str(ROOT)))
+    libraries = Path(sysconfig.get_path("purelib")).parents[2]
+    env = {**os.environ, "LDFLAGS": f"-Wl,-rpath,{libraries}"}
+    build = [sys.executable, "setup.py", "build_ext", "--inplace"]
+    done = subprocess.run(build, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(folder)

@@ -1,0 +1,114 @@
+"""`vla-ros doctor --checkpoint FOLDER`: what a folder is, needs and lacks, in less than 2 s."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from support.hub_folders import FOLDERS, lerobots
+from vla_ros.cli.main import main
+from vla_ros.engine.io.files import header
+from vla_ros.engine.io.folder import describe
+
+#: Refused for what somebody chose, or for what the weights say: the folder itself lacks nothing.
+BY_CHOICE = [name for name, it in FOLDERS.items() if it.says and it.options]
+TO_CHOOSE = "smolvla, statistics by data set, none chosen"
+CONVERTED = [name for name, it in FOLDERS.items() if it.converted]
+READY = [n for n, it in FOLDERS.items() if (not it.says and not it.converted) or n in BY_CHOICE]
+LACKING = [n for n in FOLDERS if n not in (*READY, *CONVERTED, TO_CHOOSE)]
+#: What a loader alone finds: none so far.
+PROGRAM = """
+import sys
+from vla_ros.cli.main import main
+status = main(["doctor", "--checkpoint", sys.argv[1]])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+def made(name: str, where: Path) -> Path:
+    FOLDERS[name].make(where / "folder")
+    return where / "folder"
+
+
+@pytest.mark.parametrize("name", READY)
+def test_what_loads_lacks_nothing(name: str, tmp_path: Path) -> None:
+    found = describe(str(made(name, tmp_path)))
+    assert found.lacks == []
+    assert found.next.startswith("ros2 launch vla_ros policy.launch.py")
+    assert "GB in" in found.weights
+    assert found.needs
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_what_does_not_load_lacks_what_the_loader_says(name: str, tmp_path: Path) -> None:
+    found = describe(str(made(name, tmp_path)))
+    assert found.lacks, found
+    said = " ".join((*found.lacks, *found.needs))
+    wanted = FOLDERS[name].says
+    if "statistics" not in wanted:  # which are told by their files here, and by their use there
+        assert re.search(wanted, said), said
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_what_must_be_converted_is_said_with_the_command(name: str, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    found = describe(str(folder))
+    assert len(found.lacks) == 1
+    assert found.next.startswith(f"vla-ros convert {folder} TARGET")
+
+
+def test_what_somebody_must_choose(tmp_path: Path) -> None:
+    found = describe(str(made(TO_CHOOSE, tmp_path)))
+    assert found.lacks == []
+    assert "unnorm_key: one of so100, so100-blue, so100-red" in found.needs
+    assert found.next.endswith("unnorm_key:=...")
+    other = tmp_path / "base"
+    other.mkdir()
+    name = "smolvla_base: statistics by data set, none of the state"
+    assert any(n.startswith("state_normalization: identity") for n in
+               describe(str(made(name, other))).needs)  # fmt: skip
+
+
+def test_the_tokenizer_that_lerobots_folders_never_have(tmp_path: Path) -> None:
+    lerobots("pi05")(tmp_path / "it")
+    for path in (tmp_path / "it").glob("tokenizer*"):
+        path.unlink()
+    found = describe(str(tmp_path / "it"))
+    assert len(found.lacks) == 1
+    assert found.next.startswith("hf download ")
+    assert found.next.endswith(f"--local-dir {tmp_path / 'it'}")
+
+
+def test_it_takes_no_torch_and_less_than_two_seconds(tmp_path: Path) -> None:
+    lerobots("smolvla")(tmp_path / "it")
+    start = time.monotonic()
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "it")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    took = time.monotonic() - start
+    assert done.returncode == 0, done.stderr
+    assert "smolvla of LeRobot" in done.stdout
+    assert took < 6  # 0.6 s alone; other tests run beside this one
+
+
+def test_a_file_cut_short_and_a_pointer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lerobots("pi0")(tmp_path / "it")
+    weights = tmp_path / "it" / "model.safetensors"
+    assert "model.action_in_proj.weight" in header(weights)
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1])
+    assert main(["doctor", "--checkpoint", str(tmp_path / "it")]) == 1
+    assert "FAIL  lacks" in (said := capsys.readouterr().out)
+    assert "cut short" in said
+    weights.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    assert main(["doctor", "--checkpoint", str(tmp_path / "it")]) == 1
+    assert "git lfs pull" in capsys.readouterr().out
+    assert main(["doctor", "--checkpoint", str(tmp_path / "nowhere")]) == 1
+    assert "is neither a directory nor a hub id" in capsys.readouterr().out

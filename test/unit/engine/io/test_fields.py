@@ -1,0 +1,128 @@
+"""No field of somebody's config.json acts in silence: each is read, irrelevant for a reason, or
+refused by its name."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.config_fields import CLASSES, in_no_list, read_classes, stored
+from support.engine import tiny_config
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io import fields as lists
+from vla_ros.engine.io.config import config_json, parse_config
+from vla_ros.engine.io.fields import LEROBOT, FieldLists
+from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config
+from vla_ros.engine.io.lerobot import PRESETS
+from vla_ros.engine.models.evo1_config import PRESETS as EVO1
+from vla_ros.engine.models.evo1_config import evo1_config_json, parse_evo1_config
+
+ALL = {name: it for name, it in vars(lists).items() if isinstance(it, FieldLists)}
+RELEASES = stored()
+#: Fields that change what a policy says, with a value that does.
+ACTING = {
+    "pi05": {
+        "use_visual_memory": True, "use_proprioceptive_memory": True, "n_obs_steps": 2,
+    },
+    "pi0": {"adapt_to_pi_aloha": True, "use_delta_joint_actions_aloha": True, "num_steps": 5},
+    "smolvla": {"add_image_special_tokens": True, "n_obs_steps": 6},
+    "evo1": {"return_cls_only": True, "action_head": "regression"},
+}  # fmt: skip
+
+
+def config_of(kind: str) -> dict[str, Any]:
+    if kind == "evo1":
+        return evo1_config_json(EVO1["evo1-small"])
+    return flow_config_json(PRESETS[f"{kind}-small"])
+
+
+def parse(raw: dict[str, Any]) -> Any:
+    return (parse_evo1_config if raw["type"] == "evo1" else parse_flow_config)(raw)
+
+
+def test_something_is_stored_of_every_class() -> None:
+    seen = {name for found in RELEASES.values() for name in found}
+    assert seen == CLASSES.keys()
+    assert "use_visual_memory" in RELEASES["lerobot-7427f31"]["PI05Config"]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_field_of_the_authors_is_in_a_list(release: str) -> None:
+    assert in_no_list(RELEASES[release]) == []
+
+
+@pytest.mark.parametrize("package", ["lerobot", "transformers"])
+def test_every_field_of_the_installed_classes_is_in_a_list(package: str) -> None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed: its stored releases are compared")
+    found = read_classes(Path(spec.origin).parent)
+    assert found, importlib.metadata.version(package)
+    assert in_no_list(found) == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_field_is_in_two_lists_and_each_idle_one_has_a_reason(name: str) -> None:
+    it = ALL[name]
+    every = [*it.used.split(), *it.own.split(), *it.reasons(), *it.only]
+    assert len(every) == len(set(every))
+    assert all(it.reasons().values())
+
+
+@pytest.mark.parametrize("release", [r for r in RELEASES if r.startswith("lerobot")])
+@pytest.mark.parametrize("kind", LEROBOT)
+def test_the_authors_own_defaults_are_read(kind: str, release: str) -> None:
+    """What LeRobot writes where its user chose nothing is no reason to refuse a folder."""
+    found = RELEASES[release].get({"pi0": "PI0Config", "pi05": "PI05Config",
+        "smolvla": "SmolVLAConfig", "evo1": "Evo1Config"}[kind])  # fmt: skip
+    if found is None:
+        pytest.skip(f"{release} has no {kind}")
+    raw = config_of(kind)
+    for field, text in (RELEASES[release]["PreTrainedConfig"] | found).items():
+        try:
+            value = ast.literal_eval(text.replace("DEFAULT_IMAGE_SIZE", "224"))
+        except (ValueError, SyntaxError):
+            continue  # made by a factory
+        raw.setdefault(field, list(value) if isinstance(value, tuple) else value)
+    parse(raw)
+
+
+@pytest.mark.parametrize("kind", LEROBOT)
+def test_a_field_that_nobody_knows_is_refused_by_name(kind: str) -> None:
+    raw = config_of(kind) | {"thinks_twice": True}
+    with pytest.raises(CheckpointError, match=r"unknown fields thinks_twice \(True\)"):
+        parse(raw)
+
+
+@pytest.mark.parametrize(("kind", "field"), [(k, f) for k, fs in ACTING.items() for f in fs])
+def test_a_field_that_would_act_is_refused_by_name(kind: str, field: str) -> None:
+    raw = config_of(kind)
+    parse(raw)
+    with pytest.raises(CheckpointError, match=f"{field} is .*computes nothing else"):
+        parse(raw | {field: ACTING[kind][field]})
+
+
+def test_of_a_token_policy_too() -> None:
+    raw = config_json(tiny_config(), {})
+    parse_config(raw)
+    with pytest.raises(CheckpointError, match="unknown fields thinks_twice"):
+        parse_config(raw | {"thinks_twice": 1})
+    with pytest.raises(CheckpointError, match=r"unknown fields text_config\.qk_norm"):
+        parse_config(raw | {"text_config": raw["text_config"] | {"qk_norm": True}})
+
+
+def test_trained_rtc_by_lerobots_word() -> None:
+    """pi0.5 alone has it; its network then takes some actions as given, each with its own time."""
+    raw = config_of("pi05")
+    assert parse(raw).continues == ("rtc",)
+    config = parse(raw | {"rtc_training_max_delay": 4})
+    assert config.continues == ("rtc", "rtc_trained")
+    assert config.max_delay == 4
+    assert parse(flow_config_json(config)) == config
+    with pytest.raises(CheckpointError, match="unknown fields rtc_training_max_delay"):
+        parse(config_of("pi0") | {"rtc_training_max_delay": 4})

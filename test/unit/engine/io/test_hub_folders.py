@@ -1,0 +1,122 @@
+"""Folders as they lie on the hub (support/hub_folders.py): each loads and gives the actions of the
+authors' own code, or is refused in one line that says what next."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from golden.evo1.cases import CASES as EVO1_CASES
+from golden.flow.cases import CASES
+from golden.flow.seeded import draw, image
+from support.engine import CLOCK
+from support.hub_folders import EVO1, FLOW, FOLDERS, load, ready
+from vla_ros.core.types import Instruction, Observation, Timeline
+from vla_ros.engine import EngineOptions
+from vla_ros.engine.engine import inspect, load_flow_engine
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.models.cameras import roles_of
+from vla_ros.policies.base import PolicyRefused, PolicySpec
+from vla_ros.policies.conventions import settle
+from vla_ros.policies.vla import VlaPolicy
+
+LOADS = [name for name, it in FOLDERS.items() if not it.says]
+REFUSED = [name for name, it in FOLDERS.items() if it.says]
+
+
+def actions_of(policy: Any, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """What it makes of the golden observation of a case, and what LeRobot made of it."""
+    folder, _, evo1 = name.partition("/")
+    case: Any = EVO1_CASES[evo1] if evo1 else CASES[folder]
+    name = evo1 or name
+    arrays = np.load((EVO1 if evo1 else FLOW) / name / "golden.npz")
+    preparation, config = policy.preparation(), policy.config
+    preparation.instruct(case.task)
+    images = [image(f"{name}/{c}", *size) if size else None for c, size in case.cameras.items()]
+    raw = torch.from_numpy(draw(f"{name}/state", case.state))
+    given = preparation.inputs(images, raw)
+    if evo1:
+        drawn = draw(f"{name}/noise", config.horizon * config.action_width)
+        noise = torch.from_numpy(drawn).clamp(-1, 1).view(config.horizon, -1)
+    else:
+        noise = torch.from_numpy(draw(f"{name}/noise", config.horizon, config.action_width))
+    model = policy.model
+    prefix = model.prefill(model.image_features(given.pixels), given.ids, given.state)
+    chunk = model.sample_actions(prefix, None, noise)
+    return preparation.actions(chunk, raw), torch.from_numpy(arrays["actions"])
+
+
+def test_there_are_as_many_as_were_promised() -> None:
+    assert len(FOLDERS) >= 60
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_it_loads_and_gives_the_authors_actions(name: str, tmp_path: Path) -> None:
+    policy = load(name, tmp_path)
+    golden = FOLDERS[name].golden
+    if golden in ("random", "no state"):
+        return
+    ours, theirs = actions_of(policy, golden)
+    assert ours.shape == theirs.shape
+    assert (ours - theirs).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_in_one_line_that_says_what_next(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        load(name, tmp_path)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert len(said) < 700
+    assert re.search(FOLDERS[name].says, said), said
+
+
+def test_a_choice_of_data_set_is_that_data_sets(tmp_path: Path) -> None:
+    """so100-blue's statistics are one more than so100's, so actions are another place."""
+    folder = ready("smolvla, statistics by data set", tmp_path)
+    made = [
+        load_flow_engine(folder, EngineOptions(str(folder), unnorm_key=key)).policy
+        for key in ("so100", "so100-blue")
+    ]
+    assert torch.equal(
+        made[1].processors.action.low, made[0].processors.action.low + 1
+    ) and not torch.equal(made[0].processors.state.low, made[1].processors.state.low)
+    assert inspect(str(folder)).statistics == ("so100", "so100-blue", "so100-red")
+
+
+def test_no_statistics_of_the_state_means_as_it_is(tmp_path: Path) -> None:
+    policy = load("smolvla_base: statistics by data set, none of the state", tmp_path)
+    state = torch.arange(6.0)
+    assert torch.equal(policy.processors.state.normalize(state), state)
+    assert policy.processors.action.mode == "MEAN_STD"
+
+
+def test_a_renamed_wrist_is_still_the_wrists(tmp_path: Path) -> None:
+    """camera1 was the data set's front: what the data set called wrist is the robot's wrist."""
+    policy = load("smolvla, wrist and front renamed", tmp_path)
+    assert policy.config.cameras == ("front", "wrist")
+    assert roles_of(policy.config.cameras) == ("main", "wrist")
+    assert roles_of(("wrist", "front")) == ("wrist", "main")
+
+
+def test_the_policy_of_the_node_takes_the_choice(tmp_path: Path) -> None:
+    """From the node's parameters to actions in the data set's units; without a choice, one line."""
+    name = "smolvla_base: statistics by data set, none of the state"
+    folder = ready(name, tmp_path)
+    options = FOLDERS[name].options | {"flow_cameras": "front=main wrist=wrist"}
+    spec = PolicySpec("vla", engine=EngineOptions(str(folder), **options))
+    used, _ = settle(spec)
+    assert used.unnorm_key == "so100"
+    policy = VlaPolicy(spec)
+    policy.reset(Instruction("push the blue block", 1))
+    front, wrist = image("smolvla/front", 48, 64), image("smolvla/wrist", 70, 56)
+    seen = Observation(1, 1, 0, front, wrist, np.zeros(6))
+    answer = policy.step(seen, Timeline(0).mark("queue", 0), CLOCK)
+    assert answer.actions.shape == (9, 7)
+    with pytest.raises(PolicyRefused, match=r"unnorm_key is needed.*so100, so100-blue, so100-red"):
+        settle(PolicySpec("vla", engine=EngineOptions(str(folder))))

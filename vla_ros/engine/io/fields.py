@@ -1,0 +1,320 @@
+"""Every field of other people's config.json: used here, irrelevant here, or refused by its name.
+
+A field that changes the mathematics and that nobody read would act in silence: pi0.5's
+``use_visual_memory`` adds no tensor, and a policy trained with it would look at one frame. So each
+family has three lists. ``used``: this engine reads it. ``idle``: no output depends on it, with why.
+``only``: it changes what the policy says and one value of it is computed here; any other is
+refused. A field in none of the lists is refused too, by its name.
+
+The names are those of the authors' own classes; ``test/support/config_fields.py`` reads them there
+and says which are in no list. Sources: lerobot 0.3.3, 0.4.4, 0.6.1 and main,
+``configs/policies.py`` and ``policies/*/configuration_*.py``; Isaac-GR00T
+``configs/model/gr00t_n1d6.py``, ``gr00t_n1d7.py``; what BitVLA's class wrote; openvla
+``configuration_prismatic.py``; transformers 4.40.1 and 5.23 ``configuration_utils.py``,
+``LlamaConfig``, ``Qwen2Config``. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vla_ros.engine.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class FieldLists:
+    """The fields of a family. ``idle``: names, separated by blanks, to the reason; ``only``: to the
+    values that are computed, None (null) always among them; ``own``: this project's additions."""
+
+    used: str
+    idle: Mapping[str, str]
+    only: Mapping[str, tuple[object, ...]]
+    own: str = ""
+
+    def reasons(self) -> dict[str, str]:
+        """Each idle field and why."""
+        return {name: why for names, why in self.idle.items() for name in names.split()}
+
+    def known(self) -> set[str]:
+        """Every field in any list."""
+        return {*self.used.split(), *self.own.split(), *self.reasons(), *self.only}
+
+    def check(self, raw: Mapping[str, Any], where: str = "") -> None:
+        """Raise CheckpointError, the fields by name, where something is asked for that is not
+        computed, or that nobody here ever heard of."""
+        for name, allowed in self.only.items():
+            value = raw.get(name)
+            if value is not None and not any(_same(value, one) for one in allowed):
+                wanted = " or ".join(map(short, allowed)) or "null"
+                raise CheckpointError(
+                    f"{where}{name} is {short(value)}: wanted {wanted},"
+                    " this engine computes nothing else"
+                )
+        if strange := sorted(raw.keys() - self.known()):
+            listed = ", ".join(f"{where}{name} ({short(raw[name])})" for name in strange[:5])
+            more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+            raise CheckpointError(
+                f"unknown fields {listed}{more}: they may change what the policy says, and this"
+                " engine does not know how; take them out if you know that they do not"
+            )
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _same(value: object, allowed: object) -> bool:
+    return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
+
+
+_TRAINING = "training alone"
+_HUB = "where it is published"
+_SPEED = "how fast LeRobot computes it"
+_LEROBOT_IDLE = {
+    "push_to_hub repo_id private tags license pretrained_path pretrained_revision": _HUB,
+    "device use_amp": "device and number format are options here",
+    "use_peft": "an adapter is told by its files",
+    "n_action_steps": "how much of a chunk is executed is the execution's",
+    "rtc_config": "how chunks are continued is the execution's",
+    "optimizer_lr optimizer_betas optimizer_eps optimizer_weight_decay optimizer_grad_clip_norm"
+    " scheduler_warmup_steps scheduler_decay_steps scheduler_decay_lr": _TRAINING,
+}
+_LEROBOT_USED = "type input_features output_features normalization_mapping"
+_VLM_IDLE = {
+    **_LEROBOT_IDLE,
+    "freeze_vision_encoder train_expert_only train_state_proj": _TRAINING,
+    "compile_model compile_mode use_cache": _SPEED,
+    "empty_cameras": "LeRobot masks them; here they are left out",
+}
+_FLOW_USED = (
+    f"{_LEROBOT_USED} chunk_size max_state_dim max_action_dim tokenizer_max_length min_period"
+    " max_period"
+)
+#: what an aloha of Physical Intelligence's asks for, in its first port
+_ALOHA: dict[str, tuple[object, ...]] = {
+    "adapt_to_pi_aloha": (False,),
+    "use_delta_joint_actions_aloha": (False,),
+}
+_PI_IDLE = {
+    **_VLM_IDLE,
+    "dtype": "the number format is an option here",
+    "gradient_checkpointing time_sampling_beta_alpha time_sampling_beta_beta time_sampling_scale"
+    " time_sampling_offset": _TRAINING,
+    "relative_exclude_joints action_feature_names": "the processors say it",
+    "attention_implementation": _SPEED,
+}
+_PI_USED = (
+    f"{_FLOW_USED} paligemma_variant action_expert_variant num_inference_steps image_resolution"
+    " use_relative_actions"
+)
+#: of lerobot's first port of pi0, whose values `vla-ros convert` carries over to today's names
+_PI_FIRST: dict[str, tuple[object, ...]] = {
+    "resize_imgs_with_padding": ([224, 224],),
+    "proj_width": (1024,),
+    "num_steps": (10,),
+}
+PI0 = FieldLists(
+    _PI_USED, _PI_IDLE, {"n_obs_steps": (1,), **_ALOHA, **_PI_FIRST}, "shapes row_time"
+)
+PI05 = FieldLists(
+    f"{_PI_USED} rtc_training_max_delay",
+    {
+        **_PI_IDLE,
+        "memory_frames memory_stride memory_temporal_attention_every": "of a memory: refused",
+    },
+    {
+        "n_obs_steps": (1,),
+        "use_visual_memory": (False,),
+        "use_proprioceptive_memory": (False,),
+    },
+    "shapes row_time state_in_prompt",
+)
+SMOLVLA = FieldLists(
+    f"{_FLOW_USED} resize_imgs_with_padding num_steps vlm_model_name attention_mode num_vlm_layers"
+    " self_attn_every_n_layers expert_width_multiplier num_expert_layers",
+    {
+        **_VLM_IDLE,
+        "load_vlm_weights": "the weights are the checkpoint's",
+        "prefix_length pad_language_to": "padding is masked",
+    },
+    {"n_obs_steps": (1,), **_ALOHA, "add_image_special_tokens": (False,)},
+    "shapes row_time",
+)
+EVO1 = FieldLists(
+    f"{_LEROBOT_USED} chunk_size max_state_dim max_action_dim max_views image_resolution"
+    " postprocess_action_dim binarize_gripper gripper_index gripper_threshold"
+    " gripper_below_threshold_value gripper_above_threshold_value vlm_model_name vlm_num_layers"
+    " max_text_length embed_dim hidden_dim state_hidden_dim num_heads num_layers"
+    " num_inference_timesteps num_categories default_embodiment_id",
+    {
+        **_LEROBOT_IDLE,
+        "training_stage dropout enable_gradient_checkpointing gradient_checkpointing_use_reentrant"
+        " finetune_vlm finetune_language_model finetune_vision_model finetune_action_head"
+        " apply_training_stage_defaults": _TRAINING,
+        "vlm_dtype": "the number format is an option here",
+        "use_flash_attn": _SPEED,
+        "empty_cameras": "their places stay empty, as those of absent cameras do",
+        "task_field": "the instruction comes from a topic",
+        "embodiment_id_field": "the option embodiment says it",
+    },
+    {"n_obs_steps": (1,), "return_cls_only": (False,), "action_head": ("flowmatching",)},
+    "shapes",
+)
+LEROBOT = {"pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA, "evo1": EVO1}
+
+_BOOKS = "transformers' bookkeeping"
+#: ``PretrainedConfig`` of transformers 4 and 5: what it writes for any model.
+_TRANSFORMERS_IDLE = {
+    "architectures auto_map transformers_version _name_or_path name_or_path _commit_hash"
+    " _attn_implementation attn_implementation _attn_implementation_internal"
+    " _attn_implementation_autoset is_composition finetuning_task id2label label2id num_labels"
+    " problem_type task_specific_params tokenizer_class prefix torchscript use_bfloat16"
+    " tf_legacy_loss return_dict output_hidden_states output_attentions use_return_dict"
+    " keys_to_ignore_at_inference _output_attentions quantization_config_class": _BOOKS,
+    "torch_dtype dtype": "the number format is an option here",
+    "use_cache": "how fast transformers computes it",
+    "max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty"
+    " temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size"
+    " encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores"
+    " return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values"
+    " exponential_decay_length_penalty suppress_tokens begin_suppress_tokens"
+    " decoder_start_token_id": "free text, which no policy writes",
+    "is_encoder_decoder is_decoder cross_attention_hidden_size add_cross_attention"
+    " tie_encoder_decoder sep_token_id": "of models with an encoder",
+    "bos_token_id eos_token_id pad_token_id": "the tokenizer says it",
+}
+_TRANSFORMERS_ONLY: dict[str, tuple[object, ...]] = {
+    "pruned_heads": ({},),
+    "chunk_size_feed_forward": (0,),
+}
+OPENVLA = FieldLists(
+    "model_type vision_backbone_id llm_backbone_id use_fused_vision_backbone image_resize_strategy"
+    " text_config pad_to_multiple_of norm_stats n_action_bins timm_override_act_layers"
+    " quantization_config",
+    {
+        **_TRANSFORMERS_IDLE,
+        "arch_specifier hf_llm_id timm_model_ids image_sizes": "vision_backbone_id and"
+        " llm_backbone_id say it",
+        "llm_max_length": "longer prompts are refused before",
+        "output_projector_states": "what else the class returns",
+        "tie_word_embeddings vocab_size": "text_config says it",
+    },
+    _TRANSFORMERS_ONLY,
+    "vision_config action_vocab empty_token_id letterbox_fill image_sequence_len action_chunk"
+    " parallel_decoding proprio_dim action_dim normalise_by_minmax vq max_delay stop_token",
+)
+TEXT = FieldLists(
+    "model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads"
+    " num_key_value_heads head_dim rope_theta rope_scaling rope_parameters rms_norm_eps"
+    " tie_word_embeddings hidden_act attention_bias mlp_bias use_sliding_window"
+    " partial_rotary_factor",
+    {
+        **_TRANSFORMERS_IDLE,
+        "attention_dropout initializer_range pretraining_tp": _TRAINING,
+        "max_position_embeddings": "RoPE has no table, and prompts are short",
+        "sliding_window max_window_layers": "of use_sliding_window, which is refused",
+        "layer_types": "of sliding windows, which are refused",
+    },
+    _TRANSFORMERS_ONLY,
+)
+#: BitVLA's is LLaVA's class with BitNet and a SigLIP of few bits.
+BITVLA = FieldLists(
+    "model_type text_config vision_config vision_feature_layer vision_feature_select_strategy"
+    " projector_hidden_act multimodal_projector_bias n_action_bins norm_stats",
+    {
+        **_TRANSFORMERS_IDLE,
+        "image_seq_length image_token_index ignore_index": "where pictures go, the tower says",
+        "tie_word_embeddings vocab_size": "text_config says it",
+    },
+    _TRANSFORMERS_ONLY,
+    "image_sequence_len action_chunk parallel_decoding proprio_dim action_dim normalise_by_minmax",
+)
+BITVLA_TEXT = FieldLists(
+    TEXT.used, TEXT.idle, {**TEXT.only, "weight_bits": (1,), "input_bits": (8,)}
+)
+BITVLA_VISION = FieldLists(
+    "model_type hidden_size intermediate_size num_hidden_layers num_attention_heads image_size"
+    " patch_size num_channels layer_norm_eps hidden_act vit_weight_bits vit_act_bits"
+    " vit_weight_quant_method vit_act_quant_method",
+    {
+        **_TRANSFORMERS_IDLE,
+        "attention_dropout": _TRAINING,
+        "vision_use_head projection_dim": "of the pooled vector, which LLaVA does not take",
+    },
+    _TRANSFORMERS_ONLY,
+)
+#: Of GR00T's N1.6 and N1.7, whose images, states and actions ``processor_config.json`` describes.
+_GROOT_IDLE = {
+    **_TRANSFORMERS_IDLE,
+    "model_dtype load_bf16 backbone_trainable_params_fp32 compute_dtype": "the number format is an"
+    " option here",
+    "model_revision": "the weights are the checkpoint's",
+    "tune_top_llm_layers tune_llm tune_visual tune_projector tune_diffusion_model tune_vlln"
+    " noise_beta_alpha noise_beta_beta noise_s state_dropout_prob state_additive_noise_scale"
+    " attn_dropout random_rotation_angle color_jitter_params extra_augmentation_config"
+    " rtc_max_delay_steps": _TRAINING,
+    "use_flash_attention": "how fast NVIDIA's code computes it",
+    "collator_overwrite_image_inputs eagle_collator": "how pictures are batched",
+    "image_crop_size image_target_size shortest_image_edge crop_fraction"
+    " use_albumentations_transforms letter_box_transform formalize_language"
+    " apply_sincos_state_encoding use_percentiles use_relative_action use_mean_std"
+    " exclude_state_in_processor": "processor_config.json says it",
+}
+_GROOT_USED = (
+    "model_type model_name backbone_embedding_dim select_layer action_horizon max_state_dim"
+    " max_action_dim hidden_size input_embedding_dim add_pos_embed use_vlln max_seq_len"
+    " use_alternate_vl_dit attend_text_every_n_blocks diffusion_model_cfg vl_self_attention_cfg"
+    " num_inference_timesteps num_timestep_buckets max_num_embodiments"
+)
+_GROOT_ONLY: dict[str, tuple[object, ...]] = {
+    **_TRANSFORMERS_ONLY,
+    "reproject_vision": (False,),
+    "state_history_length": (1,),
+    "strict_action_padding_mask": (False,),
+    "exclude_state": (False,),
+}
+GROOT_N17 = FieldLists(
+    _GROOT_USED, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("qwen",)}, "shapes"
+)
+GROOT_N16 = FieldLists(
+    _GROOT_USED, _GROOT_IDLE, {**_GROOT_ONLY, "backbone_model_type": ("eagle",)}, "shapes"
+)
+#: The two parts of N1.5's config.json.
+GROOT_N15 = FieldLists(
+    "model_type backbone_cfg action_head_cfg action_horizon action_dim",
+    {
+        **_TRANSFORMERS_IDLE,
+        "compute_dtype model_dtype": "the number format is an option here",
+        "hidden_size": "the two parts say it",
+    },
+    _TRANSFORMERS_ONLY,
+    "shapes",
+)
+GROOT_N15_BACKBONE = FieldLists(
+    "select_layer",
+    {
+        "tune_llm tune_visual": _TRAINING,
+        "eagle_path": "the published Eagle's sizes are known here",
+        "load_bf16": "the number format is an option here",
+        "use_flash_attention": "how fast NVIDIA's code computes it",
+    },
+    {"reproject_vision": (False,), "project_to_dim": ()},
+)
+GROOT_N15_HEAD = FieldLists(
+    "add_pos_embed diffusion_model_cfg input_embedding_dim backbone_embedding_dim hidden_size"
+    " max_seq_len action_dim action_horizon num_timestep_buckets num_inference_timesteps"
+    " max_num_embodiments max_state_dim use_vlln vl_self_attention_cfg num_target_vision_tokens",
+    {
+        **_TRANSFORMERS_IDLE,
+        "model_dtype": "the number format is an option here",
+        "max_action_dim": "action_dim says it",
+        "attend_text_every_n_blocks": "of use_alternate_vl_dit, which is refused",
+        "noise_beta_alpha noise_beta_beta noise_s tune_projector tune_diffusion_model"
+        " load_pretrained_det_decode_layer_path detection_coeff freeze_decode_layer"
+        " expand_batch": _TRAINING,
+    },
+    {**_TRANSFORMERS_ONLY, "use_alternate_vl_dit": (False,)},
+)

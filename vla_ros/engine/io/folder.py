@@ -1,0 +1,297 @@
+"""What a checkpoint's folder is, from its names, its JSON and the headers of its weights.
+
+Apart from the loaders, since nothing here imports torch or reads a tensor: an answer takes a
+second where a policy of gigabytes takes minutes. What only the weights themselves can tell (a
+tensor's shape, NaN) is left to loading, and to `vla-ros doctor --checkpoint FOLDER --full`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vla_ros.engine.errors import CheckpointError
+from vla_ros.engine.io.config import Fields, ModelConfig, parse_config
+from vla_ros.engine.io.fields import EVO1, GROOT_N15, GROOT_N16, GROOT_N17, LEROBOT, FieldLists
+from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
+from vla_ros.engine.io.flow_config import (
+    ACTION,
+    KINDS,
+    NORMALIZER,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    STATE,
+    TOKENIZER,
+    UNNORMALIZER,
+    by_data_set,
+    camera_names,
+    feature_length,
+    known_steps,
+    read_flow_config,
+    relative_actions,
+    robots_cameras,
+    steps_of,
+)
+from vla_ros.engine.io.foreign import refuse_foreign, refuse_foreign_flow
+from vla_ros.engine.io.hub import SHIPPED, folder_of, shipped
+from vla_ros.engine.models.cameras import roles_of
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+LAUNCH = "ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:="
+_COMMAND = re.compile(r"`([^`]+)`")
+#: ``model_type`` of NVIDIA's folders: kind, fields, the file that says its robots
+_GROOTS: dict[str, tuple[str, FieldLists, str]] = {
+    "Gr00tN1d7": ("groot-n1.7", GROOT_N17, "processor_config.json"),
+    "Gr00tN1d6": ("groot-n1.6", GROOT_N16, "processor_config.json"),
+    "gr00t_n1_5": ("groot-n1.5", GROOT_N15, "experiment_cfg/metadata.json"),
+}
+
+
+@dataclass(slots=True)
+class Described:
+    """A folder. ``needs``: what a robot must have and somebody must choose; ``lacks``: what is in
+    the way of loading it, each a line; ``next``: the command that comes next."""
+
+    directory: Path
+    family: str = "unknown"
+    weights: str = ""
+    needs: list[str] = field(default_factory=list)
+    lacks: list[str] = field(default_factory=list)
+    next: str = ""
+
+    @contextmanager
+    def finding(self) -> Iterator[None]:
+        """What is raised inside is something that it lacks."""
+        try:
+            yield
+        except CheckpointError as error:
+            said = " ".join(str(error).split())
+            self.lacks.append(said)
+            if not self.next and (command := _COMMAND.search(said)):
+                self.next = command[1]
+
+
+def describe(name: str) -> Described:
+    """What ``name`` is: a folder, ``shipped:<name>``, or a commit on the hub. CheckpointError:
+    there is no such place."""
+    directory = shipped(name) if name.startswith(SHIPPED) else folder_of(name)
+    found = Described(directory)
+    with found.finding():
+        _tell(found)
+    if not found.lacks and not found.next:
+        choices = [need.partition(": ")[0] for need in found.needs if ": one of" in need]
+        found.next = LAUNCH + name + "".join(f" {one}:=..." for one in choices)
+    return found
+
+
+def _tell(found: Described) -> None:
+    path = found.directory / "config.json"
+    raw = read_json(path) if path.is_file() else {}
+    kind, model = raw.get("type"), raw.get("model_type")
+    if kind in LEROBOT:
+        found.family = f"{kind} of LeRobot"
+        _flow(found, str(kind), raw)
+    elif model in _GROOTS:
+        _groot(found, raw, *_GROOTS[str(model)])
+    else:
+        if isinstance(kind, str):
+            found.family = f"{kind} of LeRobot"
+        refuse_foreign(found.directory)
+        _tokens(found, raw)
+
+
+# ------------------------------------------------------------------------------------------------
+# Flow policies
+
+
+def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
+    directory = found.directory
+    with found.finding():
+        refuse_foreign_flow(directory)
+    if found.lacks:
+        return
+    with found.finding():
+        found.weights = _weights(directory)
+    with found.finding():
+        if kind in KINDS:
+            config = read_flow_config(directory)
+            cameras, state, action = config.cameras, config.state_dim, config.action_dim
+            before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
+            relative_actions(directory, before, after, config)
+        else:
+            EVO1.check(raw)
+            fields = Fields(raw)
+            cameras = robots_cameras(directory, camera_names(fields))
+            state = feature_length(fields, "input_features", STATE, 24)
+            action = feature_length(fields, "output_features", ACTION, 24)
+        found.needs.append(_cameras(cameras))
+        found.needs.append(f"a state of {state} values; it gives actions of {action}")
+    with found.finding():
+        _statistics(found, kind)
+    with found.finding():
+        _words(found, kind, raw)
+
+
+def _cameras(cameras: tuple[str, ...]) -> str:
+    """Which of the robot's cameras each is taken for, or that somebody must say it."""
+    try:
+        pairs = zip(cameras, roles_of(cameras), strict=True)
+        return "cameras " + ", ".join(f"{name} ({role})" for name, role in pairs)
+    except CheckpointError:
+        names = " ".join(f"{name}=..." for name in cameras)
+        return f"flow_cameras: one of main, wrist, none or a camera's name for each, '{names}'"
+
+
+def _statistics(found: Described, kind: str) -> None:
+    directory = found.directory
+    before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
+    if kind in KINDS and (strange := sorted({*before, *after} - known_steps(kind))):
+        raise CheckpointError(
+            f"{directory} has processor steps that are not built: {', '.join(strange)}"
+        )
+    for steps, step, feature, which in (
+        (after, UNNORMALIZER, ACTION, "ACTION"),
+        (before, NORMALIZER, STATE, "STATE"),
+    ):
+        if step not in steps:
+            raise CheckpointError(f"{directory} has no processor step {step}")
+        scaled = steps[step].part("config").items("normalize_observation_keys")
+        if feature == STATE and scaled and STATE not in scaled:
+            raise (
+                steps[step]
+                .part("config")
+                .wrong("normalize_observation_keys", f"{STATE} among them, or null")
+            )
+        file = steps[step].text("state_file", "")
+        stored = header(directory / Path(file).name) if file else {}
+        mode = steps[step].part("config").part("norm_map").raw.get(which, "IDENTITY")
+        if mode == "IDENTITY":
+            continue
+        sets = by_data_set(stored, feature)
+        if not sets and feature == ACTION:
+            raise CheckpointError(
+                f"{directory} has no statistics of its actions for {mode}: copy its training run's"
+                " policy_*.safetensors there"
+            )
+        if not sets:
+            found.needs.append(
+                "state_normalization: identity, since there are no statistics of the state (where"
+                " that is right: LeRobot does it without a word)"
+            )
+        elif "" not in sets and feature == ACTION:
+            found.needs.append(f"unnorm_key: one of {', '.join(sorted(sets))}")
+
+
+def _words(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
+    """Where its tokenizer is. LeRobot's folders name it only."""
+    directory = found.directory
+    name = str(raw.get("vlm_model_name") or "")
+    if kind in KINDS:
+        step = steps_of(directory / PREPROCESSOR).get(TOKENIZER)
+        name = "" if step is None else step.part("config").text("tokenizer_name", "")
+    places = [directory, directory / "tokenizer"]
+    if name and (Path(name).is_absolute() or (directory / name).is_dir()):
+        places.append(directory / name)
+    if any((place / "tokenizer.json").is_file() for place in places):
+        return
+    whose = name or "its language model"
+    raise CheckpointError(
+        f"no tokenizer.json in {directory}: it is {whose}'s; copy it there, or name its folder with"
+        f" the option tokenizer: `hf download {whose} tokenizer.json tokenizer_config.json"
+        f" --local-dir {directory}`"
+    )
+
+
+def _groot(
+    found: Described, raw: Mapping[str, Any], kind: str, lists: FieldLists, says: str
+) -> None:
+    directory = found.directory
+    found.family = kind
+    with found.finding():
+        found.weights = _weights(directory)
+    with found.finding():
+        lists.check(raw)
+    with found.finding():
+        places = (directory, directory / "processor")
+        place = next((p for p in places if (p / says).is_file()), None)
+        if place is None:
+            raise CheckpointError(f"no {says} in {directory} or its folder processor: {AGAIN}")
+        known = read_json(place / says)
+        if says == "processor_config.json":
+            robots = Fields(known).part("processor_kwargs").part("modality_configs").raw
+            statistics = place / "statistics.json"
+            if not statistics.is_file():
+                raise CheckpointError(f"no statistics.json in {place}: {AGAIN}")
+            trained = read_json(statistics)
+            tags = sorted(name for name in robots if name in trained)
+        else:
+            tags = sorted(known)
+        found.needs.append(
+            f"embodiment: one of {', '.join(tags)}" if len(tags) > 1 else f"robot {', '.join(tags)}"
+        )
+    with found.finding():
+        words = ("tokenizer.json", "vocab.json")  # of Eagle's, beside merges.txt
+        if not any((p / n).is_file() for p in (*places, directory / "tokenizer") for n in words):
+            raise CheckpointError(
+                f"no tokenizer.json in {directory}: copy that of its language model there, or name"
+                " its folder with the option tokenizer"
+            )
+
+
+# ------------------------------------------------------------------------------------------------
+# Token policies
+
+
+def _tokens(found: Described, raw: Mapping[str, Any]) -> None:
+    directory = found.directory
+    found.family = str(raw.get("model_type", "openvla"))
+    with found.finding():
+        found.weights = _weights(directory)
+    with found.finding():
+        found.needs.append(_of_tokens(parse_config(raw)))
+    with found.finding():
+        path = directory / "dataset_statistics.json"
+        sets = read_json(path) if path.is_file() else raw.get("norm_stats") or {}
+        if not isinstance(sets, Mapping) or not sets:
+            raise CheckpointError(
+                f"{directory} has no action statistics: copy the dataset_statistics.json of its"
+                " training run there"
+            )
+        if len(sets) > 1:
+            found.needs.append(f"unnorm_key: one of {', '.join(sorted(sets))}")
+    with found.finding():
+        words = directory / "tokenizer.json"
+        if not words.is_file():
+            raise CheckpointError(f"no {words}: copy the base model's tokenizer.json there")
+        read_json(words)
+
+
+def _of_tokens(config: ModelConfig) -> str:
+    camera = "main and wrist" if config.images == 2 else "main"
+    state = f", a state of {config.proprio_dim} values" if config.proprio_dim else ""
+    how = "in one pass" if config.parallel else "token by token"
+    return f"cameras {camera}{state}; chunks of {config.chunk}, {how}"
+
+
+# ------------------------------------------------------------------------------------------------
+# Weights
+
+
+def _weights(directory: Path) -> str:
+    """How many tensors and bytes; CheckpointError where a file is not there or not whole."""
+    single, index = directory / WEIGHTS, directory / INDEX
+    if single.exists():
+        files = [single]
+    elif index.exists():
+        files = [directory / name for name in sorted(set(weight_map(index).values()))]
+    else:
+        files = sorted(p for p in directory.glob("*.safetensors") if "processor" not in p.name)
+    if not files:
+        raise CheckpointError(f"no {WEIGHTS} in {directory}: {AGAIN}")
+    tensors = sum(len(header(path)) for path in files)
+    size = sum(path.stat().st_size for path in files)
+    return f"{size / 1e9:.2f} GB in {tensors} tensors"
