@@ -132,7 +132,7 @@ setup(
         "sim": ["mujoco>=3.3,<3.10"],
         # What LIBERO imports; LIBERO itself comes after it, see requirements/libero.txt.
         "libero": [
-            "mujoco>=3.3,<3.10",
+            "mujoco==3.3.2",
             "scipy>=1.11",
             "numba>=0.60",
             "opencv-python-headless>=4.10",

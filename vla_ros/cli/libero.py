@@ -1,23 +1,30 @@
-"""`vla-ros libero`: prepare the LIBERO benchmark, and list its tasks."""
+"""`vla-ros libero`: prepare the LIBERO benchmark, probe its world, and list its tasks."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.cli.arguments import FLAGS, Verbs, add_verb
+from vla_ros.core.console import print_json
+from vla_ros.core.errors import UserError
 
 if TYPE_CHECKING:
     from vla_ros.cli.doctor import Check
+    from vla_ros.sim.libero.probe import Reading
 
 DESCRIPTION = """\
-Prepare the LIBERO benchmark and list its tasks.
+Prepare the LIBERO benchmark, probe its world and list its tasks.
 
 setup writes LIBERO's own config.yaml (without which it asks questions), finds or fetches its
 meshes and textures, tries one task, and prints one line for each thing: ok, or what is missing and
 what to do. It asks nothing and installs no package: `make libero` in the checkout does that.
+probe says whether this machine's world is the one of the published figures: where a bowl comes to
+rest in all 50 initial states of libero_spatial/5, how bright the floor of libero_object is. Another
+MuJoCo than LIBERO's changes both. It takes about a minute.
 tasks prints every task's name, step limit and sentence."""
 
 EPILOG = """\
@@ -25,9 +32,11 @@ examples:
   vla-ros libero setup                       look at what there is, write config.yaml
   vla-ros libero setup --assets hub          also fetch the assets (lerobot/libero-assets)
   vla-ros libero setup --assets ~/assets     also use this folder, or unpack this archive
+  vla-ros libero probe --json                and one line of JSON at the end
   vla-ros libero tasks --suite libero_object
 
-exit status: 0 every suite can run, 1 something is missing, 2 wrong usage"""
+exit status: 0 every suite can run, 1 something is missing, 2 wrong usage;
+of probe: 0 the right world, 1 another one, 2 it cannot be probed"""
 
 HUB = "lerobot/libero-assets"
 
@@ -35,18 +44,53 @@ HUB = "lerobot/libero-assets"
 def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
     parser = add_verb(verbs, "libero", DESCRIPTION, EPILOG)
-    parser.add_argument("what", choices=("setup", "tasks"), help="prepare, or list the tasks")
+    parser.add_argument("what", choices=("setup", "probe", "tasks"), help="prepare, probe, or list")
     parser.add_argument(
         "--assets",
         metavar="PATH|hub",
         help="setup: a folder or archive of LIBERO's assets, or 'hub' to download them",
     )
     parser.add_argument("--suite", default="", help="tasks: of this suite only")
+    parser.add_argument("--json", **FLAGS["--json"])
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prepare or list; returns the exit status."""
+    """Prepare, probe or list; returns the exit status."""
+    if args.json and args.what != "probe":
+        raise UserError(f"--json belongs to probe, not to {args.what}")
+    if args.what == "probe":
+        return _probe(args.json)
     return _setup(args.assets) if args.what == "setup" else _tasks(args.suite)
+
+
+def _probe(as_json: bool) -> int:
+    from vla_ros.sim.factory import EnvConfig
+    from vla_ros.sim.libero import probe
+    from vla_ros.sim.process import SimProcess
+
+    found: list[Reading] = []
+    env = SimProcess(EnvConfig("libero", probe.IMAGE_SIZE, wrist=False))
+    try:
+        for reading in probe.readings(env):
+            found.append(reading)
+            print(_said(reading), flush=True)
+    finally:
+        env.close()
+    right = all(reading.right for reading in found)
+    print("the world of the published figures" if right else f"another world: {_WHAT_TO_DO}")
+    if as_json:
+        print_json({"right": right, "readings": [asdict(reading) for reading in found]})
+    return 0 if right else 1
+
+
+_WHAT_TO_DO = (
+    "compare no figure with a published one; pip install '.[libero]' brings LIBERO's MuJoCo"
+)
+
+
+def _said(reading: Reading) -> str:
+    level = "ok" if reading.right else "WRONG"
+    return f"{level:<5} {reading.task:<16} {reading.found} ({reading.expected})"
 
 
 def _tasks(suite: str) -> int:

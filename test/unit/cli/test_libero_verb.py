@@ -114,3 +114,18 @@ def test_tasks_are_listed(user, capsys):
     assert lines == ["libero_10/0        520  libero 10 a"]
     assert main.main(["libero", "tasks", "--suite", "other"]) == 2
     assert "LIBERO has no suite 'other'" in capsys.readouterr().err
+
+
+def test_what_cannot_be_probed_is_one_line_and_an_exit_status_of_its_own(
+    capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setenv(assets.VARIABLE, str(tmp_path / "none"))
+    assert main.main(["libero", "probe"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+
+
+def test_a_line_of_json_is_the_probes_only(user, capsys):
+    assert main.main(["libero", "tasks", "--json"]) == 2
+    assert "--json belongs to probe" in capsys.readouterr().err

@@ -1,0 +1,59 @@
+"""The world is the one that LIBERO's published figures belong to, and `libero probe` says so."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vla_ros.cli import main
+from vla_ros.sim.libero import probe
+
+
+@pytest.fixture(scope="module")
+def probed():
+    """`vla-ros libero probe --json`: its exit status, its lines, and what the last one holds."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-m", "vla_ros", "libero", "probe", "--json"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=170,
+    )
+    assert done.stdout, done.stderr
+    *lines, last = done.stdout.splitlines()
+    return done.returncode, lines, json.loads(last)
+
+
+def test_the_bowl_stands_on_the_ramekin_in_every_initial_state(probed):
+    """From MuJoCo 3.4.0 on it stands on the rim and tips over."""
+    reading = probed[2]["readings"][0]
+    assert reading["task"] == "libero_spatial/5"
+    assert "wrong in 0 of 50 initial states" in reading["found"]
+    assert reading["right"], reading
+
+
+def test_the_floor_is_as_bright_as_its_texture(probed):
+    """From MuJoCo 3.3.3 on it is darker by a third."""
+    reading = probed[2]["readings"][1]
+    assert reading["task"] == "libero_object/0"
+    assert reading["right"], reading
+
+
+def test_the_probe_says_that_it_is_the_right_world(probed):
+    status, lines, content = probed
+    assert (status, content["right"]) == (0, True), lines
+    assert [line.split()[0] for line in lines] == ["ok", "ok", "the"]
+
+
+def test_another_world_is_an_exit_status_of_its_own(monkeypatch, capsys):
+    """No picture is brighter than white: with that limit this world is another."""
+    monkeypatch.setattr(probe, "FLOOR_LEVEL", 255.0)
+    monkeypatch.setattr(probe, "readings", lambda env: iter([probe.floor(env)]))
+    assert main.main(["libero", "probe"]) == 1
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("WRONG libero_object/0")
+    assert last.startswith("another world: ")
