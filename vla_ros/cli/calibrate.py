@@ -85,7 +85,9 @@ def _played(args: argparse.Namespace, executed: int) -> list[Said]:
     asked = _as_evaluation(args, executed)
     world = world_of(environment_of(asked), asked.suite)
     tasks = select_tasks(world.tasks, asked.tasks)
-    plan = Plan(setup_of(asked, world.note), variants_of(asked), tasks, asked.episodes)
+    plan = Plan(
+        setup_of(asked, world.note, world.versions), variants_of(asked), tasks, asked.episodes
+    )
     jobs = plan.jobs()
     orders = [Order(job) for job in jobs]
     found: dict[tuple[str, int, int], Said] = {}

@@ -488,11 +488,12 @@ def check_leftovers(clean: bool) -> Check:
 
 def check_libero_packages() -> Check:
     """LIBERO's own packages and what they import."""
-    from vla_ros.sim.libero.assets import BENCHMARK, missing_packages, version
+    from vla_ros.sim.libero.assets import BENCHMARK, missing_packages
+    from vla_ros.sim.versions import installed
 
     missing = missing_packages()
     if not missing:
-        return ok("packages", ", ".join(f"{name} {version(name)}" for name in BENCHMARK))
+        return ok("packages", ", ".join(f"{name} {installed(name)}" for name in BENCHMARK))
     advice = "make libero (in the checkout)"
     if not set(missing) & set(BENCHMARK):
         advice = "pip install '.[libero]' (in the checkout)"
@@ -500,7 +501,10 @@ def check_libero_packages() -> Check:
 
 
 def check_libero() -> Check:
-    """The benchmark can be loaded, its assets are there. Builds no task: that takes seconds."""
+    """The benchmark can be loaded, in its own world, and its assets are there. Builds no task:
+    that takes seconds."""
+    from vla_ros.sim.versions import MUJOCO, mujoco_note
+
     packages = check_libero_packages()
     if packages.level is not Level.OK:
         return warn("LIBERO", f"{packages.found} (optional)", packages.advice)
@@ -512,12 +516,14 @@ def check_libero() -> Check:
         "except SimError as error:\n"
         "    raise SystemExit(str(error))\n"
         "note = f'; {spec.note}' if spec.note else ''\n"
-        "print(f'{len(spec.tasks)} tasks{note}')"
+        "print(f'{spec.world}, {len(spec.tasks)} tasks{note}')"
     )
     good, text = try_python(code, 120.0)
     if not good:
         return warn("LIBERO", text, "vla-ros libero setup")
-    return ok("LIBERO", f"{packages.found}, {text}")
+    if mujoco_note():
+        return warn("LIBERO", text, f"pip install mujoco=={MUJOCO}")
+    return ok("LIBERO", text)
 
 
 def check_trial(task: str) -> Check:

@@ -209,7 +209,7 @@ def _check_view(args: argparse.Namespace) -> None:
     view_node(simulated=False)  # raises where viser is missing
 
 
-def setup_of(args: argparse.Namespace, note: str) -> Setup:
+def setup_of(args: argparse.Namespace, note: str, world: str = "") -> Setup:
     """What all episodes share; looks into the checkpoint. Raises UserError."""
     from vla_ros.data.episodes.records import Setup
     from vla_ros.sim.episode import Mode
@@ -226,6 +226,7 @@ def setup_of(args: argparse.Namespace, note: str) -> Setup:
         "max_steps": args.max_steps,
         "max_age_s": args.max_age,
         "nudge_m": args.nudge,
+        "world": world,
         "note": note,
     }
     try:
@@ -441,7 +442,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         check_instruction(args.instruction)
     world = world_of(environment_of(args), args.suite)
     tasks = select_tasks(world.tasks, args.tasks)
-    setup = setup_of(args, world.note)
+    setup = setup_of(args, world.note, world.versions)
     return Plan(setup, variants_of(args), tasks, args.episodes, args.instruction)
 
 
@@ -461,6 +462,8 @@ def _play_all(args: argparse.Namespace, plan: Plan, store: Store, out: Path) -> 
     ]
     progress = _Show(plan, store)
     partial = _Partial(plan, store, out)
+    if plan.setup.note:  # before hours are spent on it
+        progress.say(f"note: {plan.setup.note}")
     progress.update()
     try:
         for played in _play(args, plan, orders, progress.say):

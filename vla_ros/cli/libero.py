@@ -114,8 +114,15 @@ def _setup(given: str | None) -> int:
 def _checks(given: str | None) -> Iterator[Check]:
     from vla_ros.cli import doctor as checks
     from vla_ros.sim.env import SimError
-    from vla_ros.sim.libero.assets import config_file, find_assets, placeholder_note, write_config
+    from vla_ros.sim.libero.assets import (
+        config_file,
+        digest_of,
+        find_assets,
+        placeholder_note,
+        write_config,
+    )
     from vla_ros.sim.libero.suites import find_package
+    from vla_ros.sim.versions import MUJOCO, libero_world, mujoco_note
 
     packages = checks.check_libero_packages()
     yield packages
@@ -131,6 +138,10 @@ def _checks(given: str | None) -> Iterator[Check]:
     yield checks.ok("assets", f"{assets}{f' ({note})' if note else ''}")
     write_config(config_file(), package, assets)
     yield checks.ok("config", str(config_file()))
+    if other := mujoco_note():
+        yield checks.warn("world", other, f"pip install mujoco=={MUJOCO}")
+    else:
+        yield checks.ok("world", libero_world(digest_of(assets)))
     yield from _suites(package, assets)
     task = _first_that_runs(package, assets)
     if task:

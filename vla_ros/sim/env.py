@@ -96,6 +96,7 @@ class EnvSpec:
 
     ``position_scale`` [m] and ``rotation_scale`` [rad] are the displacement that an action
     entry of 1 asks for in one control step. Images are square, ``image_size`` pixels a side.
+    ``world``: the versions that figures depend on (:mod:`vla_ros.sim.versions`).
     ``note``: what pictures and figures made with it must be labelled with, if anything.
     """
 
@@ -106,6 +107,7 @@ class EnvSpec:
     control_rate_hz: float = 20.0
     position_scale: float = 0.05
     rotation_scale: float = 0.5
+    world: str = ""
     note: str = ""
     geometry: Geometry | None = None  # None: it does not say
 

@@ -44,6 +44,7 @@ from vla_ros.sim.tasks import (
     satisfied,
 )
 from vla_ros.sim.urdf import RobotModel, pose_of
+from vla_ros.sim.versions import tabletop_world
 
 # ------------------------------------------------------------------------------------------------
 # Operational-space control of a simulated arm: a goal pose in, joint torques out.
@@ -190,7 +191,9 @@ class Tabletop:
         cameras = (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,)
         self._model = scene.build_model(msaa)
         self._robot = RobotModel(self._model, "panda", scene.BASE, scene.GRIP_SITE)
-        self._spec = EnvSpec(NAME, TASKS, cameras, image_size, geometry=self._robot.geometry)
+        self._spec = EnvSpec(
+            NAME, TASKS, cameras, image_size, world=tabletop_world(), geometry=self._robot.geometry
+        )
         self._data = mujoco.MjData(self._model)
         self._renderer = OffscreenRenderer(self._model, image_size, shadows)
         self._closed = False

@@ -48,7 +48,7 @@ def test_with_assets_every_suite_is_ready(user, capsys, tmp_path):
     status, lines = run(capsys, "setup", "--assets", str(folder))
     assert status == 0
     assert [line.split()[1] for line in lines] == [
-        *("packages", "assets", "config", *SUITES, "trial"),
+        *("packages", "assets", "config", "world", *SUITES, "trial"),
     ]
     assert lines[-1].endswith("libero_spatial/0")
     assert all(line.startswith("ok ") for line in lines)

@@ -9,9 +9,10 @@ from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.sim.env import Task
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.libero.assets import find_assets, placeholder_note
+from vla_ros.sim.libero.assets import digest_of, find_assets, world_note
 from vla_ros.sim.libero.suites import find_package, tasks_of
 from vla_ros.sim.tasks import GOALS, TASKS, Family
+from vla_ros.sim.versions import libero_world, tabletop_world
 
 # ------------------------------------------------------------------------------------------------
 # Which initial states belong to training, to checks during training, and to the evaluation.
@@ -148,9 +149,11 @@ def age_limit_s(setup: Setup, variant: Variant, control_rate_hz: float = 20.0) -
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """``note``: what a reader of its figures must know, or ""."""
+    """``versions``: as an ``EnvSpec`` has them; ``note``: what a reader of its figures must know,
+    or ""."""
 
     tasks: tuple[Task, ...]
+    versions: str
     note: str = ""
 
 
@@ -158,10 +161,11 @@ def world_of(environment: str, suite: str = "") -> World:
     """What it offers. SimError: there is no such environment or suite, or it is not installed."""
     EnvConfig(environment, suite=suite)
     if environment == TABLETOP:
-        return World(TASKS)
+        return World(TASKS, tabletop_world())
     package = find_package()
     tasks = tuple(task.as_task(one_suite=bool(suite)) for task in tasks_of(suite, package))
-    return World(tasks, placeholder_note(find_assets(package)))
+    assets = find_assets(package)
+    return World(tasks, libero_world(digest_of(assets)), world_note(assets))
 
 
 def config_of(setup: Setup) -> EnvConfig:

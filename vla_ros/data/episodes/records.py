@@ -120,6 +120,7 @@ class Setup:
     robot's own state that it takes, as its checkpoint says. ``max_age_s`` bounds the age
     of the evidence before a variant's own delays, see
     :func:`vla_ros.data.episodes.plan.age_limit_s`. ``nudge_m``: see :mod:`vla_ros.sim.tabletop`.
+    ``world``: the simulation's versions (:mod:`vla_ros.sim.versions`), "" in files of old.
     ``note``: what a reader of the figures must know ("placeholder visuals"), or "".
     """
 
@@ -148,6 +149,7 @@ class Setup:
     state: int = 0
     max_age_s: float = 0.5
     nudge_m: float = 0.0
+    world: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:

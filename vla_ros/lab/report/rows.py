@@ -362,6 +362,7 @@ def summary(
         "weights": setup.weights,
         "embodiment": setup.embodiment,
         "seed": setup.seed,
+        "world": setup.world,
         "note": setup.note,
         "command": command,
         "variants": own,

@@ -34,8 +34,16 @@ from vla_ros.sim.env import (
     SimStep,
     checked_action,
 )
-from vla_ros.sim.libero.assets import HOW, find_assets, load, missing_objects, placeholder_note
+from vla_ros.sim.libero.assets import (
+    HOW,
+    digest_of,
+    find_assets,
+    load,
+    missing_objects,
+    world_note,
+)
 from vla_ros.sim.libero.suites import LiberoTask, find_package, tasks_of
+from vla_ros.sim.versions import libero_world
 
 if TYPE_CHECKING:
     from vla_ros.sim.libero.world import World
@@ -174,7 +182,8 @@ class Libero:
             tuple(task.as_task(one_suite=bool(suite)) for task in tasks),
             (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,),
             image_size,
-            note=placeholder_note(self._assets),
+            world=libero_world(digest_of(self._assets)),
+            note=world_note(self._assets),
         )
         self._world: World | None = None
         self._built = ""  # the task whose world this is

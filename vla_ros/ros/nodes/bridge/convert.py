@@ -124,8 +124,9 @@ def episode_message(
     )
 
 
-def diagnostic_of(view: EpisodeView) -> DiagnosticStatus:
-    """How the simulation is. Warns where it waits for something, or obeys too late."""
+def diagnostic_of(view: EpisodeView, spec: EnvSpec) -> DiagnosticStatus:
+    """How the simulation is, and which: so bags keep it. Warns where it waits for something, or
+    obeys too late."""
     counters = view.counters
     waits = view.state is EpisodeState.RESETTING and bool(view.reason)
     message = f"{view.state.name}: {view.reason}" if view.reason else view.state.name
@@ -137,6 +138,8 @@ def diagnostic_of(view: EpisodeView) -> DiagnosticStatus:
         "actions rejected": counters.rejected,
         "late steps": counters.late,
         "resends": counters.resends,
+        "world": spec.world,
+        **({"note": spec.note} if spec.note else {}),
     }
     return status(int(waits or bool(counters.late)), "episode", message, values.items())
 

@@ -457,7 +457,7 @@ class BridgeNode(Node):
         view = self._runner.view()
         with self._saying:
             self._publish_episode(view)
-        self._diagnostics.say(bridge_convert.diagnostic_of(view))
+        self._diagnostics.say(bridge_convert.diagnostic_of(view, self._runner.spec))
 
     def _publish_episode(self, view: EpisodeView) -> None:
         spec = self._runner.spec
