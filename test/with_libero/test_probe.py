@@ -57,3 +57,9 @@ def test_another_world_is_an_exit_status_of_its_own(monkeypatch, capsys):
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("WRONG libero_object/0")
     assert last.startswith("another world: ")
+
+
+@pytest.mark.parametrize("suite", ["libero_spatial", "libero_object"])
+def test_the_versions_are_said(start, suite):
+    said = start(suite).spec.world
+    assert "MuJoCo 3.3.2, robosuite 1.4.0, LIBERO assets " in said
