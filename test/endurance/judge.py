@@ -103,6 +103,7 @@ class Judge:
         self._status: Told | None = None
         self._statuses: deque[Told] = deque(maxlen=64)
         self._recent: deque[Heard] = deque(maxlen=64)
+        self._old: list[Heard] = []  # commands that a status on its way may still allow
         self._silent_from: int | None = None  # deactivation answered, no activation asked since
         self._stopped_from: int | None = None
         self._trouble = False
@@ -191,17 +192,24 @@ class Judge:
             self._judge_epoch(heard, told)
         self._status = told
         self._statuses.append(told)
+        for heard in [heard for heard in self._old if heard.stamp < told.stamp]:
+            self._old.remove(heard)
+            if heard.age > (allowed := self._allowed(heard)):
+                said = f"{heard.age / MS:.1f} ms, {allowed / MS:g} allowed"
+                self._broken("old", heard.stamp, said)
 
     # ------------------------------------------------------------------ the rules
 
-    def _judge_age(self, heard: Heard) -> None:
+    def _allowed(self, heard: Heard) -> int:
+        """The oldest evidence that a status of its time, or the newest, allows this command."""
         limits = [s.max_age for s in self._statuses if abs(s.stamp - heard.stamp) < 2 * SECOND]
         if self._status is not None:
             limits.append(self._status.max_age)
-        if limits and heard.age > max(limits):
-            self._broken(
-                "old", heard.stamp, f"{heard.age / MS:.1f} ms, {max(limits) / MS:g} allowed"
-            )
+        return max(limits, default=heard.age)
+
+    def _judge_age(self, heard: Heard) -> None:
+        if heard.age > self._allowed(heard):
+            self._old.append(heard)  # it may have overtaken the status that allows it
         if heard.stamp > heard.valid_until:
             late = (heard.stamp - heard.valid_until) / MS
             self._broken("old", heard.stamp, f"published {late:.1f} ms after its valid_until")

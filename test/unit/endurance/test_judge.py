@@ -81,6 +81,7 @@ def test_a_clean_run_breaks_nothing():
 )
 def test_each_fault_breaks_its_rule(rule, fault):
     judge = judged(heard(0), fault)
+    judge.status(told(START + 2 * PERIOD))
     assert broken(judge) == {rule}
     assert rule in RULES
 
@@ -141,7 +142,14 @@ def test_a_limit_that_was_just_changed_counts_the_larger_one():
     for _ in range(64):
         judge.status(told(START + MS, max_age=200 * MS))
     judge.command(heard(1, observation_stamp=START + PERIOD - 300 * MS))
+    judge.status(told(START + 2 * PERIOD, max_age=200 * MS))
     assert broken(judge) == {"old"}
+
+
+def test_a_command_that_overtakes_the_status_that_allows_it_is_not_too_old():
+    judge = judged(heard(0), heard(1, observation_stamp=START + PERIOD - A - 1, valid_until=10**18))
+    judge.status(told(START + 2 * PERIOD, max_age=A + 300 * MS))
+    assert not judge.violations
 
 
 def test_a_hold_is_false_only_where_nobody_did_anything():
