@@ -12,7 +12,7 @@ POLICY ?=
 TASK ?=
 ARGS ?=
 TESTS ?=
-TEST_SECONDS ?= 1200
+TEST_SECONDS ?= 2400
 JOBS ?= $(shell nproc)
 NODE_JOBS ?= 2
 
