@@ -230,6 +230,7 @@ class LossWatch:
     def frame(self, stamp_ns: int, steady_ns: int) -> None:
         if self._seen and stamp_ns <= self._seen[-1][0]:
             self._seen.clear()  # it began anew, or its clock was set
+            self._few_ns = None
         self._seen.append((stamp_ns, steady_ns))
         while steady_ns - self._seen[0][1] > self.OVER_NS:
             self._seen.popleft()
@@ -249,7 +250,9 @@ class LossWatch:
     def told(self, topic: str, reliable: bool, steady_ns: int) -> str:
         """One line, once, where far fewer come than are sent; else "". To be asked now and then."""
         found = self.share()
-        if self._told or found is None or found[0] >= self.FEW * found[1]:
+        if self._told or found is None:  # too few to tell are no sign that more come again
+            return ""
+        if found[0] >= self.FEW * found[1]:
             self._few_ns = None
             return ""
         if self._few_ns is None:
