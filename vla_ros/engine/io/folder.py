@@ -23,6 +23,8 @@ from vla_ros.engine.io.fields import (
     GROOT_N16,
     GROOT_N17,
     LEROBOT,
+    TURBOVLA,
+    TURBOVLA_PARTS,
     FieldLists,
 )
 from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
@@ -117,6 +119,8 @@ def _tell(found: Described) -> None:
         _flow(found, str(kind), raw)
     elif model in _GROOTS:
         _groot(found, raw, *_GROOTS[str(model)])
+    elif raw.get("name") == "TurboVLA":
+        _turbovla(found, raw)
     else:
         if isinstance(kind, str):
             found.family = f"{kind} of LeRobot"
@@ -263,6 +267,33 @@ def _groot(
             raise CheckpointError(
                 f"no tokenizer.json in {directory}: copy that of its language model there, or name"
                 " its folder with the option tokenizer"
+            )
+
+
+def _turbovla(found: Described, raw: Mapping[str, Any]) -> None:
+    directory, found.family = found.directory, "TurboVLA of its authors, converted"
+    with found.finding():
+        found.weights = _weights(directory)
+    with found.finding():
+        TURBOVLA.check(raw)
+        for name, lists in TURBOVLA_PARTS.items():
+            lists.check(Fields(raw).part(name).raw, f"{name}.")
+        views = ("primary", "wrist")[: Fields(raw).part("vision").whole("num_views", 2)]
+        found.needs.append(_cameras(views))
+        own = Fields(raw).part("action")
+        state, action = own.whole("state_dim", 8), own.whole("action_dim", 7)
+        found.needs.append(f"a state of {state} values; it gives actions of {action}")
+    with found.finding():
+        stats = read_json(directory / "dataset_statistics.json")
+        sets = [name for name, part in stats.items() if "action" in part]
+        if len(sets) > 1:
+            found.needs.append(f"unnorm_key: one of {', '.join(sorted(sets))}")
+    with found.finding():
+        if not (directory / "tokenizer.json").is_file():
+            raise CheckpointError(
+                f"no tokenizer.json in {directory}: copy that of google-bert/bert-base-uncased"
+                f" there: `hf download google-bert/bert-base-uncased tokenizer.json --local-dir"
+                f" {directory}`"
             )
 
 
