@@ -35,6 +35,7 @@ STATE_COLORS = {
     PolicyState.RUNNING: "#15803d",
     PolicyState.HOLD: "#c2410c",
     PolicyState.FAULT: "#b91c1c",
+    PolicyState.TAKEOVER: "#1d4ed8",
 }
 UNHEARD = "#1f2937"
 #: Of log lines, by rcl_interfaces/Log's levels: the highest that is not above the line's.
