@@ -76,7 +76,9 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
         2,
         {
             "subscribe": IMAGES,
-            "request": ("policy/stop", "policy/resume", "policy/recover", "policy/reset"),
+            "request": tuple(
+                f"policy/{w}" for w in ("stop", "resume", "recover", "reset", "release")
+            ),
         },
     ),
 }
