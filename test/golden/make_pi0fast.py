@@ -36,10 +36,12 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "flow"))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "flow")]
 from seeded import draw, image, weight
+from spot import DIM, HORIZON, STATE, STEP, TASK, trajectory
 
-HORIZON, DIM, STATE, VOCAB = 8, 4, 5, 360
+VOCAB = 360
 SHAPES = {
     "vision": {"width": 24, "depth": 2, "heads": 2, "mlp": 32, "image_size": 28, "patch": 14},
     "text": {
@@ -47,7 +49,7 @@ SHAPES = {
         "kv_heads": 1, "head_dim": 10, "tied": False,
     },
 }  # fmt: skip
-TASK, FRAMES = " push_the\nspot ", 12
+FRAMES, EXAMPLES = 12, 2500
 
 
 def text_tokenizer(*, ends: bool = False) -> PreTrainedTokenizerFast:
@@ -102,19 +104,6 @@ class Fast:
         said |= {"action_dim": None, "time_horizon": None}
         said |= {"processor_class": "UniversalActionProcessor"}
         (folder / "processor_config.json").write_text(json.dumps(said, indent=2) + "\n")
-
-
-def trajectory(phase: float) -> tuple[Any, Any, Any]:
-    """Picture, state and the chunk that follows of a spot on a smooth path."""
-    when = phase + 0.15 * np.arange(HORIZON)
-    path = np.stack([np.sin(when), np.cos(0.7 * when), np.sin(1.3 * when + 1)], 1)
-    grip = np.where(np.sin(0.5 * when) > 0, 1.0, -1.0)
-    chunk = np.concatenate((0.6 * path, grip[:, None]), 1).astype(np.float32)
-    state = np.array([*path[0], np.sin(0.5 * phase), np.cos(0.5 * phase)], np.float32)
-    pixels = np.full((36, 30, 3), 40, np.uint8)
-    row, column = int(14 + 10 * path[0, 0]), int(12 + 8 * path[0, 1])
-    pixels[row : row + 6, column : column + 6] = (250, 200, 30)
-    return pixels, state, chunk
 
 
 def stay_offline_and_small(fast: Fast) -> None:
@@ -191,7 +180,7 @@ def train(policy: Any, before: Any, steps: int) -> None:
     """By LeRobot's own loss; then weights that compress."""
     random = np.random.RandomState(0)
     examples = []
-    for phase in np.linspace(0, 40, 320):
+    for phase in random.uniform(0, 25, EXAMPLES):
         pixels, state, chunk = trajectory(phase)
         frame = as_frame({"front": pixels, "wrist": pixels[::-1]}, state)
         examples.append(before({**frame, "action": torch.from_numpy(chunk)[None]}))
@@ -200,7 +189,7 @@ def train(policy: Any, before: Any, steps: int) -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps)
     policy.train()
     for number in range(steps):
-        chosen = random.randint(0, len(examples), 32)
+        chosen = random.randint(0, len(examples), 24)
         batch = {n: torch.cat([examples[i][n] for i in chosen]) for n in names}
         loss, _ = policy.forward(batch)
         optimizer.zero_grad()
@@ -295,9 +284,9 @@ def main() -> None:
     config = policy_config(("front", "wrist"), ("QUANTILES", "MEAN_STD"))
     policy = get_policy_class("pi0_fast")(config)
     before, after = make_pre_post_processors(config, dataset_stats=stats)
-    train(policy, before, int(sys.argv[2]) if len(sys.argv) > 2 else 1500)
+    train(policy, before, int(sys.argv[2]) if len(sys.argv) > 2 else 1800)
     frames, states = [], []
-    for phase in 3.0 + 0.15 * np.arange(FRAMES):
+    for phase in 3.0 + STEP * np.arange(FRAMES):
         pixels, state, _ = trajectory(phase)
         frames.append(as_frame({"front": pixels, "wrist": pixels[::-1]}, state))
         states.append((pixels, state))

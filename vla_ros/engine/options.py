@@ -196,7 +196,7 @@ class EngineOptions:
     )
     state_in_prompt: str = _option(
         "",
-        "of pi05: whether it was trained with the robot's own state in the prompt (robot: openpi,"
+        "of pi05 and pi0_fast: trained with the robot's own state in the prompt (robot: openpi,"
         " LeRobot 0.6) or with zeros behind it (padded: LeRobot 0.4); empty: as the folder says,"
         " and LeRobot's say nothing",
         choices=("", "robot", "padded"),

