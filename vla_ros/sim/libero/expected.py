@@ -8,6 +8,7 @@ pictures do not.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from typing import Final
 
 import numpy as np
 import PIL.Image
+import PIL.ImageDraw
 
 from vla_ros.core.types import Floats, Image
-from vla_ros.sim.env import AGENTVIEW, Environment, SimError
+from vla_ros.sim.env import AGENTVIEW, WRIST, Environment, SimError
 
 FOLDER: Final = Path(__file__).with_name("probes")
 TABLE: Final = "settled.json"
@@ -89,12 +91,15 @@ def write_table(folder: Path, world: str, seen: Sequence[Seen]) -> None:
             {name: [round(value / _UNIT_M) for value in place] for name, place in places.items()}
             for places in one.places
         ]
-    suite_and_index = sorted(tasks, key=lambda task: (task.split("/")[0], int(task.split("/")[1])))
-    lines = ",\n".join(
-        f'  "{task}": {json.dumps(tasks[task], separators=(",", ":"))}' for task in suite_and_index
-    )
+    compact = functools.partial(json.dumps, separators=(",", ":"))
+    lines = ",\n".join(f'  "{task}": {compact(tasks[task])}' for task in sorted(tasks, key=_order))
     about = f'"world": {json.dumps(world)},\n "unit_m": {_UNIT_M},\n "states": {list(STATES)}'
     path.write_text(f'{{\n {about},\n "tasks": {{\n{lines}\n }}\n}}\n', encoding="utf-8")
+
+
+def _order(task: str) -> tuple[str, int]:
+    suite, index = task.split("/")
+    return suite, int(index)
 
 
 def farthest(seen: Seen, expected: Sequence[Places]) -> tuple[float, str]:
@@ -180,3 +185,25 @@ def verdict(found: Sequence[Difference], known: bool) -> tuple[bool, str]:
     if not known:
         return False, "other assets than LIBERO's own"
     return False, "other pictures: another version of MuJoCo, or a renderer that fails"
+
+
+# ------------------------------------------------------------------------------------------------
+# A picture of every suite, for people.
+
+_LABEL: Final = 20  # px above each column
+
+
+def draw(env: Environment, tasks: Sequence[str], path: Path) -> None:
+    """The first state of each task in a column: its suite, the main camera, the wrist's.
+
+    OSError, ValueError: the file cannot be written, or is of no kind of picture.
+    """
+    columns = []
+    for task in tasks:
+        images = env.reset(task, STATES[0]).images
+        shown = np.concatenate([images[AGENTVIEW], images[WRIST]])
+        column = PIL.Image.new("RGB", (shown.shape[1], shown.shape[0] + _LABEL), "white")
+        column.paste(PIL.Image.fromarray(shown), (0, _LABEL))
+        PIL.ImageDraw.Draw(column).text((4, 3), task, fill="black", font_size=13)
+        columns.append(np.asarray(column))
+    PIL.Image.fromarray(np.concatenate(columns, axis=1)).save(path, quality=85, optimize=True)
