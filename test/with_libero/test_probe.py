@@ -11,6 +11,9 @@ from vla_ros.cli import main
 from vla_ros.sim.libero import expected, probe
 
 
+pytestmark = pytest.mark.timeout(420)  # fifty resets and five tasks to build, on a busy machine
+
+
 @pytest.fixture(scope="module")
 def probed():
     """`vla-ros libero probe --json`: its exit status, its lines, and what the last one holds."""
@@ -46,7 +49,8 @@ def test_the_floor_is_as_bright_as_its_texture(probed):
 def test_the_probe_says_that_it_is_the_right_world(probed):
     status, lines, content = probed
     assert (status, content["right"]) == (0, True), lines
-    assert [line.split()[0] for line in lines] == ["ok", "ok", "ok", "ok", "the"]
+    assert lines[0].startswith("world MuJoCo 3.3.2, robosuite 1.4.0, LIBERO assets ")
+    assert [line.split()[0] for line in lines[1:]] == ["ok", "ok", "ok", "ok", "the"]
 
 
 def test_things_rest_where_the_table_has_them(probed):
@@ -78,11 +82,11 @@ def test_a_thing_that_rests_elsewhere_is_named(settled):
     """In the world itself nothing can be moved: the table is told otherwise."""
     table = expected.read_table()
     first, second = table[TASKS[1]]
-    x, y, z = second["milk_1"]
-    table[TASKS[1]] = (first, {**second, "milk_1": (x, y + 0.012, z)})
+    x, y, z = second["alphabet_soup_1"]
+    table[TASKS[1]] = (first, {**second, "alphabet_soup_1": (x, y + 0.012, z)})
     reading = probe.rest("some", settled, table)
     assert not reading.right
-    assert "wrong in 1 of 4 tasks: libero_object/3 milk_1 12.0 mm" in reading.found
+    assert "wrong in 1 of 4 tasks: libero_object/3 alphabet_soup_1 12.0 mm" in reading.found
 
 
 def test_another_world_is_an_exit_status_of_its_own(monkeypatch, capsys):
@@ -90,7 +94,7 @@ def test_another_world_is_an_exit_status_of_its_own(monkeypatch, capsys):
     monkeypatch.setattr(probe, "FLOOR_LEVEL", 255.0)
     monkeypatch.setattr(probe, "readings", lambda env, *_: iter([_floor(env)]))
     assert main.main(["libero", "probe"]) == 1
-    first, last = capsys.readouterr().out.splitlines()
+    _, first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("WRONG libero_object/0")
     assert last.startswith("another world: ")
 

@@ -102,6 +102,8 @@ def _probe(args: argparse.Namespace) -> int:
     if args.write:
         Path(args.write).mkdir(parents=True, exist_ok=True)
     env = SimProcess(EnvConfig("libero", probe.IMAGE_SIZE, wrist=False))
+    about = env.spec.world + (f" ({env.spec.note})" if env.spec.note else "")
+    print(f"world {about}", flush=True)
     try:
         if args.write:
             return _write(env, chosen, Path(args.write), digest_of(assets))
@@ -112,7 +114,9 @@ def _probe(args: argparse.Namespace) -> int:
     finally:
         env.close()
     right = all(reading.right for reading in found)
-    print("the world of the published figures" if right else f"another world: {_WHAT_TO_DO}")
+    what = f"in {args.suite}: every thing rests as in " if args.suite else ""
+    good = f"{what}the world of the published figures"
+    print(good if right else f"another world: {_WHAT_TO_DO}")
     if args.json:
         print_json({"right": right, "readings": [asdict(reading) for reading in found]})
     return 0 if right else 1
