@@ -10,7 +10,6 @@ import pytest
 from vla_ros.cli import main
 from vla_ros.sim.libero import expected, probe
 
-
 pytestmark = pytest.mark.timeout(420)  # fifty resets and five tasks to build, on a busy machine
 
 
