@@ -106,9 +106,9 @@ def _fetch_one(folder: Path, name: str, wheels: Wheels, expected: str) -> None:
     wanted = f"{name}=={wheels.version}"
     # Its own folder: what pip leaves half done never has a wheel's name here.
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as work:
-        words = ("download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet")
-        words = (*words, "--disable-pip-version-check", "--no-input", "-d", work, wanted)
-        good, said = run([sys.executable, "-m", "pip", *words], _WAIT_S)
+        quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir")
+        what = ("--no-deps", "--only-binary=:all:", "-d", work, wanted)
+        good, said = run([sys.executable, "-m", "pip", "download", *quiet, *what], _WAIT_S)
         if not good:
             raise SimError(f"cannot download {wanted}: {said} (is there a network? go on later)")
         got = Path(work) / path.name
