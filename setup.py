@@ -30,6 +30,7 @@ KINDS = (
     "md",
     "j2",
     "css",
+    "png",
 )  # of the package's files that are not code
 TEST = [
     "pytest>=7.4",

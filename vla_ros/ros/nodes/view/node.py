@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import TwistStamped
 from rcl_interfaces.msg import Log, ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters
@@ -177,6 +178,16 @@ def world_of(message: EpisodeStatus) -> World:
     )
 
 
+def note_of(message: DiagnosticArray, namespace: str) -> str | None:
+    """The label of what the bridge of this namespace shows, '' where it needs none; None: these are
+    somebody else's words."""
+    speaker = f"{namespace.rstrip('/')}/bridge: episode".lstrip("/")
+    for status in message.status:
+        if status.name == speaker:
+            return next((one.value for one in status.values if one.key == "note"), "")
+    return None
+
+
 def joints_of(message: JointState) -> dict[str, float]:
     """Positions by name; those of a message with too few of them are left out."""
     return dict(zip(message.name, map(float, message.position), strict=False))
@@ -285,6 +296,7 @@ class ViewNode(Node):
         listen(self, EpisodeStatus, "bridge/episode", self._on_episode, some)
         listen(self, JointState, "joint_states", self._on_joints, some)
         listen(self, NamedPoses, "ground_truth", self._on_poses, some)
+        listen(self, DiagnosticArray, "/diagnostics", self._on_diagnostics, many)
         listen(self, Log, "/rosout", self._on_log, many)
         listen(self, String, "robot_description", self._on_robot, qos.LATCHED)
 
@@ -311,6 +323,11 @@ class ViewNode(Node):
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         self._page.world = world_of(message)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        note = note_of(message, self.get_namespace())
+        if note is not None:
+            self._page.note = note
 
     def _on_joints(self, message: JointState) -> None:
         joints = {**self._past.now.joints, **joints_of(message)}
