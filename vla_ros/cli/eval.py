@@ -249,12 +249,14 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
     from vla_ros.engine.layers.devices import usable_device
     from vla_ros.engine.layers.formats import parse_formats
     from vla_ros.policies.conventions import conventions_of
+    from vla_ros.sim.libero.suites import base_of
 
     usable_device(args.device)
     with user_errors(ValueError):
         refuse_weights(args.checkpoint, args.weights, args.device, args.dtype)
     refuse_unreadable(args.checkpoint)
-    found = conventions_of(args.checkpoint, args.suite, args.unnorm_key, embodiment=args.embodiment)
+    suite = base_of(args.suite)  # nobody has trained on a perturbed one
+    found = conventions_of(args.checkpoint, suite, args.unnorm_key, embodiment=args.embodiment)
     known = "" if args.checkpoint.startswith("random:") else sha256_on_disk(args.checkpoint)
     return {
         "checkpoint": args.checkpoint,
