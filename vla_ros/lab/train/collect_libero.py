@@ -8,8 +8,6 @@ it is asked for the task's own sentence alone, and what it would do for another 
 
 from __future__ import annotations
 
-import atexit
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -46,15 +44,6 @@ from vla_ros.sim.libero.suites import UnknownInstruction
 HELD_OUT: Final = 10  # initial states of every task, the first, that are an evaluation's
 #: what the patch loss tells apart: the first of each kind, where a task has it
 OBJECTS: Final = (*(f"{kind}_1" for kind in (*THINGS, *TARGETS)), GRIPPER_POSE)
-
-
-@lru_cache(maxsize=1)
-def _environment(suite: str) -> Libero:
-    """This process's suite: a task is built when it is first played. SimError."""
-    environment = EnvConfig("libero", RENDER_SIZE, wrist=False, suite=suite)()
-    assert isinstance(environment, Libero)
-    atexit.register(environment.close)
-    return environment
 
 
 def tasks_of(spec: EnvSpec) -> tuple[Task, ...]:
@@ -96,18 +85,22 @@ def episodes_of(options: CollectOptions, spec: EnvSpec, shard: int) -> list[Epis
 
 
 def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardReport:
-    """Run a shard's episodes and write it."""
-    environment = _environment(options.suite)
+    """Run a shard's episodes and write it. SimError: the suite cannot be played here."""
+    environment = EnvConfig("libero", RENDER_SIZE, wrist=False, suite=options.suite)()
+    assert isinstance(environment, Libero)
     sentences = tuple(dict.fromkeys(task.instruction for task in tasks_of(environment.spec)))
     kept: list[Demonstration] = []
     failed = 0
-    for place, episode in enumerate(episodes_of(options, environment.spec, number)):
-        rng = np.random.default_rng([options.seed, number, place])
-        shown = _demonstrate(environment, episode, options, sentences, rng)
-        if shown.track.success:
-            kept.append(shown)
-        else:
-            failed += 1
+    try:
+        for place, episode in enumerate(episodes_of(options, environment.spec, number)):
+            rng = np.random.default_rng([options.seed, number, place])
+            shown = _demonstrate(environment, episode, options, sentences, rng)
+            if shown.track.success:
+                kept.append(shown)
+            else:
+                failed += 1
+    finally:
+        environment.close()  # OpenGL complains when the interpreter takes it down
     write_shard(shard_path(directory, number), _info(options, environment.spec, sentences), kept)
     frames = sum(len(one.track) for one in kept)
     return ShardReport(len(kept), failed, len(kept), frames)
@@ -155,11 +148,11 @@ def _demonstrate(
             success = step.success
             break
         seen = step.observation
-    action, executed, position, fingers = (
+    wanted, done, position, fingers = (
         np.stack(column).astype(np.float32) for column in zip(*rows, strict=True)
     )
     labels = np.zeros((len(rows), len(sentences), ACTION_DIM), np.float32)
-    labels[:, sentences.index(episode.instruction)] = action
+    labels[:, sentences.index(episode.instruction)] = wanted
     track = Track(
         task=episode.task,
         instruction=episode.instruction,
@@ -167,9 +160,9 @@ def _demonstrate(
         initial_state=episode.initial_state,
         success=success,
         source=episode.source,
-        actions=action,
+        actions=wanted,
         labels=labels,
-        executed=executed,
+        executed=done,
         ee_pos=position,
         gripper_states=fingers,
         poses=np.empty((0, len(BODIES), 7), np.float32),

