@@ -212,7 +212,11 @@ _INPUTS = (
 )
 _OUTPUTS = (
     F("frame_id", "base_link", "Frame of the displacements"),
-    F("outputs", [""], "What is published beside ~/action: twist, trajectory, positions, gripper"),
+    F(
+        "outputs",
+        [""],
+        "What is published beside ~/action: twist, trajectory, positions, joint_state, gripper",
+    ),
     F(
         "joint_delta_from",
         "",
