@@ -226,6 +226,14 @@ _OUTPUTS = (
         choices=FROM,
     ),
     F(
+        "trajectory_lead_s",
+        0.02,
+        "outputs trajectory: it begins so long after its publication; more than a message and a"
+        " cycle of the controller take, so that one replaces another at the place it was made for",
+        0.0,
+        1.0,
+    ),
+    F(
         "gripper_range",
         [0.0, 1.0],
         "What a gripper's controller takes for closed and open, in its"
