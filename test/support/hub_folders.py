@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.lerobot import lerobot_type
 from vla_ros.engine.io.random import write_random
+from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
+from vla_ros.engine.io.turbovla import write_turbovla
 from vla_ros.engine.models.evo1 import position_table
 from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.models.groot import FAMILIES as GROOTS
@@ -46,9 +49,13 @@ EVO1 = FLOW.parent / "evo1"
 TOKENIZER = FLOW / "tokenizer"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
+TEXT = "model.paligemma_with_expert.paligemma.model.language_model."
 PLACE = Placement(torch.device("cpu"), torch.float32)
 Change = Callable[[Path], object]
-_CLASSES = {"pi0": "PI0Config", "pi05": "PI05Config", "smolvla": "SmolVLAConfig"}
+_CLASSES = {
+    "pi0": "PI0Config", "pi05": "PI05Config", "smolvla": "SmolVLAConfig",
+    "pi0_fast": "PI0FastConfig",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,18 @@ def lerobots(name: str) -> Change:
             (folder / more).write_text("{}")
 
     return write
+
+
+def fasts(folder: Path) -> None:
+    """The pi0-FAST that LeRobot 0.6.1 trained and saved, and the FAST tokenizer beside it."""
+    with tarfile.open(FLOW.parent / "data" / "pi0fast.tar.xz") as archive:
+        archive.extractall(folder.parent, filter="data")
+    (folder.parent / "pi0fast").rename(folder)
+    (folder / "expected.npz").unlink()
+
+
+def made_by_lerobot(kind: str) -> Change:
+    return fasts if kind == "pi0_fast" else lerobots(kind)
 
 
 def evo1s(name: str) -> Change:
@@ -396,8 +415,13 @@ def _folders() -> dict[str, HubFolder]:
     for release in [r for r in stored() if r.startswith("lerobot") and "0.3" not in r]:
         for kind in _CLASSES:
             all_[f"{kind} with every field of {release}"] = HubFolder(
-                both(lerobots(kind), fields_of(release, kind)), kind
+                both(made_by_lerobot(kind), fields_of(release, kind)), kind
             )
+    all_["pi0_fast as LeRobot 0.6.1 saves it"] = HubFolder(fasts, "pi0_fast")
+    all_["pi0_fast whose head is its embedding, as LeRobot 0.4 saves it"] = HubFolder(
+        both(fasts, tensors(lambda t: t.pop(f"{TEXT}embed_tokens.weight"))),
+        "random",
+    )
     for kind, numbers in (("pi0", (5, 1)), ("pi05", (2, 0)), ("smolvla", (3, 2))):
         all_[f"{kind} whose statistics are those of steps {numbers}"] = HubFolder(
             both(lerobots(kind), renumbered(*numbers)), kind
@@ -467,8 +491,8 @@ def _folders() -> dict[str, HubFolder]:
     )
     for kind in _CLASSES:
         all_[f"{kind}, an adapter of peft"] = HubFolder(
-            both(lerobots(kind), adapted()), kind, converted=True,
-            base=both(lerobots(kind), base_of()),
+            both(made_by_lerobot(kind), adapted()), kind, converted=True,
+            base=both(made_by_lerobot(kind), base_of()),
         )  # fmt: skip
     all_["smolvla, an adapter with rslora"] = HubFolder(
         both(smol, adapted(4, 4.0, rslora=True)), "smolvla", converted=True,
@@ -478,7 +502,26 @@ def _folders() -> dict[str, HubFolder]:
         both(pi05, adapted(whole=True)), "pi05", converted=True,
         base=both(pi05, base_of(whole=True)),
     )  # fmt: skip
+    all_["TurboVLA of its authors"] = HubFolder(turbovlas, "random", converted=True)
     return all_ | _refused()
+
+
+def turbovlas(folder: Path) -> None:
+    """A checkpoint as TurboVLA's authors save it, whose heads have the published width."""
+    written, small = folder.with_name("written"), TURBOVLA
+    config = replace(
+        small,
+        vision=replace(small.vision, width=64, heads=1),
+        text=replace(small.text, width=64, heads=1),
+    )
+    write_turbovla(written, config, 1)
+    raw = json.loads((written / CONFIG).read_text())
+    raw.pop("shapes")
+    folder.mkdir()
+    content = {"model_state_dict": load_file(written / WEIGHTS), "model_config": raw}
+    torch.save(content, folder / "turbovla_libero.pth")
+    shutil.copy(written / "dataset_statistics.json", folder / "libero_all4_stats.json")
+    shutil.copy(written / "tokenizer.json", folder)
 
 
 def _refused() -> dict[str, HubFolder]:
@@ -567,6 +610,12 @@ def _refused() -> dict[str, HubFolder]:
         "Evo-1 of its authors": (
             somebodys({}, "mp_rank_00_model_states.pt"), "train the policy with LeRobot", {},
         ),
+        "TurboVLA of its authors, as it is": (
+            turbovlas, "turbovla_libero.pth, a pickle.*vla-ros convert", {},
+        ),
+        "TurboVLA of LeRobot's plug-in": (
+            lerobots_other("turbovla"), "policy of lerobot, of type 'turbovla'", {},
+        ),
         "MolmoAct2 of transformers": (
             somebodys({"model_type": "molmoact2"}, WEIGHTS, "norm_stats.json"),
             "model_type 'molmoact2'", {},
@@ -586,7 +635,14 @@ def _refused() -> dict[str, HubFolder]:
             f"not built: {name}.*vla-ros lerobot setup",
             {},
         )
-    for kind in ("act", "diffusion", "pi0_fast", "xvla", "molmoact2", "wall_x", "vla_jepa", "eo1"):
+    made["pi0_fast without its FAST tokenizer"] = (
+        both(fasts, lambda folder: shutil.rmtree(folder / "fast-action-tokenizer")),
+        "no FAST tokenizer.*hf download lerobot/fast-action-tokenizer", {},
+    )  # fmt: skip
+    made["pi0_fast that draws its tokens"] = (
+        both(fasts, set_fields(temperature=0.7)), r"temperature is 0\.7.*policy: lerobot", {},
+    )  # fmt: skip
+    for kind in ("act", "diffusion", "xvla", "molmoact2", "wall_x", "vla_jepa", "eo1"):
         made[f"LeRobot's {kind}"] = (
             lerobots_other(kind), f"of type '{kind}'.*policy: lerobot.*vla-ros lerobot setup", {},
         )  # fmt: skip
@@ -627,7 +683,10 @@ def ready(name: str, where: Path) -> Path:
 def load(name: str, where: Path) -> Any:
     """The policy of a folder, or CheckpointError: token policies as an engine."""
     folder, options = ready(name, where), dict(FOLDERS[name].options)
-    if lerobot_type(folder) == "pi05":  # no folder says it; the golden ones are of LeRobot 0.6
+    if lerobot_type(folder) in (
+        "pi05",
+        "pi0_fast",
+    ):  # no folder says it; the golden ones are of LeRobot 0.6
         options["state_in_prompt"] = "robot"
     if is_flow(folder):
         return family_of(folder).load(folder, LoadOptions(**options), PLACE)

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vla_ros.core.clock import MS, SECOND, SystemClock
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.clock import MS, SECOND, SystemClock, moment
 from vla_ros.core.types import (
     Command,
     Floats,
@@ -29,6 +30,7 @@ from vla_ros.core.types import (
     PolicyInfo,
     PolicyState,
     Pose,
+    StalePolicy,
 )
 from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
@@ -99,9 +101,12 @@ def parse_words(words: Sequence[str]) -> dict[str, Value]:
     return parse_options(dict(word.split("=", 1) for word in words))
 
 
-def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
-    """Which policy to load. Raises PolicyRefused with the reason."""
+def policy_spec(setup: Setup, variant: Variant, robot: EnvSpec | None = None) -> PolicySpec:
+    """Which policy to load, for ``robot`` where that matters. Raises PolicyRefused."""
     return PolicySpec(
+        action_space=robot.action_space if robot else END_EFFECTOR_DELTA,
+        state_units=robot.state_units if robot else (),
+        action_units=robot.action_units if robot else (),
         name=setup.policy,
         engine=EngineOptions(
             checkpoint=setup.checkpoint,
@@ -150,13 +155,19 @@ def chunking_of(variant: Variant, limits: Limits, info: PolicyInfo) -> Chunking:
 
 
 def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
-    """What the gate holds the policy to; otherwise the node's defaults."""
-    gate = UNGATED if setup.ungated else {}
+    """What the gate holds the policy to; otherwise the node's defaults. Joints: their ends."""
+    gate: dict[str, Any] = dict(UNGATED) if setup.ungated else {}
+    if spec.action_space.kind.joints:
+        low, high = zip(*spec.motion_range, strict=True)
+        gate |= {"space": spec.action_space, "low": low, "high": high}
+        gate |= {"velocity": spec.motion_speed}
+        gate |= {"stale_policy": StalePolicy.HOLD}
+        gate |= {"gripper_hysteresis": 0.0, "gripper_dwell_s": 0.0}
     return Limits(
         control_rate_hz=spec.control_rate_hz,
         camera_rate_hz=spec.control_rate_hz,
         max_age_s=age_limit_s(setup, variant, spec.control_rate_hz),
-        **gate,  # type: ignore[arg-type]
+        **gate,
     )
 
 
@@ -273,7 +284,7 @@ class DirectRunner:
         assert self._world is not None
         try:
             limits = limits_of(self._setup, variant, self._world.spec)
-            brain = Brain(self._setup, variant, limits)
+            brain = Brain(self._setup, variant, limits, self._world.spec)
         except (PolicyRefused, ValueError) as error:
             raise RunnerFailed(str(error)) from error
         self._acting = (variant, brain)
@@ -287,9 +298,11 @@ class Brain:
     gives a frame its images: the loop needs none, so where nobody is asked none are rendered.
     """
 
-    def __init__(self, setup: Setup, variant: Variant, limits: Limits) -> None:
+    def __init__(
+        self, setup: Setup, variant: Variant, limits: Limits, robot: EnvSpec | None = None
+    ) -> None:
         self.clock = WorldClock()
-        spec = policy_spec(setup, variant)
+        spec = policy_spec(setup, variant, robot)
         policy = load_policy(spec)
         warm_up(policy, spec, os.getpid(), self.clock)
         chunking = chunking_of(variant, limits, policy.info)
@@ -373,7 +386,17 @@ class _Stage:
     def observation(self, stamp_ns: int, observation: SimObservation) -> None:
         self._seen = (stamp_ns, observation)
         if self._view is not None and self._view.state is EpisodeState.RUNNING:
+            self._measure(stamp_ns, observation)
             self._brain.control.offer(self._frame(stamp_ns, observation))
+
+    def _measure(self, stamp_ns: int, seen: SimObservation) -> None:
+        """Where a robot is that is told joint positions: its first command is held to that."""
+        control, space = self._brain.control, self._brain.control.limits.space
+        if space.kind.joints:
+            places = [seen.joint_names.index(space.names[i]) for i in space.motion]
+            control.measure(
+                seen.joint_positions[places], stamp_ns, moment(self._brain.clock), space.motion
+            )
 
     def begin(self, instruction: str, interrupted: Callable[[], bool]) -> None:
         self._brain.begin(instruction)

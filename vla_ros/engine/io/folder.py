@@ -30,15 +30,20 @@ from vla_ros.engine.io.fields import (
 from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
 from vla_ros.engine.io.flow_config import (
     ACTION,
+    FAST,
+    FAST_TOKENIZER,
     KINDS,
     NORMALIZER,
+    PADDED,
     POSTPROCESSOR,
     PREPROCESSOR,
+    ROBOT,
     STATE,
     TOKENIZER,
     UNNORMALIZER,
     by_data_set,
     camera_names,
+    fast_folder,
     feature_length,
     known_steps,
     read_flow_config,
@@ -146,6 +151,11 @@ def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
             cameras, state, action = config.cameras, config.state_dim, config.action_dim
             before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
             relative_actions(directory, before, after, config)
+            if config.speaks_state and not config.state_in_prompt and state < config.state_width:
+                found.needs.append(
+                    f"engine_options state_in_prompt={ROBOT} (openpi, LeRobot 0.6) or {PADDED}"
+                    " (LeRobot 0.4): no folder says which it was trained with"
+                )
         else:
             EVO1.check(raw)
             fields = Fields(raw)
@@ -162,6 +172,9 @@ def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
         _statistics(found, kind)
     with found.finding():
         _words(found, kind, raw)
+    if kind == FAST:
+        with found.finding():
+            fast_folder(directory, None, str(raw.get("action_tokenizer_name") or FAST_TOKENIZER))
 
 
 def _cameras(cameras: tuple[str, ...]) -> str:

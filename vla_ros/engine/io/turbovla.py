@@ -31,7 +31,7 @@ from vla_ros.engine.io.processors import Scaler, TextTokenizer
 from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, build_tokenizer
 from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights
 from vla_ros.engine.models.base import Inputs
-from vla_ros.engine.models.family import Family, LoadOptions, Opened
+from vla_ros.engine.models.family import Family, LoadOptions, Opened, Placement
 from vla_ros.engine.models.preparation import Preparation, refuse_unless_image, stacked
 from vla_ros.engine.models.turbovla import (
     BertShape,
@@ -365,18 +365,7 @@ class TurboVLAFamily(Family[TurboVLAConfig]):
         return _opened(config, drawn_turbovla(config, seed, device), plain_scalers(config), words)
 
     def write(self, directory: Path, preset: str, seed: int) -> None:
-        config = self.presets[preset]
-        directory.mkdir(parents=True, exist_ok=True)
-        drawn = drawn_turbovla(config, seed, torch.device("cpu"))
-        save_file({n: drawn.take(n) for n in drawn.shapes}, str(directory / WEIGHTS))
-        write_json(directory / "config.json", turbovla_config_json(config))
-        plain = plain_scalers(config)
-        stats = {
-            "proprio": {"mean": plain.state.low.tolist(), "std": plain.state.high.tolist()},
-            "action": {"min": plain.action.low.tolist(), "max": plain.action.high.tolist()},
-        }
-        write_json(directory / STATISTICS, {"random": stats})
-        write_turbovla_tokenizer(directory)
+        write_turbovla(directory, self.presets[preset], seed)
 
     def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
         config = read_turbovla_config(directory)
@@ -388,6 +377,21 @@ class TurboVLAFamily(Family[TurboVLAConfig]):
         except CheckpointError:
             return {}
         return dict.fromkeys(found, True) if len(found) > 1 else {}
+
+
+def write_turbovla(directory: Path, config: TurboVLAConfig, seed: int) -> None:
+    """A folder as `vla-ros convert` writes it, with random float32 weights."""
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = drawn_turbovla(config, seed, torch.device("cpu"))
+    save_file({n: drawn.take(n) for n in drawn.shapes}, str(directory / WEIGHTS))
+    write_json(directory / "config.json", turbovla_config_json(config))
+    plain = plain_scalers(config)
+    stats = {
+        "proprio": {"mean": plain.state.low.tolist(), "std": plain.state.high.tolist()},
+        "action": {"min": plain.action.low.tolist(), "max": plain.action.high.tolist()},
+    }
+    write_json(directory / STATISTICS, {"random": stats})
+    write_turbovla_tokenizer(directory)
 
 
 def drawn_turbovla(config: TurboVLAConfig, seed: int, device: torch.device) -> DrawnWeights:
@@ -427,6 +431,14 @@ def _opened(
     config: TurboVLAConfig, weights: Weights, scalers: TurboScalers, words: TextTokenizer
 ) -> Opened:
     specials = specials_of(words)
+
+    def build(taken: Weights, to: Placement) -> TurboVLA:
+        if to.formats:
+            raise CheckpointError(
+                f"weights {to.formats}: TurboVLA's are run as they are stored, leave weights empty"
+            )
+        return TurboVLA(config, taken, specials, to.like, to.capture)
+
     return Opened(
         config,
         weights,
@@ -434,5 +446,5 @@ def _opened(
         words,
         action_space_of(config.action_dim),
         lambda device: TurboVLAPreparation(config, scalers, words, device),
-        lambda taken, to: TurboVLA(config, taken, specials, to.like, to.capture),
+        build,
     )

@@ -124,6 +124,8 @@ def test_the_engine_runs_a_converted_folder(tmp_path: Path) -> None:
     answer = engine.step(seen, Timeline(1), CLOCK)
     assert answer is not None and answer.actions.shape == (5, 7)
     assert set(answer.actions[:, -1]) <= {0.0, 1.0}
+    with pytest.raises(CheckpointError, match=r"weights .*int8.*leave weights empty"):
+        load_engine(EngineOptions(checkpoint=str(folder), dtype="bfloat16", weights="int8"))
     with pytest.raises(ValueError, match="the instruction has 15 tokens, the most is 13"):
         engine.reset("pick up the red block and place the drawer on the plate.")
 
