@@ -89,7 +89,7 @@ def test_it_says_what_the_authors_code_says(
     for number, task in enumerate(CASES[name].tasks):
         preparation.instruct(task)
         given = preparation.inputs(pictures, raw)
-        assert far(given.pixels, golden["pixels"]) < 1e-6
+        assert far(given.pixels[..., ::8, ::8], golden["pixels"]) < 1e-6
         assert far(given.state, golden["state"]) < 1e-5
         prefix = model.prefill(model.image_features(given.pixels), given.ids, given.state)
         assert far(model._words, golden[f"words_{number}"]) < 1e-5
