@@ -318,6 +318,14 @@ def step(name: str, file: str = BEFORE) -> Change:
     return edit(file, lambda raw: raw["steps"].append({"registry_name": name, "config": {}}))
 
 
+def renamed_step(now: str, then: str) -> Change:
+    def change(raw: dict[str, Any]) -> None:
+        (it,) = [s for s in raw["steps"] if s["registry_name"] == now]
+        it["registry_name"] = then
+
+    return edit(BEFORE, change)
+
+
 def without(*names: str) -> Change:
     def apply(folder: Path) -> None:
         for name in names:
@@ -415,6 +423,14 @@ def _folders() -> dict[str, HubFolder]:
     for kind, numbers in (("pi0", (5, 1)), ("pi05", (2, 0)), ("smolvla", (3, 2))):
         all_[f"{kind} whose statistics are those of steps {numbers}"] = HubFolder(
             both(lerobots(kind), renumbered(*numbers)), kind
+        )
+    for kind in ("pi0", "pi0_relative", "pi05"):
+        all_[f"{kind} by LeRobot 0.5's name of a step"] = HubFolder(
+            both(
+                lerobots(kind),
+                renamed_step("relative_actions_processor", "delta_actions_processor"),
+            ),
+            kind,
         )
     vision4 = tensors(by_transformers_4)
     bare = tensors(lambda t: [t.update({n.removeprefix("model."): t.pop(n)}) for n in list(t)])

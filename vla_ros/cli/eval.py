@@ -108,6 +108,8 @@ def _policy(group: Any) -> None:
         group, "device", "dtype", "weights", "unnorm_key", "embodiment", "num_threads",
         num_threads=None,
     )  # fmt: skip
+    add("--engine-option", action="append", default=[], metavar="NAME=VALUE", help="vla: of the"
+        " engine's others, such as state_normalization=identity; may be given again")  # fmt: skip
     add("--max-age", type=float, default=0.5, metavar="S", help="age limit of evidence (0.5)")
 
 
@@ -168,6 +170,7 @@ def check(args: argparse.Namespace) -> None:
     model_options = {
         "checkpoint": args.checkpoint,
         "embodiment": args.embodiment,
+        "engine-option": args.engine_option,
         "decoding": args.decoding,
         "relaxed-distance": args.relaxed_distance,
         "draft-checkpoint": args.draft_checkpoint,
@@ -245,6 +248,7 @@ def environment_of(args: argparse.Namespace) -> str:
 
 
 def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
+    from vla_ros.data.episodes.play import parse_words
     from vla_ros.engine.engine import refuse_weights, sha256_on_disk
     from vla_ros.engine.layers.devices import usable_device
     from vla_ros.engine.layers.formats import parse_formats
@@ -252,8 +256,9 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
 
     usable_device(args.device)
     with user_errors(ValueError):
+        said = parse_words(args.engine_option)
         refuse_weights(args.checkpoint, args.weights, args.device, args.dtype)
-    refuse_unreadable(args.checkpoint)
+    refuse_unreadable(args.checkpoint, str(said.get("tokenizer", "")))
     found = conventions_of(args.checkpoint, args.suite, args.unnorm_key, embodiment=args.embodiment)
     known = "" if args.checkpoint.startswith("random:") else sha256_on_disk(args.checkpoint)
     return {
@@ -264,6 +269,7 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
         "weights": str(parse_formats(args.weights)),
         "unnorm_key": found.unnorm_key,
         "embodiment": args.embodiment,
+        "engine_options": tuple(args.engine_option),
         "center_crop": found.center_crop,
         "preprocessing": found.preprocessing,
         "ungated": environment_of(args) == "libero",  # the published protocol has no gate

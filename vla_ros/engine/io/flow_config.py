@@ -37,6 +37,8 @@ SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
 TOKENIZER, RELATIVE = "tokenizer_processor", "relative_actions_processor"
+#: LeRobot 0.5's name of a step -> today's, of the same code and settings
+_OLD_STEPS = {"delta_actions_processor": RELATIVE}
 ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
 STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
 FAST_PROMPT = "pi0_fast_prepare_state_tokenizer_processor_step"
@@ -478,7 +480,8 @@ def steps_of(path: Path) -> dict[str, Fields]:
             f" among its weights: {AGAIN}, all of its files"
         )
     steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
-    return {step.text("registry_name", step.text("class", "?")): step for step in steps}
+    named = {step.text("registry_name", step.text("class", "?")): step for step in steps}
+    return {_OLD_STEPS.get(name, name): step for name, step in named.items()}
 
 
 def known_steps(kind: str) -> set[str]:

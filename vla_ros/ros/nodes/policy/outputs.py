@@ -204,7 +204,7 @@ class TwistOutput(Output):
         self._grippers = [make(Float64, f"~/{names[place]}") for place in places]
 
     def command(self, command: Command) -> None:
-        self._moves = command.kind is CommandKind.POLICY
+        self._moves = command.kind.moves
         self._publish(self._robot.moving(command.action), command.published_ns)
         places = self._robot.limits.space.grippers
         for gripper, place in zip(self._grippers, places, strict=True):
@@ -253,7 +253,7 @@ class TrajectoryOutput(Output):
 
     def command(self, command: Command) -> None:
         """A STOP repeats the point of the first one, else a robot would creep with its sag."""
-        if command.kind is CommandKind.POLICY:
+        if command.kind.moves:
             self._moves, self._stop = True, None
             self._follow(command)
         elif command.kind is CommandKind.STOP:
@@ -355,7 +355,7 @@ class PositionsOutput(Output):
         if self._robot.limits.space.absolute:
             self._last, self._goal = motion, None  # its stops are led by the gate
             self._moves = command.kind is not CommandKind.STOP
-        elif command.kind is CommandKind.POLICY:
+        elif command.kind.moves:
             start = self._targets.add(motion)
             self._last, self._goal = None if start is None else start + motion, None
             self._moves = True

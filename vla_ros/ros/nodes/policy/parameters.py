@@ -364,6 +364,13 @@ _SAFETY = (
         3600.0,
     ),
     P(
+        "takeover_timeout_s",
+        0.3,
+        "So long after a person's last command on ~/takeover the policy is heard again",
+        0.05,
+        10.0,
+    ),
+    P(
         "stamp_tolerance_s",
         0.0,
         "How far a camera's stamps may lie in the future; 0: 5 ms or a quarter of the period",
