@@ -99,7 +99,7 @@ def test_pi0_fast_and_the_tokenizer_of_its_actions(tmp_path: Path) -> None:
     found = describe(str(tmp_path / "it"))
     assert found.family == "pi0_fast of LeRobot"
     assert found.lacks == []
-    assert any("state_in_prompt=robot" in need for need in found.needs)
+    assert any(need.startswith("state_in_prompt: one of robot") for need in found.needs)
     shutil.rmtree(tmp_path / "it" / "fast-action-tokenizer")
     found = describe(str(tmp_path / "it"))
     (lack,) = found.lacks
