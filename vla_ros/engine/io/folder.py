@@ -34,10 +34,8 @@ from vla_ros.engine.io.flow_config import (
     FAST_TOKENIZER,
     KINDS,
     NORMALIZER,
-    PADDED,
     POSTPROCESSOR,
     PREPROCESSOR,
-    ROBOT,
     STATE,
     TOKENIZER,
     UNNORMALIZER,
@@ -151,11 +149,6 @@ def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
             cameras, state, action = config.cameras, config.state_dim, config.action_dim
             before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
             relative_actions(directory, before, after, config)
-            if config.speaks_state and not config.state_in_prompt and state < config.state_width:
-                found.needs.append(
-                    f"engine_options state_in_prompt={ROBOT} (openpi, LeRobot 0.6) or {PADDED}"
-                    " (LeRobot 0.4): no folder says which it was trained with"
-                )
         else:
             EVO1.check(raw)
             fields = Fields(raw)
@@ -164,7 +157,8 @@ def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
             action = feature_length(fields, "output_features", ACTION, 24)
         found.needs.append(_cameras(cameras))
         found.needs.append(f"a state of {state} values; it gives actions of {action}")
-        if kind == "pi05" and state < config.state_width and not config.state_in_prompt:
+        speaks = kind in ("pi05", FAST)
+        if speaks and state < config.state_width and not config.state_in_prompt:
             found.needs.append(
                 "state_in_prompt: one of robot (trained with openpi or LeRobot 0.6), padded (0.4)"
             )
