@@ -67,10 +67,10 @@ def run(args: argparse.Namespace) -> int:
     """Prepare, probe or list; returns the exit status."""
     if args.json and args.what != "probe":
         raise UserError(f"--json belongs to probe, not to {args.what}")
-    if args.what == "probe":
-        return _probe(args.json)
     if args.pro and args.what != "setup":
         raise UserError(f"--pro belongs to setup, not to {args.what}")
+    if args.what == "probe":
+        return _probe(args.json)
     return _setup(args.assets, args.pro) if args.what == "setup" else _tasks(args.suite)
 
 
