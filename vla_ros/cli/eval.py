@@ -90,7 +90,8 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def _what(add: Callable[..., Any]) -> None:
-    add("--env", choices=("tabletop", "libero"), help="simulation (tabletop; libero with --suite)")
+    add("--env", choices=("tabletop", "libero", "so101"), help="simulation (tabletop; libero with"
+        " --suite)")  # fmt: skip
     add("--suite", default="", metavar="S", help="libero: such as libero_object")
     add("--tasks", nargs="+", default=[], metavar="NAME", help="tasks or families (all)")
     add("--episodes", type=int, default=20, metavar="N", help="of every task and variant (20)")
@@ -110,6 +111,8 @@ def _policy(group: Any) -> None:
         group, "device", "dtype", "weights", "unnorm_key", "embodiment", "num_threads",
         num_threads=None,
     )  # fmt: skip
+    add("--engine-option", action="append", default=[], metavar="NAME=VALUE", help="vla: of the"
+        " engine's others, such as state_normalization=identity; may be given again")  # fmt: skip
     add("--max-age", type=float, default=0.5, metavar="S", help="age limit of evidence (0.5)")
 
 
@@ -172,6 +175,7 @@ def check(args: argparse.Namespace) -> None:
     model_options = {
         "checkpoint": args.checkpoint,
         "embodiment": args.embodiment,
+        "engine-option": args.engine_option,
         "decoding": args.decoding,
         "relaxed-distance": args.relaxed_distance,
         "draft-checkpoint": args.draft_checkpoint,
@@ -182,9 +186,10 @@ def check(args: argparse.Namespace) -> None:
                 raise UserError(f"--{name} needs --policy vla, not {args.policy}")
     elif not args.checkpoint:
         if environment_of(args) != "tabletop":  # the shipped ones know nothing else
-            raise UserError("--env libero needs --checkpoint: a directory or a hub id")
+            where = environment_of(args)
+            raise UserError(f"--env {where} needs --checkpoint: a directory or a hub id")
         args.checkpoint = default_checkpoint(args.decoding or [])
-    if args.suite and args.env == "tabletop":
+    if args.suite and args.env in ("tabletop", "so101"):
         raise UserError("--suite belongs to --env libero")
     if realtime and args.no_ros:
         raise UserError("--no-ros is lock-step: real time is measured through the ROS graph")
@@ -249,6 +254,7 @@ def environment_of(args: argparse.Namespace) -> str:
 
 
 def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
+    from vla_ros.data.episodes.play import parse_words
     from vla_ros.engine.engine import refuse_weights, sha256_on_disk
     from vla_ros.engine.layers.devices import usable_device
     from vla_ros.engine.layers.formats import parse_formats
@@ -257,8 +263,9 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
 
     usable_device(args.device)
     with user_errors(ValueError):
+        said = parse_words(args.engine_option)
         refuse_weights(args.checkpoint, args.weights, args.device, args.dtype)
-    refuse_unreadable(args.checkpoint)
+    refuse_unreadable(args.checkpoint, str(said.get("tokenizer", "")))
     suite = base_of(args.suite)  # nobody has trained on a perturbed one
     found = conventions_of(args.checkpoint, suite, args.unnorm_key, embodiment=args.embodiment)
     known = "" if args.checkpoint.startswith("random:") else sha256_on_disk(args.checkpoint)
@@ -270,6 +277,7 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
         "weights": str(parse_formats(args.weights)),
         "unnorm_key": found.unnorm_key,
         "embodiment": args.embodiment,
+        "engine_options": tuple(args.engine_option),
         "center_crop": found.center_crop,
         "preprocessing": found.preprocessing,
         "ungated": environment_of(args) == "libero",  # the published protocol has no gate

@@ -9,7 +9,7 @@ from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
 from vla_ros.sim.libero.suites import check_suite
 from vla_ros.sim.process import SimTimeouts
 
-ENVIRONMENTS = ("tabletop", "libero")
+ENVIRONMENTS = ("tabletop", "libero", "so101")
 MOST_NUDGE_M = 0.1
 
 
@@ -60,6 +60,10 @@ class EnvConfig:
 
             return Libero(self.suite, self.image_size, self.wrist)
         try:
+            if self.name == "so101":
+                from vla_ros.sim.so101.environment import So101
+
+                return So101(self.image_size, self.wrist, later=self.later)
             from vla_ros.sim.tabletop import Tabletop  # needs mujoco, other environments may not
         except ModuleNotFoundError as error:
             raise SimError(f"{error}: pip install '.[sim]' in the checkout") from error

