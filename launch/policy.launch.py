@@ -2,9 +2,10 @@
 
     ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:=/models/openvla-7b device:=cuda:0
     ros2 launch vla_ros policy.launch.py image:=/camera/color/image_raw namespace:=arm_left
+    ros2 launch vla_ros policy.launch.py contract:=so_101.yaml policy:=vla checkpoint:=/models/mine
 
-Parameter files come first, then the arguments that are given here, then `parameters`: with it each
-parameter of the policy node can be given, and with `remappings` each topic be called otherwise.
+Parameter files come first, then a contract, then the arguments that are given here, then
+`parameters`: with it each parameter of the policy node can be given, and with `remappings` each topic be called otherwise.
 `ros2 launch vla_ros policy.launch.py --show-args` explains each; so does docs/reference/launch.md.
 """
 
@@ -26,6 +27,7 @@ from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 
+from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.bringup.environment import OVERRIDE, check_enclave, defaults, enclave_of
 from vla_ros.ros.bringup.graph_file import argument
 
@@ -72,6 +74,12 @@ def arguments() -> list[DeclareLaunchArgument]:
             "extra_params_file",
             default_value="",
             description="A second parameter file, read after the first; empty: none",
+        ),
+        DeclareLaunchArgument(
+            "contract",
+            default_value="",
+            description="Rosetta's contract of the robot, read after the parameter files: cameras,"
+            " joints, units, rate, topics; empty: none",
         ),
         DeclareLaunchArgument(
             "parameters",
@@ -154,7 +162,9 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         for name, kind, _, _ in OVERRIDES
         if given(name)
     }
-    moved = {name: given(name) for name in TOPICS if given(name) != name}
+    robot = read_contract(given("contract")) if given("contract") else None
+    moved = dict(robot.remappings) if robot else {}
+    moved |= {name: given(name) for name in TOPICS if given(name) != name}
     moved |= mapping(context, "remappings")
     check_enclave(given("enclave"), context.environment)
     common = {
@@ -169,7 +179,11 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     policy = Node(
         executable="policy_node",
         name="policy",
-        parameters=[*files, overrides | mapping(context, "parameters") | sim_time],
+        parameters=[
+            *files,
+            *([dict(robot.parameters)] if robot else []),
+            overrides | mapping(context, "parameters") | sim_time,
+        ],
         arguments=ros_arguments(given, "policy"),
         on_exit=end_with_it,
         **common,

@@ -21,6 +21,7 @@ VERBS = {
     "demo": "run one simulated task through the whole graph and print a card",
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",
     "doctor": "check this machine: every line ok, or what to do about it",
+    "contract": "a robot's description: Rosetta's contract as our parameters, and back",
     "record": "record a running policy into a bag",
     "replay": "play a bag into a policy and compare what it says",
     "rerun": "a bag as a recording of the Rerun viewer",

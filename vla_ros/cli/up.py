@@ -12,6 +12,7 @@ from pathlib import Path
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb, check_seconds
 from vla_ros.core.console import error
 from vla_ros.core.signals import set_on_signal
+from vla_ros.ros.bringup.contract import read_contract
 from vla_ros.ros.bringup.environment import check_enclave
 from vla_ros.ros.bringup.graph_file import (
     LOG_LEVELS,
@@ -38,6 +39,7 @@ examples:
   vla-ros up sim                                   simulation, policy and monitor
   vla-ros up sim -p policy.policy=scripted         ... with the scripted expert
   vla-ros up policy -r image=/camera/image_raw     a policy for a camera of your own
+  vla-ros up policy --contract so_101.yaml         ... for a robot that Rosetta describes
   vla-ros up sim --view                            ... with a page in the browser
   vla-ros up sim --list                            show nodes and parameters; start nothing
 
@@ -66,6 +68,12 @@ def add_parser(verbs: Verbs) -> None:
         metavar="[NODE:]FROM=TO",
         help="rename a topic or service, in every node or in one; may be repeated",
     )
+    parser.add_argument(
+        "--contract",
+        default="",
+        metavar="FILE",
+        help="the robot as Rosetta describes it, for the policy node; -p wins over it",
+    )
     parser.add_argument("--namespace", default="", help="namespace of all nodes, such as arm_left")
     parser.add_argument(
         "--enclave",
@@ -90,15 +98,19 @@ def _told(graph: tuple[str, Path]) -> str:
 def run(args: argparse.Namespace) -> int:
     """Start, wait, end. Returns the exit status."""
     check_seconds(args.seconds)
+    given = parse_overrides(args.param)
+    robot = read_contract(args.contract) if args.contract else None
     spec = GraphSpec.load(
         args.graph,
-        parse_overrides(args.param),
+        given,
         namespace=args.namespace,
         log_level=args.log_level,
         remappings=args.remap,
         more=view_node(_simulated(args.graph)) if args.view else None,
         enclave=args.enclave,
     )
+    if robot is not None:
+        spec = robot.given_to(spec, given.get("policy", {}))
     if args.list:
         print(describe(spec))
         return 0

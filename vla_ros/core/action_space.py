@@ -113,9 +113,11 @@ END_EFFECTOR_DELTA = end_effectors(ActionKind.END_EFFECTOR_DELTA)
 def action_space_of(width: int, names: tuple[str, ...] = ()) -> ActionSpace:
     """Seven numbers are an end effector's displacement and a gripper, as most VLA policies say.
 
-    Any other width is positions of joints, called ``names`` or joint_0, joint_1, ... Which of them
+    Any other width is positions of joints, called ``names`` or joint_0, joint_1, ...; LeRobot's
+    "elbow_flex.pos" is the joint elbow_flex. Which of them
     are grippers, and of which unit, no checkpoint says: whoever runs it has to.
     """
+    names = tuple(name.removesuffix(".pos") for name in names)
     if width == END_EFFECTOR_DELTA.width:
         return END_EFFECTOR_DELTA
     known = len(set(names)) == len(names) == width and "" not in names

@@ -99,12 +99,14 @@ class PolicySpec:
     over at its end.
     ``warmup_count`` inferences on a synthetic ``warmup_size`` (height, width) image are made
     and timed before the worker says that it is ready; policies without a model make none.
-    ``action_space`` is what the robot's commands are: ``zero`` stands still in it, ``replay``
-    has rows of it, ``lerobot`` reads its checkpoint's numbers so unless it is the default; other
-    policies say themselves what their actions are.
+    ``action_space`` is what the robot's commands are: ``zero`` stands still in it, ``scripted``
+    asks the expert of a robot that has it, ``replay`` has rows of it, ``lerobot`` reads its
+    checkpoint's numbers so unless it is the default; other policies say themselves what their
+    actions are.
     ``delay_frames`` makes the policy act on the observation of that many calls ago.
-    ``state_units`` and ``action_units`` concern ``lerobot``: in which units the checkpoint has the
-    robot's state and its actions (:mod:`vla_ros.policies.lerobot.checkpoint`).
+    ``state_units`` and ``action_units`` concern ``lerobot``, and ``vla`` where its actions are
+    joints: in which units the checkpoint has the robot's state and its actions
+    (:mod:`vla_ros.policies.units`).
     ``require_verified``: of ``vla``, refuse a precision in which `vla-ros verify` did not pass this
     checkpoint (:mod:`vla_ros.engine.io.verdicts`).
     """

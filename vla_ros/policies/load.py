@@ -113,7 +113,7 @@ def _load(spec: PolicySpec) -> Policy:
         case "scripted":
             from vla_ros.policies.scripted import ScriptedPolicy
 
-            return ScriptedPolicy()
+            return ScriptedPolicy(spec.action_space)
         case "replay":
             from vla_ros.policies.replay import ReplayPolicy
 

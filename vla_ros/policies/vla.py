@@ -15,6 +15,7 @@ from vla_ros.engine import EngineOptions, InvalidAction, load_engine
 from vla_ros.engine.io.verdicts import Precision, require
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
+from vla_ros.policies.units import scaling_for
 
 
 def engine_options(spec: PolicySpec, used: Conventions) -> EngineOptions:
@@ -39,8 +40,9 @@ def _require_verified(spec: PolicySpec) -> None:
 
 
 class VlaPolicy:
-    """Scales the engine's actions into metres and radians, and keeps the gripper in [0, 1]; those
-    that are no end effector's displacement are left in the units of their data.
+    """Scales the engine's actions into metres and radians, and keeps the gripper in [0, 1]. Those
+    that are no end effector's displacement are in the units of their data, and so is the robot's
+    state: ``action_units`` and ``state_units`` say in which, and then they become the runtime's.
 
     Units, statistics and image steps are the checkpoint's unless the spec gives them.
     An instruction that the model cannot take (too long for its prompt) makes every step
@@ -56,6 +58,15 @@ class VlaPolicy:
         except (ValueError, OSError) as error:
             raise PolicyRefused(str(error)) from error
         self._scale = np.array(used.action_scale)
+        space = self._engine.info.action_space
+        if spec.action_units and space == END_EFFECTOR_DELTA:
+            raise PolicyRefused("action_units is for joints, and these are displacements of an end"
+                                " effector: give action_scale")  # fmt: skip
+        self._actions = scaling_for(spec.action_units, space.width, "action_units")
+        self._state = None
+        if spec.state_units:
+            count = self._engine.info.state_dim
+            self._state = scaling_for(spec.state_units, count, "state_units")
         self._cannot = "no instruction was given"
         self.info: PolicyInfo = replace(
             self._engine.info,
@@ -75,7 +86,18 @@ class VlaPolicy:
 
     def watch(self, coming: Callable[[], Observation | None]) -> None:
         """See :class:`vla_ros.policies.base.Policy`."""
-        self._engine.watch(coming)
+        if self._state is None:
+            self._engine.watch(coming)
+        else:
+            self._engine.watch(
+                lambda: None if (seen := coming()) is None else self._as_taught(seen)
+            )
+
+    def _as_taught(self, seen: Observation) -> Observation:
+        """The same with the robot's state in the checkpoint's units."""
+        if self._state is None or seen.proprio is None:
+            return seen
+        return replace(seen, proprio=self._state.to_checkpoint(seen.proprio))
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
         """See :class:`vla_ros.policies.base.Policy`."""
@@ -87,11 +109,11 @@ class VlaPolicy:
         if self.info.state_dim and state != self.info.state_dim:
             needed = f"this checkpoint needs {self.info.state_dim} values of robot state"
             raise InvalidAction(f"{needed} and the frame has {state or 'none'}")
-        inference = self._engine.step(observation, timeline, clock)
+        inference = self._engine.step(self._as_taught(observation), timeline, clock)
         if inference is None:
             return None
         if self.info.action_space != END_EFFECTOR_DELTA:
-            return inference
+            return replace(inference, actions=self._actions.to_runtime(inference.actions))
         actions = inference.actions.copy()
         actions[:, :GRIPPER] *= self._scale
         actions[:, GRIPPER] = np.clip(actions[:, GRIPPER], 0.0, 1.0)

@@ -2,7 +2,8 @@
 
 It is LIBERO's interface in typed form, so the built-in tabletop and LIBERO fit behind it:
 7-DoF delta actions in [-1, 1] at 20 Hz, tasks with an instruction in words, fixed initial
-states, and a success predicate of the simulation's own.
+states, and a success predicate of the simulation's own. A robot that takes joint positions says
+so in its spec's ``action_space``, and then its actions are of that space, in its units.
 
 Thread: rendering contexts belong to a thread. Construct, use and close an environment in
 one and the same thread.
@@ -17,8 +18,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import ACTION_DIM, Floats, Image, Pose
+from vla_ros.core.types import Floats, Image, Pose
 
 AGENTVIEW = "agentview"
 WRIST = "wrist"
@@ -110,6 +112,11 @@ class EnvSpec:
     world: str = ""
     note: str = ""
     geometry: Geometry | None = None  # None: it does not say
+    action_space: ActionSpace = END_EFFECTOR_DELTA  # what it is told
+    motion_range: tuple[tuple[float, float], ...] = ()  # of joints that move: their ends, rad
+    motion_speed: tuple[float, ...] = ()  # and their largest speeds, rad/s
+    state_units: tuple[str, ...] = ()  # of data sets about this robot; see policies/units.py
+    action_units: tuple[str, ...] = ()
 
     def task(self, name: str) -> Task:
         """The task called ``name``; UnknownTask names the valid ones otherwise."""
@@ -176,9 +183,10 @@ class Environment(Protocol):
         ...
 
     def step(self, action: npt.ArrayLike, render: bool = True) -> SimStep:
-        """Execute one action [7] for one control period.
+        """Execute one action [D] for one control period.
 
-        Entries are clipped to [-1, 1]; gripper -1 opens, +1 closes. Rendering or not changes
+        Of end-effector deltas, [7], entries are clipped to [-1, 1]; gripper -1 opens, +1 closes.
+        Of joint positions: rad, grippers 0 closed to 1 open. Rendering or not changes
         nothing but the images. RefusedAction: see there.
         """
         ...
@@ -188,14 +196,19 @@ class Environment(Protocol):
         ...
 
 
-def checked_action(action: npt.ArrayLike) -> Floats:
-    """The action as float64 [7], clipped to [-1, 1]; RefusedAction if it is none."""
+def checked_action(action: npt.ArrayLike, space: ActionSpace = END_EFFECTOR_DELTA) -> Floats:
+    """The action as float64 [D], RefusedAction if it is none. Deltas of an end effector are clipped
+    to [-1, 1], grippers of other spaces to [0, 1]."""
     try:
-        array = np.asarray(action, dtype=np.float64)
+        array = np.array(action, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise RefusedAction(f"action is not a list of numbers: {error}") from None
-    if array.shape != (ACTION_DIM,):
-        raise RefusedAction(f"action has shape {array.shape}, expected ({ACTION_DIM},)")
+    if array.shape != (space.width,):
+        raise RefusedAction(f"action has shape {array.shape}, expected ({space.width},)")
     if not np.isfinite(array).all():
         raise RefusedAction(f"action is not finite: {array.tolist()}")
-    return np.clip(array, -1.0, 1.0)
+    if space == END_EFFECTOR_DELTA:
+        return np.clip(array, -1.0, 1.0)
+    grippers = list(space.grippers)
+    array[grippers] = np.clip(array[grippers], 0.0, 1.0)
+    return array

@@ -48,13 +48,13 @@ class CommandCounts:
 
 
 def environment_action(command: Command | None, gripper: float, spec: EnvSpec) -> Floats:
-    """What the environment executes: float64 [7] in [-1, 1].
+    """What an environment of end-effector deltas executes: float64 [7] in [-1, 1].
 
     Only a POLICY command moves the arm; without one it stands still and the gripper stays
     as it was last told, ``gripper`` (0 closed to 1 open).
     """
     action = np.zeros(ACTION_DIM)
-    if command is not None and command.kind is CommandKind.POLICY:
+    if command is not None and command.kind.moves:
         action[:3] = command.action[:3] / spec.position_scale
         action[3:6] = command.action[3:6] / spec.rotation_scale
         gripper = float(command.action[GRIPPER])
@@ -69,7 +69,8 @@ class CommandInbox:
     ``counters`` while an episode runs; outside of one everything is ignored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = ACTION_DIM) -> None:
+        self._width = width
         self.counters = CommandCounts()
         self.last_rejection = ""
         self._running = False
@@ -114,7 +115,7 @@ class CommandInbox:
             return self._reject(command, reason)
         self._last = (command.published_ns, command.sequence)
         waiting = self._pending
-        moving = waiting is not None and waiting.kind is CommandKind.POLICY
+        moving = waiting is not None and waiting.kind.moves
         if moving and command.kind is CommandKind.HELD:
             return ""  # "nothing new": what waits is still to be executed
         if moving:
@@ -132,8 +133,8 @@ class CommandInbox:
         return command
 
     def _fault(self, command: Command, now_ns: int) -> str:
-        if command.action.shape != (ACTION_DIM,):
-            return f"its action has shape {command.action.shape}, expected ({ACTION_DIM},)"
+        if command.action.shape != (self._width,):
+            return f"its action has shape {command.action.shape}, expected ({self._width},)"
         if not np.isfinite(command.action).all():
             return "its action is not finite"
         if self._origin(command) < self._start_ns:
@@ -152,7 +153,7 @@ class CommandInbox:
         return command.stamp_ns or command.latest_ns or command.published_ns
 
     def _reject(self, command: Command, reason: str) -> str:
-        if command.kind is not CommandKind.POLICY:
+        if not command.kind.moves:
             return ""  # it would not have moved anything
         self.count(rejected=1)
         self.last_rejection = reason
@@ -274,7 +275,7 @@ class Desk:
         self.spec = spec
         self._clock = clock
         self._bell = threading.Condition()
-        self._inbox = CommandInbox()
+        self._inbox = CommandInbox(spec.action_space.width)
         self._next: EpisodeRequest | None = None
         self._stopped = False
         self._began_ns = 0
@@ -450,22 +451,35 @@ class Body:
         self._spec = environment.spec
         self._desk = desk
         self._gripper = OPEN
+        self._place = np.zeros(0)  # of joints: where they were last told to be
 
     def reset(self, request: EpisodeRequest) -> SimObservation:
         """The world as the episode begins, the gripper open."""
         self._gripper = OPEN
-        return self._environment.reset(request.task, request.initial_state, request.seed)
+        seen = self._environment.reset(request.task, request.initial_state, request.seed)
+        space = self._spec.action_space
+        if space.kind.joints:
+            order = [seen.joint_names.index(name) for name in space.names]
+            self._place = seen.joint_positions[order].copy()
+            self._place[list(space.grippers)] = OPEN
+        return seen
 
     def step(self, command: Command | None, render: bool = True) -> tuple[SimStep, Outcome | None]:
         """One control period under ``command``, and how the episode ended if it did.
 
-        Without an action of the policy the arm stands still; the gripper stays as last told.
+        Without an action of the policy the arm stands still, of joints: stays where it was told to
+        be; the gripper stays as last told.
         """
-        action = environment_action(command, self._gripper, self._spec)
+        moved = command is not None and command.kind.moves
+        if self._spec.action_space.kind.joints:
+            if command is not None and moved:
+                self._place = command.action
+            action = self._place
+        else:
+            action = environment_action(command, self._gripper, self._spec)
+            if command is not None and moved:
+                self._gripper = float(command.action[GRIPPER])
         step = self._environment.step(action, render)
-        moved = command is not None and command.kind is CommandKind.POLICY
-        if command is not None and moved:
-            self._gripper = float(command.action[GRIPPER])
         count = self._desk.executed(moved)
         outcome = _outcome(step, count, self._desk.view().max_steps)
         if outcome is not None:

@@ -174,7 +174,7 @@ class SimProcess:
 
     def step(self, action: npt.ArrayLike, render: bool = True) -> SimStep:
         """See ``Environment.step``."""
-        request = Step(checked_action(action), render)
+        request = Step(checked_action(action, self.spec.action_space), render)
         if not self.alive:
             raise SimLost("the simulation ended: reset before the next step")
         return self._ask(request, SimStep, "step", self._timeouts.step_s)

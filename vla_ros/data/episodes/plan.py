@@ -9,10 +9,11 @@ from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.sim.env import Task
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.libero.assets import digest_of, find_assets, world_note
+from vla_ros.sim.libero.assets import find_assets, world_note, world_versions
 from vla_ros.sim.libero.suites import find_package, tasks_of
+from vla_ros.sim.so101 import world as so101
 from vla_ros.sim.tasks import GOALS, TASKS, Family
-from vla_ros.sim.versions import libero_world, tabletop_world
+from vla_ros.sim.versions import so101_world, tabletop_world
 
 # ------------------------------------------------------------------------------------------------
 # Which initial states belong to training, to checks during training, and to the evaluation.
@@ -57,7 +58,7 @@ def _inside(what: str, value: int, allowed: range) -> None:
         raise ValueError(f"{what} {value}: give {allowed.start} to {allowed.stop - 1}")
 
 
-TABLETOP = "tabletop"
+TABLETOP, LIBERO = "tabletop", "libero"
 FAMILIES = tuple(family.value for family in Family)  # from easy to hard
 
 
@@ -101,7 +102,7 @@ class Plan:
 
     def _of(self, variant: Variant, first: int = 0) -> Iterator[Job]:
         turns = [(episode, task) for episode in range(self.episodes) for task in self.tasks]
-        if self.setup.environment != TABLETOP:
+        if self.setup.environment == LIBERO:
             turns = [(episode, task) for task in self.tasks for episode in range(self.episodes)]
         for number, (episode, task) in enumerate(turns, first):
             yield Job(
@@ -162,10 +163,12 @@ def world_of(environment: str, suite: str = "") -> World:
     EnvConfig(environment, suite=suite)
     if environment == TABLETOP:
         return World(TASKS, tabletop_world())
+    if environment == so101.NAME:
+        return World(so101.TASKS, so101_world())
     package = find_package()
     tasks = tuple(task.as_task(one_suite=bool(suite)) for task in tasks_of(suite, package))
     assets = find_assets(package)
-    return World(tasks, libero_world(digest_of(assets)), world_note(assets))
+    return World(tasks, world_versions(assets, suite), world_note(assets))
 
 
 def config_of(setup: Setup) -> EnvConfig:

@@ -12,14 +12,15 @@ import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from vla_ros.core.clock import MS, SECOND, SystemClock
+from vla_ros.core.action_space import END_EFFECTOR_DELTA
+from vla_ros.core.clock import MS, SECOND, SystemClock, moment
 from vla_ros.core.types import (
     Command,
     Floats,
@@ -29,12 +30,13 @@ from vla_ros.core.types import (
     PolicyInfo,
     PolicyState,
     Pose,
+    StalePolicy,
 )
 from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
 from vla_ros.data.episodes.store import LIMIT, Strip, clip_path, save_clip, write_spoken
 from vla_ros.data.episodes.tally import Tally, is_an_end, reason_of
-from vla_ros.engine.options import EngineOptions, Value
+from vla_ros.engine.options import EngineOptions, Value, parse_options
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import UNGATED
@@ -79,12 +81,32 @@ DRAFTING_OPTIONS = (
     "relaxed_distance",
     "calibration",
 )
+#: Options of the engine that a setup or a variant says in a field of its own.
+SAID = {
+    *DRAFTING_OPTIONS, "checkpoint", "device", "dtype", "weights", "unnorm_key", "embodiment",
+    "seed", "num_threads", "decoding", "rtc_mode", "center_crop", "preprocessing", "action_dim",
+    "camera_roles",
+}  # fmt: skip
 WARM_UP = 5  # the node's warmup_count
 
 
-def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
-    """Which policy to load. Raises PolicyRefused with the reason."""
+def parse_words(words: Sequence[str]) -> dict[str, Value]:
+    """The engine's options of a setup, from ``name=value``. Raises ValueError."""
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if not equals:
+            raise ValueError(f"--engine-option {word!r}: give name=value")
+        if name in SAID:
+            raise ValueError(f"--engine-option {name}: another flag, or the checkpoint, says it")
+    return parse_options(dict(word.split("=", 1) for word in words))
+
+
+def policy_spec(setup: Setup, variant: Variant, robot: EnvSpec | None = None) -> PolicySpec:
+    """Which policy to load, for ``robot`` where that matters. Raises PolicyRefused."""
     return PolicySpec(
+        action_space=robot.action_space if robot else END_EFFECTOR_DELTA,
+        state_units=robot.state_units if robot else (),
+        action_units=robot.action_units if robot else (),
         name=setup.policy,
         engine=EngineOptions(
             checkpoint=setup.checkpoint,
@@ -95,6 +117,7 @@ def policy_spec(setup: Setup, variant: Variant) -> PolicySpec:
             embodiment=setup.embodiment,
             seed=setup.seed,
             num_threads=setup.num_threads,
+            **parse_words(setup.engine_options),  # type: ignore[arg-type]
             **decoding_options(variant),  # type: ignore[arg-type]
         ),
         warmup_count=WARM_UP,
@@ -132,13 +155,19 @@ def chunking_of(variant: Variant, limits: Limits, info: PolicyInfo) -> Chunking:
 
 
 def limits_of(setup: Setup, variant: Variant, spec: EnvSpec) -> Limits:
-    """What the gate holds the policy to; otherwise the node's defaults."""
-    gate = UNGATED if setup.ungated else {}
+    """What the gate holds the policy to; otherwise the node's defaults. Joints: their ends."""
+    gate: dict[str, Any] = dict(UNGATED) if setup.ungated else {}
+    if spec.action_space.kind.joints:
+        low, high = zip(*spec.motion_range, strict=True)
+        gate |= {"space": spec.action_space, "low": low, "high": high}
+        gate |= {"velocity": spec.motion_speed}
+        gate |= {"stale_policy": StalePolicy.HOLD}
+        gate |= {"gripper_hysteresis": 0.0, "gripper_dwell_s": 0.0}
     return Limits(
         control_rate_hz=spec.control_rate_hz,
         camera_rate_hz=spec.control_rate_hz,
         max_age_s=age_limit_s(setup, variant, spec.control_rate_hz),
-        **gate,  # type: ignore[arg-type]
+        **gate,
     )
 
 
@@ -255,7 +284,7 @@ class DirectRunner:
         assert self._world is not None
         try:
             limits = limits_of(self._setup, variant, self._world.spec)
-            brain = Brain(self._setup, variant, limits)
+            brain = Brain(self._setup, variant, limits, self._world.spec)
         except (PolicyRefused, ValueError) as error:
             raise RunnerFailed(str(error)) from error
         self._acting = (variant, brain)
@@ -269,9 +298,11 @@ class Brain:
     gives a frame its images: the loop needs none, so where nobody is asked none are rendered.
     """
 
-    def __init__(self, setup: Setup, variant: Variant, limits: Limits) -> None:
+    def __init__(
+        self, setup: Setup, variant: Variant, limits: Limits, robot: EnvSpec | None = None
+    ) -> None:
         self.clock = WorldClock()
-        spec = policy_spec(setup, variant)
+        spec = policy_spec(setup, variant, robot)
         policy = load_policy(spec)
         warm_up(policy, spec, os.getpid(), self.clock)
         chunking = chunking_of(variant, limits, policy.info)
@@ -355,7 +386,17 @@ class _Stage:
     def observation(self, stamp_ns: int, observation: SimObservation) -> None:
         self._seen = (stamp_ns, observation)
         if self._view is not None and self._view.state is EpisodeState.RUNNING:
+            self._measure(stamp_ns, observation)
             self._brain.control.offer(self._frame(stamp_ns, observation))
+
+    def _measure(self, stamp_ns: int, seen: SimObservation) -> None:
+        """Where a robot is that is told joint positions: its first command is held to that."""
+        control, space = self._brain.control, self._brain.control.limits.space
+        if space.kind.joints:
+            places = [seen.joint_names.index(space.names[i]) for i in space.motion]
+            control.measure(
+                seen.joint_positions[places], stamp_ns, moment(self._brain.clock), space.motion
+            )
 
     def begin(self, instruction: str, interrupted: Callable[[], bool]) -> None:
         self._brain.begin(instruction)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,6 @@ import numpy as np
 
 from vla_ros.core.action_space import (
     END_EFFECTOR_DELTA,
-    GRIPPER_UNIT,
     ActionKind,
     ActionSpace,
     action_space_of,
@@ -24,6 +21,7 @@ from vla_ros.core.types import Floats
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.models.cameras import ABSENT, roles_of
 from vla_ros.policies.base import PolicyRefused, Scale
+from vla_ros.policies.units import Scaling, each, scaling_for, scaling_of, unit_of
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -118,76 +116,11 @@ def _features(raw: Mapping[str, Any], key: str) -> dict[str, tuple[str, tuple[in
 
 # ------------------------------------------------------------------------------------------------
 # The table between a robot and a checkpoint: cameras by role, numbers by name and unit.
-#
-# LeRobot's data sets keep whatever unit the robot's driver had: degrees, percent, -1 to 1. The
-# runtime has metres, radians and grippers from 0 (closed) to 1 (open). A unit is told by its name
-# ("deg"), a gripper's also by its range as "closed..open": "-1..1", or "1..-1" where closing is +1.
-
-
-#: name: the runtime's unit, and how much of it one is
-_UNITS = {
-    "rad": ("rad", 1.0),
-    "deg": ("rad", math.pi / 180.0),
-    "m": ("m", 1.0),
-    "cm": ("m", 1e-2),
-    "mm": ("m", 1e-3),
-    "1": (GRIPPER_UNIT, 1.0),
-    "%": (GRIPPER_UNIT, 1e-2),
-}
-_RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)")
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """The runtime's value is ``factor`` times the checkpoint's, plus ``offset``."""
-
-    name: str
-    si: str
-    factor: float
-    offset: float = 0.0
-
-
-def unit_of(word: str) -> Unit:
-    """PolicyRefused for what is no unit."""
-    if word in _UNITS:
-        return Unit(word, *_UNITS[word])
-    if found := _RANGE.fullmatch(word):
-        closed, opened = map(float, found.groups())
-        if closed != opened:
-            factor = 1.0 / (opened - closed)
-            return Unit(word, GRIPPER_UNIT, factor, -closed * factor)
-    known = ", ".join(_UNITS)
-    raise PolicyRefused(f"{word!r} is no unit: give {known}, or closed..open such as -1..1")
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Between the units of a checkpoint and the runtime's, value by value: float64 [D] each."""
-
-    factor: Floats
-    offset: Floats
-
-    def to_runtime(self, values: Floats) -> Floats:
-        """[..., D] in the checkpoint's units -> m, rad, 0..1."""
-        return values * self.factor + self.offset
-
-    def to_checkpoint(self, values: Floats) -> Floats:
-        """The way back."""
-        return (values - self.offset) / self.factor
-
-
-def scaling_of(units: Sequence[Unit]) -> Scaling:
-    return Scaling(
-        np.array([u.factor for u in units]),
-        np.array([u.offset for u in units]),
-    )
 
 
 def state_scaling(features: Features, words: Sequence[str]) -> Scaling:
     """Of ``observation.state``. No words: the runtime's own units."""
-    if not words:
-        return Scaling(np.ones(features.state_dim), np.zeros(features.state_dim))
-    return scaling_of([unit_of(w) for w in _each(words, features.state_dim, "state_units")])
+    return scaling_for(words, features.state_dim, "state_units")
 
 
 def cameras_of(
@@ -245,7 +178,7 @@ def action_layout(
     if names and not same:
         doubt = f"{_table(space, features, names)}: taken in this order, since no name is the same"
     units = (
-        [unit_of(w) for w in _each(words, space.width, "action_units")]
+        [unit_of(w) for w in each(words, space.width, "action_units")]
         if words
         else [unit_of(u) for u in space.units]
     )
@@ -282,14 +215,6 @@ def _own_space(features: Features, names: tuple[str, ...]) -> tuple[ActionSpace,
 def _names_a_pose(names: tuple[str, ...]) -> bool:
     """As LIBERO's in LeRobot: x, y, z, roll, pitch, yaw, gripper."""
     return len(names) == END_EFFECTOR_DELTA.width and names[:3] == END_EFFECTOR_DELTA.names[:3]
-
-
-def _each(words: Sequence[str], count: int, parameter: str) -> Sequence[str]:
-    if len(words) == 1:
-        return tuple(words) * count
-    if len(words) != count:
-        raise PolicyRefused(f"{parameter} has {len(words)} units, the checkpoint {count} values")
-    return words
 
 
 def _table(space: ActionSpace, features: Features, names: Sequence[str]) -> str:

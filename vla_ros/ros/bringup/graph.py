@@ -16,11 +16,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.ros.bringup.environment import OVERRIDE, SAFE_PATH, defaults, prepare, python_path
@@ -82,6 +84,17 @@ def _yaml_value(value: Any) -> str:
     return json.dumps(value)  # JSON is YAML, and keeps "1" a string and 1.0 a float
 
 
+def parameters_file(spec: NodeSpec) -> Path | None:
+    """What was given for a node, as its last parameter file, under its full name: `-p` is of every
+    node, /**, and loses to a file's entry of one, such as /**/bridge. None: nothing was given."""
+    if not spec.parameters:
+        return None
+    handle, name = tempfile.mkstemp(prefix=f"vla_ros-{spec.name}-", suffix=".yaml")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump({spec.full_name: {"ros__parameters": dict(spec.parameters)}}, file)
+    return Path(name)
+
+
 class NodeProcess:
     """A started node. The main thread owns it."""
 
@@ -97,8 +110,9 @@ class NodeProcess:
         env[PARENT] = str(os.getpid())
         if spec.enclave:
             env.pop(OVERRIDE, None)  # of the process that starts it, whose keys are not the node's
+        self._told = parameters_file(spec)
         self._process = subprocess.Popen(
-            command_line(spec),
+            [*command_line(spec), *(["--params-file", str(self._told)] if self._told else [])],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -155,6 +169,8 @@ class NodeProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         code = self._process.wait()
+        if self._told is not None:
+            self._told.unlink(missing_ok=True)
         self._reader.join(timeout=1.0)
         return NodeExit(self.spec.name, code, clean and code in (0, -signal.SIGINT))
 

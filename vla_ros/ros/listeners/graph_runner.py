@@ -32,6 +32,7 @@ from vla_ros.runtime.control.queue import Execution
 from vla_ros.sim.episode import Mode
 
 GRAPH = "sim.up.yaml"
+ROBOTS = {"so101": "so101.up.yaml"}  # simulations whose robot has a graph of its own
 NODES = ("bridge", "policy")  # a monitor would take time from them
 CONNECT_S = 60.0  # for the simulation to start and every topic to be found
 STALL_S = 60.0  # an episode in which nothing happens for so long is given up
@@ -190,7 +191,8 @@ class _Live:
 def graph_of(setup: Setup, variant: Variant, first: Job, view: bool = False) -> GraphSpec:
     """The nodes to start; the bridge begins with the episode ``first``."""
     more = view_node(setup.mode is Mode.LOCKSTEP) if view else {}
-    spec = GraphSpec.load(GRAPH, overrides(setup, variant, first), more=more or None)
+    graph = ROBOTS.get(setup.environment, GRAPH)
+    spec = GraphSpec.load(graph, overrides(setup, variant, first), more=more or None)
     return dataclasses.replace(spec, nodes=tuple(spec.node(name) for name in (*NODES, *more)))
 
 
@@ -202,7 +204,8 @@ def engine_words(setup: Setup, variant: Variant) -> list[str]:
     elif not variant.adaptive_draft and variant.decoding in ("", "auto"):
         names += ["adaptive_draft"]
     said = {"seed": setup.seed, **{name: getattr(variant, name) for name in names}}
-    words = [f"{n}={v}" for n, v in said.items() if v != OPTIONS[n].default]
+    words = [*setup.engine_options]
+    words += [f"{n}={v}" for n, v in said.items() if v != OPTIONS[n].default]
     return words or [""]
 
 

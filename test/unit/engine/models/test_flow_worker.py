@@ -105,3 +105,32 @@ def test_joints_are_called_what_the_folder_calls_them() -> None:
     assert action_space_of(4, names).names == names
     assert action_space_of(4, ("a", "a", "b", "c")).names[0] == "joint_0"
     assert action_space_of(7, names) == END_EFFECTOR_DELTA
+
+
+def test_joints_of_a_checkpoint_in_degrees_become_radians(tmp_path: Path) -> None:
+    """LeRobot's SO-101: five joints in degrees and a gripper from 0 to 100."""
+    config = replace(PRESETS["smolvla-small"], action_dim=6, action_width=16, state_dim=6)
+    write_random_flow(tmp_path, config, seed=2)
+    spec = PolicySpec("vla", engine=EngineOptions(str(tmp_path)), warmup_count=1)
+    told = replace(
+        spec,
+        state_units=("deg",) * 5 + ("0..100=-0.2..1.8",),
+        action_units=("deg",) * 5 + ("0..100",),
+    )
+    joints = np.array([0.1, -0.2, 0.3, -0.4, 0.5, 0.8])  # rad, the gripper half open
+    degrees = np.array([*np.degrees(joints[:5]), 50.0])
+    answers = []
+    for which, state in ((spec, degrees), (told, joints)):
+        policy = VlaPolicy(which)
+        policy.reset(Instruction("pick up the red cube", 1))
+        said = policy.step(Observation(1, 1, 1, FRONT, WRIST, state), Timeline(0), CLOCK)
+        assert said is not None
+        answers.append(said.actions)
+    theirs, ours = answers
+    assert np.allclose(ours[:, :5], np.radians(theirs[:, :5]), rtol=1e-5)
+    assert np.allclose(ours[:, 5], theirs[:, 5] / 100, rtol=1e-5)
+    with pytest.raises(PolicyRefused, match="action_units has 2 units, the checkpoint 6 values"):
+        VlaPolicy(replace(spec, action_units=("deg", "deg")))
+    seven = PolicySpec("vla", engine=EngineOptions("random:smolvla-small"), action_units=("deg",))
+    with pytest.raises(PolicyRefused, match="give action_scale"):
+        VlaPolicy(seven)

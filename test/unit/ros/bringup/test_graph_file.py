@@ -4,8 +4,8 @@ import pytest
 
 from vla_ros.core.errors import UserError
 from vla_ros.ros.bringup.environment import defaults, profile_name
-from vla_ros.ros.bringup.graph import command_line
-from vla_ros.ros.bringup.graph_file import GraphSpec, node_names, parse_overrides
+from vla_ros.ros.bringup.graph import command_line, parameters_file
+from vla_ros.ros.bringup.graph_file import GraphSpec, NodeSpec, node_names, parse_overrides
 
 
 def write(tmp_path, text, name="my.up.yaml"):
@@ -229,3 +229,23 @@ def test_a_spectator_is_added_to_a_file_and_takes_its_remappings_and_parameters(
     assert view.remappings == {"image": "/cam"}
     assert not any(node.spectator for node in graph.nodes if node.name != "view")
     assert [node.name for node in graph.nodes][1:] == ["arm_policy", "monitor"]
+
+
+def test_a_given_parameter_wins_over_a_file_s_entry_of_one_node(tmp_path):
+    """`-p` alone is of /**, which loses to /**/NAME."""
+    rclpy = pytest.importorskip("rclpy")
+    file = tmp_path / "own.yaml"
+    file.write_text("/**/probe:\n  ros__parameters: {task: file, seed: 1}\n", encoding="utf-8")
+    spec = NodeSpec("probe", "bridge", (file,), {"task": "given"}, namespace="left")
+    told = parameters_file(spec)
+    words = [*command_line(spec), "--params-file", str(told)]
+    context = rclpy.Context()
+    rclpy.init(args=words[words.index("--ros-args") :], context=context)
+    node = rclpy.create_node(
+        "probe", context=context, automatically_declare_parameters_from_overrides=True
+    )
+    found = {name: node.get_parameter(name).value for name in ("task", "seed")}
+    node.destroy_node()
+    rclpy.shutdown(context=context)
+    told.unlink()
+    assert found == {"task": "given", "seed": 1}

@@ -19,6 +19,7 @@ from sensor_msgs.msg import CameraInfo, Image, JointState
 from std_msgs.msg import Header, String
 
 from vla_ros.core import types as core
+from vla_ros.core.action_space import ActionSpace
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import Command, CommandKind
 from vla_ros.msg import ActionCommand, EpisodeStatus, NamedPoses
@@ -29,17 +30,12 @@ from vla_ros.sim.episode import EpisodeState, EpisodeView
 
 
 def command_of(message: ActionCommand) -> Command:
-    """The command that a message carries; the simulation judges its numbers. Raises
-    :class:`BadMessage`, also for a space that the simulation has not."""
+    """The command that a message carries, of whatever robot; the simulation judges its numbers.
+    Raises :class:`BadMessage`."""
     try:
         kind = CommandKind(message.kind)
     except ValueError:
         raise BadMessage(f"kind {message.kind} is none of ActionCommand.KIND_*") from None
-    if message.action_space != ActionCommand.SPACE_END_EFFECTOR_DELTA:
-        raise BadMessage(
-            f"action_space {message.action_space}: the simulated arm takes end-effector deltas"
-            f" only ({ActionCommand.SPACE_END_EFFECTOR_DELTA}): x y z rx ry rz gripper"
-        )
     staleness = message.staleness_s * SECOND  # a finite number of seconds may overflow as ns
     return Command(
         kind=kind,
@@ -56,6 +52,20 @@ def command_of(message: ActionCommand) -> Command:
         chunk_length=message.chunk_length,
         staleness_ns=round(staleness) if isfinite(staleness) else 0,
     )
+
+
+def check_space(message: ActionCommand, space: ActionSpace) -> None:
+    """BadMessage for a command of another space than the simulation's, or for joints that it has
+    not or has in another order."""
+    names = " ".join(space.names)
+    if message.action_space != space.kind:
+        takes = "joint positions" if space.kind.joints else "end-effector deltas"
+        raise BadMessage(
+            f"action_space {message.action_space}: the simulated arm takes {takes}"
+            f" only ({int(space.kind)}): {names}"
+        )
+    if space.kind.joints and tuple(message.names) != space.names:
+        raise BadMessage(f"its joints are {' '.join(message.names)}, the simulated arm's {names}")
 
 
 def image_message(image: core.Image, stamp_ns: int, frame_id: str) -> Image:

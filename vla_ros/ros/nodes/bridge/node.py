@@ -62,7 +62,12 @@ from vla_ros.srv import ResetEpisode
 # come from the node's executor.
 
 
-_ACTIVE = (PolicyStatus.STATE_WAITING, PolicyStatus.STATE_RUNNING, PolicyStatus.STATE_HOLD)
+_ACTIVE = (
+    PolicyStatus.STATE_WAITING,
+    PolicyStatus.STATE_RUNNING,
+    PolicyStatus.STATE_HOLD,
+    PolicyStatus.STATE_TAKEOVER,
+)
 _RESET_S = 2.0  # longest wait for the reset service's answer
 _LEARN_S = 2.0  # longest wait until the policy's status names the instruction
 _LOOK_S = 0.1  # how often a wait looks for other reasons to end
@@ -227,7 +232,12 @@ SIZES = (IMAGE_SIZES[0], IMAGE_SIZES[-1])
 TABLE = (
     P("environment", "tabletop", "Which simulation", choices=ENVIRONMENTS, fixed=True),
     P("suite", "", "libero: the suite its tasks are of; empty: all of them", fixed=True),
-    P("task", "pick_red_cube", "Name of the first episode's task", fixed=True),
+    P(
+        "task",
+        "pick_red_cube",
+        "Name of the first episode's task; so101: lift_cube, cube_in_box",
+        fixed=True,
+    ),
     P("initial_state", 0, "Index of the first episode's initial state", 0, 100_000, fixed=True),
     P("seed", 0, "Which set of initial states; counts from the next reset", 0, 2**31 - 1),
     P("max_steps", 0, "Step limit from the next reset on; 0: the task's own", 0, 1_000_000),
@@ -392,6 +402,7 @@ class BridgeNode(Node):
 
     def _on_command(self, message: ActionCommand) -> None:
         try:
+            bridge_convert.check_space(message, self._sim.spec.action_space)
             command = bridge_convert.command_of(message)
         except BadMessage as error:
             self._runner.refuse(str(error))

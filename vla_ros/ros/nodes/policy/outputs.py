@@ -18,6 +18,7 @@ from rclpy.duration import Duration as WaitTime
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.task import Future
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
@@ -28,10 +29,10 @@ from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import to_time
 from vla_ros.runtime.safety import Limits, approach
 
-OUTPUTS = ("twist", "trajectory", "positions", "gripper")
+OUTPUTS = ("twist", "trajectory", "positions", "joint_state", "gripper")
 ACTIONS = ("GripperCommand", "ParallelGripperCommand")
 FROM = ("", "commanded", "measured")
-_OF_JOINTS = ("trajectory", "positions")
+_OF_JOINTS = ("trajectory", "positions", "joint_state")
 _LEASH = 5  # displacements that joints may be behind what they are told
 _AGAIN_S = 1.0  # before a gripper's goal that came to nothing is sent again
 _ANSWER_S = 2.0  # for a server to take a goal or not
@@ -206,7 +207,7 @@ class TwistOutput(Output):
         self._grippers = [make(Float64, f"~/{names[place]}") for place in places]
 
     def command(self, command: Command) -> None:
-        self._moves = command.kind is CommandKind.POLICY
+        self._moves = command.kind.moves
         self._publish(self._robot.moving(command.action), command.published_ns)
         places = self._robot.limits.space.grippers
         for gripper, place in zip(self._grippers, places, strict=True):
@@ -259,7 +260,7 @@ class TrajectoryOutput(Output):
 
     def command(self, command: Command) -> None:
         """A STOP repeats the point of the first one, else a robot would creep with its sag."""
-        if command.kind is CommandKind.POLICY:
+        if command.kind.moves:
             self._moves, self._stop = True, None
             self._follow(command)
         elif command.kind is CommandKind.STOP:
@@ -362,7 +363,7 @@ class PositionsOutput(Output):
         if self._robot.limits.space.absolute:
             self._last, self._goal = motion, None  # its stops are led by the gate
             self._moves = command.kind is not CommandKind.STOP
-        elif command.kind is CommandKind.POLICY:
+        elif command.kind.moves:
             start = self._targets.add(motion)
             self._last, self._goal = None if start is None else start + motion, None
             self._moves = True
@@ -389,6 +390,32 @@ class PositionsOutput(Output):
     def _publish(self) -> None:
         if self._last is not None:
             self._topic.publish(Float64MultiArray(data=self._last.tolist()))
+
+
+class JointStateOutput(PositionsOutput):
+    """`~/joint_commands`: the same as a JointState by name, the grippers' joints among them, in the
+    order of the action's names: what drivers of LeRobot's arms and Rosetta's contracts take."""
+
+    def open(self, node: Node) -> None:
+        Output.open(self, node)
+        self._clock = node.get_clock()
+        self._topic = self._publisher(JointState, "~/joint_commands")
+        self._openings: list[float] = []
+
+    def command(self, command: Command) -> None:
+        self._openings = self._robot.openings(command.action)
+        super().command(command)
+
+    def _publish(self) -> None:
+        if self._last is None:
+            return
+        space = self._robot.limits.space
+        places = np.zeros(space.width)
+        places[list(space.motion)] = self._last
+        places[list(space.grippers)] = self._openings
+        message = JointState(name=list(space.names), position=places.tolist())
+        message.header.stamp = self._clock.now().to_msg()
+        self._topic.publish(message)
 
 
 class GripperPositions(Output):
@@ -609,7 +636,9 @@ def make_outputs(values: Mapping[str, Any], robot: Robot) -> list[Output]:
         made.append(TrajectoryOutput(robot))
     if "positions" in names:
         made.append(PositionsOutput(robot))
-    if robot.limits.space.grippers and set(names) & set(_OF_JOINTS):
+    if "joint_state" in names:
+        made.append(JointStateOutput(robot))
+    if robot.limits.space.grippers and set(names) & {"trajectory", "positions"}:
         made.append(GripperPositions(robot))
     if "gripper" in names:
         made.append(GripperOutput(robot, values["gripper_action"], values["gripper_max_effort"]))

@@ -81,10 +81,15 @@ _POLICY = (
     F(
         "state_units",
         [""],
-        "lerobot: unit of each value of observation.state, or one for all: rad,"
-        " deg, m, cm, mm, 1, %, or a gripper's closed..open, as -1..1; empty: rad, m, 0 to 1",
+        "lerobot, vla with joints: unit of each value of observation.state, or one for all: rad,"
+        " deg, m, cm, mm, 1, %, a gripper's closed..open, as -1..1, or both that and its joint's,"
+        " as 0..100=-0.17..1.75; empty: rad, m, 0 to 1",
     ),
-    F("action_units", [""], "lerobot: unit of each value of an action, as for state_units"),
+    F(
+        "action_units",
+        [""],
+        "lerobot, vla with joints: unit of each value of an action, as for state_units",
+    ),
     F(
         "action_scale",
         [0.0] * 6,
@@ -207,7 +212,11 @@ _INPUTS = (
 )
 _OUTPUTS = (
     F("frame_id", "base_link", "Frame of the displacements"),
-    F("outputs", [""], "What is published beside ~/action: twist, trajectory, positions, gripper"),
+    F(
+        "outputs",
+        [""],
+        "What is published beside ~/action: twist, trajectory, positions, joint_state, gripper",
+    ),
     F(
         "joint_delta_from",
         "",
@@ -370,6 +379,13 @@ _SAFETY = (
         " 0: it ends by itself, as in a simulation",
         0.0,
         3600.0,
+    ),
+    P(
+        "takeover_timeout_s",
+        0.3,
+        "So long after a person's last command on ~/takeover the policy is heard again",
+        0.05,
+        10.0,
     ),
     P(
         "stamp_tolerance_s",

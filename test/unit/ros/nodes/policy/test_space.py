@@ -18,10 +18,11 @@ from vla_ros.core.action_space import (
 from vla_ros.core.types import PolicyInfo, StalePolicy
 from vla_ros.msg import ActionCommand
 from vla_ros.ros.common.convert import BadMessage
-from vla_ros.ros.nodes.bridge.convert import command_of
+from vla_ros.ros.nodes.bridge.convert import check_space as check_command_space
 from vla_ros.ros.nodes.policy.parameters import TABLE
 from vla_ros.ros.nodes.policy.settings import limits_of, spec_of
 from vla_ros.ros.nodes.policy.space import check_space, space_of
+from vla_ros.sim.so101.world import ACTIONS as SO101
 
 DEFAULTS = {row.name: row.default for row in TABLE}
 ARM = {
@@ -141,7 +142,16 @@ def test_a_checkpoint_that_names_nothing_is_believed_in_nothing():
     assert check_space(UR, info(unnamed)) == ""
 
 
-def test_the_simulated_arm_refuses_joints() -> None:
-    space = ActionCommand.SPACE_JOINT_POSITION
+def test_a_simulated_arm_refuses_another_arm_s_commands() -> None:
+    message = ActionCommand(action_space=ActionCommand.SPACE_JOINT_POSITION, action=[0.0] * 6)
     with pytest.raises(BadMessage, match="takes end-effector deltas only"):
-        command_of(ActionCommand(action_space=space, action=[0.0] * 6))
+        check_command_space(message, END_EFFECTOR_DELTA)
+    with pytest.raises(
+        BadMessage, match=r"its joints are shoulder_lift .*, the simulated arm's sh"
+    ):
+        message.names = [*SO101.names[1::-1], *SO101.names[2:]]
+        check_command_space(message, SO101)
+    message.names = list(SO101.names)
+    check_command_space(message, SO101)
+    with pytest.raises(BadMessage, match="takes joint positions only"):
+        check_command_space(ActionCommand(names=list(SO101.names)), SO101)

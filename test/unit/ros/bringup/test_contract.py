@@ -1,0 +1,154 @@
+"""Rosetta's contract as parameters of the policy node: read, refused by line, and made of ours."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.contracts import JOINTS, joints, so_101
+from vla_ros.cli import main
+from vla_ros.core.errors import UserError
+from vla_ros.core.resources import config_path, share
+from vla_ros.ros.bringup.contract import read_contract, robot_parameters, write_contract
+
+ROBOTS = sorted((share() / "config" / "robots").glob("*.yaml"))
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "contract.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def test_cameras_joints_units_rate_and_topics(tmp_path: Path) -> None:
+    contract = read_contract(written(tmp_path, so_101()))
+    said = contract.parameters
+    assert contract.robot == "so_101"
+    assert (said["control_rate_hz"], said["camera_rate_hz"]) == (30.0, 30.0)
+    assert said["flow_cameras"] == "right=main top=top wrist.right=wrist"
+    assert said["camera_roles"] == ["top"]
+    assert said["cameras.main.topic"] == "/front_camera/image_raw"
+    assert said["cameras.wrist.topic"] == "/wrist_camera/image_raw"
+    assert {said[f"cameras.{r}.transport"] for r in ("main", "top", "wrist")} == {"compressed"}
+    assert said["cameras.top.reliability"] == "best_effort"
+    assert said["joint_names"] == said["action_names"] == list(JOINTS)
+    assert said["state_units"] == said["action_units"] == ["deg"] * 6
+    assert said["action_space"] == "joint_position"
+    assert (said["outputs"], said["stale_policy"]) == (["joint_state"], "hold")
+    assert said["bounds_low"] == pytest.approx([-math.pi] * 6)
+    assert contract.remappings == {
+        "joint_states": "/follower_arm/joint_states",
+        "~/joint_commands": "/leader_arm/joint_states",
+        "instruction": "/task_prompt",
+    }
+
+
+def put(*way: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        *before, last = way
+        at: Any = content
+        for step in before:
+            at = at[step]
+        at[last] = value
+
+    return change
+
+
+STATE = ("observations", "observation.state")
+ACTION = ("actions", "action")
+REFUSED = [
+    (put("robot_interface", value="ros1"), "robot_interface:", "must be ros2"),
+    (put("fps", value=0), "fps:", "1 to 200 times a second"),
+    (put("name", value="x"), "name:", "a contract has no 'name'"),
+    (put("observations", "observation.imu", value=joints("/imu")), "observation.imu:", "cannot be"),
+    (put(*STATE, "align", "timeline", value="receive"), "timeline: receive", "by its header"),
+    (put(*STATE, "select", 2, value="velocity.elbow"), "- velocity.elbow", "only positions"),
+    (put(*STATE, "channel", "decoder", value="a:b"), "decoder:", "names code, and none is"),
+    (put(*STATE, "apply", value=["mine"]), "- mine", "applies mine, which cannot be followed"),
+    (put(*STATE, "kind", value="quaternion"), "kind:", "joints are continuous"),
+    (put(*ACTION, "channel", "safety", value="zeros"), "safety:", "zero is a place to go to"),
+    (put(*ACTION, "channel", "type", value="geometry_msgs/msg/TwistStamped"), "TwistStamped",
+     "joints are told by"),
+    (put("actions", "action.base", value=joints("/base")), "action.base:", "has one action"),
+    (put("actions", "action", value=[joints("/a"), joints("/b")]), None, "/b beside /a"),
+    (put("observations", "observation.images.top", "channel", "topic", value="/top"),
+     "topic: /top\n", "TOPIC/compressed, not /top"),
+    (put("tasks", "task", "channel", "type", value="std_msgs/msg/Bool"), "std_msgs/msg/Bool",
+     "not std_msgs/msg/String"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "line", "why"), REFUSED)
+def test_what_cannot_be_followed_is_refused_with_its_line(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], line: str | None, why: str
+) -> None:
+    content = copy.deepcopy(so_101())  # its parts share nothing
+    content = yaml.safe_load(yaml.dump(content, Dumper=_Whole))
+    change(content)
+    path = tmp_path / "contract.yaml"
+    path.write_text(yaml.dump(content, Dumper=_Whole, sort_keys=False), encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        read_contract(path)
+    said = str(caught.value)
+    assert why in said
+    assert "\n" not in said
+    if line is not None:
+        text = path.read_text(encoding="utf-8")
+        places = [n for n, one in enumerate(text.splitlines(True), 1) if line in one]
+        assert any(said.startswith(f"{path}, line {n}: ") for n in places), said
+
+
+class _Whole(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def test_what_is_no_yaml_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("robot_type: a\nfps: [\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"bad.yaml, line 3: not YAML"):
+        read_contract(path)
+
+
+@pytest.mark.parametrize("robot", ROBOTS, ids=[path.stem for path in ROBOTS])
+def test_our_robots_as_contracts_and_back(tmp_path: Path, robot: Path) -> None:
+    parameters = robot_parameters(robot)
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    write_contract(parameters, robot.stem, first)
+    again = read_contract(first).parameters
+    assert {name: again[name] for name in parameters} == parameters
+    write_contract(again, robot.stem, second)
+    assert read_contract(second).parameters == again
+    plain = yaml.safe_load(first.read_text(encoding="utf-8"))
+    assert plain["actions"]["action"][0]["apply"] == ["rad2deg"]
+    assert "joint_names" not in plain["x-vla_ros"], "the contract itself says it"
+
+
+def test_the_verb_turns_either_into_the_other(tmp_path: Path, capsys: Any) -> None:
+    made = tmp_path / "so101_contract.yaml"
+    robot = config_path("robots/so101.yaml")
+    assert main.main(["contract", str(robot), "--out", str(made)]) == 0
+    assert main.main(["contract", str(made)]) == 0
+    said = yaml.safe_load(capsys.readouterr().out.split("\n", 1)[1])
+    told = said["/**/policy"]["ros__parameters"]
+    assert told["bounds_high"] == robot_parameters(robot)["bounds_high"]
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("/**:\n  ros__parameters: {policy: zero}\n", encoding="utf-8")
+    assert main.main(["contract", str(wrong)]) == 2
+    assert "a contract describes joints" in capsys.readouterr().err
+
+
+def test_a_given_parameter_wins_over_the_contract(tmp_path: Path, capsys: Any) -> None:
+    path = written(tmp_path, so_101())
+    words = ["up", "policy", "--contract", str(path), "--list", "-p", "policy.control_rate_hz=15"]
+    assert main.main(words) == 0
+    said = capsys.readouterr().out
+    assert "control_rate_hz: 15.0" in said
+    assert "camera_rate_hz: 30.0" in said
+    assert "instruction -> /task_prompt" in said
