@@ -5,7 +5,8 @@
     ros2 launch vla_ros policy.launch.py contract:=so_101.yaml policy:=vla checkpoint:=/models/mine
 
 Parameter files come first, then a contract, then the arguments that are given here, then
-`parameters`: with it each parameter of the policy node can be given, and with `remappings` each topic be called otherwise.
+`parameters`: with it each parameter of the policy node can be given, and with `remappings` each
+topic be called otherwise.
 `ros2 launch vla_ros policy.launch.py --show-args` explains each; so does docs/reference/launch.md.
 """
 
