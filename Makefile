@@ -24,7 +24,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help install ros2-launch weights libero tokenizers view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
-.PHONY: docs audit sbom dist docker lock clean distclean
+.PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.11]"
@@ -181,6 +181,9 @@ sbom: ## write a bill of materials in CycloneDX: build/sbom.json (cyclonedx-bom,
 # Generated interfaces of another tree must not come along, so the wheel is built from the sdist.
 dist: install ## build dist/*.whl and dist/*.tar.gz; the wheel is for this Python and this ROS 2
 	@$(BIN)/python requirements/dist.py
+
+release: dist ## build dist/ and look at it as an index would: metadata, contents, sizes, the workflows; uploads nothing
+	@$(PYTHON) requirements/release.py --venv .venv-release
 
 lock: ## write lock files anew from the extras in setup.py (PYTHONS="3.10 3.12 3.13" for others, ROS=jazzy)
 	@$(BIN)/python -m pip install --quiet --upgrade --target build/uv uv

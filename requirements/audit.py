@@ -63,7 +63,7 @@ def pinned_files() -> list[Path]:
     """Every file that pins what some make target or verb installs."""
     return [
         *sorted(FOLDER.glob("lock-*.txt")),
-        *(TORCH, LIBERO, LAUNCH, FOLDER / "docs.txt", TOOLS),
+        *(TORCH, LIBERO, LAUNCH, FOLDER / "docs.txt", FOLDER / "release.txt", TOOLS),
         ROOT / "vla_ros" / "policies" / "lerobot" / "requirements.txt",
     ]
 

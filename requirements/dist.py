@@ -1,8 +1,9 @@
 """Build dist/: the sdist, and from its unpacked files the wheel, so that both are known to work.
 
 `make dist` runs it with .venv's Python. Nothing of the checkout but the sources comes along: no
-interfaces generated for another ROS 2, nothing of build/. The wheel holds compiled messages, so
-it is for one CPython and one ROS 2 distro; the sdist is for any.
+interfaces generated for another ROS 2, nothing of build/, none of the weights that only studies
+need (a checkpoint without them says how to get them). The wheel holds compiled messages, so it is
+for one CPython and one ROS 2 distro; the sdist is for any.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from pathlib import Path
 
 from over_ros import SetupError, say
 from sources import ROOT, source_files
+from weights import KEPT, SHIPPED
 
 DESCRIPTION = ("MANIFEST.in", "LICENSE", "README.md", "CMakeLists.txt")
 
 
 def copy_sources(folder: Path) -> None:
     """What the package is made of, as in a fresh clone."""
-    for path in (*source_files(), *(ROOT / name for name in DESCRIPTION)):
+    studies = {SHIPPED / name for name in KEPT}
+    sources = (path for path in source_files() if path not in studies)
+    for path in (*sources, *(ROOT / name for name in DESCRIPTION)):
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)

@@ -15,7 +15,8 @@ PACKAGE = ROOT / "package.xml"
 pytestmark = pytest.mark.skipif(not SETUP.is_file(), reason="no checkout here")
 
 # Import name → rosdep key, and where pip's name is another, that. Keys are those of rosdistro's
-# rosdep/python.yaml and of the distributions humble, jazzy and kilted, as of 2026-08-22.
+# rosdep/python.yaml and of the distributions humble, jazzy, kilted and lyrical, as of 2026-08-22:
+# bloom finds all of them (bloom-generate rosdebian).
 ROSDEP = {
     "PIL": "python3-pil",
     "hypothesis": "python3-hypothesis",

@@ -41,7 +41,10 @@ def test_the_sdist_is_whole_and_clean(sdist):
     assert {"setup.py", "rosidl_build.py", "package.xml", "CMakeLists.txt"} <= names
     assert {"LICENSE", "README.md"} <= names
     assert {"config/policy.yaml", "launch/policy.launch.py", "vla_ros/py.typed"} <= names
-    assert "vla_ros/shipped/tabletop/model.safetensors" in names
+    weights = {n for n in names if n.endswith("/model.safetensors")}
+    shipped = {"tabletop", "tabletop/draft_head", "tabletop-flow"}
+    assert weights == {f"vla_ros/shipped/{name}/model.safetensors" for name in shipped}
+    assert "vla_ros/shipped/tabletop-oft/config.json" in names, "which says where its weights are"
     built = ("build/", "made/", "vla_ros/msg/", "vla_ros/srv/", "vla_ros/action/")
     assert [n for n in names if n.startswith(built) or n.endswith((".so", ".pyc"))] == []
 

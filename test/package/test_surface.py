@@ -27,17 +27,17 @@ DISTROS = ("humble", "lyrical")
 
 @pytest.fixture(scope="module", params=DISTROS)
 def surface(request):
-    return Surface(HERE / "surface" / f"{request.param}.json")
+    return Surface(HERE / "surface" / f"{request.param}.json.xz")
 
 
 @pytest.fixture(scope="module")
 def lyrical():
-    return Surface(HERE / "surface" / "lyrical.json")
+    return Surface(HERE / "surface" / "lyrical.json.xz")
 
 
 @pytest.fixture(scope="module")
 def humble():
-    return Surface(HERE / "surface" / "humble.json")
+    return Surface(HERE / "surface" / "humble.json.xz")
 
 
 def test_it_has_all_that_is_used(surface):
@@ -143,8 +143,8 @@ def test_names_are_found_through_relative_imports_and_inherited_ones_through_bas
     (package / "__init__.py").write_text("from .node import Node\n")
     (package / "base.py").write_text("class Base:\n    def create_timer(self, period): ...\n")
     (package / "node.py").write_text("from .base import Base\nclass Node(Base): ...\n")
-    write_surface([package], "made_up", tmp_path / "made_up.json")
-    made_up = Surface(tmp_path / "made_up.json")
+    write_surface([package], "made_up", tmp_path / "made_up.json.xz")
+    made_up = Surface(tmp_path / "made_up.json.xz")
     assert made_up.find("rclpy.Node")["class"]["bases"] == ["Base"]
     assert made_up.method("rclpy.node.Node", "create_timer")["function"]["required"] == 2
     assert made_up.method("rclpy.node.Node", "create_nothing") is None

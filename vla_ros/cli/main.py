@@ -4,14 +4,17 @@ Exit status: 0 done, 1 it ran and failed, 2 wrong usage or a bad file, 130 inter
 
 What the user can put right ends every verb with one line, here and nowhere else: a
 :class:`~vla_ros.core.errors.UserError`, and an OSError about a file (not there, not a folder, no
-permission, disk full). Everything else is an error of the program and keeps its traceback.
+permission, disk full), and a package that an extra of setup.py brings. Everything else is an error
+of the program and keeps its traceback.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -87,6 +90,26 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         error(who, f"{wrong.filename}: {_said(wrong)}")
         return 2
+    except ModuleNotFoundError as wrong:
+        extra = _extra_with(wrong.name or "")
+        if not extra:
+            raise
+        error(who, f"{wrong.name} is not installed: pip install 'vla_ros[{extra}]'")
+        return 2
+
+
+def _extra_with(module: str) -> str:
+    """The extra that brings this module, after package metadata; "": none does."""
+    wanted = {"rclpy": "ros-rclpy", "vla_ros": ""}.get(first := module.partition(".")[0], first)
+    try:
+        asked = importlib.metadata.requires("vla_ros") or []
+    except importlib.metadata.PackageNotFoundError:  # of a colcon workspace: only pip has extras
+        return ""
+    for line in asked:
+        name, extra = re.match(r"[\w-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if name and extra and name[0].lower() == wanted:
+            return extra[1]
+    return ""
 
 
 def _said(wrong: OSError) -> str:

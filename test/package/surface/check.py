@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import lzma
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ class Surface:
     """Names and signatures of one distro's packages, as make.py wrote them."""
 
     def __init__(self, path: Path) -> None:
-        content = json.loads(path.read_text())
+        content = json.loads(lzma.decompress(path.read_bytes()))
         self.distro = content["distro"]
         self._modules: dict[str, Entry] = content["modules"]
         self._packages = {name.partition(".")[0] for name in self._modules}

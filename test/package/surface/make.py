@@ -2,15 +2,17 @@
 
     cd test && python -m package.surface.make lyrical FOLDER...
 
-writes ``lyrical.json`` beside this file, from the folders of packages in the distro's own sources:
-``rclpy/rclpy``, ``launch/launch``, ... Of them it keeps the modules that vla_ros imports, and what
-those take from others: run it again when vla_ros uses another module. Private names are left out.
+writes ``lyrical.json.xz`` beside this file, from the folders of packages in the distro's own
+sources: ``rclpy/rclpy``, ``launch/launch``, ... Of them it keeps the modules that vla_ros imports,
+and what those take from others: run it again when vla_ros uses another module. Private names are
+left out.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import lzma
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -149,7 +151,7 @@ def write_surface(folders: Iterable[Path], distro: str, to: Path) -> None:
             is_package = place[-1] == "__init__"
             name = ".".join(place[:-1] if is_package else place)
             modules[name] = module_of(ast.parse(path.read_text("utf-8")), name, is_package)
-    to.write_text(_text(distro, kept(modules)), "utf-8")
+    to.write_bytes(lzma.compress(_text(distro, kept(modules)).encode()))
 
 
 def _text(distro: str, modules: dict[str, dict[str, Any]]) -> str:
@@ -167,4 +169,4 @@ def _text(distro: str, modules: dict[str, dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    write_surface(map(Path, sys.argv[2:]), sys.argv[1], HERE / f"{sys.argv[1]}.json")
+    write_surface(map(Path, sys.argv[2:]), sys.argv[1], HERE / f"{sys.argv[1]}.json.xz")

@@ -167,3 +167,36 @@ def test_help_fits_a_narrow_terminal(capsys, monkeypatch, verb):
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run(capsys, verb, "--help")
     assert [line for line in out.splitlines() if len(line) > 100] == []
+
+
+WITHOUT = """
+import sys
+sys.modules[{module!r}] = None
+from vla_ros.cli.main import main
+sys.exit(main({words!r}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [("torch", ["demo"], "model"), ("rosbags", ["replay", "."], "replay")],
+)
+def test_a_package_that_is_not_installed_is_one_line_that_says_what_brings_it(
+    module, words, extra, tmp_path
+):
+    code = WITHOUT.format(module=module, words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"[{extra}]" in line and module in line
+
+
+def test_what_no_extra_brings_keeps_its_traceback(monkeypatch):
+    def runs(args):
+        raise ModuleNotFoundError("No module named 'vla_ros.nothing'", name="vla_ros.nothing")
+
+    monkeypatch.setattr("vla_ros.cli.doctor.run", runs)
+    with pytest.raises(ModuleNotFoundError):
+        main.main(["doctor"])

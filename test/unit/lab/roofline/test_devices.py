@@ -30,7 +30,17 @@ def load(tmp_path, text: str):
 
 def test_the_shipped_table_names_a_source_for_each_figure():
     devices = load_devices(config_path("devices.yaml"))
-    wanted = {"h100-nvl", "h100-sxm", "h200", "a100", "rtx-4090", "rtx-5090", "orin-64", "thor"}
+    wanted = {
+        "h100-nvl",
+        "h100-sxm",
+        "h200",
+        "a100",
+        "rtx-4090",
+        "rtx-5090",
+        "orin-64",
+        "orin-nano",
+        "thor",
+    }
     assert devices.keys() == wanted
     for device in devices.values():
         for rate in (device.memory, *device.compute.values()):
