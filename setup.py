@@ -30,12 +30,15 @@ KINDS = (
     "md",
     "j2",
     "css",
+    "png",
 )  # of the package's files that are not code
 TEST = [
     "pytest>=7.4",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",
     "hypothesis>=6.100",
+    # What `vla-ros convert` merges an adapter like; no code of the package imports it.
+    "peft>=0.17",
 ]
 ROS = ["ros-rclpy[fastrtps]~=9.1", "ros-common-interfaces~=5.5"]  # Kilted
 ROS_JAZZY = ["ros-rclpy[fastrtps]~=7.1.6", "ros-common-interfaces~=5.3.6"]

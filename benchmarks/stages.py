@@ -103,6 +103,12 @@ def families(names: dict[str, str], seconds: float, gpu: bool, *words: str) -> l
     ]  # fmt: skip
 
 
+def libero() -> Stage:
+    """What an episode of LIBERO costs without a policy; refused where it is not installed."""
+    words = ("benchmarks/libero_cost.py", "--workers", "1,2,4")
+    return Stage("libero", words, 240, least=60.0, may_refuse=True)
+
+
 def on_gpu() -> list[Stage]:
     """What a short visit must bring home comes first."""
     seven, few = ("--preset", "openvla-7b"), ("--timed", "30")
@@ -137,6 +143,7 @@ def on_gpu() -> list[Stage]:
                   "--device", "cuda", *few, "--rows", row, memory_gb=SEVEN_GB)
             for row in ("autoregressive", "speculative_head")
         ),
+        libero(),
         rows("openvla-7b-compile", 600, *few, "--compile-ablation"),
     ]  # fmt: skip
 
@@ -152,6 +159,7 @@ def on_cpu() -> list[Stage]:
         *weights(60, *few),
         *families(small, 60, False),
         bench("cpu-bf16", 240, "--preset", "cpu", "--timed", "30"),
+        libero(),
     ]
 
 

@@ -60,7 +60,8 @@ class Venv:
             return
         if locked:
             say(f"installing the packages of {lock.relative_to(ROOT)} (a few minutes)")
-            self.pip("--require-hashes", "-r", str(lock))
+            # It is whole: what its packages ask for is in it, torch aside, which comes after it.
+            self.pip("--no-deps", "--require-hashes", "-r", str(lock))
             say("installing torch")
             self.pip("-r", str(TORCH))
         elif over_ros.sourced_ros():

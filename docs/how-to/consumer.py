@@ -22,7 +22,7 @@ class Consumer(Node):
         self.silence = self.create_timer(2 * PERIOD_S, self.stop, clock=steady)
 
     def on_command(self, command: ActionCommand, info: dict) -> None:
-        if command.kind != ActionCommand.KIND_POLICY:
+        if command.kind not in (ActionCommand.KIND_POLICY, ActionCommand.KIND_TAKEOVER):
             self.stop()  # HELD: nothing new; STOP: old evidence, or the task was stopped. Always
             return
         writer = bytes(info["publisher_gid"]["data"])  # a policy that is started anew is another

@@ -102,6 +102,12 @@ MAKERS = {
         packages={"torch": "2.13.0", "numpy": "2.4.6"},
         words=("{here}/flow",),
     ),
+    "pi0fast": Maker(  # likewise
+        "make_pi0fast.py",
+        ("data/pi0fast.tar.xz", "data/pi0fast-random.tar.xz"),
+        packages={"lerobot": "0.6.1", "torch": "2.11.0", "transformers": "5.5.4"},
+        words=("{out}",),
+    ),
     **{
         f"smolvlm-positions-{release}": Maker(
             "flow/positions.py",

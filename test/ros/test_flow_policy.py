@@ -20,6 +20,7 @@ import numpy as np
 from safetensors.torch import load_file, save_file
 from sensor_msgs.msg import JointState
 
+from support.hub_folders import by_data_set
 from support.nodes import run_cli
 from support.policy_client import PolicyRig
 from support.timing import QUIET
@@ -137,6 +138,32 @@ def test_a_checkpoint_that_does_not_fit_is_refused_at_configure(start_policy, tm
     assert not rig.ros.change_state("/policy", "configure", timeout=LOADING)
     reason = rig.expect(lambda s: "action_out_proj" in s.reason).reason
     assert "action_out_proj.weight holds NaN or infinity" in reason
+
+
+def test_a_folder_as_smolvla_base_lies_on_the_hub(start_policy, tmp_path: Path, arms) -> None:
+    """Statistics by data set and none of the state: refused in the line that says what to give,
+    and with that it answers."""
+    folder = tmp_path / "it"
+    write_random_flow(folder, ONE_CAMERA, seed=1)
+    by_data_set(without_state=True)(folder)
+    said = {"policy": "vla", "checkpoint": str(folder), "num_threads": 1, "max_age_s": AGE,
+            "action_scale": [0.05] * 3 + [0.5] * 3, "detect_frozen": False}  # fmt: skip
+    rig: PolicyRig = start_policy(**said)
+    for more, line in (
+        ({}, "it has: so100, so100-blue, so100-red"),
+        ({"unnorm_key": "so100"}, "state_normalization identity says so"),
+    ):
+        for name, value in more.items():
+            assert rig.ros.set_parameter("/policy", name, value)[0]
+        assert not rig.ros.change_state("/policy", "configure", timeout=LOADING)
+        rig.expect(lambda s, line=line: line in s.reason)
+    identity = ["state_normalization=identity"]
+    assert rig.ros.set_parameter("/policy", "engine_options", identity)[0]
+    rig.bring_up("reach the red cube")
+    arms.append(Arm(rig))
+    rig.expect(State.RUNNING, LOADING)
+    rig.wait_for(CommandKind.POLICY)
+    assert rig.chunks.wait().schedule == "flow"
 
 
 def test_a_flow_policy_runs_in_the_graph_and_replays_identically(tmp_path: Path) -> None:

@@ -125,18 +125,37 @@ class Page:
         """What is seen, as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
+    @contextlib.contextmanager
+    def holding_button(self, label: str) -> Iterator[None]:
+        """The button with this text is held down meanwhile."""
+        at = self._pressed(
+            f"[...document.querySelectorAll('button')].find(b => b.innerText.trim() == {label!r})",
+            hit="inside",
+        )
+        try:
+            yield
+        finally:
+            self.call("Input.dispatchMouseEvent", type="mouseReleased", **at)
+
     def _click(self, element: str) -> None:
+        at = self._pressed(element)
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", **at)
+
+    def _pressed(self, element: str, hit: str = "hit") -> dict[str, Any]:
+        """The left button of the mouse is down on it; where. ``hit``: "inside" for what must be
+        seen itself, not only something around it."""
         found: dict[str, Any] = {}
 
         def seen() -> bool:  # a page that is drawn anew moves it for a moment
+            before = found.get("x"), found.get("y")
             found.update(self.run(_PLACE.replace("ELEMENT", element)) or {})
-            return bool(found.get("hit"))
+            return bool(found.get(hit)) and before == (found["x"], found["y"])
 
         wait_until(seen, 30, lambda: f"{element} where it can be pressed: {found}", every=0.2)
-        place = found
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            at = {"x": place["x"], "y": place["y"], "button": "left", "clickCount": 1}
+        at = {"x": found["x"], "y": found["y"], "button": "left", "clickCount": 1}
+        for kind in ("mouseMoved", "mousePressed"):
             self.call("Input.dispatchMouseEvent", type=kind, **at)
+        return at
 
 
 # Where an element's middle is, and whether it is the element that is seen there.
@@ -147,7 +166,7 @@ _PLACE = """(() => {
   const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;
   const top = document.elementFromPoint(x, y);
   const hit = !!top && (e.contains(top) || top.contains(e));
-  return {x, y, hit, top: top?.outerHTML.slice(0, 200)};
+  return {x, y, hit, inside: e.contains(top), top: top?.outerHTML.slice(0, 200)};
 })()"""
 
 

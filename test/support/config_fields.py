@@ -30,6 +30,7 @@ CLASSES: dict[str, tuple[lists.FieldLists, ...]] = {
     "PI0Config": (lists.PI0,),
     "PI05Config": (lists.PI05,),
     "SmolVLAConfig": (lists.SMOLVLA,),
+    "PI0FastConfig": (lists.PI0_FAST,),
     "Evo1Config": (lists.EVO1,),
     "PrismaticConfig": (lists.OPENVLA,),
     "OpenVLAConfig": (lists.OPENVLA,),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,9 +47,13 @@ EVO1 = FLOW.parent / "evo1"
 TOKENIZER = FLOW / "tokenizer"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
+TEXT = "model.paligemma_with_expert.paligemma.model.language_model."
 PLACE = Placement(torch.device("cpu"), torch.float32)
 Change = Callable[[Path], object]
-_CLASSES = {"pi0": "PI0Config", "pi05": "PI05Config", "smolvla": "SmolVLAConfig"}
+_CLASSES = {
+    "pi0": "PI0Config", "pi05": "PI05Config", "smolvla": "SmolVLAConfig",
+    "pi0_fast": "PI0FastConfig",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,18 @@ def lerobots(name: str) -> Change:
             (folder / more).write_text("{}")
 
     return write
+
+
+def fasts(folder: Path) -> None:
+    """The pi0-FAST that LeRobot 0.6.1 trained and saved, and the FAST tokenizer beside it."""
+    with tarfile.open(FLOW.parent / "data" / "pi0fast.tar.xz") as archive:
+        archive.extractall(folder.parent, filter="data")
+    (folder.parent / "pi0fast").rename(folder)
+    (folder / "expected.npz").unlink()
+
+
+def made_by_lerobot(kind: str) -> Change:
+    return fasts if kind == "pi0_fast" else lerobots(kind)
 
 
 def evo1s(name: str) -> Change:
@@ -301,6 +318,14 @@ def step(name: str, file: str = BEFORE) -> Change:
     return edit(file, lambda raw: raw["steps"].append({"registry_name": name, "config": {}}))
 
 
+def renamed_step(now: str, then: str) -> Change:
+    def change(raw: dict[str, Any]) -> None:
+        (it,) = [s for s in raw["steps"] if s["registry_name"] == now]
+        it["registry_name"] = then
+
+    return edit(BEFORE, change)
+
+
 def without(*names: str) -> Change:
     def apply(folder: Path) -> None:
         for name in names:
@@ -388,11 +413,24 @@ def _folders() -> dict[str, HubFolder]:
     for release in [r for r in stored() if r.startswith("lerobot") and "0.3" not in r]:
         for kind in _CLASSES:
             all_[f"{kind} with every field of {release}"] = HubFolder(
-                both(lerobots(kind), fields_of(release, kind)), kind
+                both(made_by_lerobot(kind), fields_of(release, kind)), kind
             )
+    all_["pi0_fast as LeRobot 0.6.1 saves it"] = HubFolder(fasts, "pi0_fast")
+    all_["pi0_fast whose head is its embedding, as LeRobot 0.4 saves it"] = HubFolder(
+        both(fasts, tensors(lambda t: t.pop(f"{TEXT}embed_tokens.weight"))),
+        "random",
+    )
     for kind, numbers in (("pi0", (5, 1)), ("pi05", (2, 0)), ("smolvla", (3, 2))):
         all_[f"{kind} whose statistics are those of steps {numbers}"] = HubFolder(
             both(lerobots(kind), renumbered(*numbers)), kind
+        )
+    for kind in ("pi0", "pi0_relative", "pi05"):
+        all_[f"{kind} by LeRobot 0.5's name of a step"] = HubFolder(
+            both(
+                lerobots(kind),
+                renamed_step("relative_actions_processor", "delta_actions_processor"),
+            ),
+            kind,
         )
     vision4 = tensors(by_transformers_4)
     bare = tensors(lambda t: [t.update({n.removeprefix("model."): t.pop(n)}) for n in list(t)])
@@ -451,8 +489,8 @@ def _folders() -> dict[str, HubFolder]:
     )
     for kind in _CLASSES:
         all_[f"{kind}, an adapter of peft"] = HubFolder(
-            both(lerobots(kind), adapted()), kind, converted=True,
-            base=both(lerobots(kind), base_of()),
+            both(made_by_lerobot(kind), adapted()), kind, converted=True,
+            base=both(made_by_lerobot(kind), base_of()),
         )  # fmt: skip
     all_["smolvla, an adapter with rslora"] = HubFolder(
         both(smol, adapted(4, 4.0, rslora=True)), "smolvla", converted=True,
@@ -570,7 +608,14 @@ def _refused() -> dict[str, HubFolder]:
             f"not built: {name}.*vla-ros lerobot setup",
             {},
         )
-    for kind in ("act", "diffusion", "pi0_fast", "xvla", "molmoact2", "wall_x", "vla_jepa", "eo1"):
+    made["pi0_fast without its FAST tokenizer"] = (
+        both(fasts, lambda folder: shutil.rmtree(folder / "fast-action-tokenizer")),
+        "no FAST tokenizer.*hf download lerobot/fast-action-tokenizer", {},
+    )  # fmt: skip
+    made["pi0_fast that draws its tokens"] = (
+        both(fasts, set_fields(temperature=0.7)), r"temperature is 0\.7.*policy: lerobot", {},
+    )  # fmt: skip
+    for kind in ("act", "diffusion", "xvla", "molmoact2", "wall_x", "vla_jepa", "eo1"):
         made[f"LeRobot's {kind}"] = (
             lerobots_other(kind), f"of type '{kind}'.*policy: lerobot.*vla-ros lerobot setup", {},
         )  # fmt: skip
@@ -611,7 +656,10 @@ def ready(name: str, where: Path) -> Path:
 def load(name: str, where: Path) -> Any:
     """The policy of a folder, or CheckpointError: token policies as an engine."""
     folder, options = ready(name, where), dict(FOLDERS[name].options)
-    if lerobot_type(folder) == "pi05":  # no folder says it; the golden ones are of LeRobot 0.6
+    if lerobot_type(folder) in (
+        "pi05",
+        "pi0_fast",
+    ):  # no folder says it; the golden ones are of LeRobot 0.6
         options["state_in_prompt"] = "robot"
     if is_flow(folder):
         return family_of(folder).load(folder, LoadOptions(**options), PLACE)

@@ -52,6 +52,18 @@ def make_package(folder: Path, names: dict[str, list[str]]) -> Path:
     return package
 
 
+def make_pro(folder: Path, suite: str, names: list[str], sentence: str) -> Path:
+    """A folder of LIBERO-PRO's files with the tasks of one suite, STATES for each."""
+    for name in names:
+        bddl = folder / "bddl_files" / suite / f"{name}.bddl"
+        bddl.parent.mkdir(parents=True, exist_ok=True)
+        bddl.write_text(BDDL.replace("Pick the milk and place it in the basket", sentence))
+        packed = folder / "init_files" / suite / f"{name}.pruned_init.npz"
+        packed.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(packed, states=STATES)
+    return folder
+
+
 def make_assets(folder: Path, models: tuple[str, ...] = ()) -> Path:
     """A folder that looks like LIBERO's assets, with empty model files."""
     for name in ("articulated_objects", "scenes", "stable_hope_objects", "textures"):

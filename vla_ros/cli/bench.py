@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Measure every way of decoding and its references on one model; of a flow policy
 (random:smolvla-small, a LeRobot folder) the phases vision, prefix and step, beside a plain program,
-transformers and LeRobot; of OpenVLA-OFT and BitVLA vision, pass and head."""
+transformers and LeRobot; of OpenVLA-OFT and BitVLA vision, pass and head; of pi0-FAST passes and
+time of a chunk, with drafts and without."""
 
 FILE_WIDTH = 160  # of bench.txt
 #: Options of the engine that are flags.
 ENGINE = (
     "unnorm_key", "embodiment", "device", "dtype", "weights", "num_threads", "calibration",
     "cuda_graphs", "attention", "image_steps", "vision_streams", "compile", "gemm",
+    "state_in_prompt",
 )  # fmt: skip
 #: checkpoint, draft, device, dtype, threads, and whether CPU time is the clock
 PRESETS: dict[str, dict[str, Any]] = {
@@ -92,8 +94,10 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise UserError("torch is not installed: pip install torch transformers") from error
     from vla_ros.engine.models.registry import flow_source
-    from vla_ros.lab.bench import flow
+    from vla_ros.lab.bench import fast, flow
 
+    if args.checkpoint is not None and fast.is_fast(args.checkpoint):
+        return _run_fast(args)
     if args.checkpoint is not None and flow_source(args.checkpoint) is not None:
         return _run_flow(args, flow.ROWS, flow.run_flow_bench, "is a flow policy")
     if args.embodiment:
@@ -370,16 +374,57 @@ def _run_flow(
     return 0
 
 
-def _flow_options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> FlowBenchOptions:
-    from vla_ros.lab.bench.flow import FlowBenchOptions
-    from vla_ros.policies.load import lerobot_python
+def _run_fast(args: argparse.Namespace) -> int:
+    """pi0-FAST: measure and print."""
+    from vla_ros.lab.bench import fast
 
+    _refuse_idle(args, "says FAST tokens")
+    device = args.device or "cpu"
+    _prepare(args, device)
+    warm_up, timed = _counts(args, 2, 20)
+    options = EngineOptions(
+        checkpoint=args.checkpoint, device=device, dtype=args.dtype, weights=args.weights,
+        state_in_prompt=args.state_in_prompt,
+        cuda_graphs=args.cuda_graphs, num_threads=args.num_threads or (1 if device == "cpu" else 0),
+    )  # fmt: skip
+    rows = tuple(args.rows.split(",")) if args.rows else tuple(fast.ROWS)
+    cpu_clock = _cpu_clock(args, device)
+    with Progress() as progress, user_errors(ValueError):
+        found = fast.run_fast_bench(
+            options, rows, warm_up, timed, cpu_clock,
+            lambda text, done, total: progress.update(text, text, done, total),
+        )  # fmt: skip
+    head = {
+        "command": command(),
+        "checkpoint": args.checkpoint,
+        "dtype": args.dtype,
+        "clock": "cpu time" if cpu_clock else "wall time",
+        "machine": _machine(device),
+    }
+    heads, lines = fast.table(found)
+    text: list[str | Table] = [
+        f"{args.checkpoint}, {args.dtype}, {head['clock']}; {warm_up} + {timed} chunks",
+        Table(heads, lines),
+    ]
+    _finish(args, "bench", head, fast.as_json(found), text)
+    return 0
+
+
+def _refuse_idle(args: argparse.Namespace, what: str) -> None:
+    """UserError where an option was given that is for token policies of bins."""
     given = [name for name in TOKENS_ONLY if getattr(args, name)]
     choices = ("attention", "image_steps", "gemm")
     given += [name for name in choices if getattr(args, name) != OPTIONS[name].default]
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for token policies, {args.checkpoint} {what}")
+
+
+def _flow_options(args: argparse.Namespace, rows: tuple[str, ...], what: str) -> FlowBenchOptions:
+    from vla_ros.lab.bench.flow import FlowBenchOptions
+    from vla_ros.policies.load import lerobot_python
+
+    _refuse_idle(args, what)
     warm_up, timed = _counts(args, 2, 5)
     device = args.device or "cpu"
     python = lerobot_python()
@@ -390,6 +435,7 @@ def _flow_options(args: argparse.Namespace, rows: tuple[str, ...], what: str) ->
             dtype=args.dtype,
             weights=args.weights,
             embodiment=args.embodiment,
+            state_in_prompt=args.state_in_prompt,
             cuda_graphs=args.cuda_graphs,
             num_threads=args.num_threads or (1 if device == "cpu" else 0),
         ),

@@ -356,7 +356,7 @@ def _checkpoint(name: str) -> tuple[range, str, int]:
         raise UserError(f"{name}: random weights do not act; name a policy")
     directory = resolve(name)
     if is_flow(directory):
-        raise UserError(f"{name} is a flow policy: it says no tokens, nothing is drafted")
+        raise UserError(f"{name} is a flow policy, or pi0-FAST: it says no bins, none lie beside")
     refuse_unreadable(name)
     config = read_layout(directory).config
     if config.parallel:

@@ -1,4 +1,4 @@
-"""`vla-ros collect`: demonstrations of the scripted expert in the built-in simulation."""
+"""`vla-ros collect`: demonstrations of a scripted expert, on the tabletop or in LIBERO."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ its clean actions as labels (what it executes is disturbed), where every object 
 the sentence in several wordings. Failed demonstrations are discarded. Stopped at any moment it
 goes on where it was; any number of workers records the same.
 
+With --suite libero_object LIBERO's expert does the same for each task's own sentence, in initial
+states 10 to 49: `vla-ros eval --episodes 10` plays the first ten, which training never sees.
+
 With --policy a checkpoint acts and the expert only labels: data to correct it with (DAgger).
 `vla-ros train --dagger` does that by itself."""
 
@@ -22,6 +25,7 @@ EPILOG = """\
 examples:
   vla-ros collect --out data/tabletop --workers 4        the standard set: 1000, about 45 MB
   vla-ros collect --out data/reach --demos 100 --families reach
+  vla-ros collect --out data/object --suite libero_object --demos 400
 
 Initial states are drawn from seeds of a million and more; the evaluation's are below a million."""
 
@@ -46,6 +50,7 @@ def add_parser(verbs: Verbs) -> None:
     )
     add("--wrist", action="store_true", help="the wrist camera too, for models of two images")
     add("--workers", type=int, default=1, help="processes (1)")
+    add("--suite", default="", metavar="S", help="of LIBERO, instead of the tabletop")
     add("--policy", default="", metavar="DIR", help="a checkpoint that acts, the expert labels")
 
 
@@ -55,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--demos and --workers must be at least 1")
     if not 16 <= args.image_size <= 256:
         raise UserError(f"--image-size {args.image_size}: give 16 to 256 pixels")
+    if args.suite:
+        _check_suite(args)
     try:
         from vla_ros.data.demonstrations import SUFFIX
         from vla_ros.engine.io.openvla import resolve
@@ -70,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         policy=args.policy,
         interpolation=args.interpolation,
         two_ways=args.two_ways,
+        suite=args.suite,
     )
     with user_errors(ValueError):
         episode_seed(options, args.demos - 1)
@@ -89,3 +97,18 @@ def run(args: argparse.Namespace) -> int:
     size = sum(path.stat().st_size for path in args.out.glob(f"*{SUFFIX}")) / 1e6
     print(f"{args.out}: {demonstrations} demonstrations, {frames} frames, {size:.1f} MB")
     return 0
+
+
+def _check_suite(args: argparse.Namespace) -> None:
+    """UserError: options of the tabletop, or no suite of LIBERO that can be played here."""
+    from vla_ros.data.episodes.plan import world_of
+
+    tabletop = {
+        "--families": args.families != FAMILIES,
+        "--two-ways": args.two_ways,
+        "--wrist": args.wrist,
+        "--policy": args.policy,
+    }
+    if said := [name for name, given in tabletop.items() if given]:
+        raise UserError(f"{', '.join(said)}: of the tabletop alone, not with --suite")
+    world_of("libero", args.suite)

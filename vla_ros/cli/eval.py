@@ -27,6 +27,7 @@ from vla_ros.core.errors import UserError, user_errors
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Variant
 from vla_ros.engine.options import REFERENCES, current
+from vla_ros.lab.report.beside import Beside, lines, own
 from vla_ros.lab.report.rows import Outcome, Row, rows_of
 from vla_ros.ros.bringup.graph_file import NODE as VIEW
 from vla_ros.ros.bringup.graph_file import address_in, view_node
@@ -63,6 +64,7 @@ examples:
   vla-ros eval --episodes 2 --mode realtime --view
   vla-ros eval --checkpoint DIR --mode realtime --image-delay-ms 0,50,100,200
   vla-ros eval --env libero --suite libero_object --checkpoint openvla/... --device cuda:0
+  vla-ros eval --suite libero_object_swap --policy scripted --no-ros --beside runs/object
 
 exit status: 0 all episodes were played (successful or not), 1 a variant cannot be played,
 2 wrong usage, 130 interrupted (to be continued)"""
@@ -109,6 +111,8 @@ def _policy(group: Any) -> None:
         group, "device", "dtype", "weights", "unnorm_key", "embodiment", "num_threads",
         num_threads=None,
     )  # fmt: skip
+    add("--engine-option", action="append", default=[], metavar="NAME=VALUE", help="vla: of the"
+        " engine's others, such as state_normalization=identity; may be given again")  # fmt: skip
     add("--max-age", type=float, default=0.5, metavar="S", help="age limit of evidence (0.5)")
 
 
@@ -157,6 +161,8 @@ def _how(add: Callable[..., Any]) -> None:
     add("--workers", type=int, default=1, metavar="N", help="lock-step: processes (1)")
     add("--image-size", type=int, default=256, metavar="PX", help="of the cameras (256)")
     add("--out", type=Path, metavar="DIR", help="the evaluation's directory (runs/eval-TIME)")
+    add("--beside", nargs="+", type=Path, default=[], metavar="DIR", help="finished evaluations of"
+        " this policy, whose success stands beside: base against perturbed")  # fmt: skip
     add("--keep-tokens", action="store_true", help="keep what the policy said of every frame,"
         " an .npz an episode in DIR/tokens (vla-ros coverage reads them)")  # fmt: skip
     add("--view", action="store_true", help="show the graph in the browser while it plays")
@@ -169,6 +175,7 @@ def check(args: argparse.Namespace) -> None:
     model_options = {
         "checkpoint": args.checkpoint,
         "embodiment": args.embodiment,
+        "engine-option": args.engine_option,
         "decoding": args.decoding,
         "relaxed-distance": args.relaxed_distance,
         "draft-checkpoint": args.draft_checkpoint,
@@ -247,16 +254,20 @@ def environment_of(args: argparse.Namespace) -> str:
 
 
 def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
+    from vla_ros.data.episodes.play import parse_words
     from vla_ros.engine.engine import refuse_weights, sha256_on_disk
     from vla_ros.engine.layers.devices import usable_device
     from vla_ros.engine.layers.formats import parse_formats
     from vla_ros.policies.conventions import conventions_of
+    from vla_ros.sim.libero.suites import base_of
 
     usable_device(args.device)
     with user_errors(ValueError):
+        said = parse_words(args.engine_option)
         refuse_weights(args.checkpoint, args.weights, args.device, args.dtype)
-    refuse_unreadable(args.checkpoint)
-    found = conventions_of(args.checkpoint, args.suite, args.unnorm_key, embodiment=args.embodiment)
+    refuse_unreadable(args.checkpoint, str(said.get("tokenizer", "")))
+    suite = base_of(args.suite)  # nobody has trained on a perturbed one
+    found = conventions_of(args.checkpoint, suite, args.unnorm_key, embodiment=args.embodiment)
     known = "" if args.checkpoint.startswith("random:") else sha256_on_disk(args.checkpoint)
     return {
         "checkpoint": args.checkpoint,
@@ -266,6 +277,7 @@ def _of_checkpoint(args: argparse.Namespace) -> dict[str, Any]:
         "weights": str(parse_formats(args.weights)),
         "unnorm_key": found.unnorm_key,
         "embodiment": args.embodiment,
+        "engine_options": tuple(args.engine_option),
         "center_crop": found.center_crop,
         "preprocessing": found.preprocessing,
         "ungated": environment_of(args) == "libero",  # the published protocol has no gate
@@ -418,13 +430,14 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as missing:
         raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
     plan = _plan(args)
+    beside = _beside(args, plan.setup)
     out = args.out or Path("runs") / time.strftime("eval-%Y%m%d-%H%M%S")
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         origin.code()
         with Store(out, plan.setup, plan.variants, _command()) as store:
             _play_all(args, plan, store, out)
-            _conclude(args, plan.setup, store, out)
+            _conclude(args, plan.setup, store, out, beside)
     except RunnerFailed as failed:
         error("vla-ros eval", failed)
         return 1
@@ -587,7 +600,16 @@ class _Show:
         self._progress.end()
 
 
-def _conclude(args: argparse.Namespace, setup: Setup, store: Store, out: Path) -> None:
+def _beside(args: argparse.Namespace, setup: Setup) -> tuple[Beside, ...]:
+    """Before hours are spent: UserError where one cannot be compared with."""
+    from vla_ros.lab.report.beside import read_beside
+
+    return tuple(read_beside(folder, setup) for folder in args.beside)
+
+
+def _conclude(
+    args: argparse.Namespace, setup: Setup, store: Store, out: Path, beside: Sequence[Beside]
+) -> None:
     """Table, report, summary, and the line of JSON."""
     from vla_ros.core import origin
     from vla_ros.lab.report.page import write_report
@@ -597,8 +619,8 @@ def _conclude(args: argparse.Namespace, setup: Setup, store: Store, out: Path) -
     figures = summary(setup, store.variants, store.records, commands)
     figures |= {"code": origin.code(), "machine": origin.machine(setup.device)}
     (out / SUMMARY).write_text(json.dumps(figures, indent=1) + "\n")
-    report = write_report(out, setup, store.variants, store.records, commands)
-    show(*tables(setup, store.variants, store.records))
+    report = write_report(out, setup, store.variants, store.records, commands, beside=beside)
+    show(*tables(setup, store.variants, store.records, beside))
     if setup.note:
         print(f"\nnote: {setup.note}")
     print(f"\n{report}\n{out / SUMMARY}", flush=True)
@@ -623,7 +645,10 @@ _OUTCOME = ("solved", "success", "95 % Wilson")
 
 
 def tables(
-    setup: Setup, variants: Sequence[Variant], records: Sequence[Record]
+    setup: Setup,
+    variants: Sequence[Variant],
+    records: Sequence[Record],
+    beside: Sequence[Beside] = (),
 ) -> tuple[RenderableType, ...]:
     """One below the other."""
     rows = rows_of(variants, records, setup.suite)
@@ -636,7 +661,18 @@ def tables(
     shown.append(Table(("task", *_OUTCOME), _tasks(rows[0], setup.suite)))
     if len(rows) > 1:
         shown += ["", f"families and tasks: {rows[0].name}; the others are in the report"]
+    if beside:
+        shown += ["", _beside_table([*beside, own(rows[0], setup.suite or setup.environment)])]
     return tuple(shown)
+
+
+def _beside_table(found: Sequence[Beside]) -> RenderableType:
+    """Solved of played: a task a row, an evaluation a column, this one last."""
+    rows = (
+        (task, *(f"{one.successes}/{one.episodes}" if one else "–" for one in outcomes))
+        for task, outcomes in lines(found)
+    )
+    return Table(("task", *(one.name for one in found)), rows)
 
 
 def _variant(row: Row) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def image_of(message: Any, max_pixels: int) -> core.Image:
             f"data has {len(message.data)} bytes, step x height is {step} x {height}"
             f" = {step * height}"
         )
-    rows = np.frombuffer(message.data, np.uint8).reshape(height, step)
+    rows = np.frombuffer(_bytes_of(message.data), np.uint8).reshape(height, step)
     if message.encoding in YUV:
         if width % 2:
             raise BadMessage(f"{message.encoding} has pixels in pairs, the image {width} in a row")
@@ -85,6 +85,12 @@ def image_of(message: Any, max_pixels: int) -> core.Image:
     if order == (0, 1, 2) and channels == 3:
         return np.ascontiguousarray(pixels)
     return np.ascontiguousarray(pixels[:, :, order])
+
+
+def _bytes_of(data: Any) -> Any:
+    """What NumPy and Pillow read of a uint8[]: bytes, an array, a view. From Lyrical on it may be a
+    rosidl_buffer.Buffer, which lies in another memory: a copy."""
+    return data.to_bytes() if hasattr(data, "to_bytes") else data
 
 
 def _remedy(encoding: str) -> str:
@@ -121,7 +127,9 @@ def decompressed(message: Any, max_pixels: int) -> core.Image:
     """Uint8 [height, width, 3] RGB of a JPEG or PNG. Raises :class:`BadMessage`."""
     try:
         # The size stands in the header: it is checked before any pixel is decoded.
-        with Pillow.open(io.BytesIO(bytes(message.data)), formats=_COMPRESSED) as picture:
+        with Pillow.open(
+            io.BytesIO(bytes(_bytes_of(message.data))), formats=_COMPRESSED
+        ) as picture:
             _check_size(picture.width, picture.height, max_pixels)
             if picture.mode not in _MODES:
                 raise BadMessage(

@@ -192,6 +192,7 @@ class PolicyState(IntEnum):
     RUNNING = 3
     HOLD = 4
     FAULT = 5
+    TAKEOVER = 6
 
 
 #: How the reason of a policy that is WAITING begins between two episodes of a simulation.
@@ -204,6 +205,12 @@ class CommandKind(IntEnum):
     POLICY = 0  # a new action of the policy
     HELD = 1  # nothing new came this period: no motion, the gripper as before
     STOP = 2  # the stale policy of WAITING, HOLD and FAULT, and the last word at shutdown
+    TAKEOVER = 3  # a person's, who has taken over
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is something to execute: HELD and STOP move nothing."""
+        return self in (CommandKind.POLICY, CommandKind.TAKEOVER)
 
 
 class StalePolicy(str, Enum):

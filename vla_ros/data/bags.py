@@ -58,6 +58,10 @@ class UnfinishedMcap(McapReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
 
+    @property
+    def start_time(self) -> int:
+        return int(self.metadata.start_time)
+
     def _open(self) -> None:
         assert self.bio is not None
         if self.bio.read(len(_MAGIC)) != _MAGIC:
@@ -186,7 +190,7 @@ class Bag:
             files = sorted(p for p in self.path.iterdir() if p.suffix in _ENDINGS)
             if not files:
                 raise BagError(f"{self.path}: no bag: it has no metadata.yaml, .mcap or .db3")
-            return [self._open_file(file) for file in files]
+            return self._open_files(files)
         if self.path.is_file():
             if self.path.suffix not in _ENDINGS:
                 raise BagError(f"{self.path}: no bag: give a folder, an .mcap or a .db3 file")
@@ -197,7 +201,12 @@ class Bag:
             files = sorted(self.path.glob("*.mcap"))
             if not files:
                 raise BagError(f"{self.path}: cannot be read: {_line(error)}") from None
-            return [self._open_file(file) for file in files]
+            return self._open_files(files)
+
+    def _open_files(self, files: list[Path]) -> list[Any]:
+        """In order of time. Of a split bag names do not tell it: rosbag2 writes bag_9 and bag_10,
+        from Lyrical on 9_bag_<date> and 10_bag_<date>."""
+        return sorted(map(self._open_file, files), key=lambda reader: reader.start_time)
 
     def _open_file(self, file: Path) -> Any:
         if file.stat().st_size == 0:

@@ -23,7 +23,7 @@ from vla_ros.core.clock import Clock
 from vla_ros.core.types import Floats, Image, Inference, Observation, PolicyInfo, Timeline
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.base import resolve as resolve_decoding
-from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
+from vla_ros.engine.decoding.factory import DecodingParts, make_decoding, make_fast_decoding
 from vla_ros.engine.decoding.flow_matching import (
     REMEMBERED,
     Guidance,
@@ -34,6 +34,7 @@ from vla_ros.engine.decoding.flow_matching import (
 from vla_ros.engine.decoding.prefetch import Newest, ObservationEncoder, Prefetcher
 from vla_ros.engine.decoding.request import Decoded, Request, StageTimer
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.openvla import (
     Checkpoint,
@@ -432,28 +433,126 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         return guidance_of(chunk, executing, self.options.rtc_guidance_limit, mode)
 
     def _images(self, observation: Observation) -> tuple[Image | None, ...]:
-        given = images_of(observation, self.roles)
-        for role, name, image in zip(self.roles, self.policy.config.cameras, given, strict=True):
-            if image is None and role != ABSENT:
-                raise InvalidAction(
-                    f"this checkpoint needs a {role} image (its camera {name!r}) and the frame has"
-                    " none"
-                )
-        return given
+        return _images_of(observation, self.roles, self.policy.config)
 
     def _state(self, observation: Observation) -> torch.Tensor:
-        wanted, given = self.policy.config.state_dim, observation.proprio
-        if not wanted:
-            return torch.empty(0)
-        if given is None or len(given) != wanted:
-            size = "none" if given is None else str(len(given))
+        return _state_of(observation, self.policy.config)
+
+
+class FastEngine(Engine[Request, Decoded]):
+    """A policy that says the DCT of a chunk, until its end marker: pi0-FAST."""
+
+    def __init__(self, policy: LoadedPolicy, options: EngineOptions) -> None:
+        if options.decoding == AUTO:
+            options = replace(options, decoding="speculative")
+        super().__init__(options)
+        self.policy, self.model = policy, policy.model
+        config = policy.config
+        self.roles = check_layout(config, options)
+        _check_rtc(config, options.rtc_mode)
+        self.cameras = 2 if WRIST in self.roles else 1
+        self.model.views = sum(role != ABSENT for role in self.roles)
+        self._preparation = policy.preparation()
+        self.decoding: Decoding = make_fast_decoding(self.model, options, config.longest)
+        self._asked: Observation | None = None
+        self.info = PolicyInfo(
+            name="vla",
+            schedule=options.decoding,
+            checkpoint=options.checkpoint,
+            checkpoint_sha256=policy.sha256,
+            device=str(policy.model.device),
+            dtype=options.dtype,
+            chunk_length=config.horizon,
+            max_tokens=config.max_tokens,
+            state_dim=config.state_dim,
+            camera_roles=tuple(role for role in options.camera_roles if role in self.roles),
+            action_space=policy.action_space,
+        )
+
+    @property
+    def captures(self) -> int:
+        """Graphs captured so far."""
+        return 0 if self.model.capture is None else int(self.model.capture.count)
+
+    def instruct(self, text: str) -> None:
+        """Take on an instruction. ValueError: too long for the model."""
+        self._preparation.instruct(text)
+        self.decoding.instruct(text)
+
+    def forget(self) -> None:
+        """Forget KV and drafts."""
+        self.decoding.forget()
+
+    def prepare(self, observation: Observation) -> Inputs:
+        """Pixels, prompt and state. InvalidAction: a camera or the state is missing."""
+        images = _images_of(observation, self.roles, self.policy.config)
+        return self._preparation.inputs(images, _state_of(observation, self.policy.config))
+
+    def encode(self, observation: Observation, timeline: Timeline, clock: Clock) -> Request:
+        """Everything before the language model; the prompt has the state in it."""
+        stages = StageTimer(timeline, clock, self.model.device)
+        inputs = self.prepare(observation)
+        stages.mark("preprocess")
+        features = self.model.image_features(inputs.pixels)
+        prompt = self.model.sequence(features, inputs.ids)
+        stages.mark("vision")
+        return Request(observation.stamp_ns, prompt, stages, observation=observation)
+
+    def decode(self, request: Request, clock: Clock) -> Decoded | None:
+        """The tokens of the request, to the end marker."""
+        if self._prepared is None:
+            if self.model.capture is not None:
+                self.decoding.prepare(request, every=True)
+            self._prepared = self.captures
+        self._asked = request.observation
+        return self.decoding.step(request)
+
+    def unnormalize(self, decoded: Decoded) -> Inference:
+        """Tokens to coefficients to a chunk in the robot's units."""
+        if not decoded.finite:
+            self.decoding.forget(damaged=True)
+            raise InvalidAction("a logit is not finite: the weights or the image are damaged")
+        assert self._asked is not None
+        chunk = torch.from_numpy(self.model.actions.decode(decoded.tokens)).float()
+        values = self._preparation.actions(chunk, _state_of(self._asked, self.policy.config))
+        return Inference(
+            stamp_ns=decoded.stamp_ns,
+            actions=_finite(values.numpy(), "check the checkpoint's statistics"),
+            timeline=decoded.timeline,
+            tokens=decoded.tokens,
+            target_passes=decoded.target_passes,
+            drafted=decoded.drafted,
+            accepted=decoded.accepted,
+        )
+
+
+def _images_of(
+    observation: Observation, roles: tuple[str, ...], config: PolicyConfig
+) -> tuple[Image | None, ...]:
+    """The image of each of the checkpoint's cameras. InvalidAction: the frame lacks one."""
+    given = images_of(observation, roles)
+    for role, name, image in zip(roles, config.cameras, given, strict=True):
+        if image is None and role != ABSENT:
             raise InvalidAction(
-                f"this checkpoint needs {wanted} values of robot state, the frame has {size}"
+                f"this checkpoint needs a {role} image (its camera {name!r}) and the frame has none"
             )
-        values = torch.from_numpy(np.asarray(given, dtype=np.float32).copy())
-        if not bool(values.isfinite().all()):
-            raise InvalidAction(f"the robot's state is not finite: {values.tolist()}")
-        return values
+    return given
+
+
+def _state_of(observation: Observation, config: PolicyConfig) -> torch.Tensor:
+    """The robot's state float32 [state_dim]. InvalidAction: it is none of this length."""
+    wanted, given = config.state_dim, observation.proprio
+    if not wanted:
+        return torch.empty(0)
+    if given is None or len(given) != wanted:
+        size = "none" if given is None else str(len(given))
+        raise InvalidAction(
+            f"this checkpoint needs {wanted} values of robot state, the frame has {size}"
+        )
+    values = torch.from_numpy(np.asarray(given, dtype=np.float32).copy())
+    if not bool(values.isfinite().all()):
+        raise InvalidAction(f"the robot's state is not finite: {values.tolist()}")
+    return values
 
 
 def _finite(values: Floats, why: str) -> Floats:
@@ -498,9 +597,10 @@ def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dty
     return load_checkpoint(name, device, dtype)
 
 
-def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
+def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine | FastEngine:
     """The engine of what :func:`flow_source` found. CheckpointError in one line if it cannot."""
-    options.check_family(FLOW)
+    fast = FAST in family_of(source).kinds
+    options.check_family(FAST if fast else FLOW)
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     capture: Capture | None = None
     if device.type == "cuda" and options.cuda_graphs:
@@ -517,7 +617,8 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine:
     formats = parse_formats(options.weights)
     refuse_flow_formats(source, formats, device, dtype, options.rtc_mode)
     place = Placement(device, dtype, capture, formats, packed=packed_parts(device, dtype, options))
-    return FlowEngine(family_of(source).load(source, choice, place, options.seed), options)
+    policy = family_of(source).load(source, choice, place, options.seed)
+    return FastEngine(policy, options) if fast else FlowEngine(policy, options)
 
 
 def packed_parts(
@@ -544,7 +645,7 @@ def _check_rtc(config: PolicyConfig, rtc: str) -> None:
     if not wanted or wanted in config.continues:
         return
     ways = ", ".join(("sync", "async", "ensemble", *config.continues))
-    why = "a solver to guide, and this network has a single pass"
+    why = "a solver to guide, and this network has none"
     if config.steps:
         why = "a network that takes a time for each action, and this one takes one for all"
     raise CheckpointError(f"execution {wanted!r} needs {why}: choose {ways}")

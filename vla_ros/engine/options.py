@@ -27,6 +27,12 @@ ACCEPTANCES = ("exact", "sampling", "relaxed")
 RTC_MODES = ("", "guided", "guided_vjp", "conditioned")
 #: Families of policies that an option may mean something to.
 TOKENS, FLOW = "token policies", "flow policies"
+#: pi0-FAST says tokens, over LeRobot's cameras, state and files: what it takes of either family.
+FAST = "pi0_fast"
+_OF_FAST = (
+    *("flow_cameras", "state_normalization", "tokenizer", "state_in_prompt"),
+    *("decoding", "drafter", "adaptive_draft", "gamma", "acceptance"),
+)
 
 #: Old name -> name, for one release: of keywords, of the policy node's parameters and of flags.
 RENAMED = {
@@ -190,7 +196,7 @@ class EngineOptions:
     )
     state_in_prompt: str = _option(
         "",
-        "of pi05: whether it was trained with the robot's own state in the prompt (robot: openpi,"
+        "of pi05 and pi0_fast: trained with the robot's own state in the prompt (robot: openpi,"
         " LeRobot 0.6) or with zeros behind it (padded: LeRobot 0.4); empty: as the folder says,"
         " and LeRobot's say nothing",
         choices=("", "robot", "padded"),
@@ -320,6 +326,8 @@ class EngineOptions:
         if self.decoding in (AUTO, "autoregressive"):
             unread |= {"decoding", "adaptive_draft", "draft_extrapolation", "gamma"}
         unread |= {name for name, value in _AS_BY_AUTO.items() if getattr(self, name) == value}
+        if family == FAST:
+            unread |= {*_OF_FAST}
         wrong = [n for n in self.changed() if OPTIONS[n].of not in ("", family) and n not in unread]
         if wrong:
             other, mine = OPTIONS[wrong[0]].of, family.removesuffix(" policies")

@@ -123,6 +123,7 @@ class NaivePipe(Decoding):
 
     def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
         super().__init__(model, tokens, max_prompt)
+        self._decoder = model.decoder
         self._older: list[Growing] = []
 
     @property
@@ -148,7 +149,7 @@ class NaivePipe(Decoding):
         return done.request.answer(done.tokens, self.count, finite=done.finite)
 
     def _pass(self, fresh: Growing) -> tuple[list[int], list[bool]]:
-        decoder, device, older = self.model.decoder, self.model.device, self._older
+        decoder, device, older = self._decoder, self.model.device, self._older
         tokens = torch.tensor([r.tokens[-1] for r in older], dtype=torch.long, device=device)
         x = torch.cat((fresh.request.prompt, decoder.embed(tokens)))
         ends = [r.length + len(r.tokens) - 1 for r in older]

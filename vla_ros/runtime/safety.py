@@ -43,6 +43,7 @@ class Limits:
     its actions (OpenVLA-OFT) says now 49 and now 51 mm where it was taught 50.
 
     A HOLD longer than ``hold_latch_s`` is left by :func:`recover` alone; 0: it never latches.
+    ``takeover_timeout_s`` after a person's last command the policy is heard again.
     ``stamp_tolerance_s``: how far a stamp may lie in the future; 0: min(5 ms, T / 4).
     """
 
@@ -66,6 +67,7 @@ class Limits:
     gripper_dwell_s: float = 0.15
     hold_latch_s: float = 0.0
     stamp_tolerance_s: float = 0.0
+    takeover_timeout_s: float = 0.3
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.control_rate_hz <= 200.0:
@@ -175,6 +177,11 @@ class Safety:
     @property
     def active(self) -> bool:
         return self.state >= PolicyState.WAITING
+
+    @property
+    def moves(self) -> bool:
+        """Whether commands move the robot."""
+        return self.state in (PolicyState.RUNNING, PolicyState.TAKEOVER)
 
     @property
     def said(self) -> str:

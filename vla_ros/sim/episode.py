@@ -54,7 +54,7 @@ def environment_action(command: Command | None, gripper: float, spec: EnvSpec) -
     as it was last told, ``gripper`` (0 closed to 1 open).
     """
     action = np.zeros(ACTION_DIM)
-    if command is not None and command.kind is CommandKind.POLICY:
+    if command is not None and command.kind.moves:
         action[:3] = command.action[:3] / spec.position_scale
         action[3:6] = command.action[3:6] / spec.rotation_scale
         gripper = float(command.action[GRIPPER])
@@ -115,7 +115,7 @@ class CommandInbox:
             return self._reject(command, reason)
         self._last = (command.published_ns, command.sequence)
         waiting = self._pending
-        moving = waiting is not None and waiting.kind is CommandKind.POLICY
+        moving = waiting is not None and waiting.kind.moves
         if moving and command.kind is CommandKind.HELD:
             return ""  # "nothing new": what waits is still to be executed
         if moving:
@@ -153,7 +153,7 @@ class CommandInbox:
         return command.stamp_ns or command.latest_ns or command.published_ns
 
     def _reject(self, command: Command, reason: str) -> str:
-        if command.kind is not CommandKind.POLICY:
+        if not command.kind.moves:
             return ""  # it would not have moved anything
         self.count(rejected=1)
         self.last_rejection = reason
@@ -470,7 +470,7 @@ class Body:
         Without an action of the policy the arm stands still, of joints: stays where it was told to
         be; the gripper stays as last told.
         """
-        moved = command is not None and command.kind is CommandKind.POLICY
+        moved = command is not None and command.kind.moves
         if self._spec.action_space.kind.joints:
             if command is not None and moved:
                 self._place = command.action

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vla_ros.sim.env import Environment, SimError, check_image_size
 from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
-from vla_ros.sim.libero.suites import SUITES
+from vla_ros.sim.libero.suites import check_suite
 from vla_ros.sim.process import SimTimeouts
 
 ENVIRONMENTS = ("tabletop", "libero", "so101")
@@ -17,7 +17,8 @@ MOST_NUDGE_M = 0.1
 class EnvConfig:
     """Which environment to build. Calling it builds it, in the calling thread and process.
 
-    ``suite`` is one of LIBERO's, such as libero_object; '': all of them. ``nudge_m``, of the
+    ``suite`` is one of LIBERO's or LIBERO-PRO's, such as libero_object or libero_object_swap; '':
+    all of LIBERO's own. ``nudge_m``, of the
     tabletop: the task's cube is moved by so much on the way (:mod:`vla_ros.sim.tabletop`).
     ``later``,
     of the tabletop in the caller's process: images are rendered when they are looked at, which must
@@ -36,11 +37,10 @@ class EnvConfig:
             known = ", ".join(ENVIRONMENTS)
             raise SimError(f"no environment '{self.name}'; there are: {known}")
         check_image_size(self.image_size)
-        suites = SUITES if self.name == "libero" else ()
-        if self.suite and self.suite not in suites:
-            known = f"; there are: {', '.join(suites)}" if suites else ""
-            raise SimError(f"{self.name} has no suite '{self.suite}'{known}")
-
+        if self.name == "libero":
+            check_suite(self.suite)
+        elif self.suite:
+            raise SimError(f"{self.name} has no suite '{self.suite}'")
         if self.nudge_m and self.name != "tabletop":
             raise SimError(f"{self.name} nudges nothing: nudge_m is for the tabletop")
         if not 0.0 <= self.nudge_m <= MOST_NUDGE_M:

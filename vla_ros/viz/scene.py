@@ -260,6 +260,7 @@ _KINDS = {
     CommandKind.POLICY: "#15803d",
     CommandKind.HELD: "#b45309",
     CommandKind.STOP: "#475569",
+    CommandKind.TAKEOVER: "#1d4ed8",
 }
 _EPISODES = {
     0: ("RESETTING", "#6b7280"),
@@ -404,7 +405,9 @@ class Reader:
         if len(message.acceptance):
             places = tuple(f"token {i}" for i in range(len(message.acceptance)))
             yield Numbers(f"{path}/acceptance", places, tuple(map(float, message.acceptance)))
-        level = 20 if state in (PolicyState.WAITING, PolicyState.RUNNING) else 30
+        level = (
+            20 if state in (PolicyState.WAITING, PolicyState.RUNNING, PolicyState.TAKEOVER) else 30
+        )
         text = f"{state.name}: {message.reason}"
         yield from self._change(path, text, level, f"{path}/reason")
 

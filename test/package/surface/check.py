@@ -1,9 +1,9 @@
-"""Find what a program uses of rclpy that a distro's rclpy does not have.
+"""Find what a program uses of a distro's packages that they do not have.
 
-Judged without running anything: imports of rclpy; calls of what was imported; calls of a node's
-and an executor's methods, where the program names them `node`, `executor` or, in a class of
-nodes, `self`. What is guarded is not judged: imports under TYPE_CHECKING or in a try that
-expects ImportError, and blocks under `if hasattr(...)`.
+Judged without running anything: imports; calls of what was imported; calls of a node's and an
+executor's methods, where the program names them `node`, `executor` or, in a class of
+nodes, `self`. What is guarded is not judged: imports under TYPE_CHECKING, blocks under `if
+hasattr(...)`; of a try that expects ImportError, what comes after it is, where the try would fail.
 """
 
 from __future__ import annotations
@@ -21,16 +21,25 @@ Entry = dict[str, Any]
 
 
 class Surface:
-    """Names and signatures of one distro's rclpy, as make.py wrote them."""
+    """Names and signatures of one distro's packages, as make.py wrote them."""
 
     def __init__(self, path: Path) -> None:
         content = json.loads(path.read_text())
         self.distro = content["distro"]
         self._modules: dict[str, Entry] = content["modules"]
+        self._packages = {name.partition(".")[0] for name in self._modules}
+
+    def speaks_of(self, source: str) -> bool:
+        """A program that may use something of it."""
+        return "node." in source or any(package in source for package in self._packages)
+
+    def covers(self, name: str) -> bool:
+        """A dotted name in one of the packages."""
+        return name.partition(".")[0] in self._packages
 
     def find(self, name: str) -> Entry | None:
         """What a dotted name is; None: nothing. {}: something without a signature."""
-        if name in self._modules or not name.startswith("rclpy"):
+        if name in self._modules or not self.covers(name):
             return {}
         module, _, last = name.rpartition(".")
         found = self._modules.get(module, {}).get(last)
@@ -55,8 +64,13 @@ class Surface:
         if found and "class" in found:
             yield found["class"]
             for base in found["class"]["bases"]:
-                module = kind.rpartition(".")[0]
-                yield from self._line(f"{module}.{base}")
+                yield from self._line(self._origin(f"{kind.rpartition('.')[0]}.{base}"))
+
+    def _origin(self, name: str) -> str:
+        """Where what a module calls so is defined."""
+        module, _, last = name.rpartition(".")
+        found = self._modules.get(module, {}).get(last) or {}
+        return self._origin(found["from"]) if "from" in found else name
 
     def calling(self, entry: Entry) -> Entry | None:
         """The signature of a call; None: not known."""
@@ -93,7 +107,7 @@ class Reader(ast.NodeVisitor):
     def __init__(self, surface: Surface, tree: ast.Module) -> None:
         self.surface = surface
         self.found: list[str] = []
-        self._names: dict[str, str] = {}  # local name: what it is in rclpy
+        self._names: dict[str, str] = {}  # local name: what it is
         self._own: list[tuple[str, set[str]]] = []  # class of nodes we are in, its own names
         self.visit(tree)
 
@@ -109,21 +123,27 @@ class Reader(ast.NodeVisitor):
                 self.visit(part)
 
     def visit_Try(self, node: ast.Try) -> None:
-        if any("ImportError" in ast.unparse(h.type) for h in node.handlers if h.type):
+        """What is tried may lack, if what is done then does not."""
+        if not any("ImportError" in ast.unparse(h.type) for h in node.handlers if h.type):
+            self.generic_visit(node)
+            return
+        before = len(self.found)
+        for part in node.body:
+            self.visit(part)
+        if len(self.found) > before:
+            del self.found[before:]
             for handler in node.handlers:
                 self.generic_visit(handler)
-        else:
-            self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if alias.name.split(".")[0] == "rclpy":
+            if self.surface.covers(alias.name):
                 self._names[alias.asname or alias.name] = alias.name
                 if not self.surface.has(alias.name):
                     self._say(node, alias.name, "no such module")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        if (node.module or "").split(".")[0] != "rclpy":
+        if not self.surface.covers(node.module or ""):
             return
         for alias in node.names:
             name = f"{node.module}.{alias.name}"
@@ -160,8 +180,9 @@ class Reader(ast.NodeVisitor):
         if not isinstance(function, ast.Attribute):
             return text, {}
         receiver = ast.unparse(function.value)
-        if self._names.get(receiver) == "rclpy":
-            return text, self.surface.find(f"rclpy.{function.attr}")
+        module = self._names.get(receiver, "")
+        if self.surface.has(module):
+            return text, self.surface.find(f"{module}.{function.attr}")
         if receiver == "self" and self._own and function.attr not in self._own[-1][1]:
             return text, self.surface.method(self._own[-1][0], function.attr)
         kind = RECEIVERS.get(receiver.rpartition(".")[2].lstrip("_"))
@@ -176,5 +197,5 @@ class Reader(ast.NodeVisitor):
 
 
 def lacking(surface: Surface, source: str) -> list[str]:
-    """What this program uses of rclpy and the distro has not."""
+    """What this program uses and the distro has not."""
     return Reader(surface, ast.parse(source)).found

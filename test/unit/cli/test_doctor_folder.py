@@ -69,12 +69,18 @@ def test_what_somebody_must_choose(tmp_path: Path) -> None:
     found = describe(str(made(TO_CHOOSE, tmp_path)))
     assert found.lacks == []
     assert "unnorm_key: one of so100, so100-blue, so100-red" in found.needs
-    assert found.next.endswith("unnorm_key:=...")
+    assert found.next.endswith(" parameters:='{unnorm_key: ...}'")
     other = tmp_path / "base"
     other.mkdir()
     name = "smolvla_base: statistics by data set, none of the state"
-    assert any(n.startswith("state_normalization: identity") for n in
-               describe(str(made(name, other))).needs)  # fmt: skip
+    found = describe(str(made(name, other)))
+    assert any(need.startswith("state_normalization: identity") for need in found.needs)
+    said = "{unnorm_key: ..., engine_options: [state_normalization=identity]}"
+    assert found.next.endswith(f" parameters:='{said}'")
+    lerobots("pi05")(tmp_path / "pi05")  # no folder says how its prompt had the state
+    found = describe(str(tmp_path / "pi05"))
+    assert any(need.startswith("state_in_prompt: one of robot") for need in found.needs)
+    assert found.next.endswith(" parameters:='{engine_options: [state_in_prompt=...]}'")
 
 
 def test_the_tokenizer_that_lerobots_folders_never_have(tmp_path: Path) -> None:

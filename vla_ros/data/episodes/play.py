@@ -12,7 +12,7 @@ import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +36,7 @@ from vla_ros.data.episodes.plan import age_limit_s, config_of
 from vla_ros.data.episodes.records import Job, Record, Setup, Variant
 from vla_ros.data.episodes.store import LIMIT, Strip, clip_path, save_clip, write_spoken
 from vla_ros.data.episodes.tally import Tally, is_an_end, reason_of
-from vla_ros.engine.options import EngineOptions, Value
+from vla_ros.engine.options import EngineOptions, Value, parse_options
 from vla_ros.policies import PolicyRefused, load_policy
 from vla_ros.policies.base import PolicySpec
 from vla_ros.policies.conventions import UNGATED
@@ -81,7 +81,24 @@ DRAFTING_OPTIONS = (
     "relaxed_distance",
     "calibration",
 )
+#: Options of the engine that a setup or a variant says in a field of its own.
+SAID = {
+    *DRAFTING_OPTIONS, "checkpoint", "device", "dtype", "weights", "unnorm_key", "embodiment",
+    "seed", "num_threads", "decoding", "rtc_mode", "center_crop", "preprocessing", "action_dim",
+    "camera_roles",
+}  # fmt: skip
 WARM_UP = 5  # the node's warmup_count
+
+
+def parse_words(words: Sequence[str]) -> dict[str, Value]:
+    """The engine's options of a setup, from ``name=value``. Raises ValueError."""
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if not equals:
+            raise ValueError(f"--engine-option {word!r}: give name=value")
+        if name in SAID:
+            raise ValueError(f"--engine-option {name}: another flag, or the checkpoint, says it")
+    return parse_options(dict(word.split("=", 1) for word in words))
 
 
 def policy_spec(setup: Setup, variant: Variant, robot: EnvSpec | None = None) -> PolicySpec:
@@ -100,6 +117,7 @@ def policy_spec(setup: Setup, variant: Variant, robot: EnvSpec | None = None) ->
             embodiment=setup.embodiment,
             seed=setup.seed,
             num_threads=setup.num_threads,
+            **parse_words(setup.engine_options),  # type: ignore[arg-type]
             **decoding_options(variant),  # type: ignore[arg-type]
         ),
         warmup_count=WARM_UP,

@@ -109,7 +109,8 @@ class Setup:
     """What all episodes of an evaluation share; one that is resumed must have the same.
 
     ``checkpoint_sha256`` is "" without a checkpoint, ``unnorm_key`` "" where the checkpoint
-    has one, ``embodiment`` "" where it has one robot. ``seed`` is the first of the jobs' and that
+    has one, ``embodiment`` "" where it has one robot, ``engine_options`` the engine's others, as
+    ``name=value``. ``seed`` is the first of the jobs' and that
     of the policy (sampling, random weights).
     ``action_scale``, ``center_crop`` and ``preprocessing`` are what the policy reads from its
     checkpoint (:mod:`vla_ros.policies.conventions`), written down for the reader, and so that
@@ -138,6 +139,7 @@ class Setup:
     num_threads: int = 1
     unnorm_key: str = ""
     embodiment: str = ""
+    engine_options: tuple[str, ...] = ()
     center_crop: bool = False
     preprocessing: str = "default"
     ungated: bool = False

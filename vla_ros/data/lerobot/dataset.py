@@ -26,14 +26,17 @@ ACTION = "action"
 #: Neither begins with "observation" or "action": LeRobot's policies take those for inputs.
 OBSERVATION_AGE = "timing.observation_age_s"
 EVIDENCE_AGE = "timing.evidence_age_s"
+#: Whether a person acted; the name that LeRobot's DAgger rollout gives it.
+INTERVENTION = "intervention"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Numbers of one kind: float32 [D], a name each."""
+    """Numbers of one kind, [D]: a name each, or () for the one that needs none."""
 
     name: str
     names: tuple[str, ...]
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,9 @@ class Columns:
         }
         for one in self.numbers:
             found[one.name] = {
-                "dtype": "float32",
-                "shape": [len(one.names)],
-                "names": list(one.names),
+                "dtype": one.dtype,
+                "shape": [len(one.names) or 1],
+                "names": list(one.names) or None,
             }
         return found
 

@@ -23,6 +23,7 @@ from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
 from vla_ros.data.lerobot.dataset import (
     ACTION,
     EVIDENCE_AGE,
+    INTERVENTION,
     OBSERVATION_AGE,
     STATE,
     Column,
@@ -449,6 +450,7 @@ class _Command:
     epoch: int
     digest: int
     numbers: Numbers
+    person: bool | None = None  # acted; None: nobody says who did
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,6 +501,8 @@ class BagRows:
         numbers = [Column(ACTION, self._commands[0].numbers.names)]
         numbers += [Column(STATE, tuple(state))] if state else []
         numbers += [Column(name, ("s",)) for name in (OBSERVATION_AGE, EVIDENCE_AGE)]
+        if self._commands[0].person is not None:
+            numbers.append(Column(INTERVENTION, (), "bool"))
         return Columns(self.fps, {n: (h, w) for n, (h, w) in sizes.items()}, tuple(numbers))
 
     def rows(self) -> Iterator[Row]:
@@ -518,13 +522,14 @@ class BagRows:
         for message in self._bag.messages([topic.name]):
             content = self._bag.decode(message)
             numbers = numbers_of(topic.kind, content)
-            if topic.kind == COMMAND and int(content.kind) != CommandKind.POLICY:
+            if topic.kind == COMMAND and not CommandKind(int(content.kind)).moves:
                 self.dropped[f"{CommandKind(int(content.kind)).name}, which no policy said"] += 1
                 continue
             if not np.isfinite(numbers.values).all():
                 self.dropped["a number that is not finite"] += 1
                 continue
             found.append(_command(self._bag, topic.kind, message, content, numbers))
+        found = _joined(found)
         if not found:
             raise BagError(f"{self._bag.path}: {topic.name} has no command of a policy")
         names = found[0].numbers.names
@@ -611,7 +616,10 @@ class BagRows:
         }
         if self._states:
             found[STATE] = state
-        return {name: values.astype(np.float32) for name, values in found.items()}
+        out = {name: values.astype(np.float32) for name, values in found.items()}
+        if command.person is not None:
+            out[INTERVENTION] = np.array([command.person])
+        return out
 
 
 _NONE: Array = np.empty(0)
@@ -623,16 +631,31 @@ def _command(bag: Bag, kind: str, message: BagMessage, content: Any, numbers: Nu
         stamp = 0 if kind in UNSTAMPED else header_stamp(bag, message)
         return _Command(Told(stamp or at_ns, at_ns), -1, 0, numbers)
     said_ns = stamp_ns(content.header.stamp)
+    person = int(content.kind) == CommandKind.TAKEOVER  # who looked at the newest there was, or so
+    observed = content.latest_observation_stamp if person else content.observation_stamp
     staleness_s = getattr(content, "staleness_s", None)  # age over the due time
     told = Told(
         said_ns,
         at_ns,
-        stamp_ns(content.observation_stamp),
+        stamp_ns(observed),
         stamp_ns(content.latest_observation_stamp),
-        0 if staleness_s is None else said_ns - round(float(staleness_s) * SECOND),
+        0 if staleness_s is None or person else said_ns - round(float(staleness_s) * SECOND),
         stamp_ns(content.receive_stamp),
     )
-    return _Command(told, int(content.epoch), int(content.instruction_hash), numbers)
+    return _Command(told, int(content.epoch), int(content.instruction_hash), numbers, person)
+
+
+def _joined(commands: Sequence[_Command]) -> list[_Command]:
+    """Where a person gives the robot back the epoch is the next one, and the episode goes on."""
+    out: list[_Command] = []
+    back = 0  # epochs that began so
+    before: _Command | None = None
+    for command in commands:
+        if before is not None and before.person and command.epoch == before.epoch + 1:
+            back += 1
+        before = command
+        out.append(replace(command, epoch=command.epoch - back))
+    return out
 
 
 # ------------------------------------------------------------------------------------------------

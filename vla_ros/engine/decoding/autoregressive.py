@@ -2,49 +2,57 @@
 
 Tokens stay on the device between passes; the host reads them once, at the end. The passes behind
 the prompt are one function, on CUDA one graph whatever the prompt's length. The prompt's own pass
-is not in it: there would be as many of these graphs as lengths of prompts.
+is not in it: there would be as many of these graphs as lengths of prompts. Where an answer ends
+with a token of its own, the passes are a few at a time, and the host looks for it between them.
 """
 
 from __future__ import annotations
 
-from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.decoding.base import Decoding, TokenModel, look_every, up_to
 from vla_ros.engine.decoding.request import Decoded, Reading, Request
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
-from vla_ros.engine.models.openvla import VLAModel
 
 
 class Autoregressive(Decoding):
     """K passes an action, always."""
 
-    def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
+    def __init__(self, model: TokenModel, tokens: int, max_prompt: int) -> None:
         super().__init__(model, tokens, max_prompt)
         self.runner = model.runner(1, max_prompt + tokens)
+        self._stride = tokens if model.ends is None else look_every(model)
 
     def step(self, request: Request) -> Decoded:
         length = len(request.prompt)
         self.runner.fit(length + self.count)
         reading = Reading()
-        layout = prefill_layout(length, (length - 1,))
-        token = reading.add(*self.runner.run(layout, request.prompt, None))
+        token = reading.add(*self.runner.run(self._prompt(length), request.prompt, None))
         request.stages.mark("prefill")
-        if self.count > 1:
-            reading.add(*self.runner.follow(self._behind(length), token))
+        for layouts in self._behind(length):
+            if self.model.ends is not None and self.model.ends in token.tolist():
+                break
+            token = reading.add(*self.runner.follow(layouts, token[-1:]))
         tokens, finite = reading.read()
-        return request.answer(tokens, self.count, finite=finite)
+        passes = len(tokens)
+        return request.answer(up_to(tokens, self.model.ends), passes, finite=finite)
 
     def warm_up(self, request: Request) -> None:
         length = len(request.prompt)
         self.runner.fit(length + self.count)
-        token, _ = self.runner.run(prefill_layout(length, (length - 1,)), request.prompt, None)
-        if self.count > 1:
-            self.runner.follow(self._behind(length), token)
+        token, _ = self.runner.run(self._prompt(length), request.prompt, None)
+        for layouts in self._behind(length)[:: max(1, (self.count - 2) // self._stride)]:
+            self.runner.follow(layouts, token)  # the first and the last: there are two sizes
 
-    def _behind(self, length: int) -> tuple[PackLayout, ...]:
-        """The passes behind a prompt."""
-        return tuple(
+    def _prompt(self, length: int) -> PackLayout:
+        return prefill_layout(length, (length - 1,), causal=self.model.causal)
+
+    def _behind(self, length: int) -> list[tuple[PackLayout, ...]]:
+        """The passes behind a prompt, a few at a time."""
+        every = [
             PackLayout(rows=(0,), tail=chain(0, length + number, 1))
             for number in range(self.count - 1)
-        )
+        ]
+        first = range(0, len(every), self._stride)
+        return [tuple(every[number : number + self._stride]) for number in first]
 
     def forget(self, damaged: bool = False) -> None:
         self.runner.kv_cache.flush(damaged)

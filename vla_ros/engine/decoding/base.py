@@ -4,12 +4,44 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
 
 from vla_ros.engine.decoding.request import Decoded, Pending, Request, Settled
-from vla_ros.engine.decoding.runner import prompt_lengths, resized
+from vla_ros.engine.decoding.runner import DecoderRunner, prompt_lengths, resized
 from vla_ros.engine.io.config import ModelConfig
-from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.layers.graphs import CountedCapture
 from vla_ros.engine.options import AUTO, EngineOptions
+
+
+class TokenModel(Protocol):
+    """What a decoding asks of a model whose language model says the actions.
+
+    ``causal``: a token of the prompt sees only those before it; else the prompt is a prefix whose
+    tokens all see each other. ``ends``: the token behind which an answer has ended, None where
+    every answer is equally long. ``patches``: tokens of a frame's images.
+    """
+
+    config: Any
+    device: torch.device
+    dtype: torch.dtype
+    capture: CountedCapture | None
+    causal: bool
+    ends: int | None
+
+    @property
+    def patches(self) -> int: ...
+
+    def runner(
+        self,
+        slots: int,
+        slot_length: int,
+        window: range | None = None,
+        taps: tuple[int, ...] = (),
+    ) -> DecoderRunner:
+        """A KV cache of its own, and the passes over it."""
+        ...
 
 
 class Decoding(ABC):
@@ -19,7 +51,7 @@ class Decoding(ABC):
     #: product of another shape rounds otherwise, and a close call may go the other way)
     lossless: bool = True
 
-    def __init__(self, model: VLAModel, tokens: int, max_prompt: int) -> None:
+    def __init__(self, model: TokenModel, tokens: int, max_prompt: int) -> None:
         self.model, self.count, self.max_prompt = model, tokens, max_prompt
 
     @property
@@ -45,7 +77,7 @@ class Decoding(ABC):
         Shapes of prompts as long as the request's; ``every``: of all that an instruction may give.
         """
         own = len(request.prompt)
-        lengths = prompt_lengths(self.model.config.patches, self.max_prompt) if every else ()
+        lengths = prompt_lengths(self.model.patches, self.max_prompt) if every else ()
         for length in (*lengths, own):  # its own last, so that its plans are remembered
             self.warm_up(replace(request, prompt=resized(request.prompt, length)))
 
@@ -72,3 +104,16 @@ def resolve(options: EngineOptions, config: ModelConfig) -> EngineOptions:
     if options.decoding != AUTO:
         return options
     return replace(options, decoding="parallel" if config.parallel else "speculative")
+
+
+LOOK_EVERY = 8  # tokens on a GPU, where looking waits for the device
+
+
+def look_every(model: TokenModel) -> int:
+    """Tokens after which the host looks whether an answer has ended."""
+    return 1 if model.device.type == "cpu" and model.capture is None else LOOK_EVERY
+
+
+def up_to(tokens: list[int], ends: int | None) -> list[int]:
+    """The answer to its end marker, which belongs to it."""
+    return tokens[: tokens.index(ends) + 1] if ends is not None and ends in tokens else tokens

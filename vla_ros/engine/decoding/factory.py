@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vla_ros.engine.decoding.acceptance import Acceptance, make_acceptance
+from vla_ros.engine.decoding.acceptance import Acceptance, Exact, make_acceptance
 from vla_ros.engine.decoding.actionflow import ActionFlow
 from vla_ros.engine.decoding.autoregressive import Autoregressive
 from vla_ros.engine.decoding.base import Decoding
@@ -20,6 +20,7 @@ from vla_ros.engine.decoding.drafters import (
     TemporalTreeDrafter,
     costs_on,
 )
+from vla_ros.engine.decoding.fast_drafter import FastDrafter
 from vla_ros.engine.decoding.head_drafters import HeadDrafter, RecursiveDrafter
 from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter, EntropyTreeDrafter, HeteroSpec
 from vla_ros.engine.decoding.model_drafter import ModelDrafter
@@ -32,6 +33,7 @@ from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.openvla import Checkpoint
 from vla_ros.engine.io.tokens import MAX_TEXT, Normalizer, PromptTokenizer
 from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.models.pi0_fast import Pi0Fast
 from vla_ros.engine.options import REFERENCES, EngineOptions
 
 LoadDraft = Callable[[str], Checkpoint]
@@ -94,6 +96,27 @@ def make_decoding(parts: DecodingParts) -> Decoding:
     drafter = make_drafter(parts, acceptance)
     return Speculative(
         model, tokens, longest, drafter, acceptance, options.gamma or None, options.fixed_shapes
+    )
+
+
+def make_fast_decoding(model: Pi0Fast, options: EngineOptions, longest: int) -> Decoding:
+    """The decoding of pi0-FAST that the options name."""
+    name, tokens = options.decoding, model.config.max_tokens
+    if name == "autoregressive":
+        return Autoregressive(model, tokens, longest)
+    asked = (name, options.drafter, options.acceptance)
+    if asked != ("speculative", "temporal", "exact"):
+        raise ValueError(
+            f"decoding {name}, drafter {options.drafter}, acceptance {options.acceptance}: of"
+            " pi0_fast there are autoregressive, and speculative with drafter temporal and"
+            " acceptance exact"
+        )
+    budget = Budget(step=1 if model.capture is None else STEP)
+    costs = costs_on(model.device, model.dtype) if options.adaptive_draft else None
+    drafter = FastDrafter(model.actions, model.device, budget, costs)
+    # A chain that lies behind a prefix is a tree of one branch.
+    return TreeSpeculative(
+        model, tokens, longest, drafter, Exact(), options.gamma or None, budget=budget
     )
 
 

@@ -125,9 +125,10 @@ class DecoderRunner:
         return out
 
     def _padded(self, layout: PackLayout) -> PackLayout:
-        if not (layout.prefill and layout.causal and self._bucket > 1):
+        if not layout.prefill or self._bucket == 1:
             return layout
-        return replace(layout, pad=self.behind(layout.prefill) - layout.prefill)
+        pad = self.behind(layout.prefill) - layout.prefill
+        return replace(layout, pad=pad, masked=not layout.causal)
 
     def _embed(
         self, plan: Plan, prompt: torch.Tensor | None, tokens: torch.Tensor | None
@@ -172,7 +173,7 @@ class DecoderRunner:
         return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
     def behind(self, prefill: int) -> int:
-        """The first entry behind a causal prefill of so many tokens, and its padding."""
+        """The first entry behind a prefill of so many tokens, and its padding."""
         return -(-prefill // self._bucket) * self._bucket
 
     def fit(self, entries: int) -> None:

@@ -19,13 +19,12 @@ from typing import overload
 import torch
 
 from vla_ros.engine.decoding.acceptance import Acceptance, Scores, Verification
-from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.decoding.base import Decoding, TokenModel, look_every, up_to
 from vla_ros.engine.decoding.draft_tree import ROOT, STEP, Budget, branches
 from vla_ros.engine.decoding.drafters import Draft, Drafter
 from vla_ros.engine.decoding.request import Decoded, Reading, Request
 from vla_ros.engine.decoding.runner import BUCKET
 from vla_ros.engine.layers.pack import PackLayout, TailToken, branching, chain, prefill_layout
-from vla_ros.engine.models.openvla import VLAModel
 
 
 class PartialAction(Sequence[int]):
@@ -81,6 +80,18 @@ class PartialAction(Sequence[int]):
         self.finite &= result.finite
         self._newest = newest
 
+    def ended(self, ends: int, every: int) -> bool:
+        """Whether the token ``ends`` is among them; looked at on the device every so many."""
+        if len(self._unread.choices) >= every:
+            self.read()
+        return ends in self.tokens
+
+    def cut(self, ends: int | None) -> None:
+        """Leave out what lies behind the token ``ends``."""
+        self.read()
+        self.tokens = up_to(self.tokens, ends)
+        self.own = self.own[: len(self.tokens)]
+
     def read(self) -> None:
         """Read what is still on the device."""
         if not self._unread.choices:
@@ -118,7 +129,7 @@ class Speculative(Decoding):
 
     def __init__(
         self,
-        model: VLAModel,
+        model: TokenModel,
         tokens: int,
         max_prompt: int,
         drafter: Drafter,
@@ -166,7 +177,7 @@ class Speculative(Decoding):
         self.runner.fit(len(request.prompt) + self._entries)
         action = PartialAction(self.count)
         self._decode(request, action)
-        action.read()
+        action.cut(self.model.ends)
         if action.finite:
             self.drafter.observe(action.tokens, action.own)
         return action.answer(request, self.drafter.passes)
@@ -178,12 +189,16 @@ class Speculative(Decoding):
         action.passes += 1
         request.stages.mark("prefill")
         self._accept(scores, draft, action)
-        while len(action) < self.count and action.finite:
+        while len(action) < self.count and action.finite and not self._ended(action):
             draft = self._draft(action)
             last = action.last(self.model.device)
             scores = self._next_pass(last, draft, length + len(action) - 1)
             action.passes += 1
             self._accept(scores, draft, action)
+
+    def _ended(self, action: PartialAction) -> bool:
+        ends = self.model.ends
+        return ends is not None and action.ended(ends, look_every(self.model))
 
     def _draft(self, action: PartialAction) -> Draft:
         # The last token of an action needs no draft: it comes with its predecessor's pass.
@@ -281,7 +296,7 @@ class TreeSpeculative(Speculative):
 
     def _behind_prompt(self, length: int, draft: Draft, size: int) -> PackLayout:
         self._nodes, self._trunk = self.runner.behind(length), length
-        return behind_prompt(length, self._nodes, draft.parents or (), size)
+        return behind_prompt(length, self._nodes, draft.parents or (), size, self.model.causal)
 
     def _behind_token(self, start: int, draft: Draft, size: int) -> PackLayout:
         self._nodes = self._trunk = start + 1
@@ -316,10 +331,13 @@ def padded(tokens: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 @lru_cache(LAYOUTS)
-def behind_prompt(length: int, start: int, parents: tuple[int, ...], size: int) -> PackLayout:
+def behind_prompt(
+    length: int, start: int, parents: tuple[int, ...], size: int, causal: bool = True
+) -> PackLayout:
     """A prompt and a tree behind it, whose nodes lie in the entries from ``start`` on."""
     rows = tuple(range(length - 1, length + size))
-    return PackLayout(rows=rows, prefill=length, tail=_nodes(start, length, parents, size))
+    tail = _nodes(start, length, parents, size)
+    return PackLayout(rows=rows, prefill=length, tail=tail, causal=causal)
 
 
 @lru_cache(LAYOUTS)

@@ -137,6 +137,24 @@ PI05 = FieldLists(
     "shapes row_time state_in_prompt",
     BY_LEROBOT,
 )
+PI0_FAST = FieldLists(
+    f"{_LEROBOT_USED} chunk_size max_state_dim max_action_dim tokenizer_max_length"
+    " paligemma_variant image_resolution use_relative_actions max_decoding_steps fast_skip_tokens"
+    " action_tokenizer_name validate_action_token_prefix",
+    {
+        **_LEROBOT_IDLE,
+        "compile_model compile_mode use_kv_cache": _SPEED,
+        "empty_cameras": "LeRobot masks them; here they are left out",
+        "dtype": "the number format is an option here",
+        "gradient_checkpointing max_action_tokens": _TRAINING,
+        "relative_exclude_joints action_feature_names": "the processors say it",
+        "action_expert_variant": "it has no expert",
+        "text_tokenizer_name": "the processors say it",
+    },
+    {"n_obs_steps": (1,), "temperature": (0,)},
+    "shapes state_in_prompt",
+    BY_LEROBOT,
+)
 SMOLVLA = FieldLists(
     f"{_FLOW_USED} resize_imgs_with_padding num_steps vlm_model_name attention_mode num_vlm_layers"
     " self_attn_every_n_layers expert_width_multiplier num_expert_layers",
@@ -170,7 +188,7 @@ EVO1 = FieldLists(
     "shapes",
     BY_LEROBOT,
 )
-LEROBOT = {"pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA, "evo1": EVO1}
+LEROBOT = {"pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA, "pi0_fast": PI0_FAST, "evo1": EVO1}
 
 _BOOKS = "transformers' bookkeeping"
 #: ``PretrainedConfig`` of transformers 4 and 5: what it writes for any model.

@@ -1,12 +1,13 @@
-"""What a LeRobot folder's ``config.json`` says about a pi0, pi05 or smolvla policy.
+"""What a LeRobot folder's ``config.json`` says about a pi0, pi05, smolvla or pi0_fast policy.
 
 Sources: lerobot 0.6.1 ``configuration_pi0.py``, ``configuration_pi05.py``,
-``configuration_smolvla.py`` and ``modeling_pi0.py``, ``smolvlm_with_expert.py`` beside them, which
-fix the sizes of PaliGemma; SmolVLM2-500M's config.json. Two keys are this project's own:
+``configuration_smolvla.py``, ``configuration_pi0_fast.py``, and ``modeling_pi0.py``,
+``smolvlm_with_expert.py`` beside them, which fix the sizes of PaliGemma; SmolVLM2-500M's
+config.json. Two keys are this project's own:
 ``shapes``, for checkpoints whose models are of other sizes than the published ones ({"vision",
 "text", "expert", "shuffle"}, in the words of TowerConfig and TextConfig), and
-``state_in_prompt`` of pi05, which LeRobot's versions do differently and none writes down (lerobot
-issue 2863).
+``state_in_prompt`` of pi05 and pi0_fast, which LeRobot's versions do differently and none writes
+down (lerobot issue 2863).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from vla_ros.engine.io.files import AGAIN, read_json
 from vla_ros.engine.io.foreign import refuse_foreign_flow
 
 V = TypeVar("V")
-KINDS = ("pi0", "pi05", "smolvla")
+FAST = "pi0_fast"  # which says its actions in tokens
+KINDS = ("pi0", "pi05", "smolvla", FAST)
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 EMPTY_CAMERA = "empty_camera_"
 #: How pi0.5's prompt has the state: the robot's values, or zeros behind them.
@@ -35,8 +37,13 @@ SMOLVLM2_500M = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
 TOKENIZER, RELATIVE = "tokenizer_processor", "relative_actions_processor"
+#: LeRobot 0.5's name of a step -> today's, of the same code and settings
+_OLD_STEPS = {"delta_actions_processor": RELATIVE}
 ABSOLUTE, NEW_LINE = "absolute_actions_processor", "_new_line_processor"
 STATE_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
+FAST_PROMPT = "pi0_fast_prepare_state_tokenizer_processor_step"
+ACTION_TOKENIZER = "action_tokenizer_processor"
+FAST_TOKENIZER, FAST_PROCESSOR = "lerobot/fast-action-tokenizer", "processor_config.json"
 PLUMBING = ("rename_observations_processor", "to_batch_processor", "device_processor")
 
 #: lerobot ``get_gemma_config``: width, layers, mlp.
@@ -58,7 +65,7 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True)
 class FlowConfig:
-    """A policy of LeRobot's, pi0, pi05 or smolvla.
+    """A policy of LeRobot's, pi0, pi05, smolvla or pi0_fast.
 
     ``horizon`` actions a chunk, ``steps`` of the solver. The model sees ``state_dim`` values
     padded to ``state_width`` and gives ``action_width``, of which the first ``action_dim``
@@ -69,7 +76,9 @@ class FlowConfig:
     actions given, each with a time of its own, ``max_delay`` of them at most (0: nobody says);
     ``relative``: whether it says that its actions are relative to the state, which its processors
     must then make absolute (None: it does not say). ``state_in_prompt``: of :data:`IN_PROMPT`, or
-    "" where nobody says.
+    "" where nobody says. Of pi0_fast, which has no solver and no expert: ``max_tokens`` of an
+    answer, ``skip`` tokens at the vocabulary's end that are no actions, whether an answer must
+    begin as trained (``strict``), and the name of its FAST tokenizer.
     """
 
     kind: str
@@ -91,6 +100,15 @@ class FlowConfig:
     max_delay: int = 0
     relative: bool | None = field(default=None, compare=False)
     state_in_prompt: str = ""
+    max_tokens: int = 0
+    skip: int = 0
+    strict: bool = True
+    action_tokenizer: str = ""
+
+    @property
+    def speaks_state(self) -> bool:
+        """The state is in the prompt."""
+        return self.kind in ("pi05", FAST)
 
     @property
     def adaptive(self) -> bool:
@@ -99,14 +117,14 @@ class FlowConfig:
 
     @property
     def prompt_state(self) -> int:
-        """Values of the state in pi0.5's prompt. CheckpointError: nobody says how many."""
+        """Values of the state in the prompt. CheckpointError: nobody says how many."""
         if self.state_dim == self.state_width or self.state_in_prompt == ROBOT:
             return self.state_dim
         if self.state_in_prompt == PADDED:
             return self.state_width
         raise CheckpointError(
-            f"pi05 says its state in the prompt, and nothing in this folder tells whether it was"
-            f" trained with the robot's {self.state_dim} values (openpi, LeRobot 0.6) or with"
+            f"{self.kind} says its state in the prompt, and nothing in this folder tells whether it"
+            f" was trained with the robot's {self.state_dim} values (openpi, LeRobot 0.6) or with"
             f" {self.state_width}, zeros behind them (LeRobot 0.4): say so with the option"
             f" state_in_prompt: {ROBOT} or {PADDED}"
         )
@@ -114,6 +132,8 @@ class FlowConfig:
     @property
     def continues(self) -> tuple[str, ...]:
         """How a chunk can continue an earlier one."""
+        if self.kind == FAST:
+            return ()
         return ("rtc", "rtc_trained") if self.row_time else ("rtc",)
 
     @property
@@ -124,8 +144,8 @@ class FlowConfig:
     @property
     def longest(self) -> int:
         """Rows of the longest prefix."""
-        state = int(self.kind == "smolvla")
-        return len(self.cameras) * self.view_tokens + self.max_text + state
+        more = int(self.kind in ("smolvla", FAST))  # the state, and the BOS behind a prompt
+        return len(self.cameras) * self.view_tokens + self.max_text + more
 
 
 def read_flow_config(directory: Path) -> FlowConfig:
@@ -148,19 +168,21 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
     delay = fields.whole("rtc_training_max_delay", 0, 0)
     state_width = fields.whole("max_state_dim", 32)
     action_width = fields.whole("max_action_dim", 32)
-    small = kind == "smolvla"
+    small, fast = kind == "smolvla", kind == FAST
     size_key, side = ("resize_imgs_with_padding", 512) if small else ("image_resolution", 224)
     config = FlowConfig(
         kind=kind,
         shapes=_shapes(fields, small, directory),
         horizon=fields.whole("chunk_size", 50),
-        steps=fields.whole("num_steps" if small else "num_inference_steps", 10, most=1000),
+        steps=0
+        if fast
+        else fields.whole("num_steps" if small else "num_inference_steps", 10, most=1000),
         state_width=state_width,
         action_width=action_width,
         state_dim=feature_length(fields, "input_features", STATE, state_width),
         action_dim=feature_length(fields, "output_features", ACTION, action_width),
         cameras=camera_names(fields),
-        max_text=fields.whole("tokenizer_max_length", 200 if kind == "pi05" else 48),
+        max_text=fields.whole("tokenizer_max_length", 200 if kind in ("pi05", FAST) else 48),
         image_size=fields.square(size_key, side),
         min_period=fields.number("min_period", 4e-3),
         max_period=fields.number("max_period", 4.0),
@@ -172,9 +194,19 @@ def parse_flow_config(raw: Mapping[str, Any], directory: Path | None = None) -> 
         if raw.get("use_relative_actions") is None
         else fields.flag("use_relative_actions", False),
         state_in_prompt=fields.choice("state_in_prompt", "", ("", *IN_PROMPT)),
+        **(_fast(fields) if fast else {}),
     )
     _check(config)
     return config
+
+
+def _fast(fields: Fields) -> dict[str, Any]:
+    return {
+        "max_tokens": fields.whole("max_decoding_steps", 256, 2, 4096),
+        "skip": fields.whole("fast_skip_tokens", 128, 0),
+        "strict": fields.flag("validate_action_token_prefix", True),
+        "action_tokenizer": fields.text("action_tokenizer_name", FAST_TOKENIZER),
+    }
 
 
 def _check(config: FlowConfig) -> None:
@@ -253,6 +285,15 @@ _BESIDE_PI: dict[str, Any] = {
     "optimizer_weight_decay": 0.01,
     "optimizer_grad_clip_norm": 1.0,
 }
+_BESIDE_FAST: dict[str, Any] = {
+    **{name: value for name, value in _BESIDE_PI.items() if not name.startswith("time_")},
+    "max_action_tokens": 256,
+    "text_tokenizer_name": "google/paligemma-3b-pt-224",
+    "temperature": 0.0,
+    "use_kv_cache": True,
+}
+for _name in ("freeze_vision_encoder", "train_expert_only"):
+    del _BESIDE_FAST[_name]
 _BESIDE_SMOLVLA: dict[str, Any] = {
     "adapt_to_pi_aloha": False,
     "use_delta_joint_actions_aloha": False,
@@ -273,12 +314,12 @@ _BESIDE_SMOLVLA: dict[str, Any] = {
 
 def flow_config_json(config: FlowConfig) -> dict[str, Any]:
     """The config.json, in LeRobot's words, that :func:`parse_flow_config` reads back."""
-    small = config.kind == "smolvla"
+    small, fast = config.kind == "smolvla", config.kind == FAST
     side = [config.image_size] * 2
     cameras = {f"{CAMERA}{name}": feature("VISUAL", 3, *side) for name in config.cameras}
     out: dict[str, Any] = {
         **_BESIDE,
-        **(_BESIDE_SMOLVLA if small else _BESIDE_PI),
+        **(_BESIDE_SMOLVLA if small else _BESIDE_FAST if fast else _BESIDE_PI),
         "type": config.kind,
         "n_obs_steps": 1,
         "input_features": {**cameras, STATE: feature("STATE", config.state_dim)},
@@ -288,12 +329,22 @@ def flow_config_json(config: FlowConfig) -> dict[str, Any]:
         "max_state_dim": config.state_width,
         "max_action_dim": config.action_width,
         "tokenizer_max_length": config.max_text,
-        "num_steps" if small else "num_inference_steps": config.steps,
         "resize_imgs_with_padding" if small else "image_resolution": side,
-        "min_period": config.min_period,
-        "max_period": config.max_period,
         "shapes": asdict(config.shapes),
     }
+    if fast:
+        out |= {
+            "max_decoding_steps": config.max_tokens,
+            "fast_skip_tokens": config.skip,
+            "validate_action_token_prefix": config.strict,
+            "action_tokenizer_name": config.action_tokenizer,
+        }
+    else:
+        out |= {
+            "num_steps" if small else "num_inference_steps": config.steps,
+            "min_period": config.min_period,
+            "max_period": config.max_period,
+        }
     if config.max_delay:
         out["rtc_training_max_delay"] = config.max_delay
     elif config.row_time:
@@ -336,6 +387,9 @@ def _shapes(fields: Fields, small: bool, directory: Path | None) -> Shapes:
         fields.only("num_expert_layers", -1, 0, fields.raw.get("num_vlm_layers"))
     if fields.raw.get("shapes") is not None:
         own, kind = fields.part("shapes"), "llama" if small else "gemma"
+        if "expert" not in own.raw and fields.raw.get("type") == FAST:
+            vision, text = own_shapes(own, kind)
+            return Shapes(vision, text, text)
         expert = own_text(own, "expert", kind)
         return Shapes(*own_shapes(own, kind), expert, own.whole("shuffle", 1))
     if not small:
@@ -344,7 +398,7 @@ def _shapes(fields: Fields, small: bool, directory: Path | None) -> Shapes:
             TextConfig("gemma", vocab, width, mlp, layers, 8, 1, 256, tied=True)
             for (width, layers, mlp), vocab in zip(sizes, (PALIGEMMA_VOCAB, 1), strict=True)
         )
-        return Shapes(tower, text, expert)
+        return Shapes(tower, text, text if fields.raw.get("type") == FAST else expert)
     tower, text, shuffle = _vlm(fields.text("vlm_model_name", SMOLVLM2_500M), directory)
     text = replace(text, layers=layers if layers > 0 else text.layers)
     expert = smolvla_expert(text, fields.number("expert_width_multiplier", 0.75))
@@ -426,13 +480,31 @@ def steps_of(path: Path) -> dict[str, Fields]:
             f" among its weights: {AGAIN}, all of its files"
         )
     steps = [Fields(step, "step") for step in Fields(read_json(path)).items("steps")]
-    return {step.text("registry_name", step.text("class", "?")): step for step in steps}
+    named = {step.text("registry_name", step.text("class", "?")): step for step in steps}
+    return {_OLD_STEPS.get(name, name): step for name, step in named.items()}
 
 
 def known_steps(kind: str) -> set[str]:
     """The processors' steps that are built for a policy of this kind."""
-    own = {STATE_PROMPT} if kind == "pi05" else {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
+    own = {"pi0" + NEW_LINE, "smolvla" + NEW_LINE}
+    own = {"pi05": {STATE_PROMPT}, FAST: {FAST_PROMPT, ACTION_TOKENIZER}}.get(kind, own)
     return own | {*PLUMBING, NORMALIZER, UNNORMALIZER, TOKENIZER, RELATIVE, ABSOLUTE}
+
+
+def fast_folder(directory: Path, given: str | None, name: str) -> Path:
+    """The folder of pi0-FAST's action tokenizer: in the checkpoint, by its path, or beside the
+    text's where that was ``given``. CheckpointError: nowhere, and the command that brings it."""
+    last = Path(name).name
+    places = [directory / last, directory / name, Path(name)]
+    if given:
+        chosen = Path(given).expanduser()
+        places.insert(0, (chosen if chosen.is_dir() else chosen.parent) / last)
+    for place in places:
+        if (place / FAST_PROCESSOR).is_file() and (place / "tokenizer.json").is_file():
+            return place
+    raise CheckpointError(
+        f"no FAST tokenizer in {places[0]}: `hf download {name} --local-dir {directory / last}`"
+    )
 
 
 def action_names(before: Mapping[str, Fields]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ tensor's shape, NaN) is left to loading, and to `vla-ros doctor --checkpoint FOL
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,15 +28,20 @@ from vla_ros.engine.io.fields import (
 from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
 from vla_ros.engine.io.flow_config import (
     ACTION,
+    FAST,
+    FAST_TOKENIZER,
     KINDS,
     NORMALIZER,
+    PADDED,
     POSTPROCESSOR,
     PREPROCESSOR,
+    ROBOT,
     STATE,
     TOKENIZER,
     UNNORMALIZER,
     by_data_set,
     camera_names,
+    fast_folder,
     feature_length,
     known_steps,
     read_flow_config,
@@ -50,6 +55,8 @@ from vla_ros.engine.models.cameras import roles_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LAUNCH = "ros2 launch vla_ros policy.launch.py policy:=vla checkpoint:="
+#: What is chosen through the node's engine_options.
+_OPTIONS = ("state_normalization", "state_in_prompt")
 _COMMAND = re.compile(r"`([^`]+)`")
 #: ``model_type`` of NVIDIA's folders: kind, fields, the file that says its robots
 _GROOTS: dict[str, tuple[str, FieldLists, str]] = {
@@ -91,9 +98,19 @@ def describe(name: str) -> Described:
     with found.finding():
         _tell(found)
     if not found.lacks and not found.next:
-        choices = [need.partition(": ")[0] for need in found.needs if ": one of" in need]
-        found.next = LAUNCH + name + "".join(f" {one}:=..." for one in choices)
+        found.next = LAUNCH + name + _chosen(found.needs)
     return found
+
+
+def _chosen(needs: Iterable[str]) -> str:
+    """What a launch is told for what somebody must choose: parameters of the node, as YAML."""
+    said = {need.partition(": ")[0]: "..." for need in needs if ": one of" in need}
+    if any(need.startswith("state_normalization: ") for need in needs):
+        said["state_normalization"] = "identity"
+    words = [f"{name}={said.pop(name)}" for name in _OPTIONS if name in said]
+    pairs = [f"{name}: {value}" for name, value in said.items()]
+    pairs += [f"engine_options: [{', '.join(words)}]"] * bool(words)
+    return f" parameters:='{{{', '.join(pairs)}}}'" if pairs else ""
 
 
 def _tell(found: Described) -> None:
@@ -130,6 +147,11 @@ def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
             cameras, state, action = config.cameras, config.state_dim, config.action_dim
             before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
             relative_actions(directory, before, after, config)
+            if config.speaks_state and not config.state_in_prompt and state < config.state_width:
+                found.needs.append(
+                    f"engine_options state_in_prompt={ROBOT} (openpi, LeRobot 0.6) or {PADDED}"
+                    " (LeRobot 0.4): no folder says which it was trained with"
+                )
         else:
             EVO1.check(raw)
             fields = Fields(raw)
@@ -138,10 +160,17 @@ def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
             action = feature_length(fields, "output_features", ACTION, 24)
         found.needs.append(_cameras(cameras))
         found.needs.append(f"a state of {state} values; it gives actions of {action}")
+        if kind == "pi05" and state < config.state_width and not config.state_in_prompt:
+            found.needs.append(
+                "state_in_prompt: one of robot (trained with openpi or LeRobot 0.6), padded (0.4)"
+            )
     with found.finding():
         _statistics(found, kind)
     with found.finding():
         _words(found, kind, raw)
+    if kind == FAST:
+        with found.finding():
+            fast_folder(directory, None, str(raw.get("action_tokenizer_name") or FAST_TOKENIZER))
 
 
 def _cameras(cameras: tuple[str, ...]) -> str:

@@ -17,8 +17,17 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.files import header, names_in, read_json, some
 
 CONVERT = "vla-ros convert"
-#: ``kind`` of each flow policy's config, in the order of the families; a test holds this to them.
-FLOW_KINDS = ("pi0", "pi05", "smolvla", "evo1", "groot-n1.7", "groot-n1.6", "groot-n1.5")
+#: ``kind`` of each family's config, in their order; a test holds this to them.
+FLOW_KINDS = (
+    "pi0",
+    "pi05",
+    "smolvla",
+    "pi0_fast",
+    "evo1",
+    "groot-n1.7",
+    "groot-n1.6",
+    "groot-n1.5",
+)
 PICKLES = ("pytorch_model*.bin", "model*.pt", "model*.pth", "consolidated*.pth")
 OFT_PARTS = "*--*_checkpoint.pt"
 MOST_FOLDERS = 400  # that are looked into for checkpoints, of a level
@@ -26,13 +35,13 @@ RUNS = "checkpoints/*.pt"  # of prismatic
 EVO1_STATES = "mp_rank_00_model_states.pt"  # of DeepSpeed
 #: What this engine reads, for the messages that refuse anything else.
 READS = (
-    "this engine reads OpenVLA, OpenVLA-OFT, MiniVLA, BitVLA, and of flow policies"
+    "this engine reads OpenVLA, OpenVLA-OFT, MiniVLA, BitVLA,"
     f" {', '.join(FLOW_KINDS[:-1])} and {FLOW_KINDS[-1]}"
 )
 #: Policies that LeRobot 0.6.1 runs in a worker of its own, and this engine does not.
 LEROBOT_RUNS = (
     *("act", "diffusion", "eo1", "fastwam", "gaussian_actor", "groot", "lingbot_va", "molmoact2"),
-    *("multi_task_dit", "pi0_fast", "tdmpc", "vla_jepa", "vqbet", "wall_x", "xvla"),
+    *("multi_task_dit", "tdmpc", "vla_jepa", "vqbet", "wall_x", "xvla"),
 )
 #: What ``model_type`` says in a ``config.json`` that this engine reads.
 MODEL_TYPES = ("openvla", "prismatic", "bitvla")

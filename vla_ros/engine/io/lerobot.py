@@ -1,12 +1,13 @@
-"""LeRobot's folders of pi0, pi0.5 and SmolVLA: loaded, checked, written, drawn at random.
+"""LeRobot's folders of pi0, pi0.5, SmolVLA and pi0-FAST: loaded, checked, written, drawn at random.
 
-``random:pi0-small``, ``random:pi05-small`` and ``random:smolvla-small`` are written to a cache
-directory and read back; ``random:smolvla``, ``random:pi0`` and ``random:pi05`` have the published
-sizes and draw their weights as they are loaded.
+``random:pi0-small`` and the others that end so are written to a cache directory and read back;
+``random:smolvla``, ``random:pi0``, ``random:pi05`` and ``random:pi0_fast`` have the published sizes
+and draw their weights as they are loaded.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,14 @@ import torch
 from vla_ros.core.action_space import action_space_of
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.config import TextConfig, TowerConfig
-from vla_ros.engine.io.files import read_json, write_json
+from vla_ros.engine.io.fast_tokens import FastTokens, read_fast_tokens, write_fast_tokenizer
+from vla_ros.engine.io.files import cached, read_json, write_json
 from vla_ros.engine.io.flow_config import (
     ACTION,
+    ACTION_TOKENIZER,
+    FAST,
+    FAST_PROMPT,
+    FAST_TOKENIZER,
     NEW_LINE,
     NORMALIZER,
     POSTPROCESSOR,
@@ -69,6 +75,7 @@ from vla_ros.engine.models.golden_ints import (
     read_discrete,
 )
 from vla_ros.engine.models.pi0 import Pi0, pi0_expected
+from vla_ros.engine.models.pi0_fast import Pi0Fast, pi0_fast_expected
 from vla_ros.engine.models.preparation import LerobotPreparation
 from vla_ros.engine.models.smolvla import SmolVLA, smolvla_expected
 from vla_ros.engine.models.vlm_with_expert import VLMWithExpert
@@ -95,7 +102,9 @@ class LerobotFamily(Family[FlowConfig]):
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds
-        if "pi05" in kinds:
+        if FAST in kinds:
+            self.takes -= {"steps"}
+        if {"pi05", FAST} & {*kinds}:
             self.takes |= {"state_in_prompt"}
         self.presets = {name: c for name, c in PRESETS.items() if c.kind in kinds}
 
@@ -107,8 +116,10 @@ class LerobotFamily(Family[FlowConfig]):
         if options.steps is not None:
             config = replace(config, steps=options.steps)
         said = options.state_in_prompt
-        if said is not None and not config.adaptive:
-            raise CheckpointError(f"state_in_prompt is for pi05: {config.kind} has no state there")
+        if said is not None and not config.speaks_state:
+            raise CheckpointError(
+                f"state_in_prompt is for pi05 and pi0_fast: {config.kind} has no state there"
+            )
         return config if said is None else replace(config, state_in_prompt=said)
 
     def expected(self, config: FlowConfig) -> Expected:
@@ -124,13 +135,19 @@ class LerobotFamily(Family[FlowConfig]):
         weights = quantized_weights(directory, expected) or FileWeights(
             directory / WEIGHTS, expected
         )
-        return _opened(config, weights, processors, words, positions)
+        spoken = None
+        if config.kind == FAST:
+            spoken = spoken_by(directory, config, words, options.tokenizer)
+        return _opened(config, weights, processors, words, positions, spoken)
 
     def random(self, config: FlowConfig, seed: int, device: torch.device) -> Opened:
         words = TextTokenizer(tokenizer_directory(), None, "", config.shapes.text.vocab_size)
         positions = check_discrete(config, known_discrete(config), f"random:{config.kind}")
-        weights = drawn_weights(config, seed, device)
-        return _opened(config, weights, random_processors(config), words, positions)
+        weights, spoken = drawn_weights(config, seed, device), None
+        if config.kind == FAST:
+            beside = cached("fast-tokenizer-1", lambda to: write_fast_tokenizer(to / "it"))
+            spoken = spoken_by(beside, replace(config, action_tokenizer="it"), words)
+        return _opened(config, weights, random_processors(config), words, positions, spoken)
 
     def write(self, directory: Path, preset: str, seed: int) -> None:
         write_random_flow(directory, self.presets[preset], seed)
@@ -140,6 +157,14 @@ class LerobotFamily(Family[FlowConfig]):
 
     def data_sets(self, directory: Path) -> Mapping[str, bool]:
         return data_sets_in(directory)
+
+    def sha256(self, directory: Path) -> str:
+        found = super().sha256(directory)
+        beside = directory / Path(FAST_TOKENIZER).name
+        if FAST in self.kinds and beside.is_dir():
+            both = found + super().sha256(beside)
+            return hashlib.sha256(both.encode()).hexdigest()
+        return found
 
 
 def _whose(options: LoadOptions) -> Whose:
@@ -152,6 +177,7 @@ def _opened(
     processors: Processors,
     words: TextTokenizer,
     positions: torch.Tensor,
+    spoken: FastTokens | None = None,
 ) -> Opened:
     return Opened(
         config,
@@ -160,8 +186,19 @@ def _opened(
         words,
         action_space_of(config.action_dim, processors.action_names),
         lambda device: LerobotPreparation(config, processors, words, device),
-        lambda taken, to: build_model(config, taken, positions, to.like, to.capture),
+        lambda taken, to: build_model(config, taken, positions, to.like, to.capture, spoken),
     )
+
+
+def spoken_by(
+    directory: Path, config: FlowConfig, words: TextTokenizer, tokenizer: str | None = None
+) -> FastTokens:
+    """What pi0-FAST says, by its FAST tokenizer. A chunk has as many actions as it was trained
+    with: LeRobot's ``n_action_steps`` of them are what a robot executes."""
+    return read_fast_tokens(
+        directory, tokenizer, config.action_tokenizer, words, config.horizon, config.action_dim,
+        config.skip, config.strict,
+    )  # fmt: skip
 
 
 def lerobot_type(directory: Path) -> str | None:
@@ -178,6 +215,8 @@ def lerobot_type(directory: Path) -> str | None:
 
 def expected_tensors(config: FlowConfig) -> Expected:
     """The tensors that a checkpoint of ``config`` must have."""
+    if config.kind == FAST:
+        return pi0_fast_expected(config)
     return smolvla_expected(config) if config.kind == "smolvla" else pi0_expected(config)
 
 
@@ -187,10 +226,13 @@ def build_model(
     positions: torch.Tensor,
     like: torch.Tensor,
     capture: Capture | None = None,
-) -> VLMWithExpert:
+    spoken: FastTokens | None = None,
+) -> VLMWithExpert | Pi0Fast:
     """The model of ``config`` in the dtype and on the device of ``like``."""
-    if config.adaptive:
+    if config.speaks_state:
         _ = config.prompt_state  # asked before any weight is read
+    if spoken is not None:
+        return Pi0Fast(config, weights, positions, like, capture, spoken)
     network = SmolVLA if config.kind == "smolvla" else Pi0
     return network(config, weights, positions, like, capture)
 
@@ -278,6 +320,9 @@ def write_steps(
     device = step_json("device_processor", device="cpu")
     if kind == "pi05":
         before = [*first, normalize, step_json(STATE_PROMPT), words, device]
+    elif kind == FAST:
+        actions = step_json(ACTION_TOKENIZER, action_tokenizer_name=FAST_TOKENIZER)
+        before = [*first, normalize, step_json(FAST_PROMPT), words, actions, device]
     else:
         before = [*first, step_json(kind + NEW_LINE), words, device, normalize]
     for name, steps in ((PREPROCESSOR, before), (POSTPROCESSOR, [restore, device])):
@@ -285,22 +330,26 @@ def write_steps(
 
 
 def _small(kind: str, shapes: Shapes) -> FlowConfig:
-    small = kind == "smolvla"
+    small, fast = kind == "smolvla", kind == FAST
+    speaks = fast or kind == "pi05"
     return FlowConfig(
         kind=kind,
         shapes=shapes,
         horizon=10,
-        steps=5,
+        steps=0 if fast else 5,
         state_width=14,
         action_width=13,
         state_dim=STATE_DIM,
         action_dim=7,
         cameras=("front", "wrist"),
-        max_text=200 if kind == "pi05" else 48,
+        max_text=200 if speaks else 48,
         image_size=shapes.vision.image_size,
         self_every=2 if small else 0,
         vlm="none" if small else "",
-        state_in_prompt=ROBOT if kind == "pi05" else "",
+        state_in_prompt=ROBOT if speaks else "",
+        max_tokens=60 if fast else 0,
+        strict=not fast,  # random weights say anything
+        action_tokenizer=FAST_TOKENIZER if fast else "",
     )
 
 
@@ -309,16 +358,21 @@ def _published(kind: str) -> FlowConfig:
     state = {"observation.state": {"type": "STATE", "shape": [STATE_DIM]}}
     action = {"action": {"type": "ACTION", "shape": [7]}}
     raw = {"type": kind, "input_features": {**cameras, **state}, "output_features": action}
-    return parse_flow_config(raw | ({"state_in_prompt": ROBOT} if kind == "pi05" else {}))
+    speaks: dict[str, Any] = {"state_in_prompt": ROBOT} if kind in ("pi05", FAST) else {}
+    if kind == FAST:
+        speaks["validate_action_token_prefix"] = False
+    return parse_flow_config(raw | speaks)
 
 
 PRESETS: dict[str, FlowConfig] = {
     "pi0-small": _small("pi0", _PI),
     "pi05-small": _small("pi05", _PI),
     "smolvla-small": _small("smolvla", _SMOL),
+    "pi0_fast-small": _small(FAST, replace(_PI, expert=_PI.text)),
     "pi0": _published("pi0"),
     "pi05": _published("pi05"),
     "smolvla": _published("smolvla"),
+    FAST: _published(FAST),
 }
 
 
@@ -353,6 +407,8 @@ def write_random_flow(directory: Path, config: FlowConfig, seed: int) -> None:
     tensors = {name: drawn.take(name) for name in drawn.shapes}
     save_folder(directory, config, tensors, random_processors(config), discrete_json(config))
     write_tokenizer(directory / "tokenizer.json")
+    if config.kind == FAST:
+        write_fast_tokenizer(directory / Path(FAST_TOKENIZER).name)
 
 
 def random_processors(config: FlowConfig) -> Processors:
@@ -361,7 +417,7 @@ def random_processors(config: FlowConfig) -> Processors:
     middle, spread = torch.zeros(config.action_dim), torch.full((config.action_dim,), 0.1)
     middle[-1], spread[-1] = 0.5, 0.25
     state, action = Scaler("MEAN_STD", zeros, ones), Scaler("MEAN_STD", middle, spread)
-    if config.kind == "pi05":
+    if config.speaks_state:
         state = Scaler("QUANTILES", -3 * ones, 3 * ones)
         action = Scaler("QUANTILES", middle - spread, middle + spread)
     return Processors(state, action, "")

@@ -29,6 +29,8 @@ from vla_ros.engine.io.fields import BY_LEROBOT
 from vla_ros.engine.io.files import read_json, some
 from vla_ros.engine.io.flow_config import (
     ACTION,
+    FAST,
+    FAST_PROMPT,
     NORMALIZER,
     POSTPROCESSOR,
     PREPROCESSOR,
@@ -263,6 +265,8 @@ def read_processors(directory: Path, config: FlowConfig, whose: Whose = Whose())
         raise CheckpointError(f"{directory} has no processor step {', '.join(lost)}")
     tokenizer = Fields(before[TOKENIZER].raw.get("config"), TOKENIZER)
     _check_tokenizer(tokenizer, config)
+    if config.kind == FAST and FAST_PROMPT not in before:
+        raise CheckpointError(f"{directory} has no processor step {FAST_PROMPT}")
     if STATE_PROMPT in before:
         before[STATE_PROMPT].part("config").only("include_state_in_prompt", True)
     relative = relative_actions(directory, before, after, config)
@@ -434,6 +438,20 @@ class TextTokenizer:
                 f" {self._vocab}: they do not belong together"
             )
         return ids
+
+    @property
+    def size(self) -> int:
+        """Its tokens, without those that were added later."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
+
+    @property
+    def opening(self) -> int:
+        """The token that opens a prompt."""
+        return self("")[0]
+
+    def plain(self, text: str) -> list[int]:
+        """Ids of a text that is no prompt: nothing opens it."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def id_of(self, token: str) -> int:
         """The id of a token by its name. CheckpointError: there is none."""

@@ -134,6 +134,9 @@ class PackedAttention(Attention):
     ) -> None:
         self._kv_cache, self._plan, self._rope_write = kv_cache, plan, rope_write
         self._tail = make_tail(kv_cache, plan) if plan.shape.tail else None
+        self._seen: torch.Tensor | None = None  # of the prefill, where some of it is padding
+        if plan.shape.masked:
+            self._seen = torch.arange(plan.shape.prefill, device=kv_cache.device) < plan.filled
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
@@ -171,11 +174,12 @@ class PackedAttention(Attention):
         """As ``__call__``; the pack's K/V are in the KV cache already."""
         shape, n = self._plan.shape, self._plan.shape.prefill
         if self._tail is None:
-            return prefill(q, k, v, scale, shape.causal)
+            return prefill(q, k, v, scale, shape.causal, self._seen)
         behind = self._tail(layer, q[n:], scale)
         if not n:
             return behind
-        return torch.cat((prefill(q[:n], k[:n], v[:n], scale, shape.causal), behind))
+        fresh = prefill(q[:n], k[:n], v[:n], scale, shape.causal, self._seen)
+        return torch.cat((fresh, behind))
 
 
 class CpuAttention(PackedAttention):
@@ -228,11 +232,18 @@ class Backend:
 
 
 def prefill(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    causal: bool,
+    seen: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """[n, H, D], [n, Hkv, D] -> [n, H, D]: the fresh tokens among themselves."""
+    """[n, H, D], [n, Hkv, D] -> [n, H, D]: the fresh tokens among themselves, of which ``seen``
+    bool [n] may be looked at."""
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    mask = None if seen is None else seen.expand(q.shape[2], -1)
     out = F.scaled_dot_product_attention(
-        q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
     return out[0].transpose(0, 1)

@@ -43,9 +43,10 @@ class PackLayout:
 
     ``prefill`` tokens go to ``slot`` from entry 0 on, ``rows`` are the tokens that are asked what
     comes next. A tail of the same slot lies behind the prefill and its padding, and sees it.
-    ``causal`` is False for parallel decoding, where the prefill sees all of itself.
-    ``pad`` tokens at the prefill's end only round its length up: later tokens of the slot
-    overwrite their entries before anything can see them.
+    ``causal`` is False where the prefill sees all of itself: parallel decoding, and prompts that
+    are a prefix. ``pad`` tokens at the prefill's end only round its length up: later tokens of the
+    slot overwrite their entries before anything can see them. ``masked``: a prefill that is not
+    causal does not see them either.
     """
 
     rows: tuple[int, ...]
@@ -54,6 +55,7 @@ class PackLayout:
     tail: tuple[TailToken, ...] = ()
     causal: bool = True
     pad: int = 0
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class PackShape:
     width: int = 0
     words: int = 1
     causal: bool = True
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,9 +136,11 @@ def branching(
     )
 
 
-def prefill_layout(tokens: int, rows: tuple[int, ...], slot: int = 0) -> PackLayout:
-    """A causal prefill alone."""
-    return PackLayout(rows=rows, prefill=tokens, slot=slot)
+def prefill_layout(
+    tokens: int, rows: tuple[int, ...], slot: int = 0, causal: bool = True
+) -> PackLayout:
+    """A prefill alone."""
+    return PackLayout(rows=rows, prefill=tokens, slot=slot, causal=causal)
 
 
 PLANS = 512  # remembered per KV cache
@@ -176,6 +181,7 @@ class Planner:
             width=max((count for _, count in _runs(tail)), default=0),
             words=words,
             causal=layout.causal,
+            masked=layout.masked,
         )
         sees = [n for *ends, bits in seen for n in (*ends, *_words(bits, words))]
         numbers = [*positions, *slot, *index, *rows, layout.prefill, *sees]

@@ -29,7 +29,7 @@ from vla_ros.engine.io.random import PREFIX, digest_of, fingerprint_of
 from vla_ros.engine.io.weights import Expected, Weights, sha256_of_folder
 from vla_ros.engine.layers.formats import Formats
 from vla_ros.engine.layers.graphs import Capture
-from vla_ros.engine.models.base import FlowPolicy, PolicyConfig
+from vla_ros.engine.models.base import PolicyConfig
 from vla_ros.engine.models.preparation import Preparation
 
 
@@ -83,7 +83,8 @@ class Opened:
 
     ``processors`` are the family's units <-> model space, ``tokenizer`` its prompt's;
     ``preparation`` makes a new one for a device, ``build`` the networks of the weights in their
-    formats.
+    formats: a :class:`~vla_ros.engine.models.base.FlowPolicy`, or of pi0-FAST a
+    :class:`~vla_ros.engine.decoding.base.TokenModel`.
     """
 
     config: Any
@@ -92,7 +93,7 @@ class Opened:
     tokenizer: Any
     action_space: ActionSpace
     preparation: Callable[[torch.device], Preparation]
-    build: Callable[[Any, Placement], FlowPolicy[Any]]
+    build: Callable[[Any, Placement], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,10 +74,12 @@ def read_discrete(directory: Path, config: FlowConfig) -> Discrete:
 
 def discrete_json(config: FlowConfig, table: str = "exact") -> dict[str, object]:
     """The content of ``discrete.json`` for a checkpoint that is written here."""
-    out: dict[str, object] = {"position_table": table, "time_table": _times(config, config.steps)}
+    out: dict[str, object] = {"position_table": table}
+    if config.steps:
+        out["time_table"] = _times(config, config.steps)
     if config.kind == "smolvla":
         out["position_ids"] = position_ids(config, table).tolist()
-    if config.kind == "pi05":
+    if config.speaks_state:
         out["state_bins"] = {"values": list(STATE_PROBES), "bins": list(STATE_BINS)}
     return out
 
@@ -115,7 +117,7 @@ def check_discrete(config: FlowConfig, stored: Discrete, where: str) -> torch.Te
     ids = position_ids(config, stored.table)
     if config.kind == "smolvla" and stored.position_ids is not None:
         same_integers(where, "position ids", stored.position_ids, ids.tolist())
-    if config.kind == "pi05":
+    if config.speaks_state:
         values = np.asarray(stored.state_values, dtype=np.float32)
         same_integers(where, "state bins", stored.state_bins, state_bins(values).tolist())
     if stored.time_table is not None:

@@ -53,6 +53,9 @@ class VLAModel:
     (tests; of a draft model, its target's).
     """
 
+    causal = True
+    ends: int | None = None  # every answer has as many tokens
+
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -114,6 +117,11 @@ class VLAModel:
             self._tapped = compiled(self._tapped)  # compiled at its first call, if any
         if self.capture is not None:
             self._see = GraphedVision(self._see, self.capture.apart())
+
+    @property
+    def patches(self) -> int:
+        """Tokens of a frame's images."""
+        return self.config.patches
 
     @property
     def captures(self) -> int:

@@ -39,7 +39,7 @@ from vla_ros.engine.models.vlm_with_expert import (
 
 _VLM = "paligemma_with_expert.paligemma."
 TOWER, PROJECTOR = _VLM + "model.vision_tower.", _VLM + "model.multi_modal_projector.linear"
-TEXT, _HEAD = _VLM + "model.language_model.", _VLM + "lm_head.weight"
+TEXT, LM_HEAD = _VLM + "model.language_model.", _VLM + "lm_head.weight"
 EXPERT = "paligemma_with_expert.gemma_expert."
 NORMS = ("input_layernorm", "post_attention_layernorm")
 
@@ -211,5 +211,5 @@ def pi0_expected(config: FlowConfig) -> Expected:
         must[f"{EXPERT}model.norm.weight"] = (width,)
         must |= linear_shapes("state_proj", config.state_width, width)
     embedding = TEXT + "embed_tokens.weight"
-    spare = {_HEAD: must[embedding], EXPERT + "lm_head.weight": (text.vocab_size, width)}
-    return Expected(must, spare, {embedding: _HEAD})
+    spare = {LM_HEAD: must[embedding], EXPERT + "lm_head.weight": (text.vocab_size, width)}
+    return Expected(must, spare, {embedding: LM_HEAD})

@@ -1,8 +1,8 @@
 """Between a robot's units and a flow policy's, and as LeRobot does it for pi0, pi0.5 and SmolVLA.
 
 Sources: lerobot 0.6.1 ``vla_utils.py`` (``resize_with_pad_torch``, openpi's, and
-``resize_with_pad``), ``processor_pi0.py`` (a new line ends the task), ``processor_pi05.py`` (the
-state in 256 bins is part of the prompt), ``processor_smolvla.py``.
+``resize_with_pad``), ``processor_pi0.py`` (a new line ends the task), ``processor_pi05.py`` and
+``processor_pi0_fast.py`` (the state in 256 bins is part of the prompt), ``processor_smolvla.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from vla_ros.core.types import Image
 from vla_ros.engine.errors import InvalidAction
-from vla_ros.engine.io.flow_config import FlowConfig
+from vla_ros.engine.io.flow_config import FAST, FlowConfig
 from vla_ros.engine.io.images.preprocessor import uploaded
 from vla_ros.engine.io.processors import Processors, TextTokenizer
 from vla_ros.engine.models.base import Inputs
@@ -68,9 +68,9 @@ class LerobotPreparation(Preparation):
         self._ids = torch.empty(0, dtype=torch.int64)
 
     def instruct(self, text: str) -> None:
-        """Tokenize once. For pi0.5, whose prompt has the state in it, the longest that can come."""
+        """Tokenize once. Where the prompt has the state in it, the longest that can come."""
         config = self._config
-        worst = np.full(config.prompt_state if config.adaptive else 0, BINS - 1)
+        worst = np.full(config.prompt_state if config.speaks_state else 0, BINS - 1)
         ids = self._tokenizer(prompt_text(config.kind, text, worst))
         if len(ids) > config.max_text:
             raise ValueError(
@@ -109,7 +109,7 @@ class LerobotPreparation(Preparation):
 
     def _prompt(self, state: torch.Tensor) -> torch.Tensor:
         config = self._config
-        if config.kind != "pi05":
+        if not config.speaks_state:
             return self._ids
         shown = state_bins(padded_to(config.prompt_state, state).numpy())
         ids = self._tokenizer(prompt_text(config.kind, self._task, shown))
@@ -128,12 +128,13 @@ def state_bins(state: npt.NDArray[np.float32]) -> Ints:
 
 
 def prompt_text(kind: str, task: str, bins: Ints | None = None) -> str:
-    """What is tokenized; ``bins`` are pi0.5's."""
-    if kind != "pi05":
+    """What is tokenized; ``bins`` are pi0.5's and pi0-FAST's, which itself says "Action: "."""
+    if kind not in ("pi05", FAST):
         return task if task.endswith("\n") else f"{task}\n"
     assert bins is not None
     cleaned = task.strip().replace("_", " ").replace("\n", " ")
-    return f"Task: {cleaned}, State: {' '.join(map(str, bins))};\nAction: "
+    asked = f"Task: {cleaned}, State: {' '.join(map(str, bins))};\n"
+    return asked if kind == FAST else f"{asked}Action: "
 
 
 def stacked(images: Sequence[Image | None], make: Callable[[Image], torch.Tensor]) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""The families of flow policies that there are, and whose a checkpoint is."""
+"""The families of policies but OpenVLA's that there are, and whose a checkpoint is.
+
+All but pi0-FAST are flow policies.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from vla_ros.engine.models.groot import FAMILIES as GROOTS
 FAMILIES: tuple[Family[Any], ...] = (
     LerobotFamily("pi0", "pi05"),
     LerobotFamily("smolvla"),
+    LerobotFamily("pi0_fast"),
     Evo1Family(),
     *GROOTS,
 )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionSpace
+from vla_ros.core.errors import UserError
 from vla_ros.engine import InvalidAction, load_engine
 from vla_ros.engine.engine import Engine, FlowEngine, TokenEngine
 from vla_ros.engine.io.verdicts import Precision, StoredVerdict
@@ -117,7 +118,8 @@ def _watch(engine: Engine[Any, Any], used: Conventions) -> TokenWatch | FlowWatc
         scale[:6] = used.action_scale
     if isinstance(engine, FlowEngine):
         return FlowWatch(engine, scale)
-    assert isinstance(engine, TokenEngine)
+    if not isinstance(engine, TokenEngine):
+        raise UserError(f"{engine.options.checkpoint}: precision is not checked of pi0_fast")
     return TokenWatch(engine, scale)
 
 

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from vla_ros.core import origin
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Spread, Variant
+from vla_ros.lab.report.beside import Beside, lines, own, place
 from vla_ros.lab.report.figures import available
 from vla_ros.lab.report.rows import (
     DIMENSIONS,
@@ -208,6 +209,17 @@ def _task_table(
     return Table(heads, tuple(lines))
 
 
+def beside_table(row: Row, suite: str, others: Sequence[Beside]) -> Table:
+    """Success of every task in other evaluations and in this one, the last column."""
+    found = [*others, own(row, suite)]
+    heads = (Cell("task", "w"), *(Cell(plain(one.name), "b") for one in found))
+    told = {place(task): plain(task) for task in row.tasks}
+    return Table(heads, tuple(
+        Line((Cell(told.get(task, task), "w"), *map(_bar, outcomes)), "t" if task == "all" else "")
+        for task, outcomes in lines(found)
+    ))  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------------
 # The tables of what failed, and by what failures are counted.
 
@@ -376,15 +388,17 @@ def write_report(
     records: Sequence[Record],
     command: str,
     total: int = 0,
+    beside: Sequence[Beside] = (),
 ) -> Path:
     """Write ``report.html`` into the evaluation's directory, in place of an earlier one.
 
     Pictures are read from there. ``command`` is what reproduces the evaluation. ``total``: the
-    episodes that there will be, where it still runs. OSError: the file cannot be written.
+    episodes that there will be, where it still runs. ``beside``: other evaluations.
+    OSError: the file cannot be written.
     """
     path = directory / FILE
     unfinished = path.with_suffix(".part")
-    content = html(directory, setup, variants, records, command, total)
+    content = html(directory, setup, variants, records, command, total, beside)
     unfinished.write_text(content, encoding="utf-8", errors="replace")
     unfinished.replace(path)
     return path
@@ -397,6 +411,7 @@ def html(
     records: Sequence[Record],
     command: str,
     total: int = 0,
+    beside: Sequence[Beside] = (),
 ) -> str:
     """The page."""
     other = setup.suite or setup.environment  # also the group of tasks without a family
@@ -422,6 +437,7 @@ def html(
         figures=_figures(rows) if rows and available() else [],
         acceptance=acceptance_table(rows),
         tasks=task_tables(rows, other, {r.job.task: r.sentence for r in records if r.sentence}),
+        beside=beside_table(rows[0], other, beside) if rows and beside else None,
         total=total,
         clips=clips(directory, records),
         failures=[

@@ -361,6 +361,7 @@ def summary(
         "dtype": setup.dtype,
         "weights": setup.weights,
         "embodiment": setup.embodiment,
+        "engine_options": list(setup.engine_options),
         "seed": setup.seed,
         "world": setup.world,
         "note": setup.note,

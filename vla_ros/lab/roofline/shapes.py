@@ -362,20 +362,22 @@ MODELS = {m.name: m for m in _KNOWN}
 
 
 def flow_shape_of(config: Any, name: str) -> ModelShape:
-    """A flow policy's config (``PolicyConfig``) as a shape, with the longest prompt it takes."""
+    """A config of any family (``PolicyConfig``) as a shape, with the longest prompt it takes, and
+    of pi0-FAST the longest answer."""
     tower, projector, text, tokens, words, expert = SHAPES[config.kind](config)
+    spoken = int(getattr(config, "max_tokens", 0))
     return ModelShape(
         name,
-        "flow",
+        "tokens" if spoken else "flow",
         (tower,),
         tuple(Matrix(inputs, outputs, tokens) for inputs, outputs in projector),
         _decoder(text, text.vocab_size),
         vision_tokens=tokens,
         text_tokens=words,
-        action_tokens=config.horizon,
+        action_tokens=spoken or config.horizon,
         chunk=config.horizon,
         images=len(config.cameras),
-        expert=expert,
+        expert=None if spoken else expert,
         source=f"config.json of {name}",
     )
 
@@ -392,7 +394,8 @@ def _lerobot(config: FlowConfig) -> Parts:
     shapes = config.shapes
     patches = (config.image_size // shapes.vision.patch) ** 2
     projector = [(shapes.shuffle**2 * shapes.vision.width, shapes.text.hidden_size)]
-    words = config.max_text + int(config.kind == "smolvla")  # the state's row is in the prefix
+    # the state's row is in SmolVLA's prefix, a BOS behind pi0-FAST's
+    words = config.max_text + int(config.kind in ("smolvla", "pi0_fast"))
     tower = _tower(shapes.vision, patches)
     return tower, projector, shapes.text, config.view_tokens, words, _expert(config)
 
@@ -505,7 +508,8 @@ def groot_expert(head: HeadConfig) -> ExpertShape:
 
 #: By kind; a test asks every family's presets for theirs.
 SHAPES: dict[str, Callable[[Any], Parts]] = {
-    "pi0": _lerobot, "pi05": _lerobot, "smolvla": _lerobot, "evo1": _evo1,
+    "pi0": _lerobot, "pi05": _lerobot, "smolvla": _lerobot, "pi0_fast": _lerobot,
+    "evo1": _evo1,
     "groot-n1.7": _groot_n17, "groot-n1.6": _groot_eagle, "groot-n1.5": _groot_eagle,
 }  # fmt: skip
 

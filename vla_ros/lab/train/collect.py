@@ -411,6 +411,7 @@ class CollectOptions:
     ``expert_share`` of a policy's steps are the expert's own, so that late stages are seen.
     ``delays``: the policy acts on images that are 0 to so many steps old, each episode another.
     ``two_ways``: the expert swings out to the left or to the right, each episode anew.
+    ``suite``: LIBERO's, whose expert is another (:mod:`vla_ros.lab.train.collect_libero`).
     """
 
     demonstrations: int
@@ -424,6 +425,7 @@ class CollectOptions:
     per_shard: int = 20
     delays: int = 0
     two_ways: bool = False
+    suite: str = ""
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -460,7 +462,7 @@ def collect(options: CollectOptions, directory: Path, workers: int = 1) -> Itera
     """
     directory.mkdir(parents=True, exist_ok=True)
     _claim(options, directory)
-    missing = [n for n in range(options.shard_count) if not _path(directory, n).exists()]
+    missing = [n for n in range(options.shard_count) if not shard_path(directory, n).exists()]
     done = options.shard_count - len(missing)
     for report in _each(options, directory, missing, workers):
         done += 1
@@ -487,6 +489,10 @@ def _each(
 
 def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardReport:
     """Run a shard's episodes and write it."""
+    if options.suite:
+        from vla_ros.lab.train import collect_libero  # it needs what is here
+
+        return collect_libero.make_shard(options, directory, number)
     environment = shared_environment(options.wrist)
     projection = _projection(options.image_size)
     kept: list[Demonstration] = []
@@ -502,7 +508,7 @@ def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardRe
             kept.append(recorder.demonstration(episode, success))
         else:
             failed += 1
-    write_shard(_path(directory, number), set_info(options, environment.spec), kept)
+    write_shard(shard_path(directory, number), set_info(options, environment.spec), kept)
     tracks = [one.track for one in kept]
     succeeded = sum(track.success for track in tracks)
     return ShardReport(len(kept), failed, succeeded, sum(map(len, tracks)))
@@ -626,7 +632,8 @@ def _claim(options: CollectOptions, directory: Path) -> None:
         raise UserError(f"{directory} holds a collection with {said}: take another directory")
 
 
-def _path(directory: Path, number: int) -> Path:
+def shard_path(directory: Path, number: int) -> Path:
+    """Where a shard belongs."""
     return directory / f"shard-{number:04d}{SUFFIX}"
 
 

@@ -204,7 +204,8 @@ def engine_words(setup: Setup, variant: Variant) -> list[str]:
     elif not variant.adaptive_draft and variant.decoding in ("", "auto"):
         names += ["adaptive_draft"]
     said = {"seed": setup.seed, **{name: getattr(variant, name) for name in names}}
-    words = [f"{n}={v}" for n, v in said.items() if v != OPTIONS[n].default]
+    words = [*setup.engine_options]
+    words += [f"{n}={v}" for n, v in said.items() if v != OPTIONS[n].default]
     return words or [""]
 
 

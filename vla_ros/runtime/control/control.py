@@ -45,6 +45,7 @@ from vla_ros.runtime.control.queue import (
     refuse_unless_able,
 )
 from vla_ros.runtime.control.supply import FrameSupply
+from vla_ros.runtime.control.takeover import Takeover, Teleoperation
 from vla_ros.runtime.safety import Limits, Safety
 
 _SAY_LACKS_NS = SECOND  # the figures in it change with every frame
@@ -76,6 +77,7 @@ class ControlCounts:
     actions_published: int = 0
     held_published: int = 0
     stops_published: int = 0
+    takeover_published: int = 0
     missed_deadlines: int = 0
     actions_blocked: int = 0
     last_block: str = ""
@@ -116,6 +118,9 @@ class Driver(ABC):
     @abstractmethod
     def tick(self, now: Moment) -> bool:
         """Of an active loop, once a control period or more often; whether a period has passed."""
+
+    def taken_over(self) -> None:
+        """A person's command has come."""
 
     @abstractmethod
     def stop(self, now: Moment) -> None:
@@ -186,6 +191,7 @@ class Control:
         self.queue = ActionQueue(chunking, limits.space, info.chunk_length, expected)
         self.requests = RequestBuilder(self.queue, info)
         self.gate = PublishGate(self, sim_time)
+        self.takeover = Takeover(limits.space, sim_time)
         self._frames = FrameCheck(sim_time, detect_frozen)
         self.supply = FrameSupply()
         self._lacks_ns = 0  # when the status was told of it last
@@ -223,7 +229,7 @@ class Control:
             self.goals.end(Outcome.FAILED, "the policy node is shutting down")
             if self.safety.active and (self.gate.moved or self.gate.moving):
                 now = moment(self.clock)
-                if self.safety.state is PolicyState.RUNNING:
+                if self.safety.moves:
                     self.held_pose = self.fresh_pose(now)  # it was on its way
                 self._driver.stop(now)
             self.deactivate()
@@ -231,7 +237,7 @@ class Control:
     def _leave(self) -> None:
         if self.gate.moving:
             now = moment(self.clock)
-            if self.safety.state is PolicyState.RUNNING:
+            if self.safety.moves:
                 self.held_pose = self.fresh_pose(now)
             self._driver.leave(now)
 
@@ -248,6 +254,7 @@ class Control:
         it is given again."""
         with self.lock:
             self.persistent.latch.new_episode()
+            self._give_back()  # in an epoch of its own: only a reset ends a bag's episode
             if self.safety.active:
                 self._leave()
             self._begin_anew()
@@ -278,6 +285,7 @@ class Control:
         self.flush()
         self._frames.forget()
         self.latest = None
+        self.takeover.clear()
         self.gate.forget()
 
     def _wait(self, reason: str) -> None:
@@ -325,6 +333,7 @@ class Control:
         same one does not start it. Returns whether there was a task. A goal ends with ``why``."""
         with self.lock:
             self.instructed = True
+            self.release()
             self.goals.end(Outcome.CANCELED, why)
             self.persistent.latch.catch(self.instruction.text)
             if not self.instruction.text:
@@ -347,6 +356,50 @@ class Control:
                 return False
             self._take_up(latch.release() or self.instruction.text)
             return True
+
+    def take_over(self, command: Teleoperation) -> None:
+        """A person's command: from the next period on the robot is his, while such come."""
+        with self.lock:
+            if not self.safety.active:
+                return
+            if why := self.takeover.refusal(command, moment(self.clock), self.limits):
+                self.sink.warn("takeover", f"takeover command ignored: {why}")
+            else:
+                self._driver.taken_over()
+
+    def release(self) -> bool:
+        """The robot is the policy's again; a person who goes on is heard after he has paused.
+        False: nobody had taken over."""
+        with self.lock:
+            self.takeover.release()
+            return self._give_back()
+
+    def persons(self, now: Moment) -> bool:
+        """Whether a person has the robot now. Enters and leaves TAKEOVER."""
+        if self.resting or not self.takeover.has_robot(now, self.limits):
+            self._give_back()
+            return False
+        if self.safety.state is not PolicyState.TAKEOVER:
+            self.takeover.under = self.safety
+            reason = "a person has taken over"
+            self.become(
+                safety.enter(self.safety, PolicyState.TAKEOVER, reason, self.clock.steady_ns())
+            )
+        return True
+
+    def _give_back(self) -> bool:
+        """What was computed while a person moved the robot moves nothing. FAULT, and a HOLD that
+        only somebody's word ends, come back."""
+        if self.safety.state is not PolicyState.TAKEOVER:
+            return False
+        under, steady = self.takeover.under, self.clock.steady_ns()
+        self.flush()
+        if under.state is PolicyState.FAULT or under.latched:
+            self.become(replace(under, since_ns=steady))
+        else:
+            self.become(Safety(PolicyState.WAITING, self._lacks(), steady))
+        self.resubmit()
+        return True
 
     def _take_up(self, text: str) -> None:
         """This is the task from now on, in an epoch of its own; "": none."""
@@ -513,7 +566,10 @@ class Control:
     @property
     def may_ask(self) -> bool:
         """Whether there is something to ask the worker for."""
-        able = self.safety.active and self.safety.state is not PolicyState.FAULT
+        state = self.safety.state
+        if state is PolicyState.TAKEOVER:
+            state = self.takeover.under.state
+        able = self.safety.active and state is not PolicyState.FAULT
         return able and not self.resting and bool(self.instruction.text)
 
     def resubmit(self) -> None:
@@ -627,7 +683,13 @@ class Control:
 
     def act(self, now: Moment) -> bool:
         """Publish what comes next; False as of :meth:`PublishGate.let_through`."""
+        persons = self.persons(now)
         action = self.queue.take(now.now_ns, self.limits)
+        if persons:  # the policy goes on thinking, and nothing of it is executed
+            self.queue.refused()
+            self.queue.break_off(now.now_ns)
+            self.gate.let_person_through(self.takeover, now)
+            return True
         if self.queue.voided:
             self.sink.warn("late", self.queue.voided)
         through = self.gate.let_through(action, now)
@@ -669,6 +731,7 @@ class Control:
         self.worker.ended_running = False
         self._frames.forget()
         self.latest = None
+        self.takeover.clear()
         self.measured.forget()
         self.sink.warn("clock", f"{reason}: everything in flight is void")
         self.become(safety.hold(self.safety, reason, now.steady_ns))

@@ -157,12 +157,20 @@ class LockstepDriver(Driver):
         if control.latest is not None and observation.stamp_ns == control.latest.stamp_ns:
             self._answer_again(observation)
         elif control.take_in(observation) and control.safety.active:
-            if self._stopped:
+            if control.persons(self._now()) and not control.may_ask:
+                self.answered()
+            elif self._stopped:
                 self.stop(self._now())
             elif control.may_ask or not control.queue.exhausted:
                 control.queue.advance(self._now().now_ns, control.limits)
                 control.resubmit()
                 self.answered()
+
+    def taken_over(self) -> None:
+        """A frame that nobody else would answer is answered by the person."""
+        control = self._control
+        if control.latest is not None and not control.may_ask and control.persons(self._now()):
+            self.answered()
 
     def answered(self) -> None:
         """Answer the newest frame, once, with the next action if there is one and it may be

@@ -5,17 +5,19 @@ A gated action becomes a command that says which observation it is made for and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.action_space import ActionKind, ActionSpace
 from vla_ros.core.clock import MS, Moment
 from vla_ros.core.types import STAGES, Command, CommandKind, Floats, Instruction, PolicyState
 from vla_ros.runtime import safety
 from vla_ros.runtime.control.goals import PersistentState
 from vla_ros.runtime.control.queue import Answer, ChunkAction
+from vla_ros.runtime.control.takeover import Takeover, action_of
 from vla_ros.runtime.safety import Gripper, Limits
 
 if TYPE_CHECKING:
@@ -71,6 +73,42 @@ class PublishGate:
             return True
         self._planned = None  # whatever follows of it is sent anew
         return self._hold_still(now)
+
+    def let_person_through(self, takeover: Takeover, now: Moment) -> None:
+        """Publish a person's command, held to the same limits; where he has said nothing new, no
+        motion."""
+        self.acted = self._source = self._planned = None
+        self._meant = ()
+        control, command = self._control, takeover.take()
+        before, until_ns = self._before(now), takeover.valid_until_ns(control.limits)
+        if command is None or before is None:
+            if before is None:
+                lacks = control.measured.lacks(now, control.limits.max_age_ns)
+                control.sink.warn("takeover", f"a place to go to needs to know {lacks}")
+            if before:
+                control.counters.held_published += 1
+                self._send(CommandKind.HELD, self._commands.still(), now, until_ns=until_ns)
+            else:
+                self.stop(now)
+            return
+        joints = control.limits.space.kind is ActionKind.JOINT_DELTA
+        place = control.fresh_pose(now) if joints else (before[0] if before else None)
+        openings = [g.value if g.known else None for g in self._commands.grippers]
+        try:
+            action = action_of(command, control.limits, place, openings)
+        except ValueError as error:
+            control.sink.warn("takeover", f"takeover command ignored: {error}")
+            self.stop(now)
+            return
+        gated = safety.gate(action, before, control.limits)
+        if gated.clamped:
+            self._clamped(gated.clamped)
+        said = [not np.isnan(command.values[at]) for at in control.limits.space.grippers]
+        self._commands.move_grippers(gated.action, self._at_ns(now), control.limits, said)
+        self.moved = True
+        control.counters.takeover_published += 1
+        plan = np.array([gated.action]) if control.plans else None
+        self._send(CommandKind.TAKEOVER, gated.action, now, plan=plan, until_ns=until_ns)
 
     def stop(self, now: Moment) -> None:
         """Publish what keeps the robot where it is: no displacement, or the held pose. From the
@@ -198,9 +236,7 @@ class PublishGate:
         from where the robot was sent last, which its servo is behind, or from
         the measured place where that is long ago or far away; None: that is not known."""
         control = self._control
-        if not control.limits.space.absolute or (
-            control.safety.state is PolicyState.RUNNING and self._commands.before
-        ):
+        if not control.limits.space.absolute or (control.safety.moves and self._commands.before):
             return self._commands.before
         here = control.fresh_pose(now)
         if here is None:
@@ -242,13 +278,15 @@ class PublishGate:
         now: Moment,
         origin: ChunkAction | None = None,
         plan: Floats | None = None,
+        until_ns: int = 0,
     ) -> None:
         """Publish a command with its source observation, its index in the chunk, its staleness and
-        where its time went, as far as it has them."""
+        where its time went, as far as it has them. ``until_ns``: how long a person's is valid."""
         control, limits = self._control, self._control.limits
         latest_ns = control.latest.stamp_ns if control.latest is not None else 0
         command = self._commands.make(kind, action, now, control.instruction, latest_ns)
         self._commands.said_ns = self._at_ns(now)
+        command = replace(command, valid_until_ns=until_ns, plan=plan)
         if kind is not CommandKind.STOP and self._source is not None:
             stamp_ns = self._source.inference.stamp_ns
             command = replace(
@@ -267,7 +305,6 @@ class PublishGate:
                 staleness_ns=now.now_ns - inference.stamp_ns - due * limits.period_ns,
                 stages_ms=stages_ms(origin.answer, now),
                 total_ms=total_ms(origin.answer, now, self._sim_time),
-                plan=plan,
             )
         self._publish(command)
 
@@ -305,11 +342,17 @@ class CommandMaker:
         fresh = 0 <= now_ns - self.said_ns <= 2 * limits.period_ns
         return self._newest if fresh and self._space.absolute else None
 
-    def move_grippers(self, action: Floats, now_ns: int, limits: Limits) -> None:
-        """Take on what a gated action wants of them, as far as they may follow."""
+    def move_grippers(
+        self, action: Floats, now_ns: int, limits: Limits, said: Sequence[bool] = ()
+    ) -> None:
+        """Take on what a gated action wants of them, as far as they may follow. ``said``: of which
+        it says something; empty: of all."""
+        said = said or [True] * len(self.grippers)
         self.grippers = tuple(
             safety.steady_gripper(gripper, float(action[place]), now_ns, limits)
-            for gripper, place in zip(self.grippers, self._space.grippers, strict=True)
+            if wants
+            else gripper
+            for gripper, place, wants in zip(self.grippers, self._space.grippers, said, strict=True)
         )
 
     def rest(self) -> None:

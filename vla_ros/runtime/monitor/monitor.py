@@ -35,6 +35,7 @@ STATE_LEVELS = {
     PolicyState.RUNNING: Level.OK,
     PolicyState.HOLD: Level.ERROR,
     PolicyState.FAULT: Level.ERROR,
+    PolicyState.TAKEOVER: Level.WARN,
 }
 
 

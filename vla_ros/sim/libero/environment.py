@@ -17,6 +17,7 @@ import io
 import math
 import pickle
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -36,14 +37,13 @@ from vla_ros.sim.env import (
 )
 from vla_ros.sim.libero.assets import (
     HOW,
-    digest_of,
     find_assets,
     load,
     missing_objects,
     world_note,
+    world_versions,
 )
 from vla_ros.sim.libero.suites import LiberoTask, find_package, tasks_of
-from vla_ros.sim.versions import libero_world
 
 if TYPE_CHECKING:
     from vla_ros.sim.libero.world import World
@@ -146,14 +146,17 @@ def load_array(data: bytes) -> Floats:
 def load_states(path: Path) -> Floats:
     """The initial states of a task: float64 [states, size of the simulator's state].
 
-    SimError: the file is missing, or not what LIBERO ships.
+    SimError: the file is missing, or not what LIBERO or LIBERO-PRO (.npz) ships.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = [e for e in archive.infolist() if e.filename.endswith("data.pkl")]
+            packed = path.suffix == ".npz"
+            ends = "states.npy" if packed else "data.pkl"
+            entries = [e for e in archive.infolist() if e.filename.endswith(ends)]
             if len(entries) != 1 or entries[0].file_size > _LARGEST:
-                raise pickle.UnpicklingError("not one data.pkl of a moderate size")
-            states = load_array(archive.read(entries[0]))
+                raise pickle.UnpicklingError(f"not one {ends} of a moderate size")
+            data = archive.read(entries[0])
+        states = _npy(data) if packed else load_array(data)
         if states.ndim != 2 or not np.isfinite(states).all():
             raise pickle.UnpicklingError(f"an array of shape {states.shape} or not finite")
     except (OSError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
@@ -161,11 +164,32 @@ def load_states(path: Path) -> Floats:
     return states
 
 
+def _npy(data: bytes) -> Floats:
+    """The float64 array of a .npy file; no pickle is read. UnpicklingError: it is none."""
+    try:
+        found = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise pickle.UnpicklingError(" ".join(str(error).split())) from None
+    if not isinstance(found, np.ndarray) or found.dtype != np.dtype("<f8"):
+        raise pickle.UnpicklingError("no array of little-endian float64")
+    return np.ascontiguousarray(found)
+
+
 NAME: Final = "libero"
 
 
+@dataclass(frozen=True, slots=True)
+class Eye:
+    """The main camera: its place [3] in m, its axes as columns [3, 3] (it looks along -z, y up),
+    and its field of view from top to bottom in rad."""
+
+    position: Floats
+    rotation: Floats
+    fovy: float
+
+
 class Libero:
-    """The tasks of ``suite``, or of every suite where it is ''. Implements ``Environment``.
+    """The tasks of ``suite``; where it is '' of every suite of LIBERO's own. An ``Environment``.
 
     ``initial_state`` k and ``seed`` s mean the benchmark's k-th episode after env.seed(s).
     SimError: LIBERO or its assets are missing. NoRenderer: there is no OpenGL.
@@ -182,7 +206,7 @@ class Libero:
             tuple(task.as_task(one_suite=bool(suite)) for task in tasks),
             (AGENTVIEW, WRIST) if wrist else (AGENTVIEW,),
             image_size,
-            world=libero_world(digest_of(self._assets)),
+            world=world_versions(self._assets, suite),
             note=world_note(self._assets),
         )
         self._world: World | None = None
@@ -237,6 +261,12 @@ class Libero:
         observation, success = self._world.step(checked_action(action), render)
         self._done = success
         return SimStep(observation, success, success)
+
+    def eye(self) -> Eye:
+        """Of the task that was reset last. SimError: none was."""
+        if self._world is None:
+            raise SimError("no task is built: reset first")
+        return Eye(*self._world.eye())
 
     def close(self) -> None:
         if self._world is None:

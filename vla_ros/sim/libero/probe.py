@@ -1,4 +1,4 @@
-"""Whether this is the world that LIBERO's figures belong to: two probes of it.
+"""Whether this is the world that LIBERO's figures belong to: probes of it.
 
 Some versions of MuJoCo run LIBERO and are another world: objects come to rest elsewhere, or
 textures are darker. A policy that looks at pictures then fails for no fault of its own, while
@@ -8,13 +8,16 @@ that is told apart with room to spare; limits lie between what was measured in b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from vla_ros.sim.env import AGENTVIEW, Environment
+from vla_ros.core.types import Image
+from vla_ros.sim.env import Environment
+from vla_ros.sim.libero import expected
+from vla_ros.sim.libero.expected import Places, Seen
 from vla_ros.sim.libero.suites import INITIAL_STATES, find, parse, position
 
 BOWL_TASK: Final = "libero_spatial/5"  # the black bowl on the ramekin
@@ -22,7 +25,9 @@ BOWL_OFF_MM: Final = 20.0  # 14.5 in the right world, 37.2 from MuJoCo 3.4.0 on
 BOWL_HIGH_MM: Final = 40.0  # 35.1 and 43.5
 FLOOR_TASK: Final = "libero_object/0"
 FLOOR_LEVEL: Final = 150.0  # 179 in the right world, 123 from MuJoCo 3.3.3 on
+APART_MM: Final = 5.0  # of a thing to its place in the table
 IMAGE_SIZE: Final = 256  # px, of an environment to probe
+_NAMED: Final = 4  # most tasks that a line names
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +40,27 @@ class Reading:
     expected: str
 
 
-def readings(env: Environment, states: Iterable[int] = range(INITIAL_STATES)) -> Iterator[Reading]:
-    """Every probe, one after the other; the environment must hold every suite. SimError."""
-    yield bowl_on_ramekin(env, states)
-    yield floor(env)
+def readings(
+    env: Environment,
+    tasks: Sequence[str],
+    digest: str,
+    states: Iterable[int] = range(INITIAL_STATES),
+) -> Iterator[Reading]:
+    """Every probe, one after the other; the environment must hold every suite. SimError.
+
+    ``tasks``: those of ``expected.PICTURED`` that the assets have models for. ``digest``: the
+    assets' hash.
+    """
+    seen: list[Seen] = []
+    for task in tasks:  # each is built once
+        if task == BOWL_TASK:
+            yield bowl_on_ramekin(env, states)
+        seen.append(expected.look(env, task, picture=True))
+        image = seen[-1].image
+        if task == FLOOR_TASK and image is not None:
+            yield floor(image)
+    yield rest("a task a suite", seen, expected.read_table())
+    yield pictures(seen, digest)
 
 
 def bowl_on_ramekin(env: Environment, states: Iterable[int] = range(INITIAL_STATES)) -> Reading:
@@ -62,10 +84,36 @@ def bowl_on_ramekin(env: Environment, states: Iterable[int] = range(INITIAL_STAT
     )
 
 
-def floor(env: Environment) -> Reading:
+def floor(image: Image) -> Reading:
     """How bright the floor in front is: the lowest eighth of the main camera's picture."""
-    task = env.spec.task(FLOOR_TASK)
-    image = env.reset(task.name, 0).images[AGENTVIEW]
     level = float(image[-image.shape[0] // 8 :].mean())
     found = f"the floor's mean level is {level:.0f} of 255"
-    return Reading(task.name, level > FLOOR_LEVEL, found, f"above {FLOOR_LEVEL:.0f}")
+    return Reading(FLOOR_TASK, level > FLOOR_LEVEL, found, f"above {FLOOR_LEVEL:.0f}")
+
+
+def rest(name: str, seen: Sequence[Seen], table: dict[str, tuple[Places, ...]]) -> Reading:
+    """Whether things come to rest where the table has them, in the first states of each task."""
+    apart = [(*expected.farthest(one, table[one.task]), one.task) for one in seen]
+    off = sorted((one for one in apart if one[0] > APART_MM), reverse=True)
+    far = max((one[0] for one in apart), default=0.0)
+    states = len(seen) * len(expected.STATES)
+    found = f"things rest up to {far:.1f} mm from the table's places; {states} states"
+    if off:
+        named = ", ".join(f"{task} {thing} {mm:.1f} mm" for mm, thing, task in off[:_NAMED])
+        more = f" and {len(off) - _NAMED} more" if len(off) > _NAMED else ""
+        found += f", wrong in {len(off)} of {len(seen)} tasks: {named}{more}"
+    return Reading(name, bool(seen) and not off, found, f"at most {APART_MM:.0f} mm")
+
+
+def pictures(seen: Sequence[Seen], digest: str) -> Reading:
+    """Whether the main camera shows what it should: by set of assets, else by LIBERO's own."""
+    stored = expected.read_pictures(digest)
+    known = bool(stored)
+    stored = stored or expected.read_pictures(expected.ORIGINAL)
+    found = [expected.difference(one, stored[one.task]) for one in seen if one.image is not None]
+    right, words = expected.verdict(found, known)
+    mean, most = max(one.mean for one in found), max(one.most for one in found)
+    text = f"{words}; they differ by up to {mean:.1f} levels of 255 in the mean, {most:.0f} at most"
+    if not right:
+        text += ": " + ", ".join(f"{one.task} {one.mean:.1f}" for one in found)
+    return Reading("pictures", right, text, f"mean at most {expected.SLIGHT:.0f}")

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +34,11 @@ STEP_LIMITS: Final[Mapping[str, int]] = MappingProxyType(
     }
 )
 SUITES: Final = tuple(STEP_LIMITS)
+PERTURBATIONS: Final = ("swap", "object", "lan", "task")
+#: LIBERO-PRO's (:mod:`vla_ros.sim.libero.pro`): the tasks of a suite, perturbed in one way
+PRO_SUITES: Final = tuple(
+    f"libero_{base}_{how}" for base in ("spatial", "object", "goal", "10") for how in PERTURBATIONS
+)
 INITIAL_STATES: Final = 50  # of every task
 
 NOT_INSTALLED: Final = "LIBERO is not installed: run `make libero` in the checkout"
@@ -43,11 +48,16 @@ _SCENE: Final = re.compile(r"^[A-Z_]+_SCENE\d+_")
 
 @dataclass(frozen=True, slots=True)
 class LiberoTask:
-    """One task of the benchmark; ``name`` is that of its BDDL and initial-state files."""
+    """One task of the benchmark; ``name`` is that of its BDDL and initial-state files.
+
+    ``pro``: where LIBERO-PRO's files are, and ``sentence`` what is said, of a perturbed task.
+    """
 
     suite: str
     index: int
     name: str
+    pro: Path | None = None
+    sentence: str = ""
 
     @property
     def key(self) -> str:
@@ -58,22 +68,38 @@ class LiberoTask:
     def instruction(self) -> str:
         """What the benchmark calls ``task.language``: the file's name in words.
 
-        It differs from the sentence in the BDDL file; evaluations use this one.
+        It differs from the sentence in the BDDL file; evaluations use this one, but for a
+        perturbed task, whose file keeps the name of the task that it was.
         """
-        return _SCENE.sub("", self.name).replace("_", " ")
+        return self.sentence or _SCENE.sub("", self.name).replace("_", " ")
 
     def bddl_file(self, package: Path) -> Path:
-        return package / "bddl_files" / self.suite / f"{self.name}.bddl"
+        return (self.pro or package) / "bddl_files" / self.suite / f"{self.name}.bddl"
 
     def states_file(self, package: Path) -> Path:
-        """The fixed initial states; read them with :func:`arrays.load_states`."""
-        return package / "init_files" / self.suite / f"{self.name}.pruned_init"
+        """The fixed initial states; read them with :func:`environment.load_states`."""
+        name = f"{self.name}.pruned_init{'.npz' if self.pro else ''}"
+        return (self.pro or package) / "init_files" / self.suite / name
 
     def as_task(self, one_suite: bool) -> Task:
         """The same in the words of the protocol."""
         aliases = (self.name, str(self.index)) if one_suite else (self.name,)
-        limit = STEP_LIMITS[self.suite]
+        limit = STEP_LIMITS[base_of(self.suite)]
         return Task(self.key, self.instruction, INITIAL_STATES, limit, aliases)
+
+
+def base_of(suite: str) -> str:
+    """The suite that LIBERO-PRO's ``suite`` perturbs; another one's is itself."""
+    return suite.rpartition("_")[0] if suite in PRO_SUITES else suite
+
+
+def check_suite(suite: str) -> None:
+    """'' is every suite of LIBERO itself. SimError: there is no such suite."""
+    if suite and suite not in (*SUITES, *PRO_SUITES):
+        raise SimError(
+            f"libero has no suite '{suite}'; there are: {', '.join(SUITES)}, and LIBERO-PRO's"
+            f" libero_{{spatial,object,goal,10}}_{{{','.join(PERTURBATIONS)}}}"
+        )
 
 
 def find_package() -> Path:
@@ -88,15 +114,29 @@ def find_package() -> Path:
 
 
 def tasks_of(suite: str, package: Path) -> tuple[LiberoTask, ...]:
-    """The tasks of a suite in the benchmark's order; of every suite where ``suite`` is ''."""
-    if suite and suite not in SUITES:
-        raise SimError(f"LIBERO has no suite '{suite}'; it has: {', '.join(SUITES)}")
+    """The tasks of a suite in the benchmark's order; of every suite where ``suite`` is '' (but
+    LIBERO-PRO's). SimError: there is no such suite, or LIBERO-PRO's files are missing."""
+    check_suite(suite)
     names = _task_map(package / _TASK_MAP)
+    if suite in PRO_SUITES:
+        return _perturbed(suite, names[base_of(suite)])
     return tuple(
         LiberoTask(wanted, index, name)
         for wanted in ((suite,) if suite else SUITES)
         for index, name in enumerate(names[wanted])
     )
+
+
+def _perturbed(suite: str, names: tuple[str, ...]) -> tuple[LiberoTask, ...]:
+    """LIBERO-PRO keeps the order and the files' names of the suite that it perturbs."""
+    from vla_ros.sim.libero.pro import find_pro, sentence_of  # it needs what is here
+
+    folder = find_pro()
+    found = []
+    for index, name in enumerate(names):
+        bare = LiberoTask(suite, index, name, folder)
+        found.append(replace(bare, sentence=sentence_of(bare.bddl_file(folder))))
+    return tuple(found)
 
 
 @functools.cache
@@ -118,18 +158,26 @@ def _task_map(path: Path) -> Mapping[str, tuple[str, ...]]:
 # for the thing that is meant, by where it lies if there are several.
 
 
+# LIBERO-PRO says nearly the same: "Pick the akita black bowl on the cookies box and ...".
+
+
 _KINDS = {
     "black bowl": "akita_black_bowl",
     "ramekin": "glazed_rim_porcelain_ramekin",
     "cookie box": "cookies",
+    "cookies box": "cookies",
     "stove": "flat_stove",
+    "cabinet": "wooden_cabinet",
 }
-_SENTENCE = re.compile(r"pick up the (?P<object>.+) and place it (?:in|on) the (?P<target>\w+)")
+_SENTENCE = re.compile(
+    r"pick (?:up )?the (?P<object>.+) and place it (?:in|on) the (?P<target>\w+)"
+)
 _WHERES = (
     (r"between the (.+) and the (.+)", "between"),
     (r"next to the (.+)", "near"),
+    (r"on the top of the (.+)", "near"),
     (r"on the (.+)", "near"),
-    (r"in the top drawer of the (.+)", "inside"),
+    (r"in the top (?:drawer|layer) of the (.+)", "inside"),
     (r"from table center", "center"),
 )
 
@@ -204,8 +252,19 @@ def position(kind: str, poses: Mapping[str, Pose]) -> Floats:
 
 
 def _named(kind: str, poses: Mapping[str, Pose]) -> list[str]:
-    names = sorted(name for name in poses if re.fullmatch(rf"{re.escape(kind)}_\d+", name))
+    """Names of the things of that kind; where there are none, of what LIBERO-PRO's `_object` has in
+    their place: red_basket for basket, black_bowl for akita_black_bowl."""
+    kinds = {name: name.rpartition("_")[0] for name in poses}
+    names = sorted(name for name, of in kinds.items() if of == kind)
+    if not names:
+        names = sorted(name for name, of in kinds.items() if _alike(of, kind))
     if not names:
         known = ", ".join(poses) or "nothing"
         raise MissingThing(f"the ground truth has no {kind}; it has: {known}")
     return names
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether one is the other with a word more in front."""
+    shorter, longer = sorted((one, other), key=len)
+    return bool(shorter) and longer.endswith(f"_{shorter}")

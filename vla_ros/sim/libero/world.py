@@ -171,6 +171,14 @@ class World:
             poses[name] = _pose(data.body_xpos[body], data.body_xquat[body])
         return poses
 
+    def eye(self) -> tuple[Floats, Floats, float]:
+        """Place and axes of the main camera, and its field of view in rad."""
+        sim = self._env.sim
+        number = sim.model.camera_name2id(_CAMERAS[AGENTVIEW])
+        place, turn = sim.data.cam_xpos[number], sim.data.cam_xmat[number]
+        fovy = float(np.radians(sim.model.cam_fovy[number]))
+        return np.array(place), np.array(turn).reshape(3, 3), fovy
+
     def close(self) -> None:
         """Free the simulation and its rendering context."""
         self._outer.close()

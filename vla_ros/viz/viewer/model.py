@@ -35,6 +35,7 @@ STATE_COLORS = {
     PolicyState.RUNNING: "#15803d",
     PolicyState.HOLD: "#c2410c",
     PolicyState.FAULT: "#b91c1c",
+    PolicyState.TAKEOVER: "#1d4ed8",
 }
 UNHEARD = "#1f2937"
 #: Of log lines, by rcl_interfaces/Log's levels: the highest that is not above the line's.
@@ -78,6 +79,7 @@ class Page:
         self.status: StatusSeen | None = None
         self.instruction = ""
         self.world: World | None = None
+        self.note = ""  # what every picture of this simulation must be labelled with
         self.passes: float | None = None  # of the target model, an action
         self._heard_ns = 0
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
@@ -120,6 +122,8 @@ class Page:
         if (world := self.world) is not None:
             step = f"step {world.step} of {world.max_steps}"
             found.append(("episode", f"{world.number}, {world.task}: {world.state}, {step}"))
+            if self.note:
+                found.append(("note", self.note))
         return tuple(found)
 
     def suggestions(self, tasks: Iterable[str]) -> tuple[str, ...]:

@@ -124,6 +124,7 @@ class Wish(Enum):
     RECOVER = "recover"
     RESET = "reset"
     SAY = "say"
+    RELEASE = "release"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,26 @@ class Ask:
 
     wish: Wish
     text: str = ""
+
+
+#: How often a button that is held says so again.
+HOLD_HZ = 20.0
+#: Of a hand: the label of a button, its place among x y z rx ry rz, which way.
+DIRECTIONS = tuple(
+    (f"{sign} {axis}", place, 1.0 if sign == "+" else -1.0)
+    for place, axis in ((0, "x"), (1, "y"), (2, "z"), (5, "turn"))
+    for sign in ("+", "-")
+)
+TURN = 4.0  # rad/s for each m/s
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A person's word by the page's buttons: velocities x y z rx ry rz in m/s and rad/s, or how far
+    the gripper is to be open, 0 to 1."""
+
+    velocity: tuple[float, ...] = ()
+    opening: float | None = None
 
 
 def encoded(strip: Strip) -> msgspec.Raw:
@@ -152,12 +173,22 @@ def _scales(strip: Strip) -> dict[str, Any]:
 
 
 class Window:
-    """Serves until :meth:`close`. One thread may show; see GuardedServer for what it raises."""
+    """Serves until :meth:`close`. One thread may show; see GuardedServer for what it raises.
 
-    def __init__(self, host: str, port: int, guard: Guard, ask: Callable[[Ask], None]) -> None:
+    ``push`` is called for as long as a button of the takeover is held.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        guard: Guard,
+        ask: Callable[[Ask], None],
+        push: Callable[[Push], None],
+    ) -> None:
         self._server = GuardedServer(host, port, guard)
         self.port: int = self._server.get_port()
-        self._ask = ask
+        self._ask, self._push = ask, push
         self._charts: dict[str, Any] = {}
         self._shown: dict[str, str] = {}
         gui = self._server.gui
@@ -182,6 +213,7 @@ class Window:
         others.on_click(lambda event: self._ask(Ask(Wish(event.target.value.lower()))))
         self._facts = gui.add_html("")
         self._ago = gui.add_slider("3-D, s ago", 0.0, float(SECONDS), 0.1, 0.0)
+        self._takeover(gui)
         self._log = gui.add_html("")
 
     def _say(self, gui: Any) -> None:
@@ -196,6 +228,30 @@ class Window:
         def _(_: Any) -> None:
             if self._tasks.value != NO_TASK:
                 self._text.value = self._tasks.value
+
+    def _takeover(self, gui: Any) -> None:
+        """Buttons that move the hand while they are held."""
+        with gui.add_folder("Take over", expand_by_default=False):
+            speed = gui.add_slider("m/s", 0.02, 0.5, 0.02, 0.1)
+            for label, place, sign in DIRECTIONS:
+                button = gui.add_button(label, hint="moves the hand while it is held")
+                button.on_hold(self._held(place, sign, speed), HOLD_HZ)
+            hand = gui.add_button_group("", ("Close", "Open", "Release"))
+
+            @hand.on_click
+            def _(event: Any) -> None:
+                if event.target.value == "Release":
+                    self._ask(Ask(Wish.RELEASE))
+                else:
+                    self._push(Push(opening=float(event.target.value == "Open")))
+
+    def _held(self, place: int, sign: float, speed: Any) -> Callable[[Any], None]:
+        def held(_: Any) -> None:
+            velocity = [0.0] * 6
+            velocity[place] = sign * float(speed.value) * (1.0 if place < 3 else TURN)
+            self._push(Push(tuple(velocity)))
+
+        return held
 
     def _right(self, gui: Any) -> None:
         panel = gui.add_panel()

@@ -59,6 +59,21 @@ def test_a_bag_of_ours(tmp_path):
     assert columns.numbers[0].names == ("x", "y", "z", "rx", "ry", "rz", "gripper")
 
 
+def test_a_persons_actions_are_marked_and_belong_to_the_episode_that_he_helped(tmp_path):
+    kinds = [CommandKind.POLICY] * 2 + [CommandKind.TAKEOVER] * 2 + [CommandKind.POLICY] * 3
+    epochs = [1, 1, 1, 1, 2, 2, 3]  # given back, and later a reset
+    entries = [task(START - T, "reach")]
+    for i, (kind, epoch) in enumerate(zip(kinds, epochs, strict=True)):
+        entries.append(image(START + i * T, picture(i)))
+        entries.append(action(START + i * T, [i / 100] * 7, epoch=epoch, kind=kind))
+    _, rows = rows_of(write_bag(tmp_path / "bag", entries))
+    assert [bool(row.numbers["intervention"][0]) for row in rows] == [k == 3 for k in kinds]
+    assert [row.episode for row in rows] == [0] * 6 + [1]
+    with Bag(tmp_path / "bag") as bag:
+        features = BagRows(bag, BagOptions()).columns().features(videos=False)
+    assert features["intervention"] == {"dtype": "bool", "shape": [1], "names": None}
+
+
 def array(at_ns, numbers, topic="/cmd"):
     kind = "std_msgs/msg/Float64MultiArray"
     layout = STORE.types["std_msgs/msg/MultiArrayLayout"](dim=[], data_offset=0)

@@ -49,6 +49,21 @@ def test_a_cut_file_is_read_up_to_the_cut(tmp_path):
         assert "not closed properly" in bag.notes[0]
 
 
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+@pytest.mark.parametrize("name", ["{i}_run_2026_05_0{day}-10_00_00", "run_{i}"])
+def test_the_files_of_a_split_bag_without_metadata_are_read_in_their_order(tmp_path, storage, name):
+    """Lyrical's recorder puts the number first, those before it last; 10 comes after 9."""
+    bag = tmp_path / "bag"
+    bag.mkdir()
+    for i in range(12):
+        part = write_bag(tmp_path / f"part{i}", film(i + 1)[i:], storage)
+        (file,) = (p for p in part.iterdir() if p.suffix in (".mcap", ".db3"))
+        file.rename(bag / (name.format(i=i, day=1 + i // 10) + file.suffix))
+    with Bag(bag) as found:
+        stamps = [m.stamp_ns for m in found.messages(["/image"])]
+    assert stamps == [START + i * T for i in range(12)]
+
+
 def test_two_topics_of_a_cut_file_can_be_read_side_by_side(tmp_path):
     frames = film(900)
     others = film(900, topic="/wrist_image")

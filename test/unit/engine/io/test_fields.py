@@ -30,6 +30,7 @@ ACTING = {
         "use_visual_memory": True, "use_proprioceptive_memory": True, "n_obs_steps": 2,
     },
     "pi0": {"adapt_to_pi_aloha": True, "use_delta_joint_actions_aloha": True, "num_steps": 5},
+    "pi0_fast": {"temperature": 0.7, "n_obs_steps": 2},
     "smolvla": {"add_image_special_tokens": True, "n_obs_steps": 6},
     "evo1": {"return_cls_only": True, "action_head": "regression"},
 }  # fmt: skip
@@ -79,7 +80,8 @@ def test_no_field_is_in_two_lists_and_each_idle_one_has_a_reason(name: str) -> N
 def test_the_authors_own_defaults_are_read(kind: str, release: str) -> None:
     """What LeRobot writes where its user chose nothing is no reason to refuse a folder."""
     found = RELEASES[release].get({"pi0": "PI0Config", "pi05": "PI05Config",
-        "smolvla": "SmolVLAConfig", "evo1": "Evo1Config"}[kind])  # fmt: skip
+        "smolvla": "SmolVLAConfig", "pi0_fast": "PI0FastConfig",
+        "evo1": "Evo1Config"}[kind])  # fmt: skip
     if found is None:
         pytest.skip(f"{release} has no {kind}")
     raw = config_of(kind)

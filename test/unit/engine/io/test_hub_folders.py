@@ -3,7 +3,9 @@ authors' own code, or is refused in one line that says what next."""
 
 from __future__ import annotations
 
+import io
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from support.engine import CLOCK
 from support.hub_folders import EVO1, FLOW, FOLDERS, WEIGHTS, load, ready
 from vla_ros.core.types import Instruction, Observation, Timeline
 from vla_ros.engine import EngineOptions
-from vla_ros.engine.engine import inspect, load_flow_engine
+from vla_ros.engine.engine import FastEngine, inspect, load_flow_engine
 from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.foreign import foreign_files
 from vla_ros.engine.io.quantize import quantize_checkpoint
@@ -54,6 +56,21 @@ def actions_of(policy: Any, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return preparation.actions(chunk, raw), torch.from_numpy(arrays["actions"])
 
 
+def fast_actions_of(policy: Any, _: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of pi0-FAST's first golden frame."""
+    with tarfile.open(FLOW.parent / "data" / "pi0fast.tar.xz") as archive:
+        stored = archive.extractfile("pi0fast/expected.npz")
+        assert stored is not None
+        arrays = np.load(io.BytesIO(stored.read()))
+    pixels, state = arrays["pixels"][0], arrays["states"][0]
+    engine = FastEngine(policy, EngineOptions("the folder"))
+    engine.reset(" push_the\nspot ")
+    seen = Observation(1, 1, 0, pixels, pixels[::-1].copy(), state)
+    found = engine.step(seen, Timeline(0).mark("queue", 0), CLOCK)
+    assert found is not None
+    return torch.from_numpy(found.actions), torch.from_numpy(arrays["actions"][0])
+
+
 def test_there_are_as_many_as_were_promised() -> None:
     assert len(FOLDERS) >= 60
 
@@ -64,7 +81,7 @@ def test_it_loads_and_gives_the_authors_actions(name: str, tmp_path: Path) -> No
     golden = FOLDERS[name].golden
     if golden in ("random", "no state"):
         return
-    ours, theirs = actions_of(policy, golden)
+    ours, theirs = (fast_actions_of if golden == "pi0_fast" else actions_of)(policy, golden)
     assert ours.shape == theirs.shape
     assert (ours - theirs).abs().max() < 1e-4
 

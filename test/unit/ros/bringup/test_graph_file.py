@@ -54,6 +54,24 @@ def test_a_file_is_read_as_it_says(graph_file):
     )
 
 
+def test_a_parameter_file_may_say_the_types_of_its_values(tmp_path):
+    """Lyrical's rcl reads these tags."""
+    write(
+        tmp_path,
+        "policy:\n  ros__parameters:\n    max_age_s: !!float 1\n    device: !!str 0\n"
+        "    warm_spare: !!bool yes\n    seed: !!int '7'\n"
+        "    bounds_low: [!!float -1, !!float -2]\n",
+        "typed.yaml",
+    )
+    path = write(tmp_path, "nodes:\n  policy:\n    parameter_files: [typed.yaml]\n")
+    (policy,) = GraphSpec.load(path).nodes
+    found = policy.file_parameters()
+    assert found == {
+        "max_age_s": 1.0, "device": "0", "warm_spare": True, "seed": 7, "bounds_low": [-1.0, -2.0],
+    }  # fmt: skip
+    assert isinstance(found["max_age_s"], float) and isinstance(found["bounds_low"][0], float)
+
+
 def test_parameters_from_outside_win_and_keep_their_type(graph_file):
     given = parse_overrides(
         ["arm_policy.control_rate_hz=10", "arm_policy.limits.max_age_s=1", "arm_policy.mode=x"]

@@ -33,6 +33,7 @@ OUTPUTS = (
     *("twist", "left_twist", "gripper", "left_gripper"),
     *("joint_trajectory", "positions", "gripper_positions"),
 )
+TAKEOVER = ("action", "twist", "left_twist", "gripper", "left_gripper", "joint_states")
 #: What the source does not show: by node and file, how many such calls there are, and what they
 #: open, as the words of support.sros2 and names.
 COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
@@ -55,6 +56,10 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
             "call": ("~/hand_cmd",),
         },
     ),
+    ("policy", "takeover.py"): (
+        3,  # the helper itself, a gripper, an arm
+        {"subscribe": tuple(f"~/takeover/{name}" for name in TAKEOVER)},
+    ),
     ("recorder", "node.py"): (
         5,
         {
@@ -71,7 +76,9 @@ COMPUTED: dict[tuple[str, str], tuple[int, dict[str, tuple[str, ...]]]] = {
         2,
         {
             "subscribe": IMAGES,
-            "request": ("policy/stop", "policy/resume", "policy/recover", "policy/reset"),
+            "request": tuple(
+                f"policy/{w}" for w in ("stop", "resume", "recover", "reset", "release")
+            ),
         },
     ),
 }

@@ -78,7 +78,7 @@ def test_the_slider_shows_the_robot_where_it_was(tmp_path):
     for tenth in range(250):
         up = 0.5 if tenth < 150 else 0.0
         past.add(Instant(1 + tenth * SECOND // 10, joints={"up": up}))
-    window = Window("127.0.0.1", 8099, Guard(), lambda ask: None)
+    window = Window("127.0.0.1", 8099, Guard(), lambda ask: None, lambda push: None)
     picture = tmp_path / "page.png"
     try:
         window.stage.set_robot(read(ROBOT))
@@ -104,5 +104,32 @@ def test_the_slider_shows_the_robot_where_it_was(tmp_path):
             page.press_key("Home", 36)
             wait_until(lambda: window.seconds_ago == 0, 60, "the present by the keyboard")
             wait_until(lambda: abs((shown() or 0) - low) < 5, 120, "where it is now", every=0.5)
+    finally:
+        window.close()
+
+
+@pytest.mark.timeout(400)
+def test_a_button_of_the_takeover_speaks_for_as_long_as_it_is_held(tmp_path):
+    pytest.importorskip("viser", reason="viser is not installed: make view")
+    from support.browser import browser
+    from vla_ros.viz.viewer.guard import Guard
+    from vla_ros.viz.viewer.window import Push, Window
+
+    pushes = []
+    window = Window("127.0.0.1", 8099, Guard(), lambda ask: None, pushes.append)
+    folder = "[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() == 'Take over')"
+    folder += ".pop()"
+    try:
+        with browser() as page:
+            page.open(f"http://localhost:{window.port}/")
+            wait_until(lambda: page.run(f"!!{folder}"), 120, "the folder", every=0.5)
+            page._click(folder)
+            with page.holding_button("- turn"):
+                wait_until(lambda: len(pushes) > 5, 60, "more than one word")
+            assert set(pushes) == {Push((0.0, 0.0, 0.0, 0.0, 0.0, -0.4))}
+            page.press_button("Close")
+            wait_until(lambda: Push(opening=0.0) in pushes, 60, "the gripper")
+            assert pushes[-1] == Push(opening=0.0)
+            page.picture(tmp_path / "page.png")
     finally:
         window.close()

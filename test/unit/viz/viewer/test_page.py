@@ -59,6 +59,17 @@ def test_nothing_that_is_heard_becomes_markup(text):
     assert marked.replace("<i>", "").count("<") <= usual.count("<") + 1
 
 
+def test_a_world_that_is_another_is_labelled():
+    page = Page()
+    page.note = "MuJoCo 3.8.1, not LIBERO's 3.3.2: <b>"
+    assert page.facts() == ()  # no simulation was heard of
+    page.world = World("libero", "libero_object/0", 1, 2, 3, "running")
+    assert ("note", page.note) in page.facts()
+    assert "&lt;b&gt;" in page.facts_html()
+    page.note = ""
+    assert "note" not in dict(page.facts())
+
+
 def test_schedule_and_passes_an_action():
     page = Page()
     page.hear_status(status(policy="vla", schedule="speculative", device="cpu"), "", SECOND)

@@ -41,12 +41,7 @@ def convert_adapter(source: Path, scratch: Path, base: Path | None) -> str:
     """An adapter, merged into ``base``; its own statistics win over the base's."""
     directory = adapter_in(source)
     assert directory is not None  # the caller saw it
-    if base is None:
-        said = read_json(directory / "adapter_config.json").get("base_model_name_or_path")
-        known = f" ({said})" if isinstance(said, str) and said else ""
-        raise CheckpointError(
-            f"{source} is a LoRA adapter: give --base, the directory of its base model{known}"
-        )
+    base = needed_base(source, directory, base)
     config, raw = read_config(base)
     summary = merge(base, directory, scratch, config)
     copy_beside(base, scratch)
@@ -54,6 +49,17 @@ def convert_adapter(source: Path, scratch: Path, base: Path | None) -> str:
         copy_beside(place, scratch)
     write_json(scratch / "config.json", raw)
     return summary
+
+
+def needed_base(source: Path, directory: Path, base: Path | None) -> Path:
+    """``base``; CheckpointError where none is given, with the name that the adapter says."""
+    if base is None:
+        said = read_json(directory / "adapter_config.json").get("base_model_name_or_path")
+        known = f" ({said})" if isinstance(said, str) and said else ""
+        raise CheckpointError(
+            f"{source} is a LoRA adapter: give --base, the directory of its base model{known}"
+        )
+    return base
 
 
 def refuse_baseless(source: Path, base: Path | None) -> None:

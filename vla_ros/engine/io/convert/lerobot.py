@@ -18,7 +18,12 @@ import torch
 from safetensors.torch import save_file
 
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.convert.adapter import adapter_in, merged_tensors, read_adapter
+from vla_ros.engine.io.convert.adapter import (
+    adapter_in,
+    merged_tensors,
+    needed_base,
+    read_adapter,
+)
 from vla_ros.engine.io.fields import LEROBOT
 from vla_ros.engine.io.files import AGAIN, read_json, write_json
 from vla_ros.engine.io.flow_config import (
@@ -67,12 +72,7 @@ def convert_lerobot(source: Path, scratch: Path, base: Path | None) -> str | Non
 def _merged(source: Path, scratch: Path, base: Path | None) -> str:
     directory = adapter_in(source)
     assert directory is not None  # the caller saw it
-    if base is None:
-        said = read_json(directory / "adapter_config.json").get("base_model_name_or_path")
-        known = f" ({said})" if isinstance(said, str) and said else ""
-        raise CheckpointError(
-            f"{source} is an adapter of peft: give --base, the folder of its base model{known}"
-        )
+    base = needed_base(source, directory, base)
     kind, other = lerobot_type(source), lerobot_type(base)
     if other is not None and other != kind:
         raise CheckpointError(f"{source} is a {kind}, its base {base} a {other}")

@@ -62,7 +62,12 @@ from vla_ros.srv import ResetEpisode
 # come from the node's executor.
 
 
-_ACTIVE = (PolicyStatus.STATE_WAITING, PolicyStatus.STATE_RUNNING, PolicyStatus.STATE_HOLD)
+_ACTIVE = (
+    PolicyStatus.STATE_WAITING,
+    PolicyStatus.STATE_RUNNING,
+    PolicyStatus.STATE_HOLD,
+    PolicyStatus.STATE_TAKEOVER,
+)
 _RESET_S = 2.0  # longest wait for the reset service's answer
 _LEARN_S = 2.0  # longest wait until the policy's status names the instruction
 _LOOK_S = 0.1  # how often a wait looks for other reasons to end

@@ -21,7 +21,6 @@ from rcl_interfaces.msg import SetParametersResult
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from rclpy.topic_endpoint_info import TopicEndpointInfo
 from sensor_msgs.msg import TimeReference
 
 from vla_ros.core.clock import SECOND, Distribution, Moment, moment
@@ -49,6 +48,7 @@ from vla_ros.runtime.monitor.seen import (
 if TYPE_CHECKING:
     from rclpy.event_handler import QoSLivelinessChangedInfo  # Humble: rclpy.qos_event
     from rclpy.subscription import MessageInfo  # Jazzy and Humble lack it
+    from rclpy.topic_endpoint_info import TopicEndpointInfo  # Lyrical: rclpy.endpoint_info
 
 
 # ------------------------------------------------------------------------------------------------

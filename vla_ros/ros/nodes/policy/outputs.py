@@ -47,7 +47,8 @@ class Robot:
     there is no recent measurement. ``gripper_ends``: of each gripper the values that its controller
     takes for 0 (closed) and 1 (open). ``warn(kind, text)`` logs, throttled by kind.
 
-    ``commanded``: what a displacement of joints is added to, see :class:`JointTargets`."""
+    ``commanded``: what a displacement of joints is added to, see :class:`JointTargets`. ``lead_s``:
+    how long after its publication a trajectory begins."""
 
     limits: Limits
     frame_id: str
@@ -55,6 +56,7 @@ class Robot:
     gripper_ends: tuple[tuple[float, float], ...]
     warn: Callable[[str, str], None]
     commanded: bool = False
+    lead_s: float = 0.0
 
     def moving(self, action: Floats) -> Floats:
         """The numbers that move the arms, float64 [..., M], of an action [..., D]."""
@@ -205,7 +207,7 @@ class TwistOutput(Output):
         self._grippers = [make(Float64, f"~/{names[place]}") for place in places]
 
     def command(self, command: Command) -> None:
-        self._moves = command.kind is CommandKind.POLICY
+        self._moves = command.kind.moves
         self._publish(self._robot.moving(command.action), command.published_ns)
         places = self._robot.limits.space.grippers
         for gripper, place in zip(self._grippers, places, strict=True):
@@ -232,12 +234,16 @@ class TwistOutput(Output):
 class TrajectoryOutput(Output):
     """`~/joint_trajectory`: one message a chunk of actions, which replaces the one before it.
 
-    A point a control period, the first one period after the stamp, and none after the command's
-    ``valid_until``: the motion ends there, within a period, so a controller that hears nothing
-    more cannot run on an old observation. Actions that end earlier are held until then, so a
-    message that comes later than they last is followed and not refused as over. The stamp is the
-    publication's: a message that comes late is late in it, too. A stop is one point, the measured
-    position, a period after its arrival (stamp 0: start now), whatever the clocks say.
+    Positions alone, a point a control period, the first one period after the stamp, and none after
+    the command's ``valid_until``: the motion ends there, within a period, so a controller that
+    hears nothing more cannot run on an old observation. Actions that end earlier are held until
+    then, so a message that comes later than they last is followed and not refused as over.
+
+    The stamp is ``lead_s`` after the publication: what was said before is followed until then, up
+    to the very place that the limits of the first action were counted from, however late the
+    message comes within the lead. A controller that knows no such replacement goes from where the
+    arm is to the first point. A stop is one point, the measured position, a period after its
+    arrival (stamp 0: start now), whatever the clocks say.
 
     Displacements are added up: see :class:`JointTargets`.
     """
@@ -254,7 +260,7 @@ class TrajectoryOutput(Output):
 
     def command(self, command: Command) -> None:
         """A STOP repeats the point of the first one, else a robot would creep with its sag."""
-        if command.kind is CommandKind.POLICY:
+        if command.kind.moves:
             self._moves, self._stop = True, None
             self._follow(command)
         elif command.kind is CommandKind.STOP:
@@ -284,10 +290,11 @@ class TrajectoryOutput(Output):
             return
         else:
             rows = here + np.cumsum(rows, 0)
-        left_s = (command.valid_until_ns - command.published_ns) / SECOND
+        begin_ns = command.published_ns + round(self._robot.lead_s * SECOND)
+        left_s = (command.valid_until_ns - begin_ns) / SECOND
         points = until(rows, here, self._robot.limits.period_s, left_s)
         if points:
-            self._publish(points, command.published_ns)
+            self._publish(points, begin_ns)
 
     def _hold(self) -> None:
         if self._stop is not None:
@@ -356,7 +363,7 @@ class PositionsOutput(Output):
         if self._robot.limits.space.absolute:
             self._last, self._goal = motion, None  # its stops are led by the gate
             self._moves = command.kind is not CommandKind.STOP
-        elif command.kind is CommandKind.POLICY:
+        elif command.kind.moves:
             start = self._targets.add(motion)
             self._last, self._goal = None if start is None else start + motion, None
             self._moves = True

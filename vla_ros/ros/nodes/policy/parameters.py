@@ -226,6 +226,14 @@ _OUTPUTS = (
         choices=FROM,
     ),
     F(
+        "trajectory_lead_s",
+        0.02,
+        "outputs trajectory: it begins so long after its publication; more than a message and a"
+        " cycle of the controller take, so that one replaces another at the place it was made for",
+        0.0,
+        1.0,
+    ),
+    F(
         "gripper_range",
         [0.0, 1.0],
         "What a gripper's controller takes for closed and open, in its"
@@ -371,6 +379,13 @@ _SAFETY = (
         " 0: it ends by itself, as in a simulation",
         0.0,
         3600.0,
+    ),
+    P(
+        "takeover_timeout_s",
+        0.3,
+        "So long after a person's last command on ~/takeover the policy is heard again",
+        0.05,
+        10.0,
     ),
     P(
         "stamp_tolerance_s",

@@ -24,6 +24,7 @@ from vla_ros.ros.nodes.policy.outputs import wanted
 from vla_ros.ros.nodes.policy.parameters import roles_of
 from vla_ros.ros.nodes.policy.settings import chunking_of
 from vla_ros.ros.nodes.policy.space import check_space
+from vla_ros.ros.nodes.policy.takeover import TakeoverInputs
 from vla_ros.ros.nodes.policy.topics import LatencyWindows, PolicyTopics, status_message
 from vla_ros.runtime.control.drivers import Scheduling, Ticker, make_control
 from vla_ros.runtime.control.goals import PersistentState
@@ -77,6 +78,7 @@ class PolicyRuntime:
         self._scheduling = Scheduling(values["tick_priority"], cpus)
         self._scheduling.check()
         self._inputs: PolicyInputs | None = None
+        self._takeover: TakeoverInputs | None = None
         self._windows = LatencyWindows(values["latency_window_s"])
         self._link = LoopLink(log, clock, topics, self._windows, changed_state, self._renewed)
         self._link.spare = "loading" if values["warm_spare"] else ""
@@ -158,6 +160,7 @@ class PolicyRuntime:
         self._inputs = PolicyInputs(
             node, values, self._clock, self.control, needs, self._topics.camera
         )
+        self._takeover = TakeoverInputs(node, self._clock, self.control, values["frame_id"])
         if values["instruction"]:
             self.control.set_instruction(values["instruction"])
         log.info(
@@ -191,8 +194,9 @@ class PolicyRuntime:
 
     def _abandon(self) -> None:
         """Leave nothing behind of what could not be made."""
-        if self._inputs is not None:
-            self._inputs.close()
+        for inputs in (self._inputs, self._takeover):
+            if inputs is not None:
+                inputs.close()
         self._topics.close()
         self._end_worker()
 
@@ -247,8 +251,9 @@ class PolicyRuntime:
     def close(self) -> None:
         """End the worker and take the topics away."""
         self.deactivate()
-        if self._inputs is not None:
-            self._inputs.close()
+        for inputs in (self._inputs, self._takeover):
+            if inputs is not None:
+                inputs.close()
         self._end_worker()
         self._topics.close()
 

@@ -1,4 +1,4 @@
-"""The policy node's services: stop, resume, recover, reset. Each answer has its reason."""
+"""The policy node's services: stop, resume, release, recover, reset. Each answer has its reason."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class PolicyServices:
         self._changed = changed
         node.create_service(Trigger, "~/stop", self._on_stop)
         node.create_service(Trigger, "~/resume", self._while_active(_resume))
+        node.create_service(Trigger, "~/release", self._while_active(_release))
         node.create_service(Trigger, "~/recover", self._while_active(PolicyRuntime.recover))
         node.create_service(Trigger, "~/reset", self._while_active(_reset))
 
@@ -65,6 +66,12 @@ def _resume(runtime: PolicyRuntime) -> str:
     if not runtime.control.resume():
         raise WrongState("nothing was stopped")
     return f"resumed: '{runtime.control.instruction.text}'"
+
+
+def _release(runtime: PolicyRuntime) -> str:
+    if not runtime.control.release():
+        raise WrongState("nobody has taken over")
+    return "released: waits for a fresh action of the policy"
 
 
 def _reset(runtime: PolicyRuntime) -> str:

@@ -77,6 +77,7 @@ def limits_of(values: dict[str, Any]) -> Limits:
         gripper_dwell_s=values["gripper_dwell_s"],
         hold_latch_s=values["hold_latch_s"],
         stamp_tolerance_s=values["stamp_tolerance_s"],
+        takeover_timeout_s=values["takeover_timeout_s"],
     )
 
 

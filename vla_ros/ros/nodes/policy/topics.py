@@ -105,7 +105,8 @@ class PolicyTopics:
         self._action = self._node.create_publisher(ActionCommand, "~/action", profile)
         ends = gripper_ends(values, limits.space)
         commanded = values["joint_delta_from"] == "commanded"
-        robot = Robot(limits, self._frame_id, where, ends, warn, commanded)
+        lead_s = values["trajectory_lead_s"]
+        robot = Robot(limits, self._frame_id, where, ends, warn, commanded, lead_s)
         self._outputs = make_outputs(values, robot)
         for output in self._outputs:
             output.open(self._node)

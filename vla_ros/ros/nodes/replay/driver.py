@@ -30,7 +30,7 @@ from vla_ros.ros.common.convert import stamp_of, to_time
 from vla_ros.ros.common.listening import listen
 from vla_ros.ros.common.peer import Peer
 
-_ACTIVE = (PolicyState.WAITING, PolicyState.RUNNING, PolicyState.HOLD)
+_ACTIVE = (PolicyState.WAITING, PolicyState.RUNNING, PolicyState.HOLD, PolicyState.TAKEOVER)
 _READY_S = 20.0
 _LEARN_S = 10.0
 _FIRST_RESEND_S, _LAST_RESEND_S = 0.2, 2.0

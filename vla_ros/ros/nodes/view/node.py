@@ -2,7 +2,8 @@
 
 A spectator: it is nobody's condition, runs at low priority, listens best effort, and draws a few
 times a second and only while somebody looks. What it says goes over the same services and the
-same topic as anybody's word; no command passes through it.
+same topics as anybody's word; no command passes through it, and who takes over there is gated by
+the policy node as anybody who does.
 
 Threads: the executor hears, draws and speaks; viser's threads only put wishes into a queue.
 """
@@ -18,6 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import TwistStamped
 from rcl_interfaces.msg import Log, ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters
 from rclpy.client import Client
@@ -26,7 +29,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
-from std_msgs.msg import String
+from std_msgs.msg import Float64, String
 from std_srvs.srv import Trigger
 
 from vla_ros.core.clock import MS, SECOND, SystemClock
@@ -55,14 +58,14 @@ from vla_ros.viz.viewer.model import (
     sentences_of,
     side_by_side,
 )
-from vla_ros.viz.viewer.window import Ask, Window, Wish
+from vla_ros.viz.viewer.window import Ask, Push, Window, Wish
 
 # ------------------------------------------------------------------------------------------------
 # What was asked for at the page, said to the graph: services, and the instruction.
 
 
 _SAID_S = 5.0  # a policy that is started later must not be told what was typed long ago
-_SERVICES = (Wish.STOP, Wish.RESUME, Wish.RECOVER, Wish.RESET)
+_SERVICES = (Wish.STOP, Wish.RESUME, Wish.RECOVER, Wish.RESET, Wish.RELEASE)
 
 
 class Wishes:
@@ -81,6 +84,9 @@ class Wishes:
             lifespan=Duration(seconds=_SAID_S),
         )
         self._instruction = node.create_publisher(String, "instruction", said)
+        self._clock = node.get_clock()
+        self._twist = node.create_publisher(TwistStamped, "policy/takeover/twist", qos.SAID)
+        self._gripper = node.create_publisher(Float64, "policy/takeover/gripper", qos.SAID)
 
     def fulfil(self, ask: Ask) -> None:
         """Begin it; what comes of it is told later."""
@@ -91,6 +97,17 @@ class Wishes:
             self._call(self._episode, request, "reset")
         else:
             self._trigger(ask.wish)
+
+    def push(self, push: Push) -> None:
+        """A person takes over; in the frame of the policy's actions."""
+        if push.opening is not None:
+            self._gripper.publish(Float64(data=push.opening))
+        if push.velocity:
+            message = TwistStamped()
+            message.header.stamp = self._clock.now().to_msg()
+            linear, angular = message.twist.linear, message.twist.angular
+            linear.x, linear.y, linear.z, angular.x, angular.y, angular.z = push.velocity
+            self._twist.publish(message)
 
     def _say(self, text: str) -> None:
         if not text:
@@ -161,6 +178,16 @@ def world_of(message: EpisodeStatus) -> World:
     )
 
 
+def note_of(message: DiagnosticArray, namespace: str) -> str | None:
+    """The label of what the bridge of this namespace shows, '' where it needs none; None: these are
+    somebody else's words."""
+    speaker = f"{namespace.rstrip('/')}/bridge: episode".lstrip("/")
+    for status in message.status:
+        if status.name == speaker:
+            return next((one.value for one in status.values if one.key == "note"), "")
+    return None
+
+
 def joints_of(message: JointState) -> dict[str, float]:
     """Positions by name; those of a message with too few of them are left out."""
     return dict(zip(message.name, map(float, message.position), strict=False))
@@ -229,7 +256,7 @@ class ViewNode(Node):
         self._drawings = 0
         self._watched = False
         self._watched_ns = 0  # when somebody was there last
-        self._asked: deque[Ask] = deque(maxlen=20)
+        self._asked: deque[Ask | Push] = deque(maxlen=20)
         self._bell = self.create_guard_condition(self._fulfil)
         self._window = self._open(values)
         self._wishes = Wishes(self, self._told)
@@ -244,7 +271,7 @@ class ViewNode(Node):
         if not token and not is_loopback(host):
             token = secrets.token_urlsafe(12)
         try:
-            window = Window(host, values["port"], Guard(token), self._ask)
+            window = Window(host, values["port"], Guard(token), self._ask, self._ask)
         except (OSError, RuntimeError) as error:
             raise ValueError(str(error)) from None
         shown = "localhost" if is_loopback(host) else host
@@ -269,6 +296,7 @@ class ViewNode(Node):
         listen(self, EpisodeStatus, "bridge/episode", self._on_episode, some)
         listen(self, JointState, "joint_states", self._on_joints, some)
         listen(self, NamedPoses, "ground_truth", self._on_poses, some)
+        listen(self, DiagnosticArray, "/diagnostics", self._on_diagnostics, many)
         listen(self, Log, "/rosout", self._on_log, many)
         listen(self, String, "robot_description", self._on_robot, qos.LATCHED)
 
@@ -295,6 +323,11 @@ class ViewNode(Node):
 
     def _on_episode(self, message: EpisodeStatus) -> None:
         self._page.world = world_of(message)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        note = note_of(message, self.get_namespace())
+        if note is not None:
+            self._page.note = note
 
     def _on_joints(self, message: JointState) -> None:
         joints = {**self._past.now.joints, **joints_of(message)}
@@ -380,7 +413,7 @@ class ViewNode(Node):
 
     # ------------------------------------------------------------------ what is asked
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, ask: Ask | Push) -> None:
         """From viser's threads."""
         self._asked.append(ask)
         self._bell.trigger()
@@ -388,6 +421,9 @@ class ViewNode(Node):
     def _fulfil(self) -> None:
         while self._asked:
             ask = self._asked.popleft()
+            if isinstance(ask, Push):
+                self._wishes.push(ask)
+                continue
             self.get_logger().info(f"asked at the page: {ask.wish.value} {ask.text}".rstrip())
             self._wishes.fulfil(ask)
 

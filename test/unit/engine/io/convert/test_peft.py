@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from support.hub_folders import WEIGHTS, both, lerobots, set_fields, without
+from support.hub_folders import WEIGHTS, adapted, both, lerobots, set_fields, without
+from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.convert import ConvertOptions, convert
 from vla_ros.engine.io.weights import canonical
 
@@ -76,3 +77,9 @@ def test_it_becomes_what_peft_makes_of_it(kind: str, rslora: bool, tmp_path: Pat
     for name, tensor in merged.items():
         assert (after[name] - tensor).abs().max() < 1e-6
     assert all(torch.equal(after[n], before[n]) for n in before if n not in changed)
+
+
+def test_without_its_base_the_line_asks_for_it(tmp_path: Path) -> None:
+    both(lerobots("pi05"), adapted())(tmp_path / "source")
+    with pytest.raises(CheckpointError, match=r"LoRA adapter: give --base.*\(lerobot/base\)"):
+        convert(tmp_path / "source", tmp_path / "target", ConvertOptions())

@@ -27,6 +27,7 @@ from vla_ros.runtime.safety import Limits
 DEFAULTS = {row.name: row.default for row in TABLE}
 NAMES = ("shoulder", "claw", "elbow")
 HERE = np.array([0.1, 0.0, -0.1])
+LEAD = 20 * MS
 
 
 class Notes:
@@ -81,6 +82,7 @@ class Arm:
             gripper_ends(values, space),
             lambda kind, text: self.warnings.append(text),
             joint_delta_from == "commanded",
+            values["trajectory_lead_s"],
         )
         self.outputs = make_outputs(values, robot)
         for output in self.outputs:
@@ -187,9 +189,9 @@ def test_a_chunk_is_one_trajectory_of_the_joints_that_move() -> None:
         (0.05, [0.2, -0.2]),
         (0.1, [0.3, -0.3]),
         (pytest.approx(0.15), [0.4, -0.4]),
-        (0.45, [0.4, -0.4]),
+        (0.43, [0.4, -0.4]),
     ]
-    assert stamp_of(message.header.stamp) == arm.bench.out.commands[0].published_ns
+    assert stamp_of(message.header.stamp) == arm.bench.out.commands[0].published_ns + LEAD
     assert [m.data[0] for m in arm.notes.said["gripper_positions"]][:1] == [0.04]
 
 
@@ -221,8 +223,8 @@ def test_no_point_lies_beyond_the_life_of_its_evidence() -> None:
     end_s = (command.valid_until_ns - command.published_ns) / 1e9
     assert end_s == pytest.approx(0.18)
     got = points(message)
-    assert [t for t, _ in got] == pytest.approx([0.05, 0.1, 0.15, 0.18])
-    assert [row[0] for _, row in got] == pytest.approx([0.2, 0.3, 0.4, 0.46])
+    assert [t for t, _ in got] == pytest.approx([0.05, 0.1, 0.15, 0.16]), "after the stamp"
+    assert [row[0] for _, row in got] == pytest.approx([0.2, 0.3, 0.4, 0.42])
 
 
 def test_each_point_is_held_to_the_limits_of_the_gate() -> None:
@@ -318,7 +320,7 @@ def test_a_single_action_is_held_until_its_evidence_is_too_old() -> None:
     arm.measure()
     arm.cycle(np.array([0.2, 1.0, -0.2]))
     (command,), (message,) = arm.bench.out.commands, arm.notes.said["joint_trajectory"]
-    left_s = (command.valid_until_ns - command.published_ns) / 1e9
+    left_s = (command.valid_until_ns - stamp_of(message.header.stamp)) / 1e9
     assert left_s > 0.4
     assert points(message) == [(0.05, [0.2, -0.2]), (pytest.approx(left_s), [0.2, -0.2])]
 

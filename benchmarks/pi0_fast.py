@@ -1,0 +1,98 @@
+"""Passes of pi0-FAST with drafts and without, on the golden checkpoint that LeRobot trained.
+
+    .venv/bin/python benchmarks/pi0_fast.py [FRAMES]
+
+The stream is the spot of test/golden/spot.py, which the checkpoint was trained on: of each chunk of
+8 actions 1, 2 or 4 are executed before the next frame. First what drafts could be worth: the chunks
+themselves, as a policy without any error would say them. Writes pi0_fast/summary.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vla_ros.core.types import Executing, Observation, Timeline
+from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.decoding.draft_tree import Budget
+from vla_ros.engine.decoding.fast_drafter import FastDrafter
+from vla_ros.engine.decoding.request import Request, StageTimer
+from vla_ros.engine.io.fast_tokens import FastTokens
+from vla_ros.engine.io.processors import Scaler
+from vla_ros.lab.bench.fast import ROWS, measure
+from vla_ros.lab.bench.measure import CLOCK
+
+HERE = Path(__file__).resolve().parent
+GOLDEN = HERE.parent / "test" / "golden"
+sys.path.insert(0, str(GOLDEN))
+from spot import STEP, TASK, trajectory  # noqa: E402
+
+NOTHING = np.zeros((1, 1, 3), np.uint8)
+
+
+def exact_policy(actions: FastTokens, scaler: Scaler, executed: int, count: int) -> float:
+    """The share of an exact policy's tokens that a draft of the last chunk has right."""
+    drafter = FastDrafter(actions, torch.device("cpu"), Budget(), None)
+    right = tokens = 0
+    for number in range(count):
+        chunk = torch.from_numpy(trajectory(5.0 + executed * STEP * number)[2])
+        own = actions.encode(scaler.normalize(chunk).double().numpy())
+        seen = Observation(number, number, 0, NOTHING, executing=Executing(number - 1, executed, 0))
+        stages = StageTimer(Timeline(0), CLOCK, torch.device("cpu"))
+        drafter.begin(Request(number, torch.zeros(1, 1), stages, observation=seen))
+        place = len(actions.prefix)
+        while number and place < len(own):
+            draft = drafter.propose(own[:place], len(own)).tokens.tolist()
+            hits = 0
+            while hits < min(len(draft), len(own) - place) and draft[hits] == own[place + hits]:
+                hits += 1
+            right, place = right + hits, place + hits + 1
+        tokens += bool(number) * (len(own) - len(actions.prefix))
+        drafter.observe(own, own)
+    return right / tokens
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 120
+    out: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        with tarfile.open(GOLDEN / "data" / "pi0fast.tar.xz") as archive:
+            archive.extractall(scratch, filter="data")
+        for executed in (1, 2, 4):
+            frames = []
+            for number in range(count):
+                pixels, state, _ = trajectory(5.0 + executed * STEP * number)
+                frames.append(Observation(number, number, 0, pixels, pixels[::-1].copy(), state))
+            engines = {
+                name: load_engine(
+                    EngineOptions(f"{scratch}/pi0fast", state_in_prompt="robot", **row)
+                )
+                for name, row in ROWS.items()
+            }
+            policy = engines["speculative"].policy
+            share = exact_policy(policy.model.actions, policy.processors.action, executed, count)
+            print(f"{executed} executed  an exact policy: {100 * share:.0f} % of its tokens")
+            found = measure(engines, TASK, frames, executed, warm_up=10)
+            out[f"{executed} executed"] = {
+                "exact_policy_tokens_right": share,
+                **{name: asdict(row) for name, row in found.items()},
+            }
+            for name, row in found.items():
+                print(f"{executed} executed  {name:17} {row}")
+    target = HERE / "pi0_fast"
+    target.mkdir(exist_ok=True)
+    said = {"command": "benchmarks/pi0_fast.py", "torch": torch.__version__, "frames": count}
+    (target / "summary.json").write_text(json.dumps(said | out, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""A message's bytes in another memory: what Lyrical's rosidl_buffer gives for a uint8[]."""
+
+from __future__ import annotations
+
+import array
+import io
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vla_ros.core.pixels import BadMessage, decompressed, image_of
+
+PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+
+
+class Buffer:
+    """Has what ``rosidl_buffer.Buffer`` (5.2) has in Python: no buffer protocol, no items."""
+
+    backend_type = "cuda"
+
+    def __init__(self, data: bytes) -> None:
+        self._there = data
+        self.copies = 0
+
+    def to_bytes(self) -> bytes:
+        self.copies += 1
+        return self._there
+
+    def to_array(self) -> array.array:
+        return array.array("B", self.to_bytes())
+
+    def __len__(self) -> int:
+        return len(self._there)
+
+
+def raw(data: object) -> SimpleNamespace:
+    return SimpleNamespace(encoding="rgb8", width=3, height=2, step=9, data=data)
+
+
+def png() -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(PIXELS).save(out, "PNG")
+    return out.getvalue()
+
+
+KINDS = [Buffer, bytes, bytearray, memoryview, lambda data: array.array("B", data)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pixels_are_the_same_whatever_holds_the_bytes(kind) -> None:
+    assert np.array_equal(image_of(raw(kind(PIXELS.tobytes())), 100), PIXELS)
+    assert np.array_equal(decompressed(SimpleNamespace(data=kind(png())), 100), PIXELS)
+
+
+def test_a_buffer_is_copied_once_and_not_before_its_size_is_known_to_be_right() -> None:
+    short, whole = Buffer(PIXELS.tobytes()[:-1]), Buffer(PIXELS.tobytes())
+    with pytest.raises(BadMessage, match="data has 17 bytes"):
+        image_of(raw(short), 100)
+    assert short.copies == 0
+    image_of(raw(whole), 100)
+    assert whole.copies == 1
+
+
+def test_a_buffer_that_is_no_picture_is_refused_as_bytes_are() -> None:
+    with pytest.raises(BadMessage):
+        decompressed(SimpleNamespace(format="png", data=Buffer(b"nothing")), 100)

@@ -1,0 +1,228 @@
+"""What a joint_trajectory_controller makes of `outputs: [trajectory]`, chunk after chunk.
+
+The controller is the model of support/joint_trajectory_controller.py, and messages come to it
+late, each by another delay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
+
+from builtin_interfaces.msg import Duration
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from support.joint_trajectory_controller import JointTrajectoryController
+from unit.ros.nodes.policy.test_outputs import HERE, LEAD, Arm, joint_space
+from vla_ros.core.clock import MS, SECOND
+from vla_ros.core.types import CommandKind
+from vla_ros.ros.common.convert import stamp_of, to_time
+from vla_ros.runtime.control.queue import Chunking, Execution
+
+T = 50 * MS
+CYCLE = 2 * MS  # of the controller: 500 Hz
+JUMP = 0.05  # of bounds from -2 to 2: 0.2 rad a period
+MOST = 0.2
+START = HERE[[0, 2]]
+NAMES = ["shoulder", "elbow"]
+
+
+@dataclass
+class Told:
+    """What an arm's outputs said, and when: (instant, message)."""
+
+    arm: Arm
+    messages: list[tuple[int, JointTrajectory]]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """[n, 2]: the joints of every action that ~/action said."""
+        made = [c for c in self.arm.bench.out.commands if c.kind is CommandKind.POLICY]
+        return np.array([c.action[[0, 2]] for c in made])
+
+    def at_ns(self) -> list[int]:
+        made = [c for c in self.arm.bench.out.commands if c.kind is CommandKind.POLICY]
+        return [c.published_ns for c in made]
+
+
+def told(chunks: int, seed: int = 0, stop: bool = False) -> Told:
+    """An arm whose chunks want the joints now here, now there; each is replaced after 3 of 10."""
+    draw = np.random.default_rng(seed)
+    how = Chunking(Execution.ASYNC, replan_interval=3)
+    arm = Arm(joint_space(), "trajectory", how=how, jump=JUMP, max_age_s=0.6)
+    said, heard = arm.notes.said["joint_trajectory"], []
+
+    def goes(step) -> None:
+        step()
+        heard.extend((arm.bench.clock.now, m) for m in said[len(heard) :])
+
+    for _ in range(chunks):
+        arm.measure()
+        goal = draw.uniform(-1.5, 1.5, (1, 3))
+        goes(lambda goal=goal: arm.cycle(np.tile(goal * [1, 0, 1], (10, 1))))
+        for _ in range(2):
+            goes(arm.tick)
+    if stop:
+        arm.measure(arm.bench.out.commands[-1].action * [0.95, 1.0, 0.95])
+        arm.bench.control.stop()
+        goes(arm.tick)
+    return Told(arm, heard)
+
+
+def driven(
+    what: Told, delays: np.ndarray, after_s: float = 1.0, **controller: bool
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """(instants of the control cycles, positions [n, 2], what was refused) where each message
+    comes ``delays`` after it was said, and nothing more does for ``after_s`` in the end."""
+    mail = [(at + int(late), m) for (at, m), late in zip(what.messages, delays, strict=True)]
+    control = JointTrajectoryController(NAMES, START, **controller)
+    begin, end = mail[0][0] // CYCLE * CYCLE, mail[-1][0] + int(after_s * SECOND)
+    times, path = range(begin, end, CYCLE), []
+    for now in times:
+        while mail and mail[0][0] <= now:
+            control.receive(mail.pop(0)[1], now)
+        path.append(control.update(now))
+    return np.array(times), np.array(path), control.refused
+
+
+def delays(what: Told, most_ms: float, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0.0, most_ms * MS, len(what.messages))
+
+
+def per_period(path: np.ndarray) -> float:
+    """The longest way of a joint in any control period."""
+    periods = T // CYCLE
+    return float(np.abs(path[periods:] - path[:-periods]).max())
+
+
+def test_the_stamp_is_when_the_first_action_begins_and_nothing_but_positions_is_said() -> None:
+    what = told(3)
+    for at, message in what.messages:
+        assert stamp_of(message.header.stamp) == at + LEAD
+        assert all(p.positions for p in message.points)
+        assert not any(p.velocities or p.accelerations or p.effort for p in message.points)
+
+
+def test_no_chunk_that_replaces_another_moves_a_joint_beyond_the_jump_limit() -> None:
+    """Whatever the delays, up to the lead; the controller itself joins a cycle early."""
+    what = told(30)
+    _, path, refused = driven(what, delays(what, 16.0))
+    assert not refused
+    assert per_period(what.rows.repeat(T // CYCLE, 0)) == pytest.approx(MOST), (
+        "it goes to the limit"
+    )
+    assert per_period(path) <= MOST * (1 + CYCLE / T) + 1e-9
+
+
+def test_what_is_executed_is_what_was_said_at_the_instant_it_was_said_for() -> None:
+    what = told(12)
+    times, path, _ = driven(what, delays(what, 16.0))
+    due = np.array(what.at_ns()) + LEAD + T
+    reached = np.array([path[np.searchsorted(times, at)] for at in due])
+    assert reached == pytest.approx(what.rows, abs=MOST * 2 * CYCLE / T)
+
+
+def test_messages_later_than_the_lead_are_executed_late_and_never_in_one_step() -> None:
+    what = told(30)
+    _, path, refused = driven(what, delays(what, 45.0))
+    assert not refused
+    assert np.abs(np.diff(path, axis=0)).max() <= 2 * MOST * CYCLE / T + 1e-9
+
+
+@pytest.mark.parametrize("upsampling", [False, True])
+def test_the_motion_ends_when_its_evidence_is_too_old(upsampling: bool) -> None:
+    what = told(4)
+    times, path, _ = driven(what, delays(what, 16.0), upsampling=upsampling)
+    end_ns = what.arm.bench.out.commands[-1].valid_until_ns
+    still = path[times >= end_ns]
+    assert len(still) > 100 and np.ptp(still, axis=0) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("upsampling", [False, True])
+@pytest.mark.parametrize("replacement", [False, True])
+def test_a_stop_ends_the_motion_a_period_after_it_comes(
+    upsampling: bool, replacement: bool
+) -> None:
+    what = told(4, stop=True)
+    late = delays(what, 16.0)
+    times, path, refused = driven(what, late, upsampling=upsampling, replacement=replacement)
+    assert not refused
+    stopped_ns = what.messages[-1][0] + int(late[-1]) + T
+    still = path[times >= stopped_ns + 2 * CYCLE]
+    place = what.messages[-1][1].points[-1].positions
+    assert place == pytest.approx(what.rows[-1] * 0.95)
+    assert still == pytest.approx(np.tile(place, (len(still), 1)))
+    assert np.abs(np.diff(path, axis=0)).max() < MOST, "not in one step"
+
+
+def test_upsampled_chunks_reach_the_same_places() -> None:
+    what = told(12)
+    times, path, _ = driven(what, delays(what, 16.0), upsampling=True)
+    due = np.array(what.at_ns()) + LEAD + T
+    reached = np.array([path[np.searchsorted(times, at)] for at in due])
+    assert reached == pytest.approx(what.rows, abs=MOST / 10)
+
+
+def test_a_controller_without_replacement_follows_the_chunks_too() -> None:
+    """Before 6.10 another trajectory leads at once from where the arm is to its first point."""
+    what = told(30)
+    _, path, refused = driven(what, delays(what, 16.0), replacement=False)
+    assert not refused
+    assert per_period(path) <= MOST * 1.5
+
+
+# ------------------------------------------------------------------------------ the model itself
+
+
+def trajectory(*points: tuple[float, float], stamp: float = 0.0) -> JointTrajectory:
+    """(seconds from the start, position) of one joint."""
+    message = JointTrajectory(joint_names=["a"])
+    message.header.stamp = to_time(round(stamp * SECOND))
+    for seconds, position in points:
+        since = Duration(sec=int(seconds), nanosec=round(seconds % 1 * SECOND))
+        message.points.append(JointTrajectoryPoint(positions=[position], time_from_start=since))
+    return message
+
+
+def follows(control: JointTrajectoryController, from_s: float, to_s: float) -> float:
+    for now in range(round(from_s * SECOND), round(to_s * SECOND) + 1, 10 * MS):
+        control.update(now)
+    return float(control.position[0])
+
+
+def test_the_model_keeps_the_motion_until_a_future_stamp_and_goes_on_from_there() -> None:
+    control = JointTrajectoryController(["a"], np.zeros(1))
+    assert control.receive(trajectory((1.0, 1.0), (2.0, 2.0), stamp=10.0), 10 * SECOND)
+    assert follows(control, 10.0, 10.5) == pytest.approx(0.5)
+    assert control.receive(trajectory((1.0, 0.0), stamp=11.5), round(10.51 * SECOND))
+    assert follows(control, 10.51, 11.5) == pytest.approx(1.49), "as it was, a cycle behind"
+    assert follows(control, 11.51, 12.0) == pytest.approx(0.745), "and back"
+    assert follows(control, 12.01, 13.0) == 0.0, "held"
+
+
+def test_the_model_without_replacement_ends_the_motion_at_once() -> None:
+    control = JointTrajectoryController(["a"], np.zeros(1), replacement=False)
+    control.receive(trajectory((1.0, 1.0), (2.0, 2.0), stamp=10.0), 10 * SECOND)
+    follows(control, 10.0, 10.5)
+    control.receive(trajectory((0.5, 0.0), stamp=11.0), round(10.5 * SECOND))
+    assert follows(control, 10.5, 11.0) == pytest.approx(0.25), "half of the way to its first point"
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (JointTrajectory(joint_names=["a"]), "empty trajectory"),
+        (JointTrajectory(joint_names=["b"]), "joints do not match"),
+        (trajectory((1.0, 1.0), (1.0, 2.0)), "not strictly increasing"),
+        (trajectory((1.0, 1.0), stamp=3.0), "ends in the past"),
+    ],
+)
+def test_the_model_refuses_what_the_controller_refuses(message, why) -> None:
+    control = JointTrajectoryController(["a"], np.zeros(1))
+    assert not control.receive(message, 10 * SECOND)
+    assert why in control.refused[0]
+    assert control.update(10 * SECOND) == 0.0

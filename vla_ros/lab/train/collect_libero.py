@@ -1,0 +1,184 @@
+"""Demonstrations of LIBERO's scripted expert: a set of its own sentences, for one suite.
+
+Apart from :mod:`vla_ros.lab.train.collect` since LIBERO's expert remembers where it is in its plan:
+it is asked for the task's own sentence alone, and what it would do for another one is not known
+(``SetInfo.own_sentence``). Initial states 0 to 9 of every task are never used: `vla-ros eval
+--episodes 10` plays just these.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import ACTION_DIM, Floats
+from vla_ros.data.demonstrations import (
+    BODIES,
+    Demonstration,
+    Float32,
+    SetInfo,
+    Track,
+    scales,
+    to_environment,
+    write_shard,
+)
+from vla_ros.engine.io.images.preprocessor import fit
+from vla_ros.lab.train.collect import (
+    GRIPPER_POSE,
+    RENDER_SIZE,
+    CollectOptions,
+    Disturbance,
+    Episode,
+    ShardReport,
+    shard_path,
+)
+from vla_ros.sim.env import AGENTVIEW, EnvSpec, SimObservation, Task
+from vla_ros.sim.factory import EnvConfig
+from vla_ros.sim.libero.environment import Eye, Libero
+from vla_ros.sim.libero.expert import TARGETS, THINGS, LiberoExpert
+from vla_ros.sim.libero.suites import UnknownInstruction
+
+HELD_OUT: Final = 10  # initial states of every task, the first, that are an evaluation's
+#: what the patch loss tells apart: the first of each kind, where a task has it
+OBJECTS: Final = (*(f"{kind}_1" for kind in (*THINGS, *TARGETS)), GRIPPER_POSE)
+
+
+def tasks_of(spec: EnvSpec) -> tuple[Task, ...]:
+    """Those of the suite that the expert knows. UserError: none."""
+    known = tuple(task for task in spec.tasks if _does(task.instruction))
+    if not known:
+        raise UserError(
+            "the scripted expert knows none of this suite's tasks; it knows libero_object's and"
+            " most of libero_spatial's"
+        )
+    return known
+
+
+def _does(instruction: str) -> bool:
+    try:
+        LiberoExpert(instruction)
+    except UnknownInstruction:
+        return False
+    return True
+
+
+def episodes_of(options: CollectOptions, spec: EnvSpec, shard: int) -> list[Episode]:
+    """A shard has one task, which is built once; every task has its turn before one comes again."""
+    tasks = tasks_of(spec)
+    task, turn = tasks[shard % len(tasks)], shard // len(tasks)
+    first = shard * options.per_shard
+    count = min(options.per_shard, options.demonstrations - first)
+    free = task.initial_states - HELD_OUT
+    return [
+        Episode(
+            task.name,
+            task.instruction,
+            HELD_OUT + (turn * options.per_shard + place) % free,
+            seed=0,  # another one would draw the suite's furniture anew
+            max_steps=task.max_steps,
+        )
+        for place in range(count)
+    ]
+
+
+def make_shard(options: CollectOptions, directory: Path, number: int) -> ShardReport:
+    """Run a shard's episodes and write it. SimError: the suite cannot be played here."""
+    environment = EnvConfig("libero", RENDER_SIZE, wrist=False, suite=options.suite)()
+    assert isinstance(environment, Libero)
+    sentences = tuple(dict.fromkeys(task.instruction for task in tasks_of(environment.spec)))
+    kept: list[Demonstration] = []
+    failed = 0
+    try:
+        for place, episode in enumerate(episodes_of(options, environment.spec, number)):
+            rng = np.random.default_rng([options.seed, number, place])
+            shown = _demonstrate(environment, episode, options, sentences, rng)
+            if shown.track.success:
+                kept.append(shown)
+            else:
+                failed += 1
+    finally:
+        environment.close()  # OpenGL complains when the interpreter takes it down
+    write_shard(shard_path(directory, number), _info(options, environment.spec, sentences), kept)
+    frames = sum(len(one.track) for one in kept)
+    return ShardReport(len(kept), failed, len(kept), frames)
+
+
+def _info(options: CollectOptions, spec: EnvSpec, sentences: tuple[str, ...]) -> SetInfo:
+    return SetInfo(
+        environment=spec.name,
+        image_size=options.image_size,
+        cameras=(AGENTVIEW,),
+        objects=OBJECTS,
+        scale=tuple(scales(spec).tolist()),
+        control_rate_hz=spec.control_rate_hz,
+        instructions=sentences,
+        own_sentence=True,
+    )
+
+
+def _demonstrate(
+    environment: Libero,
+    episode: Episode,
+    options: CollectOptions,
+    sentences: tuple[str, ...],
+    rng: np.random.Generator,
+) -> Demonstration:
+    """One episode to its end or its step limit; what the arm executes is disturbed."""
+    expert, disturb = LiberoExpert(episode.instruction), Disturbance(rng)
+    scale = scales(environment.spec)
+    seen = environment.reset(episode.task, episode.initial_state, episode.seed)
+    eye = environment.eye()
+    images, pixels = [], []
+    rows: list[tuple[Floats, Floats, Floats, Floats]] = []
+    success = False
+    for _ in range(episode.max_steps):
+        action = to_environment(expert.act(seen.poses), scale)
+        executed = disturb(action)
+        picture = seen.images[AGENTVIEW]
+        images.append(
+            fit(picture, options.image_size, "resize-naive", (0, 0, 0), options.interpolation)
+        )
+        pixels.append(where(eye, seen, options.image_size))
+        rows.append((action, executed, seen.eef_pos, seen.gripper_qpos))
+        step = environment.step(executed)
+        if step.done:
+            success = step.success
+            break
+        seen = step.observation
+    wanted, done, position, fingers = (
+        np.stack(column).astype(np.float32) for column in zip(*rows, strict=True)
+    )
+    labels = np.zeros((len(rows), len(sentences), ACTION_DIM), np.float32)
+    labels[:, sentences.index(episode.instruction)] = wanted
+    track = Track(
+        task=episode.task,
+        instruction=episode.instruction,
+        seed=episode.seed,
+        initial_state=episode.initial_state,
+        success=success,
+        source=episode.source,
+        actions=wanted,
+        labels=labels,
+        executed=done,
+        ee_pos=position,
+        gripper_states=fingers,
+        poses=np.empty((0, len(BODIES), 7), np.float32),
+        pixels={AGENTVIEW: np.stack(pixels)},
+    )
+    return Demonstration(track, {AGENTVIEW: np.stack(images)})
+
+
+def where(eye: Eye, seen: SimObservation, size: int) -> Float32:
+    """Pixels [K, 2] of OBJECTS in a square image of ``size``, x to the right, y down; NaN for what
+    a task has not, or what is behind the camera."""
+    nowhere = (np.nan,) * 3
+    points = np.array([seen.poses[n].position if n in seen.poses else nowhere for n in OBJECTS])
+    local = (points - eye.position) @ eye.rotation  # the camera looks along its -z, y up
+    depth = np.where(-local[:, 2] > 1e-3, -local[:, 2], np.nan)
+    half = size / 2
+    focal = half / np.tan(eye.fovy / 2)
+    x, y = half + focal * local[:, 0] / depth, half - focal * local[:, 1] / depth
+    return np.stack((x, y), axis=1).astype(np.float32)
