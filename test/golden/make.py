@@ -123,6 +123,13 @@ MAKERS = {
         {"torch": "2.13.0", "transformers": "5.23.0", "lerobot": "0.6.1"},
         ("{here}/evo1",),
     ),
+    "turbovla": Maker(
+        "turbovla/make.py",
+        tuple(f"turbovla/{name}" for name in ("lengths", "own", "padded", "tokenizer.json")),
+        {"H-EmbodVis/TurboVLA": "2d42436"},
+        {"torch": "2.13.0", "transformers": "4.57.1", "timm": "1.0.31"},
+        ("{here}/turbovla", "{TurboVLA}"),
+    ),
     "groot-n1.7-head": Maker(
         "groot/make_head.py",
         ("groot/head.npz",),

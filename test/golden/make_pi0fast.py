@@ -49,7 +49,7 @@ SHAPES = {
         "kv_heads": 1, "head_dim": 10, "tied": False,
     },
 }  # fmt: skip
-FRAMES, EXAMPLES = 12, 2500
+FRAMES = 12
 
 
 def text_tokenizer(*, ends: bool = False) -> PreTrainedTokenizerFast:
@@ -180,7 +180,7 @@ def train(policy: Any, before: Any, steps: int) -> None:
     """By LeRobot's own loss; then weights that compress."""
     random = np.random.RandomState(0)
     examples = []
-    for phase in random.uniform(0, 25, EXAMPLES):
+    for phase in np.linspace(0, 40, 320):
         pixels, state, chunk = trajectory(phase)
         frame = as_frame({"front": pixels, "wrist": pixels[::-1]}, state)
         examples.append(before({**frame, "action": torch.from_numpy(chunk)[None]}))
@@ -189,7 +189,7 @@ def train(policy: Any, before: Any, steps: int) -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps)
     policy.train()
     for number in range(steps):
-        chosen = random.randint(0, len(examples), 24)
+        chosen = random.randint(0, len(examples), 32)
         batch = {n: torch.cat([examples[i][n] for i in chosen]) for n in names}
         loss, _ = policy.forward(batch)
         optimizer.zero_grad()
@@ -284,7 +284,7 @@ def main() -> None:
     config = policy_config(("front", "wrist"), ("QUANTILES", "MEAN_STD"))
     policy = get_policy_class("pi0_fast")(config)
     before, after = make_pre_post_processors(config, dataset_stats=stats)
-    train(policy, before, int(sys.argv[2]) if len(sys.argv) > 2 else 1800)
+    train(policy, before, int(sys.argv[2]) if len(sys.argv) > 2 else 1500)
     frames, states = [], []
     for phase in 3.0 + STEP * np.arange(FRAMES):
         pixels, state, _ = trajectory(phase)

@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from vla_ros.engine.io.flow_config import (
 )
 from vla_ros.engine.io.lerobot import lerobot_type
 from vla_ros.engine.io.random import write_random
+from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
+from vla_ros.engine.io.turbovla import write_turbovla
 from vla_ros.engine.models.evo1 import position_table
 from vla_ros.engine.models.family import LoadOptions, Placement
 from vla_ros.engine.models.groot import FAMILIES as GROOTS
@@ -500,7 +502,26 @@ def _folders() -> dict[str, HubFolder]:
         both(pi05, adapted(whole=True)), "pi05", converted=True,
         base=both(pi05, base_of(whole=True)),
     )  # fmt: skip
+    all_["TurboVLA of its authors"] = HubFolder(turbovlas, "random", converted=True)
     return all_ | _refused()
+
+
+def turbovlas(folder: Path) -> None:
+    """A checkpoint as TurboVLA's authors save it, whose heads have the published width."""
+    written, small = folder.with_name("written"), TURBOVLA
+    config = replace(
+        small,
+        vision=replace(small.vision, width=64, heads=1),
+        text=replace(small.text, width=64, heads=1),
+    )
+    write_turbovla(written, config, 1)
+    raw = json.loads((written / CONFIG).read_text())
+    raw.pop("shapes")
+    folder.mkdir()
+    content = {"model_state_dict": load_file(written / WEIGHTS), "model_config": raw}
+    torch.save(content, folder / "turbovla_libero.pth")
+    shutil.copy(written / "dataset_statistics.json", folder / "libero_all4_stats.json")
+    shutil.copy(written / "tokenizer.json", folder)
 
 
 def _refused() -> dict[str, HubFolder]:
@@ -588,6 +609,12 @@ def _refused() -> dict[str, HubFolder]:
         "weights for llama.cpp": (somebodys({}, "model.gguf"), "llama.cpp: give the original", {}),
         "Evo-1 of its authors": (
             somebodys({}, "mp_rank_00_model_states.pt"), "train the policy with LeRobot", {},
+        ),
+        "TurboVLA of its authors, as it is": (
+            turbovlas, "turbovla_libero.pth, a pickle.*vla-ros convert", {},
+        ),
+        "TurboVLA of LeRobot's plug-in": (
+            lerobots_other("turbovla"), "policy of lerobot, of type 'turbovla'", {},
         ),
         "MolmoAct2 of transformers": (
             somebodys({"model_type": "molmoact2"}, WEIGHTS, "norm_stats.json"),

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+import PIL.Image
 import pytest
 
 from vla_ros.cli import main
@@ -67,8 +69,12 @@ TASKS = ("libero_spatial/8", "libero_object/3", "libero_goal/7", "libero_10/4")
 
 
 @pytest.fixture(scope="module")
-def settled(start):
-    env = start("")
+def env(start):
+    return start("")
+
+
+@pytest.fixture(scope="module")
+def settled(env):
     return [expected.look(env, task, picture=False) for task in TASKS]
 
 
@@ -86,6 +92,16 @@ def test_a_thing_that_rests_elsewhere_is_named(settled):
     reading = probe.rest("some", settled, table)
     assert not reading.right
     assert "wrong in 1 of 4 tasks: libero_object/3 alphabet_soup_1 12.0 mm" in reading.found
+
+
+def test_a_picture_of_a_task_as_both_cameras_see_it(env, settled, tmp_path):
+    expected.draw(env, TASKS[-1:], tmp_path / "seen.png")
+    with PIL.Image.open(tmp_path / "seen.png") as picture:
+        shown = np.asarray(picture)
+    assert shown.shape == (20 + 2 * 64, 64, 3)
+    images = env.reset(TASKS[-1], 0).images
+    assert np.array_equal(shown[20:84], images["agentview"])
+    assert np.array_equal(shown[84:], images["wrist"])
 
 
 def test_another_world_is_an_exit_status_of_its_own(monkeypatch, capsys):

@@ -15,7 +15,8 @@ Make a checkpoint that the engine reads of one as it was released. SOURCE is
   a LoRA adapter, merged into --base,
   OpenVLA's own layout with its weights in pytorch_model*.bin,
   an adapter of peft that LeRobot trained, merged into --base,
-  a policy of LeRobot's before 0.4, its statistics among its weights.
+  a policy of LeRobot's before 0.4, its statistics among its weights,
+  a checkpoint of TurboVLA's authors for LIBERO (one .pth).
 What it is, is seen from its files. Pickles are read by torch's weights_only loader in a process
 of its own: none can run code. TARGET appears when it is complete and has been read back.
 """
@@ -27,7 +28,7 @@ def add_parser(verbs: Verbs) -> None:
     add = parser.add_argument
     add("source", type=Path, metavar="SOURCE", help="a directory on this machine")
     add("target", type=Path, metavar="TARGET", help="the directory to write; it must not exist")
-    add("--tokenizer", type=Path, help="tokenizer.json of the language model (prismatic runs)")
+    add("--tokenizer", type=Path, help="tokenizer.json of the language model (prismatic, TurboVLA)")
     add("--base", type=Path, help="the model that an adapter was trained on")
     add("--vq", type=Path, help="the VQ-VAE of a MiniVLA that speaks in its codes")
     add("--step", help="which of several checkpoints or heads (the newest; of heads the only one)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.hub_folders import FOLDERS, lerobots
+from support.hub_folders import FOLDERS, fasts, lerobots
 from vla_ros.cli.main import main
 from vla_ros.engine.io.files import header
 from vla_ros.engine.io.folder import describe
@@ -91,6 +92,19 @@ def test_the_tokenizer_that_lerobots_folders_never_have(tmp_path: Path) -> None:
     assert len(found.lacks) == 1
     assert found.next.startswith("hf download ")
     assert found.next.endswith(f"--local-dir {tmp_path / 'it'}")
+
+
+def test_pi0_fast_and_the_tokenizer_of_its_actions(tmp_path: Path) -> None:
+    fasts(tmp_path / "it")
+    found = describe(str(tmp_path / "it"))
+    assert found.family == "pi0_fast of LeRobot"
+    assert found.lacks == []
+    assert any(need.startswith("state_in_prompt: one of robot") for need in found.needs)
+    shutil.rmtree(tmp_path / "it" / "fast-action-tokenizer")
+    found = describe(str(tmp_path / "it"))
+    (lack,) = found.lacks
+    assert "no FAST tokenizer" in lack
+    assert found.next.startswith("hf download lerobot/fast-action-tokenizer --local-dir ")
 
 
 def test_it_takes_no_torch_and_less_than_two_seconds(tmp_path: Path) -> None:

@@ -153,8 +153,8 @@ def test_while_it_runs_there_is_a_report_of_what_was_played(tmp_path, monkeypatc
     said = []
     write = page.write_report
 
-    def look(*words):
-        path = write(*words)
+    def look(*words, **more):
+        path = write(*words, **more)
         found = re.search(r"So far (\d+) episodes?.* of (\d+), and it still runs", path.read_text())
         said.append(found and (int(found[1]), int(found[2])))
         return path

@@ -140,7 +140,7 @@ def test_libero_pro_comes_from_its_own_wheel_only(user, tmp_path, capsys):
     told = [line for line in lines if "LIBERO-PRO" in line]
     assert len(told) == 1 and told[0].startswith("FAIL") and "SHA-256" in told[0]
     assert not any("_swap" in line for line in lines)
-    assert main.main(["libero", "tasks", "--pro"]) == 2
+    assert main.main(["libero", "probe", "--pro"]) == 2
     assert "--pro belongs to setup" in capsys.readouterr().err
 
 

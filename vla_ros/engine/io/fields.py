@@ -343,3 +343,42 @@ GROOT_N15_HEAD = FieldLists(
     },
     {**_TRANSFORMERS_ONLY, "use_alternate_vl_dit": (False,)},
 )
+
+#: TurboVLA's, whose encoders' sizes come from elsewhere: `vla-ros convert` writes ``shapes``.
+TURBOVLA = FieldLists("name text vision interaction action", {}, {}, "shapes")
+_ENCODER_IDLE = {
+    "model_name_or_path local_files_only": "the weights are the checkpoint's",
+    "frozen force_eval_when_frozen": _TRAINING,
+    "attention_implementation": "how fast transformers computes it",
+}
+TURBOVLA_PARTS = {
+    "text": FieldLists(
+        "max_length padding_length padding_length_by_instruction",
+        _ENCODER_IDLE,
+        {"sub_sentence_present": (True,), "zero_padded_tokens": (False,)},
+    ),
+    "vision": FieldLists(
+        "image_size num_views",
+        {
+            **_ENCODER_IDLE,
+            "encode_views_separately": "how pictures are batched",
+            "compute_precision": "the number format is an option here",
+            "position_init_std position_scale_init dropout": _TRAINING,
+        },
+        {"position_embedding": ("view",)},
+    ),
+    "interaction": FieldLists(
+        "hidden_dim nheads num_layers dim_feedforward enhancer_inner_dim",
+        {
+            "text_dropout fusion_dropout fusion_droppath": _TRAINING,
+            "attention_backend": "how fast the authors' code computes it",
+            "compute_precision": "the number format is an option here",
+        },
+        {"padding_strategy": ("key_padding_mask",), "residual_style": ("normalized",)},
+    ),
+    "action": FieldLists(
+        "action_dim state_dim horizon num_state_tokens num_layers mlp_hidden_dim state_hidden_dim",
+        {"dropout": _TRAINING},
+        {},
+    ),
+}

@@ -23,6 +23,8 @@ from vla_ros.engine.io.fields import (
     GROOT_N16,
     GROOT_N17,
     LEROBOT,
+    TURBOVLA,
+    TURBOVLA_PARTS,
     FieldLists,
 )
 from vla_ros.engine.io.files import AGAIN, header, read_json, weight_map
@@ -32,10 +34,8 @@ from vla_ros.engine.io.flow_config import (
     FAST_TOKENIZER,
     KINDS,
     NORMALIZER,
-    PADDED,
     POSTPROCESSOR,
     PREPROCESSOR,
-    ROBOT,
     STATE,
     TOKENIZER,
     UNNORMALIZER,
@@ -122,6 +122,8 @@ def _tell(found: Described) -> None:
         _flow(found, str(kind), raw)
     elif model in _GROOTS:
         _groot(found, raw, *_GROOTS[str(model)])
+    elif raw.get("name") == "TurboVLA":
+        _turbovla(found, raw)
     else:
         if isinstance(kind, str):
             found.family = f"{kind} of LeRobot"
@@ -147,11 +149,6 @@ def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
             cameras, state, action = config.cameras, config.state_dim, config.action_dim
             before, after = (steps_of(directory / name) for name in (PREPROCESSOR, POSTPROCESSOR))
             relative_actions(directory, before, after, config)
-            if config.speaks_state and not config.state_in_prompt and state < config.state_width:
-                found.needs.append(
-                    f"engine_options state_in_prompt={ROBOT} (openpi, LeRobot 0.6) or {PADDED}"
-                    " (LeRobot 0.4): no folder says which it was trained with"
-                )
         else:
             EVO1.check(raw)
             fields = Fields(raw)
@@ -160,7 +157,8 @@ def _flow(found: Described, kind: str, raw: Mapping[str, Any]) -> None:
             action = feature_length(fields, "output_features", ACTION, 24)
         found.needs.append(_cameras(cameras))
         found.needs.append(f"a state of {state} values; it gives actions of {action}")
-        if kind == "pi05" and state < config.state_width and not config.state_in_prompt:
+        speaks = kind in ("pi05", FAST)
+        if speaks and state < config.state_width and not config.state_in_prompt:
             found.needs.append(
                 "state_in_prompt: one of robot (trained with openpi or LeRobot 0.6), padded (0.4)"
             )
@@ -276,6 +274,33 @@ def _groot(
             raise CheckpointError(
                 f"no tokenizer.json in {directory}: copy that of its language model there, or name"
                 " its folder with the option tokenizer"
+            )
+
+
+def _turbovla(found: Described, raw: Mapping[str, Any]) -> None:
+    directory, found.family = found.directory, "TurboVLA of its authors, converted"
+    with found.finding():
+        found.weights = _weights(directory)
+    with found.finding():
+        TURBOVLA.check(raw)
+        for name, lists in TURBOVLA_PARTS.items():
+            lists.check(Fields(raw).part(name).raw, f"{name}.")
+        views = ("primary", "wrist")[: Fields(raw).part("vision").whole("num_views", 2)]
+        found.needs.append(_cameras(views))
+        own = Fields(raw).part("action")
+        state, action = own.whole("state_dim", 8), own.whole("action_dim", 7)
+        found.needs.append(f"a state of {state} values; it gives actions of {action}")
+    with found.finding():
+        stats = read_json(directory / "dataset_statistics.json")
+        sets = [name for name, part in stats.items() if "action" in part]
+        if len(sets) > 1:
+            found.needs.append(f"unnorm_key: one of {', '.join(sorted(sets))}")
+    with found.finding():
+        if not (directory / "tokenizer.json").is_file():
+            raise CheckpointError(
+                f"no tokenizer.json in {directory}: copy that of google-bert/bert-base-uncased"
+                f" there: `hf download google-bert/bert-base-uncased tokenizer.json --local-dir"
+                f" {directory}`"
             )
 
 

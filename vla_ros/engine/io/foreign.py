@@ -27,6 +27,7 @@ FLOW_KINDS = (
     "groot-n1.7",
     "groot-n1.6",
     "groot-n1.5",
+    "turbovla",
 )
 PICKLES = ("pytorch_model*.bin", "model*.pt", "model*.pth", "consolidated*.pth")
 OFT_PARTS = "*--*_checkpoint.pt"
@@ -147,6 +148,12 @@ def foreign_files(names: Iterable[str], where: str) -> str | None:
                 f"{where} is a LoRA adapter without its base model:"
                 f" run `{CONVERT} {where} TARGET --base BASE` to merge the two"
             )
+    saved = sorted(n for n in fnmatch.filter(present, "*.pth") if "/" not in n)
+    if saved and "config.json" not in present and not weights:
+        return (
+            f"{where} holds {saved[0]}, a pickle, which this engine never reads: if it is a"
+            f" checkpoint of TurboVLA's authors, `{CONVERT} {where} TARGET` makes safetensors of it"
+        )
     if gguf := sorted(fnmatch.filter(present, "*.gguf")):
         return f"{where} holds {gguf[0]}, weights for llama.cpp: give the original safetensors"
     if "model_index.json" in present and "config.json" not in present:

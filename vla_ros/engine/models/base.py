@@ -149,7 +149,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
         self.bucket = 1 if capture is None else BUCKET
         self.longest = round_up(longest, self.bucket)
         self.state = torch.zeros(state_width, device=like.device)
-        self.solver = Euler(config.steps, rising)
+        self.solver = Euler(config.steps or 1, rising)
         self.sample = SampleBuffers(rows or self.horizon, self.width, self.steps, like.device)
         self.captured = GraphedFunctions(capture)
         self.row_time = "rtc_trained" in config.continues  # each action may have its own time
@@ -208,8 +208,8 @@ class FlowPolicy(ABC, Generic[SpanT]):
         """Rows of the longest prefix with so many rows of images."""
         return self.longest
 
-    def noise(self, generator: torch.Generator) -> torch.Tensor:
-        """Where a chunk starts [H, D]: normal, drawn on the CPU."""
+    def noise(self, generator: torch.Generator) -> torch.Tensor | None:
+        """Where a chunk starts [H, D]: normal, drawn on the CPU. None: a single pass makes it."""
         return torch.randn(len(self.sample.x), self.width, generator=generator)
 
     def masked_noise(self, noise: torch.Tensor) -> torch.Tensor:
@@ -272,6 +272,12 @@ class FlowPolicy(ABC, Generic[SpanT]):
         ``state`` replaces the prefix's, such as one that was rolled ahead. ValueError where the
         network cannot.
         """
+        if not self.steps:
+            with torch.inference_mode():
+                span = self.open(prefix, state)
+                return self.captured(
+                    ("steps", *span.key, None), lambda: self.single_pass(span)
+                ).clone()
         if noise is None:
             raise ValueError("this head starts from noise: give noise [H, D]")
         mode = None if guidance is None else guidance.mode
@@ -335,6 +341,10 @@ class FlowPolicy(ABC, Generic[SpanT]):
     ) -> torch.Tensor:
         """The velocity at x; ``with_state`` computes :attr:`state_rows` along with it."""
         return self.velocity(span, self.embed_suffix(x, step, with_state), step)
+
+    def single_pass(self, span: SpanT) -> torch.Tensor:
+        """The chunk [H, D] of a network that starts from no noise, whose velocity is the chunk."""
+        return self.step(span, self.sample.x, 0)
 
     def _steps(self, span: SpanT, mode: RtcMode | None) -> torch.Tensor:
         self.begin_chunk(span)

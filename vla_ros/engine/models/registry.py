@@ -12,6 +12,7 @@ from vla_ros.engine.errors import CheckpointError
 from vla_ros.engine.io.lerobot import LerobotFamily
 from vla_ros.engine.io.openvla import resolve
 from vla_ros.engine.io.random import PREFIX
+from vla_ros.engine.io.turbovla import TurboVLAFamily
 from vla_ros.engine.models.base import PolicyConfig
 from vla_ros.engine.models.evo1_config import Evo1Family
 from vla_ros.engine.models.family import Family, LoadOptions
@@ -24,6 +25,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     LerobotFamily("pi0_fast"),
     Evo1Family(),
     *GROOTS,
+    TurboVLAFamily(),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from vla_ros.engine.models.groot import GrootConfig
     from vla_ros.engine.models.groot_head import HeadConfig
     from vla_ros.engine.models.qwen3_vl import Qwen3VLConfig
+    from vla_ros.engine.models.turbovla import TurboVLAConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +366,8 @@ MODELS = {m.name: m for m in _KNOWN}
 def flow_shape_of(config: Any, name: str) -> ModelShape:
     """A config of any family (``PolicyConfig``) as a shape, with the longest prompt it takes, and
     of pi0-FAST the longest answer."""
+    if config.kind == "turbovla":
+        return _turbovla(config, name)
     tower, projector, text, tokens, words, expert = SHAPES[config.kind](config)
     spoken = int(getattr(config, "max_tokens", 0))
     return ModelShape(
@@ -503,6 +507,53 @@ def groot_expert(head: HeadConfig) -> ExpertShape:
         cross_share=1 / every if every == 2 else 1.0,
         refine=((context, 4 * context), (context, 4 * context), (4 * context, context))
         * head.vl_layers,
+    )
+
+
+def _turbovla(config: TurboVLAConfig, name: str) -> ModelShape:
+    """Its matrices without BERT's, which read an instruction once: there is no language model, so
+    the decoder has no layers, and the scores of its small attention are left out."""
+    width, inner, patches = config.width, config.inner, config.vision.patches
+    words = config.text_length or config.max_text
+    seen = len(config.cameras) * patches
+    memory = seen + words + config.state_rows
+    exchange = [
+        *[Matrix(width, inner, rows) for rows in (seen, words) for _ in range(2)],
+        *[Matrix(inner, width, rows) for rows in (seen, words)],
+        *[Matrix(width, wide, words) for wide in (3 * width, width, inner)],
+        Matrix(inner, width, words),
+    ]
+    queries = [
+        Matrix(width, 2 * width, memory),
+        *[Matrix(width, wide, config.horizon) for wide in (3 * width, width, width, width)],
+        Matrix(width, config.mlp, config.horizon),
+        Matrix(config.mlp, width, config.horizon),
+    ]
+    ends = pairwise((width, config.hidden, config.hidden, config.action_dim))
+    head = [
+        *exchange * config.exchange,
+        Matrix(config.state_dim, config.state_hidden, 1),
+        Matrix(config.state_hidden, config.state_rows * width, 1),
+        *queries * config.layers,
+        *[Matrix(a, b, config.horizon) for a, b in ends],
+    ]
+    eyes, inside = config.vision.width, config.projector
+    tower = _tower(config.vision, patches, 1 + config.vision.registers)
+    return ModelShape(
+        name,
+        "parallel",
+        (tower,),
+        tuple(Matrix(*ab, patches) for ab in ((eyes, inside), (inside, width), (eyes, width))),
+        DecoderShape(
+            width, inner, 0, config.heads, config.heads, width // config.heads, gated=False
+        ),
+        vision_tokens=patches,
+        text_tokens=words,
+        action_tokens=config.horizon,
+        chunk=config.horizon,
+        images=len(config.cameras),
+        action_head=tuple(head),
+        source=f"config.json of {name}",
     )
 
 

@@ -36,7 +36,8 @@ def test_every_adapter_and_every_file_is_in_the_table_once(table):
     assert not [name for name in writes if not (GOLDEN / name).exists()]
     scripts = {maker.script for maker in table.MAKERS.values()}
     found = {str(p.relative_to(GOLDEN)) for p in GOLDEN.rglob("make_*.py")}
-    assert found | {"flow/make.py", "flow/positions.py", "evo1/make.py"} == scripts
+    others = {f"{of}/make.py" for of in ("flow", "evo1", "turbovla")} | {"flow/positions.py"}
+    assert found | others == scripts
     assert {f"data/{p.name}" for p in (GOLDEN / "data").glob("*.tar.xz")} <= set(writes)
 
 

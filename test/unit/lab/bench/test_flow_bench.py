@@ -229,3 +229,19 @@ def test_on_a_gpu_memory_is_what_is_held_of_the_device(monkeypatch: pytest.Monke
     assert flow.peak_bytes("cuda:0") - before == 1000
     take(50)  # a graph's pool
     assert flow.resident_bytes("cuda:0") - before == 450
+
+
+def test_pi0_fast_is_measured_by_passes_of_a_chunk(capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured(capsys, "random:pi0_fast-small")
+    rows = found["schedules"]
+    assert list(rows) == ["autoregressive", "speculative", "speculative_full"]
+    assert all(row["same"] == row["chunks"] == 2 for row in rows.values())
+    assert rows["autoregressive"]["passes"] == rows["autoregressive"]["tokens"] == 60
+    assert rows["autoregressive"]["drafted"] == 0 < rows["speculative_full"]["drafted"]
+
+
+def test_what_means_nothing_to_pi0_fast_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, line in ((["--passes"], "--passes is for token policies"),
+                        (["--rows", "naive"], "rows naive are unknown")):  # fmt: skip
+        assert main(["bench", "--checkpoint", "random:pi0_fast-small", *RUN, *words]) == 2
+        assert line in capsys.readouterr().err

@@ -2,8 +2,8 @@
 
 :func:`convert` sees which kind a directory is: a run of prismatic (MiniVLA), an OpenVLA-OFT
 release, a LoRA adapter, OpenVLA's layout with pickled weights, an adapter of peft that LeRobot
-trained, or a folder of before LeRobot's processor files. What it writes has been read back by the
-engine's own loader before it appears.
+trained, a folder of before LeRobot's processor files, or a ``.pth`` of TurboVLA's authors. What it
+writes has been read back by the engine's own loader before it appears.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from vla_ros.engine.io.convert.lerobot import convert_lerobot
 from vla_ros.engine.io.convert.oft import convert_oft
 from vla_ros.engine.io.convert.pickles import read_pickle
 from vla_ros.engine.io.convert.prismatic import convert_prismatic
+from vla_ros.engine.io.convert.turbovla import convert_turbovla, pth_in
 from vla_ros.engine.io.files import (
     copy_beside,
     names_in,
@@ -66,6 +67,8 @@ def convert(source: Path, target: Path, options: ConvertOptions | None = None) -
     with publishing(target) as scratch:
         layout = None
         summary = convert_lerobot(source, scratch, options.base)
+        if summary is None and (path := pth_in(source)) is not None:
+            summary = convert_turbovla(source, scratch, path, options.tokenizer)
         if summary is None:
             summary = _fill(source, scratch, options)
             layout = inspect_checkpoint(str(scratch))

@@ -15,9 +15,8 @@ SEPARATOR = "/"  # {"model": {"llm": {"x": tensor}}} becomes model/llm/x
 _SKIPPED = ("optimizer", "lr_scheduler", "scheduler")  # of a training run, larger than its model
 
 
-def read_pickle(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor in nested dictionaries, by the names that lead to it, each in storage of its own
-    (safetensors has no two names for one). CheckpointError: the file holds something else.
+def read_content(path: Path) -> Any:
+    """What ``torch.save`` wrote. CheckpointError: the file holds something else.
 
     Torch's ``weights_only`` unpickler admits tensors and plain containers and nothing that could
     run code, from torch 2.6 on: older ones are refused (CVE-2025-32434). The file is mapped, so
@@ -31,9 +30,15 @@ def read_pickle(path: Path) -> dict[str, torch.Tensor]:
         )
     refuse_broken(path)
     try:
-        content = _load(path)
+        return _load(path)
     except Exception as error:
         raise CheckpointError(f"{path}: {_reason(error)}") from error
+
+
+def read_pickle(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor in nested dictionaries, by the names that lead to it, each in storage of its own
+    (safetensors has no two names for one). CheckpointError as of :func:`read_content`."""
+    content = read_content(path)
     found: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in _tensors(content):

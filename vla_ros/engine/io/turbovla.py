@@ -1,0 +1,450 @@
+"""TurboVLA's folders: what `vla-ros convert` makes of a checkpoint of its authors, for LIBERO.
+
+``config.json`` is the authors' own ``model_config``, with the key ``shapes`` for the sizes of the
+two encoders, which they take from elsewhere; ``dataset_statistics.json`` their statistics by
+data set, ``tokenizer.json`` that of bert-base-uncased.
+
+Source: H-EmbodVis/TurboVLA 2d42436 ``turbovla/models/configuration.py`` and
+``turbovla/evaluation/policy.py`` (pixels, state, actions, the gripper's rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+from vla_ros.core.action_space import action_space_of
+from vla_ros.core.types import Image
+from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.io.config import IMAGENET_MEAN, IMAGENET_STD, Fields, TowerConfig
+from vla_ros.engine.io.fields import TURBOVLA, TURBOVLA_PARTS
+from vla_ros.engine.io.files import cached, read_json, write_json
+from vla_ros.engine.io.images.preprocessor import uploaded
+from vla_ros.engine.io.processors import Scaler, TextTokenizer
+from vla_ros.engine.io.random import PREFIX, TEXT_VOCAB, DrawnWeights, build_tokenizer
+from vla_ros.engine.io.weights import WEIGHTS, Expected, FileWeights, Shape, Weights
+from vla_ros.engine.models.base import Inputs
+from vla_ros.engine.models.family import Family, LoadOptions, Opened, Placement
+from vla_ros.engine.models.preparation import Preparation, refuse_unless_image, stacked
+from vla_ros.engine.models.turbovla import (
+    BertShape,
+    Specials,
+    TurboVLA,
+    TurboVLAConfig,
+    turbovla_expected,
+)
+
+KIND, NAME = "turbovla", "TurboVLA"
+STATISTICS = "dataset_statistics.json"
+CAMERAS = ("primary", "wrist")  # of LIBERO's two views, in their order
+LIBERO_ACTION = 7
+EPS = 1e-6  # beside a deviation of the state
+TOKENS = ("[CLS]", "[SEP]", "[PAD]")
+#: DINOv3's ViT-B/16 and bert-base-uncased, which LIBERO's checkpoint has.
+DINOV3_B = TowerConfig(
+    768, 12, 12, 3072, image_size=256, patch=16, class_token=True, registers=4, layer_scale=True,
+    mean=IMAGENET_MEAN, std=IMAGENET_STD,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TurboScalers:
+    """The state by mean and deviation, the actions from -1 to 1 by their ends."""
+
+    state: Scaler
+    action: Scaler
+
+
+def read_turbovla_config(directory: Path) -> TurboVLAConfig:
+    """Read ``config.json``; CheckpointError in one line where this engine cannot run it."""
+    path = directory / "config.json"
+    try:
+        return parse_turbovla_config(read_json(path))
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def parse_turbovla_config(raw: Mapping[str, Any]) -> TurboVLAConfig:
+    """Turn the authors' ``model_config`` into a :class:`TurboVLAConfig`."""
+    fields = Fields(raw)
+    fields.choice("name", NAME, (NAME,))
+    TURBOVLA.check(raw)
+    text, vision, between, action = (fields.part(name) for name in TURBOVLA_PARTS)
+    for name, lists in TURBOVLA_PARTS.items():
+        lists.check(fields.part(name).raw, f"{name}.")
+    tower, bert = _shapes(fields.part("shapes"))
+    side = vision.whole("image_size", 256)
+    if side % tower.patch:
+        raise CheckpointError(f"vision.image_size {side} does not divide by {tower.patch}")
+    views = vision.whole("num_views", 2, most=len(CAMERAS))
+    config = TurboVLAConfig(
+        replace(tower, image_size=side),
+        bert,
+        horizon=action.whole("horizon", 12),
+        action_dim=action.whole("action_dim", LIBERO_ACTION),
+        state_dim=action.whole("state_dim", 8),
+        cameras=CAMERAS[:views],
+        max_text=min(text.whole("max_length", 256), bert.positions),
+        text_length=0
+        if text.raw.get("padding_length") is None
+        else text.whole("padding_length", 1),
+        lengths=_lengths(text),
+        width=between.whole("hidden_dim", 256),
+        heads=between.whole("nheads", 8),
+        exchange=between.whole("num_layers", 6),
+        inner=between.whole("enhancer_inner_dim", 1024),
+        mlp=between.whole("dim_feedforward", 2048),
+        state_rows=action.whole("num_state_tokens", 2),
+        state_hidden=action.whole("state_hidden_dim", 256),
+        layers=action.whole("num_layers", 3),
+        hidden=action.whole("mlp_hidden_dim", 512),
+    )
+    _check(config)
+    return config
+
+
+def _shapes(own: Fields) -> tuple[TowerConfig, BertShape]:
+    eyes, words = own.part("vision"), own.part("text")
+    names = ("width", "depth", "heads", "mlp", "patch", "registers")
+    given: dict[str, Any] = {n: eyes.whole(n, getattr(DINOV3_B, n)) for n in names}
+    tower = replace(DINOV3_B, **given)
+    plain = BertShape()
+    return tower, BertShape(**{n: words.whole(n, size) for n, size in asdict(plain).items()})
+
+
+def _lengths(text: Fields) -> tuple[tuple[str, int], ...]:
+    found = text.part("padding_length_by_instruction").raw
+    longest = text.raw.get("padding_length")
+    for name, length in found.items():
+        if not isinstance(length, int) or not isinstance(longest, int) or not 0 < length <= longest:
+            raise CheckpointError(
+                f"text.padding_length_by_instruction has {length!r} for {name!r}, padding_length is"
+                f" {longest!r}"
+            )
+    return tuple(found.items())
+
+
+def _check(config: TurboVLAConfig) -> None:
+    if config.action_dim != LIBERO_ACTION:
+        raise CheckpointError(
+            f"action.action_dim is {config.action_dim}: of TurboVLA's robots this engine knows"
+            f" LIBERO's alone, whose actions have {LIBERO_ACTION} values and a gripper behind"
+        )
+    wide = (("interaction.hidden_dim", config.width, config.heads),
+            ("interaction.enhancer_inner_dim", config.inner, max(1, config.heads // 2)),
+            ("shapes.vision.width", config.vision.width, 4 * config.vision.heads),
+            ("shapes.text.width", config.text.width, config.text.heads))  # fmt: skip
+    for name, width, heads in wide:
+        if width % heads:
+            raise CheckpointError(f"{name} {width} does not divide by {heads}")
+    if config.text_length > config.max_text:
+        raise CheckpointError(
+            f"text.padding_length {config.text_length} is more than max_length {config.max_text}"
+        )
+
+
+def turbovla_config_json(config: TurboVLAConfig) -> dict[str, Any]:
+    """The config.json that :func:`parse_turbovla_config` reads back, in the authors' words."""
+    eyes = {
+        name: getattr(config.vision, name)
+        for name in ("width", "depth", "heads", "mlp", "patch", "registers")
+    }
+    return {
+        "name": NAME,
+        "text": {
+            "max_length": config.max_text,
+            "padding_length": config.text_length or None,
+            "padding_length_by_instruction": dict(config.lengths),
+            "sub_sentence_present": True,
+            "zero_padded_tokens": False,
+        },
+        "vision": {
+            "image_size": config.vision.image_size,
+            "num_views": len(config.cameras),
+            "position_embedding": "view",
+        },
+        "interaction": {
+            "hidden_dim": config.width,
+            "nheads": config.heads,
+            "num_layers": config.exchange,
+            "dim_feedforward": config.mlp,
+            "enhancer_inner_dim": config.inner,
+            "padding_strategy": "key_padding_mask",
+            "residual_style": "normalized",
+        },
+        "action": {
+            "action_dim": config.action_dim,
+            "state_dim": config.state_dim,
+            "horizon": config.horizon,
+            "num_state_tokens": config.state_rows,
+            "num_layers": config.layers,
+            "mlp_hidden_dim": config.hidden,
+            "state_hidden_dim": config.state_hidden,
+        },
+        "shapes": {"vision": eyes, "text": asdict(config.text)},
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# Statistics, pictures and prompts.
+
+
+def data_sets_in(directory: Path) -> dict[str, Mapping[str, Any]]:
+    """The statistics of each data set of a folder. CheckpointError: there are none."""
+    path = directory / STATISTICS
+    if not path.is_file():
+        raise CheckpointError(
+            f"no {STATISTICS} in {directory}: copy the authors' libero_all4_stats.json there by"
+            " that name"
+        )
+    raw = read_json(path)
+    found = {n: part for n, part in raw.items() if isinstance(part, Mapping) and "action" in part}
+    if not found:
+        raise CheckpointError(f"{path} has no data set with statistics of its actions")
+    return found
+
+
+def read_scalers(directory: Path, config: TurboVLAConfig, key: str | None) -> TurboScalers:
+    """Of one data set. CheckpointError in one line: which, or what it lacks."""
+    found = data_sets_in(directory)
+    names = ", ".join(sorted(found))
+    if key is None and len(found) > 1:
+        raise CheckpointError(f"unnorm_key is needed; {directory} has: {names}")
+    if key is not None and key not in found:
+        raise CheckpointError(f"unnorm_key {key!r} is unknown; {directory} has: {names}")
+    own = Fields(found[key] if key is not None else next(iter(found.values())))
+    state = "proprio" if "proprio" in own.raw else "state"
+    middle, spread = _pair(own, state, ("mean", "std"), config.state_dim)
+    low, high = _pair(own, "action", ("min", "max"), config.action_dim)
+    return TurboScalers(Scaler("MEAN_STD", middle, spread, eps=EPS), Scaler("QUANTILES", low, high))
+
+
+def _pair(own: Fields, name: str, which: tuple[str, str], size: int) -> list[torch.Tensor]:
+    made = []
+    for one in which:
+        values = own.part(name).items(one)
+        if len(values) != size or not all(isinstance(v, (int, float)) for v in values):
+            raise CheckpointError(
+                f"{STATISTICS}: {name}.{one} has {len(values)} values, {size} are wanted"
+            )
+        made.append(torch.tensor(values, dtype=torch.float32))
+    return made
+
+
+def specials_of(words: TextTokenizer) -> Specials:
+    """The ids of BERT's own tokens and marks. CheckpointError: it has none."""
+    cls, sep, pad = (words.id_of(token) for token in TOKENS)
+    return Specials(cls, sep, pad, words.id_of("."), words.id_of("?"))
+
+
+class TurboVLAPreparation(Preparation):
+    """As the authors' evaluation on LIBERO has it, but that pictures of another size are
+    stretched, which it refuses, and a prompt that is too long is refused, which it cuts."""
+
+    def __init__(
+        self,
+        config: TurboVLAConfig,
+        scalers: TurboScalers,
+        words: TextTokenizer,
+        device: torch.device,
+    ) -> None:
+        self._config, self._scalers, self._words, self._device = config, scalers, words, device
+        self._mean, self._std = (
+            torch.tensor(values, device=device)[:, None, None]
+            for values in (config.vision.mean, config.vision.std)
+        )
+        self._pad = words.id_of(TOKENS[2])
+        self._ids = torch.empty(0, dtype=torch.int64)
+
+    def instruct(self, text: str) -> None:
+        config = self._config
+        ids = self._words(text)
+        length = dict(config.lengths).get(text, config.text_length)
+        most = length or config.max_text
+        if len(ids) > most:
+            raise ValueError(f"the instruction has {len(ids)} tokens, the most is {most}")
+        self._ids = torch.tensor(ids + [self._pad] * (length - len(ids)), device=self._device)
+
+    def inputs(self, images: Sequence[Image | None], state: torch.Tensor) -> Inputs:
+        if any(image is None for image in images):
+            raise InvalidAction("TurboVLA needs all of its cameras: none can be left out")
+        pixels = stacked(images, self._square)
+        return Inputs(
+            (pixels - self._mean) / self._std, self._ids, self._scalers.state.normalize(state)
+        )
+
+    def actions(self, chunk: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """In units; a gripper is open, 1, where its value is below 0, else closed, 0."""
+        values = self._scalers.action.restore(chunk)
+        gripper = torch.where(chunk[:, -1] < 0, 1.0, 0.0)
+        values[:, -1] = torch.where(chunk[:, -1].isfinite(), gripper, torch.nan)
+        return values
+
+    def _square(self, image: Image) -> torch.Tensor:
+        refuse_unless_image(image)
+        size = self._config.vision.image_size
+        pixels = uploaded(image, self._device).permute(2, 0, 1)[None].float()
+        if image.shape[:2] != (size, size):
+            pixels = F.interpolate(
+                pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
+            )
+            pixels = pixels.clamp(0, 255).round()
+        return pixels[0] * (1 / 255)
+
+
+# ------------------------------------------------------------------------------------------------
+# The family, and random weights.
+
+SMALL = TurboVLAConfig(
+    TowerConfig(
+        48, 3, 3, 96, image_size=64, patch=16, class_token=True, registers=2, layer_scale=True,
+        mean=IMAGENET_MEAN, std=IMAGENET_STD,
+    ),
+    BertShape(TEXT_VOCAB + len(TOKENS), 40, 2, 4, 72, 64),
+    horizon=6,
+    action_dim=LIBERO_ACTION,
+    state_dim=8,
+    cameras=CAMERAS,
+    max_text=48,
+    text_length=24,
+    width=32,
+    heads=4,
+    exchange=3,
+    inner=64,
+    mlp=80,
+    state_hidden=24,
+    layers=2,
+    hidden=48,
+)  # fmt: skip
+PRESETS = MappingProxyType(
+    {
+        f"{KIND}-small": SMALL,
+        KIND: TurboVLAConfig(DINOV3_B, BertShape(), 12, LIBERO_ACTION, 8, CAMERAS, text_length=21),
+    }
+)
+
+
+class TurboVLAFamily(Family[TurboVLAConfig]):
+    """Folders whose config.json has ``"name": "TurboVLA"``."""
+
+    kinds = (KIND,)
+    presets = PRESETS
+    takes = frozenset({"tokenizer", "unnorm_key"})
+
+    def owns(self, directory: Path) -> bool:
+        try:
+            return read_json(directory / "config.json").get("name") == NAME
+        except (CheckpointError, OSError):
+            return False
+
+    def config(self, source: Path | str, options: LoadOptions) -> TurboVLAConfig:
+        if isinstance(source, str):
+            return self.presets[source.removeprefix(PREFIX)]
+        return read_turbovla_config(source)
+
+    def expected(self, config: TurboVLAConfig) -> Expected:
+        return turbovla_expected(config)
+
+    def open(self, directory: Path, options: LoadOptions) -> Opened:
+        config = read_turbovla_config(directory)
+        scalers = read_scalers(directory, config, options.unnorm_key)
+        words = TextTokenizer(directory, options.tokenizer, "bert-base-uncased", config.text.vocab)
+        weights = FileWeights(directory / WEIGHTS, turbovla_expected(config))
+        return _opened(config, weights, scalers, words)
+
+    def random(self, config: TurboVLAConfig, seed: int, device: torch.device) -> Opened:
+        directory = cached(f"turbovla-tokenizer-{self.presets_version}", write_turbovla_tokenizer)
+        words = TextTokenizer(directory, None, "", config.text.vocab)
+        return _opened(config, drawn_turbovla(config, seed, device), plain_scalers(config), words)
+
+    def write(self, directory: Path, preset: str, seed: int) -> None:
+        write_turbovla(directory, self.presets[preset], seed)
+
+    def action_ends(self, directory: Path, options: LoadOptions) -> tuple[torch.Tensor, ...]:
+        config = read_turbovla_config(directory)
+        return read_scalers(directory, config, options.unnorm_key).action.ends()
+
+    def data_sets(self, directory: Path) -> Mapping[str, bool]:
+        try:
+            found = data_sets_in(directory)
+        except CheckpointError:
+            return {}
+        return dict.fromkeys(found, True) if len(found) > 1 else {}
+
+
+def write_turbovla(directory: Path, config: TurboVLAConfig, seed: int) -> None:
+    """A folder as `vla-ros convert` writes it, with random float32 weights."""
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = drawn_turbovla(config, seed, torch.device("cpu"))
+    save_file({n: drawn.take(n) for n in drawn.shapes}, str(directory / WEIGHTS))
+    write_json(directory / "config.json", turbovla_config_json(config))
+    plain = plain_scalers(config)
+    stats = {
+        "proprio": {"mean": plain.state.low.tolist(), "std": plain.state.high.tolist()},
+        "action": {"min": plain.action.low.tolist(), "max": plain.action.high.tolist()},
+    }
+    write_json(directory / STATISTICS, {"random": stats})
+    write_turbovla_tokenizer(directory)
+
+
+def drawn_turbovla(config: TurboVLAConfig, seed: int, device: torch.device) -> DrawnWeights:
+    """The random weights of a checkpoint of ``config``."""
+
+    def special(name: str, shape: Shape) -> torch.Tensor | None:
+        if "gamma_" in name or "lambda1" in name:
+            return torch.full(shape, 0.5)
+        return torch.ones(shape) if "LayerNorm.weight" in name or "net.0.weight" in name else None
+
+    return DrawnWeights(turbovla_expected(config).must, seed, device, special, lambda name: 1.0)
+
+
+def plain_scalers(config: TurboVLAConfig) -> TurboScalers:
+    """States as they are, actions of a tenth."""
+    state = torch.zeros(config.state_dim), torch.ones(config.state_dim)
+    ends = torch.full((config.action_dim,), 0.1)
+    return TurboScalers(
+        Scaler("MEAN_STD", state[0], state[1], eps=EPS), Scaler("QUANTILES", -ends, ends)
+    )
+
+
+def write_turbovla_tokenizer(directory: Path) -> None:
+    """The small tokenizer with BERT's tokens, two of which are around every prompt."""
+    from tokenizers import processors
+
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens(list(TOKENS))
+    cls, sep = ((token, tokenizer.token_to_id(token)) for token in TOKENS[:2])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls[0]} $A {sep[0]}", special_tokens=[cls, sep]
+    )
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def _opened(
+    config: TurboVLAConfig, weights: Weights, scalers: TurboScalers, words: TextTokenizer
+) -> Opened:
+    specials = specials_of(words)
+
+    def build(taken: Weights, to: Placement) -> TurboVLA:
+        if to.formats:
+            raise CheckpointError(
+                f"weights {to.formats}: TurboVLA's are run as they are stored, leave weights empty"
+            )
+        return TurboVLA(config, taken, specials, to.like, to.capture)
+
+    return Opened(
+        config,
+        weights,
+        scalers,
+        words,
+        action_space_of(config.action_dim),
+        lambda device: TurboVLAPreparation(config, scalers, words, device),
+        build,
+    )
