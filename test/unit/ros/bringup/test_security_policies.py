@@ -31,7 +31,7 @@ SIMULATED = {"bridge", "replay"}
 IMAGES = ("image", "image/compressed", "wrist_image", "wrist_image/compressed")
 OUTPUTS = (
     *("twist", "left_twist", "gripper", "left_gripper"),
-    *("joint_trajectory", "positions", "gripper_positions"),
+    *("joint_trajectory", "positions", "joint_commands", "gripper_positions"),
 )
 TAKEOVER = ("action", "twist", "left_twist", "gripper", "left_gripper", "joint_states")
 #: What the source does not show: by node and file, how many such calls there are, and what they
