@@ -73,6 +73,7 @@ PARAMETERS = (
     "max_age_s",
 )
 ROS2BAG_ALONE = {
+    "contract": "",
     "params_file": "",
     "extra_params_file": "",
     "remappings": "{}",
