@@ -101,6 +101,7 @@ MOVES = (
     *("policy/action", "policy/action_chunk", "policy/twist", "policy/left_twist"),
     *("policy/gripper", "policy/left_gripper", "policy/joint_trajectory", "policy/positions"),
     "policy/gripper_positions",
+    "policy/joint_commands",
 )
 
 
