@@ -124,7 +124,9 @@ def test_a_controller_that_starts_anew_is_told_what_the_last_one_knew(hand, end)
         second = hand.controller("succeed")
         wait_until(lambda: goals(second), 20.0, "the goal again")
         hand.acts(50)
-    assert answered(first) == answered(second) == ["succeed"]
+    assert answered(first) == ["succeed"]
+    # Again where the answer was lost: a server may hear a client before that hears the server.
+    assert answered(second) in (["succeed"], ["succeed"] * 2)
 
 
 def test_an_activation_tells_the_gripper_anew(hand):
