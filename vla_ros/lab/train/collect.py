@@ -138,13 +138,17 @@ class Episode:
 
 @dataclass(slots=True)
 class Recorder:
-    """Collects what a demonstration is made of; ``interpolation``: of the images, see ``fit``."""
+    """Collects what a demonstration is made of; ``interpolation``: of the images, see ``fit``.
+
+    ``projection``: camera, poses, names -> where they are in its image, float32 [K, 2]. ``poses``:
+    whether those of BODIES are kept."""
 
     size: int
     cameras: tuple[str, ...]
     objects: tuple[str, ...]
-    projection: Projection
+    projection: Callable[[str, Mapping[str, Pose], Sequence[str]], Float32]
     interpolation: str = "bicubic"
+    poses: bool = True
     images: dict[str, list[Image]] = field(default_factory=dict)
     pixels: dict[str, list[Float32]] = field(default_factory=dict)
     rows: list[tuple[Floats, Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
@@ -157,7 +161,7 @@ class Recorder:
             self.images.setdefault(camera, []).append(small)
             where = self.projection(camera, seen.poses, self.objects)
             self.pixels.setdefault(camera, []).append(where)
-        where_all = poses_of(seen.poses)
+        where_all = poses_of(seen.poses) if self.poses else np.empty(0)
         taught = (label.action, label.labels, executed)
         self.rows.append((*taught, seen.eef_pos, seen.gripper_qpos, where_all))
 
@@ -178,7 +182,7 @@ class Recorder:
             executed=executed,
             ee_pos=position,
             gripper_states=fingers,
-            poses=poses,
+            poses=poses if self.poses else np.empty((0, len(BODIES), 7), np.float32),
             pixels={name: np.stack(rows) for name, rows in self.pixels.items()},
         )
         return Demonstration(track, {name: np.stack(rows) for name, rows in self.images.items()})

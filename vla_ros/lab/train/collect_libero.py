@@ -8,31 +8,32 @@ it is asked for the task's own sentence alone, and what it would do for another 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from vla_ros.core.errors import UserError
-from vla_ros.core.types import ACTION_DIM, Floats
+from vla_ros.core.types import ACTION_DIM, Floats, Pose
 from vla_ros.data.demonstrations import (
-    BODIES,
     Demonstration,
     Float32,
     SetInfo,
-    Track,
     scales,
     to_environment,
     write_shard,
 )
-from vla_ros.engine.io.images.preprocessor import fit
 from vla_ros.lab.train.collect import (
     GRIPPER_POSE,
     RENDER_SIZE,
     CollectOptions,
     Disturbance,
     Episode,
+    Recorder,
     ShardReport,
+    Taught,
+    play,
     shard_path,
 )
 from vla_ros.sim.env import AGENTVIEW, EnvSpec, SimObservation, Task
@@ -128,54 +129,28 @@ def _demonstrate(
 ) -> Demonstration:
     """One episode to its end or its step limit; what the arm executes is disturbed."""
     expert, disturb = LiberoExpert(episode.instruction), Disturbance(rng)
-    scale = scales(environment.spec)
-    seen = environment.reset(episode.task, episode.initial_state, episode.seed)
-    eye = environment.eye()
-    images, pixels = [], []
-    rows: list[tuple[Floats, Floats, Floats, Floats]] = []
-    success = False
-    for _ in range(episode.max_steps):
+    scale, own = scales(environment.spec), sentences.index(episode.instruction)
+
+    def drive(seen: SimObservation) -> tuple[Taught, Floats]:
         action = to_environment(expert.act(seen.poses), scale)
-        executed = disturb(action)
-        picture = seen.images[AGENTVIEW]
-        images.append(
-            fit(picture, options.image_size, "resize-naive", (0, 0, 0), options.interpolation)
-        )
-        pixels.append(where(eye, seen, options.image_size))
-        rows.append((action, executed, seen.eef_pos, seen.gripper_qpos))
-        step = environment.step(executed)
-        if step.done:
-            success = step.success
-            break
-        seen = step.observation
-    wanted, done, position, fingers = (
-        np.stack(column).astype(np.float32) for column in zip(*rows, strict=True)
+        labels = np.zeros((len(sentences), ACTION_DIM))
+        labels[own] = action
+        return Taught(action, labels), disturb(action)
+
+    def projection(_: str, poses: Mapping[str, Pose], names: Sequence[str]) -> Float32:
+        return where(environment.eye(), poses, names, options.image_size)
+
+    recorder = Recorder(
+        options.image_size, (AGENTVIEW,), OBJECTS, projection, options.interpolation, poses=False
     )
-    labels = np.zeros((len(rows), len(sentences), ACTION_DIM), np.float32)
-    labels[:, sentences.index(episode.instruction)] = wanted
-    track = Track(
-        task=episode.task,
-        instruction=episode.instruction,
-        seed=episode.seed,
-        initial_state=episode.initial_state,
-        success=success,
-        source=episode.source,
-        actions=wanted,
-        labels=labels,
-        executed=done,
-        ee_pos=position,
-        gripper_states=fingers,
-        poses=np.empty((0, len(BODIES), 7), np.float32),
-        pixels={AGENTVIEW: np.stack(pixels)},
-    )
-    return Demonstration(track, {AGENTVIEW: np.stack(images)})
+    return recorder.demonstration(episode, play(environment, episode, drive, recorder))
 
 
-def where(eye: Eye, seen: SimObservation, size: int) -> Float32:
-    """Pixels [K, 2] of OBJECTS in a square image of ``size``, x to the right, y down; NaN for what
-    a task has not, or what is behind the camera."""
+def where(eye: Eye, poses: Mapping[str, Pose], names: Sequence[str], size: int) -> Float32:
+    """Where the things of these names are in a square image of ``size``: pixels [K, 2], x to the
+    right, y down; NaN for what a task has not, or what is behind the camera."""
     nowhere = (np.nan,) * 3
-    points = np.array([seen.poses[n].position if n in seen.poses else nowhere for n in OBJECTS])
+    points = np.array([poses[n].position if n in poses else nowhere for n in names])
     local = (points - eye.position) @ eye.rotation  # the camera looks along its -z, y up
     depth = np.where(-local[:, 2] > 1e-3, -local[:, 2], np.nan)
     half = size / 2

@@ -16,7 +16,7 @@ from vla_ros.core.errors import UserError
 from vla_ros.core.types import Pose
 from vla_ros.lab.train.collect import CollectOptions
 from vla_ros.lab.train.collect_libero import OBJECTS, episodes_of, tasks_of, where
-from vla_ros.sim.env import EnvSpec, SimObservation, Task
+from vla_ros.sim.env import EnvSpec, Task
 from vla_ros.sim.libero.environment import Eye
 
 SAID = "pick up the {} and place it in the basket"
@@ -56,9 +56,7 @@ def test_things_appear_where_the_camera_looks() -> None:
         "gripper": (0, 0, 2),
     }
     poses = {name: Pose(tuple(map(float, at)), (0, 0, 0, 1)) for name, at in lie.items()}
-    zeros = np.zeros(3)
-    seen = SimObservation({}, (), zeros, zeros, np.zeros(4), np.zeros(2), poses)
-    found = dict(zip(OBJECTS, where(eye, seen, 128), strict=True))
+    found = dict(zip(OBJECTS, where(eye, poses, OBJECTS, 128), strict=True))
     assert np.allclose(found["milk_1"], (64, 64))
     assert np.allclose(found["butter_1"], (96, 64)) and np.allclose(found["basket_1"], (64, 32))
     assert np.isnan(found["gripper"]).all() and np.isnan(found["plate_1"]).all()
