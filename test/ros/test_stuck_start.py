@@ -73,8 +73,10 @@ def test_a_step_in_which_the_middleware_hangs_is_named_and_everything_ends(
 def test_a_node_that_answers_nothing_is_named(verb):
     code = HANGS.format(where="nothing")
     program = verb(code, "up", "policy")
-    wait_until(lambda: len(children(program.pid)) == 2, 20.0, "monitor and policy")
+    # One that stops between its fork and its exec would stop the program that starts it, too.
+    program.wait_for_log("started monitor, policy", 20.0)
     nodes = children(program.pid)
+    assert len(nodes) == 2
     for node in nodes:
         os.kill(node, signal.SIGSTOP)
     assert program.wait(60.0) == STUCK
