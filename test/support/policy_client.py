@@ -137,7 +137,9 @@ class PolicyRig:
             # Patient: a second probe would be dropped later, when drops are counted.
             with contextlib.suppress(AssertionError):
                 wait_until(
-                    lambda: (now := self.now()).frames_dropped + now.frames_received, 1.0, every=0.05
+                    lambda: (now := self.now()).frames_dropped + now.frames_received,
+                    1.0,
+                    every=0.05,
                 )
                 return
         raise AssertionError(f"nothing arrives on {topic}")
