@@ -69,7 +69,7 @@ def add_parser(verbs: Verbs) -> None:
         type=Path,
         nargs="+",
         metavar="DIR",
-        help="from vla-ros collect, or LeRobotDatasets",
+        help="from vla-ros collect or record, or LeRobotDatasets",
     )
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
     add(
@@ -105,6 +105,10 @@ def add_parser(verbs: Verbs) -> None:
         help="learn to act on images that are 0 to N"
         " control periods old, told how old (0: on fresh ones)",
     )
+    add("--corrections", type=float, default=0.5, metavar="SHARE", help="of the frames drawn: at"
+        " least so many in which a person had taken over, where there are such (0.5)")  # fmt: skip
+    add("--validation", type=float, metavar="SHARE", help="of the episodes, not trained on and"
+        " judged by (0.1 of recordings and other people's sets; else 0)")  # fmt: skip
     add("--head", action="store_true", help="train a draft head for --target")
     add("--recursive", action="store_true", help="head: one that is asked token after token, as"
         " EAGLE-3's; what a chunk policy gets anyway")  # fmt: skip
@@ -175,6 +179,8 @@ class Show:
         self._error += 0.05 * (step.error - self._error)
         said = f"loss {self._loss:.3f} error {self._error:.3f} {step.samples_per_s:.0f}/s"
         said += f" patch {self._patch:.3f} place {self._place:.3f}"
+        if step.validation is not None:
+            said += f" held-out loss {step.validation.loss:.3f}"
         self._progress.update("train", said, step.step, self._steps)
 
 
@@ -240,7 +246,7 @@ def train_head(args: argparse.Namespace, device: str) -> int:
 RECIPE = (
     "arch", "steps", "batch", "branches", "samples", "learning_rate", "warmup", "decay",
     "sigma_bins", "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist",
-    "vision_from", "init_from", "delays",
+    "vision_from", "init_from", "delays", "corrections", "validation",
 )  # fmt: skip
 
 
@@ -272,9 +278,11 @@ def run(args: argparse.Namespace) -> int:
             f" --checkpoint {args.out / 'policy'}"
         )
     with Progress() as importing:
-        args.data, elsewhere = import_data(args.data or (), args.out, importing)
-    if args.branches is None and elsewhere:
-        args.branches = 1
+        known = bounds_of(args.init_from) if args.init_from else None
+        args.data, elsewhere = import_data(args.data or (), args.out, importing, known)
+    if elsewhere:
+        args.branches = args.branches or 1
+        args.validation = 0.1 if args.validation is None else args.validation
     if args.check and elsewhere:
         raise UserError("--check plays in the tabletop, and --data is of another world")
     if args.threads:
@@ -298,6 +306,21 @@ def run(args: argparse.Namespace) -> int:
         progress.end()
         stop.restore()
     return 0
+
+
+def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
+    """Name and bounds [6] of the actions that one of our policies says; None: another's, or a flow
+    policy, which has none."""
+    from vla_ros.engine.io.openvla import read_config, resolve
+    from vla_ros.engine.models.registry import is_flow
+
+    directory = resolve(checkpoint)
+    stats = {} if is_flow(directory) else read_config(directory)[1].get("norm_stats") or {}
+    if len(stats) != 1:
+        return None
+    ((name, of),) = stats.items()
+    low, high = (tuple(map(float, of["action"][end][:6])) for end in ("q01", "q99"))
+    return (name, high) if low == tuple(-x for x in high) else None
 
 
 def _options(args: argparse.Namespace) -> TrainOptions:
