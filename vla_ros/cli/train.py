@@ -48,6 +48,10 @@ examples:
       --init-from runs/small/policy            a policy that knows how old its image is
   vla-ros train --data data/tabletop --out runs/oft --arch small-oft --steps 2500 \\
       --init-from runs/small/policy            a chunk policy of OpenVLA-OFT's kind
+  vla-ros train --data run1 run2 --out runs/better --init-from runs/small/policy --steps 400
+                                               go on with what was recorded, corrections first
+  vla-ros train --data run1 run2 --out runs/mine --init-from ~/openvla-7b --lora 32 --batch 16
+                                               OpenVLA by LoRA
   vla-ros train --head --target shipped:tabletop --out runs/head      its draft head
   vla-ros train --head --target DIR --out runs/head --device cuda:0 --dtype bfloat16
   vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3500 \\
@@ -94,6 +98,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--wrist", action="store_true", help="a model of two images; data collected with --wrist")
     add("--vision-from", default="", metavar="DIR", help="take and keep this vision tower")
     add("--init-from", default="", metavar="DIR", help="begin with the weights of this checkpoint")
+    add("--lora", type=int, default=0, metavar="RANK", help="train adapters of this rank to"
+        " --init-from, a token policy of any size, and merge them (0: all weights)")  # fmt: skip
     add("--dagger", type=int, default=0, metavar="ROUNDS", help="on-policy correction (0)")
     add("--dagger-episodes", type=int, default=100, help="of a round (100)")
     add("--check", type=int, default=0, metavar="N", help="then play N held-out states a family")
@@ -246,7 +252,7 @@ def train_head(args: argparse.Namespace, device: str) -> int:
 RECIPE = (
     "arch", "steps", "batch", "branches", "samples", "learning_rate", "warmup", "decay",
     "sigma_bins", "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist",
-    "vision_from", "init_from", "delays", "corrections", "validation",
+    "vision_from", "init_from", "delays", "lora", "corrections", "validation",
 )  # fmt: skip
 
 
@@ -278,6 +284,8 @@ def run(args: argparse.Namespace) -> int:
             f" --checkpoint {args.out / 'policy'}"
         )
     with Progress() as importing:
+        if args.lora and args.learning_rate is None:
+            args.learning_rate = 5e-4  # as OpenVLA's fine-tuning
         known = bounds_of(args.init_from) if args.init_from else None
         args.data, elsewhere = import_data(args.data or (), args.out, importing, known)
     if elsewhere:
@@ -311,9 +319,11 @@ def run(args: argparse.Namespace) -> int:
 def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
     """Name and bounds [6] of the actions that one of our policies says; None: another's, or a flow
     policy, which has none."""
-    from vla_ros.engine.io.openvla import read_config, resolve
+    from vla_ros.engine.io.openvla import RANDOM, read_config, resolve
     from vla_ros.engine.models.registry import is_flow
 
+    if checkpoint.startswith(RANDOM):
+        return None
     directory = resolve(checkpoint)
     stats = {} if is_flow(directory) else read_config(directory)[1].get("norm_stats") or {}
     if len(stats) != 1:

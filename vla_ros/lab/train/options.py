@@ -33,6 +33,9 @@ class TrainOptions:
     so many, and learns what is right then; its on-policy rounds are played that late. 0: it is
     trained for fresh images and told nothing.
 
+    ``lora``: rank of the adapters that are trained of ``init_from``, whose own weights stay; 0: all
+    weights of ``arch`` are.
+
     ``corrections``: share of the frames drawn in which a person acted past a policy, where the data
     have such. ``validation``: share of the episodes that are not trained on, only judged by.
     """
@@ -60,6 +63,7 @@ class TrainOptions:
     rounds: int = 0
     round_episodes: int = 100
     delays: int = 0
+    lora: int = 0
     corrections: float = 0.5
     validation: float = 0.0
 

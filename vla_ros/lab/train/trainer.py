@@ -38,6 +38,7 @@ from vla_ros.lab.train.flow import (
     write_flow,
 )
 from vla_ros.lab.train.frames import Frames, load_frames
+from vla_ros.lab.train.lora import LoraKind
 from vla_ros.lab.train.network import Network, Objective, make_objective
 from vla_ros.lab.train.options import TrainOptions, options_json
 
@@ -254,6 +255,11 @@ def kind_of(options: TrainOptions) -> Kind:
 
     UserError: there is no such architecture, or an option is not for it.
     """
+    if options.lora:
+        if options.rounds or options.wrist or options.delays or options.vision_from:
+            raise UserError("--lora: what the checkpoint sees and is told stays as it is, and it"
+                            " learns from --data alone")  # fmt: skip
+        return LoraKind(options)
     if options.arch in FLOW_ARCHITECTURES:
         if options.rounds:
             raise UserError("--dagger is for token policies: correct a flow policy with data that"
@@ -368,7 +374,12 @@ def _line(entry: Entry) -> str:
 # in 125 steps as it did in 225.
 
 
-_TABLES = ("embed_tokens", "lm_head", "patch_head")  # matrices whose rows have nothing in common
+_TABLES = (
+    "embed_tokens",
+    "lm_head",
+    "patch_head",
+    "lora_",
+)  # matrices whose rows have nothing in common
 _UNDECAYED = ("norm", "bias", "pos_embed", "positions")
 
 
