@@ -52,6 +52,8 @@ examples:
                                                go on with what was recorded, corrections first
   vla-ros train --data run1 run2 --out runs/mine --init-from ~/openvla-7b --lora 32 --batch 16
                                                OpenVLA by LoRA
+  vla-ros train --lerobot smolvla --data data/robot --out runs/smolvla --steps 20000
+                                               LeRobot's own trainer, on what was exported
   vla-ros train --head --target shipped:tabletop --out runs/head      its draft head
   vla-ros train --head --target DIR --out runs/head --device cuda:0 --dtype bfloat16
   vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3500 \\
@@ -124,6 +126,10 @@ def add_parser(verbs: Verbs) -> None:
     add("--episodes", type=int, default=4, metavar="N", help="head: to learn from, a task (4)")
     add("--held-out", type=int, default=1, metavar="N", help="head: to judge by, a task (1)")
     add("--unnorm-key", metavar="NAME", help="head: the target's statistics, if it has several")
+    add("--lerobot", default="", metavar="POLICY", help="LeRobot's own trainer on --data, in its"
+        " environment: a family (act, smolvla, ...) or a checkpoint")  # fmt: skip
+    add("--lerobot-option", action="append", default=[], metavar="NAME=VALUE", help="of"
+        " lerobot-train, such as policy.chunk_size=16; may be given again")  # fmt: skip
     add("--json", action="store_true", help="head: the result as one last line for a program")
     add("--minutes", type=float, help="end this sitting after that time, saved")
     add("--device", help="cpu or cuda (cuda where there is one)")
@@ -249,6 +255,22 @@ def train_head(args: argparse.Namespace, device: str) -> int:
     return 0
 
 
+def train_lerobot(args: argparse.Namespace) -> int:
+    """Let LeRobot train; returns the exit status."""
+    from vla_ros.data.lerobot.dataset import python_of
+    from vla_ros.lab.train.lerobot import LeRobotRun, train
+
+    if len(args.data) != 1:
+        raise UserError("--lerobot trains on one data set: export several bags into one")
+    if args.device is None:
+        args.device = "cuda" if Path("/dev/nvidia0").exists() else "cpu"
+    said = given(args, ("steps", "batch", "seed", "validation", "device"))
+    run = LeRobotRun(args.lerobot, str(args.data[0]), more=tuple(args.lerobot_option), **said)
+    policy = train(run, args.out, python_of())
+    print(f"{policy}: done; `policy: lerobot` runs it")
+    return 0
+
+
 RECIPE = (
     "arch", "steps", "batch", "branches", "samples", "learning_rate", "warmup", "decay",
     "sigma_bins", "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist",
@@ -264,6 +286,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--head takes no --data: it learns from the target's own rollouts")
     if not args.head and not args.data:
         raise UserError("give --data, from vla-ros collect")
+    if args.lerobot_option and not args.lerobot:
+        raise UserError("--lerobot-option is for --lerobot")
+    if args.lerobot:
+        return train_lerobot(args)
     try:
         import torch
 
