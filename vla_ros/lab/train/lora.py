@@ -136,8 +136,10 @@ class LoraNetwork(nn.Module):
     def _pixels(self, first: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if len(self.config.towers) == 1:
             return (first,)
-        plain = first * self.std_0 + self.mean_0
-        return first, (plain - self.mean_1) / self.std_1
+        (mean, std), (mean_1, std_1) = (
+            (self.get_buffer(f"mean_{n}"), self.get_buffer(f"std_{n}")) for n in range(2)
+        )
+        return first, (first * std + mean - mean_1) / std_1
 
 
 class LoraKind:
