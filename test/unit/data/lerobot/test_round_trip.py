@@ -122,7 +122,9 @@ def with_takeover(tmp_path: Path, episodes: int = 2) -> Path:
     for i in range(10 * episodes):
         at, kind = START + i * T, CommandKind.TAKEOVER if i % 10 in (4, 5) else CommandKind.POLICY
         said = [i / 100.0] + [0.0] * 5 + [1.0]
-        entries += [image(at, stamped(i)), chunk(at, [said], "reach")]
+        arm = joints(at)  # of one joint alone LeRobot's policies make nothing
+        arm.content.name, arm.content.position = ["a", "b"], np.array([i / 10, 0.0])
+        entries += [image(at, stamped(i)), arm, chunk(at, [said], "reach")]
         done = [0.5] + [0.0] * 6 if kind == CommandKind.TAKEOVER else said
         entries.append(action(at, done, epoch=1 + i // 10, kind=kind))
         entries[-1].content.instruction_hash = Instruction("reach", 1).digest
