@@ -313,9 +313,10 @@ def compare(
         verdict = "ties"
     else:
         verdict = "exact" if far == 0 else "within rounding"
+    first = next(iter(clear or misses), None)
     return Way(
         name, len(said), tokens, len(misses), len(misses) - len(clear),
-        (clear or misses or [None])[0], far, 0.0 if tokens else limit, verdict, _digest(said),
+        first, far, 0.0 if tokens else limit, verdict, _digest(said),
     )  # fmt: skip
 
 
@@ -405,7 +406,9 @@ def spec_of(content: Mapping[str, Any]) -> tuple[PolicySpec, FrameSource]:
     """What a certificate was asked. UserError: this version has no such options."""
     asked = content["asked"]
     try:
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in asked["engine"].items()}
+        options: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in asked["engine"].items()
+        }
         given = {**asked["frames"]}
         for name in ("bag", "images"):
             given[name] = Path(given[name]) if given[name] else None
