@@ -404,9 +404,31 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         return int(self.model.captured.count)
 
     def begin(self) -> None:
-        """A prompt and chunks of its own. The networks' buffers hold one observation at a time."""
+        """A prompt and chunks of its own, and buffers where observations can be one pass. Other
+        networks' hold one observation at a time, and sessions take turns."""
         self._preparation = copy(self._preparation)
         self._chunks = {}
+        if self.model.joins:
+            self.model = self.model.session()
+
+    def pieces(
+        self, observation: Observation, timeline: Timeline, clock: Clock
+    ) -> Pieces[Inference | None]:
+        """Images, prefix, and the steps of the solver."""
+        if not self.model.joins or self.model.padded:  # or captured: the first engine's
+            return self.step(observation, timeline, clock)
+        if self._text is None:
+            raise RuntimeError(NO_INSTRUCTION)
+        stages = StageTimer(timeline, clock, self.model.device)
+        inputs = self.prepare(observation)
+        stages.mark("preprocess")
+        prefix = yield from self.model.encoding(inputs, stages)
+        noise = self.model.noise(generator_for(self.options.seed, observation.stamp_ns))
+        guidance = self._guidance(observation)
+        chunk = yield from self.model.sampling(prefix, noise, guidance)
+        stages.mark("decode")
+        request = FlowRequest(observation, stages, prefix)
+        return self.unnormalize(FlowChunk(request, chunk, guidance is not None))
 
     @property
     def last_chunk(self) -> torch.Tensor | None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.engine import CLOCK, engine_of, images, observation, tiny, tiny_config
-from vla_ros.core.types import Inference, Timeline
+from vla_ros.core.types import Executing, Inference, Observation, Timeline
+from vla_ros.engine import EngineOptions
 from vla_ros.engine.decoding.pieces import Together, alone
 from vla_ros.engine.decoding.runner import DecoderRunner
-from vla_ros.engine.engine import Engine
+from vla_ros.engine.engine import Engine, FlowEngine, load_engine
 from vla_ros.engine.errors import InvalidAction
+from vla_ros.engine.io.lerobot import STATE_DIM
 
 TEXTS = ("pick up the red cube", "put the bowl on the plate and go back", "stop")
 FRAMES = list(images(12, seed=3))
@@ -26,8 +28,11 @@ def now() -> Timeline:
     return Timeline(start).mark("queue", start)
 
 
-def pieces(engine: Engine, stamp: int, frame: int):  # type: ignore[no-untyped-def]
-    return engine.pieces(observation(stamp, FRAMES[frame % len(FRAMES)]), now(), CLOCK)
+def pieces(engine: Engine, stamp: int, frame: int, before: int | None = None):  # type: ignore[no-untyped-def]
+    shown = observation(stamp, FRAMES[frame % len(FRAMES)])
+    if isinstance(engine, FlowEngine):
+        shown = seen(stamp, frame, before if engine.options.rtc_mode else None)
+    return engine.pieces(shown, now(), CLOCK)
 
 
 @dataclass
@@ -38,7 +43,7 @@ class Robot:
     lone: Engine
     busy: bool = False
     wanted: Inference | None = None
-    stamps: list[int] = field(default_factory=list)
+    last: int | None = None  # the frame whose chunk is executed
 
 
 def same(one: Inference | None, other: Inference | None, within: float = 0.0) -> None:
@@ -50,6 +55,7 @@ def same(one: Inference | None, other: Inference | None, within: float = 0.0) ->
     assert one.tokens == other.tokens
     assert one.target_passes == other.target_passes
     assert (one.drafted, one.accepted) == (other.drafted, other.accepted)
+    assert one.continues == other.continues
     np.testing.assert_allclose(one.actions, other.actions, rtol=0, atol=within)
 
 
@@ -91,8 +97,10 @@ def arrivals(engine: Engine, moves: list[tuple[int, int, int]], within: float = 
             text = TEXTS[frame % 3]
             robot.batched.reset(text)
             robot.lone.reset(text)
-        robot.wanted = alone(pieces(robot.lone, stamp, frame))
-        together.add(who, pieces(robot.batched, stamp, frame))
+            robot.last = None
+        robot.wanted = alone(pieces(robot.lone, stamp, frame, robot.last))
+        together.add(who, pieces(robot.batched, stamp, frame, robot.last))
+        robot.last = stamp
         robot.busy = True
         if what == 1:
             turn()
@@ -114,6 +122,7 @@ def loaded() -> Callable[[str], Engine]:
 @pytest.mark.parametrize("name", DECODINGS)
 @settings(max_examples=3, deadline=None)
 @given(moves=MOVES)
+@example(moves=[(0, 2, 1), (1, 2, 1), (2, 1, 4), (0, 2, 1), (1, 1, 1), (2, 2, 4), (0, 0, 5)])
 def test_a_robot_says_the_same_alone_and_among_others(
     loaded: Callable[[str], Engine], name: str, moves: list[tuple[int, int, int]]
 ) -> None:
@@ -193,3 +202,73 @@ def test_one_robot_s_bad_frame_is_its_own() -> None:
     lone = first.session()
     lone.reset(TEXTS[0])
     same(found["good"], alone(pieces(lone, 1, 0)))  # type: ignore[arg-type]
+
+
+FLOW = {
+    "pi0-small": ["", "guided"],
+    "pi05-small": ["guided"],
+    "smolvla-small": ["guided", "guided_vjp"],
+}
+CASES = [(preset, rtc) for preset, modes in FLOW.items() for rtc in modes]
+
+
+@pytest.fixture(scope="module")
+def flows() -> Callable[[str, str], FlowEngine]:
+    kept: dict[tuple[str, str], FlowEngine] = {}
+
+    def load(preset: str, rtc: str) -> FlowEngine:
+        asked = EngineOptions(checkpoint=f"random:{preset}", rtc_mode=rtc)
+        if (preset, rtc) not in kept:
+            engine = load_engine(asked)
+            assert isinstance(engine, FlowEngine)
+            kept[preset, rtc] = engine
+        return kept[preset, rtc]
+
+    return load
+
+
+def seen(stamp: int, frame: int, before: int | None) -> Observation:
+    """A frame of a robot that executes the chunk of the frame ``before``."""
+    return replace(
+        observation(stamp, FRAMES[frame]),
+        wrist_image=FRAMES[-1 - frame],
+        proprio=np.random.default_rng(frame).normal(size=STATE_DIM),
+        executing=None if before is None else Executing(before, frame % 3, frame % 2 + 1),
+    )
+
+
+@pytest.mark.parametrize(("preset", "rtc"), CASES)
+@settings(max_examples=2, deadline=None)
+@given(moves=MOVES)
+@example(moves=[(0, 2, 1), (1, 2, 2), (2, 1, 4), (0, 2, 5), (1, 1, 6), (2, 2, 7), (0, 0, 8)])
+def test_a_flow_policy_s_chunks_are_those_of_a_robot_that_is_alone(
+    flows: Callable[[str, str], FlowEngine],
+    preset: str,
+    rtc: str,
+    moves: list[tuple[int, int, int]],
+) -> None:
+    """Frames of three robots that arrive one turn apart, or together, each with its own noise,
+    task and chunk to continue."""
+    arrivals(flows(preset, rtc), moves, 1e-5)
+
+
+def test_a_flow_session_has_the_noise_of_its_seed(
+    flows: Callable[[str, str], FlowEngine],
+) -> None:
+    first = flows("pi0-small", "")
+    answers = []
+    for seed in (None, None, 5):
+        robot = first.session(seed)
+        robot.reset(TEXTS[0])
+        answers.append(alone(robot.pieces(seen(4, 2, None), now(), CLOCK)))
+    one, same_seed, other = answers
+    assert one is not None and same_seed is not None and other is not None
+    same(one, same_seed)
+    assert np.abs(one.actions - other.actions).max() > 1e-3
+
+
+@pytest.mark.parametrize("preset", ["groot-n1.7-small", "evo1-small"])
+def test_where_frames_take_turns_they_are_answered_all_the_same(preset: str) -> None:
+    engine = load_engine(EngineOptions(checkpoint=f"random:{preset}"))
+    assert isinstance(engine, FlowEngine)
+    arrivals(engine, [(0, 0, 1), (1, 2, 1), (2, 2, 4), (0, 1, 1)], 1e-5)
