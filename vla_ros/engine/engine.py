@@ -135,8 +135,8 @@ class Engine(ABC, Generic[RequestT, DecodedT]):
 
         As it is here, in a single one.
         """
+        yield from ()
         return self.step(observation, timeline, clock)
-        yield  # a generator
 
     @property
     def captures_in_service(self) -> int:

@@ -13,10 +13,11 @@ loaded it; dropping the object ends one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from vla_ros.core.clock import Clock
+from vla_ros.core.clock import SECOND, Clock
 from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.policies.base import Policy, PolicyRefused
 
@@ -102,3 +103,31 @@ def step_together(asked: Sequence[Asked], clock: Clock) -> list[Answer]:
     while len(answers) < len(asked):
         answers |= {id(session): answer for session, answer in batch.turn()}
     return [answers[id(one.session)] for one in asked]
+
+
+def measure(
+    sessions: Sequence[Policy], observation: Observation, clock: Clock, rounds: int = 3
+) -> dict[int, float]:
+    """Seconds that a batch takes of 1, 2, 4, ... of the sessions and of all of them, at start:
+    what :class:`vla_ros.runtime.scheduler.Costs` is made of.
+
+    Each has an instruction; ``observation`` is any that the policy takes. Reset them afterwards.
+    InvalidAction or another exception where there is no answer to it.
+    """
+    sizes = sorted({*(2**n for n in range(len(sessions).bit_length())), len(sessions)})
+    found, stamp = dict[int, float](), observation.stamp_ns
+    for size in sizes:
+        took = []
+        for _ in range(1 + rounds):  # the first warms up
+            begun = clock.steady_ns()
+            stamp += 1
+            frame = replace(observation, stamp_ns=stamp, received_steady_ns=begun)
+            timeline = Timeline(begun).mark("queue", begun)
+            for answer in step_together(
+                [Asked(s, frame, timeline) for s in sessions[:size]], clock
+            ):
+                if isinstance(answer, Exception):
+                    raise answer
+            took.append((clock.steady_ns() - begun) / SECOND)
+        found[size] = max(median(took[1:]), 1e-9)
+    return found

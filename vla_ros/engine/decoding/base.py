@@ -68,8 +68,8 @@ class Decoding:
 
         As it is here, in a single one: the decoding runs its passes itself.
         """
+        yield from ()
         return self.step(request)
-        yield  # a generator
 
     def submit(self, request: Request) -> Pending:
         """As ``step``, but where the decoding can, without waiting for the device: the caller reads

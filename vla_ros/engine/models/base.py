@@ -196,7 +196,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
     def blank_span(self, image_rows: int, length: int) -> SpanT:
         """A span of this padded length, laid out without padding for capture."""
 
-    def fill_together(self, spans: Sequence[tuple[Any, Any]]) -> None:
+    def fill_together(self, spans: Sequence[tuple[Any, Any]]) -> torch.Tensor:
         """:meth:`fill_kv_cache` of several sessions' models and their spans, as one pass. Of a
         family that :attr:`joins`."""
         raise NotImplementedError
