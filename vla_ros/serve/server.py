@@ -14,6 +14,7 @@ import http
 import ipaddress
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from vla_ros.policies.remote.policy import OURS
 from vla_ros.runtime.control.goals import check_instruction
 from vla_ros.runtime.worker.worker import last_line
 from vla_ros.serve.metrics import Metrics
-from vla_ros.serve.stepper import Asked, Stepper
+from vla_ros.serve.stepper import Asked, Sessions, Stepper
 
 HUNG_S = 30.0  # a pass that takes longer: /healthz says so
 END_S = 3.0  # for the answers that are on their way
@@ -77,19 +78,25 @@ def _loopback(host: str) -> bool:
 class Server:
     """Serves the policy of ``spec`` from :meth:`run` on, until :meth:`stop`.
 
-    ``address`` is where, once ``run`` has called ``ready``.
+    ``address`` is where, once ``run`` has called ``ready``; ``failure`` why it ended by
+    itself. ``make`` loads what answers: unless it is given the policy of the spec, in turn.
     """
 
-    def __init__(self, spec: PolicySpec, options: ServeOptions) -> None:
+    def __init__(
+        self,
+        spec: PolicySpec,
+        options: ServeOptions,
+        make: Callable[[PolicySpec], Sessions] | None = None,
+    ) -> None:
         self._websockets = need("websockets.asyncio.server")
         self._closed = need("websockets.exceptions").ConnectionClosed
         need("msgpack")
         self._options = options
         self.metrics = Metrics()
         self._clock = SystemClock()
-        self._stepper = Stepper(spec, self._clock, self._broke, self.metrics.saw_pass)
+        self._stepper = Stepper(spec, self._clock, self._broke, self.metrics.saw_pass, make)
         self._clients = 0
-        self._failure = ""
+        self.failure = ""
         self.address = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over: asyncio.Event | None = None
@@ -135,7 +142,7 @@ class Server:
         self._stepper.close()
         with contextlib.suppress(asyncio.TimeoutError):  # of a pass that hangs
             await asyncio.wait_for(server.wait_closed(), END_S)
-        return self._failure
+        return self.failure
 
     def stop(self) -> None:
         """Of any thread, or a signal handler."""
@@ -143,7 +150,7 @@ class Server:
             self._loop.call_soon_threadsafe(self._over.set)
 
     def _broke(self, reason: str) -> None:
-        self._failure = reason
+        self.failure = reason
         self.stop()
 
     # ------------------------------------------------------------------ HTTP, before a websocket

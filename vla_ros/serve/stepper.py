@@ -53,34 +53,56 @@ class Sessions(Protocol):
         """What the policy says, in order; what went wrong with one of them costs no other."""
 
 
+@dataclass(eq=False, slots=True)
+class _Loaded:
+    """A policy and whose episode it remembers."""
+
+    policy: Policy
+    last: tuple[object, Instruction] | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Session:
+    loaded: _Loaded
+
+
 class InTurn:
-    """One policy that remembers one episode: where another session asks than the last time, it
-    begins anew. Each session has the answers that it would have alone but for what a policy
-    carries from frame to frame for speed, or to continue a chunk."""
+    """Sessions that take turns. Policies without a model are loaded anew for each.
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.info = policy.info
-        self._last: tuple[object, Instruction] | None = None
+    A model is loaded once and remembers one episode: where another session asks than the last time,
+    it begins anew. So each has the answers that it would have alone, but for what a policy carries
+    from frame to frame for speed, or to continue a chunk.
+    """
 
-    def open(self) -> object:
-        return object()
+    def __init__(self, load: Callable[[], Policy]) -> None:
+        self._load = load
+        self._first = _Loaded(load())
+        self.policy = self._first.policy
+        self.info = self.policy.info
+
+    def open(self) -> _Session:
+        """See :class:`Sessions`."""
+        own = self.info.dtype == "none"
+        return _Session(_Loaded(self._load()) if own else self._first)
 
     def answer(self, asked: Sequence[Asked], clock: Clock) -> list[Answer]:
+        """See :class:`Sessions`."""
         return [self._one(one, clock) for one in asked]
 
     def _one(self, asked: Asked, clock: Clock) -> Answer:
+        loaded: _Loaded = asked.session.loaded
+        episode = asked.session, asked.instruction
         try:
-            if self._last is None or self._last != (asked.session, asked.instruction):
-                self._last = None
-                self._policy.reset(asked.instruction)
-                self._last = asked.session, asked.instruction
-            found = self._policy.step(asked.observation, asked.timeline, clock)
+            if loaded.last != episode:
+                loaded.last = None
+                loaded.policy.reset(asked.instruction)
+                loaded.last = episode
+            found = loaded.policy.step(asked.observation, asked.timeline, clock)
         except InvalidAction as error:
             return error
         except Exception as error:
             traceback.print_exc()
-            self._last = None
+            loaded.last = None
             return error
         return InvalidAction("the policy has nothing to say yet") if found is None else found
 
@@ -148,9 +170,9 @@ class Stepper:
         self._thread.join(PATIENCE_S)
 
     def _load(self, spec: PolicySpec) -> Sessions:
-        policy = load_policy(spec)
-        self._times = warm_up(policy, spec, 0, self._clock)
-        return InTurn(policy)
+        sessions = InTurn(lambda: load_policy(spec))
+        self._times = warm_up(sessions.policy, spec, 0, self._clock)
+        return sessions
 
     def _run(self) -> None:
         try:
@@ -200,13 +222,20 @@ class Stepper:
                 return None
             asked, future = item
             if asked is None:
-                future.set_result(sessions.open())
+                _open(sessions, future)
             elif future.set_running_or_notify_cancel():
                 batch.append((asked, future))
             try:
                 item = self._waiting.get_nowait()
             except queue.Empty:
                 return batch
+
+
+def _open(sessions: Sessions, future: Future[Any]) -> None:
+    try:
+        future.set_result(sessions.open())
+    except Exception as error:
+        future.set_exception(error)
 
 
 def _its_own(error: Exception) -> bool:

@@ -46,7 +46,7 @@ class Names:
     layout: str = "hwc"
     mirrored: bool = False
     size: tuple[int, int] | None = None
-    action_scale: tuple[float, ...] = ()
+    action_scale: tuple[float, ...] | None = None
     gripper: str = ""
 
     def __post_init__(self) -> None:
@@ -249,7 +249,7 @@ def names_from(raw: Any) -> Names:
     known = [one.name for one in fields(Names)]
     if not isinstance(raw, Mapping) or not set(raw) <= set(known):
         raise PolicyRefused(f"names is a map with some of {', '.join(known)}")
-    values = {name: value for name, value in raw.items() if value is not None}
+    values: dict[str, Any] = {name: value for name, value in raw.items() if value is not None}
     for name in ("images", "state"):
         if not isinstance(values.get(name, {}), Mapping):
             raise PolicyRefused(f"names: {name} is no map")
@@ -257,9 +257,14 @@ def names_from(raw: Any) -> Names:
         values["images"] = {str(role): _key(key) for role, key in values["images"].items()}
     if "state" in values:
         values["state"] = {str(key): count for key, count in values["state"].items()}
-    for name in ("size", "action_scale"):
+    for name, kind in (("size", int), ("action_scale", float)):
         if name in values:
-            values[name] = tuple(values[name])
+            values[name] = tuple(map(kind, values[name])) or None
+    if "prompt" in values:
+        values["prompt"] = _key(values["prompt"])
+    for name in ("actions", "layout", "gripper"):
+        if not isinstance(values.get(name, ""), str):
+            raise PolicyRefused(f"names: {name} is no text")
     return Names(**values)
 
 
