@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from typing import Any
 
 from vla_ros.cli.arguments import Verbs, add_verb
 from vla_ros.cli.defaults import CHECKPOINT
@@ -69,10 +70,9 @@ def run(args: argparse.Namespace) -> int:
     )
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     checkpoint = args.checkpoint or (CHECKPOINT if args.policy == "vla" else "")
+    given: dict[str, Any] = {name: _value(getattr(args, name)) for name in FLAGS}
     with user_errors(ValueError):
-        engine = EngineOptions(
-            checkpoint=checkpoint, **{n: _value(getattr(args, n)) for n in FLAGS}
-        )
+        engine = EngineOptions(checkpoint=checkpoint, **given)
     spec = PolicySpec(
         args.policy, engine=engine, replay_file=args.replay_file, warmup_count=args.warmup_count
     )
