@@ -41,32 +41,34 @@ def rounds(
 ) -> list[float]:
     """Seconds from the last start to the last match, of each round."""
     rng = random.Random(seed)
+    took: list[float] = []
+    while len(took) < number:
+        took.append(_round([rng.uniform(0.0, spread) for _ in range(processes)], env))
+        print(f"{len(took)} of {number}: {took[-1]:.2f} s", file=sys.stderr, flush=True)
+    return took
+
+
+def _round(starts: list[float], env: dict[str, str]) -> float:
+    """Processes of its own; those of the last round were killed and announce themselves no more."""
     members = [
         subprocess.Popen(
-            [sys.executable, str(MEMBER), str(index), str(processes)],
+            [sys.executable, str(MEMBER), str(index), str(len(starts))],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
         )
-        for index in range(processes)
+        for index in range(len(starts))
     ]
     try:
         for member in members:
             _line(member)
-        took = []
-        for _ in range(number):
-            moment = time.monotonic() + LEAD_S
-            for member in members:
-                _tell(member, str(moment + rng.uniform(0.0, spread)))
-            answers = [tuple(map(float, _line(member).split())) for member in members]
-            for member in members:
-                _tell(member, "end")
-            took.append(max(a[1] for a in answers) - max(a[0] for a in answers))
-            print(f"{len(took)} of {number}: {took[-1]:.2f} s", file=sys.stderr, flush=True)
-            time.sleep(1.0)
-        return took
+        moment = time.monotonic() + LEAD_S
+        for member, start in zip(members, starts, strict=True):
+            _tell(member, str(moment + start))
+        answers = [tuple(map(float, _line(member).split())) for member in members]
+        return max(a[1] for a in answers) - max(a[0] for a in answers)
     finally:
         for member in members:
             member.kill()

@@ -8,12 +8,14 @@ import itertools
 import math
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from support import built_messages
 from support.processes import children
 from support.ros import Inbox, RosPeer
 from support.timing import bound, judge
@@ -180,12 +182,8 @@ def test_every_picture_comes_with_its_camera_and_the_robot_describes_itself(spaw
         for image, topic in (("image", "/camera_info"), ("wrist", "/wrist_camera_info"))
     }
     poses = ros.inbox(PoseStamped, "/end_effector_pose")
-    transforms = []
-    if tf2 := importlib.util.find_spec("tf2_msgs") and importlib.import_module("tf2_msgs.msg"):
-        transforms = ros.inbox(tf2.TFMessage, "/tf").messages
-        static = ros.inbox(tf2.TFMessage, "/tf_static", qos.LATCHED)
     policy = Policy(ros)
-    bridge = spawn_node("bridge", LOCKSTEP | {"max_steps": 5})
+    spawn_node("bridge", LOCKSTEP | {"max_steps": 5})
     policy.connect(*infos.values(), poses)
     policy.ended(1)
     wait_until(lambda: len(policy.frames) == 6, 5.0, "6 frames")
@@ -211,12 +209,46 @@ def test_every_picture_comes_with_its_camera_and_the_robot_describes_itself(spaw
     assert moving == set(policy.joints.messages[0].name)
     health = ros.inbox(DiagnosticArray, "/diagnostics").wait(timeout=5.0).status[0]
     assert health.name == "bridge: episode" and health.message.startswith("FAILURE: not solved")
-    if not tf2:
-        assert "no transforms are published: tf2_msgs cannot be imported" in bridge.log
-        return
+
+
+@pytest.fixture
+def tf2_msgs(tmp_path, monkeypatch):
+    """The package, for this process and for those that it starts."""
+    try:
+        folder = built_messages.where("tf2_msgs", tmp_path)
+    except LookupError as missing:
+        pytest.skip(str(missing))
+    if folder:
+        monkeypatch.syspath_prepend(folder)
+    yield folder
+    for name in [name for name in sys.modules if folder and name.startswith("tf2_msgs")]:
+        del sys.modules[name]
+
+
+def test_transforms_come_with_every_picture(spawn_node, ros, tf2_msgs):
+    kind = importlib.import_module("tf2_msgs.msg").TFMessage
+    transforms, static = ros.inbox(kind, "/tf"), ros.inbox(kind, "/tf_static", qos.LATCHED)
+    policy = Policy(ros)
+    path = os.pathsep.join(filter(None, (tf2_msgs, os.environ.get("PYTHONPATH", ""))))
+    spawn_node("bridge", LOCKSTEP | {"max_steps": 5}, extra_env={"PYTHONPATH": path})
+    policy.connect(transforms)
+    policy.ended(1)
     assert {t.header.frame_id for t in static.wait(timeout=5.0).transforms} >= {"base_link", "hand"}
-    wait_until(lambda: len(transforms) >= 6, 5.0, "6 transforms")
-    assert [stamp_of(m.transforms[0].header.stamp) for m in transforms] == stamps
+    wait_until(lambda: len(policy.frames) == len(transforms) == 6, 5.0, "6 of both")
+    stamps = [stamp_of(m.transforms[0].header.stamp) for m in transforms.messages]
+    assert stamps == stamps_of(policy.frames)
+    # One tree, from the world down: no frame has two parents, and each hangs somewhere.
+    tree = [*transforms.messages[-1].transforms, *static.last.transforms]
+    parents = {t.child_frame_id: t.header.frame_id for t in tree}
+    assert len(parents) == len(tree)
+    assert set(parents.values()) - set(parents) == {"world"}
+
+
+def test_without_tf2_msgs_no_transforms_are_published(spawn_node, ros):
+    if importlib.util.find_spec("tf2_msgs") is not None:
+        pytest.skip("tf2_msgs is installed here")
+    bridge = spawn_node("bridge", LOCKSTEP | {"max_steps": 1})
+    bridge.wait_for_log("no transforms are published: tf2_msgs cannot be imported", 20.0)
 
 
 def test_bad_answers_are_refused_and_the_next_good_one_counts(spawn_node, ros):

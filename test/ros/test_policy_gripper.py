@@ -11,21 +11,21 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
-from support import control_msgs
+from support import built_messages
 from support.nodes import Program
 from support.policy_client import GRIPPER, PolicyRig, moves
 from support.wait import wait_until
 from vla_ros.core.clock import SECOND
 from vla_ros.core.types import PolicyState as State
 
-CONTROLLER = Path(control_msgs.__file__).with_name("gripper_controller.py")
+CONTROLLER = Path(built_messages.__file__).with_name("gripper_controller.py")
 KINDS = ("GripperCommand", "ParallelGripperCommand")
 
 
 @pytest.fixture(scope="module")
 def python_path(tmp_path_factory):
     try:
-        folder = control_msgs.where(tmp_path_factory.mktemp("control_msgs"))
+        folder = built_messages.where("control_msgs", tmp_path_factory.mktemp("control_msgs"))
     except LookupError as missing:
         pytest.skip(str(missing))
     return os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH", ""))))

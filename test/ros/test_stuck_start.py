@@ -20,7 +20,7 @@ HANGS = """
 import ctypes, sys
 from vla_ros.ros.bringup import graph, lifecycle
 graph.STEP_S = 2.0
-graph.SERVICE_TIMEOUT_S = 3.0
+graph.SERVICE_TIMEOUT_S = {appears_s}
 def hang(*_): ctypes.PyDLL(None).sleep(600)
 lifecycle.LifecycleClient.{where} = hang
 from vla_ros.cli.main import main
@@ -55,7 +55,7 @@ def test_a_step_in_which_the_middleware_hangs_is_named_and_everything_ends(
     verb, words, where, says, monkeypatch
 ):
     pytest.importorskip("mujoco", reason="the simulation is not installed")
-    code = HANGS.format(where=where)
+    code = HANGS.format(where=where, appears_s=10.0)
     if where == "change":  # a model may take long to load; here it does not
         code = code.replace(
             "graph.STEP_S",
@@ -71,10 +71,12 @@ def test_a_step_in_which_the_middleware_hangs_is_named_and_everything_ends(
 
 
 def test_a_node_that_answers_nothing_is_named(verb):
-    code = HANGS.format(where="nothing")
+    code = HANGS.format(where="nothing", appears_s=3.0)
     program = verb(code, "up", "policy")
-    wait_until(lambda: len(children(program.pid)) == 2, 20.0, "monitor and policy")
+    # One that stops between its fork and its exec would stop the program that starts it, too.
+    program.wait_for_log("started monitor, policy", 20.0)
     nodes = children(program.pid)
+    assert len(nodes) == 2
     for node in nodes:
         os.kill(node, signal.SIGSTOP)
     assert program.wait(60.0) == STUCK

@@ -131,12 +131,16 @@ class PolicyRig:
     def connect(self, kind: type = Image, topic: str = "image") -> None:
         """Open the test's own camera topic of a stopped policy and see that frames arrive: the
         reader may know its writer a moment later than the writer its reader."""
-        probe = kind(header=self.frame().header)  # dropped: it is empty
+        probe = kind(header=self.frame().header)  # dropped: it is empty; passed over without a task
         for _ in range(20):
             self.show(probe, topic)
             # Patient: a second probe would be dropped later, when drops are counted.
             with contextlib.suppress(AssertionError):
-                wait_until(lambda: self.now().frames_dropped, 1.0, every=0.05)
+                wait_until(
+                    lambda: (now := self.now()).frames_dropped + now.frames_received,
+                    1.0,
+                    every=0.05,
+                )
                 return
         raise AssertionError(f"nothing arrives on {topic}")
 
