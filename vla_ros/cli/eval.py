@@ -27,7 +27,7 @@ from vla_ros.core.errors import UserError, user_errors
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Variant
 from vla_ros.engine.options import REFERENCES, current
-from vla_ros.lab.report.beside import Beside, lines, own
+from vla_ros.lab.report.beside import Before, Beside, judged, lines, own, read_before
 from vla_ros.lab.report.rows import Outcome, Row, rows_of
 from vla_ros.ros.bringup.graph_file import NODE as VIEW
 from vla_ros.ros.bringup.graph_file import address_in, view_node
@@ -64,10 +64,11 @@ examples:
   vla-ros eval --episodes 2 --mode realtime --view
   vla-ros eval --checkpoint DIR --mode realtime --image-delay-ms 0,50,100,200
   vla-ros eval --env libero --suite libero_object --checkpoint openvla/... --device cuda:0
+  vla-ros eval --checkpoint runs/new/policy --against runs/eval-old --promote policies/current
   vla-ros eval --suite libero_object_swap --policy scripted --no-ros --beside runs/object
 
 exit status: 0 all episodes were played (successful or not), 1 a variant cannot be played,
-2 wrong usage, 130 interrupted (to be continued)"""
+2 wrong usage, 3 fewer solved than --against, not promoted, 130 interrupted (to be continued)"""
 
 
 def listed(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
@@ -163,6 +164,10 @@ def _how(add: Callable[..., Any]) -> None:
     add("--out", type=Path, metavar="DIR", help="the evaluation's directory (runs/eval-TIME)")
     add("--beside", nargs="+", type=Path, default=[], metavar="DIR", help="finished evaluations of"
         " this policy, whose success stands beside: base against perturbed")  # fmt: skip
+    add("--against", type=Path, metavar="DIR", help="an evaluation of the checkpoint before: the"
+        " same episodes are counted one by one (McNemar)")  # fmt: skip
+    add("--promote", type=Path, metavar="LINK", help="make this link name the checkpoint, unless"
+        " it solves fewer than --against")  # fmt: skip
     add("--keep-tokens", action="store_true", help="keep what the policy said of every frame,"
         " an .npz an episode in DIR/tokens (vla-ros coverage reads them)")  # fmt: skip
     add("--view", action="store_true", help="show the graph in the browser while it plays")
@@ -200,6 +205,10 @@ def check(args: argparse.Namespace) -> None:
         raise UserError("--delay-frames is lock-step: in real time use --image-delay-ms")
     if not realtime and any(args.image_delay_ms):
         raise UserError("--image-delay-ms is real time: in lock-step use --delay-frames")
+    if args.promote and not (args.against and args.policy == "vla"):
+        raise UserError("--promote judges a checkpoint by the one before: give --against")
+    if args.promote and args.promote.exists() and not args.promote.is_symlink():
+        raise UserError(f"--promote {args.promote}: is there, and is no link: nothing is replaced")
     if args.view:
         _check_view(args)
     if min(args.workers, args.episodes) < 1:
@@ -431,13 +440,14 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{missing}; `vla-ros doctor` says what to install") from missing
     plan = _plan(args)
     beside = _beside(args, plan.setup)
+    earlier = read_before(args.against, plan.setup, plan.jobs()) if args.against else None
     out = args.out or Path("runs") / time.strftime("eval-%Y%m%d-%H%M%S")
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         origin.code()
         with Store(out, plan.setup, plan.variants, _command()) as store:
             _play_all(args, plan, store, out)
-            _conclude(args, plan.setup, store, out, beside)
+            return _conclude(args, plan.setup, store, out, beside, earlier)
     except RunnerFailed as failed:
         error("vla-ros eval", failed)
         return 1
@@ -446,7 +456,6 @@ def run(args: argparse.Namespace) -> int:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-    return 0
 
 
 def _plan(args: argparse.Namespace) -> Plan:
@@ -608,9 +617,14 @@ def _beside(args: argparse.Namespace, setup: Setup) -> tuple[Beside, ...]:
 
 
 def _conclude(
-    args: argparse.Namespace, setup: Setup, store: Store, out: Path, beside: Sequence[Beside]
-) -> None:
-    """Table, report, summary, and the line of JSON."""
+    args: argparse.Namespace,
+    setup: Setup,
+    store: Store,
+    out: Path,
+    beside: Sequence[Beside],
+    earlier: Before | None,
+) -> int:
+    """Table, report, summary, the line of JSON, and whether it is promoted; the exit status."""
     from vla_ros.core import origin
     from vla_ros.lab.report.page import write_report
     from vla_ros.lab.report.rows import summary
@@ -618,14 +632,42 @@ def _conclude(
     commands = "\n".join(store.commands)
     figures = summary(setup, store.variants, store.records, commands)
     figures |= {"code": origin.code(), "machine": origin.machine(setup.device)}
+    verdict = None
+    if earlier is not None:
+        label = store.variants[0].label
+        records = [record for record in store.records if record.job.variant == label]
+        verdict = judged(earlier, records)
+        beside = (earlier.beside, *beside)
+        against = {"checkpoint_sha256": earlier.setup.checkpoint_sha256, "won": verdict.won}
+        against |= {"lost": verdict.lost, "pairs": verdict.pairs, "p": round(verdict.p, 4)}
+        figures |= {"against": {"evaluation": str(args.against), **against}}
     (out / SUMMARY).write_text(json.dumps(figures, indent=1) + "\n")
     report = write_report(out, setup, store.variants, store.records, commands, beside=beside)
     show(*tables(setup, store.variants, store.records, beside))
     if setup.note:
         print(f"\nnote: {setup.note}")
     print(f"\n{report}\n{out / SUMMARY}", flush=True)
+    if verdict is not None:
+        print(f"against {args.against}: {verdict}{_promoted(args, verdict.worse)}", flush=True)
     if args.json:
         print_json(figures)
+    return 3 if verdict is not None and verdict.worse else 0
+
+
+def _promoted(args: argparse.Namespace, worse: bool) -> str:
+    """Let the link name the checkpoint unless it is worse; the end of the line about it."""
+    if args.promote is None:
+        return ""
+    if worse:
+        return f"; not promoted: {args.promote} stays as it is"
+    from vla_ros.engine.io.openvla import resolve
+
+    directory = resolve(args.checkpoint).absolute()
+    args.promote.parent.mkdir(parents=True, exist_ok=True)
+    scratch = args.promote.with_name(f".{args.promote.name}.{os.getpid()}")
+    scratch.symlink_to(directory)
+    scratch.replace(args.promote)
+    return f"; promoted: {args.promote} is {directory}"
 
 
 def _command() -> str:

@@ -48,6 +48,12 @@ examples:
       --init-from runs/small/policy            a policy that knows how old its image is
   vla-ros train --data data/tabletop --out runs/oft --arch small-oft --steps 2500 \\
       --init-from runs/small/policy            a chunk policy of OpenVLA-OFT's kind
+  vla-ros train --data run1 run2 --out runs/better --init-from runs/small/policy --steps 400
+                                               go on with what was recorded, corrections first
+  vla-ros train --data run1 run2 --out runs/mine --init-from ~/openvla-7b --lora 32 --batch 16
+                                               OpenVLA by LoRA
+  vla-ros train --lerobot smolvla --data data/robot --out runs/smolvla --steps 20000
+                                               LeRobot's own trainer, on what was exported
   vla-ros train --head --target shipped:tabletop --out runs/head      its draft head
   vla-ros train --head --target DIR --out runs/head --device cuda:0 --dtype bfloat16
   vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3500 \\
@@ -69,7 +75,7 @@ def add_parser(verbs: Verbs) -> None:
         type=Path,
         nargs="+",
         metavar="DIR",
-        help="from vla-ros collect, or LeRobotDatasets",
+        help="from vla-ros collect or record, or LeRobotDatasets",
     )
     add("--out", type=Path, required=True, metavar="DIR", help="the run: state, log, policy")
     add(
@@ -94,6 +100,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--wrist", action="store_true", help="a model of two images; data collected with --wrist")
     add("--vision-from", default="", metavar="DIR", help="take and keep this vision tower")
     add("--init-from", default="", metavar="DIR", help="begin with the weights of this checkpoint")
+    add("--lora", type=int, default=0, metavar="RANK", help="train adapters of this rank to"
+        " --init-from, a token policy of any size, and merge them (0: all weights)")  # fmt: skip
     add("--dagger", type=int, default=0, metavar="ROUNDS", help="on-policy correction (0)")
     add("--dagger-episodes", type=int, default=100, help="of a round (100)")
     add("--check", type=int, default=0, metavar="N", help="then play N held-out states a family")
@@ -105,6 +113,10 @@ def add_parser(verbs: Verbs) -> None:
         help="learn to act on images that are 0 to N"
         " control periods old, told how old (0: on fresh ones)",
     )
+    add("--corrections", type=float, default=0.5, metavar="SHARE", help="of the frames drawn: at"
+        " least so many in which a person had taken over, where there are such (0.5)")  # fmt: skip
+    add("--validation", type=float, metavar="SHARE", help="of the episodes, not trained on and"
+        " judged by (0.1 of recordings and other people's sets; else 0)")  # fmt: skip
     add("--head", action="store_true", help="train a draft head for --target")
     add("--recursive", action="store_true", help="head: one that is asked token after token, as"
         " EAGLE-3's; what a chunk policy gets anyway")  # fmt: skip
@@ -114,6 +126,10 @@ def add_parser(verbs: Verbs) -> None:
     add("--episodes", type=int, default=4, metavar="N", help="head: to learn from, a task (4)")
     add("--held-out", type=int, default=1, metavar="N", help="head: to judge by, a task (1)")
     add("--unnorm-key", metavar="NAME", help="head: the target's statistics, if it has several")
+    add("--lerobot", default="", metavar="POLICY", help="LeRobot's own trainer on --data, in its"
+        " environment: a family (act, smolvla, ...) or a checkpoint")  # fmt: skip
+    add("--lerobot-option", action="append", default=[], metavar="NAME=VALUE", help="of"
+        " lerobot-train, such as policy.chunk_size=16; may be given again")  # fmt: skip
     add("--json", action="store_true", help="head: the result as one last line for a program")
     add("--minutes", type=float, help="end this sitting after that time, saved")
     add("--device", help="cpu or cuda (cuda where there is one)")
@@ -175,6 +191,8 @@ class Show:
         self._error += 0.05 * (step.error - self._error)
         said = f"loss {self._loss:.3f} error {self._error:.3f} {step.samples_per_s:.0f}/s"
         said += f" patch {self._patch:.3f} place {self._place:.3f}"
+        if step.validation is not None:
+            said += f" held-out loss {step.validation.loss:.3f}"
         self._progress.update("train", said, step.step, self._steps)
 
 
@@ -237,10 +255,26 @@ def train_head(args: argparse.Namespace, device: str) -> int:
     return 0
 
 
+def train_lerobot(args: argparse.Namespace) -> int:
+    """Let LeRobot train; returns the exit status."""
+    from vla_ros.data.lerobot.dataset import python_of
+    from vla_ros.lab.train.lerobot import LeRobotRun, train
+
+    if len(args.data) != 1:
+        raise UserError("--lerobot trains on one data set: export several bags into one")
+    if args.device is None:
+        args.device = "cuda" if Path("/dev/nvidia0").exists() else "cpu"
+    said = given(args, ("steps", "batch", "seed", "validation", "device"))
+    run = LeRobotRun(args.lerobot, str(args.data[0]), more=tuple(args.lerobot_option), **said)
+    policy = train(run, args.out, python_of())
+    print(f"{policy}: done; `policy: lerobot` runs it")
+    return 0
+
+
 RECIPE = (
     "arch", "steps", "batch", "branches", "samples", "learning_rate", "warmup", "decay",
     "sigma_bins", "patch_weight", "place_weight", "shift", "dtype", "seed", "wrist",
-    "vision_from", "init_from", "delays",
+    "vision_from", "init_from", "delays", "lora", "corrections", "validation",
 )  # fmt: skip
 
 
@@ -252,6 +286,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--head takes no --data: it learns from the target's own rollouts")
     if not args.head and not args.data:
         raise UserError("give --data, from vla-ros collect")
+    if args.lerobot_option and not args.lerobot:
+        raise UserError("--lerobot-option is for --lerobot")
+    if args.lerobot:
+        return train_lerobot(args)
     try:
         import torch
 
@@ -272,9 +310,13 @@ def run(args: argparse.Namespace) -> int:
             f" --checkpoint {args.out / 'policy'}"
         )
     with Progress() as importing:
-        args.data, elsewhere = import_data(args.data or (), args.out, importing)
-    if args.branches is None and elsewhere:
-        args.branches = 1
+        if args.lora and args.learning_rate is None:
+            args.learning_rate = 5e-4  # as OpenVLA's fine-tuning
+        known = bounds_of(args.init_from) if args.init_from else None
+        args.data, elsewhere = import_data(args.data or (), args.out, importing, known)
+    if elsewhere:
+        args.branches = args.branches or 1
+        args.validation = 0.1 if args.validation is None else args.validation
     if args.check and elsewhere:
         raise UserError("--check plays in the tabletop, and --data is of another world")
     if args.threads:
@@ -298,6 +340,23 @@ def run(args: argparse.Namespace) -> int:
         progress.end()
         stop.restore()
     return 0
+
+
+def bounds_of(checkpoint: str) -> tuple[str, tuple[float, ...]] | None:
+    """Name and bounds [6] of the actions that one of our policies says; None: another's, or a flow
+    policy, which has none."""
+    from vla_ros.engine.io.openvla import RANDOM, read_config, resolve
+    from vla_ros.engine.models.registry import is_flow
+
+    if checkpoint.startswith(RANDOM):
+        return None
+    directory = resolve(checkpoint)
+    stats = {} if is_flow(directory) else read_config(directory)[1].get("norm_stats") or {}
+    if len(stats) != 1:
+        return None
+    ((name, of),) = stats.items()
+    low, high = (tuple(map(float, of["action"][end][:6])) for end in ("q01", "q99"))
+    return (name, high) if low == tuple(-x for x in high) else None
 
 
 def _options(args: argparse.Namespace) -> TrainOptions:

@@ -9,6 +9,7 @@
         obs/agentview     uint8 [n]      T images as one AVIF sequence (encode())
         obs/ee_pos        float32 [T, 3] m
         obs/gripper_states float32 [T, 2] m
+      intervention      bool [T] whether a person acted; not there: nobody says
       poses             float32 [T, BODIES, 7] where everything is: m, and a quaternion x, y, z, w
         pixels/agentview  float32 [T, K, 2] x and y of every object's center in the image
 
@@ -22,7 +23,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ BODIES = (
     "blue_cube", "green_cube", "plate", "red_cube", "yellow_cube", "gripper", "finger_left",
     "finger_right",
 )  # fmt: skip
+_NOBODY = np.empty(0, np.bool_)
 EXPERT = "expert"  # the source of a demonstration
 
 
@@ -119,7 +121,8 @@ class SetInfo:
 class Track:
     """A demonstration without its images. ``source`` is "expert" or names the policy's round.
 
-    ``poses`` has no rows in sets that were collected before poses were."""
+    ``poses`` has no rows in sets that were collected before poses were, ``intervention`` (a person
+    acted) none where nobody says it."""
 
     task: str
     instruction: str
@@ -134,6 +137,7 @@ class Track:
     gripper_states: Float32
     poses: Float32
     pixels: Mapping[str, Float32]
+    intervention: npt.NDArray[np.bool_] = field(default_factory=lambda: _NOBODY)
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -182,6 +186,8 @@ def _write(group: Any, demonstration: Demonstration) -> None:
     }
     for name, array in arrays.items():
         group.create_dataset(name, data=array.astype(np.float32))  # too small to compress
+    if len(track.intervention):
+        group.create_dataset("intervention", data=track.intervention)
     group.create_dataset(
         "labels", data=track.labels.astype(np.float16), compression="gzip", shuffle=True
     )
@@ -226,7 +232,8 @@ def digest(paths: Iterable[Path]) -> str:
     """
     whole = hashlib.sha256()
     for track in (track for path in paths for track in read_tracks(path)):
-        arrays = (track.actions, track.labels, track.executed, track.gripper_states)
+        arrays: tuple[npt.NDArray[Any], ...] = (track.actions, track.labels, track.executed)
+        arrays = (*arrays, track.gripper_states, track.intervention)
         for array in (*arrays, *(track.pixels[name] for name in sorted(track.pixels))):
             whole.update(array.tobytes())
     return whole.hexdigest()
@@ -261,6 +268,7 @@ def _track(group: Any) -> Track:
         gripper_states=group["obs/gripper_states"][()],
         poses=group["poses"][()] if "poses" in group else np.empty((0, len(BODIES), 7), np.float32),
         pixels={name: group[f"pixels/{name}"][()] for name in group["pixels"]},
+        intervention=group["intervention"][()] if "intervention" in group else _NOBODY,
     )
 
 

@@ -377,7 +377,7 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         """
         stamp = request.observation.stamp_ns
         noise = self.model.noise(generator_for(self.options.seed, stamp))
-        guidance = guidance or self._guidance(request.observation)
+        guidance = guidance or self.guidance(request.observation)
         chunk = self.model.sample_actions(request.prefix, None, noise, guidance)
         request.stages.mark("decode")
         return FlowChunk(request, chunk, guidance is not None)
@@ -408,7 +408,8 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
             self.model.capture_graphs(len(features), modes)
         self._prepared = self.captures
 
-    def _guidance(self, observation: Observation) -> Guidance | None:
+    def guidance(self, observation: Observation) -> Guidance | None:
+        """What a chunk of this observation continues by the options; None: it begins anew."""
         executing = observation.executing
         if not self.options.rtc_mode or executing is None:
             return None
@@ -567,8 +568,9 @@ def _finite(values: Floats, why: str) -> Floats:
 # From options to an engine.
 
 
-def load_engine(options: EngineOptions) -> Engine[Any, Any]:
-    """Load a checkpoint and make its engine ready.
+def load_engine(options: EngineOptions, packed: frozenset[str] | None = None) -> Engine[Any, Any]:
+    """Load a checkpoint and make its engine ready; ``packed``: parts of a flow policy to give a CPU
+    in its own order, None: by :func:`packed_parts`.
 
     Raises CheckpointError when the checkpoint does not fit, with a list of what is there.
     """
@@ -585,7 +587,7 @@ def load_engine(options: EngineOptions) -> Engine[Any, Any]:
         )
     source = flow_source(options.checkpoint)
     if source is not None:
-        return load_flow_engine(source, options)
+        return load_flow_engine(source, options, packed)
     options.check_family(TOKENS)
     return TokenEngine(open_checkpoint(options.checkpoint, options.seed, device, dtype), options)
 
@@ -597,7 +599,9 @@ def open_checkpoint(name: str, seed: int, device: torch.device, dtype: torch.dty
     return load_checkpoint(name, device, dtype)
 
 
-def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine | FastEngine:
+def load_flow_engine(
+    source: Path | str, options: EngineOptions, packed: frozenset[str] | None = None
+) -> FlowEngine | FastEngine:
     """The engine of what :func:`flow_source` found. CheckpointError in one line if it cannot."""
     fast = FAST in family_of(source).kinds
     options.check_family(FAST if fast else FLOW)
@@ -616,7 +620,9 @@ def load_flow_engine(source: Path | str, options: EngineOptions) -> FlowEngine |
     check_layout(config_of(source, choice), options)  # before any weight is read
     formats = parse_formats(options.weights)
     refuse_flow_formats(source, formats, device, dtype, options.rtc_mode)
-    place = Placement(device, dtype, capture, formats, packed=packed_parts(device, dtype, options))
+    if packed is None:
+        packed = packed_parts(device, dtype, options)
+    place = Placement(device, dtype, capture, formats, packed=packed)
     policy = family_of(source).load(source, choice, place, options.seed)
     return FastEngine(policy, options) if fast else FlowEngine(policy, options)
 

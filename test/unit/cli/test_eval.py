@@ -97,6 +97,8 @@ def test_only_in_real_time_drafts_adapt():
         (["--policy", "zero", "--suite", "libero_10", "--env", "tabletop"], "--env libero"),
         (["--policy", "zero", "--seed", "1000000"], "0 to 999999"),
         (["--policy", "zero", "--episodes", "0"], "at least 1"),
+        (["--policy", "zero", "--promote", "x"], "give --against"),
+        (["--policy", "zero", "--against", "/nowhere"], "/nowhere/run.json"),
         (["--policy", "zero", "--instruction", "a\nb"], "control character"),
         (["--checkpoint", "random:small", "--decoding", "fast"], "--decoding fast: give"),
         (
@@ -168,6 +170,35 @@ def test_while_it_runs_there_is_a_report_of_what_was_played(tmp_path, monkeypatc
     # More is already there than the new variant has to play.
     assert main([*words, "--episodes", "1", "--delay-frames", "3"]) == 0
     assert said == [None, (3, 4), None]
+
+
+def test_a_checkpoint_that_solves_fewer_of_the_same_episodes_is_not_promoted(tmp_path, capsys):
+    pytest.importorskip("torch")
+    few = ["eval", "--no-ros", "--tasks", "reach", "--episodes", "2", "--image-size", "128"]
+    few += ["--max-steps", "60"]
+    zero, expert = tmp_path / "zero", tmp_path / "expert"
+    assert main([*few, "--policy", "zero", "--out", str(zero)]) == 0
+    assert main([*few, "--policy", "scripted", "--out", str(expert)]) == 0
+    link = tmp_path / "policies" / "current"
+    words = [*few, "--checkpoint", "shipped:tabletop", "--decoding", "autoregressive"]
+    words += ["--out", str(tmp_path / "first"), "--against", str(zero), "--promote", str(link)]
+    assert main(words) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r"\d won and 0 lost of the same 8 episodes, McNemar p .*: better", said)
+    assert said.endswith(f"promoted: {link} is {link.resolve()}")
+    assert (link / "config.json").is_file()
+    kept = link.resolve()
+    words = [*few, "--checkpoint", "random:small", "--decoding", "autoregressive"]
+    words += ["--out", str(tmp_path / "second"), "--against", str(expert), "--promote", str(link)]
+    assert main(words) == 3
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert "p 0.0078: worse; not promoted" in said and link.resolve() == kept
+    figures = json.loads((tmp_path / "second" / "summary.json").read_text())["against"]
+    assert (figures["won"], figures["lost"], figures["pairs"]) == (0, 8, 8)
+    assert "before (scripted)" in (tmp_path / "second" / "report.html").read_text()
+    other = [*few, "--policy", "zero", "--seed", "9", "--against", str(zero)]
+    assert main([*other, "--out", str(tmp_path / "third")]) == 2
+    assert "not one episode is the same" in capsys.readouterr().err
 
 
 def test_the_same_command_plays_only_what_is_missing(tmp_path, capsys):

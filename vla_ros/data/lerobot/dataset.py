@@ -26,6 +26,10 @@ ACTION = "action"
 #: Neither begins with "observation" or "action": LeRobot's policies take those for inputs.
 OBSERVATION_AGE = "timing.observation_age_s"
 EVIDENCE_AGE = "timing.evidence_age_s"
+#: What the policy said for the moment, executed or not; whether it said anything; how long it took.
+POLICY_ACTION = "policy.action"
+ANSWERED = "policy.answered"
+DELAY = "timing.delay_s"
 #: Whether a person acted; the name that LeRobot's DAgger rollout gives it.
 INTERVENTION = "intervention"
 

@@ -22,9 +22,12 @@ from vla_ros.data.bag_frames import COMPRESSED, IMAGE, Picked, header_stamp, pic
 from vla_ros.data.bags import Bag, BagError, BagMessage, BagTopic
 from vla_ros.data.lerobot.dataset import (
     ACTION,
+    ANSWERED,
+    DELAY,
     EVIDENCE_AGE,
     INTERVENTION,
     OBSERVATION_AGE,
+    POLICY_ACTION,
     STATE,
     Column,
     Columns,
@@ -277,6 +280,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "end_effector_pose": POSES,
     "instruction": ("std_msgs/msg/String",),
     "policy/action": ACTIONS,
+    "policy/action_chunk": ("vla_ros/msg/ActionChunk",),
     "bridge/episode": ("vla_ros/msg/EpisodeStatus",),
 }
 
@@ -304,6 +308,61 @@ class States:
             self._stamps.captured_by(moment_ns) if moment_ns else self._stamps.arrived_by(at_ns)
         )
         return None if number is None else self._values[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One inference of the policy: ``rows`` [C, D], the first due at ``due_ns``."""
+
+    said_ns: int
+    observed_ns: int
+    due_ns: int
+    period_ns: int
+    digest: int
+    rows: Array
+
+    def row(self, moment_ns: int) -> Array:
+        """The action that is due at that moment, or the one nearest to it."""
+        place = round((moment_ns - self.due_ns) / self.period_ns) if self.period_ns else 0
+        return self.rows[min(max(place, 0), len(self.rows) - 1)]
+
+
+class Answers:
+    """What the policy said, inference by inference, whether or not anything of it was executed:
+    before the gate, and while a person acts."""
+
+    def __init__(self, bag: Bag, topic: BagTopic, names: Sequence[str]) -> None:
+        found = []
+        for message in bag.messages([topic.name]):
+            content = bag.decode(message)
+            if list(content.names) != list(names):
+                continue  # of another action space than the commands are
+            observed, period = stamp_ns(content.observation_stamp), round(content.period_s * SECOND)
+            due = observed + int(getattr(content, "told_delay", 0)) * period
+            rows = np.array(content.actions, np.float64).reshape(-1, len(names))
+            said = stamp_ns(content.header.stamp)
+            found.append(Answer(said, observed, due, period, int(content.instruction_hash), rows))
+        self._said = sorted(found, key=lambda one: one.said_ns)
+        self._times = [one.said_ns for one in self._said]
+        self._by_observation = {one.observed_ns: one for one in self._said}
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    def of(self, command: _Command, max_age_s: float) -> tuple[Array, int] | None:
+        """What the policy said for the moment of a command, and how long it took to, in ns: the
+        chunk that the command is of; else the newest on its sentence, up to ``max_age_s`` old."""
+        told = command.told
+        made = self._by_observation.get(told.observed_ns)
+        if made is not None and not command.person and command.index < len(made.rows):
+            return made.rows[command.index], made.said_ns - made.observed_ns
+        place = bisect.bisect_right(self._times, told.said_ns) - 1
+        newest = self._said[place] if place >= 0 else None
+        if newest is None or newest.digest != command.digest:
+            return None
+        if told.said_ns - newest.observed_ns > max_age_s * SECOND:
+            return None
+        return newest.row(told.said_ns), newest.said_ns - newest.observed_ns
 
 
 # ---------------------------------------------------------------------- cameras
@@ -451,6 +510,7 @@ class _Command:
     digest: int
     numbers: Numbers
     person: bool | None = None  # acted; None: nobody says who did
+    index: int = 0  # in the chunk that it is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,6 +543,9 @@ class BagRows:
         self._states = [
             States(bag, picked.topics[role]) for role in _STATES if picked.name(role) is not None
         ]
+        self._answers: Answers | None = None
+        if (chunks := picked.topics.get("policy/action_chunk")) is not None:
+            self._answers = Answers(bag, chunks, self._commands[0].numbers.names) or None
         self.fps = options.fps or self._rate()
         self._planned = self._plan()
 
@@ -501,6 +564,9 @@ class BagRows:
         numbers = [Column(ACTION, self._commands[0].numbers.names)]
         numbers += [Column(STATE, tuple(state))] if state else []
         numbers += [Column(name, ("s",)) for name in (OBSERVATION_AGE, EVIDENCE_AGE)]
+        if self._answers is not None:
+            numbers += [Column(POLICY_ACTION, numbers[0].names), Column(DELAY, ("s",))]
+            numbers.append(Column(ANSWERED, (), "bool"))
         if self._commands[0].person is not None:
             numbers.append(Column(INTERVENTION, (), "bool"))
         return Columns(self.fps, {n: (h, w) for n, (h, w) in sizes.items()}, tuple(numbers))
@@ -616,7 +682,14 @@ class BagRows:
         }
         if self._states:
             found[STATE] = state
+        if self._answers is not None:
+            answer = self._answers.of(command, self._options.max_age_s)
+            # LeRobot's statistics take no NaN: without an answer what was done stands there.
+            said, took = answer or (command.numbers.values, 0)
+            found |= {POLICY_ACTION: said, DELAY: np.array([took / SECOND])}
         out = {name: values.astype(np.float32) for name, values in found.items()}
+        if self._answers is not None:
+            out[ANSWERED] = np.array([answer is not None])
         if command.person is not None:
             out[INTERVENTION] = np.array([command.person])
         return out
@@ -642,7 +715,8 @@ def _command(bag: Bag, kind: str, message: BagMessage, content: Any, numbers: Nu
         0 if staleness_s is None or person else said_ns - round(float(staleness_s) * SECOND),
         stamp_ns(content.receive_stamp),
     )
-    return _Command(told, int(content.epoch), int(content.instruction_hash), numbers, person)
+    digest, index = int(content.instruction_hash), int(content.chunk_index)
+    return _Command(told, int(content.epoch), digest, numbers, person, index)
 
 
 def _joined(commands: Sequence[_Command]) -> list[_Command]:

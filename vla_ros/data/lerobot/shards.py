@@ -1,4 +1,4 @@
-"""A LeRobotDataset as our shards, for training: our own set again, or somebody else's.
+"""A LeRobotDataset or a bag as our shards, for training: our own set again, or somebody else's.
 
 Of somebody else's set it is known what was done for its own sentence, and nothing else: where
 objects are and what other sentences would have asked for is not (``SetInfo.own_sentence``).
@@ -37,9 +37,11 @@ from vla_ros.data.demonstrations import (
 from vla_ros.data.lerobot.dataset import (
     ACTION,
     IMAGES,
+    INTERVENTION,
     STATE,
     Column,
     Columns,
+    Feature,
     Info,
     Reader,
     Row,
@@ -210,12 +212,14 @@ ROLES = ("image", "wrist_image", "action")
 class ImportOptions:
     """``features``: role (see ROLES) -> feature. ``gripper``: values of closed and open.
     ``scale`` [6]: m and rad of an action of 1, where actions are in a controller's units; None:
-    they are m and rad already. ``image_size``: pixels a side of what is kept."""
+    they are m and rad already. ``image_size``: pixels a side of what is kept. ``known``: name and
+    bounds [6] of the actions of the policy that is trained further on it; None: the set's own."""
 
     features: Mapping[str, str] = field(default_factory=dict)
     gripper: tuple[float, float] = (0.0, 1.0)
     scale: tuple[float, ...] | None = None
     image_size: int = 128
+    known: tuple[str, tuple[float, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,16 +246,49 @@ def import_shards(
         info = reader.info
         own = "set" in info.ours
         source: _Ours | _Theirs = _Ours(info) if own else _Theirs(info, options, dataset)
-        frames = 0
+        return _written(source, reader.rows(source.names), info.frames, out, shown)
 
-        def counted() -> Iterator[Row]:
-            nonlocal frames
-            for row in reader.rows(source.names):
-                frames += 1
-                shown(frames, info.frames)
-                yield row
 
-        demonstrations = [source.demonstration(rows) for rows in _episodes(counted())]
+def import_bag(
+    path: Path, out: Path, options: ImportOptions, shown: Callable[[int, int], None]
+) -> Imported:
+    """Write the shards of a bag, as :func:`import_shards` those of a data set: no LeRobot needed.
+
+    BagError, UserError: it makes no rows, or its actions are not seven numbers.
+    """
+    from vla_ros.data.bags import Bag
+    from vla_ros.data.lerobot.from_bags import BagOptions, BagRows, said
+
+    with Bag(path) as bag:
+        rows = BagRows(bag, BagOptions())
+        columns = rows.columns()
+        features = {
+            name: Feature(name, one["dtype"], tuple(one["shape"]), tuple(one["names"] or ()))
+            for name, one in columns.features(videos=False).items()
+        }
+        source = _Theirs(Info(columns.fps, rows.episodes, len(rows), features, {}), options, path)
+        found = (replace(row, images=row.arrays()) for row in rows.rows())
+        done = _written(source, found, len(rows), out, shown)
+    return replace(done, notes=(*done.notes, *bag.notes, *said(rows.dropped)))
+
+
+def _written(
+    source: _Ours | _Theirs,
+    rows: Iterator[Row],
+    total: int,
+    out: Path,
+    shown: Callable[[int, int], None],
+) -> Imported:
+    frames = 0
+
+    def counted() -> Iterator[Row]:
+        nonlocal frames
+        for row in rows:
+            frames += 1
+            shown(frames, total)
+            yield row
+
+    demonstrations = [source.demonstration(gathered) for gathered in _episodes(counted())]
     finished, described = source.finish(demonstrations)
     scratch = out.with_name(f".{out.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)
@@ -336,7 +373,9 @@ class _Theirs:
         self._options, self._rate, self._folder = options, info.fps, dataset
         self._cameras = cameras_of(info, options.features, dataset)
         self._action = action_of(info, options.features, dataset)
-        self.names = (*self._cameras.values(), self._action)
+        # Who acted, as LeRobot's DAgger rollout and our bags say it.
+        self._marked = INTERVENTION in info.features
+        self.names = (*self._cameras.values(), self._action, *[INTERVENTION] * self._marked)
         notes = [f"{role} is {name}" for role, name in self._cameras.items()]
         unused = [n for n in info.features if n not in self.names]
         if unused:
@@ -365,6 +404,9 @@ class _Theirs:
             gripper_states=np.zeros((count, 2), np.float32),
             poses=np.empty((0, len(BODIES), 7), np.float32),
             pixels={c: np.zeros((count, 0, 2), np.float32) for c in self._cameras},
+            intervention=np.array(
+                [bool(row.numbers[INTERVENTION]) for row in rows if self._marked], np.bool_
+            ),
         )
         size = self._options.image_size
         images: dict[str, Image] = {
@@ -392,7 +434,7 @@ class _Theirs:
     def finish(self, found: list[Demonstration]) -> tuple[list[Demonstration], SetInfo]:
         """All in [-1, 1] of one scale, with the labels of their own sentences."""
         scale = self._scale([one.track.actions for one in found])
-        if self._options.scale is None:
+        if self._options.scale is None and self._options.known is None:
             self.notes += (
                 f"actions taken for m and rad a period: up to {scale[0]:.3g} m, {scale[3]:.3g} rad;"
                 " in a controller's units? say --action-scale",
@@ -401,7 +443,7 @@ class _Theirs:
         self.notes += (f"gripper: {closed:g} is closed, {opened:g} open (--gripper)",)
         sentences = tuple(sorted({one.track.instruction for one in found}))
         described = SetInfo(
-            environment="lerobot",
+            environment=self._options.known[0] if self._options.known else "lerobot",
             image_size=self._options.image_size,
             cameras=tuple(self._cameras),
             objects=(),
@@ -413,7 +455,10 @@ class _Theirs:
         return [_labelled(one, scale, sentences) for one in found], described
 
     def _scale(self, actions: Sequence[Array]) -> Array:
-        """Physical size of an action of 1: given, or the largest that occurs along any axis."""
+        """Physical size of an action of 1: as the policy knows it, given, or the largest that
+        occurs along any axis."""
+        if self._options.known is not None:
+            return np.array(self._options.known[1])
         if self._options.scale is not None:
             return np.array(self._options.scale)
         largest = np.abs(np.concatenate(actions)[:, :GRIPPER]).max(0)
@@ -438,11 +483,26 @@ def _square(image: Image, size: int) -> Image:
 # LeRobotDatasets as a run's data: made into shards once, in the run's folder.
 
 
-def import_data(folders: Sequence[Path], out: Path, shown: Progress) -> tuple[list[Path], bool]:
-    """The folders of ``--data``, shards made of the LeRobotDatasets among them; and whether there
-    is a set from elsewhere, of which its own sentences are all that is known. UserError."""
-    found = [imported(one, out, shown) if is_dataset(one) else one for one in folders]
+def import_data(
+    folders: Sequence[Path],
+    out: Path,
+    shown: Progress,
+    known: tuple[str, tuple[float, ...]] | None = None,
+) -> tuple[list[Path], bool]:
+    """The folders of ``--data``, shards made of the LeRobotDatasets and bags among them; and
+    whether there is a set from elsewhere, of which its own sentences are all that is known.
+    ``known`` as in ImportOptions. UserError."""
+    options = ImportOptions(known=known)
+    found = [
+        imported(one, out, options, shown) if is_dataset(one) or is_bag(one) else one
+        for one in folders
+    ]
     return found, any(map(_from_elsewhere, found))
+
+
+def is_bag(path: Path) -> bool:
+    """Whether it is a rosbag2 folder, or one file of one."""
+    return (path / "metadata.yaml").is_file() or path.suffix in (".mcap", ".db3")
 
 
 def _from_elsewhere(folder: Path) -> bool:
@@ -452,26 +512,33 @@ def _from_elsewhere(folder: Path) -> bool:
         return False  # the training says what is wrong with it, once its options are right
 
 
-def imported(dataset: Path, out: Path, shown: Progress) -> Path:
-    """The shards of ``dataset`` in the run's folder ``out``, made where they are not there yet.
+def imported(source: Path, out: Path, options: ImportOptions, shown: Progress) -> Path:
+    """The shards of a data set or a bag in the run's folder ``out``, made where they are not there.
 
     UserError: it cannot be read, or something must be said first, with `vla-ros export --shards`.
     """
-    # Named by what the data set says it is, so that a run that goes on finds what it made.
-    told = str(dataset.absolute()).encode() + (dataset / "meta" / "info.json").read_bytes()
-    made = out / f"imported-{hashlib.sha256(told).hexdigest()[:8]}"
+    # Named by what it says it is, so that a run that goes on finds what it made.
+    bag = not is_dataset(source)
+    if not source.exists():
+        raise UserError(f"{source} is not there")
+    told = str(source.absolute()) + repr(options.known or "")
+    for name in ("meta/info.json", "metadata.yaml"):
+        told += (source / name).read_text() if (source / name).is_file() else ""
+    made = out / f"imported-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
     if made.is_dir():
         return made
+
+    def said(frames: int, total: int) -> None:
+        shown.update("import", str(source), frames, total)
+
     try:
-        done = import_shards(
-            python_of(),
-            dataset,
-            made,
-            ImportOptions(),
-            lambda frames, total: shown.update("import", str(dataset), frames, total),
-        )
+        if bag:
+            done = import_bag(source, made, options, said)
+        else:
+            done = import_shards(python_of(), source, made, options, said)
     except UserError as error:
-        raise UserError(f"{error} (`vla-ros export --shards` takes options)") from None
+        first = "--lerobot, then --shards, take" if bag else "--shards takes"
+        raise UserError(f"{error} (`vla-ros export {first} options)") from None
     for note in done.notes:
         shown.say(note)
     return made

@@ -104,16 +104,17 @@ def make_fast_decoding(model: Pi0Fast, options: EngineOptions, longest: int) -> 
     name, tokens = options.decoding, model.config.max_tokens
     if name == "autoregressive":
         return Autoregressive(model, tokens, longest)
-    asked = (name, options.drafter, options.acceptance)
-    if asked != ("speculative", "temporal", "exact"):
+    wide = options.drafter == "temporal_tree"
+    drafts = name == "speculative" and (wide or options.drafter == "temporal")
+    if not drafts or options.acceptance != "exact":
         raise ValueError(
             f"decoding {name}, drafter {options.drafter}, acceptance {options.acceptance}: of"
-            " pi0_fast there are autoregressive, and speculative with drafter temporal and"
-            " acceptance exact"
+            " pi0_fast there are autoregressive, and speculative with drafter temporal or"
+            " temporal_tree and acceptance exact"
         )
     budget = Budget(step=1 if model.capture is None else STEP)
     costs = costs_on(model.device, model.dtype) if options.adaptive_draft else None
-    drafter = FastDrafter(model.actions, model.device, budget, costs)
+    drafter = FastDrafter(model.actions, model.device, budget, costs, wide)
     # A chain that lies behind a prefix is a tree of one branch.
     return TreeSpeculative(
         model, tokens, longest, drafter, Exact(), options.gamma or None, budget=budget

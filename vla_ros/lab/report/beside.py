@@ -1,4 +1,4 @@
-"""Success beside other evaluations of the same policy, task by task: base against perturbed.
+"""Success beside other evaluations, task by task: base against perturbed, new against before.
 
 Apart from the tables of one evaluation since these figures come from others' `summary.json`. Tasks
 are matched by their place: libero_object_swap/3 is libero_object/3 perturbed.
@@ -7,14 +7,15 @@ are matched by their place: libero_object_swap/3 is libero_object/3 perturbed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vla_ros.core.errors import UserError
-from vla_ros.data.episodes.records import Setup
-from vla_ros.lab.report.rows import Outcome, Row
+from vla_ros.data.episodes.records import Job, Record, Setup
+from vla_ros.data.episodes.store import read_records, read_run
+from vla_ros.lab.report.rows import Outcome, Row, mcnemar, rows_of
 
 SUMMARY = "summary.json"
 #: must be the same in both: who acted, and how it was counted
@@ -64,6 +65,90 @@ def read_beside(folder: Path, setup: Setup) -> Beside:
             f" {setup.world}"
         )
     return Beside(str(found.get("suite") or found["environment"]), tasks, whole)
+
+
+# ------------------------------------------------------------------------------------------------
+# A checkpoint against the one before it: the same episodes, one by one.
+
+
+#: what may not differ between the two, beside the episodes themselves
+_WORLD = ("environment", "suite", "mode", "image_size", "max_steps", "nudge_m", "world")
+_SURE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """An evaluation of the checkpoint before; ``records`` of its first variant."""
+
+    setup: Setup
+    records: Sequence[Record]
+    beside: Beside
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``won``: episodes that this one solved and the one before did not, ``lost`` the other way
+    round, of ``pairs`` that both played; ``p`` is McNemar's."""
+
+    won: int
+    lost: int
+    pairs: int
+
+    @property
+    def p(self) -> float:
+        return mcnemar(self.won, self.lost)
+
+    @property
+    def worse(self) -> bool:
+        """It solved fewer: also where chance may have done it, nothing speaks for it."""
+        return self.lost > self.won
+
+    def __str__(self) -> str:
+        if self.won == self.lost:
+            word = "as good"
+        else:
+            word = ("worse" if self.worse else "better") + (
+                "" if self.p < _SURE else ", which may be chance"
+            )
+        return (
+            f"{self.won} won and {self.lost} lost of the same {self.pairs} episodes, McNemar"
+            f" p {self.p:.2g}: {word}"
+        )
+
+
+def read_before(folder: Path, setup: Setup, jobs: Iterable[Job]) -> Before:
+    """UserError: no evaluation, one of another world, or none of whose episodes is among ``jobs``,
+    which are to be played."""
+    there, variants = read_run(folder)
+    for name in _WORLD:
+        if getattr(there, name) != getattr(setup, name):
+            raise UserError(
+                f"--against {folder}: another {name}, {getattr(there, name)}: no comparison"
+            )
+    rows = rows_of(variants.values(), read_records(folder), setup.suite or setup.environment)
+    if not rows:
+        raise UserError(f"--against {folder}: no episode was played there")
+    label = rows[0].variant.label
+    records = [record for record in read_records(folder) if record.job.variant == label]
+    if not {_episode(r.job) for r in records} & set(map(_episode, jobs)):
+        raise UserError(
+            f"--against {folder}: not one episode is the same: give its --tasks and --seed"
+        )
+    name = f"before ({there.checkpoint_sha256[:8] or there.policy})"
+    return Before(there, records, own(rows[0], name))
+
+
+def judged(before: Before, records: Sequence[Record]) -> Verdict:
+    """``records`` of this evaluation's first variant."""
+    solved = {_episode(record.job): record.success for record in before.records}
+    own = {_episode(record.job): record.success for record in records}
+    pairs = [(own[key], solved[key]) for key in own.keys() & solved.keys()]
+    won, lost = (sum(pair == which for pair in pairs) for which in ((True, False), (False, True)))
+    return Verdict(won, lost, len(pairs))
+
+
+def _episode(job: Job) -> tuple[str, int, int, str]:
+    return job.task, job.initial_state, job.seed, job.instruction
 
 
 def _simulation(world: str) -> list[str]:

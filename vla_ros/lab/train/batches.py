@@ -359,7 +359,31 @@ def family_weights(frames: Frames) -> torch.Tensor:
     """Chance of each frame to be drawn, float64 [N]."""
     family = _families(frames)[frames.goal.cpu()]
     counts = torch.bincount(family, minlength=len(Family) + 1).double()
-    return counts.clamp(min=1).rsqrt()[family]
+    return counts.clamp(min=1).rsqrt()[family] * frames.weight
+
+
+def weighted(frames: Frames, corrections: float, held: torch.Tensor) -> Frames:
+    """The same, drawn for training: nothing of the episodes ``held`` (int64), and what a person did
+    past a policy at least that share of the time, as in Sirius (arXiv 2211.08416)."""
+    weight = frames.weight * ~torch.isin(frames.episode, held)
+    chances = family_weights(replace(frames, weight=weight))
+    person, rest = chances[frames.person].sum(), chances[~frames.person].sum()
+    if person > 0 and rest > 0:
+        more = corrections / (1.0 - corrections) * rest / person
+        weight = torch.where(frames.person, weight * more.clamp(min=1.0), weight)
+    return replace(frames, weight=weight)
+
+
+def only(frames: Frames, held: torch.Tensor) -> Frames:
+    """The same, drawn for validation: the episodes ``held`` alone."""
+    return replace(frames, weight=frames.weight * torch.isin(frames.episode, held))
+
+
+def held_out(episodes: int, share: float, seed: int) -> torch.Tensor:
+    """Which episodes of so many are for validation, int64, sorted: at least one, not all."""
+    count = min(max(1, round(share * episodes)), episodes - 1) if share else 0
+    draw = torch.Generator().manual_seed(mixed(seed, episodes))
+    return torch.randperm(episodes, generator=draw)[:count].sort().values
 
 
 # ------------------------------------------------------------------------------------------------

@@ -65,7 +65,9 @@ class Frames:
     frames before it; ``shown`` int64 [N]: how many frames there were before. ``values``
     float16 [N, G, 7] in [-1, 1] (see units): what to do for each of ``goals``; ``goal`` int64
     [N]: the one that was pursued. ``chunks`` float16 [N, C, 7]: for it, what to do now and in the
-    frames that follow, the last of an episode repeated; ``expert`` bool [N]: the expert acted.
+    frames that follow, the last of an episode repeated; ``expert`` bool [N]: the expert acted,
+    ``person`` bool [N]: a person did, past a policy. ``episode`` int64 [N] counts demonstrations;
+    ``weight`` float64 [N]: how often a row is drawn, against others of its family.
     For what lies ahead of a frame (see ahead): ``poses`` float32 [N, BODIES, 7], ``fingers``
     float32 [N, 2] in m, ``before`` float32 [N, 2, 7]: what was executed one and two steps ago;
     ``posed`` says whether all of the sets have poses.
@@ -81,6 +83,9 @@ class Frames:
     goal: torch.Tensor
     chunks: torch.Tensor
     expert: torch.Tensor
+    person: torch.Tensor
+    episode: torch.Tensor
+    weight: torch.Tensor
     poses: torch.Tensor
     fingers: torch.Tensor
     before: torch.Tensor
@@ -120,6 +125,8 @@ def load_frames(
     cameras = info.cameras[:images]
     tracks = [(path, read_tracks(path)) for path in paths]
     masks = [[worth_training(track) for track in found] for _, found in tracks]
+    if delays and not all(has_picture(track).all() for _, found in tracks for track in found):
+        raise UserError("--delays wants a picture of every step, and these sets have fewer")
     seen = [[np.ones_like(m) if delays else m for m in shard] for shard in masks]
     total = int(sum(mask.sum() for shard in masks for mask in shard))
     pictured = int(sum(mask.sum() for shard in seen for mask in shard))
@@ -131,14 +138,15 @@ def load_frames(
     shown = torch.empty(total, dtype=torch.long)
     goal = torch.empty(total, dtype=torch.long)
     chunks = torch.empty(total, chunk, GRIPPER + 1, dtype=torch.float16)
-    expert = torch.empty(total, dtype=torch.bool)
+    expert, person = torch.empty(total, dtype=torch.bool), torch.zeros(total, dtype=torch.bool)
+    episode = torch.empty(total, dtype=torch.long)
     poses = torch.zeros(total, len(BODIES), 7)
     fingers, before = torch.empty(total, 2), torch.empty(total, 2, GRIPPER + 1)
     at = image = 0
     every = zip(
         (m for shard in masks for m in shard), (s for shard in seen for s in shard), strict=True
     )
-    for track, (mask, kept) in zip(flat, every, strict=True):
+    for number, (track, (mask, kept)) in enumerate(zip(flat, every, strict=True)):
         rows = slice(at, at + int(mask.sum()))
         there = slice(image, image + int(kept.sum()))
         places = np.stack([track.pixels[camera][kept] for camera in cameras], axis=1)
@@ -150,7 +158,9 @@ def load_frames(
         follow = np.minimum(np.flatnonzero(mask)[:, None] + np.arange(chunk), len(track) - 1)
         own = to_values(track.actions[follow].astype(np.float64))
         chunks[rows] = torch.from_numpy(own).half()
-        expert[rows] = track.source == EXPERT
+        expert[rows], episode[rows] = track.source == EXPERT, number
+        if len(track.intervention):
+            person[rows] = torch.from_numpy(track.intervention[mask])
         if len(track.poses):
             poses[rows] = torch.from_numpy(track.poses[mask])
         fingers[rows] = torch.from_numpy(track.gripper_states[mask])
@@ -164,7 +174,8 @@ def load_frames(
             pictures[at : at + len(frame), number] = torch.from_numpy(frame)
             at += len(frame)
     return Frames(
-        pictures, values, pixels, shows, shown, goal, chunks, expert, poses, fingers, before,
+        pictures, values, pixels, shows, shown, goal, chunks, expert, person, episode,
+        torch.ones(total, dtype=torch.float64), poses, fingers, before,
         all(len(track.poses) == len(track) for track in flat), goals, info, len(flat),
         digest(paths),
     )  # fmt: skip
@@ -190,8 +201,15 @@ def worth_training(track: Track) -> npt.NDArray[np.bool_]:
     moved = np.abs(np.diff(track.gripper_states, axis=0)).max(1)
     obeyed = track.executed[:-1, GRIPPER] * track.actions[1:, GRIPPER] > 0
     settled[1:] = (moved < _SETTLED) & obeyed
-    kept: npt.NDArray[np.bool_] = ~(still & settled)
+    kept: npt.NDArray[np.bool_] = ~(still & settled) & has_picture(track)
     return kept
+
+
+def has_picture(track: Track) -> npt.NDArray[np.bool_]:
+    """Which frames [T] have a picture of their own, not the one of a frame before (Recorder)."""
+    places = next(iter(track.pixels.values()))
+    own: npt.NDArray[np.bool_] = ~np.isnan(places).all((1, 2)) | (places.shape[1] == 0)
+    return own
 
 
 def _kept_images(

@@ -274,13 +274,15 @@ class Objective(Protocol):
 
 def make_objective(
     frames: Frames,
-    network: Network,
+    network: Any,
     options: TrainOptions,
     device: torch.device,
     compiled: bool = False,
+    tokenize: Callable[..., list[int]] | None = None,
 ) -> Objective:
-    """The objective that belongs to the network's architecture. UserError: unfit data."""
-    config, tokenize = network.config, _Tokenize(network.config.prompt_style)
+    """The objective that belongs to the network's architecture. ``tokenize``: the checkpoint's own
+    instead of the small policies'. UserError: unfit data."""
+    config, tokenize = network.config, tokenize or _Tokenize(network.config.prompt_style)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.dtype == "bfloat16")
     if config.parallel:
         chunks = ChunkBatches(
@@ -309,7 +311,7 @@ class TokenObjective:
 
     def __init__(
         self,
-        network: Network,
+        network: Any,
         run: Callable[..., Any],
         batches: Batches,
         autocast: torch.autocast,

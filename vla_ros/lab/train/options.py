@@ -32,6 +32,12 @@ class TrainOptions:
     ``delays``: the policy is told how many control periods later its action will be executed, 0 to
     so many, and learns what is right then; its on-policy rounds are played that late. 0: it is
     trained for fresh images and told nothing.
+
+    ``lora``: rank of the adapters that are trained of ``init_from``, whose own weights stay; 0: all
+    weights of ``arch`` are.
+
+    ``corrections``: share of the frames drawn in which a person acted past a policy, where the data
+    have such. ``validation``: share of the episodes that are not trained on, only judged by.
     """
 
     data: tuple[str, ...]
@@ -57,12 +63,17 @@ class TrainOptions:
     rounds: int = 0
     round_episodes: int = 100
     delays: int = 0
+    lora: int = 0
+    corrections: float = 0.5
+    validation: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.branches, self.samples) < 1:
             raise UserError("steps, batch, branches and samples must be at least 1")
         if not 0 <= self.delays <= MOST_DELAY:
             raise UserError(f"delays is {self.delays}: give 0 to {MOST_DELAY}")
+        if not (0 <= self.corrections < 1 and 0 <= self.validation < 1):
+            raise UserError("corrections and validation are shares: give 0 to less than 1")
         if self.decay not in DECAYS:
             raise UserError(f"decay is {self.decay!r}: give one of {', '.join(DECAYS)}")
 

@@ -27,6 +27,7 @@ from vla_ros.engine.io.config import ModelConfig, TextConfig, TowerConfig
 from vla_ros.engine.io.openvla import load_checkpoint, resolve, save_checkpoint
 from vla_ros.engine.io.random import PRESETS, write_tokenizer
 from vla_ros.engine.models.registry import is_flow
+from vla_ros.lab.train.batches import held_out, only, weighted
 from vla_ros.lab.train.flow import (
     FLOW_ARCHITECTURES,
     FlowNetwork,
@@ -37,6 +38,7 @@ from vla_ros.lab.train.flow import (
     write_flow,
 )
 from vla_ros.lab.train.frames import Frames, load_frames
+from vla_ros.lab.train.lora import LoraKind
 from vla_ros.lab.train.network import Network, Objective, make_objective
 from vla_ros.lab.train.options import TrainOptions, options_json
 
@@ -253,6 +255,11 @@ def kind_of(options: TrainOptions) -> Kind:
 
     UserError: there is no such architecture, or an option is not for it.
     """
+    if options.lora:
+        if options.rounds or options.wrist or options.delays or options.vision_from:
+            raise UserError("--lora: what the checkpoint sees and is told stays as it is, and it"
+                            " learns from --data alone")  # fmt: skip
+        return LoraKind(options)
     if options.arch in FLOW_ARCHITECTURES:
         if options.rounds:
             raise UserError("--dagger is for token policies: correct a flow policy with data that"
@@ -309,7 +316,7 @@ def load_state(directory: Path, device: torch.device) -> State | None:
 # The loss curve of a run: one line of JSON a step, in step with the saved state.
 
 
-JOURNAL_FILE = "log.jsonl"
+JOURNAL_FILE, VALIDATION_FILE = "log.jsonl", "validation.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +374,12 @@ def _line(entry: Entry) -> str:
 # in 125 steps as it did in 225.
 
 
-_TABLES = ("embed_tokens", "lm_head", "patch_head")  # matrices whose rows have nothing in common
+_TABLES = (
+    "embed_tokens",
+    "lm_head",
+    "patch_head",
+    "lora_",
+)  # matrices whose rows have nothing in common
 _UNDECAYED = ("norm", "bias", "pos_embed", "positions")
 
 
@@ -417,11 +429,24 @@ class Optimizer:
 
 
 _MEMORY = 0.999  # of the moving average of the weights
+_JUDGED = 8  # batches of held-out frames that a judgement is the mean of
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Of the averaged weights after ``step`` steps, on ``episodes`` that are not trained on: see
+    Entry."""
+
+    step: int
+    episodes: int
+    loss: float
+    error: float
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a step: losses of its batch (see Entry), and samples a second of this sitting."""
+    """After a step: losses of its batch (see Entry), and samples a second of this sitting;
+    ``validation``: the last, None without one."""
 
     step: int
     steps: int
@@ -430,6 +455,7 @@ class Progress:
     place_loss: float
     error: float
     samples_per_s: float
+    validation: Validation | None = None
 
 
 class Trainer:
@@ -450,10 +476,13 @@ class Trainer:
         self._compiled = compiled
         self._sets: list[Path] = [Path(path) for path in options.data]
         self.frames = self._load()
+        # Of the data that the run began with: what a round adds is all learned from.
+        self._held = held_out(self.frames.demonstrations, options.validation, options.seed)
+        self.validation: Validation | None = None
         self.network = self.kind.build(len(self.frames.info.objects))
         self.kind.begin(options, self.frames)
         self.network.to(device)
-        self._average = {n: p.detach().clone() for n, p in self.network.named_parameters()}
+        self._average = {n: p.detach().clone() for n, p in self._trained()}
         self._optimizer = Optimizer(self.network, options.learning_rate, options.weight_decay)
         self.step, self._seconds = 0, 0.0
         self._resume()
@@ -493,6 +522,7 @@ class Trainer:
                     entry.place_loss,
                     entry.error,
                     speed,
+                    self.validation,
                 )
             )
             if now - saved >= save_every_s:
@@ -524,14 +554,31 @@ class Trainer:
         """Move the average on; in the first steps it follows more closely."""
         memory = min(_MEMORY, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
-            new = [p.detach() for p in self.network.parameters()]
+            new = [p.detach() for _, p in self._trained()]
             torch._foreach_lerp_(list(self._average.values()), new, 1.0 - memory)
 
     def save(self) -> None:
-        """Make the present step the one to go on from."""
-        model = self.network.state_dict()
+        """Make the present step the one to go on from, and judge it by what is held out."""
+        frozen = {n for n, p in self.network.named_parameters() if not p.requires_grad}
+        model = {n: t for n, t in self.network.state_dict().items() if n not in frozen}
         state = State(self.step, self._seconds, model, self._average, self._optimizer.state_dict())
         save_state(self.directory, state)
+        if self._judges is not None:
+            self.validation = self._judge(self._judges)
+            with (self.directory / VALIDATION_FILE).open("a") as stream:
+                stream.write(json.dumps(asdict(self.validation)) + "\n")
+
+    def _judge(self, judges: Objective) -> Validation:
+        present = {n: p.detach().clone() for n, p in self._trained()}
+        self._set_weights(self._average)
+        with torch.no_grad():
+            found = [judges.losses(number) for number in range(_JUDGED)]
+        self._set_weights(present)
+        loss, error = (
+            sum(getattr(one, name).item() for one in found) / len(found)
+            for name in ("action", "error")
+        )
+        return Validation(self.step, len(self._held), loss, error)
 
     def export(self, directory: Path) -> None:
         """Write the averaged weights as a checkpoint of the engine."""
@@ -540,30 +587,45 @@ class Trainer:
             "seconds": round(self._seconds),
             "device": self.device.type,
             "options": options_json(self.options),
+            "corrections": int(self.frames.person.sum()),
         }
-        present = {n: p.detach().clone() for n, p in self.network.named_parameters()}
+        if len(self._held):
+            assert self._judges is not None
+            found = self.validation or self._judge(self._judges)
+            record["validation"] = {**asdict(found), "held_out": self._held.tolist()}
+        present = {n: p.detach().clone() for n, p in self._trained()}
         self._set_weights(self._average)
         export(lambda path: self.kind.write(self.frames, path), self.frames, record, directory)
         self._set_weights(present)
 
     def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
         with torch.no_grad():
-            for name, parameter in self.network.named_parameters():
+            for name, parameter in self._trained():
                 parameter.copy_(weights[name])
+
+    def _trained(self) -> list[tuple[str, nn.Parameter]]:
+        """What changes; what is frozen came from the checkpoint that the run begins with."""
+        return [(n, p) for n, p in self.network.named_parameters() if p.requires_grad]
 
     def _load(self) -> Frames:
         kind = self.kind
         return load_frames(self._sets, kind.image_size, kind.images, kind.chunk, kind.delays)
 
     def _make_objective(self) -> Objective:
-        return self.kind.objective(self.options, self.frames, self.device, self._compiled)
+        options, frames = self.options, self.frames.to(self.device)
+        self._judges: Objective | None = None
+        if len(self._held):
+            plain = replace(options, shift=0)
+            self._judges = self.kind.objective(plain, only(frames, self._held), self.device, False)
+        frames = weighted(frames, options.corrections, self._held)
+        return self.kind.objective(options, frames, self.device, self._compiled)
 
     def _resume(self) -> None:
         state = load_state(self.directory, self.device)
         if state is None:
             return
-        self.network.load_state_dict(state.model)
-        self._average = state.average
+        self.network.load_state_dict(state.model, strict=False)  # what is frozen is not in it
+        self._average = {name: state.average[name] for name in self._average}
         self._optimizer.load_state_dict(state.optimizer)
         self.step, self._seconds = state.step, state.seconds
 

@@ -13,6 +13,7 @@ from support.bags import (
     Entry,
     T,
     action,
+    chunk,
     film,
     header,
     image,
@@ -23,7 +24,7 @@ from support.bags import (
     write_bag,
 )
 from vla_ros.cli.main import main
-from vla_ros.core.types import CommandKind
+from vla_ros.core.types import CommandKind, Instruction
 from vla_ros.data.bags import Bag, BagError
 from vla_ros.data.lerobot.from_bags import BagOptions, BagRows, Bags
 
@@ -72,6 +73,37 @@ def test_a_persons_actions_are_marked_and_belong_to_the_episode_that_he_helped(t
     with Bag(tmp_path / "bag") as bag:
         features = BagRows(bag, BagOptions()).columns().features(videos=False)
     assert features["intervention"] == {"dtype": "bool", "shape": [1], "names": None}
+
+
+def test_what_the_policy_said_itself_stands_beside_what_was_done(tmp_path):
+    """A person acts in the third and fourth period; the policy goes on answering, in chunks of
+    which the gate cuts what moves the robot, and falls silent in the end."""
+    entries = [task(START - T, "reach")]
+    for i in range(6):
+        at = START + i * T
+        entries.append(image(at, picture(i)))
+        if i < 4:
+            entries.append(chunk(at, [[i + 0.5] * 7, [i + 0.75] * 7], "reach"))
+        kind = CommandKind.TAKEOVER if i in (2, 3) else CommandKind.POLICY
+        one = action(at, [i / 100] * 7, kind=kind)
+        one.content.instruction_hash = Instruction("reach", 1).digest
+        if i == 1:  # the second action of the chunk before
+            one.content.chunk_index, one.content.observation_stamp = 1, header(START).stamp
+        entries.append(one)
+    _, rows = rows_of(write_bag(tmp_path / "bag", entries), max_age_s=0.09)
+    said = [float(row.numbers["policy.action"][0]) for row in rows]
+    # Then: the last one's second, which is due; and at last one that is too old to be an answer.
+    np.testing.assert_allclose(said, [0.5, 0.75, 2.5, 3.5, 3.75, 0.05])
+    answered = [bool(row.numbers["policy.answered"][0]) for row in rows]
+    assert answered == [True] * 5 + [False]
+    delays = [float(row.numbers["timing.delay_s"][0]) for row in rows]
+    np.testing.assert_allclose(delays, [0.01] * 5 + [0.0])  # bags.chunk: T / 5
+    with Bag(tmp_path / "bag") as bag:
+        features = BagRows(bag, BagOptions()).columns().features(videos=False)
+    assert features["policy.action"]["names"] == features["action"]["names"]
+    mute = [entry for entry in entries if "chunk" not in entry.topic]
+    _, rows = rows_of(write_bag(tmp_path / "mute", mute))
+    assert "policy.action" not in rows[0].numbers
 
 
 def array(at_ns, numbers, topic="/cmd"):

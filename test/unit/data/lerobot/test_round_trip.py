@@ -13,10 +13,11 @@ import pytest
 
 pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[replay]'")
 
-from support.bags import START, T, action, image, joints, task, write_bag
+from support.bags import START, T, action, chunk, image, joints, task, write_bag
 from support.lerobot import interpreter
 from support.train import INFO, SENTENCES, demonstration
 from vla_ros.cli.main import main
+from vla_ros.core.types import CommandKind, Instruction
 from vla_ros.data.demonstrations import read_images, read_info, read_tracks, write_shard
 from vla_ros.data.lerobot.dataset import Reader
 from vla_ros.lab.train.frames import load_frames
@@ -113,6 +114,55 @@ def test_an_image_in_the_set_is_the_one_its_action_rests_on(tmp_path, capsys):
         assert row.numbers["observation.state"][0] == np.float32(i / 10)
         assert row.numbers["timing.observation_age_s"][0] == pytest.approx(0.1)
         assert (row.task, row.episode) == ("reach", i // 14)
+
+
+def with_takeover(tmp_path: Path, episodes: int = 2) -> Path:
+    """A bag; in the middle of each of its episodes of ten a person acts past the policy."""
+    entries = [task(START - T, "reach")]
+    for i in range(10 * episodes):
+        at, kind = START + i * T, CommandKind.TAKEOVER if i % 10 in (4, 5) else CommandKind.POLICY
+        said = [i / 100.0] + [0.0] * 5 + [1.0]
+        arm = joints(at)  # of one joint alone LeRobot's policies make nothing
+        arm.content.name, arm.content.position = ["a", "b"], np.array([i / 10, 0.0])
+        entries += [image(at, stamped(i)), arm, chunk(at, [said], "reach")]
+        done = [0.5] + [0.0] * 6 if kind == CommandKind.TAKEOVER else said
+        entries.append(action(at, done, epoch=1 + i // 10, kind=kind))
+        entries[-1].content.instruction_hash = Instruction("reach", 1).digest
+    return write_bag(tmp_path / "takeover", sorted(entries, key=lambda e: e.at_ns))
+
+
+def test_who_acted_and_what_the_policy_said_come_back(tmp_path):
+    bag = with_takeover(tmp_path)
+    assert export("--lerobot", bag, "--out", tmp_path / "set") == 0
+    with Reader(python(), tmp_path / "set") as reader:
+        names = ("intervention", "policy.action", "policy.answered", "timing.delay_s", "action")
+        rows = [row.numbers for row in reader.rows(names)]
+    assert [bool(row["intervention"]) for row in rows] == [i % 10 in (4, 5) for i in range(20)]
+    for i, row in enumerate(rows):
+        assert row["policy.action"][0] == np.float32(i / 100) and bool(row["policy.answered"])
+        assert row["timing.delay_s"][0] == pytest.approx(0.01)
+        assert row["action"][0] == np.float32(0.5 if row["intervention"] else i / 100)
+    assert export("--shards", tmp_path / "set", "--out", tmp_path / "shards") == 0
+    tracks = read_tracks(tmp_path / "shards" / "shard-0000.hdf5")
+    assert [track.intervention.sum() for track in tracks] == [2, 2]
+
+
+def test_lerobots_own_trainer_trains_on_it_and_goes_on(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("VLA_ROS_LEROBOT_PYTHON", python())
+    assert export("--lerobot", with_takeover(tmp_path, 3), "--out", tmp_path / "set") == 0
+    small = ["pretrained_backbone_weights=null", "dim_model=32", "n_heads=2", "dim_feedforward=32",
+             "n_encoder_layers=1", "n_vae_encoder_layers=1", "chunk_size=4",
+             "n_action_steps=4"]  # fmt: skip
+    words = ["train", "--lerobot", "act", "--data", tmp_path / "set", "--out", tmp_path / "run",
+             "--batch", "4", "--device", "cpu", "--seed", "5", "--validation", "0.34"]  # fmt: skip
+    words += [word for one in small for word in ("--lerobot-option", f"policy.{one}")]
+    assert main([*map(str, words), "--steps", "2"]) == 0
+    assert main([*map(str, words), "--steps", "4"]) == 0
+    card = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert (card["step"], card["options"]["seed"], len(card["data_sha256"])) == (4, 5, 64)
+    assert json.loads((tmp_path / "run" / "policy" / "config.json").read_text())["type"] == "act"
+    shown = capfd.readouterr()
+    assert "eval_loss" in shown.out + shown.err  # LeRobot's own lines, as they come
 
 
 def strangers(tmp_path: Path) -> Path:

@@ -4,15 +4,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from support.train import SENTENCES, SIZE, data_set
+from support.train import INFO, SENTENCES, SIZE, data_set, demonstration
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Timeline
+from vla_ros.data.demonstrations import write_shard
 from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.lab.train.batches import family_weights, only, weighted
+from vla_ros.lab.train.frames import load_frames
 from vla_ros.lab.train.options import TrainOptions
 from vla_ros.lab.train.run import Machine, Reporter, run
 from vla_ros.lab.train.trainer import (
@@ -116,6 +120,42 @@ def test_the_checkpoint_says_how_it_was_made(data, tmp_path):
     assert record["step"] == 2 and record["options"]["seed"] == 0
     assert len(record["data_sha256"]) == 64
     assert record["frames"] == 60 and record["demonstrations"] == 6
+
+
+def corrected(directory):
+    """Four episodes; in the last three frames of the first a person acted."""
+    made = [demonstration(n, sentence=SENTENCES[0]) for n in range(4)]
+    person = np.arange(10) >= 7
+    made[0] = replace(made[0], track=replace(made[0].track, intervention=person))
+    directory.mkdir()
+    write_shard(directory / "shard-0000.hdf5", INFO, made)
+    return directory
+
+
+def test_what_a_person_corrected_is_drawn_as_often_as_asked_and_held_out_episodes_never(tmp_path):
+    frames = load_frames([corrected(tmp_path / "set")], SIZE, 1)
+    assert frames.person.sum() == 3
+    for share in (0.0, 0.5, 0.9):
+        chances = family_weights(weighted(frames, share, torch.tensor([2])))
+        assert (chances[frames.episode == 2] == 0).all()
+        got = float(chances[frames.person].sum() / chances.sum())
+        assert got == pytest.approx(max(share, 0.1))  # 3 of the 30 frames that are left
+    judged = family_weights(only(frames, torch.tensor([2]))) > 0
+    assert judged.equal(frames.episode == 2)
+
+
+def test_held_out_episodes_judge_the_run_and_the_card_says_which(tmp_path):
+    data = corrected(tmp_path / "set")
+    run(options(data, steps=40, validation=0.3, shift=0), tmp_path / "run", Machine(CPU), QUIET)
+    record = json.loads((tmp_path / "run" / "policy" / "training.json").read_text())
+    assert record["validation"]["step"] == 40 and len(record["validation"]["held_out"]) == 1
+    assert record["corrections"] == 3
+    (first,) = (tmp_path / "run" / "validation.jsonl").read_text().splitlines()
+    assert json.loads(first)["loss"] == record["validation"]["loss"]
+    untrained = Trainer(options(data, validation=0.3, shift=0), tmp_path / "new", CPU)
+    (tmp_path / "new").mkdir()
+    untrained.save()
+    assert record["validation"]["loss"] < untrained.validation.loss
 
 
 def test_another_recipe_needs_another_directory(data, tmp_path):

@@ -1,11 +1,14 @@
 """The two verbs as a user runs them."""
 
+import json
 import re
 
+import numpy as np
 import pytest
 
 from support.train import data_set
 from vla_ros.cli.main import main
+from vla_ros.core.types import CommandKind
 
 
 def test_train_says_where_the_policy_is(tmp_path, capsys):
@@ -31,6 +34,36 @@ def test_a_sitting_ends_after_its_minutes_and_the_next_goes_on(tmp_path, capsys)
     assert main([*arguments, "--minutes", "0.000001"]) == 0
     assert "not done yet: run it again" in capsys.readouterr().out
     assert main(arguments) == 0
+    assert "policy: done" in capsys.readouterr().out
+
+
+def test_a_bag_with_a_takeover_is_trained_on_from_the_policy_that_it_is_of(tmp_path, capsys):
+    pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[replay]'")
+    from support.bags import START, T, action, image, picture, task, write_bag
+
+    small = ["--arch", "tiny", "--steps", "3", "--batch", "4", "--threads", "1", "--device", "cpu"]
+    data = data_set(tmp_path / "set")
+    assert main(["train", "--data", str(data), "--out", str(tmp_path / "first"), *small]) == 0
+    before = tmp_path / "first" / "policy"
+    entries = []
+    for i in range(24):  # three episodes; in the middle of each a person acts
+        at, kind = START + i * T, CommandKind.TAKEOVER if i % 8 in (3, 4) else CommandKind.POLICY
+        entries += [task(at - T // 2, "put the lid on the jar")] if i == 0 else []
+        moved = [0.01 * np.sin(i), 0.0, 0.1, 0.0, 0.0, 0.0, 1.0]  # the third more than the bounds
+        entries += [image(at, picture(i)), action(at, moved, epoch=1 + i // 8, kind=kind)]
+    bag = write_bag(tmp_path / "bag", entries)
+    words = ["train", "--data", str(bag), "--out", str(tmp_path / "second"), *small]
+    words += ["--init-from", str(before)]
+    capsys.readouterr()
+    assert main(words) == 0
+    assert "24 frames of 3 demonstrations" in capsys.readouterr().err
+    after = tmp_path / "second" / "policy"
+    stats = [json.loads((d / "config.json").read_text())["norm_stats"] for d in (before, after)]
+    assert stats[0]["tabletop"]["action"] == stats[1]["tabletop"]["action"]  # the same tokens
+    card = json.loads((after / "training.json").read_text())
+    assert card["corrections"] == 6 and len(card["validation"]["held_out"]) == 1
+    assert card["options"]["init_from"] == str(before) and len(card["data_sha256"]) == 64
+    assert main(words) == 0  # again: what was imported is there, and the run is done
     assert "policy: done" in capsys.readouterr().out
 
 
