@@ -389,7 +389,7 @@ class Muon(torch.optim.Muon):
     instructions spent 14 of the 15 s of a step of the small model; float32 takes a sixteenth."""
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """As torch's with Nesterov's momentum; no ``closure``."""
         for group in self.param_groups:
             for parameter in group["params"]:
