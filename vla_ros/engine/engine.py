@@ -424,7 +424,7 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
         stages.mark("preprocess")
         prefix = yield from self.model.encoding(inputs, stages)
         noise = self.model.noise(generator_for(self.options.seed, observation.stamp_ns))
-        guidance = self._guidance(observation)
+        guidance = self.guidance(observation)
         chunk = yield from self.model.sampling(prefix, noise, guidance)
         stages.mark("decode")
         request = FlowRequest(observation, stages, prefix)
