@@ -23,7 +23,7 @@ unexport PYTHONPATH
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install ros2-launch weights libero tokenizers view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
+.PHONY: help install ros2-launch openpi-client weights libero tokenizers view lerobot demo test test-jazzy test-humble test-slow test-timing test-docs second-robot soak cameras cycles fuzz fuzz-pure mutants dds-hang type-lookup kernels check house lint dev
 .PHONY: docs audit sbom dist release docker lock clean distclean
 
 help: ## this list
@@ -49,6 +49,12 @@ view: ## install the page in the browser too (viser, 40 MB), for --view
 ros2-launch: ## install the real `ros2 launch` too, for the tests, where its public repositories can be reached
 	@$(PYTHON) requirements/install.py --venv $(VENV) $(if $(ROS),--ros $(ROS)) --launch
 
+# Its pin of NumPy excludes ours, so it stands beside the environment; its test is skipped without it.
+OPENPI_CLIENT := build/openpi-client
+openpi-client: install ## install openpi's own client, for the test in which it drives our server
+	@test -d $(OPENPI_CLIENT) || $(BIN)/python -m pip install --quiet --no-deps --target $(OPENPI_CLIENT) "openpi-client==0.1.2" \
+	|| echo "==> openpi-client is not to be had: its test is skipped"
+
 lerobot: install ## set up LeRobot in an environment of its own (5 GB with CUDA), for policy: lerobot
 	@$(BIN)/vla-ros lerobot setup $(ARGS)
 
@@ -63,7 +69,7 @@ LIBERO_ASSETS := $(or $(VLA_ROS_LIBERO_ASSETS),$(wildcard ../shared/libero_asset
 
 # With another ROS 2 the tests of the nodes alone: the rest is the same code. The page in the browser is
 # tested in Chromium where that is installed (apt-get install chromium), else skipped with the reason.
-test: $(if $(OTHER),install,view ros2-launch $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
+test: $(if $(OTHER),install,view ros2-launch openpi-client $(if $(LIBERO_ASSETS),libero)) ## every check and every test but the slow ones (TESTS=unit/cli to choose some; ROS=jazzy: the nodes there)
 	@status=0; $(if $(OTHER),,\
 	$(MAKE) --no-print-directory check || status=1; \
 	echo "==> pytest, tests without ROS ($(JOBS) at a time)"; \

@@ -4,7 +4,7 @@
 
 The stream is the spot of test/golden/spot.py, which the checkpoint was trained on: of each chunk of
 8 actions 1, 2 or 4 are executed before the next frame. First what drafts could be worth: the chunks
-themselves, as a policy without any error would say them. Writes pi0_fast/summary.json.
+themselves, as a policy without any error would say them, in passes. Writes pi0_fast/summary.json.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.processors import Scaler
 from vla_ros.lab.bench.fast import ROWS, measure
 from vla_ros.lab.bench.measure import CLOCK
+from vla_ros.lab.train.head.judge import speculated
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "test" / "golden"
@@ -38,26 +39,20 @@ from spot import STEP, TASK, trajectory  # noqa: E402
 NOTHING = np.zeros((1, 1, 3), np.uint8)
 
 
-def exact_policy(actions: FastTokens, scaler: Scaler, executed: int, count: int) -> float:
-    """The share of an exact policy's tokens that a draft of the last chunk has right."""
-    drafter = FastDrafter(actions, torch.device("cpu"), Budget(), None)
-    right = tokens = 0
+def exact_policy(
+    actions: FastTokens, scaler: Scaler, executed: int, count: int, wide: bool
+) -> float:
+    """Passes a chunk of an exact policy, with drafts of its last chunk: chains, or trees."""
+    drafter = FastDrafter(actions, torch.device("cpu"), Budget(), None, wide)
+    passes = 0
     for number in range(count):
         chunk = torch.from_numpy(trajectory(5.0 + executed * STEP * number)[2])
         own = actions.encode(scaler.normalize(chunk).double().numpy())
         seen = Observation(number, number, 0, NOTHING, executing=Executing(number - 1, executed, 0))
         stages = StageTimer(Timeline(0), CLOCK, torch.device("cpu"))
-        drafter.begin(Request(number, torch.zeros(1, 1), stages, observation=seen))
-        place = len(actions.prefix)
-        while number and place < len(own):
-            draft = drafter.propose(own[:place], len(own)).tokens.tolist()
-            hits = 0
-            while hits < min(len(draft), len(own) - place) and draft[hits] == own[place + hits]:
-                hits += 1
-            right, place = right + hits, place + hits + 1
-        tokens += bool(number) * (len(own) - len(actions.prefix))
-        drafter.observe(own, own)
-    return right / tokens
+        request = Request(number, torch.zeros(1, 1), stages, observation=seen)
+        passes += speculated(drafter, request, own, torch.zeros(len(own), 0))[0] * bool(number)
+    return passes / (count - 1)
 
 
 def main() -> None:
@@ -79,11 +74,12 @@ def main() -> None:
                 for name, row in ROWS.items()
             }
             policy = engines["speculative"].policy
-            share = exact_policy(policy.model.actions, policy.processors.action, executed, count)
-            print(f"{executed} executed  an exact policy: {100 * share:.0f} % of its tokens")
+            spoken = policy.model.actions, policy.processors.action
+            exact = [exact_policy(*spoken, executed, count, wide) for wide in (False, True)]
+            print(f"{executed} executed  an exact policy: {exact} passes, chains and trees")
             found = measure(engines, TASK, frames, executed, warm_up=10)
             out[f"{executed} executed"] = {
-                "exact_policy_tokens_right": share,
+                "exact_policy_passes": dict(zip(("chain", "tree"), exact, strict=True)),
                 **{name: asdict(row) for name, row in found.items()},
             }
             for name, row in found.items():

@@ -37,8 +37,13 @@ CONFIG = PathJoinSubstitution([FindPackageShare("vla_ros"), "config"])
 # Arguments that set a parameter of the policy node: name, type, description, choices. Empty
 # means: as in the parameter file.
 OVERRIDES = (
-    ("policy", str, "Which policy to run: zero, vla, lerobot ... or that of a plug-in", None),
-    ("checkpoint", str, "vla: directory in OpenVLA's layout, hub id, or shipped:tabletop", None),
+    ("policy", str, "Which policy to run: zero, vla, remote ... or that of a plug-in", None),
+    (
+        "checkpoint",
+        str,
+        "vla: directory in OpenVLA's layout, hub id, or shipped:tabletop; remote: ws://host:8000",
+        None,
+    ),
     ("decoding", str, "vla: such as autoregressive or actionflow", None),
     ("schedule", str, "decoding, by its name of the last release", None),
     ("device", str, "vla: torch device, such as cpu or cuda:0", None),

@@ -22,6 +22,7 @@ VERBS = {
     "up": "start a graph of nodes from a file, where ros2 launch is not installed",
     "doctor": "check this machine: every line ok, or what to do about it",
     "contract": "a robot's description: Rosetta's contract as our parameters, and back",
+    "serve": "a policy for other machines, over openpi's websocket protocol",
     "record": "record a running policy into a bag",
     "replay": "play a bag into a policy and compare what it says",
     "rerun": "a bag as a recording of the Rerun viewer",

@@ -78,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         interpolation=args.interpolation,
         two_ways=args.two_ways,
         suite=args.suite,
+        per_shard=10 if args.suite else 20,  # one of LIBERO takes long
     )
     with user_errors(ValueError):
         episode_seed(options, args.demos - 1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb
 from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
@@ -15,6 +16,7 @@ from vla_ros.core.errors import UserError, user_errors
 
 if TYPE_CHECKING:
     from vla_ros.lab.precision.compare import Thresholds
+    from vla_ros.lab.precision.frames import FrameSource
     from vla_ros.lab.precision.run import Broken, Result
     from vla_ros.policies.base import PolicySpec
 
@@ -32,7 +34,11 @@ Is a policy in a lower precision still the same policy? It and its float32 origi
 same frames. Compared are: every stage (pixels, vision, projector, each layer, logits, or velocities
 of a flow policy), the tokens, the actions in mm, degrees and opening of the gripper, and every
 discrete choice: which position a patch or a token was given, which token won, which side of its
-middle the gripper is on. Without frames of yours, the built-in simulation renders some."""
+middle the gripper is on. Without frames of yours, the built-in simulation renders some.
+
+With --exact another question, in one precision: does every lossless way of decoding (schedules,
+drafters, graphs, RTC) say what a plain reference says? The answer is a certificate, which
+--recheck repeats."""
 
 EPILOG = """\
 The verdict is kept with the checkpoint's hash: in its folder, or in the cache where that cannot be
@@ -43,6 +49,8 @@ exit status: 0 it passed, 1 it did not, 2 it could not be judged
 examples:
   vla-ros verify --dtype bfloat16
   vla-ros verify --weights int4
+  vla-ros verify --exact --dtype float32 --output certificate
+  vla-ros verify --recheck certificate/certificate.json
   vla-ros verify --checkpoint DIR --dtype bfloat16 --device cuda --bag run.mcap --html it.html"""
 
 
@@ -50,7 +58,7 @@ def add_parser(verbs: Verbs) -> None:
     """The options of this verb."""
     parser = add_verb(verbs, "verify", DESCRIPTION, EPILOG)
     add = parser.add_argument
-    add("--checkpoint", default=CHECKPOINT, metavar="C", help=f"({CHECKPOINT})")
+    add("--checkpoint", metavar="C", help=f"({CHECKPOINT})")
     add_engine_flags(
         parser, "device", "dtype", "weights", "unnorm_key", "state_normalization", "tokenizer",
         "state_in_prompt",
@@ -61,6 +69,14 @@ def add_parser(verbs: Verbs) -> None:
         " one that `vla-ros quantize` made, the one that it was made of)")  # fmt: skip
     add("--html", type=Path, metavar="FILE", help="write a page with a picture of every stage")
     add_flag(parser, "--json")
+    exact = parser.add_argument_group("lossless ways against a plain reference")
+    exact.add_argument("--exact", action="store_true", help="make a certificate, in --dtype")
+    exact.add_argument("--output", type=Path, metavar="DIR", help="folder for certificate.json and"
+                       " certificate.md")  # fmt: skip
+    exact.add_argument("--recheck", type=Path, metavar="FILE", help="do again what a certificate"
+                       " says, with its options; --checkpoint names another place of the same"
+                       " one")  # fmt: skip
+    add_engine_flags(exact, "draft_checkpoint")
     seen = parser.add_argument_group("frames, the tabletop's where none are given").add_argument
     seen("--frames", type=int, default=FRAMES, metavar="N", help=f"how many ({FRAMES})")
     seen("--bag", type=Path, metavar="BAG", help="evenly of a recording")
@@ -91,6 +107,13 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.engine.io.verdicts import directory_of, store
     from vla_ros.lab.precision.run import Broken, page
 
+    if args.recheck:
+        return _recheck(args)
+    args.checkpoint = args.checkpoint or CHECKPOINT
+    if args.exact:
+        return _exact(args)
+    if args.output or args.draft_checkpoint:
+        raise UserError("--output and --draft-checkpoint are of --exact")
     spec = _spec(args)
     most = _thresholds(args)
     if args.html:
@@ -108,6 +131,67 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**result.as_json(), "kept": str(kept)})
     return 0 if result.verdict.passed else 1
+
+
+def _exact(args: argparse.Namespace) -> int:
+    """A certificate: made, shown, written."""
+    if args.html or args.reference or args.weights or _origin(args.checkpoint)[0]:
+        raise UserError(
+            "--exact holds float weights to a plain reference in the same precision: leave out"
+            " --html, --reference and --weights, and give no quantized checkpoint"
+        )
+    return _shown(args, _certified(args, _spec(args), _source(args)))
+
+
+def _recheck(args: argparse.Namespace) -> int:
+    """A certificate once more, and whether it says the same."""
+    from vla_ros.lab.exact.certificate import differences, read, spec_of
+
+    before = read(args.recheck)
+    spec, source = spec_of(before)
+    if args.checkpoint:
+        spec = replace(spec, engine=replace(spec.engine, checkpoint=args.checkpoint))
+    refuse_unreadable(spec.engine.checkpoint, spec.engine.tokenizer)
+    now = _certified(args, spec, source)
+    status = _shown(args, now)
+    wrong, other_bits = differences(before, now)
+    for line in wrong:
+        print(f"- {line}")
+    if wrong:
+        print("NOT repeated")
+        return 1
+    same = "to the bit" if not other_bits else f"with other bits in {', '.join(other_bits)}"
+    print(f"repeated, {same}")
+    return status
+
+
+def _certified(args: argparse.Namespace, spec: PolicySpec, source: FrameSource) -> dict[str, Any]:
+    from vla_ros.core.console import Progress
+    from vla_ros.engine.errors import InvalidAction
+    from vla_ros.lab.exact.certificate import certify
+
+    if args.output:
+        args.output.mkdir(parents=True, exist_ok=True)
+    with Progress() as progress:
+        try:
+            return certify(spec, source, lambda what, done, total: progress.update(
+                what, what, done, total))  # fmt: skip
+        except (InvalidAction, ValueError) as error:
+            raise UserError(f"{spec.engine.checkpoint}: {error}") from error
+
+
+def _shown(args: argparse.Namespace, content: dict[str, Any]) -> int:
+    from vla_ros.lab.exact.certificate import page
+
+    text = page(content)
+    print(text, end="", flush=True)
+    if args.output:
+        (args.output / "certificate.md").write_text(text, encoding="utf-8")
+        written = json.dumps(content, indent=1) + "\n"
+        (args.output / "certificate.json").write_text(written, encoding="utf-8")
+    if args.json:
+        print(json.dumps(content))
+    return 0 if content["passed"] else 1
 
 
 def _broken(args: argparse.Namespace, spec: PolicySpec, broken: Broken) -> int:
@@ -132,7 +216,7 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
         raise UserError("--frames must be at least 1, --num-threads 0 or more")
     if sum((args.bag is not None, args.images is not None, args.synthetic)) > 1:
         raise UserError("--bag, --images or --synthetic: one of them")
-    if args.dtype == "float32" and not args.reference:
+    if args.dtype == "float32" and not args.reference and not args.exact:
         raise UserError("float32 is the reference itself: give --dtype bfloat16 or float16")
     from vla_ros.engine.engine import refuse_weights
     from vla_ros.engine.layers.devices import usable_device
@@ -145,6 +229,10 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
         weights = str(parse_formats(args.weights))
         refuse_weights(args.checkpoint, weights, args.device, args.dtype)
     refuse_unreadable(args.checkpoint, args.tokenizer)
+    drafted: dict[str, Any] = {}
+    if args.draft_checkpoint:
+        drafted = {"decoding": "speculative", "drafter": "model",
+                   "draft_checkpoint": args.draft_checkpoint}  # fmt: skip
     return PolicySpec(
         name="vla",
         engine=EngineOptions(
@@ -157,6 +245,7 @@ def _spec(args: argparse.Namespace) -> PolicySpec:
             seed=args.seed,
             num_threads=args.num_threads,
             tokenizer=args.tokenizer,
+            **drafted,
             state_in_prompt=args.state_in_prompt,
         ),
     )
@@ -207,19 +296,24 @@ def _reference(args: argparse.Namespace) -> str:
                         f" --reference ({wrong})") from wrong  # fmt: skip
 
 
+def _source(args: argparse.Namespace) -> FrameSource:
+    from vla_ros.lab.precision.frames import FrameSource
+
+    return FrameSource(
+        args.frames, args.seed, args.bag, args.remap, args.images, args.synthetic, args.instruction
+    )
+
+
 def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> Result:
     from vla_ros.core.console import Progress
     from vla_ros.engine.errors import InvalidAction
     from vla_ros.engine.io.verdicts import Precision
     from vla_ros.lab.precision.compare import judge
-    from vla_ros.lab.precision.frames import FrameSource, frames_of
+    from vla_ros.lab.precision.frames import frames_of
     from vla_ros.lab.precision.run import Result, measure
     from vla_ros.policies.conventions import settle
 
     used, _ = settle(spec)
-    source = FrameSource(
-        args.frames, args.seed, args.bag, args.remap, args.images, args.synthetic, args.instruction
-    )
     named = _reference(args)
     exact = replace(spec.engine, checkpoint=named, dtype="float32", weights="")
     reference = replace(spec, engine=exact)
@@ -228,7 +322,7 @@ def _measured(args: argparse.Namespace, spec: PolicySpec, most: Thresholds) -> R
         def report(what: str, done: int, total: int) -> None:
             progress.update(what, what, done, total)
 
-        frames, frames_from = frames_of(source, used, report)
+        frames, frames_from = frames_of(_source(args), used, report)
         try:
             measured = measure(spec, frames, report, reference)
         except (InvalidAction, ValueError) as error:

@@ -17,6 +17,7 @@ from vla_ros.engine.decoding.acceptance import Exact, Scores
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.drafters import Drafter
 from vla_ros.engine.decoding.factory import DecodingParts, model_drafter
+from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.decoding.request import Decoded, Request
 from vla_ros.engine.decoding.speculative import PartialAction, Speculative
 from vla_ros.engine.layers.attention import Attention, prefill
@@ -41,21 +42,24 @@ class Generate(Decoding):
         self.causal_lm.generation_config.pad_token_id = 0
 
     def step(self, request: Request) -> Decoded:
-        prompt = request.prompt[None]
-        mask = torch.ones(prompt.shape[:2], dtype=torch.long, device=prompt.device)
+        tokens, logits = self.tokens(request.prompt)
+        request.stages.mark("prefill")  # generate() does not tell it from decode
+        finite = bool(logits.amax(-1).isfinite().all())  # NaN and inf go through
+        return request.answer(tokens, self.count, finite=finite)
+
+    def tokens(self, prompt: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor]:
+        """What it says behind a prompt [n, C], and the logits [count, V] behind each token."""
+        mask = torch.ones(1, len(prompt), dtype=torch.long, device=prompt.device)
         with torch.inference_mode():
             out = self.causal_lm.generate(
-                inputs_embeds=prompt,
+                inputs_embeds=prompt[None],
                 attention_mask=mask,
                 max_new_tokens=self.count,
                 do_sample=False,
                 return_dict_in_generate=True,
                 output_logits=True,
             )
-            best = torch.cat([logits.amax(-1) for logits in out.logits])  # NaN and inf go through
-        tokens = out.sequences[0].tolist()
-        request.stages.mark("prefill")  # generate() does not tell it from decode
-        return request.answer(tokens, self.count, finite=bool(best.isfinite().all()))
+            return tuple(out.sequences[0].tolist()), torch.cat(out.logits)
 
 
 @dataclass(slots=True)
@@ -177,7 +181,8 @@ class VanillaSpeculative(Speculative):
     ) -> None:
         super().__init__(model, tokens, max_prompt, drafter, Exact(), gamma)
 
-    def _decode(self, request: Request, action: PartialAction) -> None:
+    def _decode(self, request: Request, action: PartialAction) -> Pieces[None]:
+        yield from ()  # its passes are run here
         length = len(request.prompt)
         known = self._run(prefill_layout(length, (length - 1,)), action, request.prompt, None)
         request.stages.mark("prefill")

@@ -1,4 +1,4 @@
-"""What a policy is, how one is asked for, and the two errors it may raise on purpose.
+"""What a policy is, how one is asked for, and the three errors it may raise on purpose.
 
 A policy lives in one thread of one process (the worker) and is never shared.
 """
@@ -44,12 +44,18 @@ def described(point: EntryPoint) -> str:
     return f"policy {point.name!r} (entry point {point.value}{package})"
 
 
-POLICIES = ("zero", "scripted", "replay", "vla", "lerobot")
+POLICIES = ("zero", "scripted", "replay", "vla", "lerobot", "remote")
 Scale = tuple[float, float, float, float, float, float]  # m, m, m, rad, rad, rad of one unit
 
 
 class PolicyRefused(UserError, RuntimeError):
     """The policy cannot be loaded as configured. One clear line: what is wrong, what to do."""
+
+
+class Unreachable(Exception):
+    """Whoever computes the policy cannot be asked now, or has not answered yet: no fault of the
+    policy's. It is asked again with the next observation; the robot acts on what it has until that
+    is too old. One clear line."""
 
 
 class Policy(Protocol):
@@ -77,7 +83,7 @@ class Policy(Protocol):
         ``timeline`` began at the observation's receipt and ends with ``queue``; the policy
         marks ``preprocess``, ``vision``, ``prefill`` and ``decode`` on it. The result may
         belong to an older observation (a pipeline); None means nothing is complete yet.
-        Raises InvalidAction when the output is no action.
+        Raises InvalidAction when the output is no action, Unreachable when there is none now.
         """
         ...
 
@@ -104,8 +110,8 @@ class PolicySpec:
     checkpoint's numbers so unless it is the default; other policies say themselves what their
     actions are.
     ``delay_frames`` makes the policy act on the observation of that many calls ago.
-    ``state_units`` and ``action_units`` concern ``lerobot``, and ``vla`` where its actions are
-    joints: in which units the checkpoint has the robot's state and its actions
+    ``state_units`` and ``action_units`` concern ``lerobot``, ``remote``, and ``vla`` where its
+    actions are joints: in which units the checkpoint has the robot's state and its actions
     (:mod:`vla_ros.policies.units`).
     ``require_verified``: of ``vla``, refuse a precision in which `vla-ros verify` did not pass this
     checkpoint (:mod:`vla_ros.engine.io.verdicts`).
@@ -134,6 +140,8 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "lerobot" and not self.checkpoint:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
+        if self.name == "remote" and not self.checkpoint.startswith(("ws://", "wss://")):
+            raise PolicyRefused("policy 'remote' needs a checkpoint: the server, as ws://host:8000")
         if self.engine.weights and self.name != "vla":
             raise PolicyRefused(f"weights is for policy vla: {self.name!r} has none in formats")
         if self.require_verified and self.name != "vla":

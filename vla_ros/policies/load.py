@@ -124,6 +124,10 @@ def _load(spec: PolicySpec) -> Policy:
             return VlaPolicy(spec)
         case "lerobot":
             return _load_lerobot(spec)
+        case "remote":
+            from vla_ros.policies.remote.policy import RemotePolicy
+
+            return RemotePolicy(spec)
     return _load_plugin(spec)
 
 

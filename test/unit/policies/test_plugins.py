@@ -47,7 +47,7 @@ def test_the_documented_package_installs_and_acts(tmp_path, monkeypatch):
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are(site):
-    known = "policy is 'magic': there are zero, scripted, replay, vla, lerobot, and "
+    known = "policy is 'magic': there are zero, scripted, replay, vla, lerobot, remote, and "
     assert refused(name="magic") == (
         f"{known}no installed package offers another (entry point vla_ros.policies)"
     )

@@ -343,7 +343,7 @@ class Brain:
         if result.error is ErrorKind.INVALID:
             self.control.invalid(result.epoch, result.error_text)
         elif result.error is not ErrorKind.NONE:
-            self.error = f"out of memory: {result.error_text}"
+            self.error = f"{result.error.value}: {result.error_text}"
             self.control.fault(self.error)
         elif result.inference is None:
             self.control.result(result.epoch, None)

@@ -3,11 +3,15 @@
 An answer is spelled from slow movements to fast ones. What follows a token that was guessed wrong
 is spelled anew from the coefficient that the answer has reached, so a draft is wrong in one place
 and right again behind it, though no token of it stands where it stood.
+
+The alternatives of a tree are other *spellings*: the expected coefficients with one of them off by
+a little, which is what a guess is mostly wrong by. Each is spelled whole, and what begins alike is
+one branch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -19,23 +23,38 @@ from vla_ros.engine.decoding.request import Request
 from vla_ros.engine.io.fast_tokens import FastTokens
 
 REMEMBERED = 4  # chunks: the one that is executed is among the newest
+OFF = (0, 1, -1, 2, -2)  # what a coefficient may be off by; a chain takes the first alone
+PRIOR = np.array((0.5, 0.15, 0.15, 0.05, 0.05))  # chances before anything was seen
+POOLED = 4.0  # answers that what all coefficients have in common counts for
+SPELLINGS = 24  # alternatives that are spelled for a draft
+
+Node = tuple[float, int, tuple[int, ...]]  # chance that it is reached, level, tokens down to it
 
 
 class FastDrafter(Drafter):
-    """Chains of at most the ``budget``'s tokens. With ``costs`` a draft is as long as pays, by how
-    often a guess was right; without, as long as the budget.
+    """Trees, or with ``wide`` false chains, of at most the ``budget``'s tokens. With ``costs`` a
+    token is drafted where it pays, by how often each coefficient was as expected or off by a
+    little; without, a draft is as large as the budget.
 
-    Nothing is drafted but an answer's fixed beginning before a first chunk is known.
+    Nothing is drafted but an answer's fixed beginning before a first chunk is known. The end marker
+    never is: it comes with the pass of the token before it.
     """
 
     def __init__(
-        self, actions: FastTokens, device: torch.device, budget: Budget, costs: Costs | None
+        self,
+        actions: FastTokens,
+        device: torch.device,
+        budget: Budget,
+        costs: Costs | None,
+        wide: bool = False,
     ) -> None:
         self._actions, self._device, self._budget, self._costs = actions, device, budget, costs
+        self._off = OFF if wide else OFF[:1]
         self._chunks: dict[int, Floats] = {}  # coefficients [H, A], by stamp
         self._expected: Floats | None = None  # of this frame
         self._stamp = 0
-        self._right, self._weight = 0.0, 0.0  # how often a guess was right; decayed
+        self._learned = np.zeros((actions.horizon * actions.dim, len(OFF)))  # decayed counts
+        self._weight = 0.0  # of the answers behind them
 
     def begin(self, request: Request) -> None:
         self._stamp = request.stamp_ns
@@ -50,26 +69,24 @@ class FastDrafter(Drafter):
 
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
         alone = bool(len(prefix))
-        most = min(limit, self._budget.alone if alone else self._budget.prompt)
         if alone and self._expected is None and len(prefix) >= len(self._actions.prefix):
             return self._draft([])  # without a look at the tokens, which would wait for the device
-        guess = self._guess(list(prefix[:]))[:most]
+        nodes = [node for node in self._nodes(list(prefix[:])) if node[1] <= limit]
+        nodes = nodes[: self._budget.most(len(prefix))]
         if self._costs is not None:
             cost = self._costs.alone if alone else self._costs.prompt
-            fixed = max(0, len(self._actions.prefix) - len(prefix))
-            guess = guess[: worthwhile(fixed, self._right, len(guess), cost)]
-        return self._draft(guess)
+            nodes = worthwhile(nodes, cost, self._budget.step)
+        return self._draft(nodes)
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
-        actions = self._actions
-        self._learn(list(own))
-        try:
-            numbers = actions.tokenizer.numbers([actions.last - t for t in actions.body(own)])
-        except OverflowError:
-            return
-        wanted = actions.horizon * actions.dim
-        if len(numbers) == wanted:
-            self._chunks[self._stamp] = numbers.reshape(actions.horizon, actions.dim)
+        if not self._actions.whole(own):
+            return  # what is cut or filled up guesses the next worse than the one before
+        numbers = self._actions.coefficients(own)
+        if self._expected is not None:
+            off = (numbers - self._expected).flatten()
+            self._learned = DECAY * self._learned + (off[:, None] == np.array(OFF))
+            self._weight = DECAY * self._weight + 1.0
+        self._chunks[self._stamp] = numbers
         while len(self._chunks) > REMEMBERED:
             del self._chunks[next(iter(self._chunks))]
 
@@ -78,59 +95,75 @@ class FastDrafter(Drafter):
         self._chunks.clear()
         self._expected = None
         if self._costs is None:
-            self._right = self._weight = 0.0
+            self._learned[:] = self._weight = 0.0
 
-    def _draft(self, guess: list[int]) -> Draft:
-        parents = tuple(range(ROOT, len(guess) - 1))
-        return Draft(torch.tensor(guess, dtype=torch.long, device=self._device), parents=parents)
+    def _draft(self, nodes: Sequence[Node]) -> Draft:
+        place = {path: number for number, (_, _, path) in enumerate(nodes)}
+        parents = tuple(place.get(path[:-1], ROOT) for path in place)
+        tokens = [path[-1] for path in place]
+        return Draft(torch.tensor(tokens, dtype=torch.long, device=self._device), parents=parents)
 
-    def _guess(self, said: list[int]) -> list[int]:
-        """What follows, to the end marker."""
-        actions = self._actions
-        begin = list(actions.prefix)
-        if len(said) < len(begin):
-            if said != begin[: len(said)]:
-                return []
-            return begin[len(said) :] + self._guess(begin)
-        if self._expected is None:
+    def _nodes(self, said: list[int]) -> list[Node]:
+        """What may follow, the likeliest first and nothing before what it follows."""
+        begin = self._actions.prefix
+        ahead = begin[len(said) :]
+        if said[: len(begin)] != list(begin[: len(said)]) and ahead:
             return []
+        found = {ahead[: n + 1]: 1.0 for n in range(len(ahead))}
+        if self._expected is not None:
+            for spelling, chances in self._spellings([*said, *ahead][len(begin) :]):
+                for n, chance in enumerate(chances, 1):
+                    path = (*ahead, *spelling[:n])
+                    found[path] = max(chance, found.get(path, 0.0))
+        nodes = [(chance, len(path), path) for path, chance in found.items()]
+        return sorted(nodes, key=lambda node: (-node[0], node[1]))
+
+    def _spellings(self, said: list[int]) -> Iterator[tuple[list[int], list[float]]]:
+        """Token after token of what may follow the action tokens ``said``, and the chance that it
+        comes so far: first as it is expected, then with one coefficient off."""
+        assert self._expected is not None
+        last, tokenizer = self._actions.last, self._actions.tokenizer
         try:
-            reached = len(actions.tokenizer.numbers([actions.last - t for t in said[len(begin) :]]))
+            reached, begun, done = tokenizer.reached([last - token for token in said])
         except OverflowError:
-            return []
-        rest = actions.tokenizer.spelled(self._expected.flatten()[reached:])
-        return [*(actions.last - token for token in rest), actions.end]
-
-    def _learn(self, own: list[int]) -> None:
-        """How often this frame's guesses would have been right, as drafts of any length."""
-        if self._expected is None:
             return
-        place = len(self._actions.prefix)
-        while place < len(own):
-            guess = self._guess(own[:place])
-            hits = 0
-            while hits < min(len(guess), len(own) - place) and guess[hits] == own[place + hits]:
-                hits += 1
-            missed = place + hits < len(own)
-            for right in (*(True,) * hits, *(False,) * missed):
-                self._weight = STEADY * self._weight + 1.0
-                self._right += (right - self._right) / self._weight
-            place += hits + 1
+        rest = self._expected.flatten()[reached:]
+        rest[: len(done)] = done[: len(rest)]
+        chances = self.chances[reached:]
+        before = np.concatenate(((1.0,), chances[:, 0].cumprod()))
+        changed = before[:-1, None] * chances
+        changed[:, 0] = 0.0  # which is no change
+        least = 0.0 if self._costs is None else self._costs.alone.token
+        order = np.argsort(-changed, axis=None, kind="stable")[:SPELLINGS].tolist()
+        kinds = len(self._off)
+        for place, kind in [(0, 0), *(divmod(n, kinds) for n in order if changed.flat[n] > least)]:
+            other, likely = rest.copy(), chances[:, 0].copy()
+            if kind:
+                other[place] += self._off[kind]
+                likely[place] = chances[place, kind]
+            tokens, ends = tokenizer.spelled_to(other)
+            if tokens[: len(begun)] == begun:
+                reach = np.concatenate(((1.0,), likely.cumprod()))[ends[len(begun) :]]
+                yield [last - token for token in tokens[len(begun) :]], reach.tolist()
+
+    @property
+    def chances(self) -> Floats:
+        """Of every coefficient, that it is off by so much [H * A, ways to be off]."""
+        prior = PRIOR if self._costs is None else np.zeros(len(OFF))
+        shared = (self._learned.mean(0) + prior) / max(1.0, self._weight + (self._costs is None))
+        found = (self._learned + POOLED * shared) / (self._weight + POOLED)
+        # at most 1 whatever is rounded: a token is never likelier than what it follows
+        return np.minimum(found[:, : len(self._off)], 1.0)
 
 
-STEADY = DECAY ** (1 / 8)  # guesses are many in an answer
+def worthwhile(nodes: Sequence[Node], cost: Cost, step: int = 1) -> list[Node]:
+    """Those of ``nodes``, the likeliest first, that save more than they cost, and as many more as
+    fill a draft up to a multiple of ``step``; none where all of them save less than a draft costs.
 
-
-def worthwhile(fixed: int, right: float, limit: int, cost: Cost) -> int:
-    """The length of a draft that saves most, whose first ``fixed`` tokens are certain and every
-    further one is right with the chance ``right``; 0 where none saves anything."""
-    chance, gain, best, length = 1.0, -cost.draft, 0.0, 0
-    for number in range(1, limit + 1):
-        chance *= 1.0 if number <= fixed else right
-        gain += chance - cost.token
-        if gain > best:
-            best, length = gain, number
-    return length
+    A token that is reached saves a pass."""
+    paying = sum(chance > cost.token for chance, _, _ in nodes)
+    gain = sum(chance - cost.token for chance, _, _ in nodes[:paying])
+    return list(nodes[: -(-paying // step) * step]) if gain > cost.draft else []
 
 
 def shifted(actions: FastTokens, numbers: Floats, moved: int) -> Floats:

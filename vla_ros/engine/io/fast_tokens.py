@@ -24,6 +24,8 @@ from vla_ros.engine.io.processors import TextTokenizer
 
 PREFIX, END = "Action: ", "|"  # what an answer begins and ends with
 _CLASS = "UniversalActionProcessor"
+_HIGHEST = 0xD7FF  # a letter's number: surrogates, which are no letters, are above
+_BEGUN = "\N{REPLACEMENT CHARACTER}"  # what a letter is read as whose bytes are not all there
 
 
 class FastTokenizer:
@@ -48,10 +50,28 @@ class FastTokenizer:
         letters = self._pairs.decode(list(tokens), skip_special_tokens=False)
         return np.array([ord(letter) for letter in letters], dtype=np.float64) + self._least
 
+    def reached(self, tokens: Sequence[int]) -> tuple[int, list[int], Floats]:
+        """How many coefficients these tokens spell; the last tokens where they have begun another,
+        since a letter may be two bytes; and the coefficients that are whole in those last tokens.
+        OverflowError: a token is below 0."""
+        said = list(tokens)
+        letters = self._pairs.decode(said, skip_special_tokens=False)
+        for whole in range(len(said), max(-1, len(said) - 4), -1):
+            before = self._pairs.decode(said[:whole], skip_special_tokens=False)
+            if not before.endswith(_BEGUN):
+                done = letters[len(before) :].rstrip(_BEGUN)
+                return len(before), said[whole:], np.array([ord(c) + self._least for c in done])
+        return len(letters), [], np.array([])
+
     def spelled(self, numbers: Floats) -> list[int]:
         """Tokens of rounded coefficients."""
-        letters = np.maximum(numbers.flatten() - self._least, 0).astype(int)
-        return list(self._pairs.encode("".join(map(chr, letters)), add_special_tokens=False).ids)
+        return self.spelled_to(numbers)[0]
+
+    def spelled_to(self, numbers: Floats) -> tuple[list[int], list[int]]:
+        """Tokens of rounded coefficients, and with each how many of these were begun so far."""
+        letters = np.clip(numbers.flatten() - self._least, 0, _HIGHEST).astype(int)
+        found = self._pairs.encode("".join(map(chr, letters)), add_special_tokens=False)
+        return list(found.ids), [end for _, end in found.offsets]
 
     def coefficients(self, chunk: Floats) -> Floats:
         """[H, A] in model space -> rounded coefficients [H, A]."""
@@ -88,24 +108,33 @@ class FastTokens:
     strict: bool = True
 
     def decode(self, tokens: Sequence[int]) -> Floats:
-        """The chunk of an answer, as LeRobot decodes it whatever it says: cut at the end marker,
-        every prefix in it left out, what is too long cut, what is too short filled with zeros. A
-        token above the action tokens makes all of it zeros, the data's mean.
-
-        InvalidAction where it begins otherwise than it must.
-        """
+        """The chunk of an answer. InvalidAction where it begins otherwise than it must."""
         if self.strict and tuple(tokens[:2]) != self.prefix[:2]:
             raise InvalidAction(
                 f"an answer begins with the tokens {list(tokens[:2])}, not with {PREFIX!r}: is this"
                 " checkpoint trained for actions?"
             )
+        return self.tokenizer.chunk(self.coefficients(tokens))
+
+    def coefficients(self, tokens: Sequence[int]) -> Floats:
+        """Those of an answer [horizon, dim], as LeRobot reads it whatever it says: cut at the end
+        marker, every prefix in it left out, what is too long cut, what is too short filled with
+        zeros. A token above the action tokens makes all of it zeros, the data's mean."""
         wanted = self.horizon * self.dim
-        try:
-            found = self.tokenizer.numbers([self.last - token for token in self.body(tokens)])
-        except OverflowError:
-            found = np.zeros(wanted)
+        found = self._numbers(tokens)
         found = np.pad(found[:wanted], (0, max(0, wanted - len(found))))
-        return self.tokenizer.chunk(found.reshape(self.horizon, self.dim))
+        return found.reshape(self.horizon, self.dim)
+
+    def whole(self, tokens: Sequence[int]) -> bool:
+        """Whether an answer spells as many coefficients as a chunk has."""
+        return len(self._numbers(tokens)) == self.horizon * self.dim
+
+    def _numbers(self, tokens: Sequence[int]) -> Floats:
+        """What an answer spells; nothing where a token is above the action tokens."""
+        try:
+            return self.tokenizer.numbers([self.last - token for token in self.body(tokens)])
+        except OverflowError:
+            return np.zeros(0)
 
     def body(self, tokens: Sequence[int]) -> list[int]:
         """The answer without its prefix, and up to its end."""

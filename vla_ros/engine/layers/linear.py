@@ -194,7 +194,8 @@ def _same(found: torch.Tensor, exact: torch.Tensor) -> None:
 
 
 _COLUMNS = 32  # the CPU's kernel does not fail for another width, it gives other numbers
-_TILE = 512  # rows that are made bfloat16 at a time on a CPU: 4096 wide, 4 MB of its cache
+_TILE = 512  # rows that are made wider at a time on a CPU: 4096 wide, 4 or 8 MB of its cache
+_MANY = 4  # rows of x from which tiles in float32 are faster than torch's own bfloat16 there
 
 Widen = Callable[[torch.Tensor], torch.Tensor]  # makes it bfloat16
 
@@ -262,18 +263,30 @@ class Int8:
         return widened(x, self.values).mul_(self.scale)
 
 
+@lru_cache
+def wide_type(device: torch.device) -> torch.dtype:
+    """What products of many bfloat16 rows are made in there: float32 on a CPU without instructions
+    for bfloat16, where torch takes 5 to 7 times as long for 89 rows (AVX2, one thread). A rule and
+    no timing, so that every start says the same bits."""
+    if device.type != "cpu" or can_prepack(device, torch.bfloat16):
+        return torch.bfloat16
+    return torch.float32
+
+
 def widened(
     x: torch.Tensor, values: torch.Tensor, widen: Widen = torch.Tensor.bfloat16
 ) -> torch.Tensor:
     """x bfloat16 [M, K] times ``values`` [N, K] of any type that bfloat16 holds -> [M, N].
 
-    On a CPU tiles of the matrix are made bfloat16 in the processor's cache; on a GPU all of it.
+    On a CPU tiles of the matrix are made :func:`wide_type` in the processor's cache; on a GPU all
+    of it is made bfloat16.
     """
     if x.device.type != "cpu":
         return F.linear(x, widen(values))
-    out = x.new_empty(len(x), len(values))
+    out, wide = x.new_empty(len(x), len(values)), wide_type(x.device)
+    x = x.to(wide)
     for begin in range(0, len(values), _TILE):
-        tile = widen(values[begin : begin + _TILE])
+        tile = widen(values[begin : begin + _TILE]).to(wide)
         out[:, begin : begin + _TILE] = F.linear(x, tile)
     return out
 
@@ -570,18 +583,28 @@ def plain(weight: Weight) -> torch.Tensor:
 
 def linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [..., K] -> [..., N], whatever the weight is."""
-    if isinstance(weight, torch.Tensor):
-        return F.linear(x, weight, bias)
     if isinstance(weight, Prepacked):
         return weight.times(x, bias)
+    if isinstance(weight, torch.Tensor) and not _is_slow(x, weight):
+        return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     if isinstance(weight, Tuned):
         out = weight.times(rows, bias)
     else:
-        out = weight.times(rows)
+        out = widened(rows, weight) if isinstance(weight, torch.Tensor) else weight.times(rows)
         if bias is not None:
             out = out + bias
     return out.reshape(*x.shape[:-1], len(weight))
+
+
+def _is_slow(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether torch's own product of a plain matrix is: never where a gradient goes through."""
+    return (
+        weight.dtype == torch.bfloat16
+        and x.numel() >= _MANY * x.shape[-1]
+        and wide_type(x.device) != torch.bfloat16
+        and not torch.is_grad_enabled()
+    )
 
 
 class LowBitLinear(torch.nn.Module):

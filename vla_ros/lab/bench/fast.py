@@ -28,7 +28,11 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "autoregressive": {"decoding": "autoregressive"},
     "speculative": {"decoding": "speculative"},
     "speculative_full": {"decoding": "speculative", "adaptive_draft": False},
-}
+    "temporal_tree": {"decoding": "speculative", "drafter": "temporal_tree"},
+    "temporal_tree_full": {
+        "decoding": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

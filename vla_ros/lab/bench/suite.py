@@ -130,7 +130,7 @@ class Setting:
     a draft head that is not the checkpoint's own."""
 
     engine: TokenEngine
-    draft: Checkpoint
+    draft: Checkpoint | None
     answers: Answers
     head: str = ""
 
@@ -144,7 +144,7 @@ class Setting:
 def make_row(name: str, setting: Setting) -> Decoding:
     """The schedule of a row."""
     if name in OPTIONS:
-        return _engines_own(OPTIONS[name], setting)
+        return decoding_of(OPTIONS[name], setting)
     if name == "parallel":
         return _parallel(setting)
     model, tokens, longest = setting.shape
@@ -161,7 +161,7 @@ def make_row(name: str, setting: Setting) -> Decoding:
     return Speculative(model, tokens, longest, drafters[name](), Exact())
 
 
-def _engines_own(options: Mapping[str, Any], setting: Setting) -> Decoding:
+def decoding_of(options: Mapping[str, Any], setting: Setting) -> Decoding:
     """What the engine makes of these options, on the shared model."""
     model, tokens, longest = setting.shape
     asked = resolve(replace(setting.engine.options, **options), model.config)
@@ -169,10 +169,15 @@ def _engines_own(options: Mapping[str, Any], setting: Setting) -> Decoding:
         asked = replace(asked, draft_checkpoint=setting.head)
     dim = setting.engine.normalizer.dim
     reference.register()
+
+    def draft(_: str) -> Checkpoint:
+        assert setting.draft is not None, "a draft model is asked for where one was given"
+        return setting.draft
+
     needs_head = asked.drafter == "head" and not asked.draft_checkpoint
     return make_decoding(
         DecodingParts(
-            model, asked, dim, tokens, longest, lambda name: setting.draft,
+            model, asked, dim, tokens, longest, draft,
             head=_untrained(model, tokens) if needs_head else None,
         )
     )  # fmt: skip

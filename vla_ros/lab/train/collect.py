@@ -141,7 +141,9 @@ class Recorder:
     """Collects what a demonstration is made of; ``interpolation``: of the images, see ``fit``.
 
     ``projection``: camera, poses, names -> where they are in its image, float32 [K, 2]. ``poses``:
-    whether those of BODIES are kept."""
+    whether those of BODIES are kept. ``every``: of so many steps one is rendered; the others have
+    the picture before them, and nothing is anywhere in it (NaN), by which training leaves them out.
+    """
 
     size: int
     cameras: tuple[str, ...]
@@ -149,6 +151,7 @@ class Recorder:
     projection: Callable[[str, Mapping[str, Pose], Sequence[str]], Float32]
     interpolation: str = "bicubic"
     poses: bool = True
+    every: int = 1
     images: dict[str, list[Image]] = field(default_factory=dict)
     pixels: dict[str, list[Float32]] = field(default_factory=dict)
     rows: list[tuple[Floats, Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
@@ -156,10 +159,16 @@ class Recorder:
     def add(self, seen: SimObservation, label: Taught, executed: Floats) -> None:
         """One step: what was seen, what the expert wanted, what was done."""
         for camera in self.cameras:
-            picture = seen.images[camera]
-            small = fit(picture, self.size, "resize-naive", (0, 0, 0), self.interpolation)
-            self.images.setdefault(camera, []).append(small)
+            images = self.images.setdefault(camera, [])
             where = self.projection(camera, seen.poses, self.objects)
+            if seen.images:
+                picture = seen.images[camera]
+                images.append(
+                    fit(picture, self.size, "resize-naive", (0, 0, 0), self.interpolation)
+                )
+            else:
+                images.append(images[-1])
+                where = np.full_like(where, np.nan)
             self.pixels.setdefault(camera, []).append(where)
         where_all = poses_of(seen.poses) if self.poses else np.empty(0)
         taught = (label.action, label.labels, executed)
@@ -197,12 +206,13 @@ def play(
     environment: Environment, episode: Episode, drive: Driver, recorder: Recorder | None = None
 ) -> bool:
     """Run an episode to its end or its step limit; returns whether it succeeded."""
+    every = 1 if recorder is None else recorder.every
     seen = environment.reset(episode.task, episode.initial_state, episode.seed)
-    for _ in range(episode.max_steps):
+    for number in range(1, episode.max_steps + 1):
         label, executed = drive(seen)
         if recorder is not None and label is not None:
             recorder.add(seen, label, executed)
-        step = environment.step(executed)
+        step = environment.step(executed, render=number % every == 0)
         if step.done:
             return step.success
         seen = step.observation

@@ -125,6 +125,8 @@ def load_frames(
     cameras = info.cameras[:images]
     tracks = [(path, read_tracks(path)) for path in paths]
     masks = [[worth_training(track) for track in found] for _, found in tracks]
+    if delays and not all(has_picture(track).all() for _, found in tracks for track in found):
+        raise UserError("--delays wants a picture of every step, and these sets have fewer")
     seen = [[np.ones_like(m) if delays else m for m in shard] for shard in masks]
     total = int(sum(mask.sum() for shard in masks for mask in shard))
     pictured = int(sum(mask.sum() for shard in seen for mask in shard))
@@ -199,8 +201,15 @@ def worth_training(track: Track) -> npt.NDArray[np.bool_]:
     moved = np.abs(np.diff(track.gripper_states, axis=0)).max(1)
     obeyed = track.executed[:-1, GRIPPER] * track.actions[1:, GRIPPER] > 0
     settled[1:] = (moved < _SETTLED) & obeyed
-    kept: npt.NDArray[np.bool_] = ~(still & settled)
+    kept: npt.NDArray[np.bool_] = ~(still & settled) & has_picture(track)
     return kept
+
+
+def has_picture(track: Track) -> npt.NDArray[np.bool_]:
+    """Which frames [T] have a picture of their own, not the one of a frame before (Recorder)."""
+    places = next(iter(track.pixels.values()))
+    own: npt.NDArray[np.bool_] = ~np.isnan(places).all((1, 2)) | (places.shape[1] == 0)
+    return own
 
 
 def _kept_images(

@@ -610,6 +610,20 @@ class Control:
             if self._is_current(epoch):
                 self._driver.answered()
 
+    def unanswered(self, epoch: int, reason: str) -> None:
+        """Whoever computes the policy was not reached. What is there is executed until it is too
+        old; then the reason tells why nothing newer came."""
+        with self.lock:
+            if not self._is_current(epoch):
+                return
+            self.queue.answered()
+            self.sink.warn("link", reason)
+            if self.safety.state is PolicyState.WAITING:
+                self.become(replace(self.safety, reason=reason))
+            else:
+                self.become(safety.keep(self.safety, reason))
+            self._driver.answered()
+
     def fault(self, reason: str) -> None:
         """Something that no waiting will mend: latch until an explicit recover."""
         with self.lock:

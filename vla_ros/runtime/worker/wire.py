@@ -16,15 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from vla_ros.core.action_space import ActionKind, ActionSpace
+from vla_ros.core.plain import executing_of, inference_of, info_of
 from vla_ros.core.types import (
-    Executing,
     Inference,
     Instruction,
     Observation,
     PolicyInfo,
     Pose,
-    Timeline,
 )
 from vla_ros.runtime.worker.mailbox import Bytes, Frame
 
@@ -46,6 +44,7 @@ class ErrorKind(str, Enum):
 
     NONE = ""
     INVALID = "invalid"  # the output was no action; the worker goes on
+    LINK = "link"  # whoever computes the policy was not reached, or has not answered yet
     MEMORY = "memory"  # out of memory, also after a flush and a second attempt; it goes on
     FAILED = "failed"  # any other exception; the worker ends and is replaced
 
@@ -247,14 +246,10 @@ def decode_request(frame: Frame) -> FrameRequest:
             k: Pose((v[0], v[1], v[2]), (v[3], v[4], v[5], v[6])) for k, v in head["poses"].items()
         },
         more_images=images,
-        executing=_executing(head["executing"]),
+        executing=executing_of(head["executing"]),
         delay_steps=int(head["delay"]),
     )
     return FrameRequest(frame.sequence, observation, Instruction(head["text"], head["epoch"]))
-
-
-def _executing(values: dict[str, Any] | None) -> Executing | None:
-    return None if values is None else Executing(**{n: int(v) for n, v in values.items()})
 
 
 def encode_report(report: WorkerReport) -> bytes:
@@ -276,7 +271,7 @@ def _report(body: dict[str, Any], returned_steady_ns: int) -> WorkerReport:
     match body.pop("kind"):
         case "Result":
             body |= {
-                "inference": _inference(body["inference"]),
+                "inference": inference_of(body["inference"]),
                 "error": ErrorKind(body["error"]),
                 "returned_steady_ns": returned_steady_ns,
             }
@@ -285,41 +280,12 @@ def _report(body: dict[str, Any], returned_steady_ns: int) -> WorkerReport:
                 raise ValueError("not a report: its sequence is no number")
             return result
         case "Ready":
-            return Ready(**(body | {"info": _info(body["info"])}))
+            return Ready(**(body | {"info": info_of(body["info"])}))
         case "LoadRefused":
             return LoadRefused(str(body["reason"]))
         case "WorkerFailed":
             return WorkerFailed(str(body["reason"]))
     raise ValueError("not a report: unknown kind")
-
-
-def _inference(body: dict[str, Any] | None) -> Inference | None:
-    if body is None:
-        return None
-    timeline = body["timeline"]
-    marks = tuple((str(stage), int(end)) for stage, end in timeline["marks"])
-    for name in ("stamp_ns", "target_passes", "draft_passes", "told_delay", "captures"):
-        body[name] = int(body[name])
-    for name in ("tokens", "drafted", "accepted"):
-        body[name] = tuple(map(int, body[name]))
-    return Inference(
-        **body
-        | {
-            "actions": np.array(body["actions"], np.float64),
-            "timeline": Timeline(int(timeline["start_ns"]), marks),
-            "continues": _executing(body["continues"]),
-        }
-    )
-
-
-def _info(body: dict[str, Any]) -> PolicyInfo:
-    space = body["action_space"]
-    for name in ("camera_roles", "continues"):
-        body[name] = tuple(map(str, body[name]))
-    names, units = (tuple(map(str, space[name])) for name in ("names", "units"))
-    grippers = tuple(map(int, space["grippers"]))
-    body["action_space"] = ActionSpace(ActionKind(space["kind"]), names, units, grippers)
-    return PolicyInfo(**body)
 
 
 class ReportStream:

@@ -33,7 +33,13 @@ import numpy as np
 
 from vla_ros.core.clock import MS, Clock, SystemClock
 from vla_ros.core.types import Inference, Instruction, Observation, Timeline
-from vla_ros.policies.base import InvalidAction, Policy, PolicyRefused, PolicySpec
+from vla_ros.policies.base import (
+    InvalidAction,
+    Policy,
+    PolicyRefused,
+    PolicySpec,
+    Unreachable,
+)
 from vla_ros.runtime.worker.mailbox import Doorbell, MailboxReader
 from vla_ros.runtime.worker.memory import device_bytes, refuse_unless_free
 from vla_ros.runtime.worker.wire import (
@@ -267,7 +273,7 @@ class Server:
         return request.observation
 
     def answer(self, request: FrameRequest) -> Result:
-        """The result of one request; an exception other than the expected two passes through."""
+        """The result of one request; an exception other than the expected three passes through."""
         observation = request.observation
         if request.instruction != self._instruction:
             self._instruction = request.instruction
@@ -281,6 +287,8 @@ class Server:
             return self._result(request, self._step(request, timeline))
         except InvalidAction as error:
             return self._result(request, None, ErrorKind.INVALID, last_line(error))
+        except Unreachable as error:
+            return self._result(request, None, ErrorKind.LINK, last_line(error))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -347,7 +355,7 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
         observation = Observation(i + 1, began, began, image, image, state, more_images=more)
         try:
             policy.step(observation, Timeline(began).mark("queue", began), clock)
-        except InvalidAction as error:
+        except (InvalidAction, Unreachable) as error:
             raise PolicyRefused(f"the policy cannot act after loading: {error}") from error
         if i >= info.pipeline_depth:
             times.append((clock.steady_ns() - began) / MS)
@@ -360,7 +368,7 @@ def last_line(error: BaseException) -> str:
     text = str(error).strip()
     line = text.splitlines()[0] if text else ""
     name = type(error).__name__
-    plain = isinstance(error, (InvalidAction, PolicyRefused))
+    plain = isinstance(error, (InvalidAction, PolicyRefused, Unreachable))
     return (line if plain and line else f"{name}: {line}" if line else name)[:1000]
 
 

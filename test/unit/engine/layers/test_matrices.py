@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vla_ros.engine.layers import linear as low_bit
 from vla_ros.engine.layers.formats import Formats, parse_formats
 from vla_ros.engine.layers.linear import (
     Fp8,
@@ -162,3 +163,38 @@ def test_formats(text: str, found: Formats) -> None:
 def test_formats_that_are_none(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_formats(text)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 89])
+def test_many_rows_in_bfloat16_without_instructions_for_it(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are summed in float32 and rounded once: whatever the CPU, the exact product's bits."""
+    weight, x, bias = matrix(1100, 160), matrix(rows, 160, 1), matrix(1, 1100, 2)[0]
+    exact = F.linear(x.float(), weight.float()).bfloat16()
+    asked: list[torch.dtype] = []
+
+    def product(x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        asked.append(x.dtype)
+        return F.linear(x, *more)
+
+    class Watched:
+        linear, pad = staticmethod(product), staticmethod(F.pad)
+
+    monkeypatch.setattr(low_bit, "F", Watched)
+    for wide in (torch.float32, torch.bfloat16):
+        monkeypatch.setattr(low_bit, "wide_type", lambda device, wide=wide: wide)
+        asked.clear()
+        with torch.inference_mode():
+            out = linear(x, weight)
+            both = linear(x, weight, bias)
+        many = wide == torch.float32 and rows >= 4
+        assert set(asked) == {torch.float32 if many else torch.bfloat16}
+        if many:
+            assert torch.equal(out, exact)
+            assert torch.equal(both, exact + bias)
+        asked.clear()
+        linear(x, weight.requires_grad_())  # what has a gradient is torch's
+        assert asked == [torch.bfloat16]
+        eight = Int8.of(weight.detach()).ready()
+        torch.testing.assert_close(linear(x, eight), linear(x, eight.whole()), rtol=0.02, atol=0.02)

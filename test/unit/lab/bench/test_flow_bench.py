@@ -234,10 +234,12 @@ def test_on_a_gpu_memory_is_what_is_held_of_the_device(monkeypatch: pytest.Monke
 def test_pi0_fast_is_measured_by_passes_of_a_chunk(capsys: pytest.CaptureFixture[str]) -> None:
     found = measured(capsys, "random:pi0_fast-small")
     rows = found["schedules"]
-    assert list(rows) == ["autoregressive", "speculative", "speculative_full"]
+    assert list(rows) == ["autoregressive", "speculative", "speculative_full", "temporal_tree",
+                          "temporal_tree_full"]  # fmt: skip
     assert all(row["same"] == row["chunks"] == 2 for row in rows.values())
     assert rows["autoregressive"]["passes"] == rows["autoregressive"]["tokens"] == 60
     assert rows["autoregressive"]["drafted"] == 0 < rows["speculative_full"]["drafted"]
+    assert rows["temporal_tree_full"]["drafted"] > 0
 
 
 def test_what_means_nothing_to_pi0_fast_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

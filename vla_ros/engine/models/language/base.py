@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
+from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.layers.attention import Attention
+from vla_ros.engine.layers.kernels.fused import Heads
 from vla_ros.engine.layers.linear import Weight
 
 #: embeddings [T, C], positions int64 [T], attention, rows int64 [R] -> hidden states [R, C]
@@ -46,6 +49,65 @@ class Decoder(Protocol):
         """The same, and the outputs of ``layers`` side by side in their order [R, layers * C]:
         the residual stream of the same rows, before any norm."""
         ...
+
+
+class PackedLayers(ABC):
+    """The layers of a :class:`Decoder` whose norms are in front of what they norm: the loop over
+    them, for any that says how one is made.
+
+    ``config`` says their number and heads, ``_cos`` and ``_sin`` are RoPE's tables, ``_scale`` is
+    that of the scores."""
+
+    config: TextConfig
+    _cos: torch.Tensor
+    _sin: torch.Tensor
+    _scale: float
+
+    @abstractmethod
+    def _first(self, x: torch.Tensor) -> torch.Tensor:
+        """Embeddings as the first layer's attention reads them, normed."""
+
+    @abstractmethod
+    def _qkv(self, number: int, normed: torch.Tensor) -> torch.Tensor:
+        """Q, K and V of a layer, side by side [T, (H + 2 Hkv) D]."""
+
+    @abstractmethod
+    def _rest(
+        self, number: int, x: torch.Tensor, out: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What comes behind a layer's attention, whose result is ``out`` [T, H D] -> the residual
+        stream [T, C], and that normed for the next layer, or by the final norm."""
+
+    def hidden(
+        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """See :class:`Decoder`."""
+        return self.tapped(x, positions, attention, rows, ())[0]
+
+    def tapped(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        attention: Attention,
+        rows: torch.Tensor,
+        layers: Sequence[int],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :class:`Decoder`."""
+        cfg, taps = self.config, dict[int, torch.Tensor]()
+        heads, last = Heads(cfg.heads, cfg.kv_heads), cfg.layers - 1
+        cos, sin = self._cos[positions], self._sin[positions]
+        normed = self._first(x)
+        for number in range(cfg.layers):
+            qkv = self._qkv(number, normed)
+            qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
+            out = attention.from_qkv(number, qkv, cos, sin, heads, self._scale)
+            out = out.reshape(len(x), -1)
+            if number == last:  # nothing but its K and V is needed of the other tokens
+                x, out = x[rows], out[rows]
+            x, normed = self._rest(number, x, out)
+            if number in layers:
+                taps[number] = x if number == last else x[rows]
+        return normed, torch.cat([taps[n] for n in layers], 1) if layers else normed[:, :0]
 
 
 def tap_layers(count: int) -> tuple[int, ...]:

@@ -6,16 +6,15 @@ Every matrix takes int8 rows, so what feeds several is made int8 once: Q, K, V, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.layers.attention import Attention
-from vla_ros.engine.layers.kernels.fused import Heads, signed
+from vla_ros.engine.layers.kernels.fused import signed
 from vla_ros.engine.layers.linear import LowBit, linear
+from vla_ros.engine.models.language.base import PackedLayers
 from vla_ros.engine.models.language.llama import rope_tables
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Layer:
     down: LowBit
 
 
-class BitNetDecoder:
+class BitNetDecoder(PackedLayers):
     """See :class:`~vla_ros.engine.models.language.base.Decoder`. Its head is empty: it says no
     tokens, and embeddings are read from where the checkpoint has them."""
 
@@ -61,36 +60,20 @@ class BitNetDecoder:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return self._words.take(tokens.tolist())
 
-    def hidden(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
-    ) -> torch.Tensor:
-        return self.tapped(x, positions, attention, rows, ())[0]
+    def _first(self, x: torch.Tensor) -> torch.Tensor:
+        return self._norm(x, self.layers[0].norm1)
 
-    def tapped(
-        self,
-        x: torch.Tensor,
-        positions: torch.Tensor,
-        attention: Attention,
-        rows: torch.Tensor,
-        layers: Sequence[int],
+    def _qkv(self, number: int, normed: torch.Tensor) -> torch.Tensor:
+        return linear(normed, self.layers[number].qkv)
+
+    def _rest(
+        self, number: int, x: torch.Tensor, out: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        cfg, taps = self.config, dict[int, torch.Tensor]()
-        heads, last = Heads(cfg.heads, cfg.kv_heads), cfg.layers - 1
-        cos, sin = self._cos[positions], self._sin[positions]
-        for number, layer in enumerate(self.layers):
-            qkv = linear(self._norm(x, layer.norm1), layer.qkv)
-            qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
-            out = attention.from_qkv(number, qkv, cos, sin, heads, self._scale)
-            out = out.reshape(len(x), -1)
-            if number == last:  # nothing but its K and V is needed of the other tokens
-                x, out = x[rows], out[rows]
-            x = x + linear(self._norm(out, layer.inner1), layer.out)
-            gate, up = linear(self._norm(x, layer.norm2), layer.gate_up).chunk(2, -1)
-            x = x + linear(self._norm(gate.relu().square() * up, layer.inner2), layer.down)
-            if number in layers:
-                taps[number] = x if number == last else x[rows]
-        out = self._norm(x, self._final_norm)
-        return out, torch.cat([taps[number] for number in layers], 1) if layers else out[:, :0]
+        layer, last = self.layers[number], number == len(self.layers) - 1
+        x = x + linear(self._norm(out, layer.inner1), layer.out)
+        gate, up = linear(self._norm(x, layer.norm2), layer.gate_up).chunk(2, -1)
+        x = x + linear(self._norm(gate.relu().square() * up, layer.inner2), layer.down)
+        return x, self._norm(x, self._final_norm if last else self.layers[number + 1].norm1)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """In float32 as the original has it, to the last bit: what follows is rounded to int8."""

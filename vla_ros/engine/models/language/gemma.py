@@ -6,23 +6,23 @@ projection behind them, as the scale of the scores is; embeddings are as long as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.quantize import DECODER
 from vla_ros.engine.io.weights import Weights
-from vla_ros.engine.layers.attention import Attention
-from vla_ros.engine.layers.kernels.fused import Heads, signed
+from vla_ros.engine.layers.kernels.fused import signed
 from vla_ros.engine.layers.linear import Weight, linear
+from vla_ros.engine.models.language.base import PackedLayers
 from vla_ros.engine.models.transformer import mlp, norm, norm_scale, read_layer, rope
 
 
-class GemmaDecoder:
+class GemmaDecoder(PackedLayers):
     """See :class:`~vla_ros.engine.models.language.base.Decoder`. ``text`` is where its tensors
     begin, ``head`` the name of its head's."""
+
+    _scale = 1.0
 
     def __init__(
         self,
@@ -51,31 +51,18 @@ class GemmaDecoder:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return F.embedding(tokens, self._embedding) * self.config.hidden_size**0.5
 
-    def hidden(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
-    ) -> torch.Tensor:
-        return self.tapped(x, positions, attention, rows, ())[0]
+    def _first(self, x: torch.Tensor) -> torch.Tensor:
+        return norm(x, self.config.rms_eps)
 
-    def tapped(
-        self,
-        x: torch.Tensor,
-        positions: torch.Tensor,
-        attention: Attention,
-        rows: torch.Tensor,
-        layers: Sequence[int],
+    def _qkv(self, number: int, normed: torch.Tensor) -> torch.Tensor:
+        return linear(normed, self._layers[number].qkv)
+
+    def _rest(
+        self, number: int, x: torch.Tensor, out: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        cfg, taps = self.config, dict[int, torch.Tensor]()
-        heads, last = Heads(cfg.heads, cfg.kv_heads), cfg.layers - 1
-        cos, sin = self._cos[positions], self._sin[positions]
-        for number, layer in enumerate(self._layers):
-            qkv = linear(norm(x, cfg.rms_eps), layer.qkv)
-            qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
-            out = attention.from_qkv(number, qkv, cos, sin, heads, 1.0).reshape(len(x), -1)
-            if number == last:  # nothing but its K and V is needed of the other tokens
-                x, out = x[rows], out[rows]
-            x = x + linear(out, layer.out)
-            x = x + mlp(norm(x, cfg.rms_eps), layer, cfg)
-            if number in layers:
-                taps[number] = x if number == last else x[rows]
-        normed = F.rms_norm(x, (x.shape[-1],), self._norm, cfg.rms_eps)
-        return normed, torch.cat([taps[n] for n in layers], 1) if layers else normed[:, :0]
+        cfg, layer = self.config, self._layers[number]
+        x = x + linear(out, layer.out)
+        x = x + mlp(norm(x, cfg.rms_eps), layer, cfg)
+        if number < cfg.layers - 1:
+            return x, norm(x, cfg.rms_eps)
+        return x, F.rms_norm(x, (x.shape[-1],), self._norm, cfg.rms_eps)

@@ -6,17 +6,17 @@ the tests. Q, K, V are one product, gate and up another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from vla_ros.engine.io.config import TextConfig
-from vla_ros.engine.layers.attention import Attention
 from vla_ros.engine.layers.gemm import Tuner
-from vla_ros.engine.layers.kernels.fused import PLAIN, Between, Heads, signed
+from vla_ros.engine.layers.kernels.fused import PLAIN, Between, signed
 from vla_ros.engine.layers.linear import LowBit, Prepacked, Weight, linear, stacked
+from vla_ros.engine.models.language.base import PackedLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Layer:
     down: Weight
 
 
-class LlamaDecoder:
+class LlamaDecoder(PackedLayers):
     """See :class:`~vla_ros.engine.models.language.base.Decoder`."""
 
     def __init__(
@@ -100,38 +100,25 @@ class LlamaDecoder:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return F.embedding(tokens, self.embedding)
 
-    def hidden(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: Attention, rows: torch.Tensor
-    ) -> torch.Tensor:
-        return self.tapped(x, positions, attention, rows, ())[0]
+    def _first(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self._layers[0].norm1, self.config.rms_eps)
 
-    def tapped(
-        self,
-        x: torch.Tensor,
-        positions: torch.Tensor,
-        attention: Attention,
-        rows: torch.Tensor,
-        layers: Sequence[int],
+    def _qkv(self, number: int, normed: torch.Tensor) -> torch.Tensor:
+        layer = self._layers[number]
+        return linear(normed, layer.qkv, layer.qkv_bias)
+
+    def _rest(
+        self, number: int, x: torch.Tensor, out: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        cfg, taps = self.config, dict[int, torch.Tensor]()
-        heads, last = Heads(cfg.heads, cfg.kv_heads), cfg.layers - 1
+        eps, layer, last = (
+            self.config.rms_eps,
+            self._layers[number],
+            number + 1 == len(self._layers),
+        )
         add_norm, silu_mul = self._between
-        cos, sin = self._cos[positions], self._sin[positions]
-        normed = F.rms_norm(x, (x.shape[-1],), self._layers[0].norm1, cfg.rms_eps)
-        for number, layer in enumerate(self._layers):
-            qkv = linear(normed, layer.qkv, layer.qkv_bias)
-            qkv = qkv.view(len(x), cfg.heads + 2 * cfg.kv_heads, cfg.head_dim)
-            out = attention.from_qkv(number, qkv, cos, sin, heads, self._scale)
-            out = out.reshape(len(x), -1)
-            if number == last:  # nothing but its K and V is needed of the other tokens
-                x, out = x[rows], out[rows]
-            x, normed = add_norm(x, linear(out, layer.out), layer.norm2, cfg.rms_eps)
-            out = linear(silu_mul(linear(normed, layer.gate_up)), layer.down)
-            norm = self._final_norm if number == last else self._layers[number + 1].norm1
-            x, normed = add_norm(x, out, norm, cfg.rms_eps)
-            if number in layers:
-                taps[number] = x if number == last else x[rows]
-        return normed, torch.cat([taps[n] for n in layers], 1) if layers else normed[:, :0]
+        x, normed = add_norm(x, linear(out, layer.out), layer.norm2, eps)
+        out = linear(silu_mul(linear(normed, layer.gate_up)), layer.down)
+        return add_norm(x, out, self._final_norm if last else self._layers[number + 1].norm1, eps)
 
 
 def rope_tables(

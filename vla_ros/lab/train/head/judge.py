@@ -79,13 +79,13 @@ class Judge:
         for episode in self.episodes:
             drafter.forget()
             for own, taps in zip(episode.tokens.tolist(), episode.taps.float(), strict=True):
-                used, stood, rounds = _action(drafter, nothing, own, taps)
+                used, stood, rounds = speculated(drafter, nothing, own, taps)
                 passes, accepted, drafted = passes + used, accepted + stood, drafted + rounds
                 actions += 1
         return Judged(passes / actions, accepted / drafted if drafted else 0.0)
 
 
-def _action(
+def speculated(
     drafter: Drafter, request: Request, own: list[int], taps: torch.Tensor
 ) -> tuple[int, int, int]:
     """Speculate one action that is known -> passes, and of drafts behind a token: accepted, and

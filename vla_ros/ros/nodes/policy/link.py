@@ -142,6 +142,8 @@ class LoopLink:
             return
         if result.error is ErrorKind.INVALID:
             control.invalid(result.epoch, result.error_text)
+        elif result.error is ErrorKind.LINK:
+            control.unanswered(result.epoch, result.error_text)
         elif result.error is ErrorKind.MEMORY:
             control.fault(f"out of memory: {result.error_text}")
         elif result.error is ErrorKind.FAILED:

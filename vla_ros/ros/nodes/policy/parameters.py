@@ -63,14 +63,15 @@ _POLICY = (
     F(
         "policy",
         "zero",
-        "Which policy to run: zero, scripted, replay, vla, lerobot, or the name of"
+        "Which policy to run: zero, scripted, replay, vla, lerobot, remote, or the name of"
         " an entry point vla_ros.policies of an installed package",
     ),
     F(
         "policy_options",
         [""],
         "Options of an installed package's policy, each name=value; lerobot:"
-        " fields of the checkpoint's config.json to replace",
+        " fields of the checkpoint's config.json to replace; remote: names (libero, droid, aloha, a"
+        " file), timeout_s",
     ),
     F(
         "worker_python",
@@ -81,20 +82,20 @@ _POLICY = (
     F(
         "state_units",
         [""],
-        "lerobot, vla with joints: unit of each value of observation.state, or one for all: rad,"
+        "lerobot, remote, vla with joints: unit of each value of the state, or one for all: rad,"
         " deg, m, cm, mm, 1, %, a gripper's closed..open, as -1..1, or both that and its joint's,"
         " as 0..100=-0.17..1.75; empty: rad, m, 0 to 1",
     ),
     F(
         "action_units",
         [""],
-        "lerobot, vla with joints: unit of each value of an action, as for state_units",
+        "lerobot, remote, vla with joints: unit of each value of an action, as for state_units",
     ),
     F(
         "action_scale",
         [0.0] * 6,
-        "vla: what one unit of its first six numbers is, in m and rad; zeros: as its checkpoint"
-        " says, which is 0.05 and 0.5 for LIBERO's",
+        "vla, remote: what one unit of its first six numbers is, in m and rad; zeros: as its"
+        " checkpoint says, which is 0.05 and 0.5 for LIBERO's",
     ),
     F(
         "replay_file",

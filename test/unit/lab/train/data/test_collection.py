@@ -14,6 +14,7 @@ from support.train import SIZE
 from vla_ros.cli.main import main
 from vla_ros.core.errors import UserError
 from vla_ros.data.demonstrations import (
+    SetInfo,
     digest,
     norm_stats,
     read_images,
@@ -21,6 +22,7 @@ from vla_ros.data.demonstrations import (
     scales,
     shards,
     to_environment,
+    write_shard,
 )
 from vla_ros.data.episodes.plan import TRAINING
 from vla_ros.engine.io.random import write_random
@@ -29,12 +31,17 @@ from vla_ros.lab.train.collect import (
     CollectOptions,
     EnginePolicy,
     Late,
+    Projection,
+    Recorder,
+    Taught,
     collect,
     episode_of,
     make_shard,
+    play,
     shared_environment,
     totals,
 )
+from vla_ros.lab.train.frames import load_frames
 from vla_ros.lab.train.options import TrainOptions
 from vla_ros.lab.train.run import Machine, Reporter, check, round_directory, run, success_by_family
 from vla_ros.lab.train.trainer import ARCHITECTURES
@@ -93,6 +100,34 @@ def test_images_and_actions_are_of_the_same_length(reach):
         for track, frames in zip(read_tracks(path), read_images(path, "agentview"), strict=True):
             assert frames.shape == (len(track), SIZE, SIZE, 3)
             assert track.pixels["agentview"].shape == (len(track), 6, 2)
+
+
+def test_of_steps_that_were_not_rendered_the_actions_are_kept_and_no_picture_is_taught(tmp_path):
+    environment, options = shared_environment(False), replace(REACH, image_size=SIZE)
+    episode = episode_of(options, environment.spec, 0)
+    expert, scale = Expert(episode.instruction), scales(environment.spec)
+    rendered = []
+
+    def drive(seen):
+        rendered.append(bool(seen.images))
+        action = to_environment(expert.act(seen.poses), scale)
+        return Taught(action, action[None]), action
+
+    camera, things = ("agentview",), collection.OBJECTS
+    recorder = Recorder(SIZE, camera, things, Projection(SIZE), every=4)
+    shown = recorder.demonstration(episode, play(environment, episode, drive, recorder))
+    assert shown.track.success and rendered[:9] == [True, *[False] * 3] * 2 + [True]
+    rate, said = environment.spec.control_rate_hz, (episode.instruction,)
+    info = SetInfo("tabletop", SIZE, camera, things, tuple(scale), rate, said)
+    write_shard(tmp_path / "shard-0000.hdf5", info, [shown])
+    frames = load_frames([tmp_path], SIZE, images=1, chunk=8)
+    own = shown.track.actions[::4]
+    assert len(frames) == len(own) == len(frames.images)
+    assert frames.chunks[:, 0, :6].numpy() == pytest.approx(own[:, :6], abs=2e-3)
+    assert frames.chunks[0, :, :6].numpy() == pytest.approx(shown.track.actions[:8, :6], abs=2e-3)
+    assert torch.isfinite(frames.pixels).all()
+    with pytest.raises(UserError, match="--delays wants a picture of every step"):
+        load_frames([tmp_path], SIZE, images=1, delays=2)
 
 
 def test_noise_is_executed_and_never_a_label(reach):

@@ -1,0 +1,328 @@
+"""`vla-ros serve`: what clients get, and what one of them cannot do to the others."""
+
+from __future__ import annotations
+
+import contextlib
+import socket as sockets
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("websockets", reason="websockets is not installed: pip install '.[serve]'")
+msgpack = pytest.importorskip("msgpack", reason="msgpack is not installed: pip install '.[serve]'")
+pytest.importorskip("prometheus_client", reason="not installed: pip install '.[serve]'")
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from support.foreign_server import from_map, to_map
+from support.serving import rows_file, serving
+from vla_ros.core.clock import SystemClock
+from vla_ros.core.errors import UserError
+from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.engine.options import EngineOptions
+from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
+from vla_ros.policies.base import Unreachable
+from vla_ros.serve.server import ServeOptions, Server
+from vla_ros.serve.stepper import InTurn
+
+CLOCK = SystemClock()
+ROWS = np.random.default_rng(0).normal(0, 0.01, (6, 3, 7))
+IMAGE = np.zeros((8, 8, 3), np.uint8)
+OPENPI_CLIENT = Path(__file__).resolve().parents[3] / "build" / "openpi-client"
+
+
+@pytest.fixture
+def rows(tmp_path) -> PolicySpec:
+    return PolicySpec("replay", replay_file=rows_file(tmp_path, ROWS))
+
+
+class Stranger:
+    """A client of openpi's protocol, by hand."""
+
+    def __init__(self, server: Server, **words: Any) -> None:
+        self.socket = connect(server.address, compression=None, max_size=None, **words)
+        self.metadata = msgpack.unpackb(self.socket.recv())
+
+    def ask(self, **more: Any) -> Any:
+        return self.ask_raw(observation(**more))
+
+    def ask_raw(self, data: bytes) -> Any:
+        self.socket.send(data)
+        answer = self.socket.recv(30.0)
+        return answer if isinstance(answer, str) else msgpack.unpackb(answer, object_hook=from_map)
+
+
+def observation(**more: Any) -> bytes:
+    said = {"observation/image": IMAGE, "prompt": "stack", **more}
+    return msgpack.packb({k: v for k, v in said.items() if v is not None}, default=to_map)
+
+
+def test_a_stranger_gets_metadata_and_then_the_policy_s_actions(rows) -> None:
+    with serving(rows) as server:
+        stranger = Stranger(server)
+        answers = [stranger.ask() for _ in range(7)]
+    assert stranger.metadata["vla_ros"]["names"]["images"] == {"main": "observation/image"}
+    for number, answer in enumerate(answers):
+        np.testing.assert_array_equal(answer["actions"], ROWS[number % 6])
+        assert answer["server_timing"]["infer_ms"] >= 0
+        assert answer["vla_ros"]["age_ms"] > 0
+    assert answers[1]["server_timing"]["prev_total_ms"] > 0
+
+
+def test_each_client_has_an_episode_of_its_own_and_so_has_each_task(rows) -> None:
+    with serving(rows) as server:
+        one, other = Stranger(server), Stranger(server)
+        for number in range(3):
+            np.testing.assert_array_equal(one.ask()["actions"], ROWS[number])
+            np.testing.assert_array_equal(other.ask()["actions"], ROWS[number])
+        np.testing.assert_array_equal(one.ask(prompt="sweep")["actions"], ROWS[0])
+        np.testing.assert_array_equal(other.ask()["actions"], ROWS[3])
+
+
+def test_our_own_client_gets_what_the_policy_says_of_itself(rows) -> None:
+    with serving(rows) as server:
+        policy = load_policy(PolicySpec("remote", engine=EngineOptions(server.address)))
+        policy.reset(Instruction("stack", 1))
+        now = CLOCK.steady_ns()
+        seen = Observation(41, now, now, IMAGE)
+        inference = policy.step(seen, Timeline(now).mark("queue", now), CLOCK)
+        info = policy.info
+    assert (info.name, info.chunk_length, info.dtype) == ("remote", 3, "none")
+    assert info.checkpoint == server.address
+    assert inference.stamp_ns == 41
+    np.testing.assert_array_equal(inference.actions, ROWS[0])
+    stages = inference.timeline.durations_ms()
+    assert list(stages) == ["queue", "preprocess", "vision", "prefill", "decode"]
+    assert min(stages.values()) >= 0
+
+
+def test_another_policy_behind_the_same_address_moves_nothing(rows, tmp_path) -> None:
+    with serving(rows) as server:
+        policy = load_policy(PolicySpec("remote", engine=EngineOptions(server.address)))
+    port = int(server.address.rpartition(":")[2])
+    policy.reset(Instruction("stack", 1))
+    seen = Observation(41, 1, 1, IMAGE)
+    with pytest.raises(Unreachable, match="connection refused"):
+        policy.step(seen, Timeline(1), CLOCK)
+    with (
+        serving(PolicySpec("zero"), port=port),
+        pytest.raises(InvalidAction, match="serves something else"),
+    ):
+        policy.step(seen, Timeline(1), CLOCK)
+    with serving(rows, port=port):
+        assert policy.step(seen, Timeline(1), CLOCK).stamp_ns == 41
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"prompt": None}, "the observation has no 'prompt': it has observation/image"),
+        ({"prompt": 3}, "'prompt' is no text"),
+        ({"prompt": "a\x00b"}, "control character"),
+        ({"observation/image": IMAGE[0]}, r"uint8 \[8, 3\]: an image is uint8 hwc"),
+        ({"observation/image": IMAGE / 1.0}, "float64"),
+        ({"observation/image": "x"}, "is a str"),
+        ({"vla_ros": {"stamp_ns": "x"}}, "'vla_ros' of the observation cannot be read"),
+        ({"vla_ros": {"stamp_ns": -1, "delay_steps": 0, "executing": None}}, "out of range"),
+    ],
+)
+def test_a_wrong_observation_is_answered_by_text_and_the_next_is_read(rows, words, said) -> None:
+    with serving(rows) as server:
+        stranger = Stranger(server)
+        answer = stranger.ask(**words)
+        assert isinstance(answer, str)
+        assert "\n" not in answer
+        with pytest.raises(AssertionError, match=said):
+            raise AssertionError(answer)
+        np.testing.assert_array_equal(stranger.ask()["actions"], ROWS[0])
+
+
+def test_who_sends_garbage_too_much_or_hangs_costs_nobody_else_anything(rows) -> None:
+    with serving(rows, max_bytes=4096) as server, contextlib.ExitStack() as stack:
+        good = Stranger(server)
+        bad = [Stranger(server) for _ in range(3)]
+        bad[0].socket.send(b"\xc1 garbage")
+        bad[1].socket.send(bytes(5000))
+        bad[2].socket.send("text")
+        host, port = "127.0.0.1", int(server.address.rpartition(":")[2])
+        for words in (b"", b"GET / HT", b"\x16\x03\x01\x02", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"):
+            raw = stack.enter_context(sockets.create_connection((host, port)))
+            raw.sendall(words)
+        silent = Stranger(server)
+        for _ in range(20):
+            silent.socket.send(observation())  # and it reads no answer
+        for number in range(6):
+            np.testing.assert_array_equal(good.ask()["actions"], ROWS[number])
+        assert "not a message" in bad[0].socket.recv(9.0)
+        assert "binary" in bad[2].socket.recv(9.0)
+        codes = [_end(one) for one in bad]
+        assert codes == [1007, 1009, 1007]
+        page = _page(server, "/metrics")
+    assert 'vla_ros_refused_total{why="malformed"} 2.0' in page
+
+
+def _end(stranger: Stranger) -> int:
+    with pytest.raises(ConnectionClosed) as error:
+        while True:
+            stranger.socket.recv(9.0)
+    return error.value.rcvd.code
+
+
+def _page(server: Server, path: str, **headers: str) -> str:
+    url = server.address.replace("ws://", "http://") + path
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=9) as found:
+        return str(found.read(), "utf-8")
+
+
+def test_a_token_lets_in_a_browser_s_page_and_one_too_many_stay_out(rows, monkeypatch) -> None:
+    with serving(rows, token="secret", max_clients=1) as server:
+        for words in ({}, {"Authorization": "Api-Key wrong"}, {"Authorization": "secret"}):
+            with pytest.raises(InvalidStatus, match="401"):
+                Stranger(server, additional_headers=words)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            _page(server, "/metrics")
+        assert _page(server, "/healthz") == "OK\n"
+        known = {"Authorization": "Api-Key secret"}
+        with pytest.raises(InvalidStatus, match="403"):
+            Stranger(server, additional_headers=known, origin="https://example.org")
+        Stranger(server, additional_headers={"Authorization": "Bearer secret"}).socket.close()
+        with pytest.raises(PolicyRefused, match=r"HTTP 401 give the server's \$VLA_ROS_TOKEN"):
+            load_policy(PolicySpec("remote", engine=EngineOptions(server.address)))
+        monkeypatch.setenv("VLA_ROS_TOKEN", "secret")
+        held = _patiently(lambda: Stranger(server, additional_headers=known))
+        with pytest.raises(InvalidStatus, match="503"):
+            Stranger(server, additional_headers=known)
+        with pytest.raises(PolicyRefused, match="503 it serves 1 clients"):
+            load_policy(PolicySpec("remote", engine=EngineOptions(server.address)))
+        np.testing.assert_array_equal(held.ask()["actions"], ROWS[0])
+        assert "vla_ros_sessions 1.0" in _page(server, "/metrics", **known)
+
+
+def _patiently(make: Any) -> Any:
+    """The server may learn a moment later that the client before it has gone."""
+    for _ in range(100):
+        with contextlib.suppress(InvalidStatus):
+            return make()
+        time.sleep(0.05)
+    raise AssertionError("it stays full")
+
+
+def test_a_client_is_held_to_its_pace(rows) -> None:
+    with serving(rows, max_rate_hz=20.0) as server:
+        stranger = Stranger(server)
+        began = time.monotonic()
+        for _ in range(6):
+            stranger.ask()
+        assert time.monotonic() - began > 0.19, "four pauses of 50 ms, after the second and on"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"host": "0.0.0.0"}, r"reached from other machines: set \$VLA_ROS_TOKEN"),
+        ({"port": 70000}, "give 0 to 65535"),
+        ({"max_clients": 0}, "1 or more"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(words, said) -> None:
+    with pytest.raises(UserError, match=said):
+        ServeOptions(**words)
+
+
+class Fragile:
+    """Breaks on a task that is called poison; a model, so all sessions share it."""
+
+    info = PolicyInfo("fragile", dtype="float32")
+
+    def __init__(self) -> None:
+        self.task, self.steps = "", 0
+
+    def reset(self, instruction: Instruction) -> None:
+        self.task, self.steps = instruction.text, 0
+
+    def step(self, seen: Observation, timeline: Timeline, clock: Any) -> Inference:
+        if self.task == "poison":
+            raise RuntimeError("a kernel failed")
+        if self.task == "nothing":
+            raise InvalidAction("token 5 is no action token")
+        self.steps += 1
+        return Inference(seen.stamp_ns, np.full((1, 7), float(self.steps)), timeline)
+
+
+def fragile(monkeypatch: Any) -> Any:
+    from support import serving as helper
+
+    make = Server.__init__
+    monkeypatch.setattr(
+        Server, "__init__",
+        lambda self, spec, options: make(self, spec, options, lambda _: InTurn(Fragile)),
+    )  # fmt: skip
+    return helper.serving(PolicySpec("zero"))
+
+
+def test_a_frame_that_breaks_the_policy_ends_that_client_alone(monkeypatch) -> None:
+    with fragile(monkeypatch) as server:
+        good, poisoned, odd = (Stranger(server) for _ in range(3))
+        assert good.ask()["actions"][0, 0] == 1
+        assert good.ask()["actions"][0, 0] == 2
+        assert poisoned.ask(prompt="poison") == "RuntimeError: a kernel failed"
+        assert _end(poisoned) == 1011
+        assert odd.ask(prompt="nothing") == "token 5 is no action token"
+        assert good.ask()["actions"][0, 0] == 1, "of a policy that others used it begins anew"
+        assert odd.ask(prompt="stack")["actions"][0, 0] == 1
+
+
+def test_a_policy_that_is_broken_for_good_ends_the_server_with_the_reason(monkeypatch) -> None:
+    with fragile(monkeypatch) as server:
+        for _ in range(3):
+            Stranger(server).ask(prompt="poison")
+        for _ in range(200):
+            if server.failure:
+                break
+            time.sleep(0.05)
+        assert server.failure == "3 failures in a row: RuntimeError: a kernel failed"
+
+
+def test_many_at_once_are_each_answered(rows) -> None:
+    found: dict[int, list[Any]] = {}
+
+    def run(number: int) -> None:
+        stranger = Stranger(server)
+        found[number] = [stranger.ask()["actions"] for _ in range(6)]
+
+    with serving(rows) as server:
+        threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60.0)
+    assert len(found) == 8
+    for answers in found.values():
+        np.testing.assert_array_equal(answers, ROWS)
+
+
+def test_openpi_s_own_client_gets_exactly_the_policy_s_actions(rows, monkeypatch) -> None:
+    if not OPENPI_CLIENT.is_dir():
+        pytest.skip("openpi's client is not installed: make openpi-client")
+    monkeypatch.syspath_prepend(str(OPENPI_CLIENT))
+    for name in [n for n in sys.modules if n.startswith("openpi_client")]:
+        monkeypatch.delitem(sys.modules, name)
+    from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+    with serving(rows, token="secret") as server:
+        port = int(server.address.rpartition(":")[2])
+        client = WebsocketClientPolicy("127.0.0.1", port, api_key="secret")
+        assert client.get_server_metadata()["chunk_length"] == 3
+        for number in range(6):
+            answer = client.infer({"observation/image": IMAGE, "prompt": "stack"})
+            np.testing.assert_array_equal(answer["actions"], ROWS[number])
+        with pytest.raises(RuntimeError, match="the observation has no 'prompt'"):
+            client.infer({"observation/image": IMAGE})

@@ -1,0 +1,83 @@
+"""`vla-ros serve`: a policy for clients of openpi's websocket protocol."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from typing import Any
+
+from vla_ros.cli.arguments import Verbs, add_verb
+from vla_ros.cli.defaults import CHECKPOINT
+from vla_ros.cli.engine_flags import add_engine_flags
+from vla_ros.core.errors import UserError, user_errors
+
+FLAGS = (
+    "decoding", "device", "dtype", "weights", "unnorm_key", "embodiment", "flow_cameras",
+    "center_crop", "preprocessing", "rtc_mode", "tokenizer", "num_threads", "seed",
+)  # fmt: skip
+MIB = 1024 * 1024
+DESCRIPTION = """\
+Serve a policy over openpi's websocket protocol: policy nodes with policy remote, openpi's own
+client and whoever speaks it send observations and get actions. Needs neither ROS 2 nor its network.
+Only programs on this machine reach it, unless --host and a token say otherwise."""
+
+EPILOG = """\
+VLA_ROS_TOKEN in the environment: what clients have to send as `Authorization: Api-Key ...`; policy
+nodes read it from theirs. GET /healthz and /metrics (Prometheus) are answered on the same port.
+
+examples:
+  vla-ros serve shipped:tabletop
+  VLA_ROS_TOKEN=$(cat token) vla-ros serve DIR --device cuda --dtype bfloat16 --host 0.0.0.0"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    """The options of this verb."""
+    parser = add_verb(verbs, "serve", DESCRIPTION, EPILOG)
+    add = parser.add_argument
+    add("checkpoint", nargs="?", default="", metavar="CHECKPOINT", help=f"a folder, a hub id or a"
+        f" name ({CHECKPOINT} of policy vla)")  # fmt: skip
+    add("--policy", default="vla", help="vla, or another policy that this Python can load (vla)")
+    add("--replay-file", default="", metavar="FILE", help="of policy replay")
+    add("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
+    add("--port", type=int, default=8000, help="0: a free one (8000)")
+    add("--names", default="", metavar="TABLE", help="what clients call cameras and state: libero,"
+        " droid, aloha or a YAML file (observation/image, observation/state ...)")  # fmt: skip
+    add("--max-clients", type=int, default=16, metavar="N", help="at once (16)")
+    add("--max-mib", type=float, default=32.0, metavar="X", help="largest message (32)")
+    add("--max-rate", type=float, default=200.0, metavar="HZ", help="of a client, more waits (200)")
+    add("--warmup-count", type=int, default=3, metavar="N", help="inferences before it serves (3)")
+    add_engine_flags(parser.add_argument_group("the engine"), *FLAGS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    from vla_ros.engine.options import EngineOptions
+    from vla_ros.policies.base import PolicySpec
+    from vla_ros.policies.remote.link import TOKEN
+    from vla_ros.serve.server import ServeOptions, serve
+
+    if args.policy == "remote":
+        raise UserError("--policy remote: its clients may ask that server themselves")
+    options = ServeOptions(
+        host=args.host,
+        port=args.port,
+        token=os.environ.get(TOKEN, ""),
+        names=args.names,
+        max_clients=args.max_clients,
+        max_bytes=round(args.max_mib * MIB),
+        max_rate_hz=args.max_rate,
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    checkpoint = args.checkpoint or (CHECKPOINT if args.policy == "vla" else "")
+    given: dict[str, Any] = {name: _value(getattr(args, name)) for name in FLAGS}
+    with user_errors(ValueError):
+        engine = EngineOptions(checkpoint=checkpoint, **given)
+    spec = PolicySpec(
+        args.policy, engine=engine, replay_file=args.replay_file, warmup_count=args.warmup_count
+    )
+    return serve(spec, options, lambda line: print(line, flush=True))
+
+
+def _value(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value

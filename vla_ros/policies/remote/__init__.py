@@ -1,0 +1,1 @@
+"""A policy that another machine computes, over openpi's websocket protocol: both ends of it."""

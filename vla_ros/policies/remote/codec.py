@@ -1,0 +1,143 @@
+"""openpi's messages: msgpack, with NumPy arrays as small maps, and no pickle anywhere.
+
+An array is ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}``, a NumPy
+number ``{b"__npgeneric__": True, b"data": value, b"dtype": "<f4"}``. What comes in is a stranger's:
+how deep, how many and how long its parts are is counted before anything is made of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vla_ros.core.errors import UserError
+
+MAX_BYTES = 32 * 1024 * 1024  # of a message: three cameras of 1080p are 19 MB
+MAX_DEPTH = 6  # of maps in maps, an array's own included
+MAX_PARTS = 1000  # maps and lists in a message
+MAX_LENGTH = 4096  # entries of one of them; more is an array's business
+_KINDS = "biuf"  # truth values, integers, floats: no objects, text or times
+_MAX_DIMENSIONS = 8
+
+
+class Malformed(ValueError):
+    """Bytes that are no message of this protocol, or of one beyond its limits."""
+
+
+class NotInstalled(UserError):
+    """A package that an extra brings is missing."""
+
+
+def need(module: str) -> Any:
+    """The module of this name. NotInstalled says in one line what to install."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise NotInstalled(f"{name} is not installed: pip install 'vla_ros[serve]'") from error
+
+
+def pack(message: Mapping[str, Any]) -> bytes:
+    """A message as bytes. ValueError, TypeError, OverflowError: it holds what msgpack cannot."""
+    packed: bytes = need("msgpack").packb(message, default=_plain)
+    return packed
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in _KINDS:
+        raise ValueError(f"an array of {value.dtype} cannot be sent")
+    if isinstance(value, np.ndarray):
+        return {
+            b"__ndarray__": True,
+            b"data": np.ascontiguousarray(value).data,
+            b"dtype": value.dtype.str,
+            b"shape": value.shape,
+        }
+    if isinstance(value, np.generic):
+        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
+    raise TypeError(f"a {type(value).__name__} cannot be sent")
+
+
+def unpack(data: bytes, max_bytes: int = MAX_BYTES) -> dict[Any, Any]:
+    """The map that a message is. Raises Malformed, and nothing else, for anything that is none.
+
+    Arrays are read-only views of the message's bytes.
+    """
+    msgpack = need("msgpack")
+    if len(data) > max_bytes:
+        raise Malformed(f"a message of {len(data)} bytes, at most {max_bytes} are read")
+    limits = {f"max_{kind}_len": MAX_LENGTH for kind in ("array", "map")}
+    limits |= {f"max_{kind}_len": max_bytes for kind in ("bin", "str")}
+    parts = _Parts()
+    try:
+        message = msgpack.unpackb(
+            data, object_hook=parts.take_map, list_hook=parts.take_list, max_ext_len=0,
+            strict_map_key=False, **limits,
+        )  # fmt: skip
+        if not isinstance(message, dict):
+            raise Malformed(f"the message is a {type(message).__name__}, not a map")
+        _check_depth(message, MAX_DEPTH)
+    except Malformed:
+        raise
+    except Exception as error:  # msgpack's and NumPy's, of whatever kind
+        reason = " ".join(str(error).split())[:200]
+        raise Malformed(f"not a message: {type(error).__name__}: {reason}") from error
+    return message
+
+
+class _Parts:
+    """Called by msgpack for every map and list as it ends, inner ones first."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def _another(self) -> None:
+        self._count += 1
+        if self._count > MAX_PARTS:
+            raise Malformed(f"a message of more than {MAX_PARTS} parts")
+
+    def take_list(self, values: list[Any]) -> list[Any]:
+        self._another()
+        return values
+
+    def take_map(self, values: dict[Any, Any]) -> Any:
+        self._another()
+        if b"__ndarray__" in values:
+            return _array(values)
+        if b"__npgeneric__" in values:
+            return _dtype(values[b"dtype"]).type(values[b"data"])
+        return values
+
+
+def _dtype(text: Any) -> np.dtype[Any]:
+    if not isinstance(text, str) or len(text) > 8:
+        raise Malformed("an array's dtype is no short text")
+    dtype = np.dtype(text)
+    if dtype.kind not in _KINDS or dtype.shape or dtype.itemsize > 8:
+        raise Malformed(f"an array of {text!r}: numbers of at most 8 bytes are read")
+    return dtype
+
+
+def _array(values: dict[Any, Any]) -> np.ndarray[Any, Any]:
+    dtype, data, shape = _dtype(values[b"dtype"]), values[b"data"], values[b"shape"]
+    if not isinstance(data, bytes) or not isinstance(shape, list):
+        raise Malformed("an array without bytes, or without a shape")
+    if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
+        raise Malformed(f"an array of shape {shape!r:.80}")
+    if (count := math.prod(shape)) * dtype.itemsize != len(data):
+        raise Malformed(f"an array of {count} {dtype} in {len(data)} bytes")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _check_depth(value: Any, left: int) -> None:
+    if not isinstance(value, dict | list):
+        return
+    if left == 0:
+        raise Malformed(f"a message deeper than {MAX_DEPTH} levels")
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_depth(inner, left - 1)

@@ -1,0 +1,144 @@
+"""The client's end of openpi's protocol: one connection, one question at a time, never a wait
+longer than it is told.
+
+The loop of asyncio runs while somebody asks, and at no other time: no thread, and nothing happens
+behind anybody's back. A server's pings are answered then, too: one that drops a client which was
+silent for a minute is connected to again with the next question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from vla_ros.policies.base import Unreachable
+from vla_ros.policies.remote.codec import Malformed, need, pack, unpack
+
+TOKEN = "VLA_ROS_TOKEN"  # environment variable of both ends; a parameter would be read by all
+FAREWELL_S = 0.05  # for a word that the connection ends
+Value = TypeVar("Value")
+
+
+class ServerError(Exception):
+    """The server said that it cannot answer; the last line of what it said."""
+
+
+class Link:
+    """A connection that is made when it is needed. One thread.
+
+    ``metadata`` is what the server said when it was connected to last, ``connections`` how often it
+    was. Every method but ``close`` raises Unreachable when the time is over or there is nobody.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._websockets = need("websockets")
+        self._client = need("websockets.asyncio.client")
+        self._loop = asyncio.new_event_loop()
+        self._socket: Any = None
+        self.metadata: dict[Any, Any] = {}
+        self.connections = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether it was, when it was used last."""
+        return self._socket is not None
+
+    def connect(self, timeout_s: float) -> None:
+        """Unless it is connected."""
+        if self._socket is None:
+            self._run(self._connect(), timeout_s)
+            self.connections += 1
+
+    async def _connect(self) -> None:
+        token = os.environ.get(TOKEN)
+        socket = await self._client.connect(
+            self._url,
+            additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
+            compression=None,
+            max_size=None,
+            open_timeout=None,
+            ping_interval=None,
+            proxy=None,
+        )
+        try:
+            first = await socket.recv()
+            if isinstance(first, str):
+                raise OSError(f"it says {_last_line(first)}")
+            self.metadata = unpack(first)
+        except BaseException:
+            socket.transport.abort()
+            raise
+        self._socket = socket
+
+    def send(self, message: Mapping[str, Any], timeout_s: float) -> None:
+        """Ask. Where the server closed the connection meanwhile it is made anew, once."""
+        data = pack(message)
+        until = time.monotonic() + timeout_s
+        fresh = self._socket is None
+        while True:
+            self.connect(until - time.monotonic())
+            try:
+                return self._run(self._socket.send(data), until - time.monotonic())
+            except Unreachable:
+                if fresh or self._socket is not None or time.monotonic() >= until:
+                    raise
+                fresh = True
+
+    def receive(self, timeout_s: float) -> dict[Any, Any]:
+        """The answer. ServerError: it is the server's word that there is none. Malformed."""
+        answer = self._run(self._socket.recv(), timeout_s)
+        if isinstance(answer, str):
+            raise ServerError(_last_line(answer))
+        return unpack(answer)
+
+    def close(self) -> None:
+        """Forget the connection; a server that is there hears of it."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            with contextlib.suppress(Exception):
+                self._loop.run_until_complete(asyncio.wait_for(socket.close(), FAREWELL_S))
+            socket.transport.abort()
+            self._loop.run_until_complete(asyncio.sleep(0))
+
+    def _run(self, work: Coroutine[Any, Any, Value], timeout_s: float) -> Value:
+        """Unreachable: not in time (the connection stays), or it was lost (it is closed)."""
+
+        async def bounded() -> Value:
+            return await asyncio.wait_for(work, max(timeout_s, 0.001))
+
+        try:
+            return self._loop.run_until_complete(bounded())
+        except asyncio.TimeoutError:
+            raise Unreachable(f"{self._url} does not answer") from None
+        except self._websockets.exceptions.InvalidStatus as error:
+            status, said = error.response.status_code, error.response.body or b""
+            line = _last_line(said.decode(errors="replace"))
+            raise Unreachable(f"{self._url} refuses: HTTP {status} {line}".rstrip()) from error
+        except (OSError, EOFError, self._websockets.exceptions.WebSocketException) as error:
+            self.close()
+            raise Unreachable(f"{self._url}: {_reason(error)}") from error
+        except Malformed:
+            self.close()
+            raise
+        finally:
+            work.close()
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: nothing listens there; is the server running?"
+    with contextlib.suppress(AttributeError):
+        if error.strerror:  # type: ignore[attr-defined]
+            return str(error.strerror)  # type: ignore[attr-defined]
+    return _last_line(str(error)) or type(error).__name__
+
+
+def _last_line(text: str) -> str:
+    """Of a traceback that is the error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:500] if lines else ""

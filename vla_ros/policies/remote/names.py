@@ -1,0 +1,284 @@
+"""What a server calls the cameras, the state, the task and the actions: one table, for both ends.
+
+openpi's servers know observations by the names of their training data. Tables of its own examples
+are here by name; others are a YAML file with the same fields:
+
+    images: {main: observation/image, wrist: observation/wrist_image}   # role of the camera: key
+    state: {observation/joint_position: 7, observation/gripper_position: 1}  # key: values, in order
+    prompt: prompt
+    actions: actions
+    layout: hwc               # or chw
+    mirrored: false           # left and right are exchanged, as in LIBERO's data
+    size: [224, 224]          # fitted into it with a black border before they travel; absent: as is
+    action_scale: [0.05, 0.05, 0.05, 0.5, 0.5, 0.5]   # m and rad of one unit of an end effector
+    gripper: 1..-1            # what is closed..open; absent: 0..1
+
+An image's key that is a list leads into maps in maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from vla_ros.core.types import Floats, Image, Observation, PolicyInfo
+from vla_ros.engine.models.cameras import MAIN, WRIST
+from vla_ros.policies.base import InvalidAction, PolicyRefused
+from vla_ros.policies.units import unit_of
+
+Key = str | tuple[str, ...]
+_MAX_SIDE = 8192  # pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """See the module. Raises PolicyRefused for what can be no table."""
+
+    images: Mapping[str, Key] = field(default_factory=lambda: {MAIN: "observation/image"})
+    state: Mapping[str, int] = field(default_factory=dict)
+    prompt: Key = "prompt"
+    actions: str = "actions"
+    layout: str = "hwc"
+    mirrored: bool = False
+    size: tuple[int, int] | None = None
+    action_scale: tuple[float, ...] | None = None
+    gripper: str = ""
+
+    def __post_init__(self) -> None:
+        if MAIN not in self.images:
+            raise PolicyRefused(f"names: images has no {MAIN!r}, the camera that sets the time")
+        if any(type(n) is not int or n < 1 for n in self.state.values()):
+            raise PolicyRefused("names: state is a number of values a key, 1 or more")
+        if self.layout not in ("hwc", "chw"):
+            raise PolicyRefused(f"names: layout is {self.layout!r}: give hwc or chw")
+        size = self.size
+        if size is not None and (len(size) != 2 or not all(16 <= n <= _MAX_SIDE for n in size)):
+            raise PolicyRefused("names: size is a height and a width from 16 to 8192")
+        if self.action_scale and len(self.action_scale) != 6:
+            raise PolicyRefused("names: action_scale is 6 numbers, m and rad of one unit")
+        if self.gripper:
+            unit_of(self.gripper)
+
+    @property
+    def state_dim(self) -> int:
+        """Values of robot state that an observation must have."""
+        return sum(self.state.values())
+
+    @property
+    def more_cameras(self) -> tuple[str, ...]:
+        """The roles beside main and wrist."""
+        return tuple(role for role in self.images if role not in (MAIN, WRIST))
+
+    def to_wire(self, seen: Observation, task: str) -> dict[str, Any]:
+        """An observation as the server knows it. InvalidAction: a part of it is missing."""
+        message: dict[str, Any] = {}
+        for role, key in self.images.items():
+            _put(message, key, self._sent(_image_of(seen, role)))
+        if self.state:
+            state = np.zeros(0) if seen.proprio is None else seen.proprio
+            if len(state) != self.state_dim:
+                raise InvalidAction(
+                    f"the server takes {self.state_dim} values of state, the frame has {len(state)}"
+                )
+            at = 0
+            for key, count in self.state.items():
+                _put(message, key, state[at : at + count].astype(np.float32))
+                at += count
+        _put(message, self.prompt, task)
+        return message
+
+    def from_wire(
+        self, message: Mapping[str, Any], stamp_ns: int, received: tuple[int, int]
+    ) -> tuple[Observation, str]:
+        """The way back: an observation, and the task. InvalidAction says what is wrong with it.
+
+        ``received``: when, by the ROS clock and by the steady one.
+        """
+        images = {
+            role: self._received(_get(message, key), key) for role, key in self.images.items()
+        }
+        parts = [_numbers(_get(message, key), key, count) for key, count in self.state.items()]
+        task = _get(message, self.prompt)
+        if not isinstance(task, str):
+            raise InvalidAction(f"{_said(self.prompt)} is no text")
+        observation = Observation(
+            stamp_ns, *received,
+            image=images.pop(MAIN),
+            wrist_image=images.pop(WRIST, None),
+            proprio=np.concatenate(parts) if parts else None,
+            more_images=images,
+        )  # fmt: skip
+        return observation, task
+
+    def _sent(self, image: Image) -> Image:
+        if self.mirrored:
+            image = image[:, ::-1]
+        if self.size is not None and image.shape[:2] != self.size:
+            image = _fitted(image, *self.size)
+        return np.ascontiguousarray(image if self.layout == "hwc" else image.transpose(2, 0, 1))
+
+    def _received(self, image: Any, key: Key) -> Image:
+        if isinstance(image, np.ndarray) and image.ndim == 3 and self.layout == "chw":
+            image = image.transpose(1, 2, 0)
+        good = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3
+        if not good or image.shape[2] != 3 or not all(0 < n <= _MAX_SIDE for n in image.shape):
+            what = (
+                f"{image.dtype} {list(image.shape)}"
+                if isinstance(image, np.ndarray)
+                else f"a {type(image).__name__}"
+            )
+            raise InvalidAction(
+                f"{_said(key)} is {what}: an image is uint8 {self.layout}, 3 colors"
+            )
+        return np.ascontiguousarray(image[:, ::-1] if self.mirrored else image)
+
+
+def _image_of(seen: Observation, role: str) -> Image:
+    of = {MAIN: seen.image, WRIST: seen.wrist_image, **seen.more_images}
+    image = of.get(role)
+    if image is None:
+        raise InvalidAction(f"the server looks through camera {role!r}, the frame has none")
+    return image
+
+
+def _fitted(image: Image, height: int, width: int) -> Image:
+    """As large as fits, in the middle of black: what openpi's clients do before they send."""
+    from PIL import Image as Pictures
+
+    ratio = max(image.shape[1] / width, image.shape[0] / height)
+    small = max(1, int(image.shape[0] / ratio)), max(1, int(image.shape[1] / ratio))
+    picture = Pictures.fromarray(np.ascontiguousarray(image))
+    fitted = np.zeros((height, width, 3), np.uint8)
+    top, left = (height - small[0]) // 2, (width - small[1]) // 2
+    fitted[top : top + small[0], left : left + small[1]] = np.asarray(
+        picture.resize((small[1], small[0]), Pictures.Resampling.BILINEAR)
+    )
+    return fitted
+
+
+def _numbers(values: Any, key: Key, count: int) -> Floats:
+    try:
+        numbers = np.asarray(values, np.float64).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise InvalidAction(f"{_said(key)} is no list of numbers") from error
+    if len(numbers) != count or not np.isfinite(numbers).all():
+        raise InvalidAction(f"{_said(key)} has {len(numbers)} values, {count} finite ones are read")
+    return numbers
+
+
+def _path(key: Key) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else key
+
+
+def _said(key: Key) -> str:
+    return ".".join(map(repr, _path(key)))
+
+
+def _put(message: dict[str, Any], key: Key, value: Any) -> None:
+    *above, last = _path(key)
+    for name in above:
+        message = message.setdefault(name, {})
+    message[last] = value
+
+
+def _get(message: Mapping[str, Any], key: Key) -> Any:
+    found: Any = message
+    for name in _path(key):
+        if not isinstance(found, Mapping) or name not in found:
+            there = ", ".join(sorted(str(k)[:40] for k in message)[:20])
+            raise InvalidAction(f"the observation has no {_said(key)}: it has {there or 'nothing'}")
+        found = found[name]
+    return found
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a table comes from: openpi's examples, a file, what a checkpoint needs.
+
+
+#: Those of openpi's examples, by their names there.
+OPENPI = {
+    "libero": Names(
+        images={MAIN: "observation/image", WRIST: "observation/wrist_image"},
+        state={"observation/state": 8},
+        mirrored=True,
+        size=(224, 224),
+        action_scale=(0.05, 0.05, 0.05, 0.5, 0.5, 0.5),
+        gripper="1..-1",
+    ),
+    "droid": Names(
+        images={MAIN: "observation/exterior_image_1_left", WRIST: "observation/wrist_image_left"},
+        state={"observation/joint_position": 7, "observation/gripper_position": 1},
+        size=(224, 224),
+    ),
+    "aloha": Names(
+        images={
+            MAIN: ("images", "cam_high"),
+            "low": ("images", "cam_low"),
+            "left_wrist": ("images", "cam_left_wrist"),
+            "right_wrist": ("images", "cam_right_wrist"),
+        },
+        state={"state": 14},
+        layout="chw",
+        size=(224, 224),
+    ),
+}
+
+
+def names_of(word: str) -> Names:
+    """A table by its name, or of a YAML file. PolicyRefused."""
+    if word in OPENPI:
+        return OPENPI[word]
+    path = Path(word).expanduser()
+    if not path.is_file():
+        raise PolicyRefused(f"names is {word!r}: neither a file nor one of {', '.join(OPENPI)}")
+    try:
+        return names_from(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
+        raise PolicyRefused(f"names: {path}: {' '.join(str(error).split())}") from error
+    except PolicyRefused as error:
+        raise PolicyRefused(f"{path}: {error}") from error
+
+
+def names_from(raw: Any) -> Names:
+    """From plain values, a file's or a message's. PolicyRefused, TypeError, ValueError."""
+    known = [one.name for one in fields(Names)]
+    if not isinstance(raw, Mapping) or not set(raw) <= set(known):
+        raise PolicyRefused(f"names is a map with some of {', '.join(known)}")
+    values: dict[str, Any] = {name: value for name, value in raw.items() if value is not None}
+    for name in ("images", "state"):
+        if not isinstance(values.get(name, {}), Mapping):
+            raise PolicyRefused(f"names: {name} is no map")
+    if "images" in values:
+        values["images"] = {str(role): _key(key) for role, key in values["images"].items()}
+    if "state" in values:
+        values["state"] = {str(key): count for key, count in values["state"].items()}
+    for name, kind in (("size", int), ("action_scale", float)):
+        if name in values:
+            values[name] = tuple(map(kind, values[name])) or None
+    if "prompt" in values:
+        values["prompt"] = _key(values["prompt"])
+    for name in ("actions", "layout", "gripper"):
+        if not isinstance(values.get(name, ""), str):
+            raise PolicyRefused(f"names: {name} is no text")
+    return Names(**values)
+
+
+def _key(key: Any) -> Key:
+    if isinstance(key, str) and key:
+        return key
+    if isinstance(key, list | tuple) and key and all(isinstance(k, str) and k for k in key):
+        return tuple(key)
+    raise PolicyRefused(f"names: {key!r} is no key: a text, or a list of them")
+
+
+def names_for(info: PolicyInfo) -> Names:
+    """What our server calls the parts that a policy needs: as openpi's LIBERO example does."""
+    roles = (*((MAIN, WRIST) if info.cameras == 2 else (MAIN,)), *info.camera_roles)
+    keys = {role: f"observation/{role}_image" for role in roles} | {MAIN: "observation/image"}
+    state = {"observation/state": info.state_dim} if info.state_dim else {}
+    return Names(images={role: keys[role] for role in roles}, state=state)  # type: ignore[arg-type]

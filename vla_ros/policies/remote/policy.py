@@ -1,0 +1,331 @@
+"""A policy on another machine as a policy here: any server of openpi's protocol, or ours.
+
+One question at a time. An answer that is late comes with a later call and names the observation
+that it belongs to, so its age is what it is; the gate judges it as every other. A link that is lost
+is made again with the next observation. Each ``reset`` is a connection of its own: to a server
+that keeps something of an episode, a connection is one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from vla_ros.core.action_space import ActionSpace
+from vla_ros.core.clock import MS, Clock
+from vla_ros.core.plain import inference_of, info_of
+from vla_ros.core.types import (
+    Executing,
+    Floats,
+    Inference,
+    Instruction,
+    Observation,
+    PolicyInfo,
+    Timeline,
+)
+from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, Unreachable, finish
+from vla_ros.policies.remote.codec import Malformed
+from vla_ros.policies.remote.link import Link, ServerError
+from vla_ros.policies.remote.names import Names, names_from, names_of
+from vla_ros.policies.units import Scaling, scaling_for, unit_of
+
+OURS = "vla_ros"  # the key of what only our own server says and hears
+OPTIONS = ("names", "timeout_s")
+TRY_S = 280.0  # for the first answer: JAX compiles, a large model loads
+SHORTEST_S = 1.0  # of timeout_s where it is not given
+TIMES = 3  # of the first warm answer, which timeout_s is then
+GIVE_UP = 5  # times timeout_s without an answer, and the link is made anew
+TRIAL = Instruction("do nothing", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    observation: Observation
+    timeline: Timeline
+    asked_s: float
+
+
+class RemotePolicy:
+    """Sends every observation to the server at ``spec.checkpoint`` (ws:// or wss://).
+
+    ``spec.options``: ``names``, the table of :mod:`vla_ros.policies.remote.names` (our own server
+    says its own), and ``timeout_s``, how long an observation waits for its answer before
+    Unreachable says that there was none. PolicyRefused: nobody answers, or not with actions of
+    the space.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        if strange := sorted(set(spec.options) - set(OPTIONS)):
+            known = ", ".join(OPTIONS)
+            raise PolicyRefused(
+                f"policy_options has {', '.join(strange)}: of remote they are {known}"
+            )
+        self._spec, self._url = spec, spec.checkpoint
+        given = spec.options.get("timeout_s")
+        self._link = Link(self._url)
+        self._task = TRIAL
+        self._question: _Question | None = None
+        self._timeout_s = TRY_S
+        self._length = 0  # rows of a chunk; 0: not known yet
+        self._greeted = 0  # connections whose metadata was looked at
+        self._served: PolicyInfo | None = None
+        try:
+            self._timeout_s = _seconds(given) if given else TRY_S
+            self._link.connect(TRY_S)
+            self._names = self._settle_names()
+            self._served = self._hello()
+            self._greeted = self._link.connections
+            self._space = self._served.action_space if self._served else spec.action_space
+            self._units = self._settle_units()
+            self._state = scaling_for(spec.state_units, self._names.state_dim, "state_units")
+            self._length = 0 if self._served is None else self._served.chunk_length
+            self._timeout_s = TRY_S
+            self._length = len(self._try())
+            began = time.monotonic()
+            self._try()  # warm
+            taken = time.monotonic() - began
+        except (Unreachable, InvalidAction) as error:
+            raise PolicyRefused(str(error)) from error
+        except (ServerError, Malformed) as error:
+            raise PolicyRefused(f"{self._url}: {error}") from error
+        self._timeout_s = _seconds(given) if given else max(SHORTEST_S, TIMES * taken)
+        self.info = self._info()
+
+    # ------------------------------------------------------------------ what is served
+
+    def _settle_names(self) -> Names:
+        if word := self._spec.options.get("names"):
+            return names_of(word)
+        own = self._own(self._link.metadata).get("names")
+        if own is None:
+            raise PolicyRefused(
+                f"{self._url} does not say what it calls its cameras: give policy_options"
+                " names=FILE, or names=libero, droid, aloha"
+            )
+        try:
+            return names_from(own)
+        except (TypeError, ValueError) as error:
+            raise PolicyRefused(f"{self._url}: its names cannot be read: {error}") from error
+
+    def _hello(self) -> PolicyInfo | None:
+        """What our own server says that it serves; None of a stranger's."""
+        body = self._own(self._link.metadata).get("info")
+        if not isinstance(body, dict):
+            return None
+        known = {one.name for one in fields(PolicyInfo)}
+        try:
+            return info_of({name: value for name, value in body.items() if name in known})
+        except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+            raise PolicyRefused(f"{self._url}: what it serves cannot be read: {error!r}") from error
+
+    def _own(self, message: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        own = message.get(OURS)
+        return own if isinstance(own, Mapping) else {}
+
+    def _settle_units(self) -> Scaling:
+        """From the server's numbers to m, rad and 0..1. Our own server says them so."""
+        spec, names, space = self._spec, self._names, self._space
+        if self._served is not None:
+            return scaling_for((), space.width, "")
+        if space.kind.joints:
+            return scaling_for(spec.action_units, space.width, "action_units")
+        scale = spec.action_scale or names.action_scale
+        if not scale:
+            raise PolicyRefused(
+                f"nothing says in which units {self._url} says its actions: give action_scale, m"
+                " and rad of one unit (ones: it is in m and rad)"
+            )
+        gripper = unit_of(names.gripper or "0..1")
+        factor, offset = np.zeros(space.width), np.zeros(space.width)
+        factor[list(space.motion)] = np.tile(scale, len(space.motion) // 6)
+        factor[list(space.grippers)], offset[list(space.grippers)] = gripper.factor, gripper.offset
+        return Scaling(factor, offset)
+
+    def _info(self) -> PolicyInfo:
+        names, served = self._names, self._served
+        says = f"{self._url}: " + ", ".join(f"{r} is {k!r}" for r, k in names.images.items())
+        if served is not None:
+            return replace(served, name="remote", checkpoint=self._url, conventions=says)
+        return PolicyInfo(
+            name="remote",
+            schedule="remote",
+            checkpoint=self._url,
+            device="remote",
+            dtype="remote",
+            chunk_length=self._length,
+            cameras=2 if "wrist" in names.images else 1,
+            conventions=says,
+            state_dim=names.state_dim,
+            action_space=self._space,
+            camera_roles=names.more_cameras,
+        )
+
+    def _try(self) -> Floats:
+        """The answer to a gray picture, which moves nothing."""
+        gray = np.full((*self._spec.warmup_size, 3), 128, np.uint8)
+        names = self._names
+        state = np.zeros(names.state_dim) if names.state_dim else None
+        more = dict.fromkeys(names.more_cameras, gray)
+        now = time.monotonic_ns()
+        seen = Observation(1, now, now, gray, gray, state, more_images=more)
+        self._ask(seen, Timeline(now), time.monotonic() + self._timeout_s)
+        answer, _ = self._answer(time.monotonic() + self._timeout_s)
+        return self._actions(answer)
+
+    # ------------------------------------------------------------------ a policy
+
+    def reset(self, instruction: Instruction) -> None:
+        """An episode is a connection."""
+        self._task = instruction
+        self._question = None
+        self._link.close()
+
+    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
+        """See :class:`vla_ros.policies.base.Policy`. Unreachable: there is no answer yet."""
+        until = time.monotonic() + self._timeout_s
+        try:
+            if self._question is None:
+                self._ask(observation, timeline, until)
+            answer, question = self._answer(until)
+        except (ServerError, Malformed) as error:
+            self._question = None
+            raise InvalidAction(f"{self._url}: {error}") from error
+        actions = self._actions(answer)
+        if self._served is None:
+            return Inference(
+                question.observation.stamp_ns, actions, finish(question.timeline, clock)
+            )
+        return self._full(answer, actions, question, clock)
+
+    def _ask(self, observation: Observation, timeline: Timeline, until: float) -> None:
+        seen = observation
+        if seen.proprio is not None and len(seen.proprio) == len(self._state.factor):
+            seen = replace(seen, proprio=self._state.to_checkpoint(seen.proprio))
+        message = self._names.to_wire(seen, self._task.text)
+        if self._served is not None:
+            going = observation.executing
+            message[OURS] = {
+                "stamp_ns": observation.stamp_ns,
+                "delay_steps": observation.delay_steps,
+                "executing": None
+                if going is None
+                else {
+                    "stamp_ns": going.stamp_ns,
+                    "index": going.index,
+                    "delay_steps": going.delay_steps,
+                },
+            }
+        self._link.send(message, until - time.monotonic())
+        self._question = _Question(observation, timeline, time.monotonic())
+        if self._greeted != self._link.connections:
+            self._refuse_another()
+
+    def _refuse_another(self) -> None:
+        """After a new connection: is it the same policy still? InvalidAction."""
+        before = self._served
+        try:
+            same = before is None or self._hello() == before
+        except PolicyRefused:
+            same = False
+        if not same:
+            self._question = None
+            self._link.close()
+            raise InvalidAction(
+                f"{self._url} serves something else than when the node was configured: configure"
+                " again"
+            )
+        self._greeted = self._link.connections
+
+    def _answer(self, until: float) -> tuple[dict[Any, Any], _Question]:
+        question = self._question
+        assert question is not None
+        try:
+            answer = self._link.receive(until - time.monotonic())
+        except Unreachable as error:
+            waited = time.monotonic() - question.asked_s
+            if not self._link.connected:
+                self._question = None
+            elif waited > GIVE_UP * self._timeout_s:
+                self._question = None
+                self._link.close()
+            else:
+                raise Unreachable(
+                    f"{self._url} has not answered within {self._timeout_s:.2g} s"
+                ) from error
+            raise
+        self._question = None
+        return answer, question
+
+    def _actions(self, answer: Mapping[Any, Any]) -> Floats:
+        """float64 [C, D] in m, rad and 0..1. InvalidAction: it is none of the space."""
+        key = self._names.actions
+        if key not in answer:
+            there = ", ".join(sorted(str(k)[:40] for k in answer)[:20]) or "nothing"
+            raise InvalidAction(f"{self._url} answers without {key!r}: it has {there}")
+        try:
+            raw = np.asarray(answer[key], np.float64)
+        except (TypeError, ValueError) as error:
+            raise InvalidAction(f"{self._url}: {key!r} is no array of numbers") from error
+        rows = raw[None] if raw.ndim == 1 else raw
+        width, length = self._space.width, self._length or len(rows)
+        if rows.ndim != 2 or rows.shape[1] != width or len(rows) != length or not length:
+            shape = f"[{self._length or 'N'}, {width}]"
+            raise InvalidAction(
+                f"{self._url} answers {key!r} of {list(raw.shape)}: {shape} is needed, a column a"
+                f" number of {_said(self._space)}"
+            )
+        if not np.isfinite(rows).all():
+            raise InvalidAction(f"{self._url} answers actions that are not finite")
+        return self._units.to_runtime(rows)
+
+    def _full(
+        self, answer: Mapping[Any, Any], actions: Floats, question: _Question, clock: Clock
+    ) -> Inference:
+        """With what our own server says beside the actions. The network counts as preprocessing."""
+        try:
+            own = answer[OURS]
+            stages = {str(n): float(ms) for n, ms in own["stages_ms"].items()}
+            made = inference_of(
+                {**own["inference"], "actions": (), "timeline": {"start_ns": 0, "marks": ()}}
+            )
+        except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+            raise InvalidAction(f"{self._url}: its answer cannot be read: {error!r}") from error
+        assert made is not None
+        timeline, now = question.timeline, clock.steady_ns()
+        ends, end = [], now
+        for stage in ("decode", "prefill", "vision"):
+            ends.append((stage, end))
+            end = max(timeline.end_ns, end - round(max(0.0, stages.get(stage, 0.0)) * MS))
+        for stage, mark in (("preprocess", end), *reversed(ends)):
+            timeline = timeline.mark(stage, mark)
+        seen = question.observation
+        return replace(
+            made,
+            stamp_ns=seen.stamp_ns,
+            actions=actions,
+            timeline=timeline,
+            continues=_same(made.continues, seen.executing),
+        )
+
+
+def _same(said: Executing | None, asked: Executing | None) -> Executing | None:
+    """A server may say which chunk it continued, and no other than it was asked about."""
+    return said if said == asked else None
+
+
+def _said(space: ActionSpace) -> str:
+    return f"{space.kind.name.lower()}: {' '.join(space.names)}"
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 600.0:
+        raise PolicyRefused(f"timeout_s is {text!r}: give seconds from 0.01 to 600")
+    return seconds

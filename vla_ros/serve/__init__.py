@@ -1,0 +1,1 @@
+"""One policy for many clients, over the network."""

@@ -1,0 +1,334 @@
+"""A policy over openpi's websocket protocol, for many clients at once.
+
+A client gets metadata when it connects, and an answer for each observation that it sends. What goes
+wrong with one is told to that one, as text, and costs the others nothing: its bytes are counted
+before they are read, its pace is held, and one that reads no answers or hangs is dropped by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import http
+import ipaddress
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from vla_ros.core.clock import MS, SECOND, SystemClock
+from vla_ros.core.errors import UserError
+from vla_ros.core.plain import executing_of
+from vla_ros.core.types import Inference, Instruction, PolicyInfo, Timeline
+from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
+from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack
+from vla_ros.policies.remote.link import TOKEN
+from vla_ros.policies.remote.names import Names, names_for, names_of
+from vla_ros.policies.remote.policy import OURS
+from vla_ros.runtime.control.goals import check_instruction
+from vla_ros.runtime.worker.worker import last_line
+from vla_ros.serve.metrics import Metrics
+from vla_ros.serve.stepper import Asked, Sessions, Stepper
+
+HUNG_S = 30.0  # a pass that takes longer: /healthz says so
+END_S = 3.0  # for the answers that are on their way
+PING_S = 20.0  # a client that answers no ping for so long is dropped
+_INVALID, _BROKEN = 1007, 1011  # RFC 6455's close codes
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Where, for whom and how much. Raises UserError.
+
+    ``port`` 0: a free one. ``token``: what clients have to say; "" lets everybody on this machine
+    in. ``names``: of the table of :mod:`vla_ros.policies.remote.names`; "": the server's own.
+    ``max_rate_hz``: observations a second of a client; more of them wait.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str = ""
+    names: str = ""
+    max_clients: int = 16
+    max_bytes: int = MAX_BYTES
+    max_rate_hz: float = 200.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise UserError(f"port is {self.port}: give 0 to 65535")
+        if self.max_clients < 1 or self.max_bytes < 1024 or not self.max_rate_hz > 0:
+            raise UserError("clients must be 1 or more, bytes 1024 or more, the rate above 0")
+        if not self.token and not _loopback(self.host):
+            raise UserError(
+                f"{self.host} is reached from other machines: set ${TOKEN} here and at the clients,"
+                " or serve 127.0.0.1 and let ssh or a proxy carry it"
+            )
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Server:
+    """Serves the policy of ``spec`` from :meth:`run` on, until :meth:`stop`.
+
+    ``address`` is where, once ``run`` has called ``ready``; ``failure`` why it ended by
+    itself. ``make`` loads what answers: unless it is given the policy of the spec, in turn.
+    """
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        options: ServeOptions,
+        make: Callable[[PolicySpec], Sessions] | None = None,
+    ) -> None:
+        self._websockets = need("websockets.asyncio.server")
+        self._closed = need("websockets.exceptions").ConnectionClosed
+        need("msgpack")
+        self._options = options
+        self.metrics = Metrics()
+        self._clock = SystemClock()
+        self._stepper = Stepper(spec, self._clock, self._broke, self.metrics.saw_pass, make)
+        self._clients = 0
+        self.failure = ""
+        self.address = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.Event | None = None
+
+    def load(self) -> PolicyInfo:
+        """Load the policy. PolicyRefused, also for one that no client of this protocol can use."""
+        ready = self._stepper.start()
+        self.info = info = ready.info
+        if info.pipeline_depth > 1:
+            raise PolicyRefused(
+                f"decoding {info.schedule!r} answers a frame with the action of an older one, which"
+                " this protocol cannot say: choose another decoding"
+            )
+        self._names = names_of(self._options.names) if self._options.names else names_for(info)
+        self._metadata = pack(_metadata(info, self._names, ready.inference_p50_ms))
+        return info
+
+    async def run(self, ready: Any = None) -> str:
+        """Serve until the end; returns why it ended, "" where it was told to."""
+        options = self._options
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        server = await self._websockets.serve(
+            self._serve,
+            options.host,
+            options.port,
+            process_request=self._admit,
+            compression=None,
+            max_size=options.max_bytes,
+            max_queue=1,
+            ping_interval=PING_S,
+            ping_timeout=PING_S,
+            close_timeout=1.0,
+            server_header=None,
+            origins=[None],  # programs say none; a page in a browser is somebody else's
+            logger=logging.getLogger("websockets.server"),
+        )
+        host, port = next(iter(server.sockets)).getsockname()[:2]
+        self.address = f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+        if ready is not None:
+            ready()
+        await self._over.wait()
+        server.close()
+        self._stepper.close()
+        with contextlib.suppress(asyncio.TimeoutError):  # of a pass that hangs
+            await asyncio.wait_for(server.wait_closed(), END_S)
+        return self.failure
+
+    def stop(self) -> None:
+        """Of any thread, or a signal handler."""
+        if self._loop is not None and self._over is not None:
+            self._loop.call_soon_threadsafe(self._over.set)
+
+    def _broke(self, reason: str) -> None:
+        self.failure = reason
+        self.stop()
+
+    # ------------------------------------------------------------------ HTTP, before a websocket
+
+    def _admit(self, connection: Any, request: Any) -> Any:
+        """Health and metrics are answered; a client without the token, or one too many, is not
+        let in. None: go on with the websocket."""
+        path = request.path.partition("?")[0]
+        if path == "/healthz":
+            sick = self._stepper.busy_s() > HUNG_S
+            status = http.HTTPStatus.SERVICE_UNAVAILABLE if sick else http.HTTPStatus.OK
+            text = f"the policy has not answered for {HUNG_S:g} s\n" if sick else "OK\n"
+            return connection.respond(status, text)
+        if not self._knows_token(request.headers.get("Authorization", "")):
+            self.metrics.refused.labels("token").inc()
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"give the server's ${TOKEN}\n")
+        if path == "/metrics":
+            return connection.respond(http.HTTPStatus.OK, self.metrics.text())
+        if self._clients >= self._options.max_clients:
+            self.metrics.refused.labels("full").inc()
+            text = f"it serves {self._clients} clients, the most that it may\n"
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
+        return None
+
+    def _knows_token(self, header: str) -> bool:
+        """`Authorization: Api-Key TOKEN`, as openpi's client sends it, or `Bearer TOKEN`."""
+        scheme, _, given = header.partition(" ")
+        known = scheme in ("Api-Key", "Bearer") and hmac.compare_digest(
+            given.strip().encode(), self._options.token.encode()
+        )
+        return known or not self._options.token
+
+    # ------------------------------------------------------------------ one client
+
+    async def _serve(self, socket: Any) -> None:
+        self._clients += 1
+        self.metrics.sessions.inc()
+        try:
+            await self._talk(socket)
+        except self._closed:
+            pass
+        except Exception:
+            _log.exception("a client's connection failed")
+        finally:
+            self._clients -= 1
+            self.metrics.sessions.dec()
+
+    async def _talk(self, socket: Any) -> None:
+        client = _Client(await asyncio.wrap_future(self._stepper.open()))
+        await socket.send(self._metadata)
+        async for message in socket:
+            received = self._clock.now_ns(), self._clock.steady_ns()
+            try:
+                answer = pack(await self._answer(client, message, received))
+            except Malformed as error:
+                await self._refuse(socket, "malformed", str(error), _INVALID)
+                return
+            except InvalidAction as error:
+                await self._refuse(socket, "invalid", str(error))
+            except Exception as error:  # the policy's own
+                await self._refuse(socket, "failed", last_line(error), _BROKEN)
+                return
+            else:
+                await socket.send(answer)
+                client.total_s = (self._clock.steady_ns() - received[1]) / SECOND
+            await asyncio.sleep(client.pause_s(1.0 / self._options.max_rate_hz))
+
+    async def _refuse(self, socket: Any, why: str, text: str, code: int = 0) -> None:
+        """What openpi's clients take for an error: text. With a ``code`` it is the last word."""
+        self.metrics.refused.labels(why).inc()
+        await socket.send(text)
+        if code:
+            await socket.close(code)
+
+    async def _answer(
+        self, client: _Client, data: Any, received: tuple[int, int]
+    ) -> dict[str, Any]:
+        """Raises Malformed, InvalidAction, and whatever the policy raises."""
+        if not isinstance(data, bytes):
+            raise Malformed("an observation is binary, and this is text")
+        message = unpack(data, self._options.max_bytes)
+        own = message.get(OURS)
+        stamp_ns, more = _said(own, received[0]) if own is not None else (received[0], {})
+        observation, text = self._names.from_wire(message, stamp_ns, received)
+        timeline = Timeline(received[1]).mark("queue", self._clock.steady_ns())
+        asked = Asked(
+            client.session, replace(observation, **more), client.instruction(text), timeline
+        )
+        found: Inference = await asyncio.wrap_future(self._stepper.ask(asked))
+        age_s = (self._clock.steady_ns() - received[1]) / SECOND
+        self.metrics.observations.inc()
+        self.metrics.age.observe(age_s)
+        return _answer(found, age_s, client.total_s)
+
+
+class _Client:
+    """What is kept of one connection."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.total_s: float | None = None  # of the answer before
+        self._instruction: Instruction | None = None
+        self._next_s = 0.0
+
+    def instruction(self, text: str) -> Instruction:
+        """Another task is another episode. InvalidAction: it is none."""
+        if self._instruction is None or self._instruction.text != text:
+            try:
+                check_instruction(text)
+            except ValueError as error:
+                raise InvalidAction(str(error)) from error
+            epoch = 0 if self._instruction is None else self._instruction.epoch + 1
+            self._instruction = Instruction(text, epoch)
+        return self._instruction
+
+    def pause_s(self, period_s: float) -> float:
+        """How long it has to wait before its next observation is read."""
+        now = time.monotonic()
+        self._next_s = max(now, self._next_s + period_s)
+        return self._next_s - now
+
+
+def _metadata(info: PolicyInfo, names: Names, inference_ms: float) -> dict[str, Any]:
+    own = {
+        "info": asdict(info),
+        "names": asdict(names),
+        "inference_p50_ms": inference_ms,
+    }
+    return {"policy": info.name, "chunk_length": info.chunk_length, OURS: own}
+
+
+def _said(own: Any, now_ns: int) -> tuple[int, dict[str, Any]]:
+    """What a client of ours says beside the observation: its stamp, and what goes on meanwhile."""
+    try:
+        executing = executing_of(own["executing"])
+        stamp_ns, delay = int(own["stamp_ns"]), int(own["delay_steps"])
+        if not (0 <= stamp_ns < 1 << 63 and 0 <= delay <= 10_000):
+            raise ValueError("out of range")
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+        raise InvalidAction(f"{OURS!r} of the observation cannot be read: {error!r}") from error
+    return stamp_ns, {"executing": executing, "delay_steps": delay}
+
+
+def _answer(found: Inference, age_s: float, total_s: float | None) -> dict[str, Any]:
+    stages = found.timeline.durations_ms()
+    took_ms = (found.timeline.end_ns - found.timeline.start_ns) / MS
+    timing = {"infer_ms": took_ms - stages.get("queue", 0.0)}
+    if total_s is not None:
+        timing["prev_total_ms"] = total_s * 1000
+    body = asdict(found)
+    for name in ("actions", "timeline"):
+        del body[name]
+    return {
+        "actions": found.actions,
+        "server_timing": timing,
+        OURS: {"stages_ms": stages, "age_ms": age_s * 1000, "inference": body},
+    }
+
+
+def serve(spec: PolicySpec, options: ServeOptions, say: Any = print) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit status."""
+    import signal
+
+    server = Server(spec, options)
+    info = server.load()
+
+    async def run() -> str:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError):
+                loop.add_signal_handler(number, server.stop)
+        return await server.run(lambda: say(_greeting(server, info)))
+
+    if failure := asyncio.run(run()):
+        raise UserError(f"it serves no more: {failure}")
+    return 0
+
+
+def _greeting(server: Server, info: PolicyInfo) -> str:
+    page = server.address.replace("ws://", "http://", 1)
+    return f"serving {info.checkpoint or info.name} at {server.address} (metrics: {page}/metrics)"
