@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.engine.io.openvla import resolve
         from vla_ros.lab.train.collect import CollectOptions, collect, episode_seed, totals
     except ImportError as error:
-        raise UserError(f"{error}: pip install '.[sim,train]' in the checkout") from error
+        raise UserError(f"{error}: pip install '.[sim,lab]' in the checkout") from error
     options = CollectOptions(
         demonstrations=args.demos,
         families=tuple(args.families),

@@ -33,6 +33,9 @@ With --dagger N the policy acts in the simulation N times along the way and the 
 what it saw. A GPU is used where there is one; then torch, h5py and the data set are enough
 (on-policy rounds need the simulation too).
 
+Of bags of vla-ros record, corrections are drawn first and whole episodes held out to judge by.
+With --lora it adapts a token policy of any size, with --lerobot LeRobot's own trainer is run.
+
 With --head it trains a draft head for a checkpoint that exists (--target): the target acts in the
 simulation, the head learns to guess its tokens (OUT/draft_head), and is judged on episodes held
 out. It changes nothing that the target says: `drafter: head` drafts with it. Of single actions it
@@ -300,7 +303,7 @@ def run(args: argparse.Namespace) -> int:
         from vla_ros.lab.train.run import run as train
         from vla_ros.lab.train.trainer import keep_freed_memory
     except ImportError as error:
-        raise UserError(f"{error}: pip install '.[model,train]' in the checkout") from error
+        raise UserError(f"{error}: pip install '.[model,lab]' in the checkout") from error
     device = usable_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if args.workers < 1:
         raise UserError("--workers must be at least 1")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("peft", reason="peft is not installed: pip install '.[train]'")
+pytest.importorskip("peft", reason="peft is not installed: pip install '.[lab]'")
 
 from support.engine import CLOCK, observation
 from support.train import SENTENCES, SIZE, data_set
