@@ -9,7 +9,6 @@ themselves, as a policy without any error would say them, in passes. Writes pi0_
 
 from __future__ import annotations
 
-import json
 import sys
 import tarfile
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vla_ros.core.console import json_text
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.draft_tree import Budget
@@ -87,7 +87,7 @@ def main() -> None:
     target = HERE / "pi0_fast"
     target.mkdir(exist_ok=True)
     said = {"command": "benchmarks/pi0_fast.py", "torch": torch.__version__, "frames": count}
-    (target / "summary.json").write_text(json.dumps(said | out, indent=1) + "\n")
+    (target / "summary.json").write_text(json_text(said | out) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 from collect import REFERENCES, collect
 from picture import draw
 
-from vla_ros.core.console import Table, text_of
+from vla_ros.core.console import Table, json_text, text_of
 from vla_ros.lab.report.rows import mcnemar, wilson
 
 HERE = Path(__file__).parent
@@ -136,7 +136,7 @@ def main() -> int:
     found = summarize()
     draws = json.loads((HERE / "draws.json").read_text())
     summary = {"precisions": found, "draws": draws}
-    (HERE / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    (HERE / "summary.json").write_text(json_text(summary) + "\n")
     text = table(found)
     (HERE / "table.txt").write_text(text)
     print(text)

@@ -29,6 +29,8 @@ from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.lerobot import PRESETS, write_random_flow
+from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
+from vla_ros.engine.io.turbovla import write_turbovla
 from vla_ros.ros.bringup.environment import PROFILES, python_path
 from vla_ros.ros.common import qos
 from vla_ros.ros.common.convert import stamp_of
@@ -164,6 +166,26 @@ def test_a_folder_as_smolvla_base_lies_on_the_hub(start_policy, tmp_path: Path, 
     rig.expect(State.RUNNING, LOADING)
     rig.wait_for(CommandKind.POLICY)
     assert rig.chunks.wait().schedule == "flow"
+
+
+def test_turbovla_drives_the_robot(start_policy, tmp_path: Path, arms) -> None:
+    """Its chunks of six become commands, in the units of its statistics."""
+    small = replace(TURBOVLA, cameras=TURBOVLA.cameras[:1], state_dim=2)
+    write_turbovla(tmp_path / "it", small, seed=1)
+    rig: PolicyRig = start_policy(
+        policy="vla", checkpoint=str(tmp_path / "it"), max_age_s=AGE, num_threads=1,
+        action_scale=[0.05] * 3 + [0.5] * 3, detect_frozen=False,
+    )  # fmt: skip
+    rig.bring_up("reach the red cube")
+    arms.append(Arm(rig))
+    rig.expect(State.RUNNING, LOADING)
+    rig.wait_for(CommandKind.POLICY)
+    chunk = rig.chunks.wait()
+    assert (chunk.length, chunk.schedule) == (small.horizon, "flow")
+    actions = np.asarray(chunk.actions).reshape(small.horizon, 7)
+    assert np.isfinite(actions).all()
+    assert np.abs(actions[:, :6]).max() > 0
+    rig.check_commands(AGE)
 
 
 def test_a_flow_policy_runs_in_the_graph_and_replays_identically(tmp_path: Path) -> None:

@@ -39,7 +39,14 @@ CLASSES: dict[str, tuple[lists.FieldLists, ...]] = {
     "Gr00tN1d7Config": (lists.GROOT_N17,),
     "Gr00tN1d6Config": (lists.GROOT_N16,),
     "FlowmatchingActionHeadConfig": (lists.GROOT_N15_HEAD,),
+    "TurboVLAConfig": (lists.TURBOVLA,),
+    "TextEncoderConfig": (lists.TURBOVLA_PARTS["text"],),
+    "VisionEncoderConfig": (lists.TURBOVLA_PARTS["vision"],),
+    "InteractionConfig": (lists.TURBOVLA_PARTS["interaction"],),
+    "ActionHeadConfig": (lists.TURBOVLA_PARTS["action"],),
 }
+#: Names that other people's classes have too: read where TurboVLA's own is in the same file.
+COMMON = ("TextEncoderConfig", "VisionEncoderConfig", "InteractionConfig", "ActionHeadConfig")
 Found = dict[str, dict[str, str]]
 
 
@@ -52,8 +59,14 @@ def read_classes(sources: Path) -> Found:
             "flow_matching_action_head.py",
         ):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and node.name in CLASSES:
+        classes = [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ClassDef)
+        ]
+        turbovla = any(node.name == "TurboVLAConfig" for node in classes)
+        for node in classes:
+            if node.name in CLASSES and (turbovla or node.name not in COMMON):
                 fields = _fields(node)
                 of_transformers = "transformers_version" in fields  # LeRobot's has the same name
                 name = "transformers." * of_transformers + node.name

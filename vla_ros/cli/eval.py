@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import shlex
 import signal
@@ -22,7 +21,7 @@ from vla_ros.cli.defaults import (
     refuse_unreadable,
 )
 from vla_ros.cli.engine_flags import add_engine_flags, old_flag
-from vla_ros.core.console import Progress, Table, error, print_json, show
+from vla_ros.core.console import Progress, Table, error, json_text, print_json, show
 from vla_ros.core.errors import UserError, user_errors
 from vla_ros.data.episodes.plan import group_of
 from vla_ros.data.episodes.records import Record, Setup, Variant
@@ -641,7 +640,7 @@ def _conclude(
         against = {"checkpoint_sha256": earlier.setup.checkpoint_sha256, "won": verdict.won}
         against |= {"lost": verdict.lost, "pairs": verdict.pairs, "p": round(verdict.p, 4)}
         figures |= {"against": {"evaluation": str(args.against), **against}}
-    (out / SUMMARY).write_text(json.dumps(figures, indent=1) + "\n")
+    (out / SUMMARY).write_text(json_text(figures) + "\n")
     report = write_report(out, setup, store.variants, store.records, commands, beside=beside)
     show(*tables(setup, store.variants, store.records, beside))
     if setup.note:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vla_ros.cli.arguments import Verbs, add_flag, add_verb
 from vla_ros.cli.defaults import CHECKPOINT, refuse_unreadable
 from vla_ros.cli.engine_flags import add_engine_flags
-from vla_ros.core.console import Table, print_json, show
+from vla_ros.core.console import Table, json_text, print_json, show
 from vla_ros.core.errors import UserError, user_errors
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _shown(args: argparse.Namespace, content: dict[str, Any]) -> int:
     print(text, end="", flush=True)
     if args.output:
         (args.output / "certificate.md").write_text(text, encoding="utf-8")
-        written = json.dumps(content, indent=1) + "\n"
+        written = json_text(content) + "\n"
         (args.output / "certificate.json").write_text(written, encoding="utf-8")
     if args.json:
         print(json.dumps(content))

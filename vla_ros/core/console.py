@@ -272,3 +272,22 @@ def rounded(value: Any) -> Any:
 def print_json(content: Mapping[str, Any]) -> None:
     """One line on stdout, the last of a verb with --json."""
     print(json.dumps(content), flush=True)
+
+
+def json_text(content: Any, width: int = 100, indent: int = 0) -> str:
+    """JSON for a file that is read and compared by people too: what fits into ``width`` columns is
+    one line, the rest a line an entry."""
+    line = json.dumps(content)
+    if len(line) + indent <= width or not content or not isinstance(content, dict | list):
+        return line
+    inner, pad = indent + 1, " " * (indent + 1)
+    if isinstance(content, dict):
+        entries = [
+            f"{pad}{json.dumps(str(key))}: {json_text(value, width, inner)}"
+            for key, value in content.items()
+        ]
+        opened, closed = "{", "}"
+    else:
+        entries = [pad + json_text(value, width, inner) for value in content]
+        opened, closed = "[", "]"
+    return opened + "\n" + ",\n".join(entries) + "\n" + " " * indent + closed

@@ -11,6 +11,7 @@ chunk, *unnormalize* the actions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -31,7 +32,8 @@ from vla_ros.engine.decoding.flow_matching import (
     generator_for,
     guidance_of,
 )
-from vla_ros.engine.decoding.prefetch import Newest, ObservationEncoder, Prefetcher
+from vla_ros.engine.decoding.pieces import Pieces
+from vla_ros.engine.decoding.prefetch import Encoded, Newest, ObservationEncoder, Prefetcher
 from vla_ros.engine.decoding.request import Decoded, Request, StageTimer
 from vla_ros.engine.errors import CheckpointError, InvalidAction
 from vla_ros.engine.io.flow_config import FAST
@@ -54,10 +56,13 @@ from vla_ros.engine.layers.linear import can_prepack
 from vla_ros.engine.models.base import Inputs, PolicyConfig, Prefix
 from vla_ros.engine.models.cameras import ABSENT, WRIST, images_of, roles_of
 from vla_ros.engine.models.family import LoadedPolicy, LoadOptions, Placement
-from vla_ros.engine.models.openvla import Prompt, VLAModel, camera_pixels
+from vla_ros.engine.models.openvla import Look, Prompt, VLAModel, camera_pixels
+from vla_ros.engine.models.pi0_fast import Pi0Fast
 from vla_ros.engine.models.registry import all_presets, config_of, family_of, flow_source, is_flow
 from vla_ros.engine.options import AUTO, FLOW, TOKENS, EngineOptions
 
+SESSIONS = "the model of sessions"
+NO_INSTRUCTION = "no instruction yet: call reset(text) before step()"
 RequestT = TypeVar("RequestT")
 DecodedT = TypeVar("DecodedT")
 
@@ -97,7 +102,7 @@ class Engine(ABC, Generic[RequestT, DecodedT]):
         fault on.
         """
         if self._text is None:
-            raise RuntimeError("no instruction yet: call reset(text) before step()")
+            raise RuntimeError(NO_INSTRUCTION)
         decoded = self.decode(self.encode(observation, timeline, clock), clock)
         if decoded is None:
             return None
@@ -105,6 +110,33 @@ class Engine(ABC, Generic[RequestT, DecodedT]):
 
     def watch(self, newest: Newest) -> None:
         """``newest`` names the newest frame that waits: it may be encoded before it is given."""
+
+    def session(self, seed: int | None = None) -> Engine[RequestT, DecodedT]:
+        """Another robot's episode on the same weights: an engine with an instruction, a KV cache,
+        drafts, chunks and a ``seed`` (None: this one's) of its own.
+
+        All sessions belong to the same thread. Their passes are not captured.
+        """
+        other = copy(self)
+        other._text, other._prepared = None, None
+        if seed is not None:
+            other.options = replace(self.options, seed=seed)
+        other.begin()
+        return other
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Replace whatever belongs to one episode, in a copy of another session's engine."""
+
+    def pieces(
+        self, observation: Observation, timeline: Timeline, clock: Clock
+    ) -> Pieces[Inference | None]:
+        """The same as :meth:`step`, a piece at a time: so those of several sessions run as one.
+
+        As it is here, in a single one.
+        """
+        yield from ()
+        return self.step(observation, timeline, clock)
 
     @property
     def captures_in_service(self) -> int:
@@ -171,11 +203,9 @@ class TokenEngine(Engine[Request, Decoded]):
         )
         # Only a decoding that reads its answer later has the time to prefetch.
         prefetch = device.type == "cuda" and options.prefetch and options.decoding == "actionflow"
-        self.encoder = ObservationEncoder(self.model, self.prepare, prefetch)
-        self._prefetcher = Prefetcher(self.encoder)
         self._tokens = self.normalizer.dim * config.chunk
         self._longest = config.patches + MAX_TEXT
-        parts = DecodingParts(
+        self._parts = DecodingParts(
             self.model,
             options,
             self.normalizer.dim,
@@ -184,8 +214,7 @@ class TokenEngine(Engine[Request, Decoded]):
             lambda name: open_checkpoint(name, options.seed, device, dtype),
             _proprio(checkpoint, options),
         )
-        self.decoding: Decoding = make_decoding(parts)
-        self._prompts: list[Prompt] = []  # by the delay that they name
+        self._start(prefetch)
         self.info = PolicyInfo(
             name="vla",
             schedule=options.decoding,
@@ -200,6 +229,22 @@ class TokenEngine(Engine[Request, Decoded]):
             action_space=action_space_of(self.normalizer.dim),
             max_delay=config.max_delay,
         )
+
+    def _start(self, prefetch: bool) -> None:
+        """What belongs to an episode."""
+        self.encoder = ObservationEncoder(self.model, self.prepare, prefetch)
+        self._prefetcher = Prefetcher(self.encoder)
+        self.decoding: Decoding = make_decoding(self._parts)
+        self._prompts: list[Prompt] = []  # by the delay that they name
+
+    def begin(self) -> None:
+        """A decoding of its own; a draft head or a draft model is that of all."""
+        shared = self._parts.shared
+        if SESSIONS not in shared:
+            shared[SESSIONS] = self.model.uncaptured()
+        self.model = shared[SESSIONS]
+        self._parts = replace(self._parts, model=self.model, options=self.options)
+        self._start(False)
 
     @property
     def captures(self) -> int:
@@ -232,7 +277,25 @@ class TokenEngine(Engine[Request, Decoded]):
 
     def encode(self, observation: Observation, timeline: Timeline, clock: Clock) -> Request:
         """Preprocess and encode the images: everything before the language model."""
-        encoded = self.encoder.encode(observation, timeline, clock)
+        return self._request(self.encoder.encode(observation, timeline, clock))
+
+    def pieces(
+        self, observation: Observation, timeline: Timeline, clock: Clock
+    ) -> Pieces[Inference | None]:
+        """Vision, then the passes of the decoding."""
+        if self._text is None:
+            raise RuntimeError(NO_INSTRUCTION)
+        stages = StageTimer(timeline, clock, self.model.device)
+        pixels = self.prepare(observation)
+        stages.mark("preprocess")
+        looked = yield Look(self.model, pixels)
+        stages.mark("vision")
+        request = self._request(Encoded(observation, stages, pixels, *looked))
+        decoded = yield from self.decoding.pieces(request)
+        return None if decoded is None else self.unnormalize(decoded)
+
+    def _request(self, encoded: Encoded) -> Request:
+        observation = encoded.observation
         named = self._prompts[self._told(observation.delay_steps)]
         prompt = self.model.sequence(named, encoded.patches)
         return Request(
@@ -339,6 +402,33 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
     def captures(self) -> int:
         """Graphs captured so far."""
         return int(self.model.captured.count)
+
+    def begin(self) -> None:
+        """A prompt and chunks of its own, and buffers where observations can be one pass. Other
+        networks' hold one observation at a time, and sessions take turns."""
+        self._preparation = copy(self._preparation)
+        self._chunks = {}
+        if self.model.joins:
+            self.model = self.model.session()
+
+    def pieces(
+        self, observation: Observation, timeline: Timeline, clock: Clock
+    ) -> Pieces[Inference | None]:
+        """Images, prefix, and the steps of the solver."""
+        if not self.model.joins or self.model.padded:  # or captured: the first engine's
+            return self.step(observation, timeline, clock)
+        if self._text is None:
+            raise RuntimeError(NO_INSTRUCTION)
+        stages = StageTimer(timeline, clock, self.model.device)
+        inputs = self.prepare(observation)
+        stages.mark("preprocess")
+        prefix = yield from self.model.encoding(inputs, stages)
+        noise = self.model.noise(generator_for(self.options.seed, observation.stamp_ns))
+        guidance = self.guidance(observation)
+        chunk = yield from self.model.sampling(prefix, noise, guidance)
+        stages.mark("decode")
+        request = FlowRequest(observation, stages, prefix)
+        return self.unnormalize(FlowChunk(request, chunk, guidance is not None))
 
     @property
     def last_chunk(self) -> torch.Tensor | None:
@@ -456,6 +546,7 @@ class FastEngine(Engine[Request, Decoded]):
         self._preparation = policy.preparation()
         self.decoding: Decoding = make_fast_decoding(self.model, options, config.longest)
         self._asked: Observation | None = None
+        self._shared: dict[str, Pi0Fast] = {}
         self.info = PolicyInfo(
             name="vla",
             schedule=options.decoding,
@@ -474,6 +565,23 @@ class FastEngine(Engine[Request, Decoded]):
     def captures(self) -> int:
         """Graphs captured so far."""
         return 0 if self.model.capture is None else int(self.model.capture.count)
+
+    def begin(self) -> None:
+        """A prompt and a decoding of its own."""
+        self._preparation = copy(self._preparation)
+        self.model = self._shared.setdefault(SESSIONS, self.model.uncaptured())
+        self.decoding = make_fast_decoding(self.model, self.options, self.policy.config.longest)
+
+    def pieces(
+        self, observation: Observation, timeline: Timeline, clock: Clock
+    ) -> Pieces[Inference | None]:
+        """The passes of the decoding."""
+        if self._text is None:
+            raise RuntimeError(NO_INSTRUCTION)
+        request = self.encode(observation, timeline, clock)
+        self._asked = observation
+        decoded = yield from self.decoding.pieces(request)
+        return None if decoded is None else self.unnormalize(decoded)
 
     def instruct(self, text: str) -> None:
         """Take on an instruction. ValueError: too long for the model."""

@@ -17,6 +17,7 @@ from vla_ros.engine.decoding.acceptance import Exact, Scores
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.drafters import Drafter
 from vla_ros.engine.decoding.factory import DecodingParts, model_drafter
+from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.decoding.request import Decoded, Request
 from vla_ros.engine.decoding.speculative import PartialAction, Speculative
 from vla_ros.engine.layers.attention import Attention, prefill
@@ -180,7 +181,8 @@ class VanillaSpeculative(Speculative):
     ) -> None:
         super().__init__(model, tokens, max_prompt, drafter, Exact(), gamma)
 
-    def _decode(self, request: Request, action: PartialAction) -> None:
+    def _decode(self, request: Request, action: PartialAction) -> Pieces[None]:
+        yield from ()  # its passes are run here
         length = len(request.prompt)
         known = self._run(prefill_layout(length, (length - 1,)), action, request.prompt, None)
         request.stages.mark("prefill")

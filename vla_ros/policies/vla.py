@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import GRIPPER, Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.engine import EngineOptions, InvalidAction, load_engine
+from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.io.verdicts import Precision, require
 from vla_ros.policies.base import PolicyRefused, PolicySpec
 from vla_ros.policies.conventions import Conventions, settle
@@ -101,6 +103,26 @@ class VlaPolicy:
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference | None:
         """See :class:`vla_ros.policies.base.Policy`."""
+        self._refuse(observation)
+        return self._in_units(self._engine.step(self._as_taught(observation), timeline, clock))
+
+    def session(self, seed: int | None = None) -> VlaPolicy:
+        """Another robot's session on the same weights, see :mod:`vla_ros.policies.sessions`."""
+        other = copy(self)
+        other._engine = self._engine.session(seed)
+        other._cannot = "no instruction was given"
+        return other
+
+    def pieces(
+        self, observation: Observation, timeline: Timeline, clock: Clock
+    ) -> Pieces[Inference | None]:
+        """The same as :meth:`step`, a piece at a time."""
+        self._refuse(observation)
+        seen = self._as_taught(observation)
+        return self._in_units((yield from self._engine.pieces(seen, timeline, clock)))
+
+    def _refuse(self, observation: Observation) -> None:
+        """InvalidAction where there can be no answer to this frame."""
         if self._cannot:
             raise InvalidAction(self._cannot)
         if self.info.cameras == 2 and observation.wrist_image is None:
@@ -109,7 +131,9 @@ class VlaPolicy:
         if self.info.state_dim and state != self.info.state_dim:
             needed = f"this checkpoint needs {self.info.state_dim} values of robot state"
             raise InvalidAction(f"{needed} and the frame has {state or 'none'}")
-        inference = self._engine.step(self._as_taught(observation), timeline, clock)
+
+    def _in_units(self, inference: Inference | None) -> Inference | None:
+        """In the runtime's units."""
         if inference is None:
             return None
         if self.info.action_space != END_EFFECTOR_DELTA:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from support.hub_folders import FOLDERS, fasts, lerobots
 from vla_ros.cli.main import main
 from vla_ros.engine.io.files import header
 from vla_ros.engine.io.folder import describe
+from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
+from vla_ros.engine.io.turbovla import write_turbovla
 
 #: Refused for what somebody chose, or for what the weights say: the folder itself lacks nothing.
 BY_CHOICE = [name for name, it in FOLDERS.items() if it.says and it.options]
@@ -105,6 +108,20 @@ def test_pi0_fast_and_the_tokenizer_of_its_actions(tmp_path: Path) -> None:
     (lack,) = found.lacks
     assert "no FAST tokenizer" in lack
     assert found.next.startswith("hf download lerobot/fast-action-tokenizer --local-dir ")
+
+
+def test_turbovla_as_convert_writes_it(tmp_path: Path) -> None:
+    write_turbovla(tmp_path / "it", TURBOVLA, 1)
+    found = describe(str(tmp_path / "it"))
+    assert found.family == "TurboVLA of its authors, converted"
+    assert found.lacks == []
+    assert "a state of 8 values; it gives actions of 7" in found.needs
+    path = tmp_path / "it" / "config.json"
+    raw = json.loads(path.read_text())
+    raw["action"]["thinks_twice"] = True
+    path.write_text(json.dumps(raw))
+    (lack,) = describe(str(tmp_path / "it")).lacks
+    assert "unknown fields action.thinks_twice (True)" in lack
 
 
 def test_it_takes_no_torch_and_less_than_two_seconds(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from vla_ros.engine.decoding.draft_tree import ROOT, children
 from vla_ros.engine.decoding.drafters import Draft
-from vla_ros.engine.decoding.runner import DecoderRunner
+from vla_ros.engine.decoding.runner import CHOICES, LOGITS, DecoderRunner
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.options import EngineOptions
@@ -89,6 +89,8 @@ class Acceptance:
     lossless: bool
     #: the only tokens that are ever chosen; None: all of them
     window: range | None = None
+    #: what it reads of a pass, see :class:`~vla_ros.engine.decoding.runner.PackPass`
+    reads: str = CHOICES
 
     def verify(
         self,
@@ -177,6 +179,7 @@ class Sampling(Acceptance):
     """
 
     lossless = False
+    reads = LOGITS
 
     def __init__(
         self, actions: ActionTokens, temperature: float, seed: int, device: torch.device

@@ -9,7 +9,9 @@ with a token of its own, the passes are a few at a time, and the host looks for 
 from __future__ import annotations
 
 from vla_ros.engine.decoding.base import Decoding, TokenModel, look_every, up_to
+from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.decoding.request import Decoded, Reading, Request
+from vla_ros.engine.decoding.runner import PackPass
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
 
 
@@ -21,16 +23,20 @@ class Autoregressive(Decoding):
         self.runner = model.runner(1, max_prompt + tokens)
         self._stride = tokens if model.ends is None else look_every(model)
 
-    def step(self, request: Request) -> Decoded:
+    def pieces(self, request: Request) -> Pieces[Decoded]:
         length = len(request.prompt)
         self.runner.fit(length + self.count)
         reading = Reading()
-        token = reading.add(*self.runner.run(self._prompt(length), request.prompt, None))
+        token = reading.add(*(yield PackPass(self.runner, self._prompt(length), request.prompt)))
         request.stages.mark("prefill")
         for layouts in self._behind(length):
             if self.model.ends is not None and self.model.ends in token.tolist():
                 break
-            token = reading.add(*self.runner.follow(layouts, token[-1:]))
+            if self.model.capture is not None:
+                token = reading.add(*self.runner.follow(layouts, token[-1:]))
+                continue
+            for layout in layouts:
+                token = reading.add(*(yield PackPass(self.runner, layout, None, token)))
         tokens, finite = reading.read()
         passes = len(tokens)
         return request.answer(up_to(tokens, self.model.ends), passes, finite=finite)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 
+from vla_ros.engine.decoding.pieces import Pieces, alone
 from vla_ros.engine.decoding.request import Decoded, Pending, Request, Settled
 from vla_ros.engine.decoding.runner import DecoderRunner, prompt_lengths, resized
 from vla_ros.engine.io.config import ModelConfig
@@ -44,8 +44,8 @@ class TokenModel(Protocol):
         ...
 
 
-class Decoding(ABC):
-    """One way of filling packs. Called by one thread."""
+class Decoding:
+    """One way of filling packs. Called by one thread. It gives :meth:`step` or :meth:`pieces`."""
 
     #: whether its tokens are those of greedy decoding, whatever the input (in fp32: in bf16 a
     #: product of another shape rounds otherwise, and a close call may go the other way)
@@ -59,9 +59,17 @@ class Decoding(ABC):
         """Calls of step() from a request to its answer."""
         return 1
 
-    @abstractmethod
     def step(self, request: Request) -> Decoded | None:
         """Take one request in; give the answer that is ready, or None while a pipeline fills."""
+        return alone(self.pieces(request))
+
+    def pieces(self, request: Request) -> Pieces[Decoded | None]:
+        """The same a pass at a time, so that passes of several robots can be one.
+
+        As it is here, in a single one: the decoding runs its passes itself.
+        """
+        yield from ()
+        return self.step(request)
 
     def submit(self, request: Request) -> Pending:
         """As ``step``, but where the decoding can, without waiting for the device: the caller reads

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from vla_ros.engine.decoding.acceptance import Acceptance, Exact, make_acceptance
 from vla_ros.engine.decoding.actionflow import ActionFlow
@@ -43,7 +44,8 @@ LoadDraft = Callable[[str], Checkpoint]
 class DecodingParts:
     """What every decoding is made from. ``tokens`` = actions of a chunk * their dimensions.
 
-    ``head``: a draft head in place of the one that the options name."""
+    ``head``: a draft head in place of the one that the options name. ``shared``: what the decodings
+    of several sessions have in common, a draft head or a draft model, by where it came from."""
 
     model: VLAModel
     options: EngineOptions
@@ -53,6 +55,7 @@ class DecodingParts:
     load_draft: LoadDraft
     proprio: Normalizer | None = None
     head: DraftHead | None = None
+    shared: dict[object, Any] = field(default_factory=dict)
 
 
 #: what makes each of the reference decodings; see ``vla_ros.lab.reference``
@@ -282,7 +285,10 @@ def _head(parts: DecodingParts) -> DraftHead:
         raise ValueError(f"actions of {parts.tokens} tokens leave a draft head nothing to guess")
     if head is None:
         folder = find_head(model.directory, parts.options.draft_checkpoint or None)
-        head = load_head(folder, model.config, parts.tokens, model.device, model.dtype)
+        if folder not in parts.shared:
+            place = model.device, model.dtype
+            parts.shared[folder] = load_head(folder, model.config, parts.tokens, *place)
+        head = parts.shared[folder]
     if model.config.chunk > 1 and not isinstance(head, RecursiveHead):
         raise ValueError(
             "a one-shot draft head guesses single actions: for chunks train a recursive one"
@@ -302,16 +308,19 @@ def model_drafter(parts: DecodingParts, *, share: bool) -> ModelDrafter:
     options, target = parts.options, parts.model
     if not options.draft_checkpoint:
         raise ValueError("a draft model is asked for: give draft_checkpoint")
-    checkpoint = parts.load_draft(options.draft_checkpoint)
-    # The target's graphs and the draft's share one pool and one count.
-    draft = VLAModel(
-        checkpoint, target.device, target.dtype, target.options, target.capture, target.both
-    )
+    key = options.draft_checkpoint, target.capture
+    if key not in parts.shared:
+        checkpoint = parts.load_draft(options.draft_checkpoint)
+        # The target's graphs and the draft's share one pool and one count.
+        parts.shared[key] = VLAModel(
+            checkpoint, target.device, target.dtype, target.options, target.capture, target.both
+        )
+    draft: VLAModel = parts.shared[key]
     sampling = options.decoding == "speculative" and options.acceptance == "sampling"
     return ModelDrafter(
         target,
         draft,
-        PromptTokenizer(checkpoint.directory, draft.config),
+        PromptTokenizer(draft.directory, draft.config),
         parts.tokens,
         MAX_TEXT,
         temperature=options.temperature if sampling else None,

@@ -79,6 +79,8 @@ class FastDrafter(Drafter):
         return self._draft(nodes)
 
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
+        if not self._actions.whole(own):
+            return  # what is cut or filled up guesses the next worse than the one before
         numbers = self._actions.coefficients(own)
         if self._expected is not None:
             off = (numbers - self._expected).flatten()
@@ -122,10 +124,11 @@ class FastDrafter(Drafter):
         assert self._expected is not None
         last, tokenizer = self._actions.last, self._actions.tokenizer
         try:
-            reached, begun = tokenizer.reached([last - token for token in said])
+            reached, begun, done = tokenizer.reached([last - token for token in said])
         except OverflowError:
             return
         rest = self._expected.flatten()[reached:]
+        rest[: len(done)] = done[: len(rest)]
         chances = self.chances[reached:]
         before = np.concatenate(((1.0,), chances[:, 0].cumprod()))
         changed = before[:-1, None] * chances

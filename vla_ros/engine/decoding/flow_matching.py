@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -110,18 +110,37 @@ class Euler:
     ) -> torch.Tensor:
         """All steps; the result is the buffer ``sample.x``. A graph captures this, but for
         GUIDED_VJP."""
+        going = self.going(sample, mode)
+        given: torch.Tensor | None = None
+        try:
+            while True:
+                x, step = going.send(given)  # type: ignore[arg-type]
+                if mode is RtcMode.GUIDED_VJP:
+                    v, pull = self._pulled(sample, velocity, step)
+                    given = v + self._towards * sample.gains[step] * pull
+                else:
+                    given = velocity(x, step)
+        except StopIteration as done:
+            end: torch.Tensor = done.value
+            return end
+
+    @property
+    def _towards(self) -> float:
+        """The actions, along the velocity."""
+        return 1.0 if self.rising else -1.0
+
+    def going(
+        self, sample: SampleBuffers, mode: RtcMode | None
+    ) -> Generator[tuple[torch.Tensor, int], torch.Tensor, torch.Tensor]:
+        """The same a step at a time: yields x and the number of the step, is sent the velocity
+        (for GUIDED_VJP the one that is corrected already)."""
         x = sample.x
         x.copy_(sample.noise)
-        given = sample.weights > 0
-        towards = 1.0 if self.rising else -1.0  # the actions, along the velocity
+        given, towards = sample.weights > 0, self._towards
         for step in range(self.steps):
             if mode is RtcMode.CONDITIONED:
                 x.copy_(torch.where(given, sample.previous, x))
-            if mode is RtcMode.GUIDED_VJP:
-                v, pull = self._pulled(sample, velocity, step)
-                v = v + towards * sample.gains[step] * pull
-            else:
-                v = velocity(x, step)
+            v = yield x, step
             if mode is RtcMode.GUIDED:
                 error = (sample.previous - self.ahead(x, v, step)) * sample.weights
                 v = v + towards * sample.gains[step] * error

@@ -23,6 +23,7 @@ from vla_ros.engine.decoding.calibration import BinPlan, Calibration
 from vla_ros.engine.decoding.draft_tree import ROOT, Budget, DraftTree
 from vla_ros.engine.decoding.drafters import Draft, Drafter, TemporalTreeDrafter, cut, drafted
 from vla_ros.engine.decoding.head_drafters import RecursiveDrafter
+from vla_ros.engine.decoding.pieces import alone
 from vla_ros.engine.decoding.request import Request
 from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.decoding.tree_growth import Shape, merged, shape_of
@@ -185,8 +186,8 @@ class HeteroSpec(TreeSpeculative):
             for tree in {DraftTree(), *(t.cut(self.gamma) for t in trees)}:
                 draft = self._blank(len(tree), tree.parents)
                 if not known:
-                    self._first_pass(request, draft)
+                    alone(self._first_pass(request, draft))
                 else:
-                    self._next_pass(last, draft, length + known - 1)
-        self._next_pass(last, self._blank(0, ()), length + self.count - 2)
+                    alone(self._next_pass(last, draft, length + known - 1))
+        alone(self._next_pass(last, self._blank(0, ()), length + self.count - 2))
         self._warm_up_move()

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 from vla_ros.engine.decoding.base import Decoding
+from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.decoding.request import Decoded, Request
+from vla_ros.engine.decoding.runner import HIDDEN, PackPass
 from vla_ros.engine.io.tokens import Normalizer
 from vla_ros.engine.layers.pack import PackLayout
 from vla_ros.engine.models.oft import load_heads
@@ -35,10 +37,10 @@ class Parallel(Decoding):
             stop = model.decoder.embed(torch.tensor([model.config.stop_token], device=model.device))
             self._behind = torch.cat((stop.new_zeros(tokens, stop.shape[1]), stop))
 
-    def step(self, request: Request) -> Decoded:
+    def pieces(self, request: Request) -> Pieces[Decoded]:
         x = self.sequence(request)
         layout = PackLayout(rows=tuple(self.rows(len(x))), prefill=len(x), causal=False)
-        states = self.runner.hidden(layout, x)
+        (states,) = yield PackPass(self.runner, layout, x, gives=HIDDEN)
         request.stages.mark("prefill")
         with torch.inference_mode():
             actions = self.read(states)

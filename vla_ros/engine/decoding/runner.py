@@ -7,17 +7,18 @@ plan is within the graph: tokens in, tokens out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from weakref import finalize
 
 import torch
 
-from vla_ros.engine.layers.attention import Attention, Backend
+from vla_ros.engine.layers.attention import Attention, Backend, JoinedAttention
 from vla_ros.engine.layers.graphs import Capture, GraphCache, Pass
 from vla_ros.engine.layers.kv_cache import KVCache
 from vla_ros.engine.layers.linear import linear, rows_of
-from vla_ros.engine.layers.pack import PLANS, PackLayout, Plan, Planner
+from vla_ros.engine.layers.pack import PLANS, PackLayout, Plan, Planner, TailToken
 from vla_ros.engine.models.language.base import Decoder, Hidden, Tapped
 
 MakeAttention = Callable[[Plan], Attention]
@@ -41,12 +42,75 @@ def resized(prompt: torch.Tensor, length: int) -> torch.Tensor:
     return torch.cat((prompt, prompt[-1:].expand(missing, -1)))
 
 
+CHOICES, LOGITS, HIDDEN = "choices", "logits", "hidden"
+ROBOTS = 8  # slots of a pool
+
+
+class Pool:
+    """A KV cache whose slots belong to decodings of their own, one each, so that the tails of all
+    can be one pack."""
+
+    def __init__(self, kv_cache: KVCache, backend: Backend) -> None:
+        self.kv_cache, self._backend = kv_cache, backend
+        self._planner = Planner(kv_cache)
+        self._free = list(range(kv_cache.slots))
+        self._attend = lru_cache(PLANS)(self._attention)
+
+    def take(self) -> tuple[KVCache, int] | None:
+        """A slot as a KV cache, until that is no longer used; None: there is none left."""
+        if not self._free:
+            return None
+        slot = self._free.pop(0)
+        part = self.kv_cache.part(slot)
+        part.flush(damaged=True)  # what was there before may not have been finite
+        finalize(part, self._free.append, slot)
+        return part, slot
+
+    def plan(self, passes: Sequence[PackPass]) -> tuple[Plan, Attention]:
+        """Passes without a prefill as one pack."""
+        longest = max(one.runner.kv_cache.slot_length for one in passes)
+        if longest > self.kv_cache.slot_length or not self._planner.built:
+            self.kv_cache.resize(longest)
+            self._planner.forget()
+            self._attend.cache_clear()
+        rows, tail = list[int](), list[TailToken]()
+        for one in passes:
+            rows += [len(tail) + row for row in one.layout.rows]
+            tail += [replace(token, slot=one.runner.slot) for token in one.layout.tail]
+        plan = self._planner.plan(PackLayout(tuple(rows), tail=tuple(tail)))
+        return plan, self._attend(plan)
+
+    def _attention(self, plan: Plan) -> Attention:
+        return self._backend.make(self.kv_cache, plan)
+
+
+class Pools:
+    """The pools of one model by the length of a slot; another one where all slots are taken."""
+
+    def __init__(self) -> None:
+        self._pools: dict[int, list[Pool]] = {}
+
+    def take(
+        self, length: int, make: Callable[[], KVCache], backend: Backend
+    ) -> tuple[Pool, KVCache, int]:
+        """A slot of this length, and the pool that it lies in."""
+        pools = self._pools.setdefault(length, [])
+        for pool in pools:
+            if (taken := pool.take()) is not None:
+                return pool, *taken
+        pools.append(Pool(make(), backend))
+        taken = pools[-1].take()
+        assert taken is not None
+        return pools[-1], *taken
+
+
 class DecoderRunner:
     """Runs packs.
 
     ``hidden`` is the decoder's, or that compiled. ``window`` names the tokens that it chooses
     among, None all of them. With ``capture`` every pack shape becomes a graph. ``taps`` are
-    layers whose outputs a pass keeps in :attr:`tapped`; ``tap`` gives them.
+    layers whose outputs a pass keeps in :attr:`tapped`; ``tap`` gives them. ``pool``: the KV cache
+    is its ``slot``.
     """
 
     def __init__(
@@ -59,7 +123,10 @@ class DecoderRunner:
         window: range | None = None,
         taps: tuple[int, ...] = (),
         tap: Tapped | None = None,
+        pool: Pool | None = None,
+        slot: int = 0,
     ) -> None:
+        self.pool, self.slot = pool, slot
         self.kv_cache, self.backend, self.planner = kv_cache, backend, Planner(kv_cache)
         self._decoder, self._decode = decoder, hidden
         self._tap, self._taps = tap or decoder.tapped, taps
@@ -109,6 +176,80 @@ class DecoderRunner:
         with torch.inference_mode():
             plan = self.planner.plan(layout)
             return self._decode(x, plan.positions, self._attention(plan), plan.rows)
+
+    @property
+    def kin(self) -> Hashable:
+        """Runners of the same kin can run their passes as one: the same decoder and the same rows
+        of its head. None: passes are captured or compiled, each over its own KV cache."""
+        if self._bucket > 1 or self._decode != self._decoder.hidden:
+            return None
+        return id(self._decoder), id(self.backend), self._taps, self._first, len(self._head)
+
+    def together(self, passes: Sequence[PackPass]) -> list[tuple[torch.Tensor, ...]]:
+        """Passes of the same kin, each over its own KV cache, as one -> what each gives.
+
+        The tokens of all go through the decoder's products side by side. Tails in one pool attend
+        as one pack, every other pack by itself.
+        """
+        packs: dict[object, list[PackPass]] = {}
+        for one in passes:
+            together = one.runner.pool is not None and not one.layout.prefill
+            packs.setdefault(one.runner.pool if together else one, []).append(one)
+        order = [one for pack in packs.values() for one in pack]
+        with torch.inference_mode():
+            plans = [
+                key.plan(pack) if isinstance(key, Pool) else pack[0].runner.alone(pack[0].layout)
+                for key, pack in packs.items()
+            ]
+            rows, sizes, before = [], [], 0
+            for plan, _ in plans:
+                rows.append(plan.rows + before)
+                sizes.append(len(plan.positions))
+                before += sizes[-1]
+            x = torch.cat([part for one in order for part in one.embedded()])
+            positions = torch.cat([plan.positions for plan, _ in plans])
+            attention = plans[0][1]
+            if len(plans) > 1:
+                attention = JoinedAttention([part for _, part in plans], sizes)
+            given = self._give(passes[0].gives, x, positions, attention, torch.cat(rows))
+            counts = [len(one.layout.rows) for one in order]
+            split = zip(*(part.split(counts) for part in given), strict=True)
+        found = {id(one): parts for one, parts in zip(order, split, strict=True)}
+        if self._taps:
+            for one in passes:
+                one.runner.tapped, found[id(one)] = found[id(one)][-1], found[id(one)][:-1]
+        return [found[id(one)] for one in passes]
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens int64 [t] -> [t, C]."""
+        return self._decoder.embed(tokens)
+
+    def alone(self, layout: PackLayout) -> tuple[Plan, Attention]:
+        """How a pack attends over this KV cache, not captured."""
+        plan = self.planner.plan(layout)
+        return plan, self._attention(plan)
+
+    def _give(
+        self,
+        gives: str,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        attention: Attention,
+        rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """What passes give, see :class:`PackPass`, and the taps behind it."""
+        taps: list[torch.Tensor] = []
+        if self._taps:
+            states, *taps = self._tap(x, positions, attention, rows, self._taps)
+        else:
+            states = self._decode(x, positions, attention, rows)
+        if gives == HIDDEN:
+            return states, *taps
+        logits = linear(states, self._head)
+        if gives == LOGITS:
+            return logits, *taps
+        maxima, choices = logits.max(dim=-1)
+        return (choices + self._first if self._first else choices), maxima, *taps
 
     def _pass(
         self,
@@ -189,3 +330,43 @@ class DecoderRunner:
             self.kv_cache.resize(wanted)
             self.planner.forget()
             self._attention = lru_cache(PLANS)(partial(self.backend.make, self.kv_cache))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackPass:
+    """A pack that is to be run; a :class:`~vla_ros.engine.decoding.pieces.Piece`.
+
+    ``gives``: what comes of it, as of the runner's ``run``, ``logits`` or ``hidden`` (whose
+    embeddings are the ``prompt``). ``how`` runs it alone in place of these.
+    """
+
+    runner: DecoderRunner
+    layout: PackLayout
+    prompt: torch.Tensor | None = None
+    tokens: torch.Tensor | None = None
+    gives: str = CHOICES
+    how: Callable[..., tuple[torch.Tensor, ...]] | None = None
+
+    def embedded(self) -> list[torch.Tensor]:
+        """What goes into the decoder: the prompt, the tokens behind it."""
+        parts = [] if self.prompt is None else [self.prompt]
+        return parts if self.tokens is None else [*parts, self.runner.embed(self.tokens)]
+
+    @property
+    def kin(self) -> Hashable:
+        kin = self.runner.kin
+        return kin and (kin, self.gives)
+
+    def run(self) -> tuple[torch.Tensor, ...]:
+        """As one of the runner's."""
+        runner, asked = self.runner, (self.layout, self.prompt, self.tokens)
+        if self.how is not None:
+            return self.how(runner, *asked)
+        if self.gives == HIDDEN:
+            assert self.prompt is not None
+            return (runner.hidden(self.layout, self.prompt),)
+        return runner.run(*asked) if self.gives == CHOICES else (runner.logits(*asked),)
+
+    def together(self, others: Sequence[PackPass]) -> list[tuple[torch.Tensor, ...]]:
+        """See :meth:`DecoderRunner.together`."""
+        return self.runner.together((self, *others))

@@ -22,8 +22,9 @@ from vla_ros.engine.decoding.acceptance import Acceptance, Scores, Verification
 from vla_ros.engine.decoding.base import Decoding, TokenModel, look_every, up_to
 from vla_ros.engine.decoding.draft_tree import ROOT, STEP, Budget, branches
 from vla_ros.engine.decoding.drafters import Draft, Drafter
+from vla_ros.engine.decoding.pieces import Pieces, alone
 from vla_ros.engine.decoding.request import Decoded, Reading, Request
-from vla_ros.engine.decoding.runner import BUCKET
+from vla_ros.engine.decoding.runner import BUCKET, PackPass
 from vla_ros.engine.layers.pack import PackLayout, TailToken, branching, chain, prefill_layout
 
 
@@ -172,27 +173,27 @@ class Speculative(Decoding):
         most = max(self._budget.prompt, self._budget.alone)
         return self.count + (0 if self._budget.step == 1 and not self._fixed else most)
 
-    def step(self, request: Request) -> Decoded:
+    def pieces(self, request: Request) -> Pieces[Decoded]:
         self.drafter.begin(request)
         self.runner.fit(len(request.prompt) + self._entries)
         action = PartialAction(self.count)
-        self._decode(request, action)
+        yield from self._decode(request, action)
         action.cut(self.model.ends)
         if action.finite:
             self.drafter.observe(action.tokens, action.own)
         return action.answer(request, self.drafter.passes)
 
-    def _decode(self, request: Request, action: PartialAction) -> None:
+    def _decode(self, request: Request, action: PartialAction) -> Pieces[None]:
         """Decode the whole action, or what there is of it until a value is not finite."""
         length, draft = len(request.prompt), self._draft(action)
-        scores = self._first_pass(request, draft)
+        scores = yield from self._first_pass(request, draft)
         action.passes += 1
         request.stages.mark("prefill")
         self._accept(scores, draft, action)
         while len(action) < self.count and action.finite and not self._ended(action):
             draft = self._draft(action)
             last = action.last(self.model.device)
-            scores = self._next_pass(last, draft, length + len(action) - 1)
+            scores = yield from self._next_pass(last, draft, length + len(action) - 1)
             action.passes += 1
             self._accept(scores, draft, action)
 
@@ -205,21 +206,27 @@ class Speculative(Decoding):
         limit = min(self.gamma, self.count - 1 - len(action))
         return self.drafter.propose(action, limit) if limit > 0 else self._nothing
 
-    def _first_pass(self, request: Request, draft: Draft) -> Scores:
+    def _first_pass(self, request: Request, draft: Draft) -> Pieces[Scores]:
         """The prompt with a draft of d tokens behind it -> scores of d + 1 rows."""
         fed = padded(draft.tokens, self._behind_prompts)
         layout = self._behind_prompt(len(request.prompt), draft, len(fed))
         tokens = fed if len(fed) else None
-        scores = self.acceptance.verify(self.runner, layout, request.prompt, tokens)
+        scores = yield self._verification(layout, request.prompt, tokens)
         return tuple(rows[: len(draft.tokens) + 1] for rows in scores)
 
-    def _next_pass(self, last: torch.Tensor, draft: Draft, start: int) -> Scores:
+    def _next_pass(self, last: torch.Tensor, draft: Draft, start: int) -> Pieces[Scores]:
         """The last token [1], in entry ``start``, with a draft behind it -> d + 1 rows."""
         fed = padded(draft.tokens, self._behind_tokens)
         layout = self._behind_token(start, draft, len(fed))
         tokens = torch.cat((last, fed)) if len(fed) else last
-        scores = self.acceptance.verify(self.runner, layout, None, tokens)
+        scores = yield self._verification(layout, None, tokens)
         return tuple(rows[: len(draft.tokens) + 1] for rows in scores)
+
+    def _verification(
+        self, layout: PackLayout, prompt: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> PackPass:
+        rule = self.acceptance
+        return PackPass(self.runner, layout, prompt, tokens, rule.reads, rule.verify)
 
     def _behind_prompt(self, length: int, draft: Draft, size: int) -> PackLayout:
         """A prompt and ``size`` tokens, of which the draft are the first."""
@@ -262,9 +269,9 @@ class Speculative(Decoding):
         length, last = len(request.prompt), self._blank(1).tokens
         self.runner.fit(length + self._entries)
         for size in self._behind_prompts:
-            self._first_pass(request, self._blank(size))
+            alone(self._first_pass(request, self._blank(size)))
         for size in self._behind_tokens:
-            self._next_pass(last, self._blank(size), length)
+            alone(self._next_pass(last, self._blank(size), length))
 
     def instruct(self, text: str) -> None:
         self.drafter.instruct(text)
@@ -315,9 +322,9 @@ class TreeSpeculative(Speculative):
         self.runner.fit(length + self._entries)
         last = self._blank(1).tokens
         for size in budget.sizes(budget.prompt):
-            self._first_pass(request, self._blank(size, (ROOT,) * size))
+            alone(self._first_pass(request, self._blank(size, (ROOT,) * size)))
         for size in budget.sizes(budget.alone):
-            self._next_pass(last, self._blank(size, (ROOT,) * size), length)
+            alone(self._next_pass(last, self._blank(size, (ROOT,) * size), length))
         self._warm_up_move()
 
     def _warm_up_move(self) -> None:

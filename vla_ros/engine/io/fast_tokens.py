@@ -50,15 +50,18 @@ class FastTokenizer:
         letters = self._pairs.decode(list(tokens), skip_special_tokens=False)
         return np.array([ord(letter) for letter in letters], dtype=np.float64) + self._least
 
-    def reached(self, tokens: Sequence[int]) -> tuple[int, list[int]]:
-        """How many coefficients these tokens spell, and the tokens behind them that have begun
-        another: a letter may be two bytes. OverflowError: a token is below 0."""
+    def reached(self, tokens: Sequence[int]) -> tuple[int, list[int], Floats]:
+        """How many coefficients these tokens spell; the last tokens where they have begun another,
+        since a letter may be two bytes; and the coefficients that are whole in those last tokens.
+        OverflowError: a token is below 0."""
         said = list(tokens)
+        letters = self._pairs.decode(said, skip_special_tokens=False)
         for whole in range(len(said), max(-1, len(said) - 4), -1):
-            letters = self._pairs.decode(said[:whole], skip_special_tokens=False)
-            if not letters.endswith(_BEGUN):
-                return len(letters), said[whole:]
-        return len(self.numbers(said)), []
+            before = self._pairs.decode(said[:whole], skip_special_tokens=False)
+            if not before.endswith(_BEGUN):
+                done = letters[len(before) :].rstrip(_BEGUN)
+                return len(before), said[whole:], np.array([ord(c) + self._least for c in done])
+        return len(letters), [], np.array([])
 
     def spelled(self, numbers: Floats) -> list[int]:
         """Tokens of rounded coefficients."""
@@ -118,12 +121,20 @@ class FastTokens:
         marker, every prefix in it left out, what is too long cut, what is too short filled with
         zeros. A token above the action tokens makes all of it zeros, the data's mean."""
         wanted = self.horizon * self.dim
-        try:
-            found = self.tokenizer.numbers([self.last - token for token in self.body(tokens)])
-        except OverflowError:
-            found = np.zeros(wanted)
+        found = self._numbers(tokens)
         found = np.pad(found[:wanted], (0, max(0, wanted - len(found))))
         return found.reshape(self.horizon, self.dim)
+
+    def whole(self, tokens: Sequence[int]) -> bool:
+        """Whether an answer spells as many coefficients as a chunk has."""
+        return len(self._numbers(tokens)) == self.horizon * self.dim
+
+    def _numbers(self, tokens: Sequence[int]) -> Floats:
+        """What an answer spells; nothing where a token is above the action tokens."""
+        try:
+            return self.tokenizer.numbers([self.last - token for token in self.body(tokens)])
+        except OverflowError:
+            return np.zeros(0)
 
     def body(self, tokens: Sequence[int]) -> list[int]:
         """The answer without its prefix, and up to its end."""

@@ -9,7 +9,8 @@ refused. A field in none of the lists is refused too, by its name.
 The names are those of the authors' own classes; ``test/support/config_fields.py`` reads them there
 and says which are in no list. Sources: lerobot 0.3.3, 0.4.4, 0.6.1 and main,
 ``configs/policies.py`` and ``policies/*/configuration_*.py``; Isaac-GR00T
-``configs/model/gr00t_n1d6.py``, ``gr00t_n1d7.py``; what BitVLA's class wrote; openvla
+``configs/model/gr00t_n1d6.py``, ``gr00t_n1d7.py``; H-EmbodVis/TurboVLA 2d42436 and c999c05
+``turbovla/models/configuration.py``; what BitVLA's class wrote; openvla
 ``configuration_prismatic.py``; transformers 4.40.1 and 5.23 ``configuration_utils.py``,
 ``LlamaConfig``, ``Qwen2Config``. No torch here.
 """
@@ -345,7 +346,12 @@ GROOT_N15_HEAD = FieldLists(
 )
 
 #: TurboVLA's, whose encoders' sizes come from elsewhere: `vla-ros convert` writes ``shapes``.
-TURBOVLA = FieldLists("name text vision interaction action", {}, {}, "shapes")
+TURBOVLA = FieldLists(
+    "name text vision interaction action",
+    {"embedding_dump": "what the authors' code writes to disk on the way; nothing reads it"},
+    {},
+    "shapes",
+)
 _ENCODER_IDLE = {
     "model_name_or_path local_files_only": "the weights are the checkpoint's",
     "frozen force_eval_when_frozen": _TRAINING,

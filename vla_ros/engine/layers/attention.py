@@ -13,7 +13,7 @@ what a GPU runs without Triton, and what ``kernels/tail_attention_triton.py`` mu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -180,6 +180,32 @@ class PackedAttention(Attention):
             return behind
         fresh = prefill(q[:n], k[:n], v[:n], scale, shape.causal, self._seen)
         return torch.cat((fresh, behind))
+
+
+class JoinedAttention(Attention):
+    """Packs over KV caches of their own in one pass: each ``part`` attends for its tokens, of which
+    there are so many one behind the other."""
+
+    def __init__(self, parts: Sequence[Attention], sizes: Sequence[int]) -> None:
+        self._parts, self._sizes = parts, list(sizes)
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        each = zip(self._parts, *(x.split(self._sizes) for x in (q, k, v)), strict=True)
+        return torch.cat([part(layer, *qkv, scale) for part, *qkv in each])
+
+    def from_qkv(
+        self,
+        layer: int,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        heads: Heads,
+        scale: float,
+    ) -> torch.Tensor:
+        each = zip(self._parts, *(x.split(self._sizes) for x in (qkv, cos, sin)), strict=True)
+        return torch.cat([part.from_qkv(layer, *own, heads, scale) for part, *own in each])
 
 
 class CpuAttention(PackedAttention):

@@ -159,14 +159,14 @@ class GraphedVision:
     def __init__(
         self, run: Callable[[tuple[torch.Tensor, ...]], torch.Tensor], capture: Capture
     ) -> None:
-        self._run, self._capture = run, capture
+        self.run, self._capture = run, capture
         self._pixels: tuple[torch.Tensor, ...] = ()
         self._replay: Callable[[], Outputs] | None = None
 
     def __call__(self, pixels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         if self._replay is None:
             self._pixels = tuple(p.clone() for p in pixels)
-            self._replay = self._capture(lambda: (self._run(self._pixels),))
+            self._replay = self._capture(lambda: (self.run(self._pixels),))
         for buffer, fresh in zip(self._pixels, pixels, strict=True):
             buffer.copy_(fresh)
         return self._replay()[0].clone()  # a pipelined decoding may hold on to it

@@ -12,7 +12,8 @@ import torch
 class KVCache:
     """Per layer K and V of [slots, kv_heads, slot_length, head_dim] (head major).
 
-    Head major because a decode pass on a CPU is then two plain batched products.
+    Head major because a decode pass on a CPU is then two plain batched products. ``storage``: where
+    it lies, [2 layers, slots, kv_heads, slot_length, head_dim]; None: in memory of its own.
     """
 
     def __init__(
@@ -24,12 +25,14 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        storage: torch.Tensor | None = None,
     ) -> None:
         self.slots, self.slot_length, self.longest = slots, slot_length, slot_length
-        self._heads, self._dim = kv_heads, head_dim
-        size = slots * kv_heads * slot_length * head_dim
-        self._storage = torch.zeros(2 * layers, size, dtype=dtype, device=device)
-        self._entries = self._storage  # [2 layers, slots, kv_heads, slot_length, head_dim]
+        if storage is None:
+            shape = (2 * layers, slots, kv_heads, slot_length, head_dim)
+            storage = torch.zeros(shape, dtype=dtype, device=device)
+        self._storage = storage
+        self._entries = storage  # of it as much of every slot as is used
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         #: of every layer both [2, slots, kv_heads, slot_length, head_dim]
@@ -39,11 +42,9 @@ class KVCache:
         self._live: set[int] = set()
 
     def _view(self, slot_length: int) -> None:
-        shape = (self.slots, self._heads, slot_length, self._dim)
-        used = torch.Size(shape).numel()
-        self._entries = self._storage[:, :used].view(-1, *shape)
+        self._entries = self._storage[:, :, :, :slot_length]
         self.slot_length = slot_length
-        self.both = list(self._entries.view(-1, 2, *shape))
+        self.both = list(self._entries.unflatten(0, (-1, 2)))
         self.keys, self.values = ([both[part] for both in self.both] for part in (0, 1))
 
     def resize(self, slot_length: int) -> None:
@@ -53,6 +54,12 @@ class KVCache:
         if slot_length > self.longest:
             raise ValueError(f"a slot has at most {self.longest} entries, wanted {slot_length}")
         self._view(slot_length)
+
+    def part(self, slot: int) -> KVCache:
+        """One slot as a KV cache of its own, in this one's memory."""
+        layers, _, heads, length, dim = self._storage.shape
+        storage = self._storage[:, slot : slot + 1]
+        return KVCache(layers // 2, 1, length, heads, dim, self.dtype, self.device, storage)
 
     @property
     def device(self) -> torch.device:

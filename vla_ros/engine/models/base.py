@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from vla_ros.engine.decoding.flow_matching import Euler, Guidance, RtcMode, SampleBuffers
+from vla_ros.engine.decoding.pieces import Pieces
 from vla_ros.engine.decoding.request import StageTimer
 from vla_ros.engine.layers.graphs import Capture
 
@@ -131,6 +133,7 @@ class FlowPolicy(ABC, Generic[SpanT]):
     the robot takes. ``capture`` turns functions into graphs; None runs them.
     """
 
+    joins = False  # observations of several sessions can be one pass: see fill_together
     state_rows = 0  # suffix rows that only the first step of a chunk computes (pi0's state)
 
     def __init__(
@@ -193,6 +196,28 @@ class FlowPolicy(ABC, Generic[SpanT]):
     def blank_span(self, image_rows: int, length: int) -> SpanT:
         """A span of this padded length, laid out without padding for capture."""
 
+    def fill_together(self, spans: Sequence[tuple[Any, Any]]) -> torch.Tensor:
+        """:meth:`fill_kv_cache` of several sessions' models and their spans, as one pass. Of a
+        family that :attr:`joins`."""
+        raise NotImplementedError
+
+    def velocities(
+        self, suffixes: Sequence[tuple[Any, Any, torch.Tensor]], step: int
+    ) -> Sequence[torch.Tensor]:
+        """:meth:`velocity` of several sessions' models, their spans and rows, as one pass. Of a
+        family that :attr:`joins`."""
+        raise NotImplementedError
+
+    def session(self) -> FlowPolicy[SpanT]:
+        """The same weights and buffers of another observation; nothing is captured."""
+        other = copy(self)
+        other.bucket, other.captured = 1, GraphedFunctions(None)
+        other.state = torch.zeros_like(self.state)
+        rows, width = self.sample.x.shape
+        other.sample = SampleBuffers(rows, width, self.steps, self.device)
+        other._pixels, other._span, other._serial = {}, None, 0
+        return other
+
     def begin_chunk(self, span: SpanT) -> None:
         """Compute what is the same for all steps of a chunk, before the first. Captured."""
 
@@ -235,6 +260,45 @@ class FlowPolicy(ABC, Generic[SpanT]):
         prefix = self.prefill(features, given.ids, given.state)
         stages.mark("prefill")
         return prefix
+
+    def encoding(self, given: Inputs, stages: StageTimer) -> Pieces[Prefix]:
+        """As :meth:`encode`, a piece at a time. Of a family that :attr:`joins`."""
+        pixels = given.pixels.to(self.device, self.dtype)
+        features = yield FlowPiece(self, ("images", pixels.shape), pixels)
+        stages.mark("vision")
+        with torch.inference_mode():
+            self.state.copy_(given.state)
+            self._span, count = self.embed_prefix(features, given.ids)
+        yield FlowPiece(self, ("prefix",))
+        self._serial += 1
+        stages.mark("prefill")
+        span = self._span
+        mask = torch.arange(span.length, device=self.device) < count
+        return Prefix(span.keys, span.values, mask, self._serial)
+
+    def sampling(
+        self, prefix: Prefix, noise: torch.Tensor, guidance: Guidance | None
+    ) -> Pieces[torch.Tensor]:
+        """As :meth:`sample_actions`, a step at a time. Of a family that :attr:`joins`."""
+        mode = None if guidance is None else guidance.mode
+        if mode is RtcMode.GUIDED_VJP:  # a gradient for each
+            return self.sample_actions(prefix, None, noise, guidance)
+        with torch.inference_mode():
+            span = self.open(prefix, None)
+            padded = None if guidance is None else guidance.padded(len(self.sample.x))
+            self.solver.load(self.sample, self.masked_noise(noise.to(self.device)), padded)
+            self.begin_chunk(span)
+        self.given = self.sample.weights > 0 if mode is RtcMode.CONDITIONED else None
+        going, velocity = self.solver.going(self.sample, mode), None
+        try:
+            while True:
+                x, step = going.send(velocity)  # type: ignore[arg-type]
+                velocity = yield FlowPiece(self, ("step", step), x)
+        except StopIteration as done:
+            chunk: torch.Tensor = done.value
+            return chunk[: self.horizon].clone()
+        finally:
+            self.given = None
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels [V, ...] -> features [n, C], in memory that the next call of any graph may use."""
@@ -361,6 +425,45 @@ class FlowPolicy(ABC, Generic[SpanT]):
             )
         finally:
             self.given = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowPiece:
+    """Images, a prefix, or a step of the solver of one session's model; a
+    :class:`~vla_ros.engine.decoding.pieces.Piece`."""
+
+    model: FlowPolicy[Any]
+    what: tuple[Any, ...]
+    x: torch.Tensor | None = None
+
+    @property
+    def kin(self) -> Hashable:
+        return id(self.model.solver), self.what  # sessions of the same weights share the solver
+
+    def run(self) -> torch.Tensor | None:
+        return self.together(())[0]
+
+    def together(self, others: Sequence[FlowPiece]) -> list[torch.Tensor | None]:
+        every = (self, *others)
+        with torch.inference_mode():
+            if self.what[0] == "prefix":
+                self.model.fill_together([(one.model, one.model._span) for one in every])
+                return [None] * len(every)
+            xs = [one.x for one in every if one.x is not None]
+            if self.what[0] == "images":
+                return list(self.model.encode_images(torch.cat(xs)).chunk(len(every)))
+            step = self.what[1]
+            rows = [
+                one.model.embed_suffix(x, step, with_state=not step)
+                for one, x in zip(every, xs, strict=True)
+            ]
+            suffixes = [(o.model, o.model._span, r) for o, r in zip(every, rows, strict=True)]
+            return list(self.model.velocities(suffixes, step))
+
+
+def joined(parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
+    """One behind the other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 def round_up(value: int, multiple: int) -> int:

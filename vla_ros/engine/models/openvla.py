@@ -7,14 +7,15 @@ only way into the decoder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 import torch
 
 from vla_ros.core.types import Observation
-from vla_ros.engine.decoding.runner import BUCKET, DecoderRunner
+from vla_ros.engine.decoding.runner import BUCKET, ROBOTS, DecoderRunner, Pools
 from vla_ros.engine.io.config import ModelConfig
 from vla_ros.engine.io.images.preprocessor import Preprocessor
 from vla_ros.engine.io.openvla import Checkpoint
@@ -54,6 +55,7 @@ class VLAModel:
     """
 
     causal = True
+    pools: Pools | None = None  # of sessions
     ends: int | None = None  # every answer has as many tokens
 
     def __init__(
@@ -128,6 +130,16 @@ class VLAModel:
         """Graphs that were captured so far, a draft model's too."""
         return 0 if self.capture is None else self.capture.count
 
+    def uncaptured(self) -> VLAModel:
+        """The same weights, for several sessions: passes are not captured, and KV caches of one
+        slot lie in pools."""
+        other = copy(self)
+        other.options, other.capture = replace(self.options, cuda_graphs=False), None
+        other.pools = Pools()
+        if isinstance(self._see, GraphedVision):
+            other._see = self._see.run
+        return other
+
     def unpacked(self) -> dict[str, torch.Tensor]:
         """All tensors that are not quantized, those that a CPU has packed made anew."""
         packed = self.decoder.unpacked() if isinstance(self.decoder, LlamaDecoder) else {}
@@ -173,12 +185,16 @@ class VLAModel:
         text = self.config.text
         page = 1 if self.capture is None else BUCKET
         length = -(-slot_length // page) * page
-        kv_cache = KVCache(
-            text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device
-        )
+        sizes = text.kv_heads, text.head_dim, self.dtype, self.device
+        if self.pools is not None and slots == 1:
+            pool, kv_cache, slot = self.pools.take(
+                length, lambda: KVCache(text.layers, ROBOTS, length, *sizes), self.attention
+            )
+            return DecoderRunner(self.decoder, self._hidden, kv_cache, self.attention, None, window,
+                                 taps, self._tapped, pool, slot)  # fmt: skip
         return DecoderRunner(
-            self.decoder, self._hidden, kv_cache, self.attention, self._captures_passes(), window,
-            taps, self._tapped,
+            self.decoder, self._hidden, KVCache(text.layers, slots, length, *sizes),
+            self.attention, self._captures_passes(), window, taps, self._tapped,
         )  # fmt: skip
 
 
@@ -214,6 +230,31 @@ def _vision(config: ModelConfig, checkpoint: Checkpoint) -> Vision:
     replace_linear(vision, few, tensors)
     vision.load_state_dict({n: tensors[n] for n in vision.state_dict()}, assign=True)
     return vision.requires_grad_(False).eval()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Pixels [images, 3, s, s] per tower that are to become features and embeddings [patches, C];
+    a :class:`~vla_ros.engine.decoding.pieces.Piece`."""
+
+    model: VLAModel
+    pixels: tuple[torch.Tensor, ...]
+
+    @property
+    def kin(self) -> Hashable:
+        see = self.model._see
+        return None if isinstance(see, GraphedVision) else (see, len(self.pixels[0]))
+
+    def run(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.together(())[0]
+
+    def together(self, others: Sequence[Look]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        every = (self, *others)
+        towers = zip(*(look.pixels for look in every), strict=True)
+        features = self.model.features(tuple(torch.cat(each) for each in towers))
+        patches = self.model.project(features)
+        both = features.chunk(len(every)), patches.chunk(len(every))
+        return list(zip(*both, strict=True))
 
 
 PIECES = 64

@@ -9,6 +9,8 @@ first step. In pi0.5 the state is in the prompt, and time enters through every n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 
@@ -17,7 +19,7 @@ from vla_ros.engine.io.quantize import HEAD, VISION, as_it_is, mapped
 from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.linear import linear
-from vla_ros.engine.models.base import MASKED
+from vla_ros.engine.models.base import MASKED, joined
 from vla_ros.engine.models.linear import linear_shapes, read_linear
 from vla_ros.engine.models.transformer import (
     attend,
@@ -112,51 +114,77 @@ class Pi0(VLMWithExpert):
         return rows.to(self.dtype)
 
     def velocity(self, span: KVSpan, rows: torch.Tensor, step: int) -> torch.Tensor:
-        """Rows see the prefix and the suffix up to their end, but for what the mask hides."""
-        expert, x = self.config.shapes.expert, rows
-        with_state = len(rows) > self.horizon
-        first = 0 if with_state else self.state_rows
-        begin, end = span.length + first, span.length + first + len(x)
-        cos, sin = self.cos[first : first + len(x)], self.sin[first : first + len(x)]
-        mask = None
-        if with_state:
-            mask = span.suffix_mask
-        elif self.padded:  # all of them see all there is
-            mask = span.suffix_mask[-1:]
-        mask = None if mask is None else mask[:, :end]
-        for number, (layer, keys, values) in enumerate(
-            zip(self._expert, span.joint_keys, span.joint_values, strict=True)
-        ):
-            h, gate = self._norm(x, number, 0, step)
-            q, k, v = split(linear(h, layer.qkv), expert.heads, expert.kv_heads, cos, sin)
-            joint = append(keys, begin, k), append(values, begin, v)
-            out = linear(attend(q, *joint, mask), layer.out)
-            x = x + (out if gate is None else out * gate)
-            h, gate = self._norm(x, number, 1, step)
-            out = mlp(h, layer, expert)
-            x = x + (out if gate is None else out * gate)
-        out = norm(x[-self.horizon :].float(), expert.rms_eps)
+        return self.velocities([(self, span, rows)], step)[0]
+
+    def velocities(
+        self, suffixes: Sequence[tuple[Pi0, KVSpan, torch.Tensor]], step: int
+    ) -> Sequence[torch.Tensor]:
+        """Rows see their prefix and their suffix up to its end, but for what the mask hides."""
+        expert, x = self.config.shapes.expert, joined([rows for *_, rows in suffixes])
+        count = len(suffixes[0][2])
+        first = 0 if count > self.horizon else self.state_rows
+        cos, sin = (
+            joined([part[first : first + count] for part in parts])
+            for parts in zip(*((model.cos, model.sin) for model, *_ in suffixes), strict=True)
+        )
+        masks = [model._seen(span, count, first) for model, span, _ in suffixes]
+        given = _given([model for model, *_ in suffixes])
+        for number, layer in enumerate(self._expert):
+            h, gate = self._norm(x, number, 0, step, given)
+            qkv = split(linear(h, layer.qkv), expert.heads, expert.kv_heads, cos, sin)
+            out = []
+            each = zip(suffixes, masks, *(part.split(count, 1) for part in qkv), strict=True)
+            for (_, span, _), mask, q, k, v in each:
+                begin = span.length + first
+                keys = append(span.joint_keys[number], begin, k)
+                out.append(attend(q, keys, append(span.joint_values[number], begin, v), mask))
+            made = linear(joined(out), layer.out)
+            x = x + (made if gate is None else made * gate)
+            h, gate = self._norm(x, number, 1, step, given)
+            made = mlp(h, layer, expert)
+            x = x + (made if gate is None else made * gate)
+        x = joined([rows[-self.horizon :] for rows in x.split(count)])
+        made = norm(x.float(), expert.rms_eps)
         if self.config.adaptive:
-            scale, shift, _ = self._at(self._ada_rms.final, step)
-            out = out * scale + shift
-        return self.action_out_proj(out)
+            scale, shift, _ = _at(self._ada_rms.final, step, given)
+            made = made * scale + shift
+        return self.action_out_proj(made).split(self.horizon)
+
+    def _seen(self, span: KVSpan, count: int, first: int) -> torch.Tensor | None:
+        """The mask of a suffix of so many rows; None: all of them see all there is."""
+        if not first and self.state_rows:
+            mask = span.suffix_mask
+        elif self.padded:
+            mask = span.suffix_mask[-1:]
+        else:
+            return None
+        return mask[:, : span.length + first + count]
 
     def _norm(
-        self, x: torch.Tensor, layer: int, which: int, step: int
+        self, x: torch.Tensor, layer: int, which: int, step: int, given: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The normalized rows, and in pi0.5 the gate of what is made of them."""
         h = norm(x, self.config.shapes.expert.rms_eps)
         if not self.config.adaptive:
             return h, None
-        scale, shift, gate = self._at(self._ada_rms.layers[:, layer, which], step)
+        scale, shift, gate = _at(self._ada_rms.layers[:, layer, which], step, given)
         return torch.addcmul(shift, h, scale), gate
 
-    def _at(self, table: torch.Tensor, step: int) -> torch.Tensor:
-        """Of a table [N, 3, w] what belongs to a step: [3, w], or [3, H, w] where rows are
-        given, which are at the last of the times."""
-        if self.given is None:
-            return table[step]
-        return torch.where(self.given, table[-1][:, None], table[step][:, None])
+
+def _at(table: torch.Tensor, step: int, given: torch.Tensor | None) -> torch.Tensor:
+    """Of a table [N, 3, w] what belongs to a step: [3, w], or [3, n, w] where rows are ``given``
+    [n, 1], which are at the last of the times."""
+    if given is None:
+        return table[step]
+    return torch.where(given, table[-1][:, None], table[step][:, None])
+
+
+def _given(models: Sequence[Pi0]) -> torch.Tensor | None:
+    """Which rows of all suffixes are given without noise; None: not any."""
+    if all(model.given is None for model in models):
+        return None
+    none = torch.zeros(models[0].horizon, 1, dtype=torch.bool, device=models[0].device)
+    return joined([none if model.given is None else model.given for model in models])
 
 
 class _AdaRms:

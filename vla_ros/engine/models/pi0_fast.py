@@ -7,9 +7,11 @@ of its own: LeRobot unties it from the embedding, and both are trained.
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 
-from vla_ros.engine.decoding.runner import BUCKET, DecoderRunner
+from vla_ros.engine.decoding.runner import BUCKET, ROBOTS, DecoderRunner, Pools
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.flow_config import FlowConfig
 from vla_ros.engine.io.quantize import VISION, as_it_is, mapped
@@ -34,6 +36,7 @@ class Pi0Fast:
     """
 
     causal = False
+    pools: Pools | None = None  # of sessions
 
     def __init__(
         self,
@@ -59,6 +62,12 @@ class Pi0Fast:
         self.attention = choose_backend(self.device, self.dtype, text.head_dim, heads=heads)
         self.captured = GraphedFunctions(self.capture)
         self._pixels: dict[int, torch.Tensor] = {}
+
+    def uncaptured(self) -> Pi0Fast:
+        """As :meth:`VLAModel.uncaptured`."""
+        other = copy(self)
+        other.capture, other.pools = None, Pools()
+        return other
 
     @property
     def patches(self) -> int:
@@ -95,9 +104,14 @@ class Pi0Fast:
         text = self.config.shapes.text
         page = 1 if self.capture is None else BUCKET
         length = -(-slot_length // page) * page
-        kv_cache = KVCache(
-            text.layers, slots, length, text.kv_heads, text.head_dim, self.dtype, self.device
-        )
+        sizes = text.kv_heads, text.head_dim, self.dtype, self.device
+        if self.pools is not None and slots == 1:
+            pool, kv_cache, slot = self.pools.take(
+                length, lambda: KVCache(text.layers, ROBOTS, length, *sizes), self.attention
+            )
+            return DecoderRunner(self.decoder, self.decoder.hidden, kv_cache, self.attention, None,
+                                 window, taps, pool=pool, slot=slot)  # fmt: skip
+        kv_cache = KVCache(text.layers, slots, length, *sizes)
         return DecoderRunner(
             self.decoder, self.decoder.hidden, kv_cache, self.attention, self.capture, window, taps
         )

@@ -9,6 +9,8 @@ solver steps, so they are computed once a chunk.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from vla_ros.engine.io.flow_config import FlowConfig
@@ -17,7 +19,7 @@ from vla_ros.engine.io.weights import Expected, Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.kernels.fused import rotate
 from vla_ros.engine.layers.linear import Weight, linear
-from vla_ros.engine.models.base import MASKED
+from vla_ros.engine.models.base import MASKED, joined
 from vla_ros.engine.models.linear import linear_shapes, read_linear
 from vla_ros.engine.models.siglip import pixel_shuffle
 from vla_ros.engine.models.transformer import (
@@ -49,6 +51,7 @@ class SmolVLA(VLMWithExpert):
     """One loaded SmolVLA."""
 
     prefix_is_masked = True
+    buffers = (*VLMWithExpert.buffers, "_cross_kv")
 
     def __init__(
         self,
@@ -119,16 +122,23 @@ class SmolVLA(VLMWithExpert):
         return self.action_time_mlp(x, step, self.given).to(self.dtype)
 
     def velocity(self, span: KVSpan, rows: torch.Tensor, step: int) -> torch.Tensor:
-        expert = self.config.shapes.expert
+        return self.velocities([(self, span, rows)], step)[0]
+
+    def velocities(
+        self, suffixes: Sequence[tuple[SmolVLA, KVSpan, torch.Tensor]], step: int
+    ) -> Sequence[torch.Tensor]:
+        expert, rows = self.config.shapes.expert, joined([rows for *_, rows in suffixes])
         for number, layer in enumerate(self._expert):
-            projected = linear(norm(rows, expert.rms_eps), layer.qkv)
-            if number in self._cross:
-                out = self._attend_across(span, self._cross[number], projected)
-            else:
-                out = self._attend_jointly(span, number, projected)
-            rows = rows + linear(out, layer.out)
+            projected = linear(norm(rows, expert.rms_eps), layer.qkv).split(self.horizon)
+            out = [
+                model._attend_across(span, self._cross[number], own)
+                if number in self._cross
+                else model._attend_jointly(span, number, own)
+                for (model, span, _), own in zip(suffixes, projected, strict=True)
+            ]
+            rows = rows + linear(joined(out), layer.out)
             rows = rows + mlp(norm(rows, expert.rms_eps), layer, expert)
-        return self.action_out_proj(norm(rows.float(), expert.rms_eps))
+        return self.action_out_proj(norm(rows.float(), expert.rms_eps)).split(self.horizon)
 
     def _attend_jointly(self, span: KVSpan, number: int, qkv: torch.Tensor) -> torch.Tensor:
         """Attention to the prefix and to the actions so far."""

@@ -8,6 +8,7 @@ computed once a chunk, straight into it, and never cropped or copied.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from vla_ros.engine.io.quantize import DECODER
 from vla_ros.engine.io.weights import Shape, Weights
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.layers.linear import linear
-from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, round_up
+from vla_ros.engine.models.base import MASKED, FlowPolicy, Inputs, Span, joined, round_up
 from vla_ros.engine.models.linear import Linear, linear_shapes, read_linear
 from vla_ros.engine.models.siglip import SigLip, read_siglip, siglip_shapes
 from vla_ros.engine.models.transformer import (
@@ -54,6 +55,11 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
     """
 
     config: FlowConfig
+    joins = True
+    #: what holds one observation
+    buffers: tuple[str, ...] = (
+        "key_cache", "value_cache", "_x", "_prefix_mask", "_suffix_mask", "cos", "sin"
+    )  # fmt: skip
     prefix_is_masked = False  # rows of the prefix that do not see all the others
 
     def __init__(
@@ -147,19 +153,35 @@ class VLMWithExpert(FlowPolicy[KVSpan]):
             mask.zero_()
             mask[:, count : span.length] = MASKED
 
+    def session(self) -> VLMWithExpert:
+        other = super().session()
+        assert isinstance(other, VLMWithExpert)
+        for name in self.buffers:
+            setattr(other, name, torch.zeros_like(getattr(self, name)))
+        other._spans, other._masked = {}, (-1, -1)
+        return other
+
     def fill_kv_cache(self, span: KVSpan) -> torch.Tensor:
-        """Of the last layer only K and V are needed."""
-        text, x = self.config.shapes.text, span.x
-        cos, sin = self.rotary.cos[: span.length], self.rotary.sin[: span.length]
-        mask = span.prefix_mask if self.padded or self.prefix_is_masked else None
-        for layer, keys, values in zip(self.layers, span.keys, span.values, strict=True):
+        return self.fill_together([(self, span)])
+
+    def fill_together(self, spans: Sequence[tuple[VLMWithExpert, KVSpan]]) -> torch.Tensor:
+        """Of the last layer only K and V are needed. Every span attends to itself."""
+        text, x = self.config.shapes.text, joined([span.x for _, span in spans])
+        sizes = [span.length for _, span in spans]
+        cos, sin = (joined([t[:n] for n in sizes]) for t in (self.rotary.cos, self.rotary.sin))
+        for number, layer in enumerate(self.layers):
             heads = text.heads if len(layer.out) else 0
             qkv = linear(norm(x, text.rms_eps), layer.qkv)
-            q, k, v = split(qkv, heads, text.kv_heads, cos, sin)
-            keys.copy_(k)
-            values.copy_(v)
+            parts = (part.split(sizes, 1) for part in split(qkv, heads, text.kv_heads, cos, sin))
+            out = []
+            for (model, span), q, k, v in zip(spans, *parts, strict=True):
+                span.keys[number].copy_(k)
+                span.values[number].copy_(v)
+                if heads:
+                    masked = model.padded or model.prefix_is_masked
+                    out.append(attend(q, k, v, span.prefix_mask if masked else None))
             if heads:
-                x = x + linear(attend(q, k, v, mask), layer.out)
+                x = x + linear(joined(out), layer.out)
                 x = x + mlp(norm(x, text.rms_eps), layer, text)
         return x
 

@@ -203,7 +203,7 @@ class _TimedDrafter(Drafter):
 class _TimedAcceptance(Acceptance):
     def __init__(self, inner: Acceptance, clock: SplitClock) -> None:
         self._inner, self._clock = inner, clock
-        self.lossless, self.window = inner.lossless, inner.window
+        self.lossless, self.window, self.reads = inner.lossless, inner.window, inner.reads
 
     def verify(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import shutil
 import sys
@@ -383,6 +384,43 @@ _TABLES = (
 _UNDECAYED = ("norm", "bias", "pos_embed", "positions")
 
 
+class Muon(torch.optim.Muon):
+    """torch's, its products in float32. torch has them in bf16, in which a CPU without such
+    instructions spent 14 of the 15 s of a step of the small model; float32 takes a sixteenth."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """As torch's with Nesterov's momentum; no ``closure``."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if (grad := parameter.grad) is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(grad)
+                average = state["momentum_buffer"].lerp_(grad, 1 - group["momentum"])
+                update = orthogonal(grad.lerp(average, group["momentum"]), group)
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(update, alpha=-0.2 * group["lr"] * math.sqrt(max(grad.shape)))
+
+
+def orthogonal(update: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+    """``update`` [A, B] with singular values near 1, by Newton and Schulz's iteration."""
+    wide = update if update.shape[0] <= update.shape[1] else update.T
+    wide = wide / wide.norm().clamp(min=group["eps"])
+    a, b, c = group["ns_coefficients"]
+    for _ in range(group["ns_steps"]):
+        gram = wide @ wide.T
+        wide = a * wide + (b * gram + c * gram @ gram) @ wide
+    return wide if update.shape[0] <= update.shape[1] else wide.T
+
+
+def muon_for(device: torch.device) -> type[torch.optim.Muon]:
+    """The quicker one."""
+    quick = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.optim.Muon if quick else Muon
+
+
 class Optimizer:
     """Of every parameter of ``network`` that requires a gradient."""
 
@@ -403,10 +441,9 @@ class Optimizer:
             {"params": decayed, "weight_decay": weight_decay},
             {"params": plain, "weight_decay": 0.0},
         ]
+        muon = muon_for(next(network.parameters()).device)
         self._parts: tuple[torch.optim.Optimizer, ...] = (
-            torch.optim.Muon(
-                matrices, rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
-            ),
+            muon(matrices, rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(groups, rate, betas=(0.9, 0.95), fused=True),
         )
 

@@ -19,6 +19,8 @@ from vla_ros.engine.io.config import config_json, parse_config
 from vla_ros.engine.io.fields import LEROBOT, FieldLists
 from vla_ros.engine.io.flow_config import flow_config_json, parse_flow_config
 from vla_ros.engine.io.lerobot import PRESETS
+from vla_ros.engine.io.turbovla import SMALL as TURBOVLA
+from vla_ros.engine.io.turbovla import parse_turbovla_config, turbovla_config_json
 from vla_ros.engine.models.evo1_config import PRESETS as EVO1
 from vla_ros.engine.models.evo1_config import evo1_config_json, parse_evo1_config
 
@@ -116,6 +118,25 @@ def test_of_a_token_policy_too() -> None:
         parse_config(raw | {"thinks_twice": 1})
     with pytest.raises(CheckpointError, match=r"unknown fields text_config\.qk_norm"):
         parse_config(raw | {"text_config": raw["text_config"] | {"qk_norm": True}})
+
+
+def test_of_turbovla_in_each_of_its_parts() -> None:
+    """Its authors' defaults are read, whatever their class had; what nobody knows is refused."""
+    written, found = turbovla_config_json(TURBOVLA), RELEASES["H-EmbodVis-TurboVLA-2d42436"]
+    parts = {"text": "TextEncoderConfig", "vision": "VisionEncoderConfig",
+             "interaction": "InteractionConfig", "action": "ActionHeadConfig"}  # fmt: skip
+    for part, name in parts.items():
+        for field, text in found[name].items():
+            if "factory" not in text:
+                written[part].setdefault(field, ast.literal_eval(text))
+    config = parse_turbovla_config(written)
+    assert parse_turbovla_config(written | {"embedding_dump": {"enabled": False}}) == config
+    with pytest.raises(CheckpointError, match=r"unknown fields thinks_twice \(True\)"):
+        parse_turbovla_config(written | {"thinks_twice": True})
+    for part in parts:
+        strange = written | {part: written[part] | {"thinks_twice": True}}
+        with pytest.raises(CheckpointError, match=rf"unknown fields {part}\.thinks_twice"):
+            parse_turbovla_config(strange)
 
 
 def test_trained_rtc_by_lerobots_word() -> None:

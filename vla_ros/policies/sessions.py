@@ -1,0 +1,133 @@
+"""Sessions: several robots on the weights of one policy.
+
+A session is one robot's episode: its instruction, KV cache, drafts, chunks and random state. It is
+itself a :class:`~vla_ros.policies.base.Policy`. All sessions of a policy belong to the thread that
+loaded it; dropping the object ends one.
+
+    first = load_policy(spec)
+    robots = [open_session(first) for _ in range(8)]
+    robots[0].reset(Instruction("put the red cube into the bowl", epoch=1))
+    answers = step_together([Asked(robots[0], observation, timeline), ...], clock)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from vla_ros.core.clock import SECOND, Clock
+from vla_ros.core.types import Inference, Observation, Timeline
+from vla_ros.policies.base import Policy, PolicyRefused
+
+if TYPE_CHECKING:
+    from vla_ros.engine.decoding.pieces import Together
+
+#: an answer, None while a pipeline fills, or why there is none
+Answer = Inference | Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A frame of a session that is to be answered, as for the session's ``step``."""
+
+    session: Policy
+    observation: Observation
+    timeline: Timeline
+
+
+def open_session(policy: Policy, seed: int | None = None) -> Policy:
+    """Another robot's session on the weights of ``policy``, which is a session itself.
+
+    ``seed``: of its noise and draws; None: the policy's. PolicyRefused: it has no sessions.
+    """
+    make = getattr(policy, "session", None)
+    if make is None:
+        raise PolicyRefused(
+            f"policy {policy.info.name!r} serves one robot: only policy vla has sessions"
+            " (without delay_frames)"
+        )
+    session: Policy = make(seed)
+    return session
+
+
+class Batch:
+    """Frames of several sessions that are answered side by side, a turn at a time: a frame that
+    comes while others are computed joins them at the next turn. At most one frame a session.
+
+    What can be one pass is one: vision, prompts, tokens and drafts of token policies, prefixes and
+    steps of flow policies. What cannot runs one after another. An exception that a session's frame
+    raises is that session's answer (InvalidAction: it can go on; another one: reset or drop it).
+    What a shared pass raises (out of memory) concerns all and passes through.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._together: Together[Policy, Inference | None] | None = None
+        self._answered: list[tuple[Policy, Answer]] = []
+
+    def __len__(self) -> int:
+        """Frames that are not answered."""
+        return len(self._answered) + (0 if self._together is None else len(self._together))
+
+    def add(self, asked: Asked) -> None:
+        """Another frame. It is checked and prepared now."""
+        session, frame = asked.session, (asked.observation, asked.timeline, self._clock)
+        pieces: Any = getattr(session, "pieces", None)
+        if pieces is None:
+            try:
+                self._answered.append((session, session.step(*frame)))
+            except Exception as error:
+                self._answered.append((session, error))
+            return
+        if self._together is None:
+            from vla_ros.engine.decoding.pieces import Together
+
+            self._together = Together((Exception,))
+        self._together.add(session, pieces(*frame))
+
+    def turn(self) -> list[tuple[Policy, Answer]]:
+        """Go on with all frames; those that are answered now."""
+        answered, self._answered = self._answered, []
+        return answered if self._together is None else [*answered, *self._together.turn()]
+
+
+def step_together(asked: Sequence[Asked], clock: Clock) -> list[Answer]:
+    """The answers in order, each as of its session's own ``step``: in float32 the same tokens, and
+    chunks within 1e-5."""
+    batch = Batch(clock)
+    for one in asked:
+        batch.add(one)
+    answers: dict[int, Answer] = {}
+    while len(answers) < len(asked):
+        answers |= {id(session): answer for session, answer in batch.turn()}
+    return [answers[id(one.session)] for one in asked]
+
+
+def measure(
+    sessions: Sequence[Policy], observation: Observation, clock: Clock, rounds: int = 3
+) -> dict[int, float]:
+    """Seconds that a batch takes of 1, 2, 4, ... of the sessions and of all of them, at start:
+    what :class:`vla_ros.runtime.scheduler.Costs` is made of.
+
+    Each has an instruction; ``observation`` is any that the policy takes. Reset them afterwards.
+    InvalidAction or another exception where there is no answer to it.
+    """
+    sizes = sorted({*(2**n for n in range(len(sessions).bit_length())), len(sessions)})
+    found, stamp = dict[int, float](), observation.stamp_ns
+    for size in sizes:
+        took = []
+        for _ in range(1 + rounds):  # the first warms up
+            begun = clock.steady_ns()
+            stamp += 1
+            frame = replace(observation, stamp_ns=stamp, received_steady_ns=begun)
+            timeline = Timeline(begun).mark("queue", begun)
+            for answer in step_together(
+                [Asked(s, frame, timeline) for s in sessions[:size]], clock
+            ):
+                if isinstance(answer, Exception):
+                    raise answer
+            took.append((clock.steady_ns() - begun) / SECOND)
+        found[size] = max(median(took[1:]), 1e-9)
+    return found
