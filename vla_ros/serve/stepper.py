@@ -19,8 +19,10 @@ from typing import Any, Protocol
 
 from vla_ros.core.clock import Clock
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
-from vla_ros.policies.base import InvalidAction, Policy, PolicySpec
+from vla_ros.policies.base import InvalidAction, Policy, PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
+from vla_ros.policies.sessions import Asked as Frame
+from vla_ros.policies.sessions import open_session, step_together
 from vla_ros.runtime.worker.wire import Ready
 from vla_ros.runtime.worker.worker import last_line, warm_up
 
@@ -60,18 +62,24 @@ class _Loaded:
     policy: Policy
     last: tuple[object, Instruction] | None = None
 
+    def begin(self, episode: tuple[object, Instruction]) -> None:
+        """Anew, unless it is in that episode."""
+        if self.last != episode:
+            self.last = None
+            self.policy.reset(episode[1])
+            self.last = episode
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Session:
     loaded: _Loaded
 
 
-class InTurn:
-    """Sessions that take turns. Policies without a model are loaded anew for each.
+class Shared:
+    """Sessions on one loaded policy, answered together where it has sessions.
 
-    A model is loaded once and remembers one episode: where another session asks than the last time,
-    it begins anew. So each has the answers that it would have alone, but for what a policy carries
-    from frame to frame for speed, or to continue a chunk.
+    Policies without a model are loaded anew for each. A model without sessions remembers one
+    episode: where another session asks than the last time, it begins anew.
     """
 
     def __init__(self, load: Callable[[], Policy]) -> None:
@@ -82,29 +90,43 @@ class InTurn:
 
     def open(self) -> _Session:
         """See :class:`Sessions`."""
-        own = self.info.dtype == "none"
-        return _Session(_Loaded(self._load()) if own else self._first)
+        if self.info.dtype == "none":
+            return _Session(_Loaded(self._load()))
+        try:
+            return _Session(_Loaded(open_session(self.policy)))
+        except PolicyRefused:
+            return _Session(self._first)
 
     def answer(self, asked: Sequence[Asked], clock: Clock) -> list[Answer]:
         """See :class:`Sessions`."""
-        return [self._one(one, clock) for one in asked]
+        if any(one.session.loaded is self._first for one in asked):
+            return [self._together([one], clock)[0] for one in asked]
+        return self._together(asked, clock)
 
-    def _one(self, asked: Asked, clock: Clock) -> Answer:
-        loaded: _Loaded = asked.session.loaded
-        episode = asked.session, asked.instruction
-        try:
-            if loaded.last != episode:
-                loaded.last = None
-                loaded.policy.reset(asked.instruction)
-                loaded.last = episode
-            found = loaded.policy.step(asked.observation, asked.timeline, clock)
-        except InvalidAction as error:
-            return error
-        except Exception as error:
-            traceback.print_exc()
-            loaded.last = None
-            return error
-        return InvalidAction("the policy has nothing to say yet") if found is None else found
+    def _together(self, asked: Sequence[Asked], clock: Clock) -> list[Answer]:
+        """Of sessions with a memory each."""
+        answers: dict[int, Answer | None] = {}
+        for place, one in enumerate(asked):
+            try:
+                one.session.loaded.begin((one.session, one.instruction))
+            except Exception as error:
+                answers[place] = error
+        batch = [place for place in range(len(asked)) if place not in answers]
+        frames = [
+            Frame(
+                asked[place].session.loaded.policy, asked[place].observation, asked[place].timeline
+            )
+            for place in batch
+        ]
+        answers |= dict(zip(batch, step_together(frames, clock), strict=True))
+        out: list[Answer] = []
+        for place, one in enumerate(asked):
+            answer = answers[place] or InvalidAction("the policy has nothing to say yet")
+            if isinstance(answer, Exception) and not _its_own(answer):
+                traceback.print_exception(answer)
+                one.session.loaded.last = None
+            out.append(answer)
+        return out
 
 
 class Stepper:
@@ -170,7 +192,7 @@ class Stepper:
         self._thread.join(PATIENCE_S)
 
     def _load(self, spec: PolicySpec) -> Sessions:
-        sessions = InTurn(lambda: load_policy(spec))
+        sessions = Shared(lambda: load_policy(spec))
         self._times = warm_up(sessions.policy, spec, 0, self._clock)
         return sessions
 

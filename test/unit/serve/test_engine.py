@@ -61,14 +61,16 @@ def test_a_chunk_is_continued_over_the_wire_as_here() -> None:
     spec = PolicySpec("vla", engine=engine, warmup_count=1)
     local = load_policy(spec)
     with serving(spec) as server:
-        remote = load_policy(PolicySpec("remote", engine=EngineOptions(server.address)))
+        there = PolicySpec("remote", engine=EngineOptions(server.address))
+        remote, other = load_policy(there), load_policy(there)
         assert remote.info.continues == local.info.continues
         first, second = frames(2, local.info.state_dim)
         second = replace(second, executing=Executing(first.stamp_ns, 4, 2), delay_steps=2)
-        for policy in (local, remote):
+        for policy in (local, remote, other):
             policy.reset(TASK)
         for observation in (first, second):
-            wanted, found = ask(local, observation), ask(remote, observation)
-            np.testing.assert_array_equal(found.actions, wanted.actions)
-            assert found.continues == wanted.continues
+            wanted, *both = (ask(policy, observation) for policy in (local, remote, other))
+            for found in both:
+                np.testing.assert_allclose(found.actions, wanted.actions, atol=1e-5)
+                assert found.continues == wanted.continues
         assert found.continues == second.executing

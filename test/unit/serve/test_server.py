@@ -31,7 +31,7 @@ from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
 from vla_ros.policies.base import Unreachable
 from vla_ros.serve.server import ServeOptions, Server
-from vla_ros.serve.stepper import InTurn
+from vla_ros.serve.stepper import Shared
 
 CLOCK = SystemClock()
 ROWS = np.random.default_rng(0).normal(0, 0.01, (6, 3, 7))
@@ -263,7 +263,7 @@ def fragile(monkeypatch: Any) -> Any:
     make = Server.__init__
     monkeypatch.setattr(
         Server, "__init__",
-        lambda self, spec, options: make(self, spec, options, lambda _: InTurn(Fragile)),
+        lambda self, spec, options: make(self, spec, options, lambda _: Shared(Fragile)),
     )  # fmt: skip
     return helper.serving(PolicySpec("zero"))
 
