@@ -94,6 +94,9 @@ class Inbox(Generic[Message]):
         return wait_until(look, timeout, lambda: f"a new matching message on {self.topic}")[0]
 
 
+SETTLE_S = 0.2
+
+
 class RosPeer:
     """One node in the test's domain. Close it, or use the `ros` fixture."""
 
@@ -132,12 +135,14 @@ class RosPeer:
         return self.node.create_publisher(kind, topic, qos)
 
     def wait_for_subscriber(self, publisher: Any, timeout: float = 10.0) -> None:
-        """Wait until somebody listens."""
+        """Wait until somebody listens. The reader may know its writer a moment later than the
+        writer its reader, which nobody can see from here: what is said only once waits for that."""
         wait_until(
             lambda: publisher.get_subscription_count() > 0,
             timeout,
             f"a subscriber of {publisher.topic_name}",
         )
+        time.sleep(SETTLE_S)
 
     def call(self, kind: Any, name: str, request: Any = None, timeout: float = 10.0) -> Any:
         """Call a service and return its response. One client a service: a server gives a client
