@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from vla_ros.policies.base import Unreachable
-from vla_ros.policies.remote.codec import Malformed, need, pack, unpack
+from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack
 
 TOKEN = "VLA_ROS_TOKEN"  # environment variable of both ends; a parameter would be read by all
 FAREWELL_S = 0.05  # for a word that the connection ends
@@ -60,7 +60,7 @@ class Link:
             self._url,
             additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
             compression=None,
-            max_size=None,
+            max_size=MAX_BYTES,
             open_timeout=None,
             ping_interval=None,
             proxy=None,
