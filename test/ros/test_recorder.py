@@ -42,6 +42,12 @@ def written(health):
     return max((int(number[1]) for number in found if number), default=0)
 
 
+def images(path):
+    """Images in a bag that is still being written."""
+    with Bag(path) as bag:
+        return next((topic.count for topic in bag.topics if topic.name == "/image"), 0)
+
+
 def decoded(bag, topic):
     return [bag.decode(message) for message in bag.messages([topic])]
 
@@ -57,6 +63,8 @@ def test_a_run_is_recorded_whole_and_its_hold_once_more(spawn_node, start_policy
     camera = rig.camera()
     rig.expect(State.RUNNING)
     rig.wait_for(CommandKind.POLICY, begin=20)
+    # The recorder may find the camera later than the policy does.
+    wait_until(lambda: images(bag) > 10, 30.0, "images in the bag", every=0.2)
     camera.signal(signal.SIGKILL)
     rig.expect(State.HOLD)
     recorder.wait_for_log("flight record written", timeout=10.0)
@@ -76,7 +84,6 @@ def test_a_run_is_recorded_whole_and_its_hold_once_more(spawn_node, start_policy
             assert tuple(one.action) == tuple(seen[one.sequence].action)
             assert stamp_ns(one.observation_stamp) == stamp_ns(seen[one.sequence].observation_stamp)
         stamps = [stamp_ns(m.header.stamp) for m in decoded(whole, "/image")]
-        # The camera may have been found later than the commands.
         evidence = {stamp_ns(m.observation_stamp) for m in kept if m.kind == 0}
         assert len(stamps) > 10
         assert {stamp for stamp in evidence if stamp >= stamps[0]} <= set(stamps)
