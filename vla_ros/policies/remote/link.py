@@ -90,9 +90,11 @@ class Link:
                 fresh = True
 
     def receive(self, timeout_s: float) -> dict[Any, Any]:
-        """The answer. ServerError: it is the server's word that there is none. Malformed."""
+        """The answer. Malformed. ServerError: it is the server's word that there is none, and its
+        last on this connection: openpi's servers close it after that."""
         answer = self._run(self._socket.recv(), timeout_s)
         if isinstance(answer, str):
+            self.close()
             raise ServerError(_last_line(answer))
         return unpack(answer)
 
