@@ -175,6 +175,12 @@ setup(
         "view": ["viser>=1.1,<1.2", "msgspec>=0.18", "websockets>=13.1", "Pillow>=10.1"],
         # policy remote and `vla-ros serve`, see docs/how-to/remote-gpu.md
         "serve": ["websockets>=13.1", "msgpack>=1.0.5", "prometheus_client>=0.17"],
+        "ray": [
+            "ray[serve]>=2.40",
+            "websockets>=13.1",
+            "msgpack>=1.0.5",
+            "prometheus_client>=0.17",
+        ],
         # See docs/how-to/other-windows.md: 670 MB with pyarrow.
         "rerun": ["rerun-sdk>=0.41,<0.42; python_version >= '3.11'", "rosbags>=0.11,<0.12"],
         "test": TEST,

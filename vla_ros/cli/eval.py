@@ -159,6 +159,8 @@ def _old_rtc(text: str) -> list[str]:
 def _how(add: Callable[..., Any]) -> None:
     add("--no-ros", action="store_true", help="lock-step straight on the policy, without ROS")
     add("--workers", type=int, default=1, metavar="N", help="lock-step: processes (1)")
+    add("--batched", action="store_true", help="with --no-ros: the policy is loaded once, and"
+        " answers the episodes of all workers together")  # fmt: skip
     add("--image-size", type=int, default=256, metavar="PX", help="of the cameras (256)")
     add("--out", type=Path, metavar="DIR", help="the evaluation's directory (runs/eval-TIME)")
     add("--beside", nargs="+", type=Path, default=[], metavar="DIR", help="finished evaluations of"
@@ -204,6 +206,8 @@ def check(args: argparse.Namespace) -> None:
         raise UserError("--delay-frames is lock-step: in real time use --image-delay-ms")
     if not realtime and any(args.image_delay_ms):
         raise UserError("--image-delay-ms is real time: in lock-step use --delay-frames")
+    if args.batched:
+        _check_batched(args)
     if args.promote and not (args.against and args.policy == "vla"):
         raise UserError("--promote judges a checkpoint by the one before: give --against")
     if args.promote and args.promote.exists() and not args.promote.is_symlink():
@@ -216,6 +220,16 @@ def check(args: argparse.Namespace) -> None:
         raise UserError("--max-steps must be 0 or more, --num-threads at least 1")
     if any(r < 1 or r > 255 for r in args.relaxed_distance):
         raise UserError("--relaxed-distance: distances are 1 to 255 bins")
+
+
+def _check_batched(args: argparse.Namespace) -> None:
+    if args.policy != "vla" or not args.no_ros:
+        raise UserError("--batched is for --policy vla with --no-ros: a model answers many")
+    if args.workers < 2:
+        raise UserError("--batched answers the episodes of several --workers together: give 2 or"
+                        " more")  # fmt: skip
+    if any(args.delay_frames) or any(word in REFERENCES for word in args.decoding or []):
+        raise UserError("--batched has neither --delay-frames nor reference decodings")
 
 
 def _check_view(args: argparse.Namespace) -> None:
@@ -502,6 +516,10 @@ def _play(
 ) -> Iterator[Played]:
     from vla_ros.data.episodes import parallel
 
+    if args.batched:
+        from vla_ros.serve.episodes import play_on_one_engine
+
+        return play_on_one_engine(plan.setup, plan.variants, orders, args.workers, say)
     make: MakeRunner = direct_runner if plan.setup.route == "direct" else graph_runner
     if args.view:
         make = _watched_runner(say)

@@ -46,6 +46,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--max-clients", type=int, default=16, metavar="N", help="at once (16)")
     add("--max-mib", type=float, default=32.0, metavar="X", help="largest message (32)")
     add("--max-rate", type=float, default=200.0, metavar="HZ", help="of a client, more waits (200)")
+    add("--replicas", type=int, default=0, metavar="N", help="as a Ray Serve application of N"
+        " processes, on cuda with a GPU each (0: without Ray)")  # fmt: skip
     add("--warmup-count", type=int, default=3, metavar="N", help="inferences before it serves (3)")
     add_engine_flags(parser.add_argument_group("the engine"), *FLAGS)
 
@@ -57,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.policies.remote.link import TOKEN
     from vla_ros.serve.server import ServeOptions, serve
 
+    if args.replicas < 0 or (args.replicas and not args.port):
+        raise UserError("--replicas must be 0 or more, and with Ray --port is a number")
     if args.policy == "remote":
         raise UserError("--policy remote: its clients may ask that server themselves")
     options = ServeOptions(
@@ -76,6 +80,10 @@ def run(args: argparse.Namespace) -> int:
     spec = PolicySpec(
         args.policy, engine=engine, replay_file=args.replay_file, warmup_count=args.warmup_count
     )
+    if args.replicas:
+        from vla_ros.serve.replicas import serve_replicas
+
+        return serve_replicas(spec, options, args.replicas, lambda line: print(line, flush=True))
     return serve(spec, options, lambda line: print(line, flush=True))
 
 

@@ -35,6 +35,14 @@ class Metrics:
         self.passed.observe(seconds)
         self.batch.observe(count)
 
+    def frames_a_pass(self) -> float:
+        """Observations that a pass answered, in the mean."""
+        passes, frames = (
+            self.registry.get_sample_value(f"vla_ros_batch_size_{name}")
+            for name in ("count", "sum")
+        )
+        return (frames or 0.0) / (passes or 1.0)
+
     def text(self) -> str:
         """In Prometheus' format."""
         return str(self._text(self.registry), "utf-8")

@@ -89,7 +89,7 @@ class Server:
         make: Callable[[PolicySpec], Sessions] | None = None,
     ) -> None:
         self._websockets = need("websockets.asyncio.server")
-        self._closed = need("websockets.exceptions").ConnectionClosed
+        self.closed = need("websockets.exceptions").ConnectionClosed
         need("msgpack")
         self._options = options
         self.metrics = Metrics()
@@ -119,7 +119,7 @@ class Server:
         options = self._options
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         server = await self._websockets.serve(
-            self._serve,
+            self.converse,
             options.host,
             options.port,
             process_request=self._admit,
@@ -153,6 +153,11 @@ class Server:
         self.failure = reason
         self.stop()
 
+    def sick(self) -> str:
+        """Why it is of no use now; "": it answers."""
+        hangs = self._stepper.busy_s() > HUNG_S
+        return self.failure or (f"the policy has not answered for {HUNG_S:g} s" if hangs else "")
+
     # ------------------------------------------------------------------ HTTP, before a websocket
 
     def _admit(self, connection: Any, request: Any) -> Any:
@@ -160,11 +165,10 @@ class Server:
         let in. None: go on with the websocket."""
         path = request.path.partition("?")[0]
         if path == "/healthz":
-            sick = self._stepper.busy_s() > HUNG_S
+            sick = self.sick()
             status = http.HTTPStatus.SERVICE_UNAVAILABLE if sick else http.HTTPStatus.OK
-            text = f"the policy has not answered for {HUNG_S:g} s\n" if sick else "OK\n"
-            return connection.respond(status, text)
-        if not self._knows_token(request.headers.get("Authorization", "")):
+            return connection.respond(status, f"{sick or 'OK'}\n")
+        if not self.knows_token(request.headers.get("Authorization", "")):
             self.metrics.refused.labels("token").inc()
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"give the server's ${TOKEN}\n")
         if path == "/metrics":
@@ -175,7 +179,7 @@ class Server:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
         return None
 
-    def _knows_token(self, header: str) -> bool:
+    def knows_token(self, header: str) -> bool:
         """`Authorization: Api-Key TOKEN`, as openpi's client sends it, or `Bearer TOKEN`."""
         scheme, _, given = header.partition(" ")
         known = scheme in ("Api-Key", "Bearer") and hmac.compare_digest(
@@ -185,12 +189,13 @@ class Server:
 
     # ------------------------------------------------------------------ one client
 
-    async def _serve(self, socket: Any) -> None:
+    async def converse(self, socket: Any) -> None:
+        """A client, from its connection to its end."""
         self._clients += 1
         self.metrics.sessions.inc()
         try:
             await self._talk(socket)
-        except self._closed:
+        except self.closed:
             pass
         except Exception:
             _log.exception("a client's connection failed")

@@ -89,6 +89,8 @@ def test_only_in_real_time_drafts_adapt():
         (["--policy", "zero", "--mode", "realtime", "--no-ros"], "--no-ros is lock-step"),
         (["--policy", "zero", "--no-ros", "--view"], "with --no-ros there is none"),
         (["--policy", "zero", "--workers", "2", "--view"], "--view shows one graph"),
+        (["--policy", "zero", "--no-ros", "--batched"], "--batched is for --policy vla"),
+        (["--no-ros", "--batched"], "--batched answers the episodes of several --workers"),
         (["--policy", "zero", "--mode", "realtime", "--workers", "2"], "slow each other down"),
         (["--policy", "zero", "--mode", "realtime", "--delay-frames", "1"], "--image-delay-ms"),
         (["--policy", "zero", "--image-delay-ms", "50"], "--delay-frames"),
@@ -228,6 +230,25 @@ def test_workers_play_the_same_episodes(tmp_path):
     assert one == two
     assert len(one) == 4
     assert len(list((tmp_path / "two" / "strips").iterdir())) == 2
+
+
+@pytest.mark.parametrize("checkpoint", ["random:small", "random:small-oft", "random:pi0-small"])
+def test_batched_episodes_are_the_same_as_one_by_one(tmp_path, capfd, checkpoint):
+    pytest.importorskip("websockets")
+    words = ["eval", "--checkpoint", checkpoint, "--no-ros", *SMALL, "--episodes", "2"]
+    words += ["--tasks", "reach_red_cube", "reach_blue_cube", "--dtype", "float32"]
+    words += ["--replan-interval", "0" if checkpoint == "random:small" else "2"]
+    assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    capfd.readouterr()
+    assert main([*words, "--batched", "--workers", "3", "--out", str(tmp_path / "all")]) == 0
+    together = re.search(r"auto\S*: (\d\.\d) frames a pass", capfd.readouterr().err)
+    assert together and float(together[1]) > 1.0
+    one, all_ = ({r.job.key(): r for r in read_records(tmp_path / name)} for name in ("one", "all"))
+    assert len(one) == 4 and one.keys() == all_.keys()
+    for key, record in one.items():
+        assert (all_[key].steps, all_[key].reason) == (record.steps, record.reason)
+        if checkpoint != "random:pi0-small":  # of equal tokens
+            assert all_[key].action_digest == record.action_digest
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

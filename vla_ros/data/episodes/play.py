@@ -241,10 +241,13 @@ class WorldClock:
 
 
 class DirectRunner:
-    """A :class:`vla_ros.data.episodes.play.Runner` for ``route`` direct."""
+    """A :class:`vla_ros.data.episodes.play.Runner` for ``route`` direct. ``acts``: what is loaded
+    instead of the variant's policy: that policy, served elsewhere."""
 
-    def __init__(self, setup: Setup, variants: tuple[Variant, ...]) -> None:
-        self._setup = setup
+    def __init__(
+        self, setup: Setup, variants: tuple[Variant, ...], acts: PolicySpec | None = None
+    ) -> None:
+        self._setup, self._acts = setup, acts
         self._world: Environment | None = None
         self._acting: tuple[Variant, Brain] | None = None
 
@@ -284,7 +287,8 @@ class DirectRunner:
         assert self._world is not None
         try:
             limits = limits_of(self._setup, variant, self._world.spec)
-            brain = Brain(self._setup, variant, limits, self._world.spec)
+            acts = self._acts or policy_spec(self._setup, variant, self._world.spec)
+            brain = Brain(acts, variant, limits)
         except (PolicyRefused, ValueError) as error:
             raise RunnerFailed(str(error)) from error
         self._acting = (variant, brain)
@@ -298,11 +302,8 @@ class Brain:
     gives a frame its images: the loop needs none, so where nobody is asked none are rendered.
     """
 
-    def __init__(
-        self, setup: Setup, variant: Variant, limits: Limits, robot: EnvSpec | None = None
-    ) -> None:
+    def __init__(self, spec: PolicySpec, variant: Variant, limits: Limits) -> None:
         self.clock = WorldClock()
-        spec = policy_spec(setup, variant, robot)
         policy = load_policy(spec)
         warm_up(policy, spec, os.getpid(), self.clock)
         chunking = chunking_of(variant, limits, policy.info)

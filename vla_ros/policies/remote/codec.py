@@ -39,7 +39,8 @@ def need(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         name = module.partition(".")[0]
-        raise NotInstalled(f"{name} is not installed: pip install 'vla_ros[serve]'") from error
+        extra = "ray" if name in ("ray", "starlette") else "serve"
+        raise NotInstalled(f"{name} is not installed: pip install 'vla_ros[{extra}]'") from error
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
