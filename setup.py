@@ -173,8 +173,13 @@ setup(
         # The page in the browser, see docs/how-to/watch.md. viser 1.1 asks for rich below 15; its
         # test opens it in Chromium where that is installed, over websockets.
         "view": ["viser>=1.1,<1.2", "msgspec>=0.18", "websockets>=13.1", "Pillow>=10.1"],
-        # policy remote and `vla-ros serve`, see docs/how-to/remote-gpu.md
-        "serve": ["websockets>=13.1", "msgpack>=1.0.5", "prometheus_client>=0.17"],
+        # policy remote and `vla-ros serve`; zmq speaks with GR00T's own server.
+        "serve": [
+            "websockets>=13.1",
+            "msgpack>=1.0.5",
+            "prometheus_client>=0.17",
+            "pyzmq>=25",
+        ],
         "ray": [
             "ray[serve]>=2.40",
             "websockets>=13.1",

@@ -1,4 +1,5 @@
-"""Whether what git tracks stays small: no file over 500 kB but shipped weights, 46 MB in all.
+"""Whether what git tracks stays small: no file over 500 kB but shipped weights, 46 MB in all; and
+that none holds an unsolved merge.
 
 `make check` runs it; standard library only. Reports and episodes are made by the commands of
 benchmarks/README.md, and the weights of studies are brought back by weights.py.
@@ -42,12 +43,19 @@ def problems(files: dict[str, int]) -> list[str]:
     )
 
 
+def unmerged() -> list[str]:
+    """Files with git's marks of a conflict, a line each."""
+    command = ["git", "-C", str(ROOT), "grep", "-lE", "^(<{7}|>{7}) "]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return [f"{name} holds an unsolved merge" for name in listed.splitlines()]
+
+
 def main() -> int:
     files = sizes()
     if files is None:
         print("tracked files: no git clone, not checked")
         return 0
-    found = problems(files)
+    found = problems(files) + unmerged()
     for line in found:
         print(f"tracked files: {line}", file=sys.stderr)
     return 1 if found else 0

@@ -140,8 +140,11 @@ class PolicySpec:
             raise PolicyRefused("policy 'vla' needs a checkpoint: a directory or shipped:tabletop")
         if self.name == "lerobot" and not self.checkpoint:
             raise PolicyRefused("policy 'lerobot' needs a checkpoint: a folder, or a hub id")
-        if self.name == "remote" and not self.checkpoint.startswith(("ws://", "wss://")):
-            raise PolicyRefused("policy 'remote' needs a checkpoint: the server, as ws://host:8000")
+        if self.name == "remote" and not self.checkpoint.startswith(("ws://", "wss://", "tcp://")):
+            raise PolicyRefused(
+                "policy 'remote' needs a checkpoint: the server, as ws://host:8000, or tcp://host:5555"
+                " of GR00T's"
+            )
         if self.engine.weights and self.name != "vla":
             raise PolicyRefused(f"weights is for policy vla: {self.name!r} has none in formats")
         if self.require_verified and self.name != "vla":

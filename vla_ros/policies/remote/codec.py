@@ -7,6 +7,7 @@ how deep, how many and how long its parts are is counted before anything is made
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -43,10 +44,18 @@ def need(module: str) -> Any:
         raise NotInstalled(f"{name} is not installed: pip install 'vla_ros[{extra}]'") from error
 
 
-def pack(message: Mapping[str, Any]) -> bytes:
-    """A message as bytes. ValueError, TypeError, OverflowError: it holds what msgpack cannot."""
-    packed: bytes = need("msgpack").packb(message, default=_plain)
+def pack(message: Mapping[str, Any], as_npy: bool = False) -> bytes:
+    """A message as bytes. ``as_npy``: arrays as GR00T's servers take them, see there. ValueError,
+    TypeError, OverflowError: it holds what msgpack cannot."""
+    packed: bytes = need("msgpack").packb(message, default=_npy if as_npy else _plain)
     return packed
+
+
+def _npy(value: Any) -> Any:
+    """Source: Isaac-GR00T ``gr00t/policy/server_client.py``, MsgSerializer."""
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
+    return {"__ndarray_class__": True, "as_npy": stream.getvalue()}
 
 
 def _plain(value: Any) -> Any:
@@ -69,6 +78,14 @@ def unpack(data: bytes, max_bytes: int = MAX_BYTES) -> dict[Any, Any]:
 
     Arrays are read-only views of the message's bytes.
     """
+    message = unpack_any(data, max_bytes)
+    if not isinstance(message, dict):
+        raise Malformed(f"the message is a {type(message).__name__}, not a map")
+    return message
+
+
+def unpack_any(data: bytes, max_bytes: int = MAX_BYTES) -> Any:
+    """As :func:`unpack`, of a message that need be no map."""
     msgpack = need("msgpack")
     if len(data) > max_bytes:
         raise Malformed(f"a message of {len(data)} bytes, at most {max_bytes} are read")
@@ -76,12 +93,10 @@ def unpack(data: bytes, max_bytes: int = MAX_BYTES) -> dict[Any, Any]:
     limits |= {f"max_{kind}_len": max_bytes for kind in ("bin", "str")}
     parts = _Parts()
     try:
-        message = msgpack.unpackb(
+        message: Any = msgpack.unpackb(
             data, object_hook=parts.take_map, list_hook=parts.take_list, max_ext_len=0,
             strict_map_key=False, **limits,
         )  # fmt: skip
-        if not isinstance(message, dict):
-            raise Malformed(f"the message is a {type(message).__name__}, not a map")
         _check_depth(message, MAX_DEPTH)
     except Malformed:
         raise
@@ -112,6 +127,10 @@ class _Parts:
             return _array(values)
         if b"__npgeneric__" in values:
             return _dtype(values[b"dtype"]).type(values[b"data"])
+        if "__ndarray_class__" in values:
+            return _array_of_npy(values["as_npy"])
+        if "__ModalityConfig_class__" in values:
+            return values["as_json"]
         return values
 
 
@@ -133,6 +152,19 @@ def _array(values: dict[Any, Any]) -> np.ndarray[Any, Any]:
     if (count := math.prod(shape)) * dtype.itemsize != len(data):
         raise Malformed(f"an array of {count} {dtype} in {len(data)} bytes")
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _array_of_npy(data: Any) -> np.ndarray[Any, Any]:
+    """NumPy's own file format 1.0, its header looked at before anything is made of it."""
+    if not isinstance(data, bytes):
+        raise Malformed("an array without bytes")
+    stream = io.BytesIO(data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise Malformed("an array in another version of NumPy's format than 1.0")
+    shape, columns_first, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=1000)
+    head = {b"dtype": dtype.str, b"shape": list(shape[::-1] if columns_first else shape)}
+    array = _array({**head, b"data": data[stream.tell() :]})
+    return array.T if columns_first else array
 
 
 def _check_depth(value: Any, left: int) -> None:

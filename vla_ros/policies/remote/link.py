@@ -68,7 +68,7 @@ class Link:
         try:
             first = await socket.recv()
             if isinstance(first, str):
-                raise OSError(f"it says {_last_line(first)}")
+                raise OSError(f"it says {last_line(first)}")
             self.metadata = unpack(first)
         except BaseException:
             socket.transport.abort()
@@ -95,7 +95,7 @@ class Link:
         answer = self._run(self._socket.recv(), timeout_s)
         if isinstance(answer, str):
             self.close()
-            raise ServerError(_last_line(answer))
+            raise ServerError(last_line(answer))
         return unpack(answer)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Link:
             raise Unreachable(f"{self._url} does not answer") from None
         except self._websockets.exceptions.InvalidStatus as error:
             status, said = error.response.status_code, error.response.body or b""
-            line = _last_line(said.decode(errors="replace"))
+            line = last_line(said.decode(errors="replace"))
             raise Unreachable(f"{self._url} refuses: HTTP {status} {line}".rstrip()) from error
         except (OSError, EOFError, self._websockets.exceptions.WebSocketException) as error:
             self.close()
@@ -137,10 +137,10 @@ def _reason(error: BaseException) -> str:
     with contextlib.suppress(AttributeError):
         if error.strerror:  # type: ignore[attr-defined]
             return str(error.strerror)  # type: ignore[attr-defined]
-    return _last_line(str(error)) or type(error).__name__
+    return last_line(str(error)) or type(error).__name__
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
     """Of a traceback that is the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:500] if lines else ""

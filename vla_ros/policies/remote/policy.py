@@ -1,4 +1,4 @@
-"""A policy on another machine as a policy here: any server of openpi's protocol, or ours.
+"""A policy on another machine as a policy here: any server of openpi's protocol, GR00T's, or ours.
 
 One question at a time. An answer that is late comes with a later call and names the observation
 that it belongs to, so its age is what it is; the gate judges it as every other. A link that is lost
@@ -29,6 +29,7 @@ from vla_ros.core.types import (
 )
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec, Unreachable, finish
 from vla_ros.policies.remote.codec import Malformed
+from vla_ros.policies.remote.groot import GrootLink
 from vla_ros.policies.remote.link import Link, ServerError
 from vla_ros.policies.remote.names import Names, names_from, names_of
 from vla_ros.policies.units import Scaling, scaling_for, unit_of
@@ -50,7 +51,8 @@ class _Question:
 
 
 class RemotePolicy:
-    """Sends every observation to the server at ``spec.checkpoint`` (ws:// or wss://).
+    """Sends every observation to the server at ``spec.checkpoint`` (ws:// or wss://; tcp:// of
+    GR00T's).
 
     ``spec.options``: ``names``, the table of :mod:`vla_ros.policies.remote.names` (our own server
     says its own), and ``timeout_s``, how long an observation waits for its answer before
@@ -66,7 +68,9 @@ class RemotePolicy:
             )
         self._spec, self._url = spec, spec.checkpoint
         given = spec.options.get("timeout_s")
-        self._link = Link(self._url)
+        self._link: Link | GrootLink = (
+            GrootLink(self._url) if self._url.startswith("tcp://") else Link(self._url)
+        )
         self._task = TRIAL
         self._question: _Question | None = None
         self._timeout_s = TRY_S
