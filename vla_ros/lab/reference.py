@@ -75,9 +75,10 @@ class GenerateFast(FastEngine):
     """pi0-FAST by transformers' ``PaliGemmaForConditionalGeneration.generate``, vision included, on
     the same pixels and prompt. ``weights``: the checkpoint's once more, as floats.
 
-    Greedy, to the end marker, transformers' default cache and SDPA attention. ``token_type_ids`` of
-    0 say that the prompt is a prefix whose tokens see each other, as the policy was trained;
-    without them transformers masks it causally, and says something else.
+    Greedy, to the end marker, transformers' default cache and SDPA attention. Its masks are the
+    policy's: the prompt's tokens see each other, which ``token_type_ids`` of 0 say and since
+    PaliGemma's config says ``use_bidirectional_attention`` by default is so without them too; what
+    is generated sees what is before it.
     """
 
     def __init__(self, policy: LoadedPolicy, options: EngineOptions, weights: Weights) -> None:
