@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("rosbags", reason="rosbags is not installed: pip install '.[replay]'")
 
@@ -17,8 +19,14 @@ from support.hub_folders import fasts
 from vla_ros.cli.main import main
 from vla_ros.core.clock import SystemClock
 from vla_ros.core.types import Executing, Observation, Timeline
+from vla_ros.data.lerobot.dataset import Feature, Info, Row
 from vla_ros.engine import EngineOptions, load_engine
+from vla_ros.engine.decoding.base import up_to
 from vla_ros.engine.engine import FastEngine
+from vla_ros.lab.train.head import recorded
+from vla_ros.lab.train.head.features import read_episode
+from vla_ros.lab.train.head.recorded import answer
+from vla_ros.lab.train.head.rollouts import RolloutOptions
 
 EPISODES, FRAMES = 6, 12
 HEAD = ["train", "--head", "--threads", "1", "--device", "cpu", "--state-in-prompt", "robot"]
@@ -31,9 +39,9 @@ def seen(episode: int, number: int) -> tuple[Any, Any]:
     return pixels, state
 
 
-def spot_bag(path: Path, state: bool = True) -> Path:
+def spot_bag(path: Path, state: bool = True, episodes: int = EPISODES) -> Path:
     entries: list[Entry] = []
-    for episode in range(EPISODES):
+    for episode in range(episodes):
         begin = (1000 + 10 * episode) * 10**9
         entries.append(task(begin - T, TASK))
         for number in range(FRAMES):
@@ -111,15 +119,74 @@ def test_a_head_is_trained_on_answers_to_recorded_frames_and_drafts(
     assert "execute 1 actions of a chunk, not 2" in said
 
 
+class Dataset:
+    """What LeRobot's Python says of a data set, without it."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        names = ("observation.images.top", "observation.images.wrist", "observation.state")
+        kinds = ("video", "video", "float32")
+        features = {
+            name: Feature(name, kind, (), ()) for name, kind in zip(names, kinds, strict=True)
+        }
+        self.info = Info(20, 3, 3 * 4, features, {})
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, *raised: object) -> None: ...
+
+    def rows(self, names: tuple[str, ...]) -> Iterator[Row]:
+        for n in range(12):
+            pixels, state = seen(n // 4, n % 4)
+            given = dict(zip(names, (pixels, pixels[::-1].copy()), strict=False))
+            yield Row(n // 4, TASK, given, {names[2]: state})
+
+
+def test_the_rows_of_a_data_set_are_asked_about_as_many_as_are_executed(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "set" / "meta").mkdir(parents=True)
+    (tmp_path / "set" / "meta" / "info.json").write_text("{}")
+    monkeypatch.setattr(recorded, "Reader", Dataset)
+    monkeypatch.setattr(recorded, "python_of", lambda: "python")
+    engine = load_engine(EngineOptions(str(target), state_in_prompt="robot"))
+    assert isinstance(engine, FastEngine)
+    options = RolloutOptions("it", executed=3)
+    made = list(answer(options, tmp_path / "out", [tmp_path / "set"], engine, CLOCK))
+    assert [one.done for one in made] == [1, 2, 3]
+    files = sorted((tmp_path / "out").glob("*.safetensors"))
+    assert [file.stem for file in files] == ["judge-0000", "judge-0002", "learn-0001"]
+    episode = read_episode(files[2])
+    assert len(episode) == 2, "rows 0 and 3 of four"
+    engine.reset(TASK)
+    for own, number in zip(episode.tokens.tolist(), (0, 3), strict=True):
+        pixels, state = seen(1, number)
+        found = engine.step(
+            Observation(number, number, 0, pixels, pixels[::-1].copy(), state), Timeline(0), CLOCK
+        )
+        assert found is not None
+        assert tuple(up_to(own, engine.model.ends)) == found.tokens
+    # row j of the target's chances is where token j was chosen: the likeliest is what was said
+    bins = episode.tokens - engine.model.actions.first
+    there = (bins >= 0) & (bins < engine.model.actions.bins)
+    assert there.sum() > 10
+    assert torch.equal(episode.targets.float().argmax(-1)[there], bins[there])
+    assert episode.targets[episode.tokens == engine.model.ends][:1].sum() > 0
+
+
 def test_what_it_cannot_learn_from_is_one_line(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blind = spot_bag(tmp_path / "blind", state=False)
+    blind, short = (
+        spot_bag(tmp_path / "blind", state=False),
+        spot_bag(tmp_path / "short", episodes=2),
+    )
     (tmp_path / "empty").mkdir()
     for number, (words, line) in enumerate((
         ([], "says FAST tokens, for a robot of its own: give --data"),
         (["--data", str(blind)], "has no observation.state, which the target takes"),
         (["--data", str(tmp_path / "empty")], "no bag and no LeRobotDataset"),
+        (["--data", str(short)], "--data has 2 episodes: a draft head needs one to learn from"),
         (["--data", str(blind), "--executed", "9"], "gives 8 actions: 9 cannot be executed"),
     )):  # fmt: skip
         asked = [*HEAD, "--target", str(target), "--out", str(tmp_path / str(number)), *words]
