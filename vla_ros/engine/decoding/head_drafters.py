@@ -299,8 +299,8 @@ class FastHeadDrafter(FastDrafter):
     as ``temporal_tree``; from the first action token on the head's trees, the head being told how
     the last chunk would be spelled on.
 
-    A head knows answers as long as those it was trained on; what lies behind is spelled. An end
-    marker is not among its tokens.
+    A head knows answers as long as those it was trained on; what lies behind is spelled, and so it
+    is where the head's trees do not pay. An end marker is not among its tokens.
     """
 
     def __init__(
@@ -331,7 +331,8 @@ class FastHeadDrafter(FastDrafter):
         self._head.observe_taps(taps, rows)
 
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
-        if not len(self._actions.prefix) <= len(prefix) < len(self._head.trees):
+        known, trees = len(prefix), self._head.trees
+        if not len(self._actions.prefix) <= known < len(trees) or not len(trees[known]):
             return super().propose(prefix, limit)
         draft, passes = self._head.grown(prefix, limit, self.expected)
         self.passes += passes
