@@ -4,7 +4,9 @@
 
 The stream is the spot of test/golden/spot.py, which the checkpoint was trained on: of each chunk of
 8 actions 1, 2 or 4 are executed before the next frame. First what drafts could be worth: the chunks
-themselves, as a policy without any error would say them, in passes. Writes pi0_fast/summary.json.
+themselves, as a policy without any error would say them, in passes. The draft head is trained here,
+by `vla-ros train --head` without a bag around the frames, on the spot's path from where the stream
+of 1 executed ends to where the checkpoint's own training ended. Writes pi0_fast/summary.json.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from __future__ import annotations
 import sys
 import tarfile
 import tempfile
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +24,29 @@ import torch
 
 from vla_ros.core.console import json_text
 from vla_ros.core.types import Executing, Observation, Timeline
+from vla_ros.data.lerobot.dataset import STATE, Row
 from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
 from vla_ros.engine.decoding.request import Request, StageTimer
+from vla_ros.engine.engine import FastEngine
 from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.processors import Scaler
-from vla_ros.lab.bench.fast import ROWS, measure
+from vla_ros.lab.bench.fast import ROWS, engine_of, measure
 from vla_ros.lab.bench.measure import CLOCK
+from vla_ros.lab.train.head import recorded
 from vla_ros.lab.train.head.judge import speculated
+from vla_ros.lab.train.head.options import HeadOptions
+from vla_ros.lab.train.head.run import HEAD, Reporter, Run
+from vla_ros.lab.train.head.run import run as train
+from vla_ros.sim.env import AGENTVIEW, WRIST
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "test" / "golden"
 sys.path.insert(0, str(GOLDEN))
 from spot import STEP, TASK, trajectory  # noqa: E402
 
+TRAINED_TO = 40.0  # the phase at which the checkpoint's training ended (test/golden)
 NOTHING = np.zeros((1, 1, 3), np.uint8)
 
 
@@ -55,6 +66,29 @@ def exact_policy(
     return passes / (count - 1)
 
 
+def trained_head(target: Path, out: Path, begin: float) -> tuple[Path, dict[str, Any]]:
+    """A draft head's folder, and what was said of it on episodes held out."""
+    count, length = int((TRAINED_TO - begin) / STEP) // 10, 10
+
+    def rows() -> Iterator[Row]:
+        for episode in range(count):
+            for number in range(length):
+                pixels, state, _ = trajectory(begin + STEP * (length * episode + number))
+                images = {AGENTVIEW: pixels, WRIST: pixels[::-1].copy()}
+                yield Row(episode, TASK, images, {STATE: state})
+
+    cameras = {AGENTVIEW: AGENTVIEW, WRIST: WRIST}
+    recorded.open_recording = lambda *_: recorded.Recording(cameras, count, rows())
+    asked = Run(str(target), executed=1, data=(target,), state_in_prompt="robot")
+    quiet = Reporter(lambda _: None, lambda _: None)
+    found = train(asked, HeadOptions.of_recursive(), out, quiet)
+    assert found is not None
+    print(f"draft head, step {found.step}: {found.judged.passes} passes on frames held out,"
+          f" {found.temporal.passes} by temporal_tree")  # fmt: skip
+    told = {"episodes": count, "frames": count * length, "step": found.step}
+    return out / HEAD, told | {"passes_held_out": found.judged.passes}
+
+
 def main() -> None:
     torch.set_num_threads(1)
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 120
@@ -62,17 +96,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         with tarfile.open(GOLDEN / "data" / "pi0fast.tar.xz") as archive:
             archive.extractall(scratch, filter="data")
+        begin = 5.0 + STEP * count
+        target = Path(scratch) / "pi0fast"
+        folder, out["head"] = trained_head(target, Path(scratch) / "run", begin)
         for executed in (1, 2, 4):
             frames = []
             for number in range(count):
                 pixels, state, _ = trajectory(5.0 + executed * STEP * number)
                 frames.append(Observation(number, number, 0, pixels, pixels[::-1].copy(), state))
-            engines = {
-                name: load_engine(
-                    EngineOptions(f"{scratch}/pi0fast", state_in_prompt="robot", **row)
-                )
-                for name, row in ROWS.items()
-            }
+            first = load_engine(EngineOptions(str(target), state_in_prompt="robot"))
+            assert isinstance(first, FastEngine)
+            asked = replace(first.options, draft_checkpoint=str(folder))
+            engines = {name: engine_of(first, name, replace(asked, **row))
+                       for name, row in ROWS.items()}  # fmt: skip
             policy = engines["speculative"].policy
             spoken = policy.model.actions, policy.processors.action
             exact = [exact_policy(*spoken, executed, count, wide) for wide in (False, True)]

@@ -34,7 +34,7 @@ DESCRIPTION = """\
 Measure every way of decoding and its references on one model; of a flow policy
 (random:smolvla-small, a LeRobot folder) the phases vision, prefix and step, beside a plain program,
 transformers and LeRobot; of OpenVLA-OFT and BitVLA vision, pass and head; of pi0-FAST passes and
-time of a chunk, with drafts and without."""
+time of a chunk, with drafts and without, beside transformers' generate."""
 
 FILE_WIDTH = 160  # of bench.txt
 #: Options of the engine that are flags.
@@ -386,8 +386,9 @@ def _run_fast(args: argparse.Namespace) -> int:
         checkpoint=args.checkpoint, device=device, dtype=args.dtype, weights=args.weights,
         state_in_prompt=args.state_in_prompt,
         cuda_graphs=args.cuda_graphs, num_threads=args.num_threads or (1 if device == "cpu" else 0),
+        decoding="speculative", draft_checkpoint=str(args.head or ""),
     )  # fmt: skip
-    rows = tuple(args.rows.split(",")) if args.rows else tuple(fast.ROWS)
+    rows = tuple(args.rows.split(",")) if args.rows else fast.rows_for(options)
     cpu_clock = _cpu_clock(args, device)
     with Progress() as progress, user_errors(ValueError):
         found = fast.run_fast_bench(

@@ -188,7 +188,7 @@ def offered(args: argparse.Namespace, executed: int) -> Offered:
         )
     target = target_of(engine)
     parts = [
-        replayed(head, some, target.embed, target.actions, target.steps)
+        replayed(head, some, target.embed, model.actions, target.steps)
         for some in (episodes[1::2], episodes[0::2])
         if some
     ]

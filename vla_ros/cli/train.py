@@ -39,7 +39,8 @@ With --lora it adapts a token policy of any size, with --lerobot LeRobot's own t
 With --head it trains a draft head for a checkpoint that exists (--target): the target acts in the
 simulation, the head learns to guess its tokens (OUT/draft_head), and is judged on episodes held
 out. It changes nothing that the target says: `drafter: head` drafts with it. Of single actions it
-guesses all that is left at once; of a chunk, or with --recursive, token after token."""
+guesses all that is left at once; of a chunk, or with --recursive, token after token. pi0-FAST,
+which is of another robot, does not act: it answers the frames of --data."""
 
 EPILOG = """\
 examples:
@@ -59,6 +60,7 @@ examples:
                                                LeRobot's own trainer, on what was exported
   vla-ros train --head --target shipped:tabletop --out runs/head      its draft head
   vla-ros train --head --target DIR --out runs/head --device cuda:0 --dtype bfloat16
+  vla-ros train --head --target ~/pi0fast --data run1 run2 --out runs/head   of pi0-FAST
   vla-ros train --data data/tabletop --out runs/flow --arch small-flow --steps 3500 \\
       --batch 16 --branches 3 --shift 0 --init-from runs/oft/policy
                                                a flow policy of pi0's kind
@@ -128,6 +130,8 @@ def add_parser(verbs: Verbs) -> None:
     add("--target", default="", metavar="DIR", help="head: the checkpoint that it drafts for")
     add("--episodes", type=int, default=4, metavar="N", help="head: to learn from, a task (4)")
     add("--held-out", type=int, default=1, metavar="N", help="head: to judge by, a task (1)")
+    add("--state-in-prompt", default="", choices=("robot", "padded"), help="head of pi0-FAST:"
+        " as the policy node's parameter")  # fmt: skip
     add("--unnorm-key", metavar="NAME", help="head: the target's statistics, if it has several")
     add("--lerobot", default="", metavar="POLICY", help="LeRobot's own trainer on --data, in its"
         " environment: a family (act, smolvla, ...) or a checkpoint")  # fmt: skip
@@ -213,18 +217,20 @@ def train_head(args: argparse.Namespace, device: str) -> int:
     from vla_ros.lab.train.head.training import Step as HeadStep
 
     said = given(args, ("steps", "batch", "learning_rate", "seed"))
-    recursive = args.recursive or actions_of(args.target) > 1
+    recursive = args.recursive or bool(args.data) or actions_of(args.target) > 1
     options = HeadOptions.of_recursive(**said) if recursive else HeadOptions(**said)
     # On a CPU the rollouts are in fp32, where speculation says what decoding says to the token.
     dtype = "float32" if device == "cpu" else args.dtype
     wanted = Run(
-        args.target, args.episodes, args.held_out, device, dtype, args.unnorm_key, args.executed
-    )
+        args.target, args.episodes, args.held_out, device, dtype, args.unnorm_key, args.executed,
+        tuple(args.data or ()), args.state_in_prompt,
+    )  # fmt: skip
     progress, stop = Progress(), Stop(args.minutes)
     passes = ""
 
     def recorded(made: Recorded) -> None:
-        progress.update("rollouts", "the target acts", made.done, made.total)
+        doing = "answers" if args.data else "acts"
+        progress.update("rollouts", f"the target {doing}", made.done, made.total)
 
     def stepped(step: HeadStep) -> None:
         nonlocal passes
@@ -250,8 +256,12 @@ def train_head(args: argparse.Namespace, device: str) -> int:
     if trained.judged.first:
         levels = zip(trained.judged.first, trained.judged.four, strict=True)
         shown = ", ".join(f"{100 * a:.0f}/{100 * b:.0f}" for a, b in levels)
-        print(f"likeliest/four likeliest right on each level, %: {shown}; by the recursion"
-              f" {trained.judged.expected:.2f} passes with nothing behind the prompt")  # fmt: skip
+        if trained.judged.expected is not None:
+            shown += (
+                f"; by the recursion {trained.judged.expected:.2f} passes with nothing behind the"
+                " prompt"
+            )
+        print(f"likeliest/four likeliest right on each level, %: {shown}")
     if args.json:
         judged = {"head": asdict(trained.judged), "temporal_tree": asdict(trained.temporal)}
         print_json({"step": trained.step, "held_out": judged})
@@ -285,8 +295,6 @@ def run(args: argparse.Namespace) -> int:
     """Train; returns the exit status."""
     if args.head != bool(args.target):
         raise UserError("--head and --target, the checkpoint to draft for, go together")
-    if args.head and args.data:
-        raise UserError("--head takes no --data: it learns from the target's own rollouts")
     if not args.head and not args.data:
         raise UserError("give --data, from vla-ros collect")
     if args.lerobot_option and not args.lerobot:
@@ -312,6 +320,12 @@ def run(args: argparse.Namespace) -> int:
             "--check plays token policies: play a flow policy with vla-ros eval --no-ros"
             f" --checkpoint {args.out / 'policy'}"
         )
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if device.type == "cpu":
+        keep_freed_memory()
+    if args.head:
+        return train_head(args, str(device))
     with Progress() as importing:
         if args.lora and args.learning_rate is None:
             args.learning_rate = 5e-4  # as OpenVLA's fine-tuning
@@ -322,12 +336,6 @@ def run(args: argparse.Namespace) -> int:
         args.validation = 0.1 if args.validation is None else args.validation
     if args.check and elsewhere:
         raise UserError("--check plays in the tabletop, and --data is of another world")
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    if device.type == "cpu":
-        keep_freed_memory()
-    if args.head:
-        return train_head(args, str(device))
     machine = Machine(device, args.workers, args.save_every, args.compile)
     progress = Progress()
     stop = Stop(args.minutes)

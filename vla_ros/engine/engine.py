@@ -24,7 +24,13 @@ from vla_ros.core.clock import Clock
 from vla_ros.core.types import Floats, Image, Inference, Observation, PolicyInfo, Timeline
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.base import resolve as resolve_decoding
-from vla_ros.engine.decoding.factory import DecodingParts, make_decoding, make_fast_decoding
+from vla_ros.engine.decoding.draft_heads import RecursiveHead
+from vla_ros.engine.decoding.factory import (
+    DecodingParts,
+    fast_head,
+    make_decoding,
+    make_fast_decoding,
+)
 from vla_ros.engine.decoding.flow_matching import (
     REMEMBERED,
     Guidance,
@@ -531,20 +537,23 @@ class FlowEngine(Engine[FlowRequest, FlowChunk]):
 
 
 class FastEngine(Engine[Request, Decoded]):
-    """A policy that says the DCT of a chunk, until its end marker: pi0-FAST."""
+    """A policy that says the DCT of a chunk, until its end marker: pi0-FAST. ``head``: a draft head
+    in place of the one that the options name."""
 
-    def __init__(self, policy: LoadedPolicy, options: EngineOptions) -> None:
+    def __init__(
+        self, policy: LoadedPolicy, options: EngineOptions, head: RecursiveHead | None = None
+    ) -> None:
         if options.decoding == AUTO:
             options = replace(options, decoding="speculative")
         super().__init__(options)
-        self.policy, self.model = policy, policy.model
+        self.policy, self.model, self._head = policy, policy.model, head
         config = policy.config
         self.roles = check_layout(config, options)
         _check_rtc(config, options.rtc_mode)
         self.cameras = 2 if WRIST in self.roles else 1
         self.model.views = sum(role != ABSENT for role in self.roles)
         self._preparation = policy.preparation()
-        self.decoding: Decoding = make_fast_decoding(self.model, options, config.longest)
+        self.decoding: Decoding = self._decoding()
         self._asked: Observation | None = None
         self._shared: dict[str, Pi0Fast] = {}
         self.info = PolicyInfo(
@@ -566,11 +575,23 @@ class FastEngine(Engine[Request, Decoded]):
         """Graphs captured so far."""
         return 0 if self.model.capture is None else int(self.model.capture.count)
 
+    def _decoding(self) -> Decoding:
+        return make_fast_decoding(
+            self.model, self.options, self.policy.config.longest, self._draft_head
+        )
+
+    def _draft_head(self) -> RecursiveHead:
+        """The one that it was given, or that its options name; all sessions have it."""
+        if self._head is None:
+            source = Path(flow_source(self.options.checkpoint) or "")
+            self._head = fast_head(self.model, source, self.options.draft_checkpoint)
+        return self._head
+
     def begin(self) -> None:
-        """A prompt and a decoding of its own."""
+        """A prompt and a decoding of its own; a draft head is that of all."""
         self._preparation = copy(self._preparation)
         self.model = self._shared.setdefault(SESSIONS, self.model.uncaptured())
-        self.decoding = make_fast_decoding(self.model, self.options, self.policy.config.longest)
+        self.decoding = self._decoding()
 
     def pieces(
         self, observation: Observation, timeline: Timeline, clock: Clock

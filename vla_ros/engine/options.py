@@ -31,7 +31,7 @@ TOKENS, FLOW = "token policies", "flow policies"
 FAST = "pi0_fast"
 _OF_FAST = (
     *("flow_cameras", "state_normalization", "tokenizer", "state_in_prompt"),
-    *("decoding", "drafter", "adaptive_draft", "gamma", "acceptance"),
+    *("decoding", "drafter", "draft_checkpoint", "adaptive_draft", "gamma", "acceptance"),
 )
 
 #: Old name -> name, for one release: of keywords, of the policy node's parameters and of flags.

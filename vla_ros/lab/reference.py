@@ -2,29 +2,38 @@
 
 :func:`register` puts them into the engine's table, by their names in ``options.REFERENCES``:
 ``generate`` is transformers'; ``naive_pipe`` ActionFlow's pipeline without one shared KV cache;
-``vanilla_speculative`` speculative decoding as the ETH report did it.
+``vanilla_speculative`` speculative decoding as the ETH report did it. :class:`GenerateFast` is
+``generate`` of pi0-FAST.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 
+from vla_ros.core.clock import Clock
+from vla_ros.core.types import Inference, Observation, Timeline
 from vla_ros.engine.decoding import factory
 from vla_ros.engine.decoding.acceptance import Exact, Scores
 from vla_ros.engine.decoding.base import Decoding
 from vla_ros.engine.decoding.drafters import Drafter
 from vla_ros.engine.decoding.factory import DecodingParts, model_drafter
 from vla_ros.engine.decoding.pieces import Pieces
-from vla_ros.engine.decoding.request import Decoded, Request
+from vla_ros.engine.decoding.request import Decoded, Request, StageTimer
 from vla_ros.engine.decoding.speculative import PartialAction, Speculative
+from vla_ros.engine.engine import FastEngine
+from vla_ros.engine.io.lerobot import expected_tensors
+from vla_ros.engine.io.weights import Weights
 from vla_ros.engine.layers.attention import Attention, prefill
 from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.layers.pack import PackLayout, chain, prefill_layout
+from vla_ros.engine.models.family import LoadedPolicy
 from vla_ros.engine.models.language.hugging_face import build_causal_lm
 from vla_ros.engine.models.openvla import VLAModel
+from vla_ros.engine.options import EngineOptions
+from vla_ros.lab.bench.flow_rivals import transformers_paligemma
 
 
 class Generate(Decoding):
@@ -60,6 +69,47 @@ class Generate(Decoding):
                 output_logits=True,
             )
             return tuple(out.sequences[0].tolist()), torch.cat(out.logits)
+
+
+class GenerateFast(FastEngine):
+    """pi0-FAST by transformers' ``PaliGemmaForConditionalGeneration.generate``, vision included, on
+    the same pixels and prompt. ``weights``: the checkpoint's once more, as floats.
+
+    Greedy, to the end marker, transformers' default cache and SDPA attention. Its masks are the
+    policy's: the prompt's tokens see each other, which ``token_type_ids`` of 0 say and since
+    PaliGemma's config says ``use_bidirectional_attention`` by default is so without them too; what
+    is generated sees what is before it.
+    """
+
+    def __init__(self, policy: LoadedPolicy, options: EngineOptions, weights: Weights) -> None:
+        super().__init__(policy, replace(options, decoding="autoregressive", drafter="temporal"))
+        config, names = policy.config, list(expected_tensors(policy.config).must)
+        like = self.model
+        theirs = transformers_paligemma(config, weights.take, names, like.dtype)
+        self.paligemma = theirs.to(like.device)
+        told = self.paligemma.generation_config
+        told.eos_token_id, told.pad_token_id = like.ends, 0
+
+    def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
+        model, stages = self.model, StageTimer(timeline, clock, self.model.device)
+        inputs = self.prepare(observation)
+        stages.mark("preprocess")
+        image = inputs.ids.new_full((model.patches,), model.config.shapes.text.vocab_size)
+        begin = inputs.ids.new_tensor([model.actions.bos])
+        ids = torch.cat((image, inputs.ids, begin))[None]
+        with torch.inference_mode():
+            out = self.paligemma.generate(
+                input_ids=ids,
+                pixel_values=inputs.pixels.to(model.device, model.dtype),
+                attention_mask=torch.ones_like(ids),
+                token_type_ids=torch.zeros_like(ids),
+                max_new_tokens=model.config.max_tokens,
+                do_sample=False,
+            )
+        tokens = out[0, ids.shape[1] :].tolist()
+        self._asked = observation
+        request = Request(observation.stamp_ns, out, stages, observation=observation)
+        return self.unnormalize(request.answer(tokens, len(tokens)))
 
 
 @dataclass(slots=True)

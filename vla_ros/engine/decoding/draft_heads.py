@@ -2,8 +2,9 @@
 
 Both read the outputs of three of the target's layers (*taps*) where it chose its newest token, and
 that token's embedding (EAGLE-3, Li et al. 2025). Both are given what earlier answers let one expect
-(:mod:`.temporal_prediction`); where bins are in order that is joined with what they read off the
-taps, as logits, so that both must agree. They are trained by :mod:`vla_ros.lab.train.head`.
+(:mod:`.temporal_prediction`, of FAST tokens :mod:`.fast_drafter`); where bins are in order that is
+joined with what they read off the taps, as logits, so that both must agree. They are trained by
+:mod:`vla_ros.lab.train.head`.
 
 :class:`OneShotHead`: for single actions. Gives at once the chances of the bins for every token that
 is left but the last, which comes with its predecessor's pass. One shot in place of EAGLE-3's
@@ -199,6 +200,8 @@ class RecursiveHead(nn.Module):
         if config.ordered:
             self.gate = nn.Linear(width, MODES)
             self.moves = nn.Parameter(_modes(config.bins).repeat(config.dim, 1, 1))
+        else:
+            self.trust = nn.Parameter(torch.zeros(width))
         chances = _falling().repeat(config.places, LEVELS, 1)
         self.register_buffer("chances", chances * reachable(config.places)[:, :, None])
 
@@ -232,7 +235,11 @@ class RecursiveHead(nn.Module):
         """Of the bins [..., bins] at the expected places."""
         x = self.norm(state)
         logits: torch.Tensor = self.bins(self.wide(x))
-        return logits + self._around(x, expected) if self.config.ordered else logits
+        if self.config.ordered:
+            return logits + self._around(x, expected)
+        # no bin lies beside another: what is expected is likelier, or less likely, and it alone
+        more = (x @ self.trust + 1.0) * (expected.last >= 0)
+        return logits.scatter_add(-1, expected.last.clamp_min(0)[..., None], more[..., None])
 
     def _around(self, x: torch.Tensor, expected: Expected) -> torch.Tensor:
         """Of every bin, by its distance from what is expected [..., bins]."""

@@ -22,7 +22,11 @@ from vla_ros.engine.decoding.drafters import (
     costs_on,
 )
 from vla_ros.engine.decoding.fast_drafter import FastDrafter
-from vla_ros.engine.decoding.head_drafters import HeadDrafter, RecursiveDrafter
+from vla_ros.engine.decoding.head_drafters import (
+    FastHeadDrafter,
+    HeadDrafter,
+    RecursiveDrafter,
+)
 from vla_ros.engine.decoding.heterospec import EntropyHeadDrafter, EntropyTreeDrafter, HeteroSpec
 from vla_ros.engine.decoding.model_drafter import ModelDrafter
 from vla_ros.engine.decoding.parallel import Parallel
@@ -102,22 +106,58 @@ def make_decoding(parts: DecodingParts) -> Decoding:
     )
 
 
-def make_fast_decoding(model: Pi0Fast, options: EngineOptions, longest: int) -> Decoding:
-    """The decoding of pi0-FAST that the options name."""
+@dataclass(frozen=True, slots=True)
+class FastTarget:
+    """What a draft head of pi0-FAST was made for."""
+
+    text: TextConfig
+    bins: int
+
+
+def fast_head(model: Pi0Fast, directory: Path, named: str) -> RecursiveHead:
+    """The draft head of a pi0-FAST: in the folder that is ``named``, or in the checkpoint's
+    ``directory``. ValueError or CheckpointError where there is none for it."""
+    target = FastTarget(model.config.shapes.text, model.actions.bins)
+    folder = find_head(directory, named or None)
+    place, most = (model.device, model.dtype), model.config.max_tokens
+    head = load_head(folder, target, most, *place, shorter=True)
+    if not isinstance(head, RecursiveHead):
+        raise ValueError(f"{folder} is a one-shot draft head: FAST tokens need a recursive one")
+    return head
+
+
+def make_fast_decoding(
+    model: Pi0Fast,
+    options: EngineOptions,
+    longest: int,
+    draft_head: Callable[[], RecursiveHead],
+) -> Decoding:
+    """The decoding of pi0-FAST that the options name; ``draft_head`` is asked where they name
+    that drafter."""
     name, tokens = options.decoding, model.config.max_tokens
     if name == "autoregressive":
         return Autoregressive(model, tokens, longest)
-    wide = options.drafter == "temporal_tree"
-    drafts = name == "speculative" and (wide or options.drafter == "temporal")
-    if not drafts or options.acceptance != "exact":
+    if name != "speculative" or options.drafter == "model" or options.acceptance != "exact":
         raise ValueError(
             f"decoding {name}, drafter {options.drafter}, acceptance {options.acceptance}: of"
-            " pi0_fast there are autoregressive, and speculative with drafter temporal or"
-            " temporal_tree and acceptance exact"
+            " pi0_fast there are autoregressive, and speculative with drafter temporal,"
+            " temporal_tree or head and acceptance exact"
         )
     budget = Budget(step=1 if model.capture is None else STEP)
     costs = costs_on(model.device, model.dtype) if options.adaptive_draft else None
-    drafter = FastDrafter(model.actions, model.device, budget, costs, wide)
+    common = model.actions, model.device, budget
+    drafter: FastDrafter
+    if options.drafter == "head":
+        head = draft_head()
+        if costs is not None:  # the head's pass for every level
+            share = sum(p.numel() for p in head.parameters()) / _parameters(
+                model.config.shapes.text
+            )
+            costs = replace(costs, alone=replace(costs.alone, level=share))
+        embed, capture = model.decoder.embed, model.capture
+        drafter = FastHeadDrafter(*common, head, embed, costs, capture)
+    else:
+        drafter = FastDrafter(*common, costs, options.drafter == "temporal_tree")
     # A chain that lies behind a prefix is a tree of one branch.
     return TreeSpeculative(
         model, tokens, longest, drafter, Exact(), options.gamma or None, budget=budget

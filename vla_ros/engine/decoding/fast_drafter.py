@@ -78,6 +78,15 @@ class FastDrafter(Drafter):
             nodes = worthwhile(nodes, cost, self._budget.step)
         return self._draft(nodes)
 
+    def ahead(self, said: Sequence[int], count: int) -> list[int]:
+        """The next tokens of the likeliest spelling behind ``said``, at most so many; none where
+        nothing is known."""
+        begin = self._actions.prefix
+        if self._expected is None or tuple(said[: len(begin)]) != begin:
+            return []
+        likeliest, _ = next(self._spellings(list(said[len(begin) :])), ([], []))
+        return likeliest[:count]
+
     def observe(self, tokens: Sequence[int], own: Sequence[int]) -> None:
         if not self._actions.whole(own):
             return  # what is cut or filled up guesses the next worse than the one before

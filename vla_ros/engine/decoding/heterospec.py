@@ -112,7 +112,7 @@ class EntropyHeadDrafter(EntropyTreeDrafter):
         for bins in binned:
             ends = range(bins.common, bins.deepest + 1)
             segments |= {(bins.common, end) for end in ends}
-        source.lay_out([s for bins in binned for s in bins.shapes], sorted(segments))
+        source.head_trees.lay_out([s for bins in binned for s in bins.shapes], sorted(segments))
 
     def prepare(self, request: Request, every: bool = False) -> None:
         self._head.prepare(request, every)
@@ -121,15 +121,17 @@ class EntropyHeadDrafter(EntropyTreeDrafter):
         self._head.observe_taps(taps, rows)
 
     def propose(self, prefix: Sequence[int], limit: int) -> Draft:
-        known, grower = len(prefix), self._head.grower
+        known, trees = len(prefix), self._head.head_trees
         if not known:
             return super().propose(prefix, limit)
         bins = self._bunch(known, limit)
         if not any(map(len, bins.trees)):
             return self._nothing
         with torch.inference_mode():
-            if not self._head.begin_round(prefix, max(bins.deepest, bins.common) + 1):
+            levels = max(bins.deepest, bins.common) + 1
+            if not trees.begin_round(prefix, levels, self._head.expected):
                 return self._nothing
+            grower = trees.grower
             grower.through(bins.shapes[0], bins.common)
             thresholds = self._calibration.states[known].thresholds
             chosen = bisect_left(thresholds, grower.entropy()) if thresholds else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -21,11 +22,22 @@ from vla_ros.engine.decoding.draft_heads import (
     RecursiveHead,
 )
 from vla_ros.engine.errors import CheckpointError
-from vla_ros.engine.io.config import ModelConfig
+from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.files import read_json
 from vla_ros.engine.io.weights import Expected, check_tensors, read_headers, read_tensors
 
 DraftHead = OneShotHead | RecursiveHead
+
+
+class HeadTarget(Protocol):
+    """What a head was made for: a language model, and how many action tokens it has."""
+
+    @property
+    def text(self) -> TextConfig: ...
+
+    @property
+    def bins(self) -> int: ...
+
 
 FOLDER = "draft_head"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -63,14 +75,21 @@ def save_head(directory: Path, head: DraftHead) -> None:
 
 
 def load_head(
-    directory: Path, target: ModelConfig, tokens: int, device: torch.device, dtype: torch.dtype
+    directory: Path,
+    target: HeadTarget,
+    tokens: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    shorter: bool = False,
 ) -> DraftHead:
-    """The head in a folder, for actions of so many tokens of that target.
+    """The head in a folder, for actions of so many tokens of that target; ``shorter``: or of less,
+    where answers end by themselves.
 
     CheckpointError: it cannot be read, or was made for a target of another shape.
     """
     config = _config(directory / CONFIG)
-    _fits(directory, config, target, tokens)
+    _fits(directory, config, target, min(tokens, config.tokens) if shorter else tokens)
     with torch.device("meta"):
         head = RecursiveHead(config) if isinstance(config, RecursiveConfig) else OneShotHead(config)
     wanted = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
@@ -102,7 +121,7 @@ def _config(path: Path) -> HeadConfig | RecursiveConfig:
 
 
 def _fits(
-    directory: Path, config: HeadConfig | RecursiveConfig, target: ModelConfig, tokens: int
+    directory: Path, config: HeadConfig | RecursiveConfig, target: HeadTarget, tokens: int
 ) -> None:
     text = target.text
     pairs = {

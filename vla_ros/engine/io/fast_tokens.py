@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,6 +45,11 @@ class FastTokenizer:
         fields.only("processor_class", _CLASS)
         self.scale = fields.number("scale", 10.0)
         self._least = int(fields.real("min_token", 0))  # the number of the first letter
+
+    @property
+    def size(self) -> int:
+        """Of its vocabulary."""
+        return int(self._pairs.get_vocab_size())
 
     def numbers(self, tokens: Sequence[int]) -> Floats:
         """The rounded coefficients that these tokens spell. OverflowError: one is below 0."""
@@ -106,6 +112,22 @@ class FastTokens:
     prefix: tuple[int, ...]
     end: int
     strict: bool = True
+    ordered: ClassVar[bool] = False  # neighboring tokens are other byte pairs
+
+    @property
+    def first(self) -> int:
+        """The lowest of the action tokens' ids."""
+        return max(0, self.last + 1 - self.tokenizer.size)
+
+    @property
+    def bins(self) -> int:
+        """How many action tokens there are."""
+        return self.last + 1 - self.first
+
+    @property
+    def window(self) -> range:
+        """The action tokens."""
+        return range(self.first, self.last + 1)
 
     def decode(self, tokens: Sequence[int]) -> Floats:
         """The chunk of an answer. InvalidAction where it begins otherwise than it must."""

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,28 @@ import numpy as np
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine.engine import FastEngine, load_engine
+from vla_ros.engine.io.draft_head import FOLDER
 from vla_ros.engine.io.flow_config import FAST
 from vla_ros.engine.models.registry import family_of, flow_source
 from vla_ros.engine.options import EngineOptions
+from vla_ros.lab.bench.flow import as_floats, weights_of
 from vla_ros.lab.bench.measure import CLOCK, Report, drifting_frames, silent
-from vla_ros.lab.bench.suite import INSTRUCTION
+from vla_ros.lab.bench.suite import INSTRUCTION, untrained_recursive
+from vla_ros.lab.reference import GenerateFast
 
+GENERATE = "generate"  # transformers'
 #: what a row changes of the options
 ROWS: Mapping[str, Mapping[str, Any]] = {
     "autoregressive": {"decoding": "autoregressive"},
+    GENERATE: {},
     "speculative": {"decoding": "speculative"},
     "speculative_full": {"decoding": "speculative", "adaptive_draft": False},
     "temporal_tree": {"decoding": "speculative", "drafter": "temporal_tree"},
     "temporal_tree_full": {
         "decoding": "speculative", "drafter": "temporal_tree", "adaptive_draft": False,
     },
+    "head": {"decoding": "speculative", "drafter": "head"},
+    "head_full": {"decoding": "speculative", "drafter": "head", "adaptive_draft": False},
 }  # fmt: skip
 
 
@@ -55,6 +63,11 @@ def is_fast(checkpoint: str) -> bool:
     return source is not None and FAST in family_of(source).kinds
 
 
+def rows_for(options: EngineOptions) -> tuple[str, ...]:
+    """Every row that fits the checkpoint."""
+    return tuple(row for row in ROWS if row != GENERATE or as_floats(options))
+
+
 def run_fast_bench(
     options: EngineOptions,
     rows: Sequence[str],
@@ -69,7 +82,7 @@ def run_fast_bench(
     report(f"loading {options.checkpoint}", 0, 0)
     first = load_engine(options)
     assert isinstance(first, FastEngine), "the caller looked"
-    engines = {n: FastEngine(first.policy, replace(options, **ROWS[n])) for n in rows}
+    engines = {name: engine_of(first, name, replace(options, **ROWS[name])) for name in rows}
     random, config = np.random.default_rng(options.seed), first.policy.config
     walk = random.normal(0, 0.05, (warm_up + timed, config.state_dim)).cumsum(0)
     images = drifting_frames(warm_up + timed)
@@ -78,6 +91,26 @@ def run_fast_bench(
         for n, (image, state) in enumerate(zip(images, walk, strict=True))
     ]
     return measure(engines, INSTRUCTION, frames, 1, warm_up, cpu_clock, report)
+
+
+def engine_of(first: FastEngine, row: str, options: EngineOptions) -> FastEngine:
+    """The engine of a row, over the weights of ``first``. A draft head is the one that the options
+    or the checkpoint name; where there is none, one of random weights, which costs what one costs.
+    """
+    if row == GENERATE:
+        if not as_floats(options):
+            raise ValueError("generate is transformers', which has no quantized weights here")
+        return GenerateFast(first.policy, options, weights_of(options, first.policy.config))
+    source, head = flow_source(options.checkpoint), None
+    if options.drafter != "head":
+        options = replace(options, draft_checkpoint="")
+    elif not options.draft_checkpoint and not (Path(source or "") / FOLDER).is_dir():
+        model = first.model
+        head = untrained_recursive(
+            model.config.shapes.text, model.config.max_tokens, 1, model.actions
+        )
+        head = head.to(model.device, model.dtype)
+    return FastEngine(first.policy, options, head)
 
 
 def measure(

@@ -440,6 +440,12 @@ def _stored(source: Path | str) -> bool:
     return isinstance(source, Path) and read_origin(source) is not None
 
 
+def as_floats(engine: EngineOptions) -> bool:
+    """Whether the weights are floats, which is all that other people's programs have."""
+    source = flow_source(engine.checkpoint)
+    return not engine.weights and source is not None and not _stored(source)
+
+
 def inputs_of(model: FlowPolicy[Any], seed: int) -> Inputs:
     """Random pixels and noise, a state of zeros, a prompt of a dozen tokens."""
     generator = torch.Generator().manual_seed(seed)
@@ -450,15 +456,13 @@ def inputs_of(model: FlowPolicy[Any], seed: int) -> Inputs:
     )
 
 
-def weights_of(options: FlowBenchOptions, config: FlowConfig) -> Weights:
+def weights_of(engine: EngineOptions, config: FlowConfig) -> Weights:
     """The checkpoint's tensors once more, for who needs what the engine did not keep."""
-    source = flow_source(options.engine.checkpoint)
+    source = flow_source(engine.checkpoint)
     if isinstance(source, Path):
         return FileWeights(source / WEIGHTS, expected_tensors(config))
-    small = options.engine.checkpoint.endswith("-small")
-    return drawn_weights(
-        config, options.engine.seed, torch.device("cpu" if small else options.engine.device)
-    )
+    small = engine.checkpoint.endswith("-small")
+    return drawn_weights(config, engine.seed, torch.device("cpu" if small else engine.device))
 
 
 def _rows(
@@ -474,7 +478,7 @@ def _rows(
     rows: dict[str, Row] = {"flow": own}
     skipped: dict[str, str] = {}
     versions: dict[str, str] = {}
-    plain = not options.engine.weights and not _stored(_source(options))
+    plain = as_floats(options.engine)
     if model.padded:
         rows["flow_eager"] = eager(model)
     elif "flow_eager" in options.rows:
@@ -484,7 +488,7 @@ def _rows(
     elif "naive" in options.rows:
         rows["naive"] = NaiveRow(model)
         if isinstance(config, FlowConfig) and plain:
-            rows["naive"] = NaiveLerobotRow(model, weights_of(options, config))
+            rows["naive"] = NaiveLerobotRow(model, weights_of(options.engine, config))
     if not plain:
         others = [name for name in ("transformers", "lerobot") if name in options.rows]
         skipped |= {name: f"{name}: it has these weights as floats alone" for name in others}
@@ -496,7 +500,7 @@ def _rows(
         import transformers
 
         names = list(expected_tensors(config).must)
-        theirs = of_weights(config, weights_of(options, config), names, model.dtype)
+        theirs = of_weights(config, weights_of(options.engine, config), names, model.dtype)
         rows["transformers"] = TransformersRow(config, theirs, model.device)
         versions["transformers"] = transformers.__version__
     if "lerobot" in options.rows and not isinstance(config, FlowConfig):
@@ -527,7 +531,7 @@ def _file(options: FlowBenchOptions, config: FlowConfig, stack: ExitStack) -> st
     shapes = expected_tensors(config).must
     if sum(int(torch.Size(s).numel()) for s in shapes.values()) > SMALL:
         return ""
-    drawn = weights_of(options, config)
+    drawn = weights_of(options.engine, config)
     folder = Path(stack.enter_context(_scratch()))
     save_weights(folder / WEIGHTS, {n: drawn.take(n) for n in shapes})
     return str(folder / WEIGHTS)

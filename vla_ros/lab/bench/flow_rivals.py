@@ -147,7 +147,7 @@ class LerobotRow:
 
 
 # ------------------------------------------------------------------------------------------------
-# transformers' own pi0 with the same weights.
+# transformers' own pi0 and PaliGemma with the same weights.
 
 
 #: The expert's embedding: nobody reads it.
@@ -166,6 +166,33 @@ def transformers_pi0(
     """
     from transformers import PI0Config, PI0ForConditionalGeneration
 
+    text = config.shapes.text
+    asked = PI0Config(
+        vlm_config=_paligemma(config),
+        dit_config=_gemma(replace(config.shapes.expert, vocab_size=text.vocab_size)),
+        chunk_size=config.horizon,
+        max_state_dim=config.state_width,
+        max_action_dim=config.action_width,
+        num_inference_steps=config.steps,
+    )
+    return _filled(PI0ForConditionalGeneration, asked, take, names, dtype)
+
+
+def transformers_paligemma(
+    config: FlowConfig,
+    take: Callable[[str], torch.Tensor],
+    names: list[str],
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """PaliGemmaForConditionalGeneration of a pi0-FAST, with a head of its own; the rest as
+    :func:`transformers_pi0`."""
+    from transformers import PaliGemmaConfig, PaliGemmaForConditionalGeneration
+
+    asked = PaliGemmaConfig(**_paligemma(config), tie_word_embeddings=False)
+    return _filled(PaliGemmaForConditionalGeneration, asked, take, names, dtype)
+
+
+def _paligemma(config: FlowConfig) -> dict[str, Any]:
     tower, text = config.shapes.vision, config.shapes.text
     vision = {
         "model_type": "siglip_vision_model",
@@ -177,40 +204,41 @@ def transformers_pi0(
         "patch_size": tower.patch,
         "vision_use_head": False,
     }
-    vlm = {
+    return {
         "model_type": "paligemma",
         "text_config": _gemma(text),
         "vision_config": vision,
         "projection_dim": text.hidden_size,
         "image_token_id": text.vocab_size,
     }
-    asked = PI0Config(
-        vlm_config=vlm,
-        dit_config=_gemma(replace(config.shapes.expert, vocab_size=text.vocab_size)),
-        chunk_size=config.horizon,
-        max_state_dim=config.state_width,
-        max_action_dim=config.action_width,
-        num_inference_steps=config.steps,
-    )
+
+
+def _filled(
+    kind: Any,
+    asked: Any,
+    take: Callable[[str], torch.Tensor],
+    names: list[str],
+    dtype: torch.dtype,
+) -> Any:
     with torch.device("meta"):
-        model = PI0ForConditionalGeneration(asked)
+        model = kind(asked)
     model = model.to(dtype).to_empty(device="cpu").eval()
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
         for name in names:
-            own[_their_name(name)].copy_(take(name))
-    filled = {_their_name(name) for name in names}
+            own[_their_name(name, hasattr(asked, "vlm_config"))].copy_(take(name))
+    filled = {_their_name(name, hasattr(asked, "vlm_config")) for name in names}
     left = {name for name, _ in model.named_parameters()} - filled - UNUSED
     if left:
-        raise ValueError(f"transformers' pi0 has tensors without a counterpart: {sorted(left)[:3]}")
+        raise ValueError(
+            f"transformers' {kind.__name__} has tensors without a counterpart: {sorted(left)[:3]}"
+        )
     return _with_buffers(model, asked)
 
 
 def _with_buffers(model: Any, config: Any) -> Any:
     """Buffers are computed and stored nowhere: those of a model of one layer are the same."""
-    from transformers import PI0ForConditionalGeneration
-
-    fresh = PI0ForConditionalGeneration(_one_layer(config))
+    fresh = type(model)(_one_layer(config))
     for name, value in fresh.named_buffers():
         holder, _, last = name.rpartition(".")
         model.get_submodule(holder).register_buffer(last, value, persistent=False)
@@ -221,8 +249,10 @@ def _one_layer(config: Any) -> Any:
     from copy import deepcopy
 
     small = deepcopy(config)
-    small.dit_config.num_hidden_layers = small.vlm_config.text_config.num_hidden_layers = 1
-    small.vlm_config.vision_config.num_hidden_layers = 1
+    vlm = getattr(small, "vlm_config", small)
+    vlm.text_config.num_hidden_layers = vlm.vision_config.num_hidden_layers = 1
+    if vlm is not small:
+        small.dit_config.num_hidden_layers = 1
     return small
 
 
@@ -288,7 +318,9 @@ def _gemma(text: TextConfig) -> dict[str, Any]:
     }
 
 
-def _their_name(name: str) -> str:
+def _their_name(name: str, expert: bool) -> str:
+    if not expert:
+        return name.replace("paligemma_with_expert.paligemma.", "")
     name = name.replace("paligemma_with_expert.paligemma.model.", "model.vlm.")
     name = name.replace("paligemma_with_expert.gemma_expert.model.", "model.dit.")
     if name.startswith(("state_proj", "action_in_proj", "action_time_mlp")):

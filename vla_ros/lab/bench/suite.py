@@ -28,10 +28,12 @@ from vla_ros.engine.decoding.factory import DecodingParts, make_decoding
 from vla_ros.engine.decoding.parallel import Parallel
 from vla_ros.engine.decoding.speculative import Speculative
 from vla_ros.engine.engine import TokenEngine, open_checkpoint
+from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.draft_head import FOLDER, DraftHead
+from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.openvla import Checkpoint
 from vla_ros.engine.io.random import PREFIX, PRESETS, in_memory
-from vla_ros.engine.io.tokens import MAX_TEXT
+from vla_ros.engine.io.tokens import MAX_TEXT, ActionTokens
 from vla_ros.engine.layers.gemm import Choice
 from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.engine.models.oft import head_shapes
@@ -187,23 +189,29 @@ def _untrained(model: VLAModel, tokens: int) -> DraftHead | None:
     """A head that costs what one costs, for a checkpoint that has none."""
     if (model.directory / FOLDER).is_dir():
         return None
-    text, layers = model.config.text, tap_layers(model.config.text.layers)
+    text, actions = model.config.text, model.actions
     head: DraftHead
     if model.config.chunk > 1:
-        width = recursive_width(text.hidden_size)
-        head = RecursiveHead(
-            RecursiveConfig(
-                layers, text.hidden_size, tokens, tokens // model.config.chunk,
-                model.actions.bins, width, heads_for(width), model.actions.ordered,
-            )
-        )  # fmt: skip
+        head = untrained_recursive(text, tokens, tokens // model.config.chunk, actions)
     else:
         config = HeadConfig(
-            layers, text.hidden_size, tokens, model.actions.bins, one_shot_width(text.hidden_size),
-            ordered=model.actions.ordered,
+            tap_layers(text.layers), text.hidden_size, tokens, actions.bins,
+            one_shot_width(text.hidden_size), ordered=actions.ordered,
         )  # fmt: skip
-        head = OneShotHead(config)
-    return head.to(model.device, model.dtype).requires_grad_(False).eval()
+        head = OneShotHead(config).requires_grad_(False).eval()
+    return head.to(model.device, model.dtype)
+
+
+def untrained_recursive(
+    text: TextConfig, tokens: int, dim: int, actions: ActionTokens | FastTokens
+) -> RecursiveHead:
+    """A recursive head of random weights, for answers of so many tokens, an action ``dim``."""
+    width = recursive_width(text.hidden_size)
+    config = RecursiveConfig(
+        tap_layers(text.layers), text.hidden_size, tokens, dim, actions.bins, width,
+        heads_for(width), actions.ordered,
+    )  # fmt: skip
+    return RecursiveHead(config).requires_grad_(False).eval()
 
 
 def _parallel(setting: Setting) -> Parallel:

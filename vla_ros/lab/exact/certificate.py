@@ -33,6 +33,7 @@ from vla_ros.engine.engine import (
     open_checkpoint,
 )
 from vla_ros.engine.options import EngineOptions
+from vla_ros.lab.bench.fast import GENERATE
 from vla_ros.lab.bench.fast import ROWS as FAST_WAYS
 from vla_ros.lab.bench.report import machine
 from vla_ros.lab.bench.suite import Setting, decoding_of
@@ -175,7 +176,14 @@ def _engines(
             yield from _decodings(engine, group, options, draft, left_out)
         elif isinstance(engine, FastEngine):
             for name, way in FAST_WAYS.items():
-                yield _named(name, group), FastEngine(engine.policy, replace(options, **way))
+                if name == GENERATE:
+                    continue
+                try:
+                    found = FastEngine(engine.policy, replace(options, **way))
+                except ValueError as error:  # it has no draft head
+                    left_out[_named(name, group)] = str(error)
+                    continue
+                yield _named(name, group), found
         else:
             assert isinstance(engine, FlowEngine), "there are three"
             yield _named("a chunk by itself", group), engine

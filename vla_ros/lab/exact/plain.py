@@ -37,7 +37,7 @@ from vla_ros.engine.layers.linear import linear
 from vla_ros.engine.models.base import FlowPolicy, Prefix
 from vla_ros.engine.models.language.hugging_face import build_causal_lm
 from vla_ros.engine.options import EngineOptions
-from vla_ros.lab.bench.flow import FlowBenchOptions, weights_of
+from vla_ros.lab.bench.flow import weights_of
 from vla_ros.lab.bench.flow_rivals import Inputs as RivalInputs
 from vla_ros.lab.bench.flow_rivals import TransformersRow, of_weights
 from vla_ros.lab.reference import Generate
@@ -261,7 +261,7 @@ class PlainFlow(_OfEngine):
         self._theirs: TransformersRow | None = None
         config, options = engine.policy.config, engine.options
         if isinstance(config, FlowConfig) and config.kind == "pi0":
-            weights = weights_of(FlowBenchOptions(options, ()), config)
+            weights = weights_of(options, config)
             names, model = list(expected_tensors(config).must), engine.model
             theirs = of_weights(config, weights, names, model.dtype)
             self._theirs = TransformersRow(config, theirs, model.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,25 @@ from vla_ros.engine import EngineOptions, load_engine
 from vla_ros.engine.decoding.acceptance import Exact
 from vla_ros.engine.decoding.autoregressive import Autoregressive
 from vla_ros.engine.decoding.base import up_to
+from vla_ros.engine.decoding.draft_heads import (
+    HeadConfig,
+    OneShotHead,
+    RecursiveConfig,
+    RecursiveHead,
+)
 from vla_ros.engine.decoding.draft_tree import Budget, Cost, branches
 from vla_ros.engine.decoding.drafters import GPU, Costs, Draft, Drafter
 from vla_ros.engine.decoding.fast_drafter import FastDrafter, shifted, worthwhile
+from vla_ros.engine.decoding.head_drafters import FastHeadDrafter
 from vla_ros.engine.decoding.request import Request, StageTimer
 from vla_ros.engine.decoding.speculative import TreeSpeculative
 from vla_ros.engine.engine import FastEngine, Inference
 from vla_ros.engine.errors import CheckpointError, InvalidAction
+from vla_ros.engine.io.draft_head import save_head
 from vla_ros.engine.io.fast_tokens import FastTokenizer, FastTokens, write_fast_tokenizer
 from vla_ros.engine.layers.graphs import Capture
 from vla_ros.engine.models.family import LoadOptions, Placement
+from vla_ros.engine.models.language.base import tap_layers
 from vla_ros.engine.models.registry import family_of
 
 SOURCE = "random:pi0_fast-small"
@@ -308,6 +318,110 @@ def test_drafts_between_odd_answers_change_no_token(
     assert drafted > 20
 
 
+def head_for(model: Any, tokens: int, seed: int = 0) -> RecursiveHead:
+    """A head of random weights that believes what is expected, and trees of the same size
+    everywhere."""
+    text, actions = model.config.shapes.text, model.actions
+    layers = tap_layers(text.layers)
+    config = RecursiveConfig(layers, text.hidden_size, tokens, 1, actions.bins, 32, 2, False)
+    torch.manual_seed(seed)
+    head = RecursiveHead(config)
+    with torch.no_grad():
+        head.trust.copy_(head.norm.weight * 0.1)
+    return head.requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize(("tokens", "options"), [
+    (60, {}), (60, {"adaptive_draft": False}), (20, {"adaptive_draft": False, "gamma": 3}),
+])  # fmt: skip
+def test_a_draft_head_changes_no_token(
+    plain: list[Inference], options: dict[str, Any], tokens: int, tmp_path: Path
+) -> None:
+    """From its folder; one that knows shorter answers than come, too; in sessions, which share it;
+    and in graphs, all of them made before service."""
+    save_head(tmp_path, head_for(engine_of().model, tokens))
+    options |= {"decoding": "speculative", "drafter": "head", "draft_checkpoint": str(tmp_path)}
+    engine = engine_of(**options)
+    for one in (engine, engine.session(), engine_of(Again(), **options)):
+        one.reset("pick up the red cube")
+        found = said(one, 2)
+        assert [one.tokens for one in found] == [one.tokens for one in plain[:2]]
+        assert all(one.captures == 0 for one in found)
+        if not options.get("adaptive_draft", True):
+            assert sum(sum(one.drafted) for one in found) > 20
+    assert engine.session()._head is engine._head
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data(), seed=st.integers(1, 3), head=st.integers(0, 9), acting=st.booleans())
+def test_no_head_changes_a_token(data: st.DataObject, seed: int, head: int, acting: bool) -> None:
+    """Whatever the head guesses, over odd answers, whichever token is the end marker: one of the
+    action tokens, or one that no head knows."""
+    engine = random_engine(seed, acting)
+    model, longest, count = engine.model, engine.policy.config.longest, 16
+    drafter = FastHeadDrafter(
+        model.actions, model.device, Budget(8, 20), head_for(model, count, head),
+        model.decoder.embed,
+    )  # fmt: skip
+    trees = TreeSpeculative(model, count, longest, drafter, Exact(), budget=Budget(8, 20))
+    plain, drafted = Autoregressive(model, count, longest), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FastTokens, "whole", lambda self, tokens: True)
+        for number in range(4):
+            executing = Executing(number - 1, 0, 0)
+            request = engine.encode(frame(number, executing=executing), Timeline(0), CLOCK)
+            model.ends = None
+            whole = plain.step(request).tokens
+            model.ends = data.draw(st.sampled_from([None, 7, *whole]))
+            found = trees.step(request)
+            assert found is not None
+            assert found.tokens == tuple(up_to(list(whole), model.ends))
+            assert found.target_passes + sum(found.accepted) >= len(found.tokens)
+            drafted += sum(found.drafted)
+    assert drafted > 4
+
+
+def test_a_head_is_told_the_spelling_and_what_it_names_is_drafted(tokens: FastTokens) -> None:
+    """A head that believes nothing but what is expected drafts what the last chunk says; what is
+    no action token, and what it was not shown, it does not draft behind."""
+    config = RecursiveConfig((0,), 8, 40, 1, tokens.bins, 16, 2, False)
+    head = RecursiveHead(config).requires_grad_(False)
+    for parameter in head.parameters():
+        parameter.zero_()
+    drafter = FastHeadDrafter(tokens, torch.device("cpu"), Budget(), head,
+                              lambda t: torch.zeros(len(t), 8))  # fmt: skip
+    stages = StageTimer(Timeline(0), CLOCK, torch.device("cpu"))
+    own = tokens.encode(path_of(10))
+    drafter.begin(Request(1, torch.zeros(1, 1), stages))
+    drafter.observe(own, own)
+    drafter.begin(Request(2, torch.zeros(1, 1), stages))
+    assert drafter.propose([], 30).tokens.tolist()[:3] == list(PREFIX), "behind the prompt: spelled"
+    drafter.observe_taps(torch.zeros(4, 8), range(3))
+    assert drafter.passes == 0
+    likeliest = max(branches_of(drafter.propose(own[:3], 30)), key=len)
+    assert len(likeliest) > 3
+    assert list(likeliest) == own[3 : 3 + len(likeliest)]
+    assert drafter.passes > 1
+    assert drafter.propose([*own[:3], 600], 30).tokens.tolist() == [], "which it was not shown"
+    assert drafter.expected([*PREFIX, 600], 3) == ([-1] * 3, [-1] * 3)
+
+
+def test_a_head_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    head = head_for(engine_of().model, 61)
+    shape = head.config
+    one_shot = OneShotHead(HeadConfig(shape.layers, shape.hidden, 60, shape.bins, 32))
+    other = RecursiveHead(replace(shape, bins=9, tokens=60))
+    for number, (made, line) in enumerate((
+        (one_shot, "one-shot draft head: FAST tokens need a recursive one"),
+        (other, "another target: 9 bins"),
+        (head, "61 tokens an action, the target has 60"),
+    )):  # fmt: skip
+        save_head(tmp_path / str(number), made)
+        with pytest.raises(ValueError, match=line):
+            engine_of(decoding="speculative", drafter="head",
+                      draft_checkpoint=str(tmp_path / str(number)))  # fmt: skip
+
+
 def test_what_is_no_whole_chunk_is_not_drafted_from(tokens: FastTokens) -> None:
     """Nor does a byte that is no letter, in an answer that has the right length, end anything."""
     own, odd = tokens.encode(path_of(10)), Shown(tokens, wide=True)
@@ -340,7 +454,11 @@ def test_a_beginning_that_is_none_is_refused_where_it_is_to_be_looked_at(
 def test_what_pi0_fast_cannot_do_is_one_line() -> None:
     for options, line in (
         ({"decoding": "actionflow"}, "of pi0_fast there are autoregressive, and speculative"),
-        ({"decoding": "speculative", "drafter": "head"}, "drafter temporal or temporal_tree and"),
+        (
+            {"decoding": "speculative", "drafter": "model"},
+            "drafter temporal, temporal_tree or head",
+        ),
+        ({"decoding": "speculative", "drafter": "head"}, "no draft_head: make one with `vla-ros"),
         ({"decoding": "speculative", "acceptance": "relaxed"}, "acceptance exact"),
         ({"rtc_mode": "guided"}, "needs a solver to guide"),
         ({"flow_steps": 3}, "flow_steps: these options are for flow policies"),

@@ -164,7 +164,7 @@ def test_what_is_not_finite_is_forgotten(calibration: Calibration) -> None:
     own.observe_taps(taps * float("nan"), (0,))
     own.propose(said, 20)
     own.forget(damaged=True)
-    assert bool(own.grower.keys.isfinite().all())
+    assert bool(own.head_trees.grower.keys.isfinite().all())
     found = []
     for one in (plain, own):
         one.begin(REQUEST)

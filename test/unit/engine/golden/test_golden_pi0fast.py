@@ -5,6 +5,7 @@ The files were made by test/golden/make_pi0fast.py in LeRobot's own environment.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -191,3 +192,35 @@ def test_the_logits_are_lerobots(golden) -> None:
     logits = runner.logits(layout, request.prompt, None)[0].numpy()
     assert np.abs(logits - expected["logits"][0]).max() < 1e-4
     assert np.abs(expected["logits"][0]).max() > 1
+
+
+def test_transformers_generate_says_the_same(trained) -> None:
+    """PaliGemma's own program, vision included. Under a causal mask it says something else."""
+    pytest.importorskip("transformers")
+    from vla_ros.lab.bench.fast import engine_of as row_of
+
+    plain = engine_of(trained.directory, decoding="autoregressive")
+    theirs = row_of(plain, "generate", plain.options)
+    theirs.reset(TASK)
+    for number in range(6):
+        found, wanted = (step(one, frame(number, trained.expected)) for one in (theirs, plain))
+        assert found.tokens == wanted.tokens
+        assert found.tokens[-1] == plain.model.ends
+        assert found.target_passes == len(found.tokens)
+        assert np.array_equal(found.actions, wanted.actions)
+    told, logits = theirs.paligemma.generate, []
+
+    def untold(**words: Any) -> Any:
+        less = {name: value for name, value in words.items() if name != "token_type_ids"}
+        out = told(**less, output_logits=True, return_dict_in_generate=True)
+        logits.append(out.logits[0])
+        return out.sequences
+
+    theirs.paligemma.generate = untold
+    first = frame(0, trained.expected)
+    assert step(theirs, first).tokens == step(plain, first).tokens
+    for layer in theirs.paligemma.model.language_model.layers:
+        layer.self_attn.is_causal = True
+    with contextlib.suppress(InvalidAction):
+        step(theirs, first)
+    assert (logits[1] - logits[0]).abs().max() > 1.0

@@ -234,16 +234,22 @@ def test_on_a_gpu_memory_is_what_is_held_of_the_device(monkeypatch: pytest.Monke
 def test_pi0_fast_is_measured_by_passes_of_a_chunk(capsys: pytest.CaptureFixture[str]) -> None:
     found = measured(capsys, "random:pi0_fast-small")
     rows = found["schedules"]
-    assert list(rows) == ["autoregressive", "speculative", "speculative_full", "temporal_tree",
-                          "temporal_tree_full"]  # fmt: skip
+    assert list(rows) == ["autoregressive", "generate", "speculative", "speculative_full",
+                          "temporal_tree", "temporal_tree_full", "head", "head_full"]  # fmt: skip
     assert all(row["same"] == row["chunks"] == 2 for row in rows.values())
     assert rows["autoregressive"]["passes"] == rows["autoregressive"]["tokens"] == 60
     assert rows["autoregressive"]["drafted"] == 0 < rows["speculative_full"]["drafted"]
     assert rows["temporal_tree_full"]["drafted"] > 0
+    assert rows["head_full"]["drafted"] > 20, "of random weights, where the checkpoint has none"
+    assert rows["generate"]["passes"] == rows["generate"]["tokens"]
 
 
 def test_what_means_nothing_to_pi0_fast_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for words, line in ((["--passes"], "--passes is for token policies"),
-                        (["--rows", "naive"], "rows naive are unknown")):  # fmt: skip
+                        (["--rows", "naive"], "rows naive are unknown"),
+                        (["--rows", "generate", "--weights", "int8", "--dtype", "bfloat16"],
+                         "no quantized weights"),
+                        (["--rows", "head", "--head", "nowhere"], "no folder of a draft head"),
+                        ):  # fmt: skip
         assert main(["bench", "--checkpoint", "random:pi0_fast-small", *RUN, *words]) == 2
         assert line in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a draft head learns from: a target's own rollouts, frame by frame.
+"""What a draft head learns from: a target's own answers, frame by frame.
 
 Of every frame the target's tokens, its hidden states where each of them was chosen, and what it
 thought of the action bins there. Not the whole prompt: K rows a frame, so that 10,000 frames of a
@@ -7,16 +7,23 @@ thought of the action bins there. Not the whole prompt: K rows a frame, so that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from vla_ros.core.clock import Clock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Observation, Timeline
+from vla_ros.engine.decoding.draft_tree import ROOT
 from vla_ros.engine.decoding.request import Decoded, Request
-from vla_ros.engine.engine import TokenEngine
+from vla_ros.engine.decoding.speculative import behind_prompt
+from vla_ros.engine.engine import FastEngine, TokenEngine
+from vla_ros.engine.io.config import TextConfig
 from vla_ros.engine.io.tokens import MAX_TEXT
 from vla_ros.engine.layers.pack import prefill_layout
 from vla_ros.engine.models.language.base import tap_layers
@@ -25,7 +32,8 @@ from vla_ros.engine.models.language.base import tap_layers
 @dataclass(frozen=True, slots=True)
 class Episode:
     """Of F frames with K tokens each: ``tokens`` int64 [F, K]; ``taps`` [F, K, layers * C], row j
-    being where token j was chosen; ``targets`` [F, K, bins], the target's chances there."""
+    being where token j was chosen; ``targets`` [F, K, bins], the target's chances there. Answers
+    that end earlier go on with their end marker, whose taps and targets are zeros."""
 
     tokens: torch.Tensor
     taps: torch.Tensor
@@ -38,20 +46,26 @@ class Episode:
 class Seer:
     """Looks at a frozen target while it acts: the engine's answer, and one pass more."""
 
-    def __init__(self, engine: TokenEngine) -> None:
-        model = engine.model
-        if model.config.parallel:
+    def __init__(self, engine: TokenEngine | FastEngine) -> None:
+        if isinstance(engine, TokenEngine) and engine.model.config.parallel:
             raise UserError("an OFT checkpoint says no tokens: a draft head would have no use")
-        self._engine, self._actions = engine, model.actions
-        longest = model.config.patches + MAX_TEXT + engine.info.max_tokens
-        layers = tap_layers(model.config.text.layers)
-        self._runner = model.runner(1, longest, model.actions.window, layers)
+        model: Any = engine.model
+        prompt = model.patches + MAX_TEXT
+        if isinstance(engine, FastEngine):
+            # every answer has another length: a graph of each would be for one frame
+            model = engine.model if model.capture is None else engine.model.uncaptured()
+            prompt = engine.policy.config.longest
+        self._engine, self._causal, self._ends = engine, model.causal, model.ends
+        longest = prompt + engine.info.max_tokens
+        self._runner = model.runner(
+            1, longest, model.actions.window, tap_layers(text_of(engine).layers)
+        )
         self._frames: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
     def step(self, observation: Observation, timeline: Timeline, clock: Clock) -> Inference:
-        """The target's answer to a frame, which is kept; InvalidAction as ``TokenEngine.step``."""
+        """The target's answer to a frame, which is kept; InvalidAction as ``Engine.step``."""
         request = self._engine.encode(observation, timeline, clock)
-        decoded = self._engine.decoding.step(request)
+        decoded = self._engine.decode(request, clock)
         assert decoded is not None  # the schedule of the rollouts answers every frame
         answer = self._engine.unnormalize(decoded)
         self._keep(request, decoded)
@@ -63,7 +77,14 @@ class Seer:
         total = length + len(tokens) - 1
         self._runner.fit(total)
         behind = tokens[:-1].to(request.prompt.device)
-        layout = prefill_layout(total, tuple(range(length - 1, total)))
+        rows = tuple(range(length - 1, total))
+        if self._causal:
+            layout = prefill_layout(total, rows)
+        else:  # a prefix whose tokens all see each other, and a chain behind it
+            place = self._runner.behind(length)
+            layout = behind_prompt(
+                length, place, tuple(range(ROOT, total - length - 1)), total - length, False
+            )
         logits = self._runner.logits(layout, request.prompt, behind if len(behind) else None)
         assert self._runner.tapped is not None
         taps = self._runner.tapped.to("cpu", torch.bfloat16)
@@ -71,9 +92,43 @@ class Seer:
 
     def take(self) -> Episode:
         """What was seen since the last time."""
-        tokens, taps, targets = (torch.stack(part) for part in zip(*self._frames, strict=True))
+        filler = 0 if self._ends is None else self._ends
+        tokens, taps, targets = (list(part) for part in zip(*self._frames, strict=True))
         self._frames.clear()
-        return Episode(tokens, taps, targets)
+        return Episode(
+            pad_sequence(tokens, True, filler),
+            pad_sequence(taps, True),
+            pad_sequence(targets, True),
+        )
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+
+def text_of(engine: TokenEngine | FastEngine) -> TextConfig:
+    """Its language model."""
+    found: TextConfig = (
+        engine.policy.config.shapes.text
+        if isinstance(engine, FastEngine)
+        else engine.model.config.text
+    )
+    return found
+
+
+def padded(episodes: Sequence[Episode], filler: int) -> list[Episode]:
+    """All with as many tokens a frame as the longest."""
+    most = max((episode.tokens.shape[1] for episode in episodes), default=0)
+
+    def longer(episode: Episode) -> Episode:
+        missing = most - episode.tokens.shape[1]
+        rows = (0, 0, 0, missing)
+        return Episode(
+            F.pad(episode.tokens, (0, missing), value=filler),
+            F.pad(episode.taps, rows),
+            F.pad(episode.targets, rows),
+        )
+
+    return [longer(episode) for episode in episodes]
 
 
 def write_episode(path: Path, episode: Episode) -> None:

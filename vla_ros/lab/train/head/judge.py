@@ -10,16 +10,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from vla_ros.core.clock import SystemClock
-from vla_ros.core.types import Timeline
+from vla_ros.core.types import Executing, Observation, Timeline
 from vla_ros.engine.decoding.acceptance import follow
+from vla_ros.engine.decoding.base import up_to
 from vla_ros.engine.decoding.draft_heads import RANKED, OneShotHead, RecursiveHead
 from vla_ros.engine.decoding.draft_tree import Budget
 from vla_ros.engine.decoding.drafters import Drafter, TemporalTreeDrafter
-from vla_ros.engine.decoding.head_drafters import Embed, HeadDrafter, RecursiveDrafter
+from vla_ros.engine.decoding.fast_drafter import FastDrafter
+from vla_ros.engine.decoding.head_drafters import (
+    Embed,
+    FastHeadDrafter,
+    HeadDrafter,
+    RecursiveDrafter,
+)
 from vla_ros.engine.decoding.request import Request, StageTimer
+from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.lab.train.head.examples import past_of, places
 from vla_ros.lab.train.head.features import Episode
@@ -44,16 +53,20 @@ class Judged:
 class Judge:
     """Counts the passes of drafters over the same episodes, on the CPU, with whole trees."""
 
-    actions: ActionTokens
+    actions: ActionTokens | FastTokens
     episodes: Sequence[Episode]
     embed: Embed
     steps: int = 1  # actions of an answer
+    executed: int = 1  # of FAST tokens: actions between two frames
 
     def head(self, head: OneShotHead | RecursiveHead) -> Judged:
         """Of a head, which must have its ``chances``."""
         device, budget = torch.device("cpu"), Budget()
         drafter: Drafter
-        if isinstance(head, RecursiveHead):
+        if isinstance(self.actions, FastTokens):
+            assert isinstance(head, RecursiveHead), "FAST tokens have no other"
+            drafter = FastHeadDrafter(self.actions, device, budget, head, self.embed)
+        elif isinstance(head, RecursiveHead):
             drafter = RecursiveDrafter(
                 self.actions, device, _exactly, budget, head, self.embed, None, self.steps
             )
@@ -65,6 +78,8 @@ class Judge:
         """Of the tree of alternatives to the last action, which needs no head."""
         positions = self.episodes[0].tokens.shape[1]
         device = torch.device("cpu")
+        if isinstance(self.actions, FastTokens):
+            return self.count(FastDrafter(self.actions, device, Budget(), None, wide=True))
         drafter = TemporalTreeDrafter(
             self.actions, positions, device, _exactly, Budget(), None, self.steps
         )
@@ -73,16 +88,32 @@ class Judge:
     def count(self, drafter: Drafter) -> Judged:
         """Every action of every episode, each episode after a reset."""
         passes = actions = accepted = drafted = 0
-        clock = SystemClock()
-        stages = StageTimer(Timeline(0), clock, torch.device("cpu"))
-        nothing = Request(0, torch.zeros(0, 0), stages)  # what drafts come of is in the episode
+        fast, ends = isinstance(self.actions, FastTokens), ends_of(self.actions)
         for episode in self.episodes:
             drafter.forget()
-            for own, taps in zip(episode.tokens.tolist(), episode.taps.float(), strict=True):
-                used, stood, rounds = speculated(drafter, nothing, own, taps)
+            pairs = zip(episode.tokens.tolist(), episode.taps.float(), strict=True)
+            for number, (own, taps) in enumerate(pairs):
+                asked = asked_at(number, self.executed if fast else None)
+                used, stood, rounds = speculated(drafter, asked, up_to(own, ends), taps)
                 passes, accepted, drafted = passes + used, accepted + stood, drafted + rounds
                 actions += 1
         return Judged(passes / actions, accepted / drafted if drafted else 0.0)
+
+
+def ends_of(actions: ActionTokens | FastTokens) -> int | None:
+    """The token that ends an answer; None where all are equally long."""
+    return actions.end if isinstance(actions, FastTokens) else None
+
+
+def asked_at(number: int, executed: int | None) -> Request:
+    """The request of an episode's frame, of whose last chunk so many actions were executed; None:
+    nobody says it. What drafts come of is in the episode."""
+    seen = None
+    if executed is not None:
+        going = Executing(number - 1, executed, 0)
+        seen = Observation(number, number, 0, np.zeros((1, 1, 3), np.uint8), executing=going)
+    stages = StageTimer(Timeline(0), SystemClock(), torch.device("cpu"))
+    return Request(number, torch.zeros(0, 0), stages, observation=seen)
 
 
 def speculated(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
+from vla_ros.engine.decoding.base import up_to
 from vla_ros.engine.decoding.draft_heads import (
     LEVELS,
     RANKED,
@@ -25,12 +26,19 @@ from vla_ros.engine.decoding.draft_heads import (
     recursive_width,
 )
 from vla_ros.engine.decoding.draft_tree import Budget, plan_states
-from vla_ros.engine.decoding.head_drafters import Embed, expected_bins, states_of
+from vla_ros.engine.decoding.fast_drafter import FastDrafter
+from vla_ros.engine.decoding.head_drafters import (
+    Embed,
+    expected_bins,
+    expected_spelling,
+    states_of,
+)
 from vla_ros.engine.decoding.temporal_prediction import TemporalPredictor
 from vla_ros.engine.io.draft_head import DraftHead
+from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
 from vla_ros.lab.train.head.features import Episode
-from vla_ros.lab.train.head.judge import Judge, Judged
+from vla_ros.lab.train.head.judge import Judge, Judged, asked_at, ends_of
 from vla_ros.lab.train.head.options import HeadOptions
 from vla_ros.lab.train.head.target import Target, rounded
 from vla_ros.lab.train.head.unrolled import unroll
@@ -44,13 +52,15 @@ CHECKED = 160  # frames that a head is chosen by
 class Answers:
     """Of F frames, J = K - 2 positions each: ``tokens`` int64 [F, K], ``taps`` [F, J, layers * C],
     ``targets`` [F, J, bins] of the places 1 ... K - 2, and what was expected there, ``last`` and
-    ``before`` int16 [F, J, LEVELS]: at [f, j, i] of place j + 1 + i by the tokens up to j."""
+    ``before`` int16 [F, J, LEVELS]: at [f, j, i] of place j + 1 + i by the tokens up to j.
+    ``open`` bool [F, J]: the answer goes on behind position j."""
 
     tokens: torch.Tensor
     taps: torch.Tensor
     targets: torch.Tensor
     last: torch.Tensor
     before: torch.Tensor
+    open: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -60,17 +70,46 @@ class Answers:
         return Answers(*(getattr(self, name)[frames] for name in self.__slots__))
 
 
-def answers_of(episodes: Sequence[Episode], actions: ActionTokens, steps: int) -> Answers:
+def answers_of(
+    episodes: Sequence[Episode],
+    actions: ActionTokens | FastTokens,
+    steps: int,
+    executed: int = 1,
+) -> Answers:
     """Episodes as they would be drafted: each begins with nothing known."""
     count = episodes[0].tokens.shape[1]
-    told = [_expected(episode, actions, steps) for episode in episodes]
+    if isinstance(actions, FastTokens):
+        told = [_spelled(episode, actions, executed) for episode in episodes]
+    else:
+        told = [_expected(episode, actions, steps) for episode in episodes]
+    tokens = torch.cat([e.tokens for e in episodes])
+    ends = ends_of(actions)
     return Answers(
-        torch.cat([e.tokens for e in episodes]),
+        tokens,
         torch.cat([e.taps[:, : count - 2] for e in episodes]),
         torch.cat([e.targets[:, 1:-1] for e in episodes]),
         torch.cat([last for last, _ in told]),
         torch.cat([before for _, before in told]),
+        (tokens[:, : count - 2] != (-1 if ends is None else ends)).cummin(1).values,
     )
+
+
+def _spelled(
+    episode: Episode, actions: FastTokens, executed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    count, rows = episode.tokens.shape[1], []
+    expecting = FastDrafter(actions, torch.device("cpu"), Budget(), None, wide=True)
+    for number, padded in enumerate(episode.tokens.tolist()):
+        expecting.begin(asked_at(number, executed))
+        own = up_to(padded, actions.end)
+        known = range(1, count - 1)
+        rows.append([
+            expected_spelling(expecting, actions, own[:k] if k < len(own) else (), LEVELS)
+            for k in known
+        ])  # fmt: skip
+        expecting.observe(own, own)
+    last, before = torch.tensor(rows, dtype=torch.int16).unbind(2)
+    return last, before
 
 
 def _expected(
@@ -97,8 +136,9 @@ class RecursivePupil:
     ) -> None:
         actions, count = target.actions, learn[0].tokens.shape[1]
         width = options.width or recursive_width(target.hidden)
+        dim = 1 if isinstance(actions, FastTokens) else count // target.steps
         config = RecursiveConfig(
-            target.layers, target.hidden, count, count // target.steps, actions.bins, width,
+            target.layers, target.hidden, count, dim, actions.bins, width,
             heads_for(width), actions.ordered,
         )  # fmt: skip
         self._options, self._target, self._device = options, target, device
@@ -107,7 +147,7 @@ class RecursivePupil:
             with torch.no_grad():
                 self._head.bins.weight.copy_(target.rows)
         self.head = self._head.to(device)
-        self._learn = answers_of(learn, actions, target.steps)
+        self._learn = answers_of(learn, actions, target.steps, target.executed)
         self._checked: Answers | None = None  # of the episodes that choose, which stay the same
 
     def loss(self, draw: torch.Generator) -> torch.Tensor:
@@ -124,18 +164,21 @@ class RecursivePupil:
         """Chosen by the passes that the recursion expects: drafting all of them takes longer."""
         head, target = rounded(self._head), self._target
         if self._checked is None:
-            found = answers_of(episodes, target.actions, target.steps)
+            found = answers_of(episodes, target.actions, target.steps, target.executed)
             spread = torch.linspace(0, len(found) - 1, min(CHECKED, len(found))).long()
             self._checked = found.take(spread)
         head.chances = count_chances(head, self._checked, target.embed, target.actions.first)
-        return head, told_of(head.chances)
+        return head, told_of(head.chances, self._checked)
 
     def judged(self, head: DraftHead, episodes: Sequence[Episode]) -> Judged:
         target = self._target
         assert isinstance(head, RecursiveHead)
-        counted = Judge(target.actions, episodes, target.embed, target.steps).head(head)
-        others = answers_of(episodes, target.actions, target.steps)
-        told = told_of(count_chances(head, others, target.embed, target.actions.first))
+        way = target.steps, target.executed
+        counted = Judge(target.actions, episodes, target.embed, *way).head(head)
+        others = answers_of(episodes, target.actions, *way)
+        told = told_of(count_chances(head, others, target.embed, target.actions.first), others)
+        if isinstance(target.actions, FastTokens):  # no answer is as long as it expects
+            told = replace(told, expected=None)
         return replace(told, passes=counted.passes, accepted=counted.accepted)
 
 
@@ -184,11 +227,12 @@ def ranks_of(head: RecursiveHead, answers: Answers, embed: Embed, first: int) ->
     with torch.no_grad():
         for part in torch.arange(len(answers)).split(BATCH):
             batch = answers.take(part)
-            bins = (batch.tokens[:, 1:-1] - first).clamp(0, head.config.bins - 1)
+            own = batch.tokens[:, 1:-1] - first
+            bins = own.clamp(0, head.config.bins - 1)
             steps = min(LEVELS, count)
             for level, logits in enumerate(unrolled(head, batch, embed, steps, device)):
                 said = logits.gather(-1, bins[..., None])
-                rank = (logits > said).sum(-1).clamp_max(RANKED)
+                rank = (logits > said).sum(-1).clamp_max(RANKED).where(own == bins, RANKED)
                 found[part, : count - level, level] = rank[:, level:]
     return found
 
@@ -197,25 +241,29 @@ def count_chances(head: RecursiveHead, answers: Answers, embed: Embed, first: in
     """How often the alternative of each rank was right: [places, LEVELS, RANKED], falling in the
     rank. States of the same dimension lend each other a little."""
     ranks = ranks_of(head, answers, embed, first)
-    hits = F.one_hot(ranks, RANKED + 1)[..., :RANKED].sum(0).float()
+    hits = F.one_hot(ranks, RANKED + 1)[..., :RANKED]
+    hits = (hits * answers.open[:, :, None, None]).sum(0).float()
+    counted = answers.open.sum(0)[:, None, None]  # answers that go on there
     places, dim = head.config.places, head.config.dim
     there = reachable(places)[:, :, None]
     pooled = torch.zeros_like(hits)
     for one in range(dim):
         same = slice(one, None, dim)
-        rows = there[same].sum(0).clamp_min(1.0) * len(answers)
+        rows = (there[same] * counted[same]).sum(0).clamp_min(1.0)
         pooled[same] = hits[same].sum(0) / rows
-    chances = (hits + PRIOR * pooled) / (len(answers) + PRIOR)
+    chances = (hits + PRIOR * pooled) / (counted + PRIOR)
     return chances.cummin(-1).values * there
 
 
-def told_of(chances: torch.Tensor) -> Judged:
-    """What follows from chances [places, LEVELS, RANKED]: passes by the recursion, the prefill
-    drafting nothing; and how often every level is right."""
-    there = reachable(len(chances))
-    each = there.sum(0).clamp_min(1.0)
-    first = (chances[..., 0].sum(0) / each).tolist()
-    four = (chances[..., :4].sum((0, 2)) / each).tolist()
+def told_of(chances: torch.Tensor, answers: Answers) -> Judged:
+    """What follows from chances [places, LEVELS, RANKED] that were counted on answers: passes of
+    the longest by the recursion, the prefill drafting nothing; and how often every level is right.
+    """
+    there = reachable(len(chances)) * answers.open.float().mean(0)[:, None]
+    each = there.sum(0).clamp_min(1e-9)
+    likely = chances * there[:, :, None]
+    first = (likely[..., 0].sum(0) / each).tolist()
+    four = (likely[..., :4].sum((0, 2)) / each).tolist()
     expected = plan_states([[], *states_of(chances.tolist())], Budget()).passes
     levels = int((there.sum(0) > 0).sum())
     return Judged(expected, 0.0, expected, tuple(first[:levels]), tuple(four[:levels]))

@@ -31,12 +31,13 @@ LEARN, JUDGE = "learn", "judge"
 class RolloutOptions:
     """``target``: the digest of the checkpoint that acts. ``learn`` and ``judge``: episodes of
     every task to train on, and to judge by. ``executed`` actions of a chunk are carried out before
-    the target looks again."""
+    the target looks again. ``data``: what was recorded elsewhere, where it only answers."""
 
     target: str
     learn: int = 4
     judge: int = 1
     executed: int = 1
+    data: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,16 @@ def path_of(directory: Path, part: str, number: int) -> Path:
 def claim(options: RolloutOptions, directory: Path) -> None:
     """Write the options, or check that what is there was made with the same.
 
-    More episodes may be asked for than are there. UserError: of another target, or executed
-    otherwise.
+    More episodes may be asked for than are there. UserError: of another target or other data, or
+    executed otherwise.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / OPTIONS_FILE
     there = json.loads(path.read_text()) if path.exists() else asdict(options)
     if there.get("target") != options.target:
         raise UserError(f"{directory} holds rollouts of another checkpoint: take another --out")
+    if tuple(there.get("data", ())) != options.data:
+        raise UserError(f"{directory} holds answers to other frames: take another --out")
     before = there.get("executed", 1)
     if before != options.executed:
         raise UserError(

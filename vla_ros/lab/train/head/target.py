@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from vla_ros.engine.decoding.head_drafters import Embed
+from vla_ros.engine.io.fast_tokens import FastTokens
 from vla_ros.engine.io.tokens import ActionTokens
 
 Head = TypeVar("Head", bound=nn.Module)
@@ -18,15 +19,17 @@ Head = TypeVar("Head", bound=nn.Module)
 @dataclass(frozen=True, slots=True)
 class Target:
     """``embed`` gives its embeddings of tokens; of ``layers`` the outputs are read, of ``hidden``
-    numbers each; an answer is ``steps`` actions. ``rows`` [bins, hidden] of its product for words
-    are those of the action tokens; None where they are not at hand as numbers."""
+    numbers each; an answer is ``steps`` actions, ``executed`` of which are carried out before the
+    next frame (FAST tokens: what is expected follows it). ``rows`` [bins, hidden] of its product
+    for words are those of the action tokens; None where they are not at hand as numbers."""
 
-    actions: ActionTokens
+    actions: ActionTokens | FastTokens
     embed: Embed
     layers: tuple[int, ...]
     hidden: int
     steps: int = 1
     rows: torch.Tensor | None = None
+    executed: int = 1
 
 
 def rounded(head: Head) -> Head:

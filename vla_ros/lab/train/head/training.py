@@ -109,7 +109,7 @@ def train_head(
             break
     assert best is not None
     others = held_out[1::2]
-    last = Judge(target.actions, others, target.embed, target.steps)
+    last = Judge(target.actions, others, target.embed, target.steps, target.executed)
     return Trained(best[2], best[1], pupil.judged(best[2], others), last.temporal())
 
 
