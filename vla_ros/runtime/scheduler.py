@@ -42,7 +42,12 @@ class Costs:
         if not seconds or min(seconds) < 1 or not all(0 < s < math.inf for s in seconds.values()):
             raise ValueError("costs are positive seconds by a number of robots from 1 on")
         self._seconds = dict(sorted(seconds.items()))
-        self._at_start = self._seconds
+        self._at_start: Mapping[int, float] = self._seconds
+
+    @property
+    def at_start(self) -> Mapping[int, float]:
+        """As it was given, by number of robots."""
+        return self._at_start
 
     @property
     def largest(self) -> int:
@@ -229,6 +234,17 @@ class Scheduler(Generic[FrameT]):
             if took <= most and size / took > 1.01 * rate:
                 best, rate = size, size / took
         return best
+
+
+def capacity(costs: Costs, rate_hz: float, max_age_s: float = 0.0, most: int = 256) -> int:
+    """How many robots that want this are let in, of ``most``."""
+    scheduler = Scheduler[None](costs)
+    for number in range(most):
+        try:
+            scheduler.admit(number, rate_hz, max_age_s)
+        except Refused:
+            return number
+    return most
 
 
 def _ms(seconds: float) -> str:

@@ -158,7 +158,8 @@ class Server:
     def stop(self) -> None:
         """Of any thread, or a signal handler."""
         if self._loop is not None and self._over is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
+            with contextlib.suppress(RuntimeError):  # it ended by itself: the loop is closed
+                self._loop.call_soon_threadsafe(self._over.set)
 
     def _broke(self, reason: str) -> None:
         self.failure = reason

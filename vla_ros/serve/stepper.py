@@ -100,8 +100,8 @@ class Shared:
         self.info = self.policy.info
         self.costs = Costs({1: GUESS_S})
 
-    def measure(self, most: int, clock: Clock) -> None:
-        """What batches of up to so many cost."""
+    def measure(self, most: int, clock: Clock, budget_s: float = MEASURE_S) -> None:
+        """What batches of up to so many cost, as far as that can be told in ``budget_s``."""
         if self.info.dtype == "none":
             return
         try:
@@ -114,7 +114,7 @@ class Shared:
         for session in sessions:
             session.reset(WARM_UP)
         seen = warm_up_observation(self.info, self._spec)
-        self.costs = Costs(measure(sessions, seen, clock, budget_s=MEASURE_S))
+        self.costs = Costs(measure(sessions, seen, clock, budget_s=budget_s))
         self._first.last = None
 
     def fails(self, clock: Clock) -> str:
@@ -226,8 +226,12 @@ class Stepper:
 
     @property
     def costs(self) -> Costs:
-        """What batches cost, after :meth:`start`."""
+        """What batches cost, after :meth:`start`. Others may be set while nobody asks."""
         return self._scheduler.costs
+
+    @costs.setter
+    def costs(self, costs: Costs) -> None:
+        self._scheduler.costs = costs
 
     def open(self, rate_hz: float = 0.0, max_age_s: float = 0.0) -> Future[Any]:
         """Another session that wants answers at this rate, none from evidence older than that; 0:

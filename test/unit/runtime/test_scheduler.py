@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_ros.runtime.scheduler import SECOND, Costs, Refused, Scheduler
+from vla_ros.runtime.scheduler import SECOND, Costs, Refused, Scheduler, capacity
 
 MS = SECOND // 1000
 CHEAP = {1: 0.020, 2: 0.024, 4: 0.032, 8: 0.050}  # weights dominate
@@ -145,6 +145,13 @@ def test_a_robot_that_cannot_be_served_is_refused_with_the_figures(
     if fit:
         scheduler.release("robot 0")
         scheduler.admit("another", rate, age)
+
+
+def test_how_many_robots_fit() -> None:
+    assert capacity(Costs(CHEAP), 10.0, 0.15) == 14
+    assert capacity(Costs(CHEAP), 10.0) == 14
+    assert capacity(Costs(CHEAP), 10.0, 0.01) == 0
+    assert capacity(Costs(CHEAP), 0.0, most=7) == 7
 
 
 def test_a_hasty_robot_is_not_let_in_beside_batches_that_make_it_wait() -> None:

@@ -352,7 +352,7 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
     for i in range(spec.warmup_count + info.pipeline_depth):
         began = clock.steady_ns()
         observation = replace(
-            synthetic, stamp_ns=i + 1, received_ns=began, received_steady_ns=began
+            synthetic, stamp_ns=began, received_ns=began, received_steady_ns=began
         )
         try:
             policy.step(observation, Timeline(began).mark("queue", began), clock)
