@@ -59,8 +59,8 @@ class Costs:
         return _between(self._seconds, robots)
 
     def promised(self, robots: int) -> float:
-        """The same for admission: no more than at start, since a server that refused everybody
-        after a slow minute would never learn that it is over."""
+        """The same for what is refused and dropped: no more than at start, since a server that
+        refused everything after a slow minute would never learn that it is over."""
         return min(self.of(robots), _between(self._at_start, robots))
 
     def learn(self, robots: int, seconds: float) -> None:
@@ -199,7 +199,7 @@ class Scheduler(Generic[FrameT]):
         """
         robots = (robot for robot in self.robots.values() if robot.frame is not None)
         waiting = sorted(robots, key=lambda robot: robot.due_ns)
-        alone = round(self.costs.of(1) * SECOND)
+        alone = round(self.costs.promised(1) * SECOND)
         timely = [robot for robot in waiting if now_ns + alone <= robot.limit_ns]
         if not timely and self._passed_over >= DOUBTED:
             young = [robot for robot in waiting if now_ns <= robot.limit_ns]

@@ -53,19 +53,26 @@ def test_who_says_nothing_is_never_refused_and_not_starved() -> None:
     assert order.index("stranger's") == 47, "when what it acts on is 0.9 s older than the other's"
 
 
-def test_a_cost_that_was_learned_in_a_slow_minute_is_unlearned() -> None:
+def test_after_a_slow_minute_nobody_is_refused_or_dropped_for_it() -> None:
     scheduler = fleet({1: 0.020}, 1, 10, 0.1)
     for _ in range(20):
         scheduler.costs.learn(1, 5.0)
-    scheduler.admit("another", 10, 0.1)  # and not refused for it
+    assert scheduler.costs.of(1) > 1.0
+    scheduler.admit("another", 10, 0.1)
+    scheduler.submit("robot 0", 0, 1)
+    assert scheduler.next(70 * MS) == [1]
+
+
+def test_that_a_pass_costs_less_than_at_start_is_found_out() -> None:
+    scheduler = fleet({1: 0.060}, 1, 10, 0.1)
     answered = []
-    for tick in range(200):
-        scheduler.submit("robot 0", tick * 100 * MS, tick)
-        if scheduler.next(tick * 100 * MS) == [tick]:
+    for tick in range(1, 101):
+        scheduler.submit("robot 0", (100 * tick - 50) * MS, tick)  # 50 ms old when it comes
+        if scheduler.next(100 * tick * MS) == [tick]:
             answered.append(tick)
             scheduler.costs.learn(1, 0.020)
-    assert answered[:3] == [3, 7, 11]
-    assert answered[-100:] == list(range(100, 200))
+    assert answered[:2] == [4, 8]
+    assert answered[2:] == list(range(9, 101))
 
 
 def test_a_frame_that_is_too_old_already_is_dropped_even_alone() -> None:
