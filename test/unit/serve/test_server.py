@@ -432,6 +432,8 @@ def test_one_robot_s_poison_stops_that_robot_only_however_often_it_comes() -> No
 
 def test_a_policy_that_is_broken_for_good_ends_the_server_with_the_reason() -> None:
     with fragile() as server:
+        others = [Stranger(server) for _ in range(2)]
+        assert others[0].ask()["actions"][0, 0] == 1
         assert Stranger(server).ask(prompt="the end")["actions"][0, 0] == 1
         for _ in range(3):
             Stranger(server).ask(prompt="stack")
@@ -440,6 +442,7 @@ def test_a_policy_that_is_broken_for_good_ends_the_server_with_the_reason() -> N
                 break
             time.sleep(0.05)
         assert server.failure == "3 failures in a row: RuntimeError: a kernel failed"
+        assert [_end(one) for one in others] == [1001, 1001], "all are told that it goes away"
 
 
 def test_many_at_once_are_each_answered(rows) -> None:
