@@ -1,4 +1,5 @@
-"""Policy nodes whose policy is a server's: two robots on one, the server lost and back."""
+"""Policy nodes whose policy is a server's: two robots on one, each with a world of its own; the
+server lost and back."""
 
 from __future__ import annotations
 
@@ -11,18 +12,17 @@ pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 for module in ("websockets", "msgpack", "prometheus_client"):
     pytest.importorskip(module, reason=f"{module} is not installed: pip install '.[serve]'")
 
-from sensor_msgs.msg import Image
-from std_msgs.msg import String
-
 from support.nodes import Program
-from support.wait import repeating, wait_until
+from support.wait import wait_until
 from vla_ros.core.types import CommandKind
 from vla_ros.core.types import PolicyState as State
-from vla_ros.msg import ActionCommand, PolicyStatus
+from vla_ros.msg import ActionCommand, EpisodeStatus, PolicyStatus
 from vla_ros.ros.common import qos
+from vla_ros.srv import ResetEpisode
 
 CLI = "import sys; from vla_ros.cli.main import main; sys.exit(main())"
-ROBOTS = ("left", "right")
+ROBOTS = {"left": "reach_red_cube", "right": "reach_blue_cube"}
+LONG = "stack_red_on_blue"
 
 
 def free_port() -> int:
@@ -32,31 +32,28 @@ def free_port() -> int:
 
 
 class Robot:
-    """A policy node in a namespace, its camera, and what it says."""
+    """A policy node and a simulated robot in a namespace, in real time, and what they say."""
 
-    def __init__(self, ros, spawn_node, name, url):
-        self.ros, self.name = ros, f"/{name}/policy"
-        self.node = spawn_node(
-            "policy",
-            {"policy": "remote", "checkpoint": url, "max_age_s": 1.5, "hold_latch_s": 0.0},
-            namespace=name,
-        )
+    def __init__(self, ros, spawn_node, name, task, url):
+        self.ros, self.name, self.world = ros, f"/{name}/policy", f"/{name}/bridge"
         self.status = ros.inbox(PolicyStatus, f"{self.name}/status", qos.LATCHED)
         self.commands = ros.inbox(ActionCommand, f"{self.name}/action", qos.ACTION)
-        self.task = ros.publisher(String, f"/{name}/instruction", qos.LATCHED)
-        self.camera = ros.publisher(Image, f"/{name}/image", qos.IMAGE_PUB)
-        self.shown = 0
+        self.episodes = ros.inbox(EpisodeStatus, f"{self.world}/episode", qos.LATCHED)
+        self.node = spawn_node(
+            "policy",
+            {"policy": "remote", "checkpoint": url, "max_age_s": 1.5, "hold_latch_s": 0.0}
+            | {"detect_frozen": False},
+            namespace=name,
+        )
+        world = {"task": task, "max_steps": 3000}
+        spawn_node("bridge", world | {"image_size": 224}, namespace=name)
 
-    def begin(self):
-        self.ros.bring_up(self.name)
-        self.task.publish(String(data=f"pick up the red block {self.name}"))
-
-    def show(self):
-        self.shown += 1
-        message = Image(height=64, width=64, encoding="rgb8", step=192)
-        message.data.frombytes(bytes([self.shown % 251]) * 64 * 192)
-        message.header.stamp = self.ros.node.get_clock().now().to_msg()
-        self.camera.publish(message)
+    def begin(self, task):
+        """Another episode; returns how many statuses there were before."""
+        seen, request = len(self.status), ResetEpisode.Request(task=task, initial_state=1)
+        answer = self.ros.call(ResetEpisode, f"{self.world}/reset", request, 30.0)
+        assert answer.success, answer.message
+        return seen
 
     def expect(self, state, reason="", begin=0):
         """Wait for such a status after number ``begin``; returns the number of the one after."""
@@ -70,8 +67,19 @@ class Robot:
 
         return wait_until(found, 60.0, lambda: f"{self.name} {state}: {self.status.last}")
 
+    def solves(self, begin=0):
+        """Wait for an episode that is solved."""
 
-def test_two_robots_on_one_server_hold_when_it_is_lost_and_go_on_when_it_is_back(
+        def found():
+            return any(
+                m.state == EpisodeStatus.STATE_SUCCESS for m in self.episodes.messages[begin:]
+            )
+
+        wait_until(found, 120.0, lambda: f"{self.name}: {self.episodes.last}")
+
+
+@pytest.mark.timeout(300)
+def test_two_robots_on_one_server_solve_their_tasks_and_hold_while_it_is_lost(
     ros, spawn_node, ros_env
 ):
     port = free_port()
@@ -80,30 +88,35 @@ def test_two_robots_on_one_server_hold_when_it_is_lost_and_go_on_when_it_is_back
     server = Program("serve", command, ros_env)
     try:
         server.wait_for_log(f"at ws://127.0.0.1:{port}", 60.0)
-        robots = [Robot(ros, spawn_node, name, f"ws://127.0.0.1:{port}") for name in ROBOTS]
+        url = f"ws://127.0.0.1:{port}"
+        robots = [Robot(ros, spawn_node, name, task, url) for name, task in ROBOTS.items()]
         for robot in robots:
-            robot.begin()
-        with repeating(lambda: [robot.show() for robot in robots], 0.1):
-            seen = [robot.expect(State.RUNNING) for robot in robots]
-            server.kill()
-            lost = "connection refused: nothing listens there"
-            pairs = zip(robots, seen, strict=True)
-            seen = [robot.expect(State.HOLD, lost, begin) for robot, begin in pairs]
-            server = Program("serve", command, ros_env)
-            pairs = zip(robots, seen, strict=True)
-            for robot, begin in pairs:
-                robot.expect(State.RUNNING, "", begin)
-            left, right = robots
-            assert ros.change_state(left.name, "deactivate")
-            silent, begin = len(left.commands), len(right.commands)
-            wait_until(
-                lambda: any(m.kind == CommandKind.POLICY for m in right.commands.messages[begin:]),
-                20.0,
-            )
-            assert not any(m.kind == CommandKind.POLICY for m in left.commands.messages[silent:])
+            ros.bring_up(robot.name)
+        for robot in robots:
+            robot.solves()
+        seen = [robot.begin(LONG) for robot in robots]  # so that it is not over meanwhile
+        seen = [robot.expect(State.RUNNING, "", n) for robot, n in zip(robots, seen, strict=True)]
+        server.kill()
+        lost = "connection refused: nothing listens there"
+        pairs = zip(robots, seen, strict=True)
+        seen = [robot.expect(State.HOLD, lost, begin) for robot, begin in pairs]
+        server = Program("serve", command, ros_env)
+        for robot, begin in zip(robots, seen, strict=True):
+            robot.expect(State.RUNNING, "", begin)
+        left, right = robots
+        assert ros.change_state(left.name, "deactivate")
+        silent, ended = len(left.commands), len(right.episodes)
+        right.begin(ROBOTS["right"])
+        right.solves(ended)
+        assert not any(m.kind == CommandKind.POLICY for m in left.commands.messages[silent:])
         status = right.status.last
         assert (status.policy, status.schedule) == ("remote", "speculative")
         assert all(s.state != State.FAULT for robot in robots for s in robot.status.messages)
+        solved = [
+            {m.task for m in robot.episodes.messages if m.state == EpisodeStatus.STATE_SUCCESS}
+            for robot in robots
+        ]
+        assert all(task in there for task, there in zip(ROBOTS.values(), solved, strict=True))
     finally:
         server.kill()
         print(f"----- serve\n{server.log}")

@@ -23,9 +23,9 @@ def rows_file(folder: Path, rows: Any) -> str:
 
 
 @contextlib.contextmanager
-def serving(spec: PolicySpec, **options: Any) -> Iterator[Server]:
-    """A server that is ready while the block runs."""
-    server = Server(spec, ServeOptions(**{"port": 0, **options}))
+def serving(spec: PolicySpec, make: Any = None, **options: Any) -> Iterator[Server]:
+    """A server that is ready while the block runs. ``make``: of what answers."""
+    server = Server(spec, ServeOptions(**{"port": 0, **options}), make)
     server.load()
     up = threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(server.run(up.set)), daemon=True)

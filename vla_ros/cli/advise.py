@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,14 @@ from vla_ros.core.console import print_json, rounded
 from vla_ros.core.errors import UserError, user_errors
 
 if TYPE_CHECKING:
-    from vla_ros.lab.roofline.schedules import Candidate, Requirements, Verdict
+    from vla_ros.lab.roofline.fleet import Fleet
+    from vla_ros.lab.roofline.roofline import Roofline
+    from vla_ros.lab.roofline.schedules import Candidate, Requirements, ScheduleTime, Verdict
 
 DESCRIPTION = """\
 Name the ways of decoding that give a command for every control tick on evidence young enough: the
 lossless ones first, the freshest first. A lossy one changes what the policy says; it is marked.
+And how many such robots one `vla-ros serve` has time for, by the same bound.
 From the roofline of a device, or, with --bench, from what was measured there."""
 
 EPILOG = """\
@@ -64,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     check_draft_options(args)
     with user_errors(ValueError):
         limits = Requirements(args.camera_hz, args.control_hz, args.max_age_ms / 1e3)
-    source, candidates = _candidates(args)
+    source, candidates, fleet_with = _candidates(args)
     verdicts = advise(candidates, limits, args.executed)
     if not verdicts:
         raise UserError(f"{source}: there is nothing to choose from")
@@ -76,6 +80,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"{best.candidate.name}: a chunk of {best.candidate.chunk} actions in {ms:.1f} ms")
         print(f"{report.executed_table(by_part)}\n")
     print(_conclusion(best, limits) if best.meets else _nothing(limits))
+    fleet = fleet_with(verdicts, limits)
+    if fleet is not None:
+        print(fleet)
     if args.json:
         result: dict[str, Any] = {
             "source": source,
@@ -88,12 +95,18 @@ def run(args: argparse.Namespace) -> int:
             "best_is_lossless": best.candidate.lossless if best.meets else None,
             "schedules": report.verdicts(verdicts),
             "executed": report.verdicts(by_part),
+            "fleet": None if fleet is None else fleet.as_json(),
         }
         print_json(rounded(result))
     return int(not best.meets)
 
 
-def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
+FleetWith = Callable[[Sequence["Verdict"], "Requirements"], "Fleet | None"]
+
+
+def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...], FleetWith]:
+    """Where they are from, what there is, and how many robots it serves (of a roofline)."""
+    from vla_ros.lab.roofline.fleet import fleet_of
     from vla_ros.lab.roofline.schedules import from_bench, from_roofline, refused, schedules
 
     bench = bench_of(args.bench)
@@ -103,11 +116,16 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
             option = given[0].replace("_", "-")
             raise UserError(f"--bench says what was measured: leave out --{option}")
         where = bench.machine or bench.device
-        return f"measured: {bench.checkpoint} on {where} ({bench.path})", from_bench(bench)
+        source = f"measured: {bench.checkpoint} on {where} ({bench.path})"
+        return source, from_bench(bench), lambda verdicts, limits: None
     model = model_of(args)
     roof = roofline_of(args, model, device_of(args.device or "this", args, model))
     draft = draft_of(args, model)
-    found = schedules(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
+
+    def times(roof: Roofline) -> tuple[ScheduleTime, ...]:
+        return schedules(roof, args.alpha, args.gamma, draft, args.head, args.coverage)
+
+    found = times(roof)
     rates = f"{roof.rates} rates, decoder {roof.precision.decoder}"
     source = f"calculated: {model.name} on {roof.device.title}, {rates}"
     roomy = tuple(s for s in found if roof.fits(s.depth))
@@ -119,7 +137,7 @@ def _candidates(args: argparse.Namespace) -> tuple[str, tuple[Candidate, ...]]:
         source += f"; there is no room for the caches of {names}"
     for name, why in refused(model).items():
         source += f"\nleft out: {name} {why}"
-    return source, from_roofline(roomy)
+    return source, from_roofline(roomy), lambda v, limits: fleet_of(roof, v, limits, times)
 
 
 def _conclusion(best: Verdict, limits: Requirements) -> str:

@@ -23,6 +23,7 @@ from vla_ros.engine.options import OPTIONS, EngineOptions
 
 if TYPE_CHECKING:
     from vla_ros.engine.layers.gemm import Choice
+    from vla_ros.lab.bench.fleet import FleetResult
     from vla_ros.lab.bench.flow import FlowBenchOptions, FlowBenchResult, FlowRow
     from vla_ros.lab.bench.measure import Report, RowResult
     from vla_ros.lab.bench.passes import PassTime
@@ -34,7 +35,8 @@ DESCRIPTION = """\
 Measure every way of decoding and its references on one model; of a flow policy
 (random:smolvla-small, a LeRobot folder) the phases vision, prefix and step, beside a plain program,
 transformers and LeRobot; of OpenVLA-OFT and BitVLA vision, pass and head; of pi0-FAST passes and
-time of a chunk, with drafts and without, beside transformers' generate."""
+time of a chunk, with drafts and without, beside transformers' generate. With --fleet several
+robots ask at once: unbatched, batched, and with a worker each."""
 
 FILE_WIDTH = 160  # of bench.txt
 #: Options of the engine that are flags.
@@ -78,6 +80,11 @@ def add_parser(verbs: Verbs) -> None:
     add("--sweep", action="store_true", help="over action lengths and prompt lengths")
     add("--passes", action="store_true", help="each pass by itself, beside the roofline of this"
         " machine")  # fmt: skip
+    add("--fleet", metavar="N,N", help="so many robots on one policy, and on one each: how old"
+        " their answers are (1,2,4,8)")  # fmt: skip
+    add("--rate", type=float, default=10.0, metavar="HZ", help="fleet: frames a second (10)")
+    add("--max-age", type=float, default=0.0, metavar="S", help="fleet: what each robot asks the"
+        " server to keep to (0: nothing)")  # fmt: skip
     add("--lerobot-python", metavar="PYTHON", help="flow: an interpreter with LeRobot"
         " (that of `vla-ros lerobot setup`)")  # fmt: skip
     add("--compile-ablation", action="store_true", help="with and without torch.compile")
@@ -96,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.engine.models.registry import flow_source
     from vla_ros.lab.bench import fast, flow
 
+    if args.fleet:
+        return _run_fleet(args)
     if args.checkpoint is not None and fast.is_fast(args.checkpoint):
         return _run_fast(args)
     if args.checkpoint is not None and flow_source(args.checkpoint) is not None:
@@ -409,6 +418,83 @@ def _run_fast(args: argparse.Namespace) -> int:
     ]
     _finish(args, "bench", head, fast.as_json(found), text)
     return 0
+
+
+# ------------------------------------------------------------------------------------------------
+# --fleet: several robots.
+
+
+def _run_fleet(args: argparse.Namespace) -> int:
+    from vla_ros.lab.bench import fleet
+    from vla_ros.policies.base import PolicySpec
+
+    preset = PRESETS[args.preset]
+    device = args.device or preset["device"]
+    checkpoint = args.checkpoint or preset["checkpoint"]
+    names = ("unnorm_key", "dtype", "weights", "calibration", "cuda_graphs", "attention", "gemm",
+             "image_steps", "embodiment")  # fmt: skip
+    with user_errors(ValueError):
+        sizes = tuple(int(word) for word in args.fleet.split(","))
+        engine = EngineOptions(
+            checkpoint=checkpoint,
+            device=device,
+            num_threads=args.num_threads or preset["num_threads"],
+            **{name: getattr(args, name) for name in names},
+        )
+    warm_up, timed = _counts(args, 5, 50)
+    scale = (1.0,) * 6 if checkpoint.startswith("random:") else None
+    rows = tuple(args.rows.split(",")) if args.rows else fleet.WAYS
+    options = fleet.FleetOptions(
+        PolicySpec("vla", engine=engine, action_scale=scale),
+        sizes, args.rate, args.max_age, warm_up, timed, rows,
+    )  # fmt: skip
+    _prepare(args, device)
+    load = os.getloadavg()[0]
+    with Progress() as progress, user_errors(RuntimeError):
+        result = fleet.run_fleet(
+            options, lambda text, done, total: progress.update("fleet", text, done, total)
+        )
+    head: dict[str, Any] = {
+        "command": command(),
+        "checkpoint": checkpoint,
+        "device": device,
+        "dtype": args.dtype,
+        "weights": args.weights,
+        "threads": engine.num_threads,
+        "rate_hz": args.rate,
+        "max_age_s": args.max_age,
+        "load": load,
+        "machine": _machine(device),
+    }
+    where = head["machine"]["cpu" if device == "cpu" else "gpu"]
+    asked = f"{args.rate:g} Hz each" + (f", age limit {args.max_age:g} s" if args.max_age else "")
+    title = [
+        f"{checkpoint} on {where}",
+        f"{args.weights} {args.dtype}".strip() + f", {result.info.schedule}, {engine.num_threads}"
+        f" threads a process, {head['machine']['cores']} cores, load {load:.1f} before",
+        f"{asked}; {warm_up} + {timed} frames of each",
+    ]
+    costs = [(str(n), f"{1e3 * s:.1f}", f"{1e3 * s / n:.1f}") for n, s in result.costs.items()]
+    if args.output and not fleet.picture(result.rows, "\n".join(title), args.output / "fleet.png"):
+        print("no picture: matplotlib is not installed", file=sys.stderr)
+    text: list[str | Table] = [
+        *title,
+        Table(["robots\nin a pass", "ms", "ms each"], costs),
+        _capacity(result, args.rate, args.max_age),
+        "",
+        Table(*fleet.table(result.rows), ("fair", "refused", "a pass")),
+    ]
+    _finish(args, "fleet", head, result.as_json(), text)
+    return 0
+
+
+def _capacity(result: FleetResult, rate_hz: float, max_age_s: float) -> str:
+    """By what a pass costs."""
+    from vla_ros.runtime.scheduler import Costs, capacity
+
+    count = capacity(Costs(result.costs), rate_hz, max_age_s)
+    within = f" and {max_age_s:g} s" if max_age_s else ""
+    return f"by these times `vla-ros serve` lets {count} robots in at {rate_hz:g} Hz{within}"
 
 
 def _refuse_idle(args: argparse.Namespace, what: str) -> None:

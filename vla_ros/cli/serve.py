@@ -48,6 +48,10 @@ def add_parser(verbs: Verbs) -> None:
     add("--max-rate", type=float, default=200.0, metavar="HZ", help="of a client, more waits (200)")
     add("--replicas", type=int, default=0, metavar="N", help="as a Ray Serve application of N"
         " processes, on cuda with a GPU each (0: without Ray)")  # fmt: skip
+    add("--rate", type=float, default=0.0, metavar="HZ", help="answers that a client wants which"
+        " says nothing of it; one that cannot have them is refused (0: as they come)")  # fmt: skip
+    add("--max-age", type=float, default=0.0, metavar="S", help="how old the evidence of its"
+        " answers may be; policy nodes say their own (0: as old as it gets)")  # fmt: skip
     add("--warmup-count", type=int, default=3, metavar="N", help="inferences before it serves (3)")
     add_engine_flags(parser.add_argument_group("the engine"), *FLAGS)
 
@@ -71,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
         max_clients=args.max_clients,
         max_bytes=round(args.max_mib * MIB),
         max_rate_hz=args.max_rate,
+        rate_hz=args.rate,
+        max_age_s=args.max_age,
     )
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     checkpoint = args.checkpoint or (CHECKPOINT if args.policy == "vla" else "")

@@ -226,3 +226,9 @@ def finish(timeline: Timeline, clock: Clock) -> Timeline:
     for stage in ("preprocess", "vision", "prefill"):
         timeline = timeline.mark(stage, begun)
     return timeline.mark("decode", clock.steady_ns())
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True for MemoryError and torch's OutOfMemoryError, which only exists where torch does."""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    return isinstance(error, MemoryError) or "OutOfMemoryError" in names

@@ -12,14 +12,15 @@ loaded it; dropping the object ends one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from vla_ros.core.clock import SECOND, Clock
-from vla_ros.core.types import Inference, Observation, Timeline
-from vla_ros.policies.base import Policy, PolicyRefused
+from vla_ros.core.types import Inference, Instruction, Observation, Timeline
+from vla_ros.policies.base import Policy, PolicyRefused, is_out_of_memory
 
 if TYPE_CHECKING:
     from vla_ros.engine.decoding.pieces import Together
@@ -30,11 +31,14 @@ Answer = Inference | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A frame of a session that is to be answered, as for the session's ``step``."""
+    """A frame that is to be answered. ``session``: a session of a policy; to a server's
+    :class:`~vla_ros.serve.stepper.Sessions` one that they opened, and the ``instruction`` says of
+    which episode the frame is (its epoch is another one in another episode)."""
 
-    session: Policy
+    session: Any
     observation: Observation
     timeline: Timeline
+    instruction: Instruction | None = None
 
 
 def open_session(policy: Policy, seed: int | None = None) -> Policy:
@@ -106,28 +110,39 @@ def step_together(asked: Sequence[Asked], clock: Clock) -> list[Answer]:
 
 
 def measure(
-    sessions: Sequence[Policy], observation: Observation, clock: Clock, rounds: int = 3
+    sessions: Sequence[Policy],
+    observation: Observation,
+    clock: Clock,
+    rounds: int = 3,
+    budget_s: float = math.inf,
 ) -> dict[int, float]:
     """Seconds that a batch takes of 1, 2, 4, ... of the sessions and of all of them, at start:
     what :class:`vla_ros.runtime.scheduler.Costs` is made of.
 
     Each has an instruction; ``observation`` is any that the policy takes. Reset them afterwards.
-    InvalidAction or another exception where there is no answer to it.
+    No larger batch is measured where that would take longer than ``budget_s`` in all, or where it
+    does not fit into memory. InvalidAction or another exception where there is no answer to it.
     """
     sizes = sorted({*(2**n for n in range(len(sessions).bit_length())), len(sessions)})
-    found, stamp = dict[int, float](), observation.stamp_ns
+    found, stamp, first = dict[int, float](), observation.stamp_ns, clock.steady_ns()
     for size in sizes:
+        spent, last = (clock.steady_ns() - first) / SECOND, max(found, default=0)
+        if last and spent + (1 + rounds) * found[last] * size / last > budget_s:
+            break
         took = []
         for _ in range(1 + rounds):  # the first warms up
             begun = clock.steady_ns()
             stamp += 1
             frame = replace(observation, stamp_ns=stamp, received_steady_ns=begun)
             timeline = Timeline(begun).mark("queue", begun)
-            for answer in step_together(
-                [Asked(s, frame, timeline) for s in sessions[:size]], clock
-            ):
-                if isinstance(answer, Exception):
-                    raise answer
+            try:
+                answers = step_together([Asked(s, frame, timeline) for s in sessions[:size]], clock)
+            except Exception as error:
+                if last and is_out_of_memory(error):
+                    return found
+                raise
+            if failed := [answer for answer in answers if isinstance(answer, Exception)]:
+                raise failed[0]
             took.append((clock.steady_ns() - begun) / SECOND)
         found[size] = max(median(took[1:]), 1e-9)
     return found

@@ -1,10 +1,10 @@
 """Which robots' frames one model answers next: by the age of their evidence, not by a queue.
 
-Of a robot the newest frame waits, no other. Of the robots the one is first whose evidence, that of
-its last answer, would first become too old. Of the batches that are done before the frames in them
-are too old, by what a batch of so many costs, the one is taken that gives most answers a second. A
-robot that cannot be served beside those that are is refused when it asks to come in, with the
-figures.
+Of the robots the one is first whose evidence, that of its last answer, would first become too old.
+Of the batches that are done before the frames in them are too old, by what a batch of so many
+costs, the one is taken that gives most answers a second. A robot that cannot be served beside those
+that are is refused when it asks to come in, with the figures. Of one robot one frame waits: it asks
+with its newest one when it has its answer.
 
 Plain logic: no clock of its own, no thread, no torch. Times are nanoseconds of one steady clock.
 """
@@ -12,7 +12,7 @@ Plain logic: no clock of its own, no thread, no torch. Times are nanoseconds of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Generic, TypeVar
@@ -22,6 +22,8 @@ from vla_ros.core.errors import UserError
 SECOND = 1_000_000_000
 LEARNED = 0.2  # the share of a new measurement in what a batch costs
 BUSY = 0.9  # the most of the model's time that is promised: the rest is for what comes unevenly
+DOUBTED = 3  # times that all frames were dropped, and one is answered: a pass may cost less by now
+PATIENT_NS = SECOND  # the age by which robots without a limit are put in order
 
 FrameT = TypeVar("FrameT")
 
@@ -40,6 +42,12 @@ class Costs:
         if not seconds or min(seconds) < 1 or not all(0 < s < math.inf for s in seconds.values()):
             raise ValueError("costs are positive seconds by a number of robots from 1 on")
         self._seconds = dict(sorted(seconds.items()))
+        self._at_start: Mapping[int, float] = self._seconds
+
+    @property
+    def at_start(self) -> Mapping[int, float]:
+        """As it was given, by number of robots."""
+        return self._at_start
 
     @property
     def largest(self) -> int:
@@ -47,58 +55,76 @@ class Costs:
         return max(self._seconds)
 
     def of(self, robots: int) -> float:
-        """Seconds of a batch of so many."""
-        known = self._seconds
-        if robots in known:
-            return known[robots]
-        below = max((n for n in known if n < robots), default=None)
-        above = min((n for n in known if n > robots), default=None)
-        if below is None or above is None:  # in proportion, which is never too little
-            nearest = max(known) if above is None else min(known)
-            return known[nearest] * max(1.0, robots / nearest)
-        share = (robots - below) / (above - below)
-        return known[below] + share * (known[above] - known[below])
+        """Seconds of a batch of so many, by what was learned since."""
+        return _between(self._seconds, robots)
+
+    def promised(self, robots: int) -> float:
+        """The same for what is refused and dropped: no more than at start, since a server that
+        refused everything after a slow minute would never learn that it is over."""
+        return min(self.of(robots), _between(self._at_start, robots))
 
     def learn(self, robots: int, seconds: float) -> None:
         """A batch of so many took so long."""
         if robots >= 1 and 0 < seconds < math.inf:
             expected = self.of(robots)
-            self._seconds[robots] = expected + LEARNED * (seconds - expected)
-            self._seconds = dict(sorted(self._seconds.items()))
+            learned = {robots: expected + LEARNED * (seconds - expected)}
+            self._seconds = dict(sorted({**self._seconds, **learned}.items()))
 
 
-@dataclass(slots=True)
+def _between(known: Mapping[int, float], robots: int) -> float:
+    if robots in known:
+        return known[robots]
+    below = max((n for n in known if n < robots), default=None)
+    above = min((n for n in known if n > robots), default=None)
+    if below is None or above is None:  # in proportion, which is never too little
+        nearest = max(known) if above is None else min(known)
+        return known[nearest] * max(1.0, robots / nearest)
+    share = (robots - below) / (above - below)
+    return known[below] + share * (known[above] - known[below])
+
+
+@dataclass(eq=False, slots=True)
 class Robot(Generic[FrameT]):
-    """One that was admitted; ``stamp_ns`` is when the ``frame`` that waits was seen, ``acts_on``
-    that of the last one that was answered, at first of the first one."""
+    """One that was admitted, at a rate and with an age limit; 0: it has none. ``stamp_ns`` is when
+    the ``frame`` that waits was seen, ``acts_on`` that of the last one that was answered, at first
+    of the first one."""
 
     rate_hz: float
     max_age_ns: int
     stamp_ns: int = 0
     frame: FrameT | None = None
     acts_on: int | None = None
-    replaced: int = 0
-    dropped: int = 0
-    answered: int = 0
 
     @property
-    def limit_ns(self) -> int:
+    def wanted_hz(self) -> float:
+        """Answers a second; where no rate is said, the fewest that keep it moving."""
+        return self.rate_hz or (SECOND / self.max_age_ns if self.max_age_ns else 0.0)
+
+    @property
+    def limit_ns(self) -> float:
         """When the evidence of the waiting frame is too old."""
-        return self.stamp_ns + self.max_age_ns
+        return self.stamp_ns + self.max_age_ns if self.max_age_ns else math.inf
 
     @property
     def due_ns(self) -> int:
         """When what the robot acts on is too old: whoever had no answer for long is first."""
-        return (self.acts_on or 0) + self.max_age_ns
+        return (self.acts_on or 0) + (self.max_age_ns or PATIENT_NS)
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped(Generic[FrameT]):
-    """A frame that nobody will answer: it would be ``age_s`` old at best, more than allowed."""
+    """A frame that nobody will answer: it would be ``age_s`` old at best, and no more than
+    ``max_age_s`` is allowed."""
 
-    name: str
     frame: FrameT
     age_s: float
+    max_age_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"the observation would be {_ms(self.age_s)} old when it is answered, more than the age"
+            f" limit of {_ms(self.max_age_s)}: the server has too much to do"
+        )
 
 
 @dataclass(slots=True)
@@ -106,82 +132,92 @@ class Scheduler(Generic[FrameT]):
     """See the module. One thread calls it."""
 
     costs: Costs
-    robots: dict[str, Robot[FrameT]] = field(default_factory=dict)
+    robots: dict[Hashable, Robot[FrameT]] = field(default_factory=dict)
     _dropped: list[Dropped[FrameT]] = field(default_factory=list)
+    _passed_over: int = 0  # times in a row that all were dropped
 
-    def admit(self, name: str, rate_hz: float, max_age_s: float) -> None:
-        """Let a robot in that wants an answer at this rate, none older than that.
+    @property
+    def waits(self) -> bool:
+        """Whether any frame does."""
+        return any(robot.frame is not None for robot in self.robots.values())
+
+    def admit(self, name: Hashable, rate_hz: float = 0.0, max_age_s: float = 0.0) -> None:
+        """Let a robot in that wants an answer at this rate, none older than that; 0: whatever there
+        is, which is never refused.
 
         Refused: the model has not the time for all of them, or not the speed for one.
         """
-        if not (0 < rate_hz < math.inf and 0 < max_age_s < math.inf):
-            raise Refused(f"{name}: rate and age limit must be positive, not {rate_hz} Hz and"
-                          f" {max_age_s} s")  # fmt: skip
-        if name in self.robots:
-            raise Refused(f"{name} is served already: choose another name")
-        asked = [*self.robots.values(), Robot[FrameT](rate_hz, round(max_age_s * SECOND))]
-        wanted, ages = sum(r.rate_hz for r in asked), min(r.max_age_ns for r in asked) / SECOND
-        alone = self.costs.of(1)
-        # A frame that has just missed a batch is answered by the next.
-        size = self._best([ages / 2] * len(asked))
+        if not (0 <= rate_hz < math.inf and 0 <= max_age_s < math.inf):
+            raise Refused(f"rate and age limit are {rate_hz} Hz and {max_age_s} s: give 0 or more")
+        new = Robot[FrameT](rate_hz, round(max_age_s * SECOND))
+        if new.wanted_hz:
+            self._refuse_unless_served([*self.robots.values(), new])
+        self.robots[name] = new
+
+    def _refuse_unless_served(self, asked: Sequence[Robot[FrameT]]) -> None:
+        """All of them; the last one is new."""
+        wanted = sum(robot.wanted_hz for robot in asked)
+        age = min((r.max_age_ns / SECOND for r in asked if r.max_age_ns), default=math.inf)
+        cost = self.costs.promised
+        # Among others a frame that has just missed a batch is answered by the next.
+        waits = 1 if len(asked) == 1 else 2
+        size = self._best([age / waits] * len(asked), cost)
+        within = f" within the age limit of {_ms(age)}" if age < math.inf else ""
         if not size:
+            wait = f" and may have to wait for the one before it: {_ms(2 * cost(1))}"
             others = f"; {len(asked) - 1} others are served" if len(asked) > 1 else ""
             raise Refused(
-                f"{name}: an answer takes {_ms(alone)} and may have to wait for the batch before"
-                f" it: {_ms(2 * alone)}, more than the age limit of {_ms(ages)}{others}"
+                f"an answer takes {_ms(cost(1))}{wait if others else ''}, more than the age limit"
+                f" of {_ms(age)}{others}"
             )
-        most = BUSY * size / self.costs.of(size)
+        most, own = BUSY * size / cost(size), asked[-1].wanted_hz
         if wanted > most:
             raise Refused(
-                f"{name}: with it {len(asked)} robots want {wanted:.1f} answers a second, and"
-                f" batches of {size} give {most:.1f} within the age limit of {_ms(ages)}: ask for"
-                f" at most {max(0.0, most - wanted + rate_hz):.1f} Hz, a higher age limit, or"
-                " another server"
+                f"{len(asked)} robots want {wanted:.1f} answers a second, and batches of {size}"
+                f" give {most:.1f}{within}: ask for at most {max(0.0, most - wanted + own):.1f} Hz,"
+                " a higher age limit, or another server"
             )
-        self.robots[name] = asked[-1]
 
-    def release(self, name: str) -> None:
-        """The robot is gone, and what waits of it. Nothing where it is not there."""
-        self.robots.pop(name, None)
+    def release(self, name: Hashable) -> FrameT | None:
+        """The robot is gone; what waited of it. Nothing where it is not there."""
+        robot = self.robots.pop(name, None)
+        return None if robot is None else robot.frame
 
-    def submit(self, name: str, stamp_ns: int, frame: FrameT) -> FrameT | None:
-        """A frame seen at ``stamp_ns``; the frame that nobody will answer now, if any: of two the
-        older one."""
+    def submit(self, name: Hashable, stamp_ns: int, frame: FrameT) -> None:
+        """A frame seen at ``stamp_ns``, of a robot of which none waits."""
         robot = self.robots[name]
-        if robot.frame is not None:
-            robot.replaced += 1
-            if stamp_ns < robot.stamp_ns:
-                return frame
+        assert robot.frame is None, "one frame of a robot waits"
         if robot.acts_on is None:
             robot.acts_on = stamp_ns
-        old, robot.frame, robot.stamp_ns = robot.frame, frame, stamp_ns
-        return old
+        robot.frame, robot.stamp_ns = frame, stamp_ns
 
-    def next(self, now_ns: int) -> list[tuple[str, FrameT]]:
+    def next(self, now_ns: int) -> list[FrameT]:
         """The frames to answer now as one batch, the most urgent first; none: nothing waits.
 
         A frame that even alone would be too old when it is answered is dropped: a newer one of the
         same robot comes, and others can still be in time.
         """
-        waiting = sorted(
-            ((n, r) for n, r in self.robots.items() if r.frame is not None),
-            key=lambda each: each[1].due_ns,
-        )
-        alone = self.costs.of(1) * SECOND
-        for name, robot in waiting:
-            if now_ns + alone > robot.limit_ns:
-                assert robot.frame is not None
+        robots = (robot for robot in self.robots.values() if robot.frame is not None)
+        waiting = sorted(robots, key=lambda robot: robot.due_ns)
+        alone = round(self.costs.promised(1) * SECOND)
+        timely = [robot for robot in waiting if now_ns + alone <= robot.limit_ns]
+        if not timely and self._passed_over >= DOUBTED:
+            young = [robot for robot in waiting if now_ns <= robot.limit_ns]
+            timely = sorted(young, key=lambda robot: robot.stamp_ns)[-1:]
+        self._passed_over = 0 if timely else self._passed_over + bool(waiting)
+        for robot in waiting:
+            if robot not in timely:
                 age = (now_ns + alone - robot.stamp_ns) / SECOND
-                self._dropped.append(Dropped(name, robot.frame, age))
-                robot.frame, robot.dropped = None, robot.dropped + 1
-        waiting = [(name, robot) for name, robot in waiting if robot.frame is not None]
-        batch: list[tuple[str, FrameT]] = []
-        limits = [(robot.limit_ns - now_ns) / SECOND for _, robot in waiting]
-        for name, robot in waiting[: self._best(list(accumulate(limits, min)))]:
+                assert robot.frame is not None
+                self._dropped.append(Dropped(robot.frame, age, robot.max_age_ns / SECOND))
+                robot.frame = None
+        limits = [(robot.limit_ns - now_ns) / SECOND for robot in timely]
+        size = self._best(list(accumulate(limits, min)), self.costs.of)
+        batch: list[FrameT] = []
+        for robot in timely[: max(1, size)]:
             assert robot.frame is not None
-            batch.append((name, robot.frame))
+            batch.append(robot.frame)
             robot.acts_on, robot.frame = robot.stamp_ns, None
-            robot.answered += 1
         return batch
 
     def take_dropped(self) -> list[Dropped[FrameT]]:
@@ -189,15 +225,26 @@ class Scheduler(Generic[FrameT]):
         dropped, self._dropped = self._dropped, []
         return dropped
 
-    def _best(self, within_s: Sequence[float]) -> int:
+    def _best(self, within_s: Sequence[float], cost: Callable[[int], float]) -> int:
         """Of batches of 1, 2, ... robots, each with so long, the one that gives most answers
         a second; of equal ones the smaller, whose answers are younger. 0: none is short enough."""
         best, rate = 0, 0.0
         for size, most in enumerate(within_s[: self.costs.largest], 1):
-            took = self.costs.of(size)
+            took = cost(size)
             if took <= most and size / took > 1.01 * rate:
                 best, rate = size, size / took
         return best
+
+
+def capacity(costs: Costs, rate_hz: float, max_age_s: float = 0.0, most: int = 256) -> int:
+    """How many robots that want this are let in, of ``most``."""
+    scheduler = Scheduler[None](costs)
+    for number in range(most):
+        try:
+            scheduler.admit(number, rate_hz, max_age_s)
+        except Refused:
+            return number
+    return most
 
 
 def _ms(seconds: float) -> str:

@@ -13,6 +13,7 @@ import hmac
 import http
 import ipaddress
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -21,21 +22,23 @@ from typing import Any
 from vla_ros.core.clock import MS, SECOND, SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.core.plain import executing_of
-from vla_ros.core.types import Inference, Instruction, PolicyInfo, Timeline
+from vla_ros.core.types import Executing, Inference, Instruction, PolicyInfo, Timeline
 from vla_ros.policies.base import InvalidAction, PolicyRefused, PolicySpec
 from vla_ros.policies.remote.codec import MAX_BYTES, Malformed, need, pack, unpack
 from vla_ros.policies.remote.link import TOKEN
 from vla_ros.policies.remote.names import Names, names_for, names_of
-from vla_ros.policies.remote.policy import OURS
+from vla_ros.policies.remote.policy import OURS, UNANSWERED
+from vla_ros.policies.sessions import Asked
 from vla_ros.runtime.control.goals import check_instruction
+from vla_ros.runtime.scheduler import Refused
 from vla_ros.runtime.worker.worker import last_line
 from vla_ros.serve.metrics import Metrics
-from vla_ros.serve.stepper import Asked, Sessions, Stepper
+from vla_ros.serve.stepper import Sessions, Stepper, TooOld
 
 HUNG_S = 30.0  # a pass that takes longer: /healthz says so
 END_S = 3.0  # for the answers that are on their way
 PING_S = 20.0  # a client that answers no ping for so long is dropped
-_INVALID, _BROKEN = 1007, 1011  # RFC 6455's close codes
+_INVALID, _BROKEN, _LATER = 1007, 1011, 1013  # RFC 6455's close codes
 _log = logging.getLogger(__name__)
 
 
@@ -45,7 +48,9 @@ class ServeOptions:
 
     ``port`` 0: a free one. ``token``: what clients have to say; "" lets everybody on this machine
     in. ``names``: of the table of :mod:`vla_ros.policies.remote.names`; "": the server's own.
-    ``max_rate_hz``: observations a second of a client; more of them wait.
+    ``max_rate_hz``: observations a second of a client; more of them wait. ``rate_hz`` and
+    ``max_age_s``: the answers a second that a client wants which says nothing of it, and how old
+    what they rest on may be when they are made; 0: as they come. Who cannot have them is refused.
     """
 
     host: str = "127.0.0.1"
@@ -55,12 +60,16 @@ class ServeOptions:
     max_clients: int = 16
     max_bytes: int = MAX_BYTES
     max_rate_hz: float = 200.0
+    rate_hz: float = 0.0
+    max_age_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise UserError(f"port is {self.port}: give 0 to 65535")
         if self.max_clients < 1 or self.max_bytes < 1024 or not self.max_rate_hz > 0:
             raise UserError("clients must be 1 or more, bytes 1024 or more, the rate above 0")
+        if not (0 <= self.rate_hz <= self.max_rate_hz and 0 <= self.max_age_s < math.inf):
+            raise UserError("a client's rate must be 0 to the largest, its age limit 0 or more")
         if not self.token and not _loopback(self.host):
             raise UserError(
                 f"{self.host} is reached from other machines: set ${TOKEN} here and at the clients,"
@@ -94,7 +103,9 @@ class Server:
         self._options = options
         self.metrics = Metrics()
         self._clock = SystemClock()
-        self._stepper = Stepper(spec, self._clock, self._broke, self.metrics.saw_pass, make)
+        self._stepper = Stepper(
+            spec, self._clock, self._broke, self.metrics.saw_pass, make, options.max_clients
+        )
         self._clients = 0
         self.failure = ""
         self.address = ""
@@ -147,7 +158,8 @@ class Server:
     def stop(self) -> None:
         """Of any thread, or a signal handler."""
         if self._loop is not None and self._over is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
+            with contextlib.suppress(RuntimeError):  # it ended by itself: the loop is closed
+                self._loop.call_soon_threadsafe(self._over.set)
 
     def _broke(self, reason: str) -> None:
         self.failure = reason
@@ -204,8 +216,10 @@ class Server:
             self.metrics.sessions.dec()
 
     async def _talk(self, socket: Any) -> None:
-        client = _Client(await asyncio.wrap_future(self._stepper.open()))
+        client = _Client()
         await socket.send(self._metadata)
+        gone = asyncio.ensure_future(socket.wait_closed())  # at once, not after an answer
+        gone.add_done_callback(lambda _: client.leave(self._stepper))
         async for message in socket:
             received = self._clock.now_ns(), self._clock.steady_ns()
             try:
@@ -213,6 +227,11 @@ class Server:
             except Malformed as error:
                 await self._refuse(socket, "malformed", str(error), _INVALID)
                 return
+            except Refused as error:
+                await self._refuse(socket, "admission", client.told(str(error)), _LATER)
+                return
+            except TooOld as error:
+                await self._refuse(socket, "too_old", client.told(str(error)))
             except InvalidAction as error:
                 await self._refuse(socket, "invalid", str(error))
             except Exception as error:  # the policy's own
@@ -223,7 +242,7 @@ class Server:
                 client.total_s = (self._clock.steady_ns() - received[1]) / SECOND
             await asyncio.sleep(client.pause_s(1.0 / self._options.max_rate_hz))
 
-    async def _refuse(self, socket: Any, why: str, text: str, code: int = 0) -> None:
+    async def _refuse(self, socket: Any, why: str, text: str | bytes, code: int = 0) -> None:
         """What openpi's clients take for an error: text. With a ``code`` it is the last word."""
         self.metrics.refused.labels(why).inc()
         await socket.send(text)
@@ -233,18 +252,19 @@ class Server:
     async def _answer(
         self, client: _Client, data: Any, received: tuple[int, int]
     ) -> dict[str, Any]:
-        """Raises Malformed, InvalidAction, and whatever the policy raises."""
+        """Raises Malformed, Refused, TooOld, InvalidAction, and whatever the policy raises."""
         if not isinstance(data, bytes):
             raise Malformed("an observation is binary, and this is text")
         message = unpack(data, self._options.max_bytes)
         own = message.get(OURS)
-        stamp_ns, more = _said(own, received[0]) if own is not None else (received[0], {})
-        observation, text = self._names.from_wire(message, stamp_ns, received)
-        timeline = Timeline(received[1]).mark("queue", self._clock.steady_ns())
-        asked = Asked(
-            client.session, replace(observation, **more), client.instruction(text), timeline
-        )
-        found: Inference = await asyncio.wrap_future(self._stepper.ask(asked))
+        said = _Said(received[0]) if own is None else _said(own)
+        observation, text = self._names.from_wire(message, said.stamp_ns, received)
+        instruction = client.instruction(text)
+        if client.session is None:
+            await client.enter(self._stepper, said, self._options)
+        observation = replace(observation, executing=said.executing, delay_steps=said.delay_steps)
+        asked = Asked(client.session, observation, Timeline(received[1]), instruction)
+        found: Inference = await asyncio.wrap_future(self._stepper.ask(asked, said.age_ns))
         age_s = (self._clock.steady_ns() - received[1]) / SECOND
         self.metrics.observations.inc()
         self.metrics.age.observe(age_s)
@@ -254,11 +274,31 @@ class Server:
 class _Client:
     """What is kept of one connection."""
 
-    def __init__(self, session: Any) -> None:
-        self.session = session
+    def __init__(self) -> None:
+        self.session: Any = None  # from its first observation on
         self.total_s: float | None = None  # of the answer before
         self._instruction: Instruction | None = None
         self._next_s = 0.0
+        self._ours = self._gone = False
+
+    async def enter(self, stepper: Stepper, said: _Said, options: ServeOptions) -> None:
+        """Ask for a session. Raises Refused."""
+        self._ours = said.max_age_s is not None
+        rate_hz = options.rate_hz if said.rate_hz is None else said.rate_hz
+        max_age_s = options.max_age_s if said.max_age_s is None else said.max_age_s
+        self.session = await asyncio.wrap_future(stepper.open(rate_hz, max_age_s))
+        if self._gone:
+            stepper.release(self.session)
+
+    def leave(self, stepper: Stepper) -> None:
+        """The connection is over."""
+        self._gone = True
+        if self.session is not None:
+            stepper.release(self.session)
+
+    def told(self, text: str) -> str | bytes:
+        """Why there is no answer: to a client of ours that is no error of the policy's."""
+        return pack({OURS: {UNANSWERED: text}}) if self._ours else text
 
     def instruction(self, text: str) -> Instruction:
         """Another task is another episode. InvalidAction: it is none."""
@@ -287,16 +327,33 @@ def _metadata(info: PolicyInfo, names: Names, inference_ms: float) -> dict[str, 
     return {"policy": info.name, "chunk_length": info.chunk_length, OURS: own}
 
 
-def _said(own: Any, now_ns: int) -> tuple[int, dict[str, Any]]:
-    """What a client of ours says beside the observation: its stamp, and what goes on meanwhile."""
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a client of ours says beside the observation: its stamp, how old it was when it was
+    sent, what goes on meanwhile, and, in an episode's first, which answers it wants."""
+
+    stamp_ns: int
+    age_ns: int = 0
+    executing: Executing | None = None
+    delay_steps: int = 0
+    rate_hz: float | None = None
+    max_age_s: float | None = None
+
+
+def _said(own: Any) -> _Said:
     try:
-        executing = executing_of(own["executing"])
         stamp_ns, delay = int(own["stamp_ns"]), int(own["delay_steps"])
-        if not (0 <= stamp_ns < 1 << 63 and 0 <= delay <= 10_000):
+        age_s = float(own.get("age_s", 0.0))
+        limits = {n: float(own[n]) for n in ("rate_hz", "max_age_s") if own.get(n) is not None}
+        executing = executing_of(own["executing"])
+        numbers = (age_s, *limits.values())
+        if not (0 <= stamp_ns < 1 << 63 and 0 <= delay <= 10_000) or not all(
+            0 <= number <= 86_400 for number in numbers
+        ):
             raise ValueError("out of range")
     except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
         raise InvalidAction(f"{OURS!r} of the observation cannot be read: {error!r}") from error
-    return stamp_ns, {"executing": executing, "delay_steps": delay}
+    return _Said(stamp_ns, round(age_s * SECOND), executing, delay, **limits)
 
 
 def _answer(found: Inference, age_s: float, total_s: float | None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The one thread that owns a policy, and the sessions of those who ask it.
 
-A session is one client's episode: an instruction and whatever the policy remembers under it. The
-thread takes whatever waits, at most one frame a session, and has it answered together; how that is
-done is the business of :class:`Sessions`.
+A session is one client's episode: an instruction and whatever the policy remembers under it. Of
+what waits, at most one frame a session, :class:`~vla_ros.runtime.scheduler.Scheduler` says what is
+answered next and together; how that is done is the business of :class:`Sessions`.
 """
 
 from __future__ import annotations
@@ -14,45 +14,55 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 from vla_ros.core.clock import Clock
-from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
+from vla_ros.core.types import Inference, Instruction, PolicyInfo, Timeline
 from vla_ros.policies.base import InvalidAction, Policy, PolicyRefused, PolicySpec
 from vla_ros.policies.load import load_policy
-from vla_ros.policies.sessions import Asked as Frame
-from vla_ros.policies.sessions import open_session, step_together
+from vla_ros.policies.sessions import Asked, measure, open_session, step_together
+from vla_ros.runtime.scheduler import Costs, Scheduler
 from vla_ros.runtime.worker.wire import Ready
-from vla_ros.runtime.worker.worker import last_line, warm_up
+from vla_ros.runtime.worker.worker import (
+    WARM_UP,
+    last_line,
+    release_memory,
+    warm_up,
+    warm_up_observation,
+)
 
 PATIENCE_S = 2.0  # for the pass that runs at the end
-FAILURES = 3  # exceptions in a row that end the server: what is broken does not mend itself
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One frame of one session. ``instruction``: its epoch is another one in another episode."""
-
-    session: Any
-    observation: Observation
-    instruction: Instruction
-    timeline: Timeline
+FAILURES = 3  # exceptions in a row, after which the policy is tried, and the server may end
+MEASURE_S = 3.0  # for what batches cost, at start
+GUESS_S = 1e-3  # what a batch costs, whatever its size, where nothing was measured
 
 
 Answer = Inference | Exception
+ValueT = TypeVar("ValueT")
+
+
+class TooOld(Exception):
+    """A frame that was not answered since it was too old. One clear line."""
 
 
 class Sessions(Protocol):
-    """Several episodes on one policy. Used by the thread that made it alone."""
+    """Several episodes on one policy. Used by the thread that made it alone.
+
+    ``costs``: what is known of the time of a batch; none larger than those is asked for.
+    """
 
     info: PolicyInfo
+    costs: Costs
 
     def open(self) -> Any:
         """Another session: any object. It ends when nobody has it any more."""
 
     def answer(self, asked: Sequence[Asked], clock: Clock) -> list[Answer]:
         """What the policy says, in order; what went wrong with one of them costs no other."""
+
+    def fails(self, clock: Clock) -> str:
+        """Why the policy answers nothing at all any more; "": it does."""
 
 
 @dataclass(eq=False, slots=True)
@@ -79,14 +89,47 @@ class Shared:
     """Sessions on one loaded policy, answered together where it has sessions.
 
     Policies without a model are loaded anew for each. A model without sessions remembers one
-    episode: where another session asks than the last time, it begins anew.
+    episode: where another session asks than the last time, it begins anew. ``spec``: of the
+    observation by which it is measured and tried.
     """
 
-    def __init__(self, load: Callable[[], Policy]) -> None:
-        self._load = load
+    def __init__(self, load: Callable[[], Policy], spec: PolicySpec) -> None:
+        self._load, self._spec = load, spec
         self._first = _Loaded(load())
         self.policy = self._first.policy
         self.info = self.policy.info
+        self.costs = Costs({1: GUESS_S})
+
+    def measure(self, most: int, clock: Clock, budget_s: float = MEASURE_S) -> None:
+        """What batches of up to so many cost, as far as that can be told in ``budget_s``."""
+        if self.info.dtype == "none":
+            return
+        try:
+            sessions = [open_session(self.policy) for _ in range(most)]
+        except PolicyRefused:
+            sessions = [self.policy]
+        if self._spec.warmup_count == 0:
+            self.costs = Costs({1: GUESS_S, len(sessions): GUESS_S})
+            return
+        for session in sessions:
+            session.reset(WARM_UP)
+        seen = warm_up_observation(self.info, self._spec)
+        self.costs = Costs(measure(sessions, seen, clock, budget_s=budget_s))
+        self._first.last = None
+
+    def fails(self, clock: Clock) -> str:
+        """See :class:`Sessions`."""
+        now = clock.steady_ns()
+        seen = replace(warm_up_observation(self.info, self._spec), received_steady_ns=now)
+        try:
+            self._first.last = None
+            self.policy.reset(WARM_UP)
+            self.policy.step(seen, Timeline(now).mark("queue", now), clock)
+        except InvalidAction:
+            return ""
+        except Exception as error:
+            return last_line(error)
+        return ""
 
     def open(self) -> _Session:
         """See :class:`Sessions`."""
@@ -104,21 +147,31 @@ class Shared:
         return self._together(asked, clock)
 
     def _together(self, asked: Sequence[Asked], clock: Clock) -> list[Answer]:
-        """Of sessions with a memory each."""
+        """Of sessions with a memory each. Where a pass of several fails each is asked by itself,
+        in an episode that begins anew."""
         answers: dict[int, Answer | None] = {}
         for place, one in enumerate(asked):
             try:
+                assert one.instruction is not None, "frames for a server say their episode"
                 one.session.loaded.begin((one.session, one.instruction))
             except Exception as error:
                 answers[place] = error
         batch = [place for place in range(len(asked)) if place not in answers]
-        frames = [
-            Frame(
-                asked[place].session.loaded.policy, asked[place].observation, asked[place].timeline
-            )
-            for place in batch
-        ]
-        answers |= dict(zip(batch, step_together(frames, clock), strict=True))
+        frames = [replace(asked[n], session=asked[n].session.loaded.policy) for n in batch]
+        found: Sequence[Answer | None] = ()
+        try:
+            found = step_together(frames, clock)
+        except Exception as error:
+            for place in batch:
+                asked[place].session.loaded.last = None
+            if len(batch) == 1:
+                found = [error]
+            else:
+                traceback.print_exc()
+        if len(found) < len(batch):  # outside the except block, whose traceback holds tensors
+            release_memory()
+            found = [self._together([asked[place]], clock)[0] for place in batch]
+        answers |= dict(zip(batch, found, strict=True))
         out: list[Answer] = []
         for place, one in enumerate(asked):
             answer = answers[place] or InvalidAction("the policy has nothing to say yet")
@@ -129,11 +182,20 @@ class Shared:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """One that waits, and for whom."""
+
+    asked: Asked
+    future: Future[Inference]
+
+
 class Stepper:
     """Loads a policy in a thread of its own and answers there. Start once, close once.
 
-    ``ended`` is called, from that thread, with the reason for which it answers no more. ``passed``
-    is called with how many frames were answered together, and in how many seconds.
+    ``most``: sessions at a time that are to be reckoned with. ``ended`` is called, from that
+    thread, with the reason for which it answers no more. ``passed`` is called with how many frames
+    were answered together, and in how many seconds.
     """
 
     def __init__(
@@ -143,12 +205,14 @@ class Stepper:
         ended: Callable[[str], None],
         passed: Callable[[int, float], None] = lambda count, seconds: None,
         make: Callable[[PolicySpec], Sessions] | None = None,
+        most: int = 16,
     ) -> None:
         self._spec, self._clock, self._ended, self._passed = spec, clock, ended, passed
-        self._make = make or self._load
-        self._waiting: queue.SimpleQueue[tuple[Asked | None, Future[Any]] | None] = (
+        self._make, self._most = make or self._load, most
+        self._said: queue.SimpleQueue[tuple[Callable[[Sessions], Any], Future[Any]] | None] = (
             queue.SimpleQueue()
         )
+        self._scheduler = Scheduler[_Frame](Costs({1: GUESS_S}))
         self._ready: Future[Ready] = Future()
         self._since: float | None = None  # when the pass that runs began
         self._over = False
@@ -156,30 +220,59 @@ class Stepper:
         self._thread = threading.Thread(target=self._run, name="vla_ros_stepper", daemon=True)
 
     def start(self) -> Ready:
-        """Load and warm up. Raises what loading raises: PolicyRefused in one line."""
+        """Load, warm up and measure. Raises what loading raises: PolicyRefused in one line."""
         self._thread.start()
         return self._ready.result()
 
-    def open(self) -> Future[Any]:
-        """Another session."""
-        return self._put(None)
+    @property
+    def costs(self) -> Costs:
+        """What batches cost, after :meth:`start`. Others may be set while nobody asks."""
+        return self._scheduler.costs
 
-    def ask(self, asked: Asked) -> Future[Inference]:
-        """The answer of a frame; at most one frame a session may wait."""
-        return self._put(asked)
+    @costs.setter
+    def costs(self, costs: Costs) -> None:
+        self._scheduler.costs = costs
 
-    def _put(self, asked: Asked | None) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._waiting.put((asked, future))
+    def open(self, rate_hz: float = 0.0, max_age_s: float = 0.0) -> Future[Any]:
+        """Another session that wants answers at this rate, none from evidence older than that; 0:
+        as they come. Raises, in the end, :class:`~vla_ros.runtime.scheduler.Refused`."""
+        return self._do(lambda sessions: self._admit(sessions.open(), rate_hz, max_age_s))
+
+    def _admit(self, session: Any, rate_hz: float, max_age_s: float) -> Any:
+        self._scheduler.admit(session, rate_hz, max_age_s)
+        return session
+
+    def release(self, session: Any) -> None:
+        """Nobody asks with this session any more."""
+        self._do(lambda _: self._forget(session))
+
+    def _forget(self, session: Any) -> None:
+        if frame := self._scheduler.release(session):
+            frame.future.cancel()
+
+    def ask(self, asked: Asked, age_ns: int = 0) -> Future[Inference]:
+        """The answer of a frame, which was so old when its timeline began, without a mark on it; at
+        most one frame a session may wait. Raises, in the end, TooOld, or what the policy raises."""
+        frame = _Frame(asked, Future())
+        stamp_ns = asked.timeline.start_ns - age_ns
+        told = self._do(lambda _: self._scheduler.submit(asked.session, stamp_ns, frame))
+        told.add_done_callback(lambda told: _tell(frame.future, told.exception()))
+        return frame.future
+
+    def _do(self, work: Callable[[Sessions], ValueT]) -> Future[ValueT]:
+        """Between two passes, in the thread of the policy."""
+        future: Future[ValueT] = Future()
+        self._said.put((work, future))
         if self._over:
             self._drain()
         return future
 
     def _drain(self) -> None:
+        error = RuntimeError("the server ends")
         with contextlib.suppress(queue.Empty):
             while True:
-                if item := self._waiting.get_nowait():
-                    item[1].set_exception(RuntimeError("the server ends"))
+                if item := self._said.get_nowait():
+                    item[1].set_exception(error)
 
     def busy_s(self) -> float:
         """How long the pass that runs has taken; 0: none runs."""
@@ -188,12 +281,13 @@ class Stepper:
 
     def close(self) -> None:
         """End after the pass that runs; what waits is not answered."""
-        self._waiting.put(None)
+        self._said.put(None)
         self._thread.join(PATIENCE_S)
 
     def _load(self, spec: PolicySpec) -> Sessions:
-        sessions = Shared(lambda: load_policy(spec))
+        sessions = Shared(lambda: load_policy(spec), spec)
         self._times = warm_up(sessions.policy, spec, 0, self._clock)
+        sessions.measure(self._most, self._clock)
         return sessions
 
     def _run(self) -> None:
@@ -202,6 +296,7 @@ class Stepper:
         except BaseException as error:
             self._ready.set_exception(error)
             return
+        self._scheduler.costs = sessions.costs
         self._ready.set_result(
             Ready(sessions.info, 0, self._times.inference_p50_ms, self._times.inference_p99_ms)
         )
@@ -209,54 +304,67 @@ class Stepper:
             self._ended(reason)
         self._over = True
         self._drain()
+        for session in list(self._scheduler.robots):
+            if frame := self._scheduler.release(session):
+                _tell(frame.future, RuntimeError("the server ends"))
 
     def _serve(self, sessions: Sessions) -> str:
         """Until it is told to end, or the policy is broken: the reason."""
         failures = 0
-        while (batch := self._take(sessions)) is not None:
+        while self._hear(sessions):
+            now_ns = self._clock.steady_ns()
+            waiting = self._scheduler.next(now_ns)
+            for dropped in self._scheduler.take_dropped():
+                _tell(dropped.frame.future, TooOld(str(dropped)))
+            batch = [one for one in waiting if one.future.set_running_or_notify_cancel()]
             if not batch:
                 continue
             self._since = time.monotonic()
             try:
-                answers = sessions.answer([asked for asked, _ in batch], self._clock)
+                answers = sessions.answer([_begun(one.asked, now_ns) for one in batch], self._clock)
             except Exception as error:
                 traceback.print_exc()
                 answers = [error] * len(batch)
-            self._passed(len(batch), self.busy_s())
+            took = self.busy_s()
             self._since = None
+            self._passed(len(batch), took)
+            self._scheduler.costs.learn(len(batch), took)
             broken = [a for a in answers if isinstance(a, Exception) and not _its_own(a)]
             failures = failures + 1 if broken else 0
-            for (_, future), answer in zip(batch, answers, strict=True):
+            for one, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Exception):
-                    future.set_exception(answer)
+                    one.future.set_exception(answer)
                 else:
-                    future.set_result(answer)
+                    one.future.set_result(answer)
             if failures >= FAILURES:
-                return f"{failures} failures in a row: {last_line(broken[-1])}"
+                if reason := sessions.fails(self._clock):
+                    return f"{failures} failures in a row: {reason}"
+                failures = 0  # frames are to blame
         return ""
 
-    def _take(self, sessions: Sessions) -> list[tuple[Asked, Future[Any]]] | None:
-        """Wait for something, and take all that waits. None: it is over."""
-        batch: list[tuple[Asked, Future[Any]]] = []
-        item = self._waiting.get()
+    def _hear(self, sessions: Sessions) -> bool:
+        """Do what is asked for, and wait for it where no frame waits. False: it is over."""
         while True:
-            if item is None:
-                return None
-            asked, future = item
-            if asked is None:
-                _open(sessions, future)
-            elif future.set_running_or_notify_cancel():
-                batch.append((asked, future))
             try:
-                item = self._waiting.get_nowait()
+                item = self._said.get(block=not self._scheduler.waits)
             except queue.Empty:
-                return batch
+                return True
+            if item is None:
+                return False
+            work, future = item
+            try:
+                future.set_result(work(sessions))
+            except Exception as error:
+                future.set_exception(error)
 
 
-def _open(sessions: Sessions, future: Future[Any]) -> None:
-    try:
-        future.set_result(sessions.open())
-    except Exception as error:
+def _begun(asked: Asked, now_ns: int) -> Asked:
+    return replace(asked, timeline=asked.timeline.mark("queue", now_ns))
+
+
+def _tell(future: Future[Any], error: BaseException | None) -> None:
+    """Nobody may wait for it any more."""
+    if error is not None and future.set_running_or_notify_cancel():
         future.set_exception(error)
 
 

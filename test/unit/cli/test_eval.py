@@ -242,7 +242,7 @@ def test_batched_episodes_are_the_same_as_one_by_one(tmp_path, capfd, checkpoint
     capfd.readouterr()
     assert main([*words, "--batched", "--workers", "3", "--out", str(tmp_path / "all")]) == 0
     together = re.search(r"auto\S*: (\d\.\d) frames a pass", capfd.readouterr().err)
-    assert together and float(together[1]) > 1.0
+    assert together and float(together[1]) >= 1.0, "as many as pay"
     one, all_ = ({r.job.key(): r for r in read_records(tmp_path / name)} for name in ("one", "all"))
     assert len(one) == 4 and one.keys() == all_.keys()
     for key, record in one.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -71,8 +73,25 @@ def test_what_a_batch_costs_is_measured_for_the_scheduler(first: Policy) -> None
     found = measure(robots, asked(robots[0], 1, 0).observation, CLOCK, rounds=1)
     assert list(found) == [1, 2, 3]
     assert Costs(found).largest == 3
+    short = measure(robots, asked(robots[0], 1, 0).observation, CLOCK, rounds=1, budget_s=0.0)
+    assert list(short) == [1], "one is always measured"
     with pytest.raises(InvalidAction, match="no instruction"):
         measure([open_session(first)], asked(robots[0], 1, 0).observation, CLOCK)
+
+
+def test_what_does_not_fit_into_memory_is_not_measured(first: Policy, monkeypatch: Any) -> None:
+    robots = [open_session(first) for _ in range(4)]
+    for robot in robots:
+        robot.reset(Instruction("go", epoch=1))
+    turn = Batch.turn
+
+    def narrow(batch: Batch) -> Any:
+        if len(batch) > 2:
+            raise MemoryError("no room")
+        return turn(batch)
+
+    monkeypatch.setattr(Batch, "turn", narrow)
+    assert list(measure(robots, asked(robots[0], 1, 0).observation, CLOCK, rounds=1)) == [1, 2]
 
 
 def test_a_policy_without_sessions_says_so() -> None:

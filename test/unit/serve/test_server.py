@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from websockets.sync.client import connect
 
 from support.foreign_server import from_map, to_map
 from support.serving import rows_file, serving
-from vla_ros.core.clock import SystemClock
+from vla_ros.core.clock import SECOND, SystemClock
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.engine.options import EngineOptions
 from vla_ros.policies import InvalidAction, PolicyRefused, PolicySpec, load_policy
 from vla_ros.policies.base import Unreachable
+from vla_ros.runtime.scheduler import Costs
 from vla_ros.serve.server import ServeOptions, Server
 from vla_ros.serve.stepper import Shared
 
@@ -209,7 +211,7 @@ def test_a_token_lets_in_a_browser_s_page_and_one_too_many_stay_out(rows, monkey
 def _patiently(make: Any) -> Any:
     """The server may learn a moment later that the client before it has gone."""
     for _ in range(100):
-        with contextlib.suppress(InvalidStatus):
+        with contextlib.suppress(InvalidStatus, ConnectionClosed):
             return make()
         time.sleep(0.05)
     raise AssertionError("it stays full")
@@ -224,9 +226,154 @@ def test_a_client_is_held_to_its_pace(rows) -> None:
         assert time.monotonic() - began > 0.19, "four pauses of 50 ms, after the second and on"
 
 
+OWN = {"stamp_ns": 1, "delay_steps": 0, "executing": None}
+SLOW_S = 0.05
+
+
+class Slow:
+    """A model that takes 50 ms an answer, and more where it is told to hang."""
+
+    info = PolicyInfo("slow", dtype="float32")
+
+    def __init__(self) -> None:
+        self.hang = threading.Event()
+        self.asked: list[str] = []
+        self._task = ""
+
+    def reset(self, instruction: Instruction) -> None:
+        self._task = instruction.text
+
+    def step(self, seen: Observation, timeline: Timeline, clock: Any) -> Inference:
+        self.asked.append(self._task)
+        if self._task == "wait":
+            assert self.hang.wait(30.0)
+        time.sleep(SLOW_S)
+        return Inference(seen.stamp_ns, np.zeros((1, 7)), timeline)
+
+
+@contextlib.contextmanager
+def slow(**options: Any) -> Any:
+    """A server whose policy takes 50 ms, as it knows; and the policy."""
+    policy, made = Slow(), []
+
+    def make(spec: PolicySpec) -> Shared:
+        made.append(Shared(lambda: policy, spec))
+        made[0].costs = Costs({1: SLOW_S})
+        return made[0]
+
+    with serving(PolicySpec("zero"), make=make, **options) as server:
+        yield server, policy
+
+
+def test_a_client_that_cannot_be_served_is_refused_with_the_figures() -> None:
+    with slow(rate_hz=8.0, max_age_s=0.3) as (server, _):
+        first, second, third = (Stranger(server) for _ in range(3))
+        assert "actions" in first.ask()
+        assert "actions" in second.ask()
+        said = third.ask()
+        assert said == (
+            "3 robots want 24.0 answers a second, and batches of 1 give 18.0 within the age limit"
+            " of 300 ms: ask for at most 2.0 Hz, a higher age limit, or another server"
+        )
+        assert _end(third) == 1013
+        modest = Stranger(server)
+        assert "actions" in modest.ask(vla_ros={**OWN, "rate_hz": 1.0, "max_age_s": 0.5})
+        options = {"rate_hz": "20", "max_age_s": "0.2"}
+        spec = PolicySpec("remote", engine=EngineOptions(server.address), options=options)
+        with pytest.raises(PolicyRefused, match=r"4 robots want 37\.0 answers a second"):
+            load_policy(spec)
+        assert 'refused_total{why="admission"} 2.0' in _page(server, "/metrics")
+        modest.socket.close()
+        first.socket.close()
+        assert "actions" in _patiently(lambda: _answered(server)), "who goes makes room"
+        assert "actions" in second.ask()
+
+
+def _answered(server: Server) -> Any:
+    answer = Stranger(server).ask()
+    if isinstance(answer, str):
+        raise ConnectionClosed(None, None)
+    return answer
+
+
+def test_strangers_are_not_refused_where_no_limits_are_given() -> None:
+    with slow() as (server, _):
+        strangers = [Stranger(server) for _ in range(6)]
+        assert all("actions" in one.ask() for one in strangers)
+        options = {"max_age_s": "0.02"}
+        spec = PolicySpec("remote", engine=EngineOptions(server.address), options=options)
+        with pytest.raises(PolicyRefused, match=r"an answer takes 50 ms and may .* limit of 20 ms"):
+            load_policy(spec)
+
+
+def test_a_frame_that_became_too_old_is_told_and_the_connection_stays() -> None:
+    with slow() as (server, policy):
+        first, ours, stranger = (Stranger(server) for _ in range(3))
+        own = {**OWN, "max_age_s": 0.25}
+        assert "actions" in ours.ask(vla_ros=own)
+        first.socket.send(observation(prompt="wait"))
+        while policy.asked[-1] != "wait":
+            time.sleep(0.01)
+        ours.socket.send(observation(vla_ros={**own, "age_s": 0.2}))
+        stranger.socket.send(observation(prompt="stack"))
+        _wait_for_frames(server, 2)
+        policy.hang.set()
+        late = msgpack.unpackb(ours.socket.recv(9.0))
+        assert set(late) == {"vla_ros"}
+        assert (
+            "more than the age limit of 250 ms: the server has too much"
+            in late["vla_ros"]["unanswered"]
+        )
+        assert "actions" in msgpack.unpackb(stranger.socket.recv(9.0), object_hook=from_map)
+        assert "actions" in ours.ask(vla_ros=own)
+        assert 'refused_total{why="too_old"} 1.0' in _page(server, "/metrics")
+
+
+def test_who_acts_on_the_oldest_evidence_is_answered_first() -> None:
+    with slow() as (server, policy):
+        first, younger, older = (Stranger(server) for _ in range(3))
+        for one, age in ((younger, 0.0), (older, 0.4)):
+            one.ask(prompt=f"{age}", vla_ros={**OWN, "age_s": age, "max_age_s": 9.0})
+        first.socket.send(observation(prompt="wait"))
+        while policy.asked[-1] != "wait":
+            time.sleep(0.01)
+        for one, age in ((younger, 0.0), (older, 0.4)):  # the older one's comes last
+            more = {**OWN, "age_s": age, "max_age_s": 9.0}
+            one.socket.send(observation(prompt=f"{age}", vla_ros=more))
+        _wait_for_frames(server, 2)
+        policy.hang.set()
+        for one in (younger, older):
+            one.socket.recv(9.0)
+        assert policy.asked[-2:] == ["0.4", "0.0"]
+
+
+def test_to_our_own_client_a_frame_that_is_too_old_is_no_fault_of_the_policy_s() -> None:
+    with slow() as (server, _):
+        options = {"max_age_s": "5"}
+        spec = PolicySpec("remote", engine=EngineOptions(server.address), options=options)
+        policy = load_policy(spec)
+        policy.reset(Instruction("stack", 1))
+        now = CLOCK.steady_ns()
+        seen = Observation(now - 6 * SECOND, now, now, IMAGE)
+        with pytest.raises(Unreachable, match="more than the age limit of 5000 ms: the server has"):
+            policy.step(seen, Timeline(now), CLOCK)
+        assert policy.step(replace(seen, stamp_ns=now), Timeline(now), CLOCK).stamp_ns == now
+
+
+def _wait_for_frames(server: Server, count: int) -> None:
+    """Until so many are in the thread's inbox."""
+    for _ in range(1000):
+        if server._stepper._said.qsize() >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError("they do not come")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ({"rate_hz": -1.0}, "rate must be 0 to the largest"),
+        ({"max_age_s": float("nan")}, "age limit 0 or more"),
         ({"host": "0.0.0.0"}, r"reached from other machines: set \$VLA_ROS_TOKEN"),
         ({"port": 70000}, "give 0 to 65535"),
         ({"max_clients": 0}, "1 or more"),
@@ -243,33 +390,27 @@ class Fragile:
     info = PolicyInfo("fragile", dtype="float32")
 
     def __init__(self) -> None:
-        self.task, self.steps = "", 0
+        self.task, self.steps, self.broken = "", 0, False
 
     def reset(self, instruction: Instruction) -> None:
         self.task, self.steps = instruction.text, 0
 
     def step(self, seen: Observation, timeline: Timeline, clock: Any) -> Inference:
-        if self.task == "poison":
+        if self.task == "poison" or self.broken:
             raise RuntimeError("a kernel failed")
+        self.broken = self.task == "the end"
         if self.task == "nothing":
             raise InvalidAction("token 5 is no action token")
         self.steps += 1
         return Inference(seen.stamp_ns, np.full((1, 7), float(self.steps)), timeline)
 
 
-def fragile(monkeypatch: Any) -> Any:
-    from support import serving as helper
-
-    make = Server.__init__
-    monkeypatch.setattr(
-        Server, "__init__",
-        lambda self, spec, options: make(self, spec, options, lambda _: Shared(Fragile)),
-    )  # fmt: skip
-    return helper.serving(PolicySpec("zero"))
+def fragile() -> Any:
+    return serving(PolicySpec("zero"), make=lambda spec: Shared(Fragile, spec))
 
 
-def test_a_frame_that_breaks_the_policy_ends_that_client_alone(monkeypatch) -> None:
-    with fragile(monkeypatch) as server:
+def test_a_frame_that_breaks_the_policy_ends_that_client_alone() -> None:
+    with fragile() as server:
         good, poisoned, odd = (Stranger(server) for _ in range(3))
         assert good.ask()["actions"][0, 0] == 1
         assert good.ask()["actions"][0, 0] == 2
@@ -280,15 +421,28 @@ def test_a_frame_that_breaks_the_policy_ends_that_client_alone(monkeypatch) -> N
         assert odd.ask(prompt="stack")["actions"][0, 0] == 1
 
 
-def test_a_policy_that_is_broken_for_good_ends_the_server_with_the_reason(monkeypatch) -> None:
-    with fragile(monkeypatch) as server:
+def test_one_robot_s_poison_stops_that_robot_only_however_often_it_comes() -> None:
+    with fragile() as server:
+        good = Stranger(server)
+        for _ in range(7):
+            assert Stranger(server).ask(prompt="poison") == "RuntimeError: a kernel failed"
+        assert good.ask()["actions"][0, 0] == 1
+        assert server.failure == ""
+
+
+def test_a_policy_that_is_broken_for_good_ends_the_server_with_the_reason() -> None:
+    with fragile() as server:
+        others = [Stranger(server) for _ in range(2)]
+        assert others[0].ask()["actions"][0, 0] == 1
+        assert Stranger(server).ask(prompt="the end")["actions"][0, 0] == 1
         for _ in range(3):
-            Stranger(server).ask(prompt="poison")
+            Stranger(server).ask(prompt="stack")
         for _ in range(200):
             if server.failure:
                 break
             time.sleep(0.05)
         assert server.failure == "3 failures in a row: RuntimeError: a kernel failed"
+        assert [_end(one) for one in others] == [1001, 1001], "all are told that it goes away"
 
 
 def test_many_at_once_are_each_answered(rows) -> None:

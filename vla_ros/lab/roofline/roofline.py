@@ -310,7 +310,8 @@ class Roofline:
     ``accounting`` "stage": a stage is as good as one fused kernel, T = max(FLOP / F, bytes / B)
     over the whole stage, activations stay on the chip: the least time there can be. "operator":
     the sum of that maximum over the operators, each writing its result to memory, as GenZ
-    counts; closer to kernels one by one. ``rates`` "achieved" or "peak".
+    counts; closer to kernels one by one. ``rates`` "achieved" or "peak". ``robots``: of which
+    every pass is, in one batch.
 
     Source: Williams et al., CACM 52(4), 2009: attainable = min(peak, intensity x bandwidth).
     """
@@ -320,12 +321,13 @@ class Roofline:
     precision: Precision = Precision()
     accounting: str = "stage"
     rates: str = "achieved"
+    robots: int = 1
 
     def time(self, name: str, ops: Iterable[Op]) -> StageTime:
         """The time of some operators run one after the other."""
         each = self.accounting == "operator"
         compute = memory = total = flops = traffic = 0.0
-        for op in ops:
+        for op in map(self._batched, ops):
             c = op.flops / self.device.flops(self.precision.compute(op), self.rates)
             moved = self.precision.traffic(op, activations=each)
             m = moved / self.device.bandwidth(self.rates)
@@ -335,6 +337,12 @@ class Roofline:
         return StageTime(
             name, flops, traffic, seconds, "compute" if compute >= memory else "memory"
         )
+
+    def _batched(self, op: Op) -> Op:
+        n = self.robots
+        if n == 1:
+            return op
+        return replace(op, flops=n * op.flops, kv=n * op.kv, activations=n * op.activations)
 
     def for_model(self, model: ModelShape) -> Roofline:
         """Another model on the same device, in the same formats."""

@@ -8,6 +8,7 @@ that keeps something of an episode, a connection is one.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.action_space import ActionSpace
-from vla_ros.core.clock import MS, Clock
+from vla_ros.core.clock import MS, SECOND, Clock
 from vla_ros.core.plain import inference_of, info_of
 from vla_ros.core.types import (
     Executing,
@@ -35,7 +36,8 @@ from vla_ros.policies.remote.names import Names, names_from, names_of
 from vla_ros.policies.units import Scaling, scaling_for, unit_of
 
 OURS = "vla_ros"  # the key of what only our own server says and hears
-OPTIONS = ("names", "timeout_s")
+UNANSWERED = "unanswered"  # in its answer: why there is none, which is nobody's fault
+OPTIONS = ("names", "timeout_s", "rate_hz", "max_age_s")
 TRY_S = 280.0  # for the first answer: JAX compiles, a large model loads
 SHORTEST_S = 1.0  # of timeout_s where it is not given
 TIMES = 3  # of the first warm answer, which timeout_s is then
@@ -55,9 +57,10 @@ class RemotePolicy:
     GR00T's).
 
     ``spec.options``: ``names``, the table of :mod:`vla_ros.policies.remote.names` (our own server
-    says its own), and ``timeout_s``, how long an observation waits for its answer before
-    Unreachable says that there was none. PolicyRefused: nobody answers, or not with actions of
-    the space.
+    says its own); ``timeout_s``, how long an observation waits for its answer before
+    Unreachable says that there was none; ``rate_hz`` and ``max_age_s``, the answers a second that
+    our own server has to have time for and how old what they rest on may be when they are made
+    (0: as they come). PolicyRefused: nobody answers, or not with actions of the space, or not so.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -68,6 +71,11 @@ class RemotePolicy:
             )
         self._spec, self._url = spec, spec.checkpoint
         given = spec.options.get("timeout_s")
+        self._limits = {
+            name: _number(spec.options[name], name, 0.0, 86_400.0)
+            for name in ("rate_hz", "max_age_s")
+            if name in spec.options
+        }
         self._link: Link | GrootLink = (
             GrootLink(self._url) if self._url.startswith("tcp://") else Link(self._url)
         )
@@ -175,7 +183,7 @@ class RemotePolicy:
         state = np.zeros(names.state_dim) if names.state_dim else None
         more = dict.fromkeys(names.more_cameras, gray)
         now = time.monotonic_ns()
-        seen = Observation(1, now, now, gray, gray, state, more_images=more)
+        seen = Observation(now, now, now, gray, gray, state, more_images=more)
         self._ask(seen, Timeline(now), time.monotonic() + self._timeout_s)
         answer, _ = self._answer(time.monotonic() + self._timeout_s)
         return self._actions(answer)
@@ -212,8 +220,12 @@ class RemotePolicy:
         message = self._names.to_wire(seen, self._task.text)
         if self._served is not None:
             going = observation.executing
+            since_ns = time.monotonic_ns() - observation.received_steady_ns
+            age_s = (observation.received_ns - observation.stamp_ns + since_ns) / SECOND
             message[OURS] = {
                 "stamp_ns": observation.stamp_ns,
+                "age_s": min(max(0.0, age_s), 86_400.0),
+                **self._limits,
                 "delay_steps": observation.delay_steps,
                 "executing": None
                 if going is None
@@ -262,6 +274,8 @@ class RemotePolicy:
                 ) from error
             raise
         self._question = None
+        if text := self._own(answer).get(UNANSWERED):
+            raise Unreachable(f"{self._url}: {text}")
         return answer, question
 
     def _actions(self, answer: Mapping[Any, Any]) -> Floats:
@@ -326,10 +340,15 @@ def _said(space: ActionSpace) -> str:
 
 
 def _seconds(text: str) -> float:
+    return _number(text, "timeout_s", 0.01, 600.0)
+
+
+def _number(text: str, name: str, least: float, most: float) -> float:
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0.01 <= seconds <= 600.0:
-        raise PolicyRefused(f"timeout_s is {text!r}: give seconds from 0.01 to 600")
-    return seconds
+        number = math.nan
+    if not least <= number <= most:
+        unit = "Hz" if name.endswith("hz") else "seconds"
+        raise PolicyRefused(f"{name} is {text!r}: give {unit} from {least:g} to {most:g}")
+    return number

@@ -32,13 +32,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vla_ros.core.clock import MS, Clock, SystemClock
-from vla_ros.core.types import Inference, Instruction, Observation, Timeline
+from vla_ros.core.types import Inference, Instruction, Observation, PolicyInfo, Timeline
 from vla_ros.policies.base import (
     InvalidAction,
     Policy,
     PolicyRefused,
     PolicySpec,
     Unreachable,
+    is_out_of_memory,
 )
 from vla_ros.runtime.worker.mailbox import Doorbell, MailboxReader
 from vla_ros.runtime.worker.memory import device_bytes, refuse_unless_free
@@ -346,13 +347,13 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
     if info.dtype == "none" or spec.warmup_count == 0:
         return Ready(info, pid)
     policy.reset(WARM_UP)
-    image = np.random.default_rng(0).integers(0, 256, (*spec.warmup_size, 3), np.uint8)
-    state = np.zeros(info.state_dim) if info.state_dim else None
-    more = dict.fromkeys(info.camera_roles, image)
+    synthetic = warm_up_observation(info, spec)
     times = []
     for i in range(spec.warmup_count + info.pipeline_depth):
         began = clock.steady_ns()
-        observation = Observation(i + 1, began, began, image, image, state, more_images=more)
+        observation = replace(
+            synthetic, stamp_ns=began, received_ns=began, received_steady_ns=began
+        )
         try:
             policy.step(observation, Timeline(began).mark("queue", began), clock)
         except (InvalidAction, Unreachable) as error:
@@ -363,6 +364,14 @@ def warm_up(policy: Policy, spec: PolicySpec, pid: int, clock: Clock) -> Ready:
     return Ready(info, pid, float(p50), float(p99))
 
 
+def warm_up_observation(info: PolicyInfo, spec: PolicySpec) -> Observation:
+    """A picture of noise from every camera of the policy, and a robot at 0."""
+    image = np.random.default_rng(0).integers(0, 256, (*spec.warmup_size, 3), np.uint8)
+    state = np.zeros(info.state_dim) if info.state_dim else None
+    more = dict.fromkeys(info.camera_roles, image)
+    return Observation(1, 0, 0, image, image, state, more_images=more)
+
+
 def last_line(error: BaseException) -> str:
     """The one line that ends a traceback, at most 1000 characters."""
     text = str(error).strip()
@@ -370,12 +379,6 @@ def last_line(error: BaseException) -> str:
     name = type(error).__name__
     plain = isinstance(error, (InvalidAction, PolicyRefused, Unreachable))
     return (line if plain and line else f"{name}: {line}" if line else name)[:1000]
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """True for MemoryError and torch's OutOfMemoryError, which only exists where torch does."""
-    names = {cls.__name__ for cls in type(error).__mro__}
-    return isinstance(error, MemoryError) or "OutOfMemoryError" in names
 
 
 def release_memory() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vla_ros.core.types import StalePolicy
@@ -32,7 +33,16 @@ def validate(values: dict[str, Any], sim_time: bool) -> tuple[PolicySpec, Limits
         )
     check_outputs(values, limits.space)
     _refuse_a_simulation_s_limits(values)
-    return spec_of(values), limits
+    return _with_limits(spec_of(values), limits, sim_time), limits
+
+
+def _with_limits(spec: PolicySpec, limits: Limits, sim_time: bool) -> PolicySpec:
+    """A server is told how late an answer may be: the tick after it has to publish it. In simulated
+    time it has no clock to judge it by."""
+    if spec.name != "remote" or sim_time:
+        return spec
+    own = {"max_age_s": f"{limits.max_age_s - limits.period_s:.6g}"}
+    return replace(spec, options={**own, **spec.options})
 
 
 def _refuse_a_simulation_s_limits(values: Mapping[str, Any]) -> None:

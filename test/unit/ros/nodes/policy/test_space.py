@@ -20,7 +20,7 @@ from vla_ros.msg import ActionCommand
 from vla_ros.ros.common.convert import BadMessage
 from vla_ros.ros.nodes.bridge.convert import check_space as check_command_space
 from vla_ros.ros.nodes.policy.parameters import TABLE
-from vla_ros.ros.nodes.policy.settings import limits_of, spec_of
+from vla_ros.ros.nodes.policy.settings import limits_of, spec_of, validate
 from vla_ros.ros.nodes.policy.space import check_space, space_of
 from vla_ros.sim.so101.world import ACTIONS as SO101
 
@@ -155,3 +155,12 @@ def test_a_simulated_arm_refuses_another_arm_s_commands() -> None:
     check_command_space(message, SO101)
     with pytest.raises(BadMessage, match="takes joint positions only"):
         check_command_space(ActionCommand(names=list(SO101.names)), SO101)
+
+
+def test_a_server_is_told_how_late_an_answer_may_be() -> None:
+    remote = {"policy": "remote", "checkpoint": "ws://gpu:8000", "max_age_s": 0.4}
+    own = validate(given(**remote), sim_time=False)[0].options
+    assert own == {"max_age_s": "0.35"}  # the tick after it publishes it
+    asked = given(**remote, policy_options=["max_age_s=0.2", "rate_hz=5"])
+    assert validate(asked, False)[0].options == {"max_age_s": "0.2", "rate_hz": "5"}
+    assert validate(given(**remote), sim_time=True)[0].options == {}
