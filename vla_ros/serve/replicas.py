@@ -7,6 +7,7 @@ its replica, and so does its session: a client whose replica died connects again
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,10 @@ class _Socket:
 
     def __init__(self, theirs: Any, closed: Callable[[None, None], Exception]) -> None:
         self._theirs, self._closed = theirs, closed
+        self.over = asyncio.Event()
+
+    async def wait_closed(self) -> None:
+        await self.over.wait()
 
     async def send(self, data: bytes | str) -> None:
         send = self._theirs.send_text if isinstance(data, str) else self._theirs.send_bytes
@@ -64,7 +69,11 @@ class Replica:
             await socket.close(REFUSED)
             return
         await socket.accept()
-        await self.server.converse(_Socket(socket, self.server.closed))
+        ours = _Socket(socket, self.server.closed)
+        try:
+            await self.server.converse(ours)
+        finally:
+            ours.over.set()
 
 
 def application(spec: PolicySpec, options: ServeOptions, replicas: int) -> Any:
