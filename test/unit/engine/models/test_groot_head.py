@@ -109,6 +109,9 @@ def test_a_chunk_is_nvidias_at_every_stage(case: Case) -> None:
         "chunk": off(chunk, case.golden["chunk"]),
     }
     assert np.abs(case.golden["velocities"]).max() > 0.5
+    # A velocity has the rounding of all before it, which is the CPU's: below 1e-5 with AVX2,
+    # 2.2e-5 with AVX-512, of 1.9. The chunk is what a robot gets.
+    assert found.pop("velocities") < 3 * BOUND
     assert max(found.values()) < BOUND, found
 
 

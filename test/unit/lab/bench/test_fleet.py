@@ -39,7 +39,8 @@ def test_every_way_is_measured_with_every_number_of_robots(
         assert 1 <= row["robots_a_pass"] <= (count if way == "batched" else 1)
     assert set(result["pass_ms"]) == {"1", "2", "3"}
     assert rows["workers", 3]["rss_mb"] > 2 * rows["workers", 1]["rss_mb"] > 200
-    assert rows["batched", 3]["rss_mb"] < rows["workers", 3]["rss_mb"]
+    # Of this process, which holds what other tests left in it: by how much it grows with robots.
+    assert rows["batched", 3]["rss_mb"] < 1.3 * rows["batched", 1]["rss_mb"]
     assert "lets " in printed and " robots in at 5 Hz" in printed
     assert json.loads((tmp_path / "fleet.json").read_text()) == result
     assert (tmp_path / "fleet.png").read_bytes().startswith(b"\x89PNG")
